@@ -1,0 +1,84 @@
+# Everything happens in .venv and build/, as any user. Needed: git, make, a C++ compiler, Python >= 3.11 with venv.
+
+PYTHON ?= python3
+JOBS ?= 2
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+BUILD_TOOLS := cmake==4.4.4 ninja==1.13.2 scikit-build-core==1.1.2
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+CMAKE := $(BIN)/cmake
+NATIVE_SOURCES = $(shell find CMakeLists.txt shim tests/native -type f 2>/dev/null)
+FORMATTED = $(shell find shim tests/native tests/preload tests/victims \
+	-name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.hpp' 2>/dev/null)
+
+export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+
+.PHONY: help demo test check format wheel native native-test native-sanitize docs clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
+
+demo: .venv/.installed ## checkpoint and restore a program on a SIMULATED GPU
+	@$(BIN)/gcr demo
+
+test: .venv/.test native-test ## every test that needs no GPU
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+check: .venv/.dev ## linters, types and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(if $(FORMATTED),$(BIN)/clang-format --dry-run --Werror $(FORMATTED))
+
+format: .venv/.dev ## rewrite the sources in the project's format
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+	$(if $(FORMATTED),$(BIN)/clang-format -i $(FORMATTED))
+
+wheel: .venv/.dev ## a manylinux wheel in dist/
+	@rm -rf build/wheel && mkdir -p build/wheel dist
+	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation -w build/wheel .
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist build/wheel/*.whl
+
+native: .venv/.installed ## rebuild the shim and the simulated drivers
+
+# The same native tests twice: as shipped, and under the sanitizers.
+native-test: build/native/.tested build/sanitize/.tested build/thread/.tested ## native tests, plain and sanitized
+
+docs: .venv/.installed ## regenerate docs/cli.md and docs/configuration.md
+	$(BIN)/python -m gcr.cli.reference cli > docs/cli.md
+	$(BIN)/python -m gcr.cli.reference configuration > docs/configuration.md
+
+clean: ## remove .venv and build/
+	rm -rf .venv build dist
+
+.venv/.tools: Makefile
+	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("gcr needs Python >= 3.11; say: make PYTHON=python3.11")'
+	@$(PYTHON) -m venv .venv
+	@$(PIP) $(BUILD_TOOLS)
+	@touch $@
+
+.venv/.installed: .venv/.tools pyproject.toml $(NATIVE_SOURCES)
+	@$(PIP) --no-build-isolation --editable '.[nvidia]'
+	@touch $@
+
+.venv/.test: .venv/.installed
+	@$(PIP) --no-build-isolation --editable '.[test]'
+	@touch $@
+
+.venv/.dev: .venv/.test
+	@$(PIP) --no-build-isolation --editable '.[dev]'
+	@touch $@
+
+build/native/.tested: SANITIZE :=
+build/sanitize/.tested: SANITIZE := address,undefined
+build/thread/.tested: SANITIZE := thread
+build/%/.tested: .venv/.tools $(NATIVE_SOURCES)
+	$(CMAKE) -S . -B $(@D) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
+		-DGCR_BUILD_TESTS=ON -DGCR_SANITIZE=$(SANITIZE) -Wno-dev --log-level=WARNING
+	$(CMAKE) --build $(@D)
+	$(BIN)/ctest --test-dir $(@D) --output-on-failure --timeout 120 \
+		$(if $(wildcard tests/native/*/CMakeLists.txt),--no-tests=error)
+	@touch $@

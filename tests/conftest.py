@@ -1,0 +1,50 @@
+"""Skips are shown with their reason; under GCR_STRICT_SKIPS=1 one that is not in allowed_skips.txt fails the run."""
+
+import fnmatch
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+import pytest
+
+STRICT = "GCR_STRICT_SKIPS"
+ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
+
+
+def allowed_patterns(text: str) -> list[str]:
+    """First word of every line that is not a comment."""
+    lines = (line.strip() for line in text.splitlines())
+    return [line.split()[0] for line in lines if line and not line.startswith("#")]
+
+
+def forbidden(skipped: Iterable[str], patterns: Iterable[str]) -> list[str]:
+    known = list(patterns)
+    return [node for node in skipped if not any(fnmatch.fnmatchcase(node, pattern) for pattern in known)]
+
+
+def _skipped(config: pytest.Config) -> dict[str, str]:
+    reporter = config.pluginmanager.get_plugin("terminalreporter")
+    reports = reporter.stats.get("skipped", []) if reporter else []
+    return {report.nodeid: _reason(report.longrepr) for report in reports}
+
+
+def _reason(longrepr: object) -> str:
+    return str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    if hasattr(session.config, "workerinput") or not os.environ.get(STRICT):
+        return
+    if forbidden(_skipped(session.config), allowed_patterns(ALLOWED_SKIPS.read_text())):
+        session.exitstatus = session.exitstatus or pytest.ExitCode.TESTS_FAILED
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    skipped = _skipped(config)
+    bad = set(forbidden(skipped, allowed_patterns(ALLOWED_SKIPS.read_text())))
+    if skipped:
+        terminalreporter.section(f"{len(skipped)} skipped")
+    for node, reason in sorted(skipped.items()):
+        mark = "NOT ALLOWED" if node in bad else "allowed"
+        terminalreporter.write_line(f"{mark}: {node}: {reason}")
