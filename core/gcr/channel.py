@@ -1,0 +1,392 @@
+"""One connected SOCK_SEQPACKET socket over which both sides call and serve.
+
+A reader thread takes every frame off the socket and hands it on: a reply to the thread that waits in `call`, a request
+to a thread of its own, so that a long one blocks no other. Every wait has a deadline; a peer that goes away ends all of
+them with PeerGone. A frame that does not parse closes the connection, and nothing else happens.
+
+Descriptors belong to the frame they came with until `take_fds`; what nobody takes is closed.
+Lock order: `_send_lock`, then `_lock`. Neither is held while a request is served or a callback runs.
+"""
+
+import itertools
+import logging
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from queue import Empty, SimpleQueue
+from threading import Event, Lock, Thread
+from typing import Any
+
+from gcr import jsonbody
+from gcr.errors import DeadlinePassed, GcrError, PeerGone, Refused
+from gcr.frames import AgentError, Received, agent_error, error_payload
+from gcr.record import BadFrame
+from gcr.seqpacket import (
+    PeerIdentity,
+    close_all,
+    connect,
+    listen,
+    peer_identity,
+    receive_packet,
+    send_packet,
+)
+from gcr.wire import (
+    ERROR,
+    JSON_TYPES,
+    REPLY,
+    UNANSWERED_TYPES,
+    ErrorCode,
+    ErrorRecord,
+    Frame,
+    FrameHeader,
+    FrameType,
+    StuckError,
+    decode,
+    encode,
+)
+
+__all__ = ["AgentError", "BadFrame", "Channel", "PeerIdentity", "Received", "Request", "connect", "listen"]
+
+log = logging.getLogger(__name__)
+
+REPLY_TIMEOUT = 30.0  # seconds a reply may wait for room in the socket
+MAX_SERVING = 32  # requests of one peer served at once
+MAX_WAITING = 256  # requests of one peer waiting for a thread; beyond it they are refused
+MAX_PROGRESS = 256  # progress reports waiting for a slow caller; beyond it they are dropped
+
+
+class Request:
+    """A frame the peer wants answered (NOTICE excepted). Answer once, from any thread, now or later."""
+
+    def __init__(self, frame: Received, channel: "Channel") -> None:
+        self.frame = frame
+        self.channel = channel
+        self._answered = frame.type in UNANSWERED_TYPES
+
+    def json(self) -> dict[str, Any]:
+        """The JSON body. Raises BadFrame, which closes the connection when the server lets it pass."""
+        fds = self.frame.take_fds()
+        try:
+            return jsonbody.load(self.frame.payload, fds)
+        finally:
+            self.frame.fds = fds
+
+    def take_fds(self) -> list[int]:
+        """The descriptors that came along; the caller closes them. What is not taken is closed after serving."""
+        return self.frame.take_fds()
+
+    def reply(self, payload: bytes = b"", fds: Sequence[int] = ()) -> None:
+        """Raises PeerGone. Descriptors stay the caller's."""
+        self._answer(REPLY | self.frame.type, payload, fds)
+
+    def reply_json(self, body: Mapping[str, Any] | None = None, fds: Sequence[int] = ()) -> None:
+        self._answer_json({"ok": True, **(body or {})}, fds)
+
+    def fail(self, error: "GcrError | ErrorRecord | StuckError") -> None:
+        """Answer with an error: of JSON when the request was JSON and the error is a GcrError, else an ERROR frame."""
+        if isinstance(error, GcrError) and self.frame.type in JSON_TYPES:
+            self._answer_json({"ok": False, "error": jsonbody.error_to_json(error)}, ())
+        else:
+            self._answer(ERROR, error_payload(error), ())
+
+    def progress(self, body: Mapping[str, Any]) -> None:
+        """Tell the caller how far it is. Raises PeerGone."""
+        self._send_json(FrameType.PROGRESS, body, ())
+
+    def _answer_json(self, body: Mapping[str, Any], fds: Sequence[int]) -> None:
+        if not self._answered:
+            self._answered = True
+            self._send_json(REPLY | self.frame.type, body, fds)
+
+    def _answer(self, kind: int, payload: bytes, fds: Sequence[int]) -> None:
+        if not self._answered:
+            self._answered = True
+            self.channel.send(Frame(kind, self.frame.request, payload, fds), REPLY_TIMEOUT)
+
+    def _send_json(self, kind: int, body: Mapping[str, Any], fds: Sequence[int]) -> None:
+        self.channel.send_json(kind, self.frame.request, body, fds, REPLY_TIMEOUT)
+
+
+class Channel:
+    """See the module. `serve` gets every request; frame types in `serve_inline` are served on the reader thread,
+    in the order they come. `on_close` runs once, on the reader thread, after the last frame."""
+
+    def __init__(
+        self,
+        sock: socket.socket,
+        serve: Callable[[Request], None] | None = None,
+        on_close: "Callable[[Channel], None] | None" = None,
+        name: str = "",
+        serve_inline: Collection[int] = (),
+    ) -> None:
+        sock.setblocking(True)
+        self._sock = sock
+        self._serve = serve
+        self._on_close = on_close
+        self.name = name or f"fd {sock.fileno()}"
+        self._inline = frozenset(serve_inline)
+        self.peer = peer_identity(sock)
+        self.closed = Event()
+        self._requests = itertools.count(1)
+        self._waiting: dict[int, _Waiting] = {}
+        self._lock = Lock()
+        self._send_lock = Lock()
+        self._servers = _Servers(self.name)
+        self._reader: Thread | None = None
+
+    def start(self) -> "Channel":
+        self._reader = Thread(target=self._read, name=f"gcr-read-{self.name}", daemon=True)
+        self._reader.start()
+        return self
+
+    def close(self) -> None:
+        """End the connection. Idempotent, does not block; `closed` is set when it is done."""
+        self._shut_down()
+        if self._reader is None:
+            self._finish()
+
+    def call(self, type: FrameType, payload: bytes = b"", fds: Sequence[int] = (), *, timeout: float) -> Received:
+        """Send a request and wait for its reply, whose descriptors are the caller's through `take_fds`.
+
+        Raises DeadlinePassed after `timeout` seconds, PeerGone, AgentError for an error reply.
+        """
+        return self._call(type, lambda request, left: self.send(Frame(type, request, payload, fds), left), timeout)
+
+    def call_json(
+        self,
+        op: str,
+        body: Mapping[str, Any] | None = None,
+        fds: Sequence[int] = (),
+        *,
+        timeout: float,
+        on_progress: Callable[[dict[str, Any]], None] | None = None,
+        type: FrameType = FrameType.CALL,
+    ) -> tuple[dict[str, Any], list[int]]:
+        """Call `op`; the reply's body and the descriptors that came with it, which the caller must close.
+
+        `on_progress` runs on the calling thread. Raises what the peer raised, DeadlinePassed, PeerGone, AgentError.
+        """
+        message = {"op": op, **(body or {})}
+        reply = self._call(
+            type, lambda request, left: self.send_json(type, request, message, fds, left), timeout, on_progress
+        )
+        received = reply.take_fds()
+        try:
+            answer = jsonbody.load(reply.payload, received)
+            if answer.get("ok") is not True:
+                raise jsonbody.error_from_json(answer.get("error"))
+        except BaseException as error:
+            close_all(received)
+            if isinstance(error, BadFrame):
+                self.close()
+            raise
+        return answer, received
+
+    def notice(self, op: str, body: Mapping[str, Any] | None = None, fds: Sequence[int] = ()) -> None:
+        """Tell the peer something it does not answer. Raises PeerGone, DeadlinePassed."""
+        self.send_json(FrameType.NOTICE, 0, {"op": op, **(body or {})}, fds, REPLY_TIMEOUT)
+
+    def send_json(self, kind: int, request: int, body: Mapping[str, Any], fds: Sequence[int], timeout: float) -> None:
+        payload, large = jsonbody.dump(body)
+        try:
+            self.send(Frame(kind, request, payload, fds if large is None else (large, *fds)), timeout)
+        finally:
+            if large is not None:
+                close_all([large])
+
+    def send(self, frame: Frame, timeout: float) -> None:
+        """Send a frame; its descriptors stay the caller's. Raises PeerGone, DeadlinePassed, ValueError (too large)."""
+        packet = encode(frame)
+        deadline = time.monotonic() + timeout
+        if not self._send_lock.acquire(timeout=max(timeout, 0)):
+            raise DeadlinePassed(f"{self.name}: the peer does not read")
+        try:
+            # The lock keeps `_finish` from closing the socket under us: its number may be somebody else's by then.
+            send_packet(self._sock, packet, frame.fds, deadline - time.monotonic())
+        finally:
+            self._send_lock.release()
+
+    def _call(
+        self,
+        type: FrameType,
+        send: Callable[[int, float], None],
+        timeout: float,
+        on_progress: Callable[[dict[str, Any]], None] | None = None,
+    ) -> Received:
+        deadline = time.monotonic() + timeout
+        request = next(self._requests)
+        waiting = _Waiting(REPLY | type, on_progress is not None)
+        with self._lock:
+            if self.closed.is_set():
+                raise PeerGone(f"{self.name}: the connection is closed")
+            self._waiting[request] = waiting
+        try:
+            send(request, timeout)
+            while (
+                frame := waiting.next(deadline, f"{self.name}: no reply to {type.name} in {timeout:g} s")
+            ) is not None:
+                if frame.type == ERROR:
+                    raise agent_error(frame)
+                if frame.type != FrameType.PROGRESS:
+                    return frame
+                if on_progress:
+                    on_progress(jsonbody.load(frame.payload, []))
+            raise PeerGone(f"{self.name}: the peer went away during {type.name}")
+        finally:
+            with self._lock:
+                self._waiting.pop(request, None)
+
+    def _read(self) -> None:
+        try:
+            while self._read_one():
+                pass
+        except BadFrame as error:
+            log.warning("%s: closing after a frame that does not parse: %s", self.name, error)
+        except OSError as error:
+            log.info("%s: %s", self.name, error)
+        finally:
+            self._finish()
+
+    def _read_one(self) -> bool:
+        packet, fds, cut = receive_packet(self._sock)
+        if not packet:
+            close_all(fds)  # an empty packet may carry some
+            return False
+        if cut:
+            close_all(fds)
+            self._refuse_cut(packet)
+            return True
+        try:
+            frame = decode(packet, fds)
+        except BadFrame:
+            close_all(fds)
+            raise
+        self._dispatch(Received(frame.type, frame.request, frame.payload, frame.fds))
+        return True
+
+    def _dispatch(self, frame: Received) -> None:
+        if frame.type & REPLY or frame.type == FrameType.PROGRESS:
+            self._deliver(frame)
+            return
+        request = Request(frame, self)
+        if frame.type in self._inline:
+            self._serve_one(request)
+        elif not self._servers.submit(lambda: self._serve_one(request)):
+            self._fail(request, Refused("too many requests at once"))
+            frame.close()
+
+    def _deliver(self, frame: Received) -> None:
+        progress = frame.type == FrameType.PROGRESS
+        with self._lock:
+            waiting = self._waiting.get(frame.request) if progress else self._waiting.pop(frame.request, None)
+        if waiting is None or (progress and not waiting.wants_progress()):
+            frame.close()  # its caller gave up, or does not want to hear it
+        elif frame.type in (waiting.reply, ERROR, FrameType.PROGRESS):
+            waiting.inbox.put(frame)
+        else:
+            waiting.inbox.put(None)
+            raise BadFrame(f"reply {frame.type:#x} where {waiting.reply:#x} was due")
+
+    def _refuse_cut(self, packet: bytes) -> None:
+        """Descriptors were lost because this process has no room for them: say so to whoever is concerned."""
+        header = FrameHeader.unpack(packet)
+        error = StuckError(ErrorRecord(ErrorCode.NO_DESCRIPTORS, message="no room for the descriptors of a frame"))
+        if header.type & REPLY:
+            self._deliver(Received(ERROR, header.request, error.pack()))
+        else:
+            self._fail(Request(Received(header.type, header.request), self), error.error)
+
+    def _serve_one(self, request: Request) -> None:
+        try:
+            if self._serve is None:
+                raise Refused(f"{self.name} serves no requests")
+            self._serve(request)
+        except BadFrame as error:
+            log.warning("%s: closing after a request that does not parse: %s", self.name, error)
+            self.close()
+        except GcrError as error:
+            self._fail(request, error)
+        except Exception:
+            log.exception("%s: serving a request failed", self.name)
+            self._fail(request, GcrError("internal error; the traceback is in the log"))
+        finally:
+            request.frame.close()
+
+    def _fail(self, request: Request, error: GcrError | ErrorRecord) -> None:
+        try:
+            request.fail(error)
+        except (PeerGone, DeadlinePassed) as gone:
+            log.info("%s: nobody to tell %s: %s", self.name, error, gone)
+
+    def _finish(self) -> None:
+        self._shut_down()  # wakes whoever holds `_send_lock`
+        with self._send_lock, self._lock:
+            if self.closed.is_set():
+                return
+            self.closed.set()
+            self._sock.close()
+            waiting = list(self._waiting.values())
+            self._waiting.clear()
+        for one in waiting:
+            one.inbox.put(None)
+        if self._on_close is not None:
+            self._on_close(self)
+
+    def _shut_down(self) -> None:
+        try:
+            self._sock.shutdown(socket.SHUT_RDWR)
+        except OSError:  # the peer, or an earlier close, was first
+            pass
+
+
+@dataclass(slots=True)
+class _Waiting:
+    """A call that waits. None in its inbox: no reply will come."""
+
+    reply: int
+    progress: bool
+    inbox: SimpleQueue[Received | None] = field(default_factory=SimpleQueue)
+
+    def wants_progress(self) -> bool:
+        return self.progress and self.inbox.qsize() < MAX_PROGRESS
+
+    def next(self, deadline: float, late: str) -> Received | None:
+        try:
+            return self.inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+        except Empty:
+            raise DeadlinePassed(late) from None
+
+
+class _Servers:
+    """A thread per request, at most MAX_SERVING of them; up to MAX_WAITING more wait their turn."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = Lock()
+        self._running = 0
+        self._backlog: deque[Callable[[], None]] = deque()
+
+    def submit(self, task: Callable[[], None]) -> bool:
+        with self._lock:
+            if self._running >= MAX_SERVING:
+                room = len(self._backlog) < MAX_WAITING
+                if room:
+                    self._backlog.append(task)
+                return room
+            self._running += 1
+        try:
+            Thread(target=self._run, args=(task,), name=f"gcr-serve-{self._name}", daemon=True).start()
+        except RuntimeError:  # no room for another thread
+            with self._lock:
+                self._running -= 1
+            return False
+        return True
+
+    def _run(self, task: Callable[[], None] | None) -> None:
+        while task is not None:
+            task()
+            with self._lock:
+                task = self._backlog.popleft() if self._backlog else None
+                self._running -= task is None

@@ -1,0 +1,158 @@
+"""Errors: each knows its code, the process state it leaves behind, what the user can do, and the exit code.
+
+Branch on the type or on `code`, never on the text. CONTRACT §3 is the table of exit codes; `EXIT` below is its mirror.
+"""
+
+from typing import ClassVar
+
+
+class GcrError(Exception):
+    """Base of everything gcr raises on purpose."""
+
+    code: ClassVar[str] = "internal"
+    exit: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, state: str | None = None, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.state = state
+        self.hint = hint
+
+
+class UsageError(GcrError):
+    """The command line, or a request, does not parse."""
+
+    code, exit = "usage", 2
+
+
+class Refused(GcrError):
+    """Nothing was touched."""
+
+    code, exit = "refused", 3
+
+
+class NoSuchJob(Refused):
+    code = "no_such_job"
+
+
+class NotOurs(Refused):
+    """The process belongs to another user."""
+
+    code = "not_ours"
+
+
+class NotAGpuProcess(Refused):
+    code = "not_a_gpu_process"
+
+
+class WrongState(Refused):
+    """The job is not in a state from which this can begin: already suspended, not suspended, busy."""
+
+    code = "wrong_state"
+
+
+class UnsupportedState(Refused):
+    """The driver would take this job and could not give it back (UVM, multicast, IPC, NCCL, verbs, MIG …)."""
+
+    code = "unsupported_state"
+
+
+class NoRoom(Refused):
+    """Host or device memory is short; the message says by how much."""
+
+    code = "no_room"
+
+    def __init__(self, message: str, *, missing: int, state: str | None = None, hint: str = "") -> None:
+        super().__init__(message, state=state, hint=hint)
+        self.missing = missing
+
+
+class DriverTooOld(Refused):
+    code = "driver_too_old"
+
+
+class BackendMissing(Refused):
+    """No such backend, or it is broken or has no device here."""
+
+    code = "backend_missing"
+
+
+class WrongVersion(Refused):
+    """The daemon is of another version."""
+
+    code = "wrong_version"
+
+
+class UnsafeRuntime(Refused):
+    """The socket directory has the wrong owner or mode."""
+
+    code = "unsafe_runtime"
+
+
+class NameTaken(Refused):
+    code = "name_taken"
+
+
+class CannotStart(Refused):
+    """The program of `gcr run` cannot be started: no such file, not executable."""
+
+    code = "cannot_start"
+
+
+class DaemonUnavailable(Refused):
+    code = "daemon_unavailable"
+
+
+class RolledBack(GcrError):
+    """Something failed on the way; the target runs on (or is as suspended as before)."""
+
+    code, exit = "rolled_back", 4
+
+
+class DeadlinePassed(RolledBack):
+    code = "deadline_passed"
+
+
+class Stuck(DeadlinePassed):
+    """The devices did not become idle; the message names the streams."""
+
+    code = "stuck"
+
+
+class DriverError(RolledBack):
+    """A vendor call failed; the message names the call and the vendor's error."""
+
+    code = "driver_error"
+
+
+class NotDeviceMemory(RolledBack):
+    """A descriptor that should be device memory is something else."""
+
+    code = "not_device_memory"
+
+
+class PeerGone(RolledBack):
+    """A process of gcr's, or the target, died in the middle."""
+
+    code = "peer_gone"
+
+
+class Lost(GcrError):
+    """The target cannot continue."""
+
+    code, exit = "lost", 5
+
+
+class Interrupted(GcrError):
+    code, exit = "interrupted", 130
+
+
+def all_errors() -> dict[str, type[GcrError]]:
+    """Every error by code; used to rebuild an error that crossed a socket."""
+    found: dict[str, type[GcrError]] = {}
+    todo: list[type[GcrError]] = [GcrError]
+    while todo:
+        kind = todo.pop()
+        found[kind.code] = kind
+        todo.extend(kind.__subclasses__())
+    return found

@@ -1,0 +1,293 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gcr wire protocol: every byte that crosses a gcr socket is described here.
+//
+// Transport  Unix SOCK_SEQPACKET. One frame is one packet; descriptors travel with the frame that names them.
+//            A frame is at most kMaxFrame bytes and carries at most kMaxDescriptors descriptors.
+// Layout     little-endian, fixed width, no implicit padding. Records are append-only: a newer peer may send longer
+//            records, `record_size` says how long; a reader skips what it does not know.
+// Versions   HELLO offers [oldest, newest]; WELCOME names the one chosen. No overlap is an error, not a guess.
+// Replies    every request is answered by one frame with the same `request` and type kReply|type, or kError.
+//            A malformed frame closes that connection and changes nothing else.
+// Mirror     core/gcr/wire.py. tests/unit/test_wire_mirror.py compares the two, field by field.
+//
+//   0        4       6       8                16       20       24
+//   | magic  | ver.  | type  | request        | length | fds    | payload (length bytes) ...
+//   | GCRW   | u16   | u16   | u64            | u32    | u32    |
+#ifndef GCR_WIRE_H
+#define GCR_WIRE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+namespace gcr {
+namespace wire {
+#endif
+
+enum { kMagic = 0x57524347u /* "GCRW" */, kVersion = 1 };
+enum { kMaxFrame = 65536, kMaxDescriptors = 253 };
+
+// ---- frame types ------------------------------------------------------------------------------------------------
+enum FrameType {
+    kReply = 0x8000,  // or-ed with the type of the request
+    kError = 0xffff,
+
+    // agent -> daemon
+    kHello = 1,     // HelloRecord; reply WelcomeRecord. First frame of every connection, whatever its role.
+    kReleased = 2,  // IdList: handles the program freed while others held them. The reply says everyone let go.
+    kLetGo = 3,     // TransactionRecord: out of memory while exported; everyone lets go of every freed handle.
+
+    // daemon -> agent. Each names a transaction; an agent in another transaction answers kWrongTransaction.
+    kStatus = 16,   // empty; reply StatusRecord + DeviceRecord[] + UncoveredRecord[]
+    kExport = 17,   // ExportRequest; reply ExportReply + HandleRecord[] + one descriptor per record, same order,
+                    // but none for a record flagged kHandleKept
+    kQuiesce = 18,  // QuiesceRequest; reply TransactionRecord; error kStuck + StuckRecord[] (gate is open again)
+    kHandOver = 19, // TransactionRecord; reply CountRecord. Every exported handle is unmapped and released.
+    kImport = 20,   // IdList + one descriptor per id; reply CountRecord. Mapped at the old addresses, no access yet.
+    kMap = 21,      // TransactionRecord; reply CountRecord. Access re-applied; every handle must be imported.
+    kResume = 22,   // TransactionRecord; reply TransactionRecord. The gate opens; the transaction is over.
+    kStage = 23,    // StageRequest + descriptors (sealed table first, then arena segments); reply TransactionRecord
+    kFreeze = 24,   // TransactionRecord; reply TransactionRecord. From here on the agent makes no driver call.
+    kThaw = 25,     // TransactionRecord; reply TransactionRecord. Driver calls are allowed again.
+    kUnstage = 26,  // StageRequest (offset of the first descriptor wanted); reply StageRequest + descriptors
+    kDrop = 27,     // TransactionRecord; reply TransactionRecord. Staged descriptors are closed.
+    kMappings = 28, // ExportRequest (after_id is a cursor); reply ExportReply + MappingRecord[]
+    kDiscard = 29,  // TransactionRecord; reply CountRecord. What was imported is unmapped again: handed over.
+
+    // between gcr's own Python processes: a JSON object as payload
+    kCommand = 64,   // client -> daemon; reply JSON
+    kProgress = 65,  // daemon -> client, unanswered, same `request` as the command
+    kCall = 66,      // daemon <-> supervisor, worker, control helper; reply JSON; may carry descriptors
+    kNotice = 67,    // either way, unanswered
+};
+
+enum Role { kAgent = 1, kSupervisor = 2, kClient = 3 };
+enum Vendor { kVendorNone = 0, kNvidia = 1, kAmd = 2, kAscend = 3 };
+
+// Where an agent stands. It is the truth about its process; a new daemon starts from it.
+enum AgentPhase {
+    kRunning = 0,
+    kPrepared = 1,    // exports exist, the program runs
+    kQuiesced = 2,    // gate closed, devices idle, memory mapped
+    kHandedOver = 3,  // gate closed, exported memory unmapped and released
+    kMapped = 4,      // gate closed, memory imported and mapped again
+};
+enum AgentFlag {
+    kFlagStaged = 1,     // holds the sealed table and the arena segments
+    kFlagFrozen = 2,     // makes no driver call
+    kFlagSimulated = 4,  // the driver below says it is simulated
+};
+
+enum ErrorCode {
+    kBadFrame = 1,          // does not parse
+    kWrongVersion = 2,      // no protocol version in common
+    kWrongPhase = 3,        // the request is illegal in this phase; nothing was done
+    kWrongTransaction = 4,  // another transaction is open; nothing was done
+    kStuck = 5,             // deadline passed before the devices were idle; the gate is open, the program runs
+    kDriver = 6,            // a driver call failed; vendor_error says which way
+    kNoDescriptors = 7,     // the process has no descriptor left
+    kUnknownHandle = 8,     // an id that is not (or no longer) alive
+    kIncomplete = 9,        // kMap before every handle was imported
+    kRefused = 10,          // state the driver would take and never give back
+    kNoMemory = 11,         // host memory
+    kNotPermitted = 12,     // foreign uid, wrong job token, stale pid
+};
+
+enum HandleFlag {
+    // The handle came to this process by import (a restore, a rollback). r580 refuses to export it a second time
+    // (INVALID_VALUE), so whoever gave it keeps the descriptor for as long as the handle lives.
+    kHandleKept = 1,
+};
+
+// Why bytes are not handed over. `carry`: the driver carries them, slowly. `refuse`: the driver would take the
+// process and never give it back (DESIGN §9).
+enum Reason {
+    kReasonPool = 1,             // carry: stream-ordered allocation
+    kReasonArray = 2,            // carry: arrays, mipmaps, textures
+    kReasonCapture = 3,          // carry: allocated inside a stream capture or graph
+    kReasonManaged = 4,          // refuse: unified (UVM) memory
+    kReasonMulticast = 5,        // refuse
+    kReasonIpcExport = 6,        // refuse: cuIpcGetMemHandle / cuIpcGetEventHandle
+    kReasonIpcImport = 7,        // refuse: cuIpcOpenMemHandle / cuIpcOpenEventHandle
+    kReasonShareableExport = 8,  // refuse: the program exported a handle itself
+    kReasonShareableImport = 9,  // refuse
+    kReasonDmaBuf = 10,          // refuse: cuMemGetHandleForAddressRange
+    kReasonHostNuma = 11,        // refuse: physical memory on the host
+    kReasonFabric = 12,          // refuse
+    kReasonExternal = 13,        // refuse: external memory and semaphores, graphics interop
+    kReasonSparse = 14,          // refuse: sparse arrays over the program's handles
+    kReasonUnexportable = 15,    // carry: the driver would not make this allocation exportable
+    kReasonGreenContext = 16,    // refuse: green contexts and devices carved into resources
+    kReasonBeforeShim = 17,      // carry: allocated through a pointer the shim never saw
+    kReasonCount = 18,
+};
+
+// ---- records ----------------------------------------------------------------------------------------------------
+struct FrameHeader {
+    uint32_t magic;
+    uint16_t version;
+    uint16_t type;
+    uint64_t request;
+    uint32_t length;
+    uint32_t descriptors;
+};
+
+struct HelloRecord {
+    uint32_t role;
+    uint16_t oldest;
+    uint16_t newest;
+    uint32_t vendor;
+    uint32_t phase;        // AgentPhase
+    uint32_t flags;        // AgentFlag
+    uint32_t pid_label;    // the pid in the sender's own namespace; identity is SO_PEERCRED
+    uint64_t transaction;  // 0: none open
+    uint64_t generation;   // bumped at every restore; tells a stale image from a fresh one
+    char job[64];          // name given by `gcr run`, NUL-padded
+    char token[40];        // per-job secret from GCR_TOKEN, NUL-padded
+    char version[24];      // gcr's version, NUL-padded
+};
+
+struct WelcomeRecord {
+    uint16_t version;
+    uint16_t reserved;
+    uint32_t daemon_pid;
+    uint64_t daemon_epoch;
+    char daemon_version[24];
+};
+
+struct TransactionRecord {
+    uint64_t transaction;
+};
+
+struct CountRecord {
+    uint64_t transaction;
+    uint64_t count;  // handles
+    uint64_t bytes;
+};
+
+struct IdList {  // followed by `count` ids, u64 each
+    uint64_t transaction;
+    uint32_t count;
+    uint32_t reserved;
+};
+
+struct ExportRequest {
+    uint64_t transaction;
+    uint64_t after_id;  // 0: from the first
+    uint32_t limit;     // records wanted, at most kMaxDescriptors
+    uint32_t reserved;
+};
+
+struct ExportReply {
+    uint64_t transaction;
+    uint64_t last_id;  // pass as after_id to go on
+    uint32_t count;
+    uint32_t more;  // 0: the end was reached
+    uint32_t record_size;
+    uint32_t reserved;
+};
+
+struct HandleRecord {
+    uint64_t id;
+    uint64_t size;
+    uint32_t device;        // the vendor's ordinal in that process; DeviceRecord gives the UUID
+    uint32_t mappings;      // MappingRecords with this id
+    uint32_t type;          // CUmemAllocationType as asked for
+    uint32_t asked_types;   // handle types the program itself asked for
+    uint8_t compression;    // CUmemAllocationProp.allocFlags
+    uint8_t rdma_capable;
+    uint16_t usage;
+    uint32_t flags;  // HandleFlag
+};
+
+struct MappingRecord {
+    uint64_t id;
+    uint64_t address;
+    uint64_t offset;
+    uint64_t size;
+    uint32_t read_devices;   // bit d: device ordinal d may read
+    uint32_t write_devices;  // bit d: device ordinal d may write
+};
+
+struct QuiesceRequest {
+    uint64_t transaction;
+    uint32_t deadline_ms;
+    uint32_t pulse_ms;  // without progress for so long the gate pulses; 0: never
+};
+
+struct StuckRecord {
+    uint64_t stream;  // 0: a context's default stream, or a call in flight
+    uint64_t context;
+    uint32_t device;
+    uint32_t in_flight;  // calls that entered and never left
+};
+
+struct StageRequest {
+    uint64_t transaction;
+    uint32_t offset;  // index of the first descriptor in this frame
+    uint32_t total;   // descriptors in all
+};
+
+struct StatusRecord {
+    uint32_t phase;
+    uint32_t flags;
+    uint64_t transaction;
+    uint64_t generation;
+    uint64_t covered_bytes;
+    uint64_t allocations;
+    uint64_t pinned_host_bytes;
+    uint32_t handles;
+    uint32_t contexts;
+    uint32_t devices;      // DeviceRecords that follow
+    uint32_t uncovered;    // UncoveredRecords after them
+    uint32_t captures;     // stream captures in progress
+    uint32_t in_flight;    // gated calls inside the driver right now
+    uint64_t gated_calls;  // gated calls seen so far, sampled
+};
+
+struct DeviceRecord {
+    uint8_t uuid[16];
+    uint32_t ordinal;
+    uint32_t handles;
+    uint64_t covered_bytes;
+};
+
+struct UncoveredRecord {
+    uint32_t reason;  // Reason
+    uint32_t refuse;  // 1: a checkpoint must be refused
+    uint64_t bytes;
+    uint64_t count;
+};
+
+struct ErrorRecord {
+    uint32_t code;
+    int32_t vendor_error;
+    uint32_t details;  // records that follow (StuckRecord for kStuck)
+    uint32_t reserved;
+    char message[112];  // NUL-padded
+};
+
+#ifdef __cplusplus
+static_assert(sizeof(FrameHeader) == 24, "wire layout");
+static_assert(sizeof(HelloRecord) == 168, "wire layout");
+static_assert(sizeof(WelcomeRecord) == 40, "wire layout");
+static_assert(sizeof(TransactionRecord) == 8, "wire layout");
+static_assert(sizeof(CountRecord) == 24, "wire layout");
+static_assert(sizeof(IdList) == 16, "wire layout");
+static_assert(sizeof(ExportRequest) == 24, "wire layout");
+static_assert(sizeof(ExportReply) == 32, "wire layout");
+static_assert(sizeof(HandleRecord) == 40, "wire layout");
+static_assert(sizeof(MappingRecord) == 40, "wire layout");
+static_assert(sizeof(QuiesceRequest) == 16, "wire layout");
+static_assert(sizeof(StuckRecord) == 24, "wire layout");
+static_assert(sizeof(StageRequest) == 16, "wire layout");
+static_assert(sizeof(StatusRecord) == 80, "wire layout");
+static_assert(sizeof(DeviceRecord) == 32, "wire layout");
+static_assert(sizeof(UncoveredRecord) == 24, "wire layout");
+static_assert(sizeof(ErrorRecord) == 128, "wire layout");
+}  // namespace wire
+}  // namespace gcr
+#endif
+
+#endif  // GCR_WIRE_H

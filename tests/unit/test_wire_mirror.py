@@ -1,0 +1,132 @@
+"""wire.py against wire.h: once through a parser of the header's own text, once through a C compiler."""
+
+import re
+import shutil
+import subprocess
+import typing
+from dataclasses import fields
+from enum import Enum
+from pathlib import Path
+from struct import calcsize
+
+import pytest
+
+from gcr import wire
+from gcr.record import Record
+
+HEADER = Path(__file__).parents[2] / "shim/include/gcr/wire.h"
+CODES = {"uint8_t": "B", "uint16_t": "H", "uint32_t": "I", "int32_t": "i", "uint64_t": "Q", "char": "s"}
+PREFIXES = {"AgentFlag": "kFlag", "HandleFlag": "kHandle", "Reason": "kReason"}
+CONSTANTS = {"REPLY": "kReply", "ERROR": "kError"}  # of FrameType, but no types of a request
+
+
+def header_text() -> str:
+    return re.sub(r"//[^\n]*|/\*.*?\*/", "", HEADER.read_text(), flags=re.DOTALL)
+
+
+def header_structs() -> dict[str, list[tuple[str, str]]]:
+    """Per struct, the name and struct code of each field."""
+    found = {}
+    for name, body in re.findall(r"struct (\w+) \{(.*?)\};", header_text(), flags=re.DOTALL):
+        lines = re.findall(r"(\w+) (\w+)(?:\[(\d+)\])?;", body)
+        found[name] = [(field, f"{length}s" if length else CODES[kind]) for kind, field, length in lines]
+    return found
+
+
+def header_enums() -> dict[str, dict[str, int]]:
+    return {
+        name: {key: int(value, 0) for key, value in re.findall(r"(\w+) = (\w+)", body)}
+        for name, body in re.findall(r"enum (\w*) ?\{(.*?)\};", header_text(), flags=re.DOTALL)
+        if name
+    }
+
+
+def snake(name: str) -> str:
+    return re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name).upper()
+
+
+def records() -> dict[str, type[Record]]:
+    found = {name: kind for name, kind in vars(wire).items() if isinstance(kind, type) and issubclass(kind, Record)}
+    del found["Record"]
+    found["IdList"] = found.pop("IdListHead")
+    return found
+
+
+def enums() -> dict[str, type[Enum]]:
+    return {name: k for name, k in vars(wire).items() if isinstance(k, type) and issubclass(k, Enum) and len(k)}
+
+
+def test_the_header_has_what_the_parser_looks_for():
+    text = HEADER.read_text()
+    assert len(header_structs()) == text.count("\nstruct ") >= 17
+    assert len(header_enums()) == text.count("\nenum ") - text.count("\nenum {") >= 8
+
+
+def test_every_struct_is_mirrored_field_by_field():
+    assert {name: list(kind.FIELDS) for name, kind in records().items()} == header_structs()
+
+
+def test_every_enum_is_mirrored_member_by_member():
+    expected = {}
+    for name, members in header_enums().items():
+        prefix = PREFIXES.get(name, "k")
+        expected[name] = {snake(key.removeprefix(prefix)): value for key, value in members.items()}
+    for name in CONSTANTS:
+        assert expected["FrameType"].pop(name) == getattr(wire, name)
+    assert {name: {m.name: m.value for m in kind} for name, kind in enums().items()} == expected
+
+
+@pytest.mark.parametrize("name", ["Magic", "Version", "MaxFrame", "MaxDescriptors"])
+def test_the_constants_agree(name):
+    (value,) = re.findall(rf"k{name} = (\w+?)u?\b", header_text())
+    assert getattr(wire, snake(name)) == int(value, 0)
+
+
+def test_the_header_s_comments_say_which_reasons_are_refused():
+    said = re.findall(r"kReason(\w+) = \d+,\s+// (carry|refuse)", HEADER.read_text())
+    assert len(said) == wire.Reason.COUNT - 1
+    assert {wire.Reason[snake(name)] for name, word in said if word == "refuse"} == wire.REFUSED_REASONS
+    assert {wire.Reason[snake(name)] for name, word in said if word == "carry"} == wire.CARRIED_REASONS
+
+
+def test_unreserved_fields_are_the_constructor_s():
+    for name, kind in records().items():
+        wanted = [field for field, _ in kind.FIELDS if field != "reserved"]
+        assert [field.name for field in fields(kind)] == wanted, name
+        assert set(typing.get_type_hints(kind)) >= set(wanted)
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory) -> dict[str, int]:
+    """What the C compiler says of the header: size and offsets of every struct, value of every enumerator."""
+    compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    assert compiler, "a C compiler is a prerequisite of this repository"
+    lines = []
+    for name, members in header_structs().items():
+        lines.append(f'P("{name}", sizeof(struct {name}))')
+        lines += [f'P("{name}.{field}", offsetof(struct {name}, {field}))' for field, _ in members]
+    for name, members in header_enums().items():
+        lines += [f'P("{name}:{key}", {key})' for key in members]
+    source = tmp_path_factory.mktemp("mirror") / "mirror.c"
+    text = '#include <stdio.h>\n#include "gcr/wire.h"\n#define P(n, v) printf("%s %lld\\n", n, (long long)(v));\n'
+    source.write_text(f"{text}int main(void) {{ {' '.join(lines)} return 0; }}\n")
+    program = source.with_suffix("")
+    command = [compiler, "-Wall", "-Werror", f"-I{HEADER.parents[1]}", "-o", program, source]
+    subprocess.run(command, check=True, timeout=60)
+    output = subprocess.run([program], check=True, timeout=10, capture_output=True, text=True).stdout
+    return {key: int(value) for key, value in (line.split() for line in output.splitlines())}
+
+
+def test_sizes_and_offsets_are_the_compiler_s(compiled):
+    for name, kind in records().items():
+        assert compiled[name] == kind.SIZE, name
+        place = 0
+        for field, code in kind.FIELDS:
+            assert place == compiled[f"{name}.{field}"], f"{name}.{field}"
+            place += calcsize("<" + code)
+
+
+def test_enumerators_are_the_compiler_s(compiled):
+    for name, members in header_enums().items():
+        for key, value in members.items():
+            assert compiled[f"{name}:{key}"] == value, key
