@@ -1,0 +1,58 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The simulated machine: a directory that all processes share. Nothing here knows of contexts or addresses.
+//
+//   <state>/machine      table of devices and physical allocations, mapped by everyone, guarded by a robust mutex
+//   <state>/physical/    one file per physical allocation
+//   <state>/process/     one socket per process: its checkpoint service
+//   <state>/faults       optional, see fault.h
+//
+// A physical allocation lives as long as some process holds its open file description: through a descriptor, a
+// mapping, or a message in flight. Each holder's description carries flock(LOCK_SH); when LOCK_EX can be taken by a
+// fresh open, nobody is left, dead processes included, and the entry is reaped. The kernel counts, we only ask.
+#ifndef GCR_SIM_MACHINE_H
+#define GCR_SIM_MACHINE_H
+
+#include "base.h"
+
+enum { SIM_ENTRIES = 65536 };  // physical allocations a machine can hold
+
+struct sim_config {
+    uint32_t devices;
+    uint32_t control_ms;     // how long a control checkpoint or restore takes
+    uint64_t memory;         // bytes per device
+    uint64_t granularity;    // bytes
+    uint64_t context_bytes;  // VRAM cost of a context
+    uint64_t copy_bps;       // copy speed limit, bytes per second; 0: none
+};
+
+struct sim_entry {  // names one physical allocation of the machine
+    uint32_t slot;
+    uint64_t generation;
+};
+
+struct sim_holder {
+    int pid;
+    uint64_t bytes;
+};
+
+sim_result sim_machine_open(void);  // idempotent; creates the machine at first use
+const struct sim_config* sim_machine_config(void);
+const char* sim_machine_directory(void);
+void sim_machine_uuid(unsigned device, uint8_t uuid[16]);
+
+// A new physical allocation: `view` is the whole of it, readable and writable, and holds it until munmap.
+sim_result sim_machine_create(unsigned device, uint64_t size, struct sim_entry* entry, void** view);
+// A descriptor that keeps the allocation alive wherever it travels.
+sim_result sim_machine_export(const struct sim_entry* entry, int* fd);
+// Takes part in holding what `fd` names. The descriptor stays the caller's. SIM_INVALID_VALUE: not device memory.
+sim_result sim_machine_import(int fd, struct sim_entry* entry, unsigned* device, uint64_t* size, void** view);
+// Copies what was ever written to; the rest of `to` stays as it is.
+void sim_machine_copy_contents(const struct sim_entry* entry, void* to, const void* view, uint64_t size);
+// This process no longer holds the entry (its views are unmapped).
+void sim_machine_let_go(const struct sim_entry* entry);
+
+uint64_t sim_machine_used(unsigned device);  // bytes, exact at the time of the call
+size_t sim_machine_holders(unsigned device, struct sim_holder* holders, size_t capacity);
+
+#endif

@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The machine's shared table, as it lies in the file. Private to machine.c and entries.c.
+#ifndef GCR_SIM_TABLE_H
+#define GCR_SIM_TABLE_H
+
+#include <pthread.h>
+
+#include "machine.h"
+
+enum { SIM_HOLDERS = 6, SIM_NO_ENTRY = 0xffffffff };
+#define SIM_TABLE_MAGIC 0x314d4953524347ull  // "GCRSIM1"
+
+enum sim_entry_state { SIM_ENTRY_FREE = 0, SIM_ENTRY_LIVE = 1 };
+
+struct sim_table_entry {
+    uint64_t generation;  // bumped at each reuse of the slot
+    uint64_t size;
+    uint32_t device;
+    uint32_t state;
+    uint32_t exported;  // a descriptor was made: others may hold it, only flock can tell
+    uint32_t next_free;
+    uint64_t holders[SIM_HOLDERS];  // pid << 32 | low half of its start time; 0: empty. For figures only
+};
+
+struct sim_table {
+    uint64_t magic;
+    struct sim_config config;
+    pthread_mutex_t mutex;  // robust, shared between processes
+    uint64_t used[SIM_MAX_DEVICES];
+    uint32_t first_free;
+    uint32_t high;  // slots at or above were never used
+    uint64_t next_generation;
+    struct sim_table_entry entries[SIM_ENTRIES];
+};
+
+struct sim_trailer {  // in the page after the allocation's bytes
+    uint64_t magic;
+    struct sim_entry entry;
+    uint64_t size;
+};
+
+extern struct sim_table* sim_table;
+
+void sim_table_lock(void);
+void sim_table_unlock(void);
+
+#endif

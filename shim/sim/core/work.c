@@ -1,0 +1,285 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What streams do besides kernels and events: copies, fills, host functions, waits for values.
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "context.h"
+
+enum { PAGES_BETWEEN_YIELDS = 16, POLL_NS = 200000 };
+
+static void drop(struct sim_operation* operation) {
+    free(operation);
+}
+
+static void* make(size_t size, void (*run)(struct sim_operation*, struct sim_stream*)) {
+    struct sim_operation* made = calloc(1, size);
+    if (!made) return NULL;
+    made->run = run;
+    made->drop = drop;
+    return made;
+}
+
+static void run_nothing(struct sim_operation* operation, struct sim_stream* stream) {
+    (void)operation;
+    (void)stream;
+}
+
+struct sim_operation* sim_empty_operation(void) {
+    return make(sizeof(struct sim_operation), run_nothing);
+}
+
+// ---- copies and fills ---------------------------------------------------------------------------------------------
+struct region {
+    struct sim_operation operation;
+    struct sim_rows to;
+    struct sim_rows from;
+    size_t width;
+    size_t height;
+    uint32_t value;
+    unsigned unit;
+};
+
+static size_t span(const struct sim_rows* rows, size_t width, size_t height) {
+    return width && height ? rows->pitch * (height - 1) + width : 0;
+}
+
+#if defined(__SANITIZE_THREAD__)
+// A program may race with a copy of its own device memory: that is for the program to see, not for our sanitizer.
+__attribute__((no_sanitize("thread"))) static void move_bytes(char* to, const char* from, size_t size) {
+    for (size_t i = 0; i < size; i++) ((volatile char*)to)[i] = ((const volatile char*)from)[i];
+}
+#else
+static void move_bytes(char* to, const char* from, size_t size) {
+    memmove(to, from, size);
+}
+#endif
+
+struct pace {
+    uint64_t started_ns;
+    uint64_t bytes;
+    unsigned pages;
+};
+
+static void keep_pace(struct pace* pace, size_t bytes) {
+    uint64_t limit = sim_machine_config()->copy_bps;
+    pace->bytes += bytes;
+    if (++pace->pages % PAGES_BETWEEN_YIELDS) return;
+    sched_yield();  // a copy is not atomic: kernels write between its pages
+    if (!limit) return;
+    uint64_t due = pace->started_ns + pace->bytes * 1000 / limit * 1000000, now = sim_now_ns();
+    if (due > now + 1000000) sim_sleep_ms((unsigned)((due - now) / 1000000));
+}
+
+static void copy_row(char* to, const char* from, size_t width, struct pace* pace) {
+    for (size_t done = 0; done < width;) {
+        size_t part = width - done < SIM_PAGE ? width - done : SIM_PAGE;
+        move_bytes(to + done, from + done, part);
+        done += part;
+        keep_pace(pace, part);
+    }
+}
+
+static void copy_rows(const struct region* self, char* to, const char* from) {
+    struct pace pace = {.started_ns = sim_now_ns()};
+    for (size_t row = 0; row < self->height; row++)
+        copy_row(to + row * self->to.pitch, from + row * self->from.pitch, self->width, &pace);
+}
+
+static void run_copy(struct sim_operation* operation, struct sim_stream* stream) {
+    const struct region* self = (struct region*)operation;
+    size_t to_size = span(&self->to, self->width, self->height),
+           from_size = span(&self->from, self->width, self->height);
+    if (!to_size) return;
+    sim_lock();
+    struct sim_view to = sim_view_take_locked(stream->context, self->to.address, to_size, true);
+    struct sim_view from = sim_view_take_locked(stream->context, self->from.address, from_size, false);
+    sim_unlock();
+    bool legal = to.memory && from.memory;
+    if (legal) copy_rows(self, to.memory, from.memory);
+    sim_lock();
+    if (!legal) sim_context_fail(stream->context, SIM_ILLEGAL_ADDRESS);
+    sim_view_give_back_locked(&to);
+    sim_view_give_back_locked(&from);
+    sim_unlock();
+}
+
+static void fill_row(char* to, const struct region* self) {
+    for (size_t at = 0; at + self->unit <= self->width; at += self->unit)
+        move_bytes(to + at, (const char*)&self->value, self->unit);
+}
+
+static void run_fill(struct sim_operation* operation, struct sim_stream* stream) {
+    const struct region* self = (struct region*)operation;
+    size_t size = span(&self->to, self->width, self->height);
+    if (!size) return;
+    sim_lock();
+    struct sim_view to = sim_view_take_locked(stream->context, self->to.address, size, true);
+    sim_unlock();
+    for (size_t row = 0; to.memory && row < self->height; row++) fill_row(to.memory + row * self->to.pitch, self);
+    sim_lock();
+    if (!to.memory) sim_context_fail(stream->context, SIM_ILLEGAL_ADDRESS);
+    sim_view_give_back_locked(&to);
+    sim_unlock();
+}
+
+struct sim_operation* sim_copy_operation(struct sim_rows to, struct sim_rows from, size_t width, size_t height) {
+    struct region* made = make(sizeof *made, run_copy);
+    if (!made) return NULL;
+    made->to = to;
+    made->from = from;
+    made->width = width;
+    made->height = height;
+    return &made->operation;
+}
+
+struct sim_operation* sim_fill_operation(struct sim_rows to, uint32_t value, unsigned unit, size_t width,
+                                         size_t height) {
+    struct region* made = make(sizeof *made, run_fill);
+    if (!made) return NULL;
+    made->to = to;
+    made->value = value;
+    made->unit = unit;
+    made->width = width;
+    made->height = height;
+    return &made->operation;
+}
+
+// ---- host functions -----------------------------------------------------------------------------------------------
+struct host_call {
+    struct sim_operation operation;
+    void (*function)(void*);
+    sim_status_callback callback;
+    void* stream;
+    void* argument;
+};
+
+static void run_host(struct sim_operation* operation, struct sim_stream* stream) {
+    const struct host_call* self = (struct host_call*)operation;
+    (void)stream;
+    if (self->function)
+        self->function(self->argument);
+    else
+        self->callback(self->stream, 0, self->argument);
+}
+
+struct sim_operation* sim_host_operation(void (*function)(void*), void* argument) {
+    struct host_call* made = make(sizeof *made, run_host);
+    if (!made) return NULL;
+    made->function = function;
+    made->argument = argument;
+    return &made->operation;
+}
+
+struct sim_operation* sim_callback_operation(sim_status_callback function, void* stream, void* argument) {
+    struct host_call* made = make(sizeof *made, run_host);
+    if (!made) return NULL;
+    made->callback = function;
+    made->stream = stream;
+    made->argument = argument;
+    return &made->operation;
+}
+
+// ---- values in memory ---------------------------------------------------------------------------------------------
+struct value_operation {
+    struct sim_operation operation;
+    uintptr_t address;
+    uint64_t value;
+    enum sim_comparison how;
+    bool wide;
+};
+
+static bool satisfied(const struct value_operation* self, uint64_t seen) {
+    switch (self->how) {
+        case SIM_COMPARE_GEQ:
+            return self->wide ? (int64_t)(seen - self->value) >= 0 : (int32_t)(seen - self->value) >= 0;
+        case SIM_COMPARE_EQ:
+            return seen == self->value;
+        case SIM_COMPARE_AND:
+            return (seen & self->value) != 0;
+        case SIM_COMPARE_NOR:
+            return ~(seen | self->value) != 0;
+    }
+    return true;
+}
+
+static uint64_t load(const char* memory, bool wide) {
+    return wide ? __atomic_load_n((const uint64_t*)memory, __ATOMIC_ACQUIRE)
+                : __atomic_load_n((const uint32_t*)memory, __ATOMIC_ACQUIRE);
+}
+
+static bool still_waiting(const struct value_operation* self, struct sim_stream* stream) {
+    struct sim_view view = sim_view_take_locked(stream->context, self->address, self->wide ? 8 : 4, false);
+    if (!view.memory) {
+        sim_context_fail(stream->context, SIM_ILLEGAL_ADDRESS);
+        return false;
+    }
+    bool waiting = !satisfied(self, load(view.memory, self->wide)) && !stream->stopping;
+    sim_view_give_back_locked(&view);
+    return waiting;
+}
+
+// Polls: the value may be written by a kernel, by the host, or by another process, and none of them tells us.
+static void run_wait_value(struct sim_operation* operation, struct sim_stream* stream) {
+    sim_lock();
+    while (still_waiting((struct value_operation*)operation, stream)) sim_wait_progress_locked(sim_now_ns() + POLL_NS);
+    sim_unlock();
+}
+
+static void run_write_value(struct sim_operation* operation, struct sim_stream* stream) {
+    const struct value_operation* self = (struct value_operation*)operation;
+    sim_lock();
+    struct sim_view view = sim_view_take_locked(stream->context, self->address, self->wide ? 8 : 4, true);
+    if (!view.memory)
+        sim_context_fail(stream->context, SIM_ILLEGAL_ADDRESS);
+    else if (self->wide)
+        __atomic_store_n((uint64_t*)view.memory, self->value, __ATOMIC_RELEASE);
+    else
+        __atomic_store_n((uint32_t*)view.memory, (uint32_t)self->value, __ATOMIC_RELEASE);
+    sim_view_give_back_locked(&view);
+    sim_unlock();
+}
+
+static struct sim_operation* value_operation(uintptr_t address, uint64_t value, bool wide, bool write) {
+    struct value_operation* made = make(sizeof *made, write ? run_write_value : run_wait_value);
+    if (!made) return NULL;
+    made->address = address;
+    made->value = value;
+    made->wide = wide;
+    return &made->operation;
+}
+
+struct sim_operation* sim_wait_value_operation(uintptr_t address, uint64_t value, bool wide, enum sim_comparison how) {
+    struct sim_operation* made = value_operation(address, value, wide, false);
+    if (made) ((struct value_operation*)made)->how = how;
+    return made;
+}
+
+struct sim_operation* sim_write_value_operation(uintptr_t address, uint64_t value, bool wide) {
+    return value_operation(address, value, wide, true);
+}
+
+// ---- stream-ordered frees -----------------------------------------------------------------------------------------
+struct free_operation {
+    struct sim_operation operation;
+    uint64_t id;
+    uintptr_t address;
+};
+
+static void run_free(struct sim_operation* operation, struct sim_stream* stream) {
+    const struct free_operation* self = (struct free_operation*)operation;
+    (void)stream;
+    sim_lock();
+    struct sim_allocation* allocation = sim_allocation_find(self->address);
+    if (allocation && allocation->id == self->id) sim_allocation_free(allocation);
+    sim_unlock();
+}
+
+struct sim_operation* sim_free_operation(struct sim_allocation* allocation) {
+    struct free_operation* made = make(sizeof *made, run_free);
+    if (!made) return NULL;
+    made->id = allocation->id;
+    made->address = allocation->range.start;
+    return &made->operation;
+}

@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Legacy interprocess memory: a blob names the physical allocation and the place in it.
+#include <string.h>
+#include <unistd.h>
+
+#include "front.h"
+
+#define IPC_MAGIC 0x4350494d49534347ull  // "GCSIMIPC"
+
+struct blob {
+    uint64_t magic;
+    struct sim_entry entry;
+    uint64_t offset;
+    uint64_t size;
+    uint32_t pid;
+};
+
+_Static_assert(sizeof(struct blob) <= sizeof(CUipcMemHandle), "the blob fits");
+
+SIM_API CUresult cuIpcGetMemHandle(CUipcMemHandle* handle, CUdeviceptr pointer) {
+    ENTER();
+    if (!handle) return CUDA_ERROR_INVALID_VALUE;
+    LOCK();
+    CONTEXT(context);
+    (void)context;
+    const struct sim_allocation* found = sim_allocation_find(pointer);
+    const struct sim_mapping* mapping = sim_mapping_find(pointer);
+    // Memory of the program's own mappings and of pools has no legacy handle.
+    if (!found || !mapping || found->kind != SIM_ALLOCATION_DEVICE) return CUDA_ERROR_INVALID_VALUE;
+    sim_result result = sim_physical_publish(mapping->physical);
+    if (result) return front_result(result);
+    struct blob blob = {.magic = IPC_MAGIC,
+                        .entry = mapping->physical->entry,
+                        .offset = found->range.start - mapping->range.start,
+                        .size = found->range.size,
+                        .pid = (uint32_t)getpid()};
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &blob, sizeof blob);
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned flags) {
+    ENTER();
+    struct blob blob;
+    memcpy(&blob, &handle, sizeof blob);
+    if (!pointer || flags != 1 || blob.magic != IPC_MAGIC || blob.entry.slot >= SIM_ENTRIES)
+        return CUDA_ERROR_INVALID_VALUE;
+    LOCK();
+    CONTEXT(context);
+    struct sim_physical* physical;
+    sim_result result = sim_physical_open(&blob.entry, &physical);
+    if (result) return front_result(result);
+    struct sim_allocation* made;
+    result = sim_allocation_adopt(context, physical, blob.offset, blob.size, &made);
+    sim_physical_release_handle(physical);  // the mapping keeps it
+    if (!result) *pointer = made->range.start;
+    return front_result(result);
+}
+
+SIM_API CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle, unsigned flags) {
+    return cuIpcOpenMemHandle_v2(pointer, handle, flags);
+}
+
+SIM_API CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
+    ENTER();
+    LOCK();
+    struct sim_allocation* found = sim_allocation_find(pointer);
+    if (!found || found->kind != SIM_ALLOCATION_IMPORTED) return CUDA_ERROR_INVALID_VALUE;
+    sim_result result = sim_context_synchronize(found->context);
+    found = sim_allocation_find(pointer);
+    if (found) sim_allocation_free(found);
+    return front_result(result);
+}
+
+SIM_API CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {
+    ENTER();
+    return CUDA_ERROR_NOT_SUPPORTED;
+}
+
+SIM_API CUresult cuIpcOpenEventHandle(CUevent* event, CUipcEventHandle handle) {
+    ENTER();
+    return CUDA_ERROR_NOT_SUPPORTED;
+}

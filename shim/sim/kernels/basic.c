@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Kernels for demos and tests. Each moves data in a way a victim program can check afterwards.
+#include <gcr_sim_kernel.h>
+#include <time.h>
+
+#define KERNEL(name) GCR_SIM_KERNEL void name(struct gcr_sim_launch* launch, void** params)
+#define PARAMS(name, ...) \
+    GCR_SIM_KERNEL const uint32_t name##__params[] = {sizeof((uint32_t[]){__VA_ARGS__}) / 4, __VA_ARGS__}
+#define PARAM(type, index) (*(type*)params[index])
+
+// splitmix64: every 64-bit word of a pattern follows from its seed and its index alone.
+static uint64_t splitmix(uint64_t seed, uint64_t index) {
+    uint64_t z = seed + (index + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+// fill(out, words, seed)
+PARAMS(fill, 8, 8, 8);
+KERNEL(fill) {
+    uint64_t words = PARAM(uint64_t, 1), seed = PARAM(uint64_t, 2);
+    uint64_t* out = launch->view(launch, PARAM(uint64_t, 0), words * 8, 1);
+    for (uint64_t i = 0; out && i < words; i++) out[i] = splitmix(seed, i);
+}
+
+// digest(in, words, out): out[0] = sum over i of (in[i] + i) * odd, mixed; any changed or moved word changes it
+PARAMS(digest, 8, 8, 8);
+KERNEL(digest) {
+    uint64_t words = PARAM(uint64_t, 1), sum = 0x243f6a8885a308d3u;
+    const uint64_t* in = launch->view(launch, PARAM(uint64_t, 0), words * 8, 0);
+    uint64_t* out = launch->view(launch, PARAM(uint64_t, 2), 8, 1);
+    if (!in || !out) return;
+    for (uint64_t i = 0; i < words; i++) sum = (sum ^ (in[i] + i)) * 0x100000001b3u + (sum >> 29);
+    *out = sum;
+}
+
+// axpy(y, x, a, n): y += a * x, floats
+PARAMS(axpy, 8, 8, 4, 8);
+KERNEL(axpy) {
+    float a = PARAM(float, 2);
+    uint64_t n = PARAM(uint64_t, 3);
+    float* y = launch->view(launch, PARAM(uint64_t, 0), n * 4, 1);
+    const float* x = launch->view(launch, PARAM(uint64_t, 1), n * 4, 0);
+    for (uint64_t i = 0; y && x && i < n; i++) y[i] += a * x[i];
+}
+
+// add(out, words, value): out[i] += value
+PARAMS(add, 8, 8, 8);
+KERNEL(add) {
+    uint64_t words = PARAM(uint64_t, 1), value = PARAM(uint64_t, 2);
+    uint64_t* out = launch->view(launch, PARAM(uint64_t, 0), words * 8, 1);
+    for (uint64_t i = 0; out && i < words; i++) out[i] += value;
+}
+
+// stamp(out, words, epoch): out[i] = epoch, in ascending order; a copy meanwhile is torn and shows it
+PARAMS(stamp, 8, 8, 8);
+KERNEL(stamp) {
+    uint64_t words = PARAM(uint64_t, 1), epoch = PARAM(uint64_t, 2);
+    volatile uint64_t* out = launch->view(launch, PARAM(uint64_t, 0), words * 8, 1);
+    for (uint64_t i = 0; out && i < words; i++) out[i] = epoch;
+}
+
+static void rest(void) {
+    nanosleep(&(struct timespec){0, 200000}, 0);
+}
+
+static uint64_t now_ms(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (uint64_t)now.tv_sec * 1000 + (uint64_t)now.tv_nsec / 1000000;
+}
+
+// spin(ms): keeps its stream busy
+PARAMS(spin, 4);
+KERNEL(spin) {
+    uint64_t end = now_ms() + PARAM(uint32_t, 0);
+    while (now_ms() < end && !launch->stopping(launch)) rest();
+}
+
+// spin_until(flag, value): a persistent kernel; returns when *flag equals value
+PARAMS(spin_until, 8, 4);
+KERNEL(spin_until) {
+    const uint32_t* flag = launch->view(launch, PARAM(uint64_t, 0), 4, 0);
+    uint32_t value = PARAM(uint32_t, 1);
+    while (flag && __atomic_load_n(flag, __ATOMIC_ACQUIRE) != value && !launch->stopping(launch)) rest();
+}
+
+// A device variable, and a kernel that reads a launch's shape: out[0..5] = grid, block
+GCR_SIM_KERNEL const uint64_t answer__global = 8;
+GCR_SIM_KERNEL uint64_t answer = 42;
+
+PARAMS(shape, 8);
+KERNEL(shape) {
+    uint32_t* out = launch->view(launch, PARAM(uint64_t, 0), 24, 1);
+    for (int i = 0; out && i < 3; i++) {
+        out[i] = launch->grid[i];
+        out[3 + i] = launch->block[i];
+    }
+}

@@ -1,0 +1,142 @@
+"""Builds the simulated driver once and runs programs on simulated machines of their own, each with a deadline."""
+
+import functools
+import os
+import shutil
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+DEADLINE = 60.0
+MiB = 1 << 20
+CONTEXT = 16 * MiB  # what a context costs, by default
+
+
+def _tool(name: str) -> str:
+    beside = Path(sys.executable).with_name(name)
+    found = str(beside) if beside.exists() else shutil.which(name)
+    assert found, f"{name} is needed to build the simulator"
+    return found
+
+
+@functools.cache
+def library_directory() -> Path:
+    """Where libcuda.so.1 and libnvidia-ml.so.1 of the simulator are; built on the first call."""
+    build = ROOT / "build" / "simulator"
+    commands = [[_tool("cmake"), "-S", str(ROOT / "shim/sim"), "-B", str(build), "-Wno-dev"]]
+    commands.append([_tool("cmake"), "--build", str(build), "--parallel", "2"])
+    for command in commands:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+    return build / "sim" / "nvidia"
+
+
+class Machine:
+    """One simulated machine. `settings` are the simulator's environment variables without GCR_SIM_."""
+
+    def __init__(self, directory: Path, **settings: object) -> None:
+        self.state = directory / "machine"
+        libraries = library_directory()
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith(("GCR_", "CUDA_", "LD_"))}
+        self.env |= {f"GCR_SIM_{name}": str(value) for name, value in settings.items()}
+        self.env |= {
+            "GCR_SIM_STATE": str(self.state),
+            "GCR_SIM_KERNELS": str(libraries / "kernels.so"),
+            "LD_LIBRARY_PATH": str(libraries),
+            "PYTHONPATH": str(HERE),
+        }
+
+    def command(self, program: str) -> list[str]:
+        return [sys.executable, "-c", "from gpu import *\n" + textwrap.dedent(program)]
+
+    def run(self, program: str, **env: str) -> list[str]:
+        """The lines a program printed. It must succeed."""
+        done = self.attempt(program, **env)
+        assert done.returncode == 0, f"exit {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout.splitlines()
+
+    def attempt(self, program: str, **env: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            self.command(program),
+            env=self.env | env,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE,
+            check=False,
+        )
+
+    @contextmanager
+    def start(self, program: str, stdin: int = subprocess.PIPE, **env: str) -> Iterator["Program"]:
+        process = subprocess.Popen(
+            self.command(program), env=self.env | env, stdin=stdin, stdout=subprocess.PIPE, text=True
+        )
+        try:
+            yield Program(process)
+        finally:
+            process.kill()
+            process.communicate(timeout=DEADLINE)
+
+    def faults(self, text: str) -> None:
+        """Replace the rules of the machine's fault file, at once for every process."""
+        self.state.mkdir(mode=0o700, exist_ok=True)
+        scratch = self.state / "faults.new"
+        scratch.write_text(text)
+        scratch.rename(self.state / "faults")
+
+    def used(self, device: int = 0) -> int:
+        """Bytes in use on a device, as a process without a context sees them."""
+        program = """
+            import pynvml
+            pynvml.nvmlInit()
+            say(pynvml.nvmlDeviceGetMemoryInfo(pynvml.nvmlDeviceGetHandleByIndex(%d)).used)
+        """
+        return int(self.run(program % device)[0])
+
+
+class Program:
+    """A running program that talks by lines."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self.process = process
+        self.pid = process.pid
+
+    def hear(self) -> str:
+        assert self.process.stdout
+        return _with_deadline(self.process.stdout.readline).strip()
+
+    def tell(self, line: str = "go") -> None:
+        assert self.process.stdin
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+
+    def ask(self, line: str = "go") -> str:
+        self.tell(line)
+        return self.hear()
+
+    def quiet(self, seconds: float) -> bool:
+        """Nothing was said for so long."""
+        import select
+
+        assert self.process.stdout
+        return not select.select([self.process.stdout], [], [], seconds)[0]
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait(timeout=DEADLINE)
+
+
+def _with_deadline(read: "functools.partial[str] | object") -> str:
+    import threading
+
+    lines: list[str] = []
+    reader = threading.Thread(target=lambda: lines.append(read()), daemon=True)  # type: ignore[operator]
+    reader.start()
+    reader.join(DEADLINE)
+    assert lines, "no answer before the deadline"
+    return lines[0]
