@@ -1,0 +1,44 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the wrappers call: gcr::cuda::on_<symbol>, one for every ALLOCATE line of cuda.def, defined under src/cuda/.
+// Called in flight (a GateEntry is alive), never from inside the shim or the driver. Returns what the driver would.
+#ifndef GCR_HOOKS_CUDA_CALLS_H
+#define GCR_HOOKS_CUDA_CALLS_H
+
+#include "abi/cuda.h"
+
+namespace gcr {
+namespace cuda {
+
+using namespace cuda_abi;
+
+// Kinds other than ALLOCATE expand to nothing; every REFUSE_<REASON> is listed, so a new one fails to build here.
+#define GCR_ON_ALLOCATE(symbol, parameters) CUresult on_##symbol parameters;
+#define GCR_ON_ENQUEUE(symbol, parameters)
+#define GCR_ON_LOOKUP(symbol, parameters)
+#define GCR_ON_REFUSE_ARRAY(symbol, parameters)
+#define GCR_ON_REFUSE_CAPTURE(symbol, parameters)
+#define GCR_ON_REFUSE_EXTERNAL(symbol, parameters)
+#define GCR_ON_REFUSE_FABRIC(symbol, parameters)
+#define GCR_ON_REFUSE_GREEN_CONTEXT(symbol, parameters)
+#define GCR_ON_REFUSE_IPC_IMPORT(symbol, parameters)
+#define GCR_ON_REFUSE_SHAREABLE_EXPORT(symbol, parameters)
+#define GCR_ON_REFUSE_UNEXPORTABLE(symbol, parameters)
+#define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) GCR_ON_##kind(symbol, parameters)
+#include "hooks/cuda.def"
+#undef GCR_ON_ALLOCATE
+#undef GCR_ON_ENQUEUE
+#undef GCR_ON_LOOKUP
+#undef GCR_ON_REFUSE_ARRAY
+#undef GCR_ON_REFUSE_CAPTURE
+#undef GCR_ON_REFUSE_EXTERNAL
+#undef GCR_ON_REFUSE_FABRIC
+#undef GCR_ON_REFUSE_GREEN_CONTEXT
+#undef GCR_ON_REFUSE_IPC_IMPORT
+#undef GCR_ON_REFUSE_SHAREABLE_EXPORT
+#undef GCR_ON_REFUSE_UNEXPORTABLE
+
+}  // namespace cuda
+}  // namespace gcr
+
+#endif  // GCR_HOOKS_CUDA_CALLS_H

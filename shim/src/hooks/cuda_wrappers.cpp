@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The wrappers: one function for every GCR_HOOK of cuda.def, exported under the driver's name (see exports.map).
+// They are the launch path of somebody else's program: no lock, no allocation, nothing but the gate and the call.
+#include "core/coverage.h"
+#include "core/gate.h"
+#include "hooks/cuda_calls.h"
+#include "hooks/proc_address.h"
+#include "hooks/real.h"
+
+using namespace gcr::cuda_abi;
+namespace real = gcr::real;
+
+#define GCR_EXPORT(symbol, parameters)                              \
+    __asm__(".symver gcr_wrap_" #symbol ", " #symbol "@GCR_HOOKS"); \
+    extern "C" __attribute__((visibility("default"))) CUresult gcr_wrap_##symbol parameters
+
+// Inside a gated call the caller is the driver or the shim: it wants the driver, untranslated.
+#define GCR_WRAP_ALLOCATE(symbol, parameters, arguments)     \
+    GCR_EXPORT(symbol, parameters) {                         \
+        if (gcr::reentered()) return real::symbol arguments; \
+        gcr::GateEntry in_flight;                            \
+        return gcr::cuda::on_##symbol arguments;             \
+    }
+
+#define GCR_WRAP_ENQUEUE(symbol, parameters, arguments) \
+    GCR_EXPORT(symbol, parameters) {                    \
+        gcr::GateEntry in_flight;                       \
+        return real::symbol arguments;                  \
+    }
+
+#define GCR_WRAP_REFUSE(reason, symbol, parameters, arguments)             \
+    GCR_EXPORT(symbol, parameters) {                                       \
+        if (gcr::reentered()) return real::symbol arguments;               \
+        gcr::GateEntry in_flight;                                          \
+        CUresult result = real::symbol arguments;                          \
+        if (result == CUDA_SUCCESS) gcr::cuda::note(gcr::wire::reason, 0); \
+        return result;                                                     \
+    }
+
+#define GCR_WRAP_LOOKUP(symbol, parameters, arguments)                    \
+    GCR_EXPORT(symbol, parameters) {                                      \
+        const void* caller = __builtin_return_address(0);                 \
+        return gcr::hooks::answer_##symbol(caller, GCR_UNPACK arguments); \
+    }
+#define GCR_UNPACK(...) __VA_ARGS__
+
+#define GCR_WRAP_REFUSE_ARRAY(...) GCR_WRAP_REFUSE(kReasonArray, __VA_ARGS__)
+#define GCR_WRAP_REFUSE_CAPTURE(...) GCR_WRAP_REFUSE(kReasonCapture, __VA_ARGS__)
+#define GCR_WRAP_REFUSE_EXTERNAL(...) GCR_WRAP_REFUSE(kReasonExternal, __VA_ARGS__)
+#define GCR_WRAP_REFUSE_FABRIC(...) GCR_WRAP_REFUSE(kReasonFabric, __VA_ARGS__)
+#define GCR_WRAP_REFUSE_GREEN_CONTEXT(...) GCR_WRAP_REFUSE(kReasonGreenContext, __VA_ARGS__)
+#define GCR_WRAP_REFUSE_IPC_IMPORT(...) GCR_WRAP_REFUSE(kReasonIpcImport, __VA_ARGS__)
+#define GCR_WRAP_REFUSE_SHAREABLE_EXPORT(...) GCR_WRAP_REFUSE(kReasonShareableExport, __VA_ARGS__)
+#define GCR_WRAP_REFUSE_UNEXPORTABLE(...) GCR_WRAP_REFUSE(kReasonUnexportable, __VA_ARGS__)
+
+#define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) \
+    GCR_WRAP_##kind(symbol, parameters, arguments)
+#include "hooks/cuda.def"
+
+namespace gcr {
+namespace hooks {
+
+void* const wrappers[kSymbolCount] = {
+#define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) reinterpret_cast<void*>(gcr_wrap_##symbol),
+#define GCR_CALL(symbol, base, version, stream, parameters) nullptr,
+#define GCR_PASSIVE(symbol, base, version, stream) nullptr,
+#include "hooks/cuda.def"
+};
+
+}  // namespace hooks
+}  // namespace gcr

@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The other half of the shim, as little of it as the hooks need to be tested alone: a gate that counts, and on_<symbol>
+// functions that say they were reached and call the driver. Never part of a shim that anybody is given.
+#include <atomic>
+
+#include "core/coverage.h"
+#include "core/gate.h"
+#include "core/sys.h"
+#include "hooks/cuda_calls.h"
+#include "hooks/real.h"
+#include "hooks/unclassified.h"
+
+namespace gcr {
+
+__thread Slot* thread_slot __attribute__((tls_model("initial-exec")));
+std::atomic<uint32_t> gate_closed;
+std::atomic<uint32_t> gate_fenced;
+
+namespace {
+__thread Slot own_slot;
+std::atomic<uint32_t> notes[wire::kReasonCount];
+std::atomic<uint32_t> answered;
+}  // namespace
+
+Slot* attach_slot() {
+    return thread_slot = &own_slot;
+}
+void enter_closed_gate(Slot*) {}
+void add_uncovered(Reason reason, uint64_t) {
+    notes[reason].fetch_add(1);
+}
+
+namespace cuda {
+
+#define GCR_ON_ALLOCATE(symbol, parameters, arguments) \
+    CUresult on_##symbol parameters {                  \
+        answered.fetch_add(1);                         \
+        return real::symbol arguments;                 \
+    }
+#define GCR_ON_LOOKUP(...)
+#define GCR_ON_ENQUEUE(...)
+#define GCR_ON_REFUSE_ARRAY(...)
+#define GCR_ON_REFUSE_CAPTURE(...)
+#define GCR_ON_REFUSE_EXTERNAL(...)
+#define GCR_ON_REFUSE_FABRIC(...)
+#define GCR_ON_REFUSE_GREEN_CONTEXT(...)
+#define GCR_ON_REFUSE_IPC_IMPORT(...)
+#define GCR_ON_REFUSE_SHAREABLE_EXPORT(...)
+#define GCR_ON_REFUSE_UNEXPORTABLE(...)
+#undef GCR_HOOK
+#define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) \
+    GCR_ON_##kind(symbol, parameters, arguments)
+#include "hooks/cuda.def"
+
+}  // namespace cuda
+}  // namespace gcr
+
+// What the tests ask. Calls entered: gated at the outermost level, by the calling thread.
+extern "C" {
+__attribute__((visibility("default"))) unsigned long standin_entered() {
+    return gcr::own_slot.calls.load();
+}
+__attribute__((visibility("default"))) unsigned standin_answered() {
+    return gcr::answered.load();
+}
+__attribute__((visibility("default"))) unsigned standin_noted(unsigned reason) {
+    return gcr::notes[reason].load();
+}
+__attribute__((visibility("default"))) int standin_refuses_its_own_address() {
+    void* own = gcr::hooks::wrappers[gcr::hooks::k_cuMemCreate];
+    return gcr::hooks::publish(gcr::hooks::k_cuMemCreate, own) != own;
+}
+__attribute__((visibility("default"))) unsigned standin_unclassified() {
+    return gcr::hooks::unclassified_count();
+}
+__attribute__((visibility("default"))) const char* standin_unclassified_name(unsigned position) {
+    return gcr::hooks::unclassified_name(position);
+}
+}

@@ -1,0 +1,70 @@
+"""The finished libgcr_shim.so, as it is shipped: what it exports, what it needs."""
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+
+VERSION_LIMIT = (2, 17)
+
+
+def dump(tool: str, *arguments: str | Path) -> str:
+    command = [tool, *map(str, arguments)]
+    return subprocess.run(command, check=True, capture_output=True, text=True, timeout=60).stdout
+
+
+@pytest.fixture(scope="session")
+def product() -> Path:
+    """The shim the package installs, with the real other half."""
+    from gcr.native import shim_path
+
+    return shim_path()
+
+
+def exported(library: Path) -> dict[str, str]:
+    """Name to version of everything `nm -D` shows as defined; the version node itself is no symbol of ours."""
+    found = {}
+    for line in dump("nm", "-D", "--defined-only", library).splitlines():
+        name, _, version = line.split()[-1].partition("@")
+        if name != "GCR_HOOKS":
+            found[name] = version
+    return found
+
+
+def test_exports_equal_the_list(product, listed):
+    hooked = {entry.symbol for entry in listed if entry.macro == "GCR_HOOK"}
+    assert set(exported(product)) == hooked | {"dlsym", "dlvsym"}
+
+
+def test_driver_symbols_are_invisible_to_dlsym(product):
+    """One @: not the default version. Index 2 is what lets the loader bind plain references to it all the same."""
+    versions = exported(product)
+    assert {versions.pop("dlsym"), versions.pop("dlvsym")} == {""}
+    assert set(versions.values()) == {"GCR_HOOKS"}
+    assert re.search(r"Index: 2 .*Name: GCR_HOOKS", dump("readelf", "-V", product))
+
+
+def test_needs_libc_only(product):
+    assert re.findall(r"\(NEEDED\).*\[(.*)\]", dump("readelf", "-d", product)) == ["libc.so.6"]
+
+
+def test_no_symbol_is_newer_than_glibc_2_17(product):
+    versions = re.findall(r"@GLIBC_(\d+)\.(\d+)", dump("nm", "-D", "--undefined-only", product))
+    assert versions
+    assert max((int(major), int(minor)) for major, minor in versions) <= VERSION_LIMIT
+
+
+def test_thread_locals_are_in_the_initial_block(product):
+    """initial-exec: a thread-local on a launch path that needs no call and no allocation."""
+    assert "STATIC_TLS" in dump("readelf", "-d", product)
+
+
+def test_the_stack_is_not_executable(product):
+    assert re.search(r"GNU_STACK.*\n?.*RW ", dump("readelf", "-lW", product))
+
+
+def test_the_stubs_end_in_a_jump(product):
+    for name in ("dlsym", "dlvsym"):
+        code = dump("objdump", "-d", f"--disassemble={name}", product)
+        assert re.search(r"jmp\s+\*%rax", code), name
