@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A guest's rules. This code lives in somebody else's process:
+//   never exit, abort, print, or touch a signal · keep errno · never allocate or lock on a launch path · no daemon: inert
+//   no wait without a deadline · close no descriptor but our own · between freeze and thaw, no driver call
+//   whatever fails: answer with an error, leave the program running
+#include "core/agent.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/uio.h>
+
+#include "core/coverage.h"
+#include "core/gate.h"
+#include "core/session.h"
+#include "core/threads.h"
+
+#ifndef GCR_VERSION
+#define GCR_VERSION "0"
+#endif
+
+namespace gcr {
+
+Session session;
+
+namespace {
+
+constexpr uint32_t kListenUs = 500000;  // also how soon a descriptor closed by the program is noticed
+constexpr uint32_t kHelloMs = 5000;
+constexpr uint32_t kFastRetryMs = 100;
+constexpr uint32_t kSlowRetryMs = 1000;
+constexpr uint64_t kFastRetriesForMs = 10000;
+constexpr uint32_t kAnswerMs = 10000;
+
+enum Life : uint32_t { kUnborn, kBeingBorn, kAlive };
+std::atomic<uint32_t> life{kUnborn};
+std::atomic<uint32_t> fork_handled{0};
+
+char socket_path[108];
+char job_name[sizeof(wire::HelloRecord::job)];
+char job_token[sizeof(wire::HelloRecord::token)];
+
+// NUL-padded, as the wire wants it; a value that does not fit is cut.
+void copy_environment(const char* name, char* target, size_t size) {
+    const char* value = getenv(name);
+    memset(target, 0, size);
+    if (value != nullptr) memcpy(target, value, strnlen(value, size));
+}
+
+bool read_environment() {
+    const char* path = getenv("GCR_SOCKET");
+    if (path == nullptr || *path == '\0' || strlen(path) >= sizeof socket_path) return false;
+    strcpy(socket_path, path);
+    copy_environment("GCR_JOB", job_name, sizeof job_name);
+    copy_environment("GCR_TOKEN", job_token, sizeof job_token);
+    return true;
+}
+
+wire::HelloRecord hello() {
+    wire::HelloRecord record{};
+    record.role = wire::kAgent;
+    record.oldest = record.newest = wire::kVersion;
+    record.vendor = session.vendor->vendor;
+    record.phase = session.phase.load(std::memory_order_relaxed);
+    record.flags = session_flags();
+    record.pid_label = static_cast<uint32_t>(current_pid());
+    record.transaction = session.transaction.load();
+    record.generation = session.generation;
+    memcpy(record.job, job_name, sizeof record.job);
+    memcpy(record.token, job_token, sizeof record.token);
+    memcpy(record.version, GCR_VERSION, strnlen(GCR_VERSION, sizeof record.version - 1));
+    return record;
+}
+
+bool welcomed(const Frame& frame, uint64_t request) {
+    const auto* welcome = frame.record<wire::WelcomeRecord>();
+    return frame.header.request == request && frame.header.type == (wire::kReply | wire::kHello) && welcome != nullptr &&
+           welcome->version == wire::kVersion;
+}
+
+bool greet() {
+    constexpr uint64_t kRequest = 1;
+    wire::HelloRecord record = hello();
+    iovec part{&record, sizeof record};
+    if (!session.channel.send(wire::kHello, kRequest, &part, 1)) return false;
+    Deadline deadline(kHelloMs);
+    while (!deadline.passed()) {
+        Receive received = session.channel.receive(session.frame, 100000);
+        if (received == Receive::kNothing) continue;
+        if (received == Receive::kLost) return false;
+        session.frame->close_descriptors();
+        return welcomed(*session.frame, kRequest);
+    }
+    return false;
+}
+
+void connect_to_daemon() {
+    uint64_t began = now_ms();
+    while (true) {
+        if (session.channel.connect(socket_path)) {
+            if (greet()) return;
+            session.channel.close();
+        }
+        bool fast = now_ms() - began < kFastRetriesForMs;
+        sleep_us((fast ? kFastRetryMs : kSlowRetryMs) * 1000);
+    }
+}
+
+// The next request into session.frame; replies are delivered on the way. False: the connection is lost.
+bool next_request() {
+    if (session.has_parked) {
+        Frame* frame = session.frame;
+        session.frame = session.parked;
+        session.parked = frame;
+        session.has_parked = false;
+        return true;
+    }
+    while (true) {
+        Receive received = session.channel.receive(session.frame, kListenUs);
+        if (received == Receive::kLost) return false;
+        if (received == Receive::kNothing) continue;
+        if (!session.frame->is_reply()) return true;
+        session.frame->close_descriptors();
+        session.questions.deliver(session.frame->header.request);
+    }
+}
+
+void serve() {
+    session.lost = false;
+    while (!session.lost && next_request()) {
+        bool parsed = answer_request();
+        session.frame->close_descriptors();
+        if (!parsed) return;
+    }
+}
+
+// Nobody leads any more. What was only prepared is over; what is suspended waits for the next daemon.
+void lose_connection() {
+    session.channel.close();
+    if (session.has_parked) session.parked->close_descriptors();
+    session.has_parked = false;
+    if (in_phase(wire::kPrepared) || in_phase(wire::kQuiesced)) end_transaction();
+    session.questions.abandon();
+}
+
+void* live(void*) {
+    session.vendor->enter_thread();
+    while (true) {
+        connect_to_daemon();
+        serve();
+        lose_connection();
+    }
+}
+
+// ---- fork: the batch being sent is finished first; the child is inert until its own first vendor call -------------
+
+void before_fork() {
+    session.batch_lock.acquire();
+    session.vendor->lock_for_fork();
+    session.channel.write_lock().acquire();
+}
+
+void after_fork_in_parent() {
+    session.channel.write_lock().release();
+    session.vendor->unlock_after_fork();
+    session.batch_lock.release();
+}
+
+void after_fork_in_child() {
+    session.channel.close_in_child();
+    session.staged.drop();
+    session.questions.reset_after_fork();
+    session.synchronizer.reset_after_fork();
+    session.observer.reset_after_fork();
+    session.phase.store(wire::kRunning, std::memory_order_relaxed);
+    session.transaction.store(0);
+    session.generation = 0;
+    session.frozen = session.has_parked = false;
+    reset_gate_after_fork();
+    reset_coverage();
+    session.vendor->reset_after_fork();
+    session.batch_lock.reset_after_fork();
+    life.store(kUnborn, std::memory_order_release);
+}
+
+bool allocate_frames() {
+    if (session.frame == nullptr) session.frame = static_cast<Frame*>(calloc(1, sizeof(Frame)));
+    if (session.parked == nullptr) session.parked = static_cast<Frame*>(calloc(1, sizeof(Frame)));
+    return session.frame != nullptr && session.parked != nullptr;
+}
+
+void handle_forks() {
+    if (fork_handled.exchange(1) == 0) at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
+}
+
+}  // namespace
+
+void start_agent(const VendorOps* vendor) {
+    KeepErrno keep;
+    uint32_t expected = kUnborn;
+    if (!life.compare_exchange_strong(expected, kBeingBorn)) return;
+    session.vendor = vendor;
+    handle_forks();
+    // a process without a daemon stays in kBeingBorn: never asked again
+    if (!read_environment() || !allocate_frames()) return;
+    prepare_gate();
+    if (start_thread(live, nullptr)) life.store(kAlive, std::memory_order_release);
+}
+
+wire::AgentPhase agent_phase() {
+    return static_cast<wire::AgentPhase>(session.phase.load(std::memory_order_acquire));
+}
+
+void tell_released(uint64_t id) {
+    KeepErrno keep;
+    struct {
+        wire::IdList list;
+        uint64_t id;
+    } payload{{session.transaction.load(), 1, 0}, id};
+    iovec part{&payload, sizeof payload};
+    Question question;
+    session.questions.open(&question);
+    bool sent;
+    {
+        Guard guard(session.batch_lock);  // the daemon hears of the export first
+        sent = session.channel.send(wire::kReleased, question.request, &part, 1);
+    }
+    session.questions.wait(&question, sent ? kAnswerMs : 0);
+}
+
+bool ask_to_let_go() {
+    if (!in_phase(wire::kPrepared)) return false;
+    KeepErrno keep;
+    wire::TransactionRecord record{session.transaction.load()};
+    iovec part{&record, sizeof record};
+    Question question;
+    session.questions.open(&question);
+    bool sent = session.channel.send(wire::kLetGo, question.request, &part, 1);
+    return session.questions.wait(&question, sent ? kAnswerMs : 0);
+}
+
+}  // namespace gcr

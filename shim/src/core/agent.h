@@ -1,0 +1,32 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The agent: the shim's own thread in the target. It keeps one connection to the daemon, does what the daemon asks,
+// each request only in the phases where it is legal, and is the truth about this process: a new daemon starts from it.
+//
+// Lock order  batch lock, then the vendor's locks, then the channel's write lock. No driver call under the last two.
+// Threads     the agent's thread writes phase, transaction, generation; any thread may read phase().
+#ifndef GCR_CORE_AGENT_H
+#define GCR_CORE_AGENT_H
+
+#include <stdint.h>
+
+#include "core/lock.h"
+#include "core/vendor.h"
+
+namespace gcr {
+
+// After the first vendor call that succeeded. Without GCR_SOCKET: nothing happens, ever. Again and again: once.
+void start_agent(const VendorOps* vendor);
+
+wire::AgentPhase agent_phase();
+
+// A handle that was exported is about to be released: everyone who holds it lets go before this returns, or nobody is
+// there any more, or a deadline passed. By the thread that frees, in flight, holding no lock.
+void tell_released(uint64_t id);
+
+// Out of memory while exports exist: everyone lets go of every freed handle. False: there was no need to ask.
+bool ask_to_let_go();
+
+}  // namespace gcr
+
+#endif  // GCR_CORE_AGENT_H

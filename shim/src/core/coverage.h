@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Coverage: bytes that cannot be handed over, by reason. Counted from the first call on; read by STATUS.
+// Any thread, no lock, no allocation: safe on every path.
+#ifndef GCR_CORE_COVERAGE_H
+#define GCR_CORE_COVERAGE_H
+
+#include <stdint.h>
+
+#include "gcr/wire.h"
+
+namespace gcr {
+
+using wire::Reason;
+
+struct Uncovered {
+    uint64_t bytes;
+    uint64_t count;
+};
+
+void add_uncovered(Reason reason, uint64_t bytes);
+void drop_uncovered(Reason reason, uint64_t bytes);
+Uncovered uncovered(Reason reason);
+bool must_refuse(Reason reason);  // the driver would take the process and never give it back
+void reset_coverage();            // in the child of a fork
+
+namespace cuda {
+// A call of a REFUSE symbol succeeded: what it made stays counted for the life of the process.
+inline void note(Reason reason, uint64_t bytes) { add_uncovered(reason, bytes); }
+}  // namespace cuda
+
+}  // namespace gcr
+
+#endif  // GCR_CORE_COVERAGE_H

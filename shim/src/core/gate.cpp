@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/gate.h"
+
+#include <sys/mman.h>
+
+#include <new>
+
+#include "core/sys.h"
+#include "core/threads.h"
+
+namespace gcr {
+
+__thread Slot* thread_slot = nullptr;
+std::atomic<uint32_t> gate_closed{0};
+std::atomic<uint32_t> gate_fenced{0};
+
+namespace {
+
+constexpr size_t kSlotsPerChunk = 64;
+
+std::atomic<Slot*> slots{nullptr};           // newest first; append-only for the life of the process
+std::atomic<uint32_t> captures_held{0};      // futex word of threads that wait to begin a capture
+
+Slot* take_free_slot() {
+    for (Slot* slot = slots.load(std::memory_order_acquire); slot != nullptr; slot = slot->next) {
+        uint32_t expected = 0;
+        if (slot->taken.compare_exchange_strong(expected, 1)) return slot;
+    }
+    return nullptr;
+}
+
+void publish(Slot* first, Slot* last) {
+    Slot* head = slots.load(std::memory_order_relaxed);
+    do {
+        last->next = head;
+    } while (!slots.compare_exchange_weak(head, first, std::memory_order_seq_cst));
+}
+
+// mmap, not malloc: a thread may make its first call inside an allocator that calls us.
+Slot* map_slots() {
+    KeepErrno keep;
+    void* memory = mmap(nullptr, kSlotsPerChunk * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
+                        -1, 0);
+    if (memory == MAP_FAILED) return nullptr;
+    Slot* chunk = static_cast<Slot*>(memory);
+    for (size_t i = 0; i < kSlotsPerChunk; i++) {
+        new (&chunk[i]) Slot;
+        if (i > 0) chunk[i - 1].next = &chunk[i];
+    }
+    chunk[0].taken.store(1, std::memory_order_relaxed);
+    publish(chunk, &chunk[kSlotsPerChunk - 1]);
+    return chunk;
+}
+
+void leave_slot(void* value) {
+    Slot* slot = static_cast<Slot*>(value);
+    slot->depth = 0;
+    slot->state.store(kIdle, std::memory_order_release);
+    thread_slot = nullptr;
+    slot->taken.store(0, std::memory_order_release);  // last: from here on another thread may own it
+}
+
+template <typename Visit>
+void each_slot(Visit visit) {
+    for (Slot* slot = slots.load(std::memory_order_seq_cst); slot != nullptr; slot = slot->next) visit(slot);
+}
+
+void admit_parked() {
+    each_slot([](Slot* slot) {
+        uint32_t expected = kParked;
+        if (slot->state.compare_exchange_strong(expected, kAdmitted)) futex_wake(&slot->state, 1);
+    });
+}
+
+uint32_t count_slots(bool (*matches)(uint32_t)) {
+    uint32_t count = 0;
+    each_slot([&](Slot* slot) { count += matches(slot->state.load(std::memory_order_seq_cst)) ? 1 : 0; });
+    return count;
+}
+
+}  // namespace
+
+Slot* attach_slot() {
+    Slot* slot = take_free_slot();
+    if (slot == nullptr) slot = map_slots();
+    if (slot == nullptr) return nullptr;
+    slot->depth = 0;
+    thread_slot = slot;
+    at_thread_exit(leave_slot, slot);
+    return slot;
+}
+
+// Either this thread sees the gate open after it wrote kParked, or whoever opens it sees kParked and admits: seq_cst.
+void enter_closed_gate(Slot* slot) {
+    while (true) {
+        slot->state.store(kParked, std::memory_order_seq_cst);
+        if (gate_closed.load(std::memory_order_seq_cst) == 0) {
+            slot->state.store(kInFlight, std::memory_order_seq_cst);
+            if (gate_closed.load(std::memory_order_seq_cst) == 0) return;
+            continue;
+        }
+        while (slot->state.load(std::memory_order_seq_cst) == kParked) futex_wait(&slot->state, kParked, kForever);
+        slot->state.store(kInFlight, std::memory_order_seq_cst);
+        return;
+    }
+}
+
+void prepare_gate() {
+#if !defined(__SANITIZE_THREAD__)  // the sanitizer does not know the kernel's fence
+    if (register_process_fence()) gate_fenced.store(1, std::memory_order_seq_cst);
+#endif
+}
+
+void close_gate() {
+    gate_closed.store(1, std::memory_order_seq_cst);
+    if (gate_fenced.load(std::memory_order_relaxed)) process_fence();  // stands in for the fence of GateEntry::enter
+}
+
+void open_gate() {
+    gate_closed.store(0, std::memory_order_seq_cst);
+    admit_parked();
+}
+
+void pulse_gate() { admit_parked(); }
+
+bool gate_is_closed() { return gate_closed.load(std::memory_order_seq_cst) != 0; }
+
+uint32_t calls_in_flight() {
+    return count_slots([](uint32_t state) { return state == kInFlight || state == kAdmitted; });
+}
+
+uint32_t threads_parked() {
+    return count_slots([](uint32_t state) { return state == kParked; });
+}
+
+uint64_t gated_calls() {
+    uint64_t calls = 0;
+    each_slot([&](Slot* slot) { calls += slot->calls.load(std::memory_order_relaxed); });
+    return calls;
+}
+
+void hold_captures(bool held) {
+    captures_held.store(held ? 1 : 0, std::memory_order_seq_cst);
+    if (!held) futex_wake(&captures_held, 0x7fffffff);
+}
+
+void wait_to_capture() {
+    Slot* slot = thread_slot;
+    while (captures_held.load(std::memory_order_seq_cst) != 0) {
+        if (slot != nullptr) slot->state.store(kIdle, std::memory_order_seq_cst);
+        while (captures_held.load(std::memory_order_seq_cst) != 0) futex_wait(&captures_held, 1, kForever);
+        if (slot == nullptr) return;
+        slot->state.store(kInFlight, std::memory_order_seq_cst);
+        if (gate_closed.load(std::memory_order_seq_cst) != 0) enter_closed_gate(slot);
+    }
+}
+
+void reset_gate_after_fork() {
+    gate_closed.store(0, std::memory_order_seq_cst);
+    captures_held.store(0, std::memory_order_seq_cst);
+    each_slot([](Slot* slot) {
+        if (slot == thread_slot) return;
+        slot->depth = 0;
+        slot->state.store(kIdle, std::memory_order_relaxed);
+        slot->taken.store(0, std::memory_order_relaxed);
+    });
+    if (gate_fenced.load(std::memory_order_relaxed) && !register_process_fence()) gate_fenced.store(0);
+}
+
+}  // namespace gcr

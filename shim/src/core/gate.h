@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gate: calls that enqueue work or change allocations mark themselves in flight here and wait while it is closed.
+//
+// Who      any thread, through GateEntry; the agent alone closes, pulses and opens.
+// Cost     open gate, after a thread's first call: a few ns, no lock, no allocation, no system call.
+// Ordering a thread stores its mark, then loads `closed`; the agent stores `closed`, then loads the marks. One of the
+//          two must see the other: seq_cst on both sides, or a plain store here and a process-wide fence there.
+// Slots    one cache line a thread, in an append-only list; given back at thread exit (also by cancellation), reused.
+// Never    waits with the mark set; waits in a nested call.
+#ifndef GCR_CORE_GATE_H
+#define GCR_CORE_GATE_H
+
+#include <stdint.h>
+
+#include <atomic>
+
+namespace gcr {
+
+enum SlotState : uint32_t {
+    kIdle = 0,
+    kInFlight = 1,
+    kParked = 2,
+    kAdmitted = 3,  // the agent let a parked thread through; counts as in flight from that instant
+};
+
+struct alignas(64) Slot {
+    std::atomic<uint32_t> state{kIdle};
+    uint32_t depth = 0;               // the owning thread alone
+    std::atomic<uint64_t> calls{0};   // the owning thread writes; STATUS reads, sampled
+    std::atomic<uint32_t> taken{0};
+    Slot* next = nullptr;             // set before the slot is published, never changed
+};
+
+extern __thread Slot* thread_slot __attribute__((tls_model("initial-exec"), visibility("hidden")));
+extern std::atomic<uint32_t> gate_closed __attribute__((visibility("hidden")));
+extern std::atomic<uint32_t> gate_fenced __attribute__((visibility("hidden")));  // 1: the agent fences for all
+
+Slot* attach_slot();               // slow, once a thread; null only when memory is exhausted: then the call is ungated
+void enter_closed_gate(Slot* slot);
+
+// True inside a gated call of this thread: whatever is called now comes from the driver or from us.
+inline bool reentered() { return thread_slot != nullptr && thread_slot->depth != 0; }
+
+// In flight for as long as it lives. Made before the driver is called, in every ALLOCATE and ENQUEUE wrapper.
+class GateEntry {
+  public:
+    GateEntry() : slot_(thread_slot) {
+        if (__builtin_expect(slot_ == nullptr, 0)) slot_ = attach_slot();
+        if (slot_ != nullptr && slot_->depth++ == 0) enter();
+    }
+    ~GateEntry() {
+        // release: what the call did is visible to an agent that finds the slot idle
+        if (slot_ != nullptr && --slot_->depth == 0) slot_->state.store(kIdle, std::memory_order_release);
+    }
+    GateEntry(const GateEntry&) = delete;
+    GateEntry& operator=(const GateEntry&) = delete;
+
+  private:
+    void enter() {
+        slot_->calls.store(slot_->calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        // pairs with close_gate(): it stores gate_closed, fences, and reads this state
+        if (gate_fenced.load(std::memory_order_relaxed)) {
+            slot_->state.store(kInFlight, std::memory_order_relaxed);
+            std::atomic_signal_fence(std::memory_order_seq_cst);
+        } else {
+            slot_->state.store(kInFlight, std::memory_order_seq_cst);
+        }
+        if (__builtin_expect(gate_closed.load(std::memory_order_seq_cst) != 0, 0)) enter_closed_gate(slot_);
+    }
+
+    Slot* slot_;
+};
+
+// ---- the agent's side -------------------------------------------------------------------------------------------
+void prepare_gate();               // once, before the first close: asks the kernel for process-wide fences
+void close_gate();
+void open_gate();
+void pulse_gate();                 // every parked thread makes one call, the gate stays closed for the next
+bool gate_is_closed();
+uint32_t calls_in_flight();        // threads inside the driver, or about to be
+uint32_t threads_parked();
+uint64_t gated_calls();
+
+// A capture can neither begin while a close is wanted nor be interrupted: see quiesce.cpp.
+void hold_captures(bool held);
+void wait_to_capture();            // by a thread in flight: steps out, waits while captures are held, steps in again
+
+void reset_gate_after_fork();      // in the child: every other thread is gone
+
+}  // namespace gcr
+
+#endif  // GCR_CORE_GATE_H

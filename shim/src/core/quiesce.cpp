@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Quiesce: close the gate, let the calls in flight leave, make every device idle.
+//
+// A call in flight, or work on a device, may need a call that waits at the gate (a host callback, a spinning kernel, a
+// stream that waits for a value). So without progress for pulse_ms the parked threads may make one call each; what they
+// enqueued must then be waited for as well: a synchronisation counts only if nothing was admitted since it began.
+// Pulses come slower each time, so that threads which always have one more kernel cannot keep a device busy for ever.
+// Captures in progress cannot be interrupted: none begins while a close is wanted, and those begun may end first.
+#include "core/gate.h"
+#include "core/session.h"
+
+namespace gcr {
+namespace {
+
+constexpr uint32_t kTickUs = 200;
+constexpr uint32_t kObserveMs = 500;
+
+// Written by the synchronizer's job, read when it rests.
+Failure synchronize_result;
+void synchronize_job() { synchronize_result = session.vendor->synchronize(); }
+
+Stuck observed;
+void observe_job() {
+    session.vendor->enter_thread();
+    observed.count = session.vendor->stuck(observed.records, Stuck::kLimit);
+}
+
+void enter_and_synchronize() {
+    session.vendor->enter_thread();
+    synchronize_job();
+}
+
+class Pulses {
+  public:
+    explicit Pulses(uint32_t interval_ms) : interval_(interval_ms), since_(now_ms()) {}
+    void progress() { since_ = now_ms(); }
+    uint32_t count() const { return count_; }
+
+    void beat() {
+        if (interval_ == 0 || threads_parked() == 0) return;
+        if (now_ms() - since_ < interval_ + static_cast<uint64_t>(interval_) * count_ / 8) return;
+        count_++;
+        pulse_gate();
+        progress();
+    }
+
+  private:
+    uint32_t interval_;
+    uint64_t since_;
+    uint32_t count_ = 0;
+};
+
+// One attempt with the gate closed. kWaitForCaptures: one began just before the close, the gate must open again.
+enum class Attempt { kIdle, kWaitForCaptures, kLate, kFailed };
+
+struct Closing {
+    Deadline deadline;
+    Pulses pulses;
+    Failure failure;
+    uint32_t begun_at = 0;  // pulses before the synchronisation that runs began
+    bool synchronizing = false;
+
+    Closing(uint32_t deadline_ms, uint32_t pulse_ms) : deadline(deadline_ms), pulses(pulse_ms) {}
+
+    bool tick() { return listen_for_replies(kTickUs) && !deadline.passed(); }
+
+    bool wait_for_captures() {
+        while (session.vendor->captures() > 0)
+            if (!tick()) return false;
+        return true;
+    }
+
+    // True when the devices are idle and nothing was admitted since the synchronisation began.
+    bool synchronized() {
+        if (session.synchronizer.busy()) return false;
+        if (synchronizing) {
+            synchronizing = false;
+            failure = synchronize_result;
+            if (failure || begun_at == pulses.count()) return true;
+            pulses.progress();
+        }
+        begun_at = pulses.count();
+        synchronizing = session.synchronizer.begin(enter_and_synchronize);
+        if (!synchronizing && !session.synchronizer.available()) failure = {wire::kNoMemory, 0, "no thread could be started"};
+        return static_cast<bool>(failure);
+    }
+
+    Attempt attempt() {
+        uint32_t last = ~0u;
+        while (true) {
+            uint32_t in_flight = calls_in_flight();
+            if (in_flight < last) pulses.progress();
+            last = in_flight;
+            if (in_flight == 0 && session.vendor->captures() > 0) return Attempt::kWaitForCaptures;
+            if (in_flight == 0 && synchronized()) return failure ? Attempt::kFailed : Attempt::kIdle;
+            pulses.beat();
+            if (synchronizing && session.synchronizer.busy()) session.synchronizer.wait(1);
+            if (!tick()) return Attempt::kLate;
+        }
+    }
+
+    Attempt run() {
+        while (wait_for_captures()) {
+            close_gate();
+            Attempt result = attempt();
+            if (result != Attempt::kWaitForCaptures) return result;
+            open_gate();
+        }
+        return Attempt::kLate;
+    }
+};
+
+// A driver that is stuck may also be stuck for whoever looks: a thread of its own, and only so long.
+void observe(Stuck* stuck) {
+    uint32_t in_flight = calls_in_flight();
+    if (session.observer.begin(observe_job)) session.observer.wait(kObserveMs);
+    if (!session.observer.busy() && session.observer.available()) {
+        for (uint32_t i = 0; i < observed.count; i++) stuck->records[stuck->count++] = observed.records[i];
+    }
+    if (stuck->count == 0) stuck->records[stuck->count++] = {};
+    for (uint32_t i = 0; i < stuck->count; i++) stuck->records[i].in_flight = in_flight;
+}
+
+}  // namespace
+
+Failure quiesce(uint32_t deadline_ms, uint32_t pulse_ms, Stuck* stuck) {
+    hold_captures(true);
+    Closing closing(deadline_ms, pulse_ms);
+    Attempt result = closing.run();
+    if (result == Attempt::kLate && !session.lost) observe(stuck);
+    if (result != Attempt::kIdle) open_gate();
+    hold_captures(false);  // a closed gate holds them from here on
+    if (result == Attempt::kIdle) return {};
+    if (result == Attempt::kFailed) return closing.failure;
+    return {wire::kStuck, 0, session.lost ? "the connection ended" : "the devices were not idle before the deadline"};
+}
+
+}  // namespace gcr

@@ -1,0 +1,356 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Requests: what a daemon may ask, in which phases, and the answer. One row of kRules a request; nothing is done
+// before the row allowed it. Runs on the agent's thread.
+#include <stdio.h>
+#include <string.h>
+#include <sys/uio.h>
+
+#include "core/coverage.h"
+#include "core/gate.h"
+#include "core/session.h"
+
+namespace gcr {
+namespace {
+
+constexpr uint32_t kMaxQuiesceMs = 600000;
+
+// What a handler did: answered, or the frame contradicts itself and the connection must close.
+enum Outcome { kAnswered, kMalformed };
+
+const Frame& request() { return *session.frame; }
+
+template <typename Record>
+const Record& asked() {
+    return *request().record<Record>();
+}
+
+bool send_reply(const iovec* parts, int count, const int* descriptors = nullptr, uint32_t descriptor_count = 0) {
+    uint16_t type = static_cast<uint16_t>(wire::kReply | request().header.type);
+    return session.channel.send(type, request().header.request, parts, count, descriptors, descriptor_count);
+}
+
+template <typename Record>
+Outcome reply(const Record& record) {
+    iovec part{const_cast<Record*>(&record), sizeof record};
+    send_reply(&part, 1);
+    return kAnswered;
+}
+
+Outcome reply_transaction() { return reply(wire::TransactionRecord{session.transaction.load()}); }
+
+Outcome reply_count(const Tally& tally) {
+    return reply(wire::CountRecord{session.transaction.load(), tally.handles, tally.bytes});
+}
+
+Outcome refuse(const Failure& failure, const Stuck* stuck = nullptr) {
+    wire::ErrorRecord record{};
+    record.code = failure.code;
+    record.vendor_error = failure.vendor_error;
+    record.details = stuck == nullptr ? 0 : stuck->count;
+    strncpy(record.message, failure.message, sizeof record.message - 1);
+    iovec parts[] = {{&record, sizeof record}, {nullptr, 0}};
+    if (stuck != nullptr) parts[1] = {const_cast<wire::StuckRecord*>(stuck->records), stuck->count * sizeof stuck->records[0]};
+    session.channel.send(wire::kError, request().header.request, parts, 2);
+    return kAnswered;
+}
+
+Outcome refuse(uint32_t code, const char* message) { return refuse(Failure{code, 0, message}); }
+
+// ---- looking --------------------------------------------------------------------------------------------------
+
+uint32_t collect_uncovered(wire::UncoveredRecord* records) {
+    uint32_t count = 0;
+    for (uint32_t i = 1; i < wire::kReasonCount; i++) {
+        Reason reason = static_cast<Reason>(i);
+        Uncovered found = uncovered(reason);
+        if (found.count == 0) continue;
+        records[count++] = {i, must_refuse(reason) ? 1u : 0u, found.bytes, found.count};
+    }
+    return count;
+}
+
+Outcome on_status() {
+    static Array<wire::DeviceRecord> devices;
+    wire::UncoveredRecord lacking[wire::kReasonCount];
+    wire::StatusRecord status{};
+    devices.clear();
+    session.vendor->status(&status, &devices);
+    status.phase = session.phase.load(std::memory_order_relaxed);
+    status.flags = session_flags();
+    status.transaction = session.transaction.load();
+    status.generation = session.generation;
+    status.devices = static_cast<uint32_t>(devices.size());
+    status.uncovered = collect_uncovered(lacking);
+    status.captures = session.vendor->captures();
+    status.in_flight = calls_in_flight();
+    status.gated_calls = gated_calls();
+    iovec parts[] = {{&status, sizeof status},
+                     {devices.data(), devices.size() * sizeof devices[0]},
+                     {lacking, status.uncovered * sizeof lacking[0]}};
+    send_reply(parts, 3);
+    return kAnswered;
+}
+
+Outcome on_mappings() {
+    static MappingPage page;
+    const auto& wanted = asked<wire::ExportRequest>();
+    page.limit = wanted.limit < MappingPage::kLimit ? wanted.limit : MappingPage::kLimit;
+    page.count = 0;
+    session.vendor->mappings_after(wanted.after_id, &page);
+    wire::ExportReply head{session.transaction.load(), page.cursor,     page.count, page.more,
+                           sizeof(wire::MappingRecord), 0};
+    iovec parts[] = {{&head, sizeof head}, {page.records, page.count * sizeof page.records[0]}};
+    send_reply(parts, 2);
+    return kAnswered;
+}
+
+// ---- there ----------------------------------------------------------------------------------------------------
+
+void close_exported(const ExportBatch& batch) {
+    for (uint32_t i = 0; i < batch.descriptor_count; i++) {
+        OwnedFd file;
+        file.adopt(batch.descriptors[i]);
+        file.close();
+    }
+}
+
+Outcome send_batch(const ExportBatch& batch) {
+    wire::ExportReply head{session.transaction.load(), batch.last_id,          batch.count, batch.more,
+                           sizeof(wire::HandleRecord), 0};
+    iovec parts[] = {{&head, sizeof head},
+                     {const_cast<wire::HandleRecord*>(batch.records), batch.count * sizeof batch.records[0]}};
+    send_reply(parts, 2, batch.descriptors, batch.descriptor_count);
+    close_exported(batch);  // sent or not: the target holds no descriptor of its own memory
+    return kAnswered;
+}
+
+Outcome on_export() {
+    static ExportBatch batch;
+    const auto& wanted = asked<wire::ExportRequest>();
+    Guard guard(session.batch_lock);  // a free of one of these waits until the daemon was told of it
+    bool opens = in_phase(wire::kRunning);
+    if (opens) {
+        session.transaction.store(wanted.transaction);
+        enter_phase(wire::kPrepared);
+    }
+    batch.limit = wanted.limit < wire::kMaxDescriptors ? wanted.limit : static_cast<uint32_t>(wire::kMaxDescriptors);
+    Failure failure = session.vendor->export_after(wanted.after_id, &batch);
+    if (!failure) return send_batch(batch);
+    if (opens) end_transaction();
+    return refuse(failure);
+}
+
+Outcome on_quiesce() {
+    static Stuck stuck;
+    auto wanted = asked<wire::QuiesceRequest>();
+    stuck.count = 0;
+    uint32_t deadline = wanted.deadline_ms < kMaxQuiesceMs ? wanted.deadline_ms : kMaxQuiesceMs;
+    Failure failure = quiesce(deadline, wanted.pulse_ms, &stuck);
+    if (failure) return refuse(failure, &stuck);
+    enter_phase(wire::kQuiesced);
+    return reply_transaction();
+}
+
+Outcome on_hand_over() {
+    Tally tally;
+    Failure failure = session.vendor->hand_over(&tally);
+    if (failure) return refuse(failure);
+    enter_phase(wire::kHandedOver);
+    return reply_count(tally);
+}
+
+Outcome on_freeze() {
+    session.frozen = true;
+    return reply_transaction();
+}
+
+Outcome on_stage() {
+    const auto& part = asked<wire::StageRequest>();
+    if (request().descriptors_lost) return refuse(wire::kNoDescriptors, "no descriptor left for a staged segment");
+    uint32_t count = request().descriptors;
+    session.frame->descriptors = 0;  // staged takes them
+    if (session.staged.add(part.transaction, part.offset, part.total, request().descriptor, count))
+        return reply_transaction();
+    return refuse(wire::kBadFrame, "these are not the next descriptors of the set");
+}
+
+// ---- and back -------------------------------------------------------------------------------------------------
+
+Outcome on_unstage() {
+    const auto& part = asked<wire::StageRequest>();
+    int descriptors[wire::kMaxDescriptors];
+    uint32_t count = session.staged.copy(part.offset, wire::kMaxDescriptors, descriptors);
+    wire::StageRequest head{part.transaction, part.offset, session.staged.total()};
+    iovec parts[] = {{&head, sizeof head}};
+    send_reply(parts, 1, descriptors, count);
+    return kAnswered;
+}
+
+Outcome on_drop() {
+    wire::TransactionRecord record{session.staged.transaction()};
+    session.staged.drop();
+    return reply(record);
+}
+
+Outcome on_thaw() {
+    session.frozen = false;
+    return reply_transaction();
+}
+
+Outcome on_import() {
+    const auto& list = asked<wire::IdList>();
+    if (request().descriptors_lost) return refuse(wire::kNoDescriptors, "no descriptor left for memory to come back");
+    if (list.count != request().descriptors || request().header.length != sizeof list + list.count * sizeof(uint64_t))
+        return kMalformed;
+    uint64_t ids[wire::kMaxDescriptors];
+    memcpy(ids, request().payload + sizeof list, list.count * sizeof ids[0]);
+    session.frame->descriptors = 0;  // import takes them
+    Tally tally;
+    Failure failure = session.vendor->import(ids, request().descriptor, list.count, &tally);
+    return failure ? refuse(failure) : reply_count(tally);
+}
+
+Outcome on_map() {
+    Tally tally;
+    Failure failure = session.vendor->map(&tally);
+    if (failure) return refuse(failure);
+    enter_phase(wire::kMapped);
+    return reply_count(tally);
+}
+
+Outcome on_discard() {
+    Tally tally;
+    Failure failure = session.vendor->discard(&tally);
+    if (failure) return refuse(failure);
+    enter_phase(wire::kHandedOver);
+    return reply_count(tally);
+}
+
+Outcome on_resume() {
+    wire::TransactionRecord over{session.transaction.load()};
+    if (in_phase(wire::kMapped)) session.generation++;
+    end_transaction();
+    return reply(over);
+}
+
+// ---- who may do what, when ------------------------------------------------------------------------------------
+
+constexpr uint32_t in(wire::AgentPhase phase) { return 1u << phase; }
+constexpr uint32_t kAnyPhase = ~0u;
+
+enum Names { kNoTransaction, kOpens, kCurrent, kOfTheStaged };
+
+struct Rule {
+    uint16_t type;
+    uint16_t size;
+    uint32_t phases;
+    bool while_frozen;
+    bool descriptors;
+    Names names;
+    Outcome (*act)();
+};
+
+using wire::kHandedOver;
+using wire::kMapped;
+using wire::kPrepared;
+using wire::kQuiesced;
+using wire::kRunning;
+
+const Rule kRules[] = {
+    {wire::kStatus, 0, kAnyPhase, true, false, kNoTransaction, on_status},
+    {wire::kMappings, sizeof(wire::ExportRequest), kAnyPhase & ~in(kRunning), true, false, kCurrent, on_mappings},
+    {wire::kExport, sizeof(wire::ExportRequest), in(kRunning) | in(kPrepared) | in(kQuiesced), false, false, kOpens,
+     on_export},
+    {wire::kQuiesce, sizeof(wire::QuiesceRequest), in(kPrepared), false, false, kCurrent, on_quiesce},
+    {wire::kHandOver, sizeof(wire::TransactionRecord), in(kQuiesced), false, false, kCurrent, on_hand_over},
+    {wire::kImport, sizeof(wire::IdList), in(kHandedOver), false, true, kCurrent, on_import},
+    {wire::kMap, sizeof(wire::TransactionRecord), in(kHandedOver), false, false, kCurrent, on_map},
+    {wire::kDiscard, sizeof(wire::TransactionRecord), in(kHandedOver) | in(kMapped), false, false, kCurrent, on_discard},
+    {wire::kResume, sizeof(wire::TransactionRecord), in(kPrepared) | in(kQuiesced) | in(kMapped), false, false,
+     kCurrent, on_resume},
+    {wire::kFreeze, sizeof(wire::TransactionRecord), in(kHandedOver), false, false, kCurrent, on_freeze},
+    {wire::kThaw, sizeof(wire::TransactionRecord), in(kHandedOver), true, false, kCurrent, on_thaw},
+    {wire::kStage, sizeof(wire::StageRequest), in(kHandedOver), true, true, kCurrent, on_stage},
+    {wire::kUnstage, sizeof(wire::StageRequest), kAnyPhase, true, false, kOfTheStaged, on_unstage},
+    {wire::kDrop, sizeof(wire::TransactionRecord), kAnyPhase, true, false, kOfTheStaged, on_drop},
+};
+
+const Rule* rule_for(uint16_t type) {
+    for (const Rule& rule : kRules)
+        if (rule.type == type) return &rule;
+    return nullptr;
+}
+
+bool right_transaction(const Rule& rule, uint64_t named) {
+    switch (rule.names) {
+        case kNoTransaction: return true;
+        case kOpens: return named != 0 && (in_phase(kRunning) || named == session.transaction.load());
+        case kCurrent: return in_phase(kRunning) || named == session.transaction.load();  // running: wrong phase
+        case kOfTheStaged: return named == session.staged.transaction();
+    }
+    return false;
+}
+
+// Thaw is legal when frozen and nothing else; the rest when thawed, unless the row says both.
+bool right_phase(const Rule& rule) {
+    uint32_t now = 1u << session.phase.load(std::memory_order_relaxed);
+    if ((rule.phases & now) == 0) return false;
+    if (rule.type == wire::kThaw) return session.frozen;
+    return !session.frozen || rule.while_frozen;
+}
+
+uint64_t named_transaction() {
+    uint64_t named = 0;  // every record that names a transaction begins with it
+    if (request().header.length >= sizeof named) memcpy(&named, request().payload, sizeof named);
+    return named;
+}
+
+}  // namespace
+
+bool answer_request() {
+    const Rule* rule = rule_for(request().header.type);
+    if (rule == nullptr) return refuse(wire::kBadFrame, "no such request in this version") == kAnswered;
+    bool stray = !rule->descriptors && (request().descriptors > 0 || request().descriptors_lost);
+    if (stray || request().header.length < rule->size) return false;
+    if (!right_transaction(*rule, named_transaction()))
+        return refuse(wire::kWrongTransaction, "another transaction is open") == kAnswered;
+    if (!right_phase(*rule)) return refuse(wire::kWrongPhase, "illegal in this phase") == kAnswered;
+    return rule->act() == kAnswered;
+}
+
+void enter_phase(wire::AgentPhase phase) { session.phase.store(phase, std::memory_order_release); }
+
+uint32_t session_flags() {
+    uint32_t flags = 0;
+    if (session.staged.complete()) flags |= wire::kFlagStaged;
+    if (session.frozen) flags |= wire::kFlagFrozen;
+    if (session.vendor->simulated()) flags |= wire::kFlagSimulated;
+    return flags;
+}
+
+void end_transaction() {
+    session.vendor->end_transaction();
+    session.transaction.store(0);
+    enter_phase(wire::kRunning);
+    open_gate();
+}
+
+bool listen_for_replies(uint32_t timeout_us) {
+    if (session.has_parked) {  // one request is set aside already; the rest stays in the socket
+        sleep_us(timeout_us);
+        return !session.lost;
+    }
+    Receive received = session.channel.receive(session.parked, timeout_us);
+    if (received == Receive::kLost) session.lost = true;
+    if (received != Receive::kFrame) return !session.lost;
+    if (session.parked->is_reply()) {
+        session.parked->close_descriptors();
+        session.questions.deliver(session.parked->header.request);
+    } else {
+        session.has_parked = true;
+    }
+    return true;
+}
+
+}  // namespace gcr

@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the parts of the agent share: agent.cpp (connection, fork), requests.cpp (what the daemon asks), quiesce.cpp.
+#ifndef GCR_CORE_SESSION_H
+#define GCR_CORE_SESSION_H
+
+#include "core/channel.h"
+#include "core/crew.h"
+#include "core/questions.h"
+#include "core/staged.h"
+#include "core/vendor.h"
+
+namespace gcr {
+
+// Everything an agent's thread works with. Made once, never destroyed: the process may end at any instant.
+struct Session {
+    const VendorOps* vendor = nullptr;
+    Channel channel;
+    Questions questions;
+    Staged staged;
+    Lock batch_lock;  // held from choosing what to export until it was sent
+
+    std::atomic<uint32_t> phase{wire::kRunning};  // release by the agent's thread; acquire by program threads
+    std::atomic<uint64_t> transaction{0};
+    uint64_t generation = 0;
+    bool frozen = false;
+
+    Frame* frame = nullptr;    // the request being answered
+    Frame* parked = nullptr;   // a request that arrived while the agent waited for replies
+    bool has_parked = false;
+    bool lost = false;         // the connection ended while a request was being done
+    Crew synchronizer;
+    Crew observer;
+};
+
+extern Session session;
+
+inline bool in_phase(wire::AgentPhase phase) { return session.phase.load(std::memory_order_acquire) == phase; }
+void enter_phase(wire::AgentPhase phase);
+uint32_t session_flags();
+void end_transaction();  // nothing exported any more; the gate opens last
+
+// Reads what has arrived within timeout_us. Replies are delivered; one request is set aside. False: connection lost.
+bool listen_for_replies(uint32_t timeout_us);
+
+// Answers the request in session.frame. False: it was malformed, the connection must close.
+bool answer_request();
+
+// The gate closed and every device idle, or a failure with the gate open again and the stuck streams in `stuck`.
+struct Stuck {
+    static constexpr uint32_t kLimit = 64;
+    uint32_t count = 0;
+    wire::StuckRecord records[kLimit] = {};
+};
+Failure quiesce(uint32_t deadline_ms, uint32_t pulse_ms, Stuck* stuck);
+
+}  // namespace gcr
+
+#endif  // GCR_CORE_SESSION_H

@@ -1,0 +1,234 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Contexts: who owns memory and streams, and which devices their peers give access to. A context takes with it what
+// was allocated in it; the driver does not know that our memory belongs there, so it goes right after.
+#include "cuda/contexts.h"
+
+#include "core/agent.h"
+#include "cuda/captures.h"
+#include "cuda/carried.h"
+#include "cuda/driver.h"
+#include "cuda/host.h"
+#include "cuda/memory.h"
+#include "cuda/streams.h"
+#include "cuda/vendor.h"
+#include "hooks/cuda_calls.h"
+
+namespace gcr {
+namespace cuda {
+namespace {
+
+constexpr uint64_t kUnpinMs = 30000;  // longer than one of our own calls on an idle device takes
+
+// Under state.lock.
+Context* find(CUcontext handle) {
+    for (Context* context : state.contexts)
+        if (context->handle == handle) return context;
+    return nullptr;
+}
+
+Context* record(CUcontext handle, CUdevice device) {
+    Guard guard(state.lock);
+    Context* known = find(handle);
+    if (known != nullptr) return known;
+    Context* context = make<Context>();
+    if (context == nullptr) return nullptr;
+    context->handle = handle;
+    context->device = device;
+    if (state.contexts.push(context)) return context;
+    free(context);
+    return nullptr;
+}
+
+Context* take(CUcontext handle) {
+    Guard guard(state.lock);
+    for (size_t i = 0; i < state.contexts.size(); i++) {
+        Context* context = state.contexts[i];
+        if (context->handle != handle) continue;
+        state.contexts.swap_out(i);
+        return context;
+    }
+    return nullptr;
+}
+
+void put_back(Context* context) {
+    Guard guard(state.lock);
+    state.contexts.push(context);
+}
+
+void forget_peers_of(const Context* context) {
+    Guard guard(state.lock);
+    for (size_t i = state.peers.size(); i-- > 0;)
+        if (state.peers[i].owner == context || state.peers[i].accessor == context) state.peers.swap_out(i);
+    state.peer_changes++;
+}
+
+// One of our threads may be in the driver with it: a synchronisation, an export.
+void wait_unpinned(const Context* context) {
+    Deadline deadline(kUnpinMs);
+    while (context->pins.load() > 0 && !deadline.passed()) sleep_us(200);
+}
+
+void bury(Context* context) {
+    forget_peers_of(context);
+    forget_captures_of(context->handle);
+    forget_streams_of(context->handle);
+    forget_carried_of(context->handle);
+    forget_pinned_of(context->handle);
+    free_all_of(context);
+    if (context->pins.load() > 0) return;  // leaked rather than freed under a thread of ours
+    context->slabs.dispose();
+    free(context);
+}
+
+// Out of the list first: none of our threads takes it up while the driver destroys it.
+template <typename Destroy>
+CUresult destroy(Context* context, Destroy call, bool (*gone)(Context*)) {
+    if (context != nullptr) wait_unpinned(context);
+    CUresult result = call();
+    if (context == nullptr) return result;
+    if (result == CUDA_SUCCESS && gone(context)) bury(context);
+    else put_back(context);  // the driver keeps it
+    return result;
+}
+
+bool always(Context*) { return true; }
+
+bool primary_inactive(Context* context) {
+    unsigned int flags = 0;
+    int active = 1;
+    return real::cuDevicePrimaryCtxGetState(context->device, &flags, &active) == CUDA_SUCCESS && active == 0;
+}
+
+Context* take_primary(CUdevice device) {
+    CUcontext handle = nullptr;
+    unsigned int flags = 0;
+    int active = 0;
+    if (real::cuDevicePrimaryCtxGetState(device, &flags, &active) != CUDA_SUCCESS || active == 0) return nullptr;
+    // the handle of an active primary context is only told by retaining it once more
+    if (real::cuDevicePrimaryCtxRetain(&handle, device) != CUDA_SUCCESS) return nullptr;
+    real::cuDevicePrimaryCtxRelease_v2(device);
+    return take(handle);
+}
+
+// Not the last release: the context stays, and so does everything in it.
+bool others_retain_primary(CUdevice device) {
+    Guard guard(state.lock);
+    for (Context* context : state.contexts) {
+        if (context->device != device || context->retains < 2) continue;
+        context->retains--;
+        return true;
+    }
+    return false;
+}
+
+CUresult created(CUresult result, CUcontext* pctx, CUdevice device) {
+    if (result == CUDA_SUCCESS && pctx != nullptr) record(*pctx, device);
+    return result;
+}
+
+size_t learn_pitch_unit(unsigned int element_bytes) {
+    CUdeviceptr probe = 0;
+    size_t pitch = 0;
+    if (real::cuMemAllocPitch_v2(&probe, &pitch, 1, 1, element_bytes) != CUDA_SUCCESS) return 0;
+    real::cuMemFree_v2(probe);
+    return pitch;
+}
+
+}  // namespace
+
+Context* current_context() {
+    CUcontext handle = nullptr;
+    if (real::cuCtxGetCurrent(&handle) != CUDA_SUCCESS || handle == nullptr) return nullptr;
+    {
+        Guard guard(state.lock);
+        Context* context = find(handle);
+        if (context != nullptr) return context;
+    }
+    CUdevice device = 0;
+    return real::cuCtxGetDevice(&device) == CUDA_SUCCESS ? record(handle, device) : nullptr;
+}
+
+// The unit is the pitch of a one-byte row; all devices of a process are taken to be alike.
+size_t pitch_of(size_t width, unsigned int element_bytes) {
+    static std::atomic<size_t> unit{0};
+    size_t known = unit.load(std::memory_order_relaxed);
+    if (known == 0) unit.store(known = learn_pitch_unit(element_bytes), std::memory_order_relaxed);
+    if (known == 0 || width > SIZE_MAX - known) return 0;
+    return round_up(width, known);
+}
+
+CUresult on_cuInit(unsigned int Flags) {
+    CUresult result = real::cuInit(Flags);
+    if (result == CUDA_SUCCESS) start_agent(&vendor_ops());
+    return result;
+}
+
+CUresult on_cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
+    return created(real::cuCtxCreate_v2(pctx, flags, dev), pctx, dev);
+}
+
+CUresult on_cuCtxCreate_v3(CUcontext* pctx, CUexecAffinityParam* paramsArray, int numParams, unsigned int flags,
+                           CUdevice dev) {
+    return created(real::cuCtxCreate_v3(pctx, paramsArray, numParams, flags, dev), pctx, dev);
+}
+
+CUresult on_cuCtxCreate_v4(CUcontext* pctx, CUctxCreateParams* ctxCreateParams, unsigned int flags, CUdevice dev) {
+    return created(real::cuCtxCreate_v4(pctx, ctxCreateParams, flags, dev), pctx, dev);
+}
+
+CUresult on_cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
+    CUresult result = real::cuDevicePrimaryCtxRetain(pctx, dev);
+    Context* context = result == CUDA_SUCCESS && pctx != nullptr ? record(*pctx, dev) : nullptr;
+    if (context == nullptr) return result;
+    Guard guard(state.lock);
+    context->retains++;
+    return result;
+}
+
+CUresult on_cuCtxDestroy_v2(CUcontext ctx) {
+    return destroy(take(ctx), [&] { return real::cuCtxDestroy_v2(ctx); }, always);
+}
+
+CUresult on_cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
+    if (others_retain_primary(dev)) return real::cuDevicePrimaryCtxRelease_v2(dev);
+    return destroy(take_primary(dev), [&] { return real::cuDevicePrimaryCtxRelease_v2(dev); }, primary_inactive);
+}
+
+CUresult on_cuDevicePrimaryCtxReset_v2(CUdevice dev) {
+    return destroy(take_primary(dev), [&] { return real::cuDevicePrimaryCtxReset_v2(dev); }, always);
+}
+
+CUresult on_cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
+    CUresult result = real::cuCtxEnablePeerAccess(peerContext, Flags);
+    Context* accessor = result == CUDA_SUCCESS ? current_context() : nullptr;
+    if (accessor == nullptr) return result;
+    Context* owner;
+    {
+        Guard guard(state.lock);
+        owner = find(peerContext);
+        if (owner != nullptr) state.peers.push({accessor, owner});
+        state.peer_changes++;
+    }
+    if (owner != nullptr) apply_access(owner);
+    return result;
+}
+
+CUresult on_cuCtxDisablePeerAccess(CUcontext peerContext) {
+    CUresult result = real::cuCtxDisablePeerAccess(peerContext);
+    Context* accessor = result == CUDA_SUCCESS ? current_context() : nullptr;
+    if (accessor == nullptr) return result;
+    Context* owner;
+    {
+        Guard guard(state.lock);
+        owner = find(peerContext);
+        for (size_t i = state.peers.size(); i-- > 0;)
+            if (state.peers[i].owner == owner && state.peers[i].accessor == accessor) state.peers.swap_out(i);
+        state.peer_changes++;
+    }
+    if (owner != nullptr) apply_access(owner);
+    return result;
+}
+
+}  // namespace cuda
+}  // namespace gcr

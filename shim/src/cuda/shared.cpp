@@ -1,0 +1,139 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Memory that reaches beyond this process or this device: imports, exports, multicast, sparse arrays, dma-buf. It works as
+// it does bare, is recorded from the first call on, and is never handed over.
+#include "cuda/driver.h"
+#include "cuda/held.h"
+#include "hooks/cuda_calls.h"
+
+namespace gcr {
+namespace cuda {
+namespace {
+
+// From now on someone else may hold this memory: it is no longer ours to hand over.
+void becomes(Handle* handle, Reason reason) {
+    Guard guard(state.lock);
+    if (handle->reason == reason) return;
+    if (handle->reason != kCovered) drop_uncovered(handle->reason, handle->size);
+    handle->reason = reason;
+    add_uncovered(reason, handle->size);
+}
+
+// A copy with the driver's handles in it; the caller's list is left as it is.
+template <typename Call>
+CUresult map_arrays(const CUarrayMapInfo* list, unsigned int count, Call call) {
+    ScratchArray<CUarrayMapInfo> translated;
+    if (list == nullptr || count == 0 || !translated.reserve(count)) return call(const_cast<CUarrayMapInfo*>(list));
+    for (unsigned int i = 0; i < count; i++) {
+        translated.push(list[i]);
+        translated[i].memHandle.memHandle = Held(list[i].memHandle.memHandle).real();
+    }
+    CUresult result = call(translated.data());
+    if (result == CUDA_SUCCESS) note(wire::kReasonSparse, 0);
+    return result;
+}
+
+template <typename Call>
+CUresult multicast(Call call) {
+    CUresult result = call();
+    if (result == CUDA_SUCCESS) note(wire::kReasonMulticast, 0);
+    return result;
+}
+
+}  // namespace
+
+CUresult on_cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle,
+                                         CUmemAllocationHandleType handleType, unsigned long long flags) {
+    Held held(handle);
+    Handle* found = held.get();
+    if (found == nullptr) return real::cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
+    // ours is exportable as a descriptor whether the program asked for it or not; what it did not ask for stays an error
+    bool asked = (found->asked.requestedHandleTypes & handleType) != 0 || found->reason == wire::kReasonMulticast;
+    if (!asked) return CUDA_ERROR_INVALID_VALUE;
+    CUresult result = real::cuMemExportToShareableHandle(shareableHandle, found->real, handleType, flags);
+    if (result != CUDA_SUCCESS || found->reason == wire::kReasonMulticast) return result;
+    becomes(found, handleType == CU_MEM_HANDLE_TYPE_FABRIC ? wire::kReasonFabric : wire::kReasonShareableExport);
+    return result;
+}
+
+CUresult on_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle,
+                                           CUmemAllocationHandleType shHandleType) {
+    CUmemGenericAllocationHandle made = 0;
+    CUresult result = real::cuMemImportFromShareableHandle(handle == nullptr ? nullptr : &made, osHandle, shHandleType);
+    if (result != CUDA_SUCCESS) return result;
+    CUmemAllocationProp asked{};
+    real::cuMemGetAllocationPropertiesFromHandle(&asked, made);
+    Reason reason = shHandleType == CU_MEM_HANDLE_TYPE_FABRIC ? wire::kReasonFabric : wire::kReasonShareableImport;
+    return give_id(handle, made, 0, asked, reason);  // its size is only known to who made it
+}
+
+CUresult on_cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned int count, CUstream hStream) {
+    return map_arrays(mapInfoList, count,
+                      [&](CUarrayMapInfo* list) { return real::cuMemMapArrayAsync(list, count, hStream); });
+}
+
+CUresult on_cuMemMapArrayAsync_ptsz(CUarrayMapInfo* mapInfoList, unsigned int count, CUstream hStream) {
+    return map_arrays(mapInfoList, count,
+                      [&](CUarrayMapInfo* list) { return real::cuMemMapArrayAsync_ptsz(list, count, hStream); });
+}
+
+CUresult on_cuMemGetHandleForAddressRange(void* handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType handleType,
+                                          unsigned long long flags) {
+    CUresult result = real::cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags);
+    if (result == CUDA_SUCCESS) note(wire::kReasonDmaBuf, size);
+    return result;
+}
+
+CUresult on_cuMulticastCreate(CUmemGenericAllocationHandle* mcHandle, const CUmulticastObjectProp* prop) {
+    CUmemGenericAllocationHandle made = 0;
+    CUresult result = real::cuMulticastCreate(mcHandle == nullptr ? nullptr : &made, prop);
+    if (result != CUDA_SUCCESS) return result;
+    CUmemAllocationProp asked{};
+    asked.requestedHandleTypes = static_cast<CUmemAllocationHandleType>(prop->handleTypes);
+    return give_id(mcHandle, made, prop->size, asked, wire::kReasonMulticast);
+}
+
+CUresult on_cuMulticastAddDevice(CUmemGenericAllocationHandle mcHandle, CUdevice dev) {
+    return real::cuMulticastAddDevice(Held(mcHandle).real(), dev);
+}
+
+CUresult on_cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
+                               CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                               unsigned long long flags) {
+    return multicast([&] {
+        return real::cuMulticastBindMem(Held(mcHandle).real(), mcOffset, Held(memHandle).real(), memOffset, size, flags);
+    });
+}
+
+CUresult on_cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                                  CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
+                                  unsigned long long flags) {
+    return multicast([&] {
+        return real::cuMulticastBindMem_v2(Held(mcHandle).real(), dev, mcOffset, Held(memHandle).real(), memOffset, size, flags);
+    });
+}
+
+CUresult on_cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
+                                unsigned long long flags) {
+    return multicast([&] { return real::cuMulticastBindAddr(Held(mcHandle).real(), mcOffset, memptr, size, flags); });
+}
+
+CUresult on_cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
+                                   CUdeviceptr memptr, size_t size, unsigned long long flags) {
+    return multicast([&] { return real::cuMulticastBindAddr_v2(Held(mcHandle).real(), dev, mcOffset, memptr, size, flags); });
+}
+
+CUresult on_cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size) {
+    return real::cuMulticastUnbind(Held(mcHandle).real(), dev, mcOffset, size);
+}
+
+CUresult on_cuLogicalEndpointBindMem(CUlogicalEndpointId leId, CUdevice dev, uint64_t offset,
+                                     CUmemGenericAllocationHandle memHandle, uint64_t memOffset, uint64_t size,
+                                     unsigned long long flags) {
+    CUresult result = real::cuLogicalEndpointBindMem(leId, dev, offset, Held(memHandle).real(), memOffset, size, flags);
+    if (result == CUDA_SUCCESS) note(wire::kReasonFabric, size);
+    return result;
+}
+
+}  // namespace cuda
+}  // namespace gcr

@@ -1,0 +1,189 @@
+"""The whole shim over the simulated driver, with a daemon that shares no code with it.
+
+Programs run bare and preloaded, each in a process of its own; every wait has a deadline, a hang is a failure.
+"""
+
+import importlib.resources
+import os
+import select
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[2]
+sys.path.insert(0, str(HERE))
+
+from oracle import Agent, Daemon  # noqa: E402
+
+PATIENCE = 30.0
+MiB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    shim: Path
+    driver: Path  # folder of the simulated libcuda.so.1
+    puppet: Path
+
+
+def built_folder() -> Path:
+    """Where libgcr_shim.so and sim/nvidia are: GCR_TEST_BUILD, else inside the installed package."""
+    named = os.environ.get("GCR_TEST_BUILD")
+    return Path(named) if named else Path(str(importlib.resources.files("gcr")))
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+    folder = built_folder()
+    driver = folder / "sim/nvidia"
+    puppet = tmp_path_factory.mktemp("puppet") / "puppet"
+    compiler = os.environ.get("CXX", "c++")
+    includes = [f"-I{ROOT / 'shim/src'}", f"-I{ROOT / 'shim'}"]
+    sources = sorted(str(source) for source in (HERE / "programs").glob("*.cpp"))
+    command = [compiler, "-std=c++17", "-O1", *includes, *sources, str(driver / "libcuda.so.1"), "-pthread"]
+    subprocess.run([*command, "-o", str(puppet)], check=True, timeout=110)
+    return Build(folder / "libgcr_shim.so", driver, puppet)
+
+
+@dataclass
+class Puppet:
+    """A running puppet: one line in, one line out."""
+
+    process: "subprocess.Popen[str]"
+
+    def tell(self, line: str, patience: float = PATIENCE) -> str:
+        assert self.process.stdin
+        assert self.process.stdout
+        self.process.stdin.write(line + "\n")
+        self.process.stdin.flush()
+        ready, _, _ = select.select([self.process.stdout], [], [], patience)
+        assert ready, f"no answer to {line!r} within {patience} s"
+        answer = self.process.stdout.readline()
+        assert answer, f"died of {line!r}: {self.process.wait(5)}"
+        return answer.strip()
+
+    def script(self, lines: Sequence[str]) -> list[str]:
+        return [self.tell(line) for line in lines]
+
+    def must(self, *lines: str) -> None:
+        for line in lines:
+            answer = self.tell(line)
+            assert answer.startswith("ok") or answer == "right", f"{line!r} → {answer}"
+
+    def end(self) -> int:
+        assert self.process.stdin
+        self.process.stdin.close()
+        return self.process.wait(PATIENCE)
+
+
+@dataclass
+class Machine:
+    """A simulated machine and what runs on it."""
+
+    build: Build
+    folder: Path
+    memory: int = 512 * MiB
+    settings: dict[str, str] = field(default_factory=dict)
+    puppets: list[Puppet] = field(default_factory=list)
+    daemon: Daemon | None = None
+
+    def listen(self) -> Daemon:
+        self.daemon = Daemon(self.folder / "socket")
+        return self.daemon
+
+    def environment(self, preload: bool, socket: bool) -> dict[str, str]:
+        ours = {
+            "GCR_SIM_STATE": str(self.folder / "sim"),
+            "GCR_SIM_MEMORY": str(self.memory),
+            "LD_LIBRARY_PATH": str(self.build.driver),
+            **self.settings,
+        }
+        if preload:
+            ours["LD_PRELOAD"] = str(self.build.shim)
+        if socket:
+            ours |= {"GCR_SOCKET": str(self.folder / "socket"), "GCR_JOB": "llm", "GCR_TOKEN": "ab" * 20}
+        kept = {name: value for name, value in os.environ.items() if not name.startswith("GCR_")}
+        return kept | ours
+
+    def puppet(self, preload: bool = True, socket: bool = True) -> Puppet:
+        (self.folder / "sim").mkdir(exist_ok=True)
+        process = subprocess.Popen(
+            [str(self.build.puppet)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=self.environment(preload, socket and preload),
+        )
+        puppet = Puppet(process)
+        self.puppets.append(puppet)
+        return puppet
+
+    def kernels(self) -> str:
+        return f"kernels {self.build.driver / 'kernels.so'}"
+
+    def ready(self, **how: bool) -> Puppet:
+        """A puppet with a context `p` on device 0, a stream `s` and the kernels."""
+        puppet = self.puppet(**how)
+        puppet.must("init", "primary p 0", self.kernels(), "stream s")
+        return puppet
+
+    def target(self) -> tuple[Puppet, Agent]:
+        """A ready puppet under a daemon."""
+        daemon = self.daemon or self.listen()
+        puppet = self.ready()
+        return puppet, daemon.accept()
+
+    def both(self, lines: Sequence[str]) -> tuple[list[str], list[str]]:
+        """What a script says bare, and preloaded without a daemon."""
+        answers = []
+        for preload in (False, True):
+            shutil.rmtree(self.folder / "sim", ignore_errors=True)
+            puppet = self.ready(preload=preload, socket=False)
+            answers.append(puppet.script(lines))
+            assert puppet.end() == 0
+        return answers[0], answers[1]
+
+    def close(self) -> None:
+        if self.daemon:
+            self.daemon.close()
+        for puppet in self.puppets:
+            puppet.process.kill()
+            puppet.process.wait(PATIENCE)
+            for stream in (puppet.process.stdin, puppet.process.stdout):
+                if stream and not stream.closed:
+                    try:
+                        stream.close()
+                    except BrokenPipeError:
+                        continue  # what was never sent goes down with the process
+
+
+@pytest.fixture
+def machine(build: Build, tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(build, tmp_path)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def target(machine: Machine) -> tuple[Puppet, Agent]:
+    return machine.target()
+
+
+Same = Callable[[Sequence[str]], None]
+
+
+@pytest.fixture
+def same(machine: Machine) -> Same:
+    """Runs a script bare and preloaded; both must say the same."""
+
+    def compare(lines: Sequence[str]) -> None:
+        bare, shimmed = machine.both(lines)
+        assert list(zip(lines, shimmed, strict=True)) == list(zip(lines, bare, strict=True))
+
+    return compare

@@ -1,0 +1,357 @@
+"""A daemon for tests: speaks the wire protocol from its description alone and keeps what it is handed.
+
+Written with `struct` against the text of wire.h; shares no code with what it tests. It answers what the agent asks
+(kReleased, kLetGo) on a thread of its own, so that a freeing thread never waits for a test.
+"""
+
+import array
+import os
+import queue
+import socket
+import struct
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+HEADER = struct.Struct("<IHHQII")
+HELLO = struct.Struct("<IHHIIIIQQ64s40s24s")
+WELCOME = struct.Struct("<HHIQ24s")
+EXPORT_REQUEST = struct.Struct("<QQII")
+EXPORT_REPLY = struct.Struct("<QQIIII")
+HANDLE = struct.Struct("<QQIIIIBBHI")  # the last: flags
+KEPT = 1
+MAPPING = struct.Struct("<QQQQII")
+COUNT = struct.Struct("<QQQ")
+ID_LIST = struct.Struct("<QII")
+QUIESCE = struct.Struct("<QII")
+STUCK = struct.Struct("<QQII")
+STAGE = struct.Struct("<QII")
+STATUS = struct.Struct("<IIQQQQQIIIIIIQ")
+DEVICE = struct.Struct("<16sIIQ")
+UNCOVERED = struct.Struct("<IIQQ")
+ERROR = struct.Struct("<IiII112s")
+
+MAGIC, VERSION = 0x57524347, 1
+REPLY, FAILED = 0x8000, 0xFFFF
+KINDS = {
+    "hello": 1, "released": 2, "let_go": 3, "status": 16, "export": 17, "quiesce": 18, "hand_over": 19, "import": 20,
+    "map": 21, "resume": 22, "stage": 23, "freeze": 24, "thaw": 25, "unstage": 26, "drop": 27, "mappings": 28,
+    "discard": 29,
+}  # fmt: skip
+RUNNING, PREPARED, QUIESCED, HANDED_OVER, MAPPED = range(5)
+STAGED, FROZEN, SIMULATED = 1, 2, 4
+BAD_FRAME, _, WRONG_PHASE, WRONG_TRANSACTION, STUCK_CODE, DRIVER, NO_DESCRIPTORS, UNKNOWN, INCOMPLETE = range(1, 10)
+PATIENCE = 20.0
+
+
+class Refused(Exception):
+    """The agent answered kError."""
+
+    def __init__(self, code: int, vendor_error: int, message: str, details: bytes) -> None:
+        super().__init__(f"{code} ({vendor_error}): {message}")
+        self.code = code
+        self.vendor_error = vendor_error
+        self.details = details
+
+
+@dataclass(frozen=True, slots=True)
+class Handle:
+    id: int
+    size: int
+    device: int
+    mappings: int
+    type: int
+    asked_types: int
+    kept: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    role: int
+    vendor: int
+    phase: int
+    flags: int
+    pid: int
+    transaction: int
+    generation: int
+    job: bytes
+    token: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    phase: int
+    flags: int
+    transaction: int
+    generation: int
+    covered_bytes: int
+    allocations: int
+    pinned_host_bytes: int
+    handles: int
+    contexts: int
+    captures: int
+    in_flight: int
+    gated_calls: int
+    devices: Sequence[tuple[bytes, int, int, int]]
+    uncovered: dict[int, tuple[bool, int, int]]
+
+
+def frame(kind: int, request: int, payload: bytes = b"", descriptors: int = 0) -> bytes:
+    return HEADER.pack(MAGIC, VERSION, kind, request, len(payload), descriptors) + payload
+
+
+def receive(link: socket.socket) -> tuple[int, int, bytes, list[int]]:
+    """kind, request, payload, descriptors. An end of the connection raises EOFError."""
+    fds = array.array("i")
+    data, ancillary, _, _ = link.recvmsg(65536 + 64, socket.CMSG_SPACE(253 * 4), socket.MSG_CMSG_CLOEXEC)
+    for level, what, body in ancillary:
+        if level == socket.SOL_SOCKET and what == socket.SCM_RIGHTS:
+            fds.frombytes(body[: len(body) - len(body) % 4])
+    if not data:
+        raise EOFError
+    magic, version, kind, request, length, count = HEADER.unpack_from(data)
+    assert (magic, version) == (MAGIC, VERSION)
+    assert length == len(data) - HEADER.size
+    assert count == len(fds)
+    return kind, request, data[HEADER.size :], list(fds)
+
+
+def handles_in(payload: bytes) -> list[Handle]:
+    rows = HANDLE.iter_unpack(payload[EXPORT_REPLY.size :])
+    return [Handle(*row[:6], kept=bool(row[9] & KEPT)) for row in rows]
+
+
+@dataclass
+class Agent:
+    """One connection of one agent. `held` is what it exported to us and we have not let go of."""
+
+    link: socket.socket
+    hello: Hello
+    transaction: int = 7
+    held: dict[int, int] = field(default_factory=dict)
+    kept: set[int] = field(default_factory=set)
+    released: list[int] = field(default_factory=list)
+    let_go: int = 0
+    answer_questions: bool = True
+    on_let_go: Callable[[], None] = lambda: None
+    _replies: "queue.Queue[tuple[int, int, bytes, list[int]] | None]" = field(default_factory=queue.Queue)
+    _request: int = 100
+    _thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        self._thread = threading.Thread(target=self._read, daemon=True)
+        self._thread.start()
+
+    def _read(self) -> None:
+        try:
+            while True:
+                kind, request, payload, fds = receive(self.link)
+                if kind == REPLY | KINDS["export"]:
+                    self._hold(payload, fds)  # here, in the order of arrival: a release may be right behind it
+                if kind & REPLY:
+                    self._replies.put((kind, request, payload, fds))
+                else:
+                    self._question(kind, request, payload)
+        except (EOFError, OSError):
+            self._replies.put(None)
+
+    def _hold(self, payload: bytes, fds: list[int]) -> None:
+        """Takes the descriptors of an export. A handle that is kept has none: we hold it since it came back."""
+        left = iter(fds)
+        for handle in handles_in(payload):
+            if handle.kept:
+                assert handle.id in self.held
+                continue
+            if handle.id in self.held:
+                os.close(self.held[handle.id])
+            self.held[handle.id] = next(left)
+        assert next(left, None) is None
+
+    def _question(self, kind: int, request: int, payload: bytes) -> None:
+        if kind == KINDS["released"]:
+            _, count, _ = ID_LIST.unpack_from(payload)
+            ids = struct.unpack_from(f"<{count}Q", payload, ID_LIST.size)
+            for gone in ids:
+                fd = self.held.pop(gone, -1)
+                if fd >= 0:
+                    os.close(fd)
+            self.released.extend(ids)
+        elif kind == KINDS["let_go"]:
+            self.let_go += 1
+            self.on_let_go()
+        if self.answer_questions:
+            self.link.send(frame(REPLY | kind, request))
+
+    # ---- asking -----------------------------------------------------------------------------------------------
+    def send(self, kind: str, payload: bytes = b"", fds: Sequence[int] = ()) -> int:
+        self._request += 1
+        packet = frame(KINDS[kind], self._request, payload, len(fds))
+        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
+        self.link.sendmsg([packet], ancillary)
+        return self._request
+
+    def reply(self, kind: str, request: int, patience: float = PATIENCE) -> tuple[bytes, list[int]]:
+        answer = self._replies.get(timeout=patience)
+        if answer is None:
+            raise EOFError
+        got, about, payload, fds = answer
+        assert about == request
+        if got == FAILED:
+            code, vendor, details, _, message = ERROR.unpack_from(payload)
+            raise Refused(code, vendor, message.rstrip(b"\0").decode(), payload[ERROR.size :])
+        assert got == REPLY | KINDS[kind]
+        return payload, fds
+
+    def ask(self, kind: str, payload: bytes | None = None, fds: Sequence[int] = ()) -> tuple[bytes, list[int]]:
+        named = struct.pack("<Q", self.transaction) if payload is None else payload
+        return self.reply(kind, self.send(kind, named, fds))
+
+    # ---- each request -------------------------------------------------------------------------------------------
+    def status(self) -> Status:
+        payload, _ = self.ask("status", b"")
+        (phase, flags, transaction, generation, covered, allocations, pinned, handles, contexts, devices, uncovered,
+         captures, in_flight, calls) = STATUS.unpack_from(payload)  # fmt: skip
+        at = STATUS.size
+        found = [DEVICE.unpack_from(payload, at + i * DEVICE.size) for i in range(devices)]
+        at += devices * DEVICE.size
+        lacking = [UNCOVERED.unpack_from(payload, at + i * UNCOVERED.size) for i in range(uncovered)]
+        assert at + uncovered * UNCOVERED.size == len(payload)
+        return Status(
+            phase, flags, transaction, generation, covered, allocations, pinned, handles, contexts, captures, in_flight,
+            calls, found, {reason: (bool(refuse), size, count) for reason, refuse, size, count in lacking},
+        )  # fmt: skip
+
+    def export_batch(self, after: int = 0, limit: int = 253) -> tuple[list[Handle], int, bool]:
+        payload, _ = self.ask("export", EXPORT_REQUEST.pack(self.transaction, after, limit, 0))
+        transaction, last, count, more, record_size, _ = EXPORT_REPLY.unpack_from(payload)
+        assert transaction == self.transaction
+        assert record_size == HANDLE.size
+        assert len(payload) == EXPORT_REPLY.size + count * HANDLE.size
+        return handles_in(payload), last, bool(more)
+
+    def export(self, after: int = 0, limit: int = 253) -> list[Handle]:
+        found: list[Handle] = []
+        more = True
+        while more:
+            batch, after, more = self.export_batch(after, limit)
+            found += batch
+        assert [handle.id for handle in found] == sorted({handle.id for handle in found})
+        return found
+
+    def mappings(self) -> list[tuple[int, int, int, int, int, int]]:
+        found: list[tuple[int, int, int, int, int, int]] = []
+        cursor, more = 0, 1
+        while more:
+            payload, _ = self.ask("mappings", EXPORT_REQUEST.pack(self.transaction, cursor, 100, 0))
+            _, cursor, count, more, record_size, _ = EXPORT_REPLY.unpack_from(payload)
+            assert record_size == MAPPING.size
+            found += [MAPPING.unpack_from(payload, EXPORT_REPLY.size + i * MAPPING.size) for i in range(count)]
+        return found
+
+    def quiesce(self, deadline_ms: int = 10000, pulse_ms: int = 20) -> None:
+        self.ask("quiesce", QUIESCE.pack(self.transaction, deadline_ms, pulse_ms))
+
+    def count(self, kind: str) -> tuple[int, int]:
+        transaction, handles, size = COUNT.unpack(self.ask(kind)[0])
+        assert transaction == self.transaction
+        return handles, size
+
+    def give_back(self, ids: Sequence[int], batch: int = 253) -> None:
+        for first in range(0, len(ids), batch):
+            part = ids[first : first + batch]
+            body = ID_LIST.pack(self.transaction, len(part), 0) + struct.pack(f"<{len(part)}Q", *part)
+            self.ask("import", body, [self.held[i] for i in part])
+
+    def stage(self, fds: Sequence[int], offset: int = 0, total: int | None = None) -> None:
+        self.ask("stage", STAGE.pack(self.transaction, offset, len(fds) if total is None else total), fds)
+
+    # ---- whole ways ----------------------------------------------------------------------------------------------
+    def take(self) -> tuple[int, int]:
+        """PREPARE to HAND OVER: everything is ours afterwards."""
+        handles = self.export()
+        self.quiesce()
+        self.export(after=handles[-1].id if handles else 0)
+        return self.count("hand_over")
+
+    def bring_back(self) -> None:
+        """IMPORT to RESUME. What came back is kept by us as well: the driver does not export it a second time."""
+        self.give_back(sorted(self.held))
+        self.count("map")
+        self.ask("resume")
+        self.kept |= set(self.held)
+
+    def undo_prepare(self) -> None:
+        self.ask("resume")
+        for gone in set(self.held) - self.kept:
+            fd = self.held.pop(gone, -1)  # a late free may have taken it meanwhile
+            if fd >= 0:
+                os.close(fd)
+
+    def drop_held(self) -> None:
+        for fd in self.held.values():
+            os.close(fd)
+        self.held.clear()
+
+    def cycle(self) -> tuple[int, int]:
+        taken = self.take()
+        self.bring_back()
+        return taken
+
+    def close(self) -> None:
+        if self.link.fileno() < 0:
+            return
+        self.link.shutdown(socket.SHUT_RDWR)
+        if self._thread:
+            self._thread.join(5)
+        self.link.close()
+        self.drop_held()
+
+
+class Daemon:
+    """Listens; every agent that says hello is welcomed and queued."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.bind(str(path))
+        self._listener.listen(16)
+        self.agents: list[Agent] = []
+
+    def accept_raw(self, patience: float = PATIENCE) -> socket.socket:
+        self._listener.settimeout(patience)
+        link, _ = self._listener.accept()
+        link.settimeout(PATIENCE)
+        return link
+
+    def accept(self, patience: float = PATIENCE) -> Agent:
+        link = self.accept_raw(patience)
+        kind, request, payload, _ = receive(link)
+        assert kind == KINDS["hello"]
+        role, oldest, newest, vendor, phase, flags, pid, transaction, generation, job, token, _ = HELLO.unpack(payload)
+        assert oldest <= VERSION <= newest
+        link.send(frame(REPLY | kind, request, WELCOME.pack(VERSION, 0, os.getpid(), 1, b"oracle")))
+        link.settimeout(None)
+        agent = Agent(
+            link,
+            Hello(role, vendor, phase, flags, pid, transaction, generation, job.rstrip(b"\0"), token.rstrip(b"\0")),
+        )
+        agent.start()
+        self.agents.append(agent)
+        return agent
+
+    def close(self) -> None:
+        for agent in self.agents:
+            agent.close()
+        self._listener.close()
+
+
+def wait_for(condition: Callable[[], bool], patience: float = PATIENCE) -> bool:
+    """Looks again and again; false when it did not come true in time."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        if condition():
+            return True
+        time.sleep(0.005)
+    return False

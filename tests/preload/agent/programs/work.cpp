@@ -1,0 +1,188 @@
+// SPDX-License-Identifier: Apache-2.0
+#include <time.h>
+
+#include <atomic>
+
+#include "puppet.h"
+
+namespace {
+
+std::atomic<int> door{0};  // what host callbacks wait for
+
+std::string init(const Words&) { return say(cuInit(0)); }
+
+std::string primary(const Words& words) {  // primary NAME DEVICE
+    CUcontext context = nullptr;
+    CUresult result = cuDevicePrimaryCtxRetain(&context, static_cast<int>(number(words[2])));
+    if (result == CUDA_SUCCESS) result = cuCtxSetCurrent(puppet.contexts[words[1]] = context);
+    return say(result);
+}
+
+std::string primary_release(const Words& words) {
+    return say(cuDevicePrimaryCtxRelease_v2(static_cast<int>(number(words[1]))));
+}
+
+std::string primary_reset(const Words& words) {
+    return say(cuDevicePrimaryCtxReset_v2(static_cast<int>(number(words[1]))));
+}
+
+std::string context(const Words& words) {  // context NAME DEVICE
+    CUcontext made = nullptr;
+    CUresult result = cuCtxCreate_v2(&made, 0, static_cast<int>(number(words[2])));
+    if (result == CUDA_SUCCESS) puppet.contexts[words[1]] = made;
+    return say(result);
+}
+
+std::string use(const Words& words) { return say(cuCtxSetCurrent(puppet.contexts[words[1]])); }
+std::string destroy(const Words& words) { return say(cuCtxDestroy_v2(puppet.contexts[words[1]])); }
+std::string peer(const Words& words) { return say(cuCtxEnablePeerAccess(puppet.contexts[words[1]], 0)); }
+std::string unpeer(const Words& words) { return say(cuCtxDisablePeerAccess(puppet.contexts[words[1]])); }
+
+std::string load_kernels(const Words& words) {  // kernels PATH
+    CUmodule module = nullptr;
+    CUresult result = cuModuleLoad(&module, words[1].c_str());
+    for (const char* name : {"fill", "digest", "add", "spin", "spin_until"})
+        if (result == CUDA_SUCCESS) result = cuModuleGetFunction(&puppet.kernels[name], module, name);
+    return say(result);
+}
+
+std::string stream(const Words& words) {  // stream NAME
+    CUstream made = nullptr;
+    CUresult result = cuStreamCreate(&made, CU_STREAM_NON_BLOCKING);
+    std::lock_guard<std::mutex> guard(puppet.lock);
+    if (result == CUDA_SUCCESS) puppet.streams[words[1]] = made;
+    return say(result);
+}
+
+std::string destroy_stream(const Words& words) { return say(cuStreamDestroy_v2(stream_of(words[1]))); }
+std::string sync(const Words& words) {  // sync [STREAM]
+    return say(words.size() > 1 ? cuStreamSynchronize(stream_of(words[1])) : cuCtxSynchronize());
+}
+
+std::string fill(const Words& words) {  // fill NAME SEED [STREAM]
+    Memory memory = memory_of(words[1]);
+    uint64_t count = memory.size / 8, seed = number(words[2]);
+    void* parameters[] = {&memory.address, &count, &seed};
+    return say(launch("fill", words.size() > 3 ? stream_of(words[3]) : nullptr, parameters));
+}
+
+// splitmix64, as the kernel's: the pattern is checked here, by the host, from bytes that were copied out
+uint64_t expected(uint64_t seed, uint64_t index) {
+    uint64_t z = seed + (index + 1) * 0x9e3779b97f4a7c15u;
+    z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
+    return z ^ (z >> 31);
+}
+
+std::string check(const Words& words) {  // check NAME SEED: copied out and compared
+    Memory memory = memory_of(words[1]);
+    std::vector<uint64_t> host(memory.size / 8);
+    CUresult result = cuMemcpyDtoH_v2(host.data(), memory.address, host.size() * 8);
+    if (result != CUDA_SUCCESS) return say(result);
+    for (size_t i = 0; i < host.size(); i++)
+        if (host[i] != expected(number(words[2]), i)) return "wrong at " + std::to_string(i);
+    return "right";
+}
+
+std::string spin(const Words& words) {  // spin MS STREAM
+    uint32_t milliseconds = static_cast<uint32_t>(number(words[1]));
+    void* parameters[] = {&milliseconds};
+    return say(launch("spin", stream_of(words[2]), parameters));
+}
+
+std::string spin_sync(const Words& words) {  // spinsync MS STREAM
+    std::string answer = spin(words);
+    return answer == "ok" ? say(cuStreamSynchronize(stream_of(words[2]))) : answer;
+}
+
+std::string spin_until(const Words& words) {  // spinuntil NAME VALUE STREAM
+    CUdeviceptr flag = memory_of(words[1]).address;
+    uint32_t value = static_cast<uint32_t>(number(words[2]));
+    void* parameters[] = {&flag, &value};
+    return say(launch("spin_until", stream_of(words[3]), parameters));
+}
+
+std::string wait_value(const Words& words) {  // waitvalue NAME VALUE STREAM
+    return say(cuStreamWaitValue32_v2(stream_of(words[3]), memory_of(words[1]).address,
+                                      static_cast<uint32_t>(number(words[2])), 1));
+}
+
+std::string write_value(const Words& words) {  // writevalue NAME VALUE STREAM
+    return say(cuStreamWriteValue32_v2(stream_of(words[3]), memory_of(words[1]).address,
+                                       static_cast<uint32_t>(number(words[2])), 0));
+}
+
+std::string set_word(const Words& words) {  // setword NAME VALUE: every 32-bit word, from the host
+    Memory memory = memory_of(words[1]);
+    return say(cuMemsetD32_v2(memory.address, static_cast<unsigned int>(number(words[2])), memory.size / 4));
+}
+
+void wait_at_door(void*) {
+    while (door.load() == 0) {
+        timespec pause{0, 200000};
+        nanosleep(&pause, nullptr);
+    }
+}
+
+std::string callback(const Words& words) {  // callback STREAM: the stream goes on once the door is open
+    door = 0;
+    return say(cuLaunchHostFunc(stream_of(words[1]), wait_at_door, nullptr));
+}
+
+// opendoor CALLS STREAM: opens it, but only after so many gated calls
+std::string open_door(const Words& words) {
+    for (uint64_t i = 0; i < number(words[1]); i++) {
+        uint32_t nothing = 0;
+        void* parameters[] = {&nothing};
+        CUresult result = launch("spin", stream_of(words[2]), parameters);
+        if (result != CUDA_SUCCESS) return say(result);
+    }
+    door = 1;
+    return "ok";
+}
+
+std::string begin_capture(const Words& words) {  // capture STREAM MODE
+    return say(cuStreamBeginCapture_v2(stream_of(words[1]), static_cast<unsigned int>(number(words[2]))));
+}
+
+std::string end_capture(const Words& words) {  // endcapture STREAM
+    CUgraph graph = nullptr;
+    return say(cuStreamEndCapture(stream_of(words[1]), &graph));
+}
+
+std::string capture_mode(const Words& words) {  // capturemode MODE
+    CUstreamCaptureMode mode = static_cast<CUstreamCaptureMode>(number(words[1]));
+    CUresult result = cuThreadExchangeStreamCaptureMode(&mode);
+    return result == CUDA_SUCCESS ? "ok " + std::to_string(mode) : say(result);
+}
+
+}  // namespace
+
+void add_work_commands(std::map<std::string, Command>& commands) {
+    commands["init"] = init;
+    commands["primary"] = primary;
+    commands["primaryrelease"] = primary_release;
+    commands["primaryreset"] = primary_reset;
+    commands["context"] = context;
+    commands["use"] = use;
+    commands["destroy"] = destroy;
+    commands["peer"] = peer;
+    commands["unpeer"] = unpeer;
+    commands["kernels"] = load_kernels;
+    commands["stream"] = stream;
+    commands["destroystream"] = destroy_stream;
+    commands["sync"] = sync;
+    commands["fill"] = fill;
+    commands["check"] = check;
+    commands["spin"] = spin;
+    commands["spinsync"] = spin_sync;
+    commands["spinuntil"] = spin_until;
+    commands["waitvalue"] = wait_value;
+    commands["writevalue"] = write_value;
+    commands["setword"] = set_word;
+    commands["callback"] = callback;
+    commands["opendoor"] = open_door;
+    commands["capture"] = begin_capture;
+    commands["endcapture"] = end_capture;
+    commands["capturemode"] = capture_mode;
+}
