@@ -1,0 +1,410 @@
+"""The arena: pinned host memory of one worker, in memfd segments that can be handed to other processes.
+
+Filling and pinning fresh memory is slow, so it happens in the background (`prepare`) and pinned segments are kept. A
+segment is filled by fallocate: running out of memory is then an error here and not a signal at some later access; and
+several files fill in parallel as fast as huge pages (one file is limited by its lock). It is sealed against shrinking,
+since whoever else holds its descriptor could otherwise make our access to it a SIGBUS.
+
+What one owner's bytes have been in is never shown to another: such a segment is released and a fresh one made.
+
+`_turns` is held while memory is made, filled and pinned, `_lock` only while the books are changed; in that order.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from threading import Condition, Lock
+
+from gcr import hostmap
+from gcr.errors import NoRoom, RolledBack
+from gcr.hostmemory import available_host_bytes, free_huge_bytes
+from gcr.layout import Segment
+
+__all__ = ["Arena", "NotASegment", "Segment", "Segments", "available_host_bytes"]
+
+log = logging.getLogger(__name__)
+
+HUGE_PAGE = 2 << 20
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_HUGETLB = os.MFD_HUGETLB | os.MFD_HUGE_2MB
+_NO_MEMORY = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, errno.EAGAIN})
+
+
+class NotASegment(RolledBack):
+    """A descriptor that should be an arena segment is something else, or of another size, or not sealed."""
+
+    code = "not_a_segment"
+
+
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Segments that belong to one owner, in order. `size` is what they hold, at least what was asked for."""
+
+    owner: str
+    parts: tuple[Segment, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.parts)
+
+
+class Arena:
+    """See the module. `pin(address, size)` and `unpin(address)` are called from several threads at once.
+
+    segment_bytes: the largest segment. limit_bytes: of all that the arena makes, adopted segments not counted.
+    """
+
+    def __init__(
+        self,
+        pin: Callable[[int, int], None],
+        unpin: Callable[[int], None],
+        *,
+        segment_bytes: int,
+        limit_bytes: int,
+        threads: int,
+    ) -> None:
+        self._pin = pin
+        self._unpin = unpin
+        self._segment_bytes = _round_up(segment_bytes)
+        self._limit = limit_bytes
+        self._threads = threads
+        self._places = _Places(self._segment_bytes, 4 * limit_bytes)
+        self._lock = Lock()
+        self._turns = _Turns()
+        self._closed = False
+        self._free: dict[Segment, str] = {}  # with the owner whose bytes it last held; "" for a fresh one
+        self._taken: dict[Segment, str] = {}
+        self._adopted: set[Segment] = set()
+
+    @property
+    def bytes(self) -> int:
+        """All memory of the arena, adopted segments included."""
+        with self._lock:
+            return _total(self._free) + _total(self._taken)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """Equal to `bytes`: nothing enters the books before it is pinned."""
+        return self.bytes
+
+    @property
+    def free_bytes(self) -> int:
+        with self._lock:
+            return _total(self._free)
+
+    def prepare(self, nbytes: int, owner: str = "", progress: Callable[[int], None] | None = None) -> None:
+        """Make sure `nbytes` that `owner` may take lie ready. Raises NoRoom, and what `pin` raises.
+
+        Made in rounds, one segment per thread; between rounds a `take` gets its turn and `close` its way.
+        """
+        while True:
+            with self._turns.background():
+                ready = self._usable_bytes(owner)
+                if progress:
+                    progress(min(ready, nbytes))
+                if ready >= nbytes or self._closed:
+                    return
+                self._grow(self._sizes(nbytes - ready)[: self._threads], owner)
+
+    def take(self, owner: str, nbytes: int) -> Segments:
+        """Segments of at least `nbytes` in all, those first that held this owner's bytes before. Raises NoRoom."""
+        with self._turns.next():
+            missing = nbytes - self._usable_bytes(owner)
+            if missing > 0:
+                self._grow(self._sizes(missing), owner)
+            with self._lock:
+                parts = _choose([s for s, last in self._free.items() if last in ("", owner)], self._free, nbytes)
+                for part in parts:
+                    del self._free[part]
+                    self._taken[part] = owner
+        return Segments(owner, tuple(parts))
+
+    def give_back(self, segments: Segments) -> None:
+        """The owner's bytes are no longer needed. Idempotent."""
+        with self._lock:
+            for part in segments:
+                if self._taken.pop(part, None) is not None:
+                    self._free[part] = segments.owner
+                    self._adopted.discard(part)  # part of the pool, and of its limit, from now on
+
+    def adopt(
+        self,
+        owner: str,
+        fds: Sequence[int],
+        sizes: Sequence[int] | None = None,
+        ready: Callable[[Segment], None] | None = None,
+    ) -> Segments:
+        """Map and pin segments that come from elsewhere; takes the descriptors, which are closed on failure.
+
+        `ready` is called for each segment, in order, as soon as it may be copied from, while later ones are still being
+        pinned. All or nothing. Raises NotASegment, NoRoom (addresses), and what `pin` or `ready` raises.
+        """
+        made: list[Segment] = []
+        try:
+            checked = [_checked(fd, None if sizes is None else sizes[index]) for index, fd in enumerate(fds)]
+            with self._turns.next(), ThreadPoolExecutor(self._threads) as pool:
+                jobs = [pool.submit(self._map, fd, size) for fd, size in zip(fds, checked, strict=True)]
+                self._collect(jobs, made, ready)
+        except BaseException:
+            _close_quietly(set(fds) - {segment.fd for segment in made})
+            self._release(made)
+            raise
+        with self._lock:
+            self._taken.update(dict.fromkeys(made, owner))
+            self._adopted.update(made)
+        return Segments(owner, tuple(made))
+
+    def fds(self, segments: Segments) -> list[int]:
+        """The descriptors, in order. They stay the arena's; sending them duplicates them."""
+        return [part.fd for part in segments]
+
+    def trim(self, nbytes: int) -> None:
+        """Release free segments until at most `nbytes` of them are left, those that held somebody's bytes first."""
+        with self._turns.next():
+            self._release_free(max(0, self.free_bytes - nbytes), lambda _last: True)
+
+    def close(self) -> None:
+        """Release everything, taken segments included: their descriptors elsewhere keep their bytes. Idempotent."""
+        with self._lock:
+            self._closed = True
+        with self._turns.next():
+            with self._lock:
+                everything = [*self._free, *self._taken]
+                self._free.clear()
+                self._taken.clear()
+                self._adopted.clear()
+            self._release(everything)
+            self._places.close()
+
+    def _usable_bytes(self, owner: str) -> int:
+        with self._lock:
+            return sum(part.size for part, last in self._free.items() if last in ("", owner))
+
+    def _sizes(self, nbytes: int) -> list[int]:
+        """Whole segments and a last one for the rest, a multiple of a huge page."""
+        whole, rest = divmod(_round_up(nbytes), self._segment_bytes)
+        return [self._segment_bytes] * whole + ([rest] if rest else [])
+
+    def _grow(self, sizes: Sequence[int], owner: str) -> None:
+        """Make fresh free segments, all or none. A turn is held."""
+        if self._closed:
+            raise RolledBack("the arena is closed")
+        self._make_room(sum(sizes), owner)
+        made: list[Segment] = []
+        try:
+            with ThreadPoolExecutor(self._threads) as pool:
+                self._collect([pool.submit(self._make, size) for size in sizes], made, None)
+        except OSError as error:
+            self._release(made)
+            if error.errno in _NO_MEMORY:
+                raise _no_room(sum(sizes) - _total(made)) from error
+            raise
+        except BaseException:
+            self._release(made)
+            raise
+        with self._lock:
+            self._free.update(dict.fromkeys(made, ""))
+
+    def _make_room(self, nbytes: int, owner: str) -> None:
+        """Give up free segments nobody else may see, as far as needed. Raises NoRoom before anything is made."""
+        with self._lock:
+            own = _total(s for s in (*self._free, *self._taken) if s not in self._adopted)
+            others = _total(s for s, last in self._free.items() if last not in ("", owner))
+        short = max(own + nbytes - self._limit, nbytes - available_host_bytes())
+        if short > others:
+            raise _no_room(short - others)
+        self._release_free(short, lambda last: last not in ("", owner))
+
+    def _release_free(self, nbytes: int, which: Callable[[str], bool]) -> None:
+        with self._lock:
+            gone: list[Segment] = []
+            for part in sorted(self._free, key=lambda s: self._free[s] == ""):
+                if which(self._free[part]) and _total(gone) < nbytes:
+                    gone.append(part)
+            for part in gone:
+                del self._free[part]
+                self._adopted.discard(part)
+        self._release(gone)
+
+    def _collect(
+        self, jobs: Sequence["Future[Segment]"], made: list[Segment], ready: Callable[[Segment], None] | None
+    ) -> None:
+        """Append what the jobs make to `made`, in order; on failure whatever still comes, too, before it raises."""
+        try:
+            for job in jobs:
+                made.append(job.result())
+                if ready:
+                    ready(made[-1])
+        except BaseException:
+            late = jobs[len(made) :]
+            made += [job.result() for job in late if not job.cancel() and job.exception() is None]
+            raise
+
+    def _make(self, size: int) -> Segment:
+        fd = _filled_memfd(size)
+        try:
+            return self._map(fd, size)
+        except BaseException:
+            os.close(fd)
+            raise
+
+    def _map(self, fd: int, size: int) -> Segment:
+        address = self._places.take(size)
+        try:
+            hostmap.map_shared(address, size, fd)
+            self._pin(address, size)
+        except BaseException:
+            self._places.give_back(address, size)
+            raise
+        return Segment(fd, address, size)
+
+    def _release(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            try:
+                self._unpin(segment.address)
+            except Exception:  # the context may be gone, and the pinning with it; the memory must go all the same
+                log.exception("unpinning %d bytes failed", segment.size)
+            self._places.give_back(segment.address, segment.size)
+            os.close(segment.fd)
+
+
+class _Turns:
+    """A lock whose background holder lets everybody else go first; with a plain one it would take every turn."""
+
+    def __init__(self) -> None:
+        self._condition = Condition()
+        self._busy = False
+        self._waiting = 0
+
+    @contextmanager
+    def next(self) -> Iterator[None]:
+        with self._condition:
+            self._waiting += 1
+            self._condition.wait_for(lambda: not self._busy)
+            self._waiting -= 1
+            self._busy = True
+        yield from self._hold()
+
+    @contextmanager
+    def background(self) -> Iterator[None]:
+        with self._condition:
+            self._condition.wait_for(lambda: not self._busy and not self._waiting)
+            self._busy = True
+        yield from self._hold()
+
+    def _hold(self) -> Iterator[None]:
+        try:
+            yield
+        finally:
+            with self._condition:
+                self._busy = False
+                self._condition.notify_all()
+
+
+class _Places:
+    """Addresses for segments: one large reservation, in slots of the largest segment. A larger one takes several."""
+
+    def __init__(self, slot: int, size: int) -> None:
+        self._slot = slot
+        self._count = max(16, -(-size // slot))
+        try:
+            self._base = hostmap.reserve(self._slot * self._count)
+        except OSError as error:
+            raise NoRoom("no address space for the arena", missing=self._slot * self._count) from error
+        self._lock = Lock()
+        self._used = bytearray(self._count)
+
+    def take(self, size: int) -> int:
+        slots = -(-size // self._slot)
+        with self._lock:
+            first = self._used.find(bytes(slots))
+            if first < 0:
+                raise NoRoom("no addresses left in the arena", missing=size)
+            self._used[first : first + slots] = b"\1" * slots
+        return self._base + first * self._slot
+
+    def give_back(self, address: int, size: int) -> None:
+        hostmap.blank(address, size)
+        first, slots = (address - self._base) // self._slot, -(-size // self._slot)
+        with self._lock:
+            self._used[first : first + slots] = bytes(slots)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._count:
+                hostmap.unreserve(self._base, self._slot * self._count)
+            self._count, self._used = 0, bytearray()
+
+
+def _choose(candidates: Sequence[Segment], last: "dict[Segment, str]", nbytes: int) -> list[Segment]:
+    """Segments of `nbytes` in all: used before fresh, large before small, the last one no larger than needed."""
+    order = sorted(candidates, key=lambda s: (last[s] == "", -s.size))
+    chosen: list[Segment] = []
+    left = nbytes
+    for part in order:
+        if 0 < part.size <= left:
+            chosen.append(part)
+            left -= part.size
+    if left > 0:
+        chosen.append(min((s for s in order if s not in chosen), key=lambda s: s.size))
+    return chosen
+
+
+def _filled_memfd(size: int) -> int:
+    """A memfd of `size` bytes that are really there; in huge pages when enough are free. Raises OSError."""
+    if free_huge_bytes(HUGE_PAGE) >= size:
+        with suppress(OSError):  # others take huge pages, too; ordinary ones serve as well
+            return _filled(size, _HUGETLB)
+    return _filled(size, 0)
+
+
+def _filled(size: int, flags: int) -> int:
+    fd = os.memfd_create("gcr-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
+    try:
+        os.ftruncate(fd, size)
+        os.posix_fallocate(fd, 0, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _checked(fd: int, expected: int | None) -> int:
+    """The size of a descriptor that is a segment. Raises NotASegment."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        size = os.fstat(fd).st_size
+    except OSError as error:  # EINVAL: not a memfd
+        raise NotASegment(f"descriptor {fd} is not a memfd: {error.strerror}") from error
+    if not seals & fcntl.F_SEAL_SHRINK or seals & fcntl.F_SEAL_WRITE:
+        raise NotASegment(f"descriptor {fd} is not sealed as a segment is (seals {seals:#x})")
+    if size == 0 or size % HUGE_PAGE or expected not in (None, size):
+        raise NotASegment(f"descriptor {fd} holds {size} bytes, not {expected}")
+    return size
+
+
+def _close_quietly(fds: Iterable[int]) -> None:
+    for fd in fds:
+        with suppress(OSError):
+            os.close(fd)
+
+
+def _round_up(nbytes: int) -> int:
+    return -(-nbytes // HUGE_PAGE) * HUGE_PAGE
+
+
+def _total(segments: Iterable[Segment]) -> int:
+    return sum(segment.size for segment in segments)
+
+
+def _no_room(missing: int) -> NoRoom:
+    return NoRoom(f"host memory is {missing} bytes short", missing=missing, hint="docs/troubleshooting.md#host-memory")

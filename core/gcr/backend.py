@@ -1,0 +1,50 @@
+"""Backend: one vendor's plugin. Importing one loads no vendor library; absence of hardware never raises."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gcr.control import ControlState
+from gcr.drain import DataDrain
+
+
+@dataclass(frozen=True, slots=True)
+class Capability:
+    """One thing a backend can or cannot do here, with what showed it and what would mend it."""
+
+    name: str
+    ok: bool
+    evidence: str
+    remedy: str = ""
+    needed: bool = True  # False: gcr works without it, only less well
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """Identified by UUID everywhere, never by ordinal."""
+
+    uuid: str
+    name: str
+    total_bytes: int
+    used_bytes: int
+    link: str = ""  # "PCIe 5 x16", as the device says
+
+
+class Backend(Protocol):
+    name: str
+
+    def probe(self) -> Sequence[Capability]:
+        """What works here. Loads vendor libraries; absence is a Capability with ok=False, never an exception."""
+        ...
+
+    def devices(self) -> Sequence[Device]:
+        """Devices present; empty without a driver."""
+        ...
+
+    def drain(self, device: str) -> DataDrain:
+        """The data plane of one device, by UUID. Called once, inside that device's worker."""
+        ...
+
+    def control(self) -> ControlState:
+        """Called once, inside the control helper."""
+        ...

@@ -1,0 +1,58 @@
+"""Control state: everything a driver keeps for a process besides the bytes of its device memory.
+
+Implementations live in the control helper: a process of their own, so that a stuck or killed driver call never takes
+the daemon with it. Calls block; the helper runs each on its own thread. A call that outlives its deadline raises
+DeadlinePassed and may still finish in the driver: ask `phase`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+
+class ControlPhase(Enum):
+    RUNNING = "running"
+    LOCKED = "locked"
+    CHECKPOINTED = "checkpointed"
+    BUSY = "busy"  # the driver is between two phases
+    FAILED = "failed"  # the driver will not give the process back
+    ABSENT = "absent"  # the driver does not know this process
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """State the driver would take and never give back, or that we may not touch."""
+
+    reason: str  # a stable word: "nccl", "verbs", "mig", "uvm" …
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessView:
+    """What a vendor can tell of a process from outside, without its help."""
+
+    pid: int
+    phase: ControlPhase
+    bytes_by_device: Mapping[str, int]  # device UUID -> bytes in use, by the device's own count
+    refusals: Sequence[Refusal]
+
+
+class ControlState(Protocol):
+    def phase(self, pid: int) -> ControlPhase: ...
+
+    def inspect(self, pid: int) -> ProcessView:
+        """Look only; touches nothing."""
+        ...
+
+    def lock(self, pid: int, deadline: float) -> None:
+        """Block the process's driver calls. `deadline` is seconds from now. Raises DeadlinePassed, DriverError."""
+        ...
+
+    def checkpoint(self, pid: int, deadline: float) -> None: ...
+
+    def restore(self, pid: int, devices: Mapping[str, str], deadline: float) -> None:
+        """Bring the state back; `devices` maps old UUID to new UUID and is empty for the same devices."""
+        ...
+
+    def unlock(self, pid: int, deadline: float) -> None: ...

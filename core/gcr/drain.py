@@ -1,0 +1,126 @@
+"""Data drain: how one worker owns handed-over device memory and moves its bytes.
+
+A drain lives inside the worker of one device, holds the vendor's context there and is called by that worker only.
+`adopt` and `create` put many physical handles side by side in one reserved range, so that one copy moves them all.
+Sizes are bytes, addresses are integers, times are seconds. Every method may raise `DriverError`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True)
+class HandleSpec:
+    """A physical allocation as its program asked for it: what is needed to make an equal one."""
+
+    id: int
+    size: int
+    type: int = 1
+    compression: int = 0
+    rdma_capable: int = 0
+    usage: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Handed:
+    """A physical allocation that arrived, or leaves, as a file descriptor."""
+
+    spec: HandleSpec
+    fd: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRange:
+    """Handles mapped side by side in this worker: `address` is the first byte, `offsets` where each id begins."""
+
+    address: int
+    size: int
+    offsets: Mapping[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """One contiguous copy between device memory and pinned host memory."""
+
+    device: int
+    host: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceMemory:
+    """The device's own count, never ours. `by_pid` has only the processes the device can name."""
+
+    used: int
+    total: int
+    by_pid: Mapping[int, int]
+
+
+class Transfer(Protocol):
+    """A copy in flight."""
+
+    def done(self) -> int:
+        """Bytes moved so far, for progress; never decreases."""
+        ...
+
+    def wait(self, timeout: float) -> float:
+        """Wait for the end; seconds the copy took on the device's clock. Raises DeadlinePassed, DriverError."""
+        ...
+
+
+class DataDrain(Protocol):
+    def adopt(self, handles: Sequence[Handed]) -> DeviceRange:
+        """Import and map side by side. Takes the descriptors: each is closed, whatever happens.
+
+        All or nothing: on failure nothing stays imported. Raises NotDeviceMemory for a descriptor of another kind.
+        """
+        ...
+
+    def create(self, handles: Sequence[HandleSpec]) -> DeviceRange:
+        """Make new exportable physical memory, mapped side by side. Raises NoRoom before anything is kept."""
+        ...
+
+    def forget(self, where: DeviceRange, ids: Sequence[int]) -> None:
+        """Unmap and release some handles of a range: the program freed them meanwhile."""
+        ...
+
+    def export(self, where: DeviceRange, ids: Sequence[int]) -> Sequence[Handed]:
+        """Descriptors for handles of a range. The caller owns and closes them."""
+        ...
+
+    def release(self, where: DeviceRange) -> None:
+        """Unmap and release every handle that is left and the range itself. Idempotent."""
+        ...
+
+    def read(self, spans: Sequence[Span]) -> Transfer:
+        """Start copying device → host."""
+        ...
+
+    def write(self, spans: Sequence[Span]) -> Transfer:
+        """Start copying host → device."""
+        ...
+
+    def ballast(self, size: int) -> "Ballast":
+        """Occupy `size` bytes, so that nobody else takes the room the driver will need. Raises NoRoom."""
+        ...
+
+    def pin(self, address: int, size: int) -> None:
+        """Register host memory for DMA by this device."""
+        ...
+
+    def unpin(self, address: int) -> None: ...
+
+    def memory(self) -> DeviceMemory:
+        """What the device itself says is in use, and by whom."""
+        ...
+
+    def close(self) -> None:
+        """Give back everything, the context last."""
+        ...
+
+
+class Ballast(Protocol):
+    def release(self) -> None:
+        """Give the room back. Idempotent."""
+        ...

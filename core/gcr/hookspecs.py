@@ -1,0 +1,26 @@
+"""What a plugin may implement. A plugin is a module found by an entry point of group `gcr`, ours like anybody's."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import pluggy
+
+if TYPE_CHECKING:
+    from gcr.backend import Backend
+
+PROJECT = "gcr"
+
+hookspec = pluggy.HookspecMarker(PROJECT)
+hookimpl = pluggy.HookimplMarker(PROJECT)
+
+
+@hookspec
+def gcr_backends() -> "Sequence[Backend]":  # type: ignore[empty-body]  # a specification
+    """The vendors this plugin serves; more than one plugin may answer.
+
+    Called once in every process of gcr that needs a vendor: the command line (`backends`, `devices`, `doctor`), each
+    worker and the control helper; never in a target, and in the daemon and the supervisor never.
+    It may touch nothing but its own Python modules: no vendor library, no device, no file, no environment variable.
+    Vendor libraries are loaded by the first call of a Backend's own methods. A name already taken by another plugin
+    makes this one broken.
+    """

@@ -1,0 +1,50 @@
+"""The four memory calls the arena needs and Python's mmap does not offer: memory mapped at a chosen address."""
+
+import ctypes
+import mmap
+import os
+
+_MAP_FIXED = 0x10
+_MAP_NORESERVE = 0x4000
+_PROT_NONE = 0
+_NOTHING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
+_FAILED = ctypes.c_void_p(-1).value
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_mmap = _libc.mmap
+_mmap.restype = ctypes.c_void_p
+_mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
+_munmap = _libc.munmap
+_munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+
+
+def reserve(size: int) -> int:
+    """Addresses without memory behind them. Raises OSError."""
+    return _map(None, size, _PROT_NONE, _NOTHING, -1)
+
+
+def map_shared(address: int, size: int, fd: int) -> None:
+    """Put a file's first `size` bytes at `address`, over what was reserved there. Raises OSError."""
+    _map(address, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, fd)
+
+
+def blank(address: int, size: int) -> None:
+    """Take memory away from `address`; the addresses stay reserved. Raises OSError."""
+    _map(address, size, _PROT_NONE, _NOTHING | _MAP_FIXED, -1)
+
+
+def unreserve(address: int, size: int) -> None:
+    if _munmap(address, size) != 0:
+        raise _os_error("munmap")
+
+
+def _map(address: int | None, size: int, protection: int, flags: int, fd: int) -> int:
+    found: int | None = _mmap(address, size, protection, flags, fd, 0)
+    if found is None or found == _FAILED:
+        raise _os_error("mmap")
+    return found
+
+
+def _os_error(call: str) -> OSError:
+    number = ctypes.get_errno()
+    return OSError(number, f"{call}: {os.strerror(number)}")

@@ -1,0 +1,211 @@
+"""Where each handle's bytes lie in host memory, the copies that move them, and the sealed table that says so.
+
+Host memory of one device is a list of segments, thought of as one line of bytes: an *arena offset* counts from the
+first byte of the first segment. Handles are packed on that line without gaps, in the order they are copied. Sizes are
+bytes.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from hashlib import blake2b
+from itertools import accumulate
+from typing import Any, Self
+
+from gcr.drain import DeviceRange, HandleSpec, Span
+from gcr.errors import Refused
+from gcr.jsonbody import sealed_memfd
+from gcr.wire import MappingRecord
+
+TABLE_VERSION = 1
+_MAGIC = b"GCRTABLE"
+_DIGEST = 32
+
+
+class DamagedTable(Refused):
+    """A sealed table that is not what was sealed; nothing was done with it."""
+
+    code = "damaged_table"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A piece of host memory, mapped at `address` in this process.
+
+    Equal to itself only: a later segment may get the same descriptor number and address.
+    """
+
+    fd: int
+    address: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """`offsets`: arena offset by handle id. `size`: bytes in all."""
+
+    offsets: Mapping[int, int]
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Piece:
+    """Bytes that lie in one device range and one segment; only pieces of the same two may become one copy."""
+
+    span: Span
+    range: int
+    segment: int
+
+
+def pack(ranges: Sequence[DeviceRange], sizes: Mapping[int, int]) -> Layout:
+    """Handles of `ranges` back to back, in the order they lie there, so that neighbours on the device stay neighbours.
+
+    `sizes` holds every id that is wanted; ids of the ranges that it lacks were freed meanwhile and are left out.
+    """
+    offsets: dict[int, int] = {}
+    end = 0
+    for where in ranges:
+        for id in sorted(where.offsets, key=where.offsets.__getitem__):
+            if id in sizes:
+                offsets[id] = end
+                end += sizes[id]
+    if missing := sizes.keys() - offsets.keys():
+        raise ValueError(f"{len(missing)} handles lie in no range, such as {min(missing)}")
+    return Layout(offsets, end)
+
+
+def spans(
+    ranges: Sequence[DeviceRange], sizes: Mapping[int, int], layout: Layout, segments: Sequence[Segment]
+) -> list[Span]:
+    """The fewest copies that move every byte of `sizes` once. No copy crosses a range's or a segment's border.
+
+    Raises ValueError when the segments are too small or a handle of the layout lies in no range.
+    """
+    if layout.size > sum(segment.size for segment in segments):
+        raise ValueError(f"{layout.size} bytes do not fit into {len(segments)} segments")
+    where = {id: (index, each.address + at) for index, each in enumerate(ranges) for id, at in each.offsets.items()}
+    if unknown := layout.offsets.keys() - where.keys():
+        raise ValueError(f"{len(unknown)} handles lie in no range, such as {min(unknown)}")
+    starts = [0, *accumulate(segment.size for segment in segments)]
+    return [piece.span for piece in _merged(_pieces(where, sizes, layout, segments, starts))]
+
+
+def _pieces(
+    where: Mapping[int, tuple[int, int]],
+    sizes: Mapping[int, int],
+    layout: Layout,
+    segments: Sequence[Segment],
+    starts: Sequence[int],
+) -> Iterator[_Piece]:
+    """Handles in arena order, cut at the borders of segments."""
+    segment = 0
+    for id, offset in sorted(layout.offsets.items(), key=lambda item: item[1]):
+        index, device = where[id]
+        end = offset + sizes[id]
+        while offset < end:
+            while starts[segment + 1] <= offset:
+                segment += 1
+            size = min(end, starts[segment + 1]) - offset
+            host = segments[segment].address + offset - starts[segment]
+            yield _Piece(Span(device, host, size), index, segment)
+            offset, device = offset + size, device + size
+
+
+def _merged(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
+    last: _Piece | None = None
+    for piece in pieces:
+        if last is not None and _continues(last, piece):
+            last = _Piece(Span(last.span.device, last.span.host, last.span.size + piece.span.size), *_place(last))
+            continue
+        if last is not None:
+            yield last
+        last = piece
+    if last is not None:
+        yield last
+
+
+def _place(piece: _Piece) -> tuple[int, int]:
+    return piece.range, piece.segment
+
+
+def _continues(last: _Piece, piece: _Piece) -> bool:
+    size = last.span.size
+    return (
+        _place(last) == _place(piece)
+        and last.span.device + size == piece.span.device
+        and last.span.host + size == piece.span.host
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class SealedHandle:
+    """One handed-over allocation: what it was, on which device (UUID), and where its bytes lie."""
+
+    spec: HandleSpec
+    device: str
+    offset: int  # in the line of this device's segments
+
+
+@dataclass(frozen=True, slots=True)
+class SealedSegment:
+    """Size of a segment, in the order of their descriptors, and the device whose bytes it holds."""
+
+    device: str
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class SealedTable:
+    """All that is needed to put a process's device memory back. Whoever holds it and the segments can restore.
+
+        0          8                  40
+        | GCRTABLE | blake2b-256      | JSON ...                      the digest is over the JSON
+
+    The device masks of a mapping count the process's own ordinals; `ordinals` gives their UUIDs.
+    """
+
+    job: str
+    pid: int
+    start_time: int
+    transaction: int
+    ordinals: Mapping[int, str]
+    handles: tuple[SealedHandle, ...]
+    mappings: tuple[MappingRecord, ...]
+    segments: tuple[SealedSegment, ...]
+    version: int = TABLE_VERSION
+
+    def to_bytes(self) -> bytes:
+        text = json.dumps(asdict(self), separators=(",", ":"), sort_keys=True).encode()
+        return _MAGIC + _digest(text) + text
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Raises DamagedTable unless every bit is as it was sealed, and for a version this gcr does not know."""
+        magic, digest, text = data[: len(_MAGIC)], data[len(_MAGIC) :][:_DIGEST], data[len(_MAGIC) + _DIGEST :]
+        if magic != _MAGIC or digest != _digest(text):
+            raise DamagedTable("the sealed table of a suspended process is damaged")
+        try:
+            return cls._from_json(json.loads(text))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DamagedTable(f"the sealed table of a suspended process does not parse: {error}") from error
+
+    def to_memfd(self) -> int:
+        """A descriptor of the bytes, sealed against every change; the caller owns it. Raises OSError."""
+        return sealed_memfd("gcr-table", self.to_bytes())
+
+    @classmethod
+    def _from_json(cls, body: dict[str, Any]) -> Self:
+        if body["version"] != TABLE_VERSION:
+            raise ValueError(f"version {body['version']}, this gcr knows {TABLE_VERSION}")
+        handles = (SealedHandle(HandleSpec(**each["spec"]), each["device"], each["offset"]) for each in body["handles"])
+        facts = {
+            "ordinals": {int(ordinal): uuid for ordinal, uuid in body["ordinals"].items()},
+            "handles": tuple(handles),
+            "mappings": tuple(MappingRecord(**each) for each in body["mappings"]),
+            "segments": tuple(SealedSegment(**each) for each in body["segments"]),
+        }
+        return cls(**{**body, **facts})
+
+
+def _digest(text: bytes) -> bytes:
+    return blake2b(text, digest_size=_DIGEST, person=b"gcr table").digest()

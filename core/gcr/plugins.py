@@ -1,0 +1,97 @@
+"""Finding plugins. Each is loaded, registered, checked and asked in its own try: a broken one harms nobody."""
+
+import logging
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
+
+import pluggy
+
+from gcr import hookspecs
+from gcr.backend import Backend
+from gcr.errors import BackendMissing
+
+log = logging.getLogger(__name__)
+
+ENVIRONMENT = "GCR_PLUGINS"
+"""Modules to load besides the entry points, comma-separated: for running from a source tree."""
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenPlugin:
+    """A plugin that could not be used; `origin` is where it was found, `error` what it raised."""
+
+    name: str
+    origin: str
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBackend:
+    backend: Backend
+    origin: str
+
+
+@dataclass(slots=True)
+class Plugins:
+    """What was found. `found`: by the backend's name."""
+
+    found: dict[str, FoundBackend] = field(default_factory=dict)
+    broken: list[BrokenPlugin] = field(default_factory=list)
+
+    @property
+    def backends(self) -> Mapping[str, Backend]:
+        return {name: each.backend for name, each in self.found.items()}
+
+    def backend(self, name: str) -> Backend:
+        """Raises BackendMissing, saying why when a plugin of that name is broken."""
+        if name in self.found:
+            return self.found[name].backend
+        for each in self.broken:
+            if each.name == name:
+                raise BackendMissing(f"backend {name} is broken: {each.error}", hint=f"found as {each.origin}")
+        known = ", ".join(sorted(self.found)) or "none"
+        raise BackendMissing(f"there is no backend {name}; found: {known}", hint="gcr backends")
+
+
+def load_plugins() -> Plugins:
+    """Load every plugin. Never raises for one of them."""
+    plugins = Plugins()
+    for name, origin, load in _candidates():
+        try:
+            _add(plugins, load(), origin)
+        except Exception as error:  # whatever a stranger's module raises
+            log.warning("plugin %s (%s) is broken", name, origin, exc_info=True)
+            plugins.broken.append(BrokenPlugin(name, origin, f"{type(error).__name__}: {error}"))
+    return plugins
+
+
+def _candidates() -> Sequence[tuple[str, str, Callable[[], object]]]:
+    """Name, origin and loader of each, those of the environment last; a module is taken once."""
+    entries = sorted(entry_points(group=hookspecs.PROJECT), key=lambda entry: (entry.name, entry.value))
+    found = {entry.value: (entry.name, _origin(entry), entry.load) for entry in entries}
+    for module in filter(None, (word.strip() for word in os.environ.get(ENVIRONMENT, "").split(","))):
+        name = module.rpartition(".")[2].removeprefix("gcr_")
+        found.setdefault(module, (name, f"{ENVIRONMENT}={module}", partial(import_module, module)))
+    return list(found.values())
+
+
+def _add(plugins: Plugins, module: object, origin: str) -> None:
+    """Register one plugin alone, so that what is wrong with it is known to be its fault."""
+    manager = pluggy.PluginManager(hookspecs.PROJECT)
+    manager.add_hookspecs(hookspecs)
+    manager.register(module)
+    manager.check_pending()
+    offered = [backend for answer in manager.hook.gcr_backends() for backend in answer]
+    fresh = {backend.name: FoundBackend(backend, origin) for backend in offered}
+    if taken := sorted(fresh.keys() & plugins.found.keys()):
+        raise ValueError(f"backend {taken[0]} is already there, from {plugins.found[taken[0]].origin}")
+    plugins.found.update(fresh)
+
+
+def _origin(entry: EntryPoint) -> str:
+    distribution = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
+    return f"{entry.value} of {distribution}"

@@ -1,0 +1,67 @@
+"""Where gcr keeps its socket, logs and journal (CONTRACT §6), and the check that nobody else can reach in.
+
+A directory of ours belongs to us and has mode 0700; a link in its place, another owner or a wider mode is refused,
+never mended: whoever could make it so could also have put something inside.
+"""
+
+import os
+import stat
+import tempfile
+from pathlib import Path
+
+from gcr.errors import UnsafeRuntime
+
+SOCKET_NAME = "gcrd.sock"
+
+
+def runtime_dir() -> Path:
+    """`$XDG_RUNTIME_DIR/gcr`, else `<tmp>/gcr-<uid>`; made when missing. Raises UnsafeRuntime."""
+    base = os.environ.get("XDG_RUNTIME_DIR")
+    return own_directory(Path(base) / "gcr" if base else Path(tempfile.gettempdir()) / f"gcr-{os.getuid()}")
+
+
+def socket_path() -> Path:
+    """The daemon's socket: `$GCR_SOCKET`, else in the runtime directory. Raises UnsafeRuntime."""
+    chosen = os.environ.get("GCR_SOCKET")
+    return Path(chosen) if chosen else runtime_dir() / SOCKET_NAME
+
+
+def state_dir() -> Path:
+    """`$XDG_STATE_HOME/gcr`, else `~/.local/state/gcr`: what outlives a reboot. Raises UnsafeRuntime."""
+    base = os.environ.get("XDG_STATE_HOME")
+    return own_directory(Path(base) / "gcr" if base else Path.home() / ".local" / "state" / "gcr")
+
+
+def log_dir() -> Path:
+    return own_directory(state_dir() / "log")
+
+
+def journal_dir() -> Path:
+    """Decision records. They speak of processes, so they live where processes do and end with the boot."""
+    return own_directory(runtime_dir() / "journal")
+
+
+def own_directory(path: Path) -> Path:
+    """Make `path` (0700) if it is missing and check that it is ours alone. Raises UnsafeRuntime."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise UnsafeRuntime(f"cannot make {path}: {error.strerror}", hint=f"check who owns {path.parent}") from error
+    check_own_directory(path)
+    return path
+
+
+def check_own_directory(path: Path) -> None:
+    """Raises UnsafeRuntime unless `path` is a real directory, ours, and closed to everybody else."""
+    try:
+        found = path.lstat()
+    except OSError as error:
+        raise UnsafeRuntime(f"{path}: {error.strerror}") from error
+    hint = f"look at `ls -ld {path}`; remove it if it should not be there"
+    if not stat.S_ISDIR(found.st_mode):
+        raise UnsafeRuntime(f"{path} is not a directory", hint=hint)
+    if found.st_uid != os.getuid():
+        raise UnsafeRuntime(f"{path} belongs to user {found.st_uid}, not to {os.getuid()}", hint=hint)
+    if found.st_mode & 0o077:
+        raise UnsafeRuntime(f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, not 0700", hint=hint)

@@ -1,0 +1,52 @@
+"""Undo stack: what has been done to a job, and how to take it back.
+
+A checkpoint is a sequence of steps, any of which can fail or be cut short. Each pushes its undo before the next begins.
+Steps of several processes run side by side, so pushing is thread-safe; the undos themselves run one after another,
+last pushed first, on the thread that leaves the `with` block.
+"""
+
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Self
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(slots=True)
+class Transaction:
+    """Undoes what was pushed, last first, unless committed. `failed` names the undos that did not work."""
+
+    job: str = ""
+    failed: list[tuple[str, Exception]] = field(default_factory=list)
+    _undo: list[tuple[str, Callable[[], object]]] = field(default_factory=list)
+    _lock: Lock = field(default_factory=Lock)
+
+    def push(self, step: str, undo: Callable[[], object]) -> None:
+        """Remember how to take `step` back. Call it as soon as the step may have begun to have an effect."""
+        with self._lock:
+            self._undo.append((step, undo))
+
+    def commit(self) -> None:
+        """From here on the job is what the steps made it; nothing is taken back."""
+        with self._lock:
+            self._undo.clear()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        while (entry := self._pop()) is not None:
+            step, undo = entry
+            try:
+                undo()
+            except Exception as second:  # must not hide the first error, nor stop the other undos
+                log.exception("job %s: undo of %s failed", self.job, step)
+                self.failed.append((step, second))
+                if error:
+                    error.add_note(f"undo of {step} failed as well: {second}")
+
+    def _pop(self) -> tuple[str, Callable[[], object]] | None:
+        with self._lock:
+            return self._undo.pop() if self._undo else None

@@ -1,0 +1,401 @@
+"""The arena on real memory of this machine, a few MiB of it; pinning is a record book."""
+
+import ctypes
+import fcntl
+import mmap
+import os
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from gcr import arena as module
+from gcr import hostmap
+from gcr.arena import Arena, NotASegment, Segment
+from gcr.errors import DriverError, NoRoom, RolledBack
+
+MiB = 1 << 20
+SEGMENT = 4 * MiB
+
+
+class Pins:
+    """What is pinned, as a driver would keep it: overlaps and unknown addresses are errors."""
+
+    def __init__(self) -> None:
+        self.now: dict[int, int] = {}
+        self.ever = 0
+        self.lock = threading.Lock()
+        self.fail_after: int | None = None
+        self.delay = 0.0
+
+    def pin(self, address: int, size: int) -> None:
+        time.sleep(self.delay)
+        with self.lock:
+            if self.fail_after is not None and self.ever >= self.fail_after:
+                raise DriverError("cuMemHostRegister: out of memory")
+            assert not any(a < address + size and address < a + s for a, s in self.now.items())
+            ctypes.memmove(address, ctypes.string_at(address, 1), 1)  # it must be mapped and writable
+            self.now[address] = size
+            self.ever += 1
+
+    def unpin(self, address: int) -> None:
+        with self.lock:
+            del self.now[address]
+
+
+@pytest.fixture
+def pins():
+    return Pins()
+
+
+@pytest.fixture(autouse=True)
+def nothing_leaks(pins):
+    before = list(Path("/proc/self/fd").iterdir())
+    yield
+    assert pins.now == {}
+    assert len(list(Path("/proc/self/fd").iterdir())) == len(before)
+
+
+@pytest.fixture
+def arena(pins):
+    made = make(pins)
+    yield made
+    made.close()
+
+
+def make(pins, limit=64 * MiB, segment=SEGMENT, threads=4) -> Arena:
+    return Arena(pins.pin, pins.unpin, segment_bytes=segment, limit_bytes=limit, threads=threads)
+
+
+def fill(segments, text: bytes) -> None:
+    for part in segments:
+        ctypes.memmove(part.address, text, len(text))
+
+
+def read(part: Segment, size: int) -> bytes:
+    return ctypes.string_at(part.address, size)
+
+
+def test_what_is_taken_is_mapped_pinned_filled_and_sealed(arena, pins):
+    segments = arena.take("llm", 10 * MiB)
+    assert [part.size for part in segments] == [4 * MiB, 4 * MiB, 2 * MiB]
+    assert segments.size == arena.bytes == arena.pinned_bytes == sum(pins.now.values()) == 10 * MiB
+    fill(segments, b"hello")
+    for part, fd in zip(segments, arena.fds(segments), strict=True):
+        assert os.pread(fd, 5, 0) == b"hello"
+        assert os.fstat(fd).st_blocks * 512 >= part.size  # really there, no SIGBUS later
+        assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) == fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+        assert not os.get_inheritable(fd)
+        with pytest.raises(PermissionError):
+            os.ftruncate(fd, 0)
+
+
+@pytest.mark.parametrize("nbytes, held", [(0, 0), (1, 2 * MiB), (4 * MiB, 4 * MiB), (4 * MiB + 1, 6 * MiB)])
+def test_sizes_are_rounded_to_a_huge_page(arena, nbytes, held):
+    assert arena.take("llm", nbytes).size == held
+
+
+def test_prepared_memory_is_taken_without_making_more(arena, pins):
+    seen = []
+    arena.prepare(10 * MiB, progress=seen.append)
+    assert seen == sorted(seen)
+    assert (seen[0], seen[-1], arena.free_bytes) == (0, 10 * MiB, 10 * MiB)
+    made = pins.ever
+    assert arena.take("llm", 10 * MiB).size == 10 * MiB
+    assert pins.ever == made
+    arena.prepare(0)
+    assert arena.free_bytes == 0
+
+
+def test_the_same_owner_gets_its_segments_again(arena, pins):
+    first = arena.take("llm", 6 * MiB)
+    arena.give_back(first)
+    arena.prepare(16 * MiB, "llm")
+    assert set(arena.take("llm", 6 * MiB)) == set(first)
+
+
+def test_what_held_one_owner_s_bytes_is_never_shown_to_another(arena):
+    secret = arena.take("llm", 8 * MiB)
+    fill(secret, b"secret")
+    arena.give_back(secret)
+    for _ in range(3):
+        other = arena.take("ddp", 8 * MiB)
+        assert set(other).isdisjoint(secret)
+        assert all(b"secret" not in ctypes.string_at(part.address, part.size) for part in other)
+        arena.give_back(other)
+
+
+def test_at_the_limit_another_owner_s_free_segments_are_released_and_fresh_ones_made(pins):
+    arena = make(pins, limit=8 * MiB)
+    first = arena.take("llm", 8 * MiB)
+    fill(first, b"secret")
+    arena.give_back(first)
+    second = arena.take("ddp", 8 * MiB)
+    assert all(read(part, 6) == bytes(6) for part in second)
+    assert arena.bytes == 8 * MiB
+    arena.close()
+
+
+def test_no_room_says_what_is_missing_and_touches_nothing(pins):
+    arena = make(pins, limit=8 * MiB)
+    held = arena.take("llm", 4 * MiB)
+    with pytest.raises(NoRoom) as caught:
+        arena.take("ddp", 10 * MiB)
+    assert caught.value.missing == 6 * MiB
+    assert (pins.ever, arena.bytes) == (1, 4 * MiB)
+    assert arena.take("ddp", 4 * MiB).size == 4 * MiB
+    arena.give_back(held)
+    arena.close()
+
+
+def test_a_host_without_memory_is_no_room(arena, monkeypatch):
+    monkeypatch.setattr(module, "available_host_bytes", lambda: 3 * MiB)
+    with pytest.raises(NoRoom) as caught:
+        arena.take("llm", 4 * MiB)
+    assert caught.value.missing == MiB
+    assert arena.take("llm", 2 * MiB).size == 2 * MiB
+
+
+@pytest.mark.parametrize("number", [12, 28])
+def test_memory_that_runs_out_on_the_way_is_no_room_and_all_is_taken_back(arena, pins, monkeypatch, number):
+    real = os.posix_fallocate
+    calls = []
+
+    def fallocate(fd, offset, size):
+        calls.append(fd)
+        if len(calls) == 3:
+            raise OSError(number, os.strerror(number))
+        real(fd, offset, size)
+
+    monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    with pytest.raises(NoRoom) as caught:
+        arena.take("llm", 16 * MiB)
+    assert caught.value.missing >= SEGMENT
+    assert (pins.now, arena.bytes) == ({}, 0)
+    assert arena.take("llm", 16 * MiB).size == 16 * MiB
+
+
+def test_a_driver_that_does_not_pin_leaves_nothing_behind(arena, pins):
+    pins.fail_after = 2
+    with pytest.raises(DriverError):
+        arena.take("llm", 16 * MiB)
+    assert (pins.now, arena.bytes) == ({}, 0)
+    pins.fail_after = None
+    assert arena.take("llm", 16 * MiB).size == 16 * MiB
+
+
+def test_failures_without_end_use_up_no_addresses(arena, pins):
+    pins.fail_after = 0
+    for _ in range(100):
+        with pytest.raises(DriverError):
+            arena.take("llm", 4 * MiB)
+    pins.fail_after = None
+    assert arena.take("llm", 64 * MiB).size == 64 * MiB
+
+
+def test_giving_back_twice_is_giving_back(arena):
+    segments = arena.take("llm", 4 * MiB)
+    arena.give_back(segments)
+    arena.give_back(segments)
+    assert arena.free_bytes == arena.bytes == 4 * MiB
+
+
+def test_giving_back_what_was_recycled_since_does_not_touch_its_new_owner(pins):
+    arena = make(pins, limit=4 * MiB)
+    old = arena.take("llm", 4 * MiB)
+    arena.give_back(old)
+    new = arena.take("ddp", 4 * MiB)
+    assert (new.parts[0].fd, new.parts[0].address) == (old.parts[0].fd, old.parts[0].address)
+    arena.give_back(old)
+    assert arena.free_bytes == 0
+    arena.close()
+
+
+def test_trimming_releases_what_held_somebody_s_bytes_first(arena, pins):
+    used = arena.take("llm", 8 * MiB)
+    arena.give_back(used)
+    arena.prepare(16 * MiB, "llm")
+    made = pins.ever
+    arena.trim(8 * MiB)
+    assert arena.free_bytes == sum(pins.now.values()) == 8 * MiB
+    assert set(arena.take("ddp", 8 * MiB)).isdisjoint(used)
+    assert pins.ever == made
+
+
+def test_filling_and_pinning_run_side_by_side(pins):
+    arena = make(pins)
+    pins.delay = 0.1
+    began = time.monotonic()
+    arena.prepare(16 * MiB)
+    assert time.monotonic() - began < 0.35
+    arena.close()
+
+
+def test_a_take_need_not_wait_for_all_of_a_preparation(pins):
+    arena = make(pins, threads=1)
+    pins.delay = 0.05
+    background = threading.Thread(target=arena.prepare, args=(60 * MiB,))
+    background.start()
+    time.sleep(0.01)
+    began = time.monotonic()
+    arena.take("llm", 4 * MiB)
+    assert time.monotonic() - began < 0.5
+    assert background.is_alive()
+    arena.close()
+    background.join(5)
+    assert not background.is_alive()
+
+
+def test_a_closed_arena_makes_nothing_more(pins):
+    arena = make(pins)
+    held = arena.take("llm", 4 * MiB)
+    copy = os.dup(held.parts[0].fd)
+    fill(held, b"mine")
+    arena.close()
+    arena.close()
+    assert (pins.now, arena.bytes) == ({}, 0)
+    assert os.pread(copy, 4, 0) == b"mine"  # whoever else holds it keeps the bytes
+    os.close(copy)
+    with pytest.raises(RolledBack, match="closed"):
+        arena.take("llm", 1)
+
+
+def test_a_driver_that_does_not_unpin_does_not_keep_the_memory(pins, caplog):
+    arena = make(pins)
+    (part,) = arena.take("llm", 4 * MiB)
+    pins.now.clear()
+    arena.close()
+    assert "unpinning" in caplog.text
+    with pytest.raises(OSError):
+        os.fstat(part.fd)
+
+
+def test_segments_of_another_worker_are_adopted_with_their_bytes(arena, pins):
+    ours = arena.take("llm", 10 * MiB)
+    fill(ours, b"state")
+    other = make(pins)
+    ready = []
+    fds = [os.dup(fd) for fd in arena.fds(ours)]
+    theirs = other.adopt("llm", fds, [part.size for part in ours], ready.append)
+    assert ready == list(theirs)
+    assert [part.size for part in theirs] == [part.size for part in ours]
+    assert all(read(part, 5) == b"state" for part in theirs)
+    assert other.bytes == 10 * MiB
+    other.close()
+
+
+def test_an_adopted_segment_belongs_to_the_pool_and_its_owner_once_given_back(arena, pins):
+    other = make(pins, limit=4 * MiB)
+    theirs = other.adopt("llm", [os.dup(fd) for fd in arena.fds(arena.take("llm", 4 * MiB))])
+    other.give_back(theirs)
+    assert set(other.take("llm", 4 * MiB)) == set(theirs)
+    other.give_back(theirs)
+    assert set(other.take("ddp", 4 * MiB)).isdisjoint(theirs)
+    assert other.bytes == 4 * MiB
+    other.close()
+
+
+def test_a_segment_larger_than_ours_is_adopted_whole(pins):
+    large, small = make(pins, segment=16 * MiB), make(pins, segment=4 * MiB)
+    held = large.take("llm", 16 * MiB)
+    ctypes.memmove(held.parts[0].address + 15 * MiB, b"end", 3)
+    (part,) = small.adopt("llm", [os.dup(held.parts[0].fd)])
+    assert read(Segment(-1, part.address + 15 * MiB, 3), 3) == b"end"
+    beside = small.take("llm", 4 * MiB).parts[0]
+    assert not part.address <= beside.address < part.address + part.size
+    small.close()
+    large.close()
+
+
+def test_the_first_adopted_segment_is_ready_while_later_ones_are_being_pinned(arena, pins):
+    held = arena.take("llm", 32 * MiB)
+    other = make(pins, threads=1)
+    pins.delay = 0.03
+    when = []
+    other.adopt("llm", [os.dup(fd) for fd in arena.fds(held)], ready=lambda _: when.append(time.monotonic()))
+    assert when[-1] - when[0] > 0.1
+    other.close()
+
+
+def sealed(size: int, seals: int) -> int:
+    fd = os.memfd_create("test", os.MFD_ALLOW_SEALING | os.MFD_CLOEXEC)
+    os.ftruncate(fd, size)
+    fcntl.fcntl(fd, fcntl.F_ADD_SEALS, seals)
+    return fd
+
+
+STRANGERS = {
+    "unsealed": lambda: sealed(4 * MiB, fcntl.F_SEAL_GROW),
+    "read-only": lambda: sealed(4 * MiB, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_WRITE),
+    "empty": lambda: sealed(0, fcntl.F_SEAL_SHRINK),
+    "odd": lambda: sealed(4096, fcntl.F_SEAL_SHRINK),
+    "other size": lambda: sealed(2 * MiB, fcntl.F_SEAL_SHRINK),
+    "device": lambda: os.open("/dev/zero", os.O_RDWR | os.O_CLOEXEC),
+    "pipe": lambda: [os.close(w), r][1] if (r := (p := os.pipe())[0]) and (w := p[1]) else -1,
+}
+
+
+@pytest.mark.parametrize("kind", STRANGERS)
+def test_a_descriptor_that_is_no_segment_is_refused_and_every_one_closed(arena, pins, kind):
+    good = sealed(4 * MiB, fcntl.F_SEAL_SHRINK)
+    with pytest.raises(NotASegment):
+        arena.adopt("llm", [good, STRANGERS[kind]()], [4 * MiB, 4 * MiB])
+    assert (pins.now, arena.bytes) == ({}, 0)
+
+
+@pytest.mark.parametrize("fault", ["pin", "ready"])
+def test_a_failed_adoption_leaves_nothing(arena, pins, fault):
+    fds = [sealed(4 * MiB, fcntl.F_SEAL_SHRINK) for _ in range(5)]
+
+    def ready(_segment: Segment) -> None:
+        if fault == "ready":
+            raise RolledBack("no more")
+
+    pins.fail_after = 2 if fault == "pin" else None
+    with pytest.raises(RolledBack):
+        arena.adopt("llm", fds, ready=ready)
+    assert (pins.now, arena.bytes) == ({}, 0)
+
+
+def test_addresses_that_run_out_are_no_room(pins):
+    arena = make(pins, limit=4 * MiB)
+    many = [sealed(4 * MiB, fcntl.F_SEAL_SHRINK) for _ in range(17)]
+    with pytest.raises(NoRoom, match="addresses"):
+        arena.adopt("llm", many)
+    assert arena.take("llm", 4 * MiB).size == 4 * MiB
+    arena.close()
+
+
+def test_many_threads_take_and_give_back(pins):
+    arena = make(pins, limit=64 * MiB)
+    wrong = []
+
+    def work(owner: str) -> None:
+        for _ in range(10):
+            segments = arena.take(owner, 6 * MiB)
+            seen = {read(part, 4) for part in segments}
+            if not seen <= {bytes(4), owner.encode()}:
+                wrong.append((owner, seen))
+            fill(segments, owner.encode())
+            arena.give_back(segments)
+
+    threads = [threading.Thread(target=work, args=(f"job{index}",)) for index in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    assert wrong == []
+    assert arena.bytes <= 64 * MiB
+    arena.close()
+
+
+def test_memory_calls_that_fail_raise():
+    with pytest.raises(OSError, match="mmap"):
+        hostmap.reserve(1 << 62)
+    base = hostmap.reserve(mmap.PAGESIZE)
+    with pytest.raises(OSError, match="mmap"):
+        hostmap.map_shared(base, mmap.PAGESIZE, -1)
+    hostmap.unreserve(base, mmap.PAGESIZE)
+    with pytest.raises(OSError, match="munmap"):
+        hostmap.unreserve(base + 1, mmap.PAGESIZE)

@@ -1,0 +1,217 @@
+"""Decision records: whole or absent whatever instant the daemon dies at, and never trusted when damaged."""
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gcr import journal as module
+from gcr.errors import UnsafeRuntime, UsageError
+from gcr.journal import DecisionRecord, Journal, ProcessDecision
+
+PROCESS = ProcessDecision(4711, 99, {"GPU-1": 1 << 35, "GPU-2": 4096}, {"GPU-1": 600 << 20})
+RECORD = DecisionRecord("llm", 7, "checkpoint", 1700000000.25, (PROCESS,), "nvidia", True, {"GCR_SIMULATE": "nvidia"})
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "journal"
+
+
+@pytest.fixture
+def journal(folder):
+    return Journal(folder)
+
+
+def test_a_decision_is_read_back_as_it_was_made(journal, folder):
+    journal.decide(RECORD)
+    assert list(Journal(folder).records()) == [RECORD]
+    assert (folder / "llm.json").stat().st_mode & 0o777 == 0o600
+
+
+def test_decisions_of_several_jobs_do_not_meet(journal):
+    other = replace(RECORD, job="ddp", kind="data_only")
+    journal.decide(RECORD)
+    journal.decide(other)
+    assert list(journal.records()) == [other, RECORD]
+    journal.forget("llm")
+    assert list(journal.records()) == [other]
+
+
+def test_a_later_decision_of_the_job_replaces_the_earlier(journal):
+    journal.decide(RECORD)
+    journal.decide(replace(RECORD, transaction=8))
+    assert [record.transaction for record in journal.records()] == [8]
+
+
+def test_forgetting_twice_is_forgetting(journal):
+    journal.decide(RECORD)
+    journal.forget("llm")
+    journal.forget("llm")
+    assert list(journal.records()) == []
+
+
+def test_a_process_not_started_by_gcr_is_named_by_its_pid(journal):
+    journal.decide(replace(RECORD, job="4711", kind="driver"))
+    assert journal.records()[0].job == "4711"
+
+
+@pytest.mark.parametrize("name", ["", "../llm", "a/b", "LLM", ".hidden", "a" * 64, "llm\n"])
+def test_a_name_that_is_no_job_s_is_refused(journal, name):
+    with pytest.raises(UsageError):
+        replace(RECORD, job=name)
+    with pytest.raises(UsageError):
+        journal.forget(name)
+
+
+def test_an_unknown_kind_is_refused():
+    with pytest.raises(UsageError):
+        replace(RECORD, kind="guess")
+
+
+def test_a_journal_others_can_write_is_refused(journal, folder):
+    folder.chmod(0o777)
+    with pytest.raises(UnsafeRuntime):
+        Journal(folder)
+
+
+def damaged_variants() -> list[bytes]:
+    good = module._to_bytes(RECORD)
+    other = json.loads(good)
+    other["record"]["transaction"] = 8
+    halves = [good[:cut] for cut in range(0, len(good), 37)]
+    digest_of_no_record = json.dumps({"digest": module._digest({}), "record": {}}).encode()
+    return [
+        *halves,
+        b"null",
+        b"[]",
+        b"{}",
+        b"\xff\xfe",
+        b"[" * 100_000,
+        json.dumps(other).encode(),
+        digest_of_no_record,
+    ]
+
+
+@pytest.mark.parametrize("content", damaged_variants())
+def test_what_does_not_read_back_is_set_aside_and_reported(journal, folder, content, caplog):
+    journal.decide(replace(RECORD, job="ddp"))
+    (folder / "llm.json").write_bytes(content)
+    assert [record.job for record in journal.records()] == ["ddp"]
+    assert [path.name for path in journal.damaged()] == ["llm.damaged-1"]
+    assert journal.damaged()[0].read_bytes() == content
+    assert "job llm" in caplog.text
+    assert [record.job for record in journal.records()] == ["ddp"]
+
+
+def test_a_second_damaged_record_does_not_overwrite_the_first(journal, folder):
+    for number in (b"1", b"2"):
+        (folder / "llm.json").write_bytes(number)
+        journal.records()
+    assert [path.read_bytes() for path in journal.damaged()] == [b"1", b"2"]
+
+
+def test_every_flipped_bit_is_noticed(journal, folder):
+    good = module._to_bytes(replace(RECORD, processes=()))
+    for bit in range(0, 8 * len(good), 11):
+        flipped = bytearray(good)
+        flipped[bit // 8] ^= 1 << bit % 8
+        (folder / "llm.json").write_bytes(flipped)
+        assert not journal.records() or journal.records() == [replace(RECORD, processes=())]
+    assert len(journal.damaged()) > len(good) // 2
+
+
+def test_a_record_under_another_job_s_name_is_not_that_job_s(journal, folder):
+    journal.decide(RECORD)
+    (folder / "llm.json").rename(folder / "ddp.json")
+    assert list(journal.records()) == []
+    assert [path.name for path in journal.damaged()] == ["ddp.damaged-1"]
+
+
+@pytest.mark.parametrize("written", [0, 10, 100, None])
+def test_a_temporary_file_decides_nothing(journal, folder, written):
+    (folder / "llm.json.new").write_bytes(module._to_bytes(RECORD)[:written])
+    assert list(journal.records()) == []
+    assert list(folder.iterdir()) == []
+
+
+# Death at each system call of `decide`: a child process ends itself just before the n-th of them.
+CHILD = """
+import os, sys
+from pathlib import Path
+from gcr import journal
+from tests_record import RECORD
+left = int(sys.argv[2])
+def dying(real):
+    def call(*args, **kwargs):
+        global left
+        left -= 1
+        if left < 0:
+            os._exit(9)
+        return real(*args, **kwargs)
+    return call
+the_journal = journal.Journal(Path(sys.argv[1]))
+for name in ("open", "write", "fsync", "close"):
+    setattr(os, name, dying(getattr(os, name)))
+Path.replace = dying(Path.replace)
+the_journal.decide(RECORD)
+print("decided")
+"""
+
+
+def decide_and_die(folder: Path, helper: Path, calls: int) -> bool:
+    """Whether `decide` returned before the child had made `calls` system calls."""
+    (helper / "tests_record.py").write_text(
+        f"from gcr.journal import DecisionRecord, ProcessDecision\nRECORD = {RECORD!r}"
+    )
+    environment = {**os.environ, "PYTHONPATH": f"{helper}:{Path(module.__file__).parents[1]}"}
+    command = [sys.executable, "-c", CHILD, str(folder), str(calls)]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30)
+    assert done.returncode in (0, 9), done.stderr
+    return "decided" in done.stdout
+
+
+def test_death_at_any_call_leaves_a_whole_decision_or_none(tmp_path):
+    outcomes = []
+    for calls in range(20):
+        folder = tmp_path / f"journal{calls}"
+        returned = decide_and_die(folder, tmp_path, calls)
+        found = list(Journal(folder).records())
+        assert found in ([], [RECORD])
+        assert not Journal(folder).damaged()
+        assert found or not returned
+        outcomes.append((bool(found), returned))
+        if returned:
+            break
+    assert outcomes[0] == (False, False)
+    assert (True, False) in outcomes  # renamed, the directory not yet synced: either answer is right, and it is whole
+    assert outcomes[-1] == (True, True)
+
+
+@pytest.mark.parametrize("call", ["write", "fsync"])
+def test_a_disk_that_fails_means_nothing_was_decided(journal, folder, monkeypatch, call):
+    def fail(*_args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, fail)
+    with pytest.raises(OSError, match="No space"):
+        journal.decide(RECORD)
+    monkeypatch.undo()
+    assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("earlier", [[], [RECORD]], ids=["first", "later"])
+def test_a_directory_that_does_not_sync_leaves_the_earlier_decision(journal, monkeypatch, earlier):
+    def fail() -> None:
+        raise OSError(5, "Input/output error")
+
+    for record in earlier:
+        journal.decide(record)
+    monkeypatch.setattr(journal, "_sync_directory", fail)
+    with pytest.raises(OSError, match="Input/output"):
+        journal.decide(replace(RECORD, kind="restored"))
+    assert list(journal.records()) == earlier

@@ -1,0 +1,127 @@
+"""Plugins as strangers write them: installed with an entry point, or named in the environment; some of them broken."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gcr import hookspecs
+from gcr.errors import BackendMissing
+from gcr.plugins import load_plugins
+
+GOOD = """
+import pluggy
+hookimpl = pluggy.HookimplMarker("gcr")
+class Backend:
+    name = "{name}"
+@hookimpl
+def gcr_backends():
+    return [Backend()]
+"""
+BROKEN = {
+    "raises": ("raise RuntimeError('at import')", "RuntimeError: at import"),
+    "missing": (None, "ModuleNotFoundError"),
+    "syntax": ("def (", "SyntaxError"),
+    "unknown_hook": (GOOD.format(name="u") + "\n@hookimpl\ndef gcr_nonsense(): ...\n", "gcr_nonsense"),
+    "wrong_arguments": (GOOD.format(name="w").replace("gcr_backends()", "gcr_backends(surprise)"), "surprise"),
+    "hook_raises": (GOOD.format(name="h").replace("return [Backend()]", "1 / 0"), "ZeroDivisionError"),
+    "no_name": (GOOD.format(name="n").replace("name =", "label ="), "AttributeError"),
+    "no_list": (GOOD.format(name="l").replace("return [Backend()]", "return 5"), "TypeError"),
+}
+
+
+@pytest.fixture
+def install(tmp_path, monkeypatch):
+    """Put a module on the path, with an entry point unless told otherwise. Nothing else is found."""
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delenv("GCR_PLUGINS", raising=False)
+    real = sys.modules["gcr.plugins"].entry_points
+    ours = lambda group: [e for e in real(group=group) if e.dist and e.dist.name.startswith("stranger")]  # noqa: E731
+    monkeypatch.setattr("gcr.plugins.entry_points", ours)
+
+    def add(module: str, code: str | None, entry: bool = True) -> None:
+        if code is not None:
+            (tmp_path / f"{module}.py").write_text(code)
+        if entry:
+            info = tmp_path / f"stranger_{module}-1.2.dist-info"
+            info.mkdir()
+            (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: stranger-{module}\nVersion: 1.2\n")
+            (info / "entry_points.txt").write_text(f"[gcr]\n{module} = {module}\n")
+
+    yield add
+    for name in [name for name, module in sys.modules.items() if str(tmp_path) in str(getattr(module, "__file__", ""))]:
+        del sys.modules[name]
+
+
+def test_a_stranger_s_plugin_is_found_by_its_entry_point(install):
+    install("acme", GOOD.format(name="acme"))
+    plugins = load_plugins()
+    assert plugins.backend("acme").name == "acme"
+    assert plugins.found["acme"].origin == "acme of stranger-acme 1.2"
+    assert plugins.broken == []
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_a_broken_plugin_is_listed_and_harms_nobody(install, kind):
+    code, error = BROKEN[kind]
+    install("broken", code)
+    install("acme", GOOD.format(name="acme"))
+    plugins = load_plugins()
+    assert list(plugins.backends) == ["acme"]
+    (broken,) = plugins.broken
+    assert (broken.name, broken.origin) == ("broken", "broken of stranger-broken 1.2")
+    assert error in broken.error
+    with pytest.raises(BackendMissing, match="is broken"):
+        plugins.backend("broken")
+
+
+def test_a_plugin_may_be_named_in_the_environment(install, monkeypatch):
+    install("gcr_acme", GOOD.format(name="acme"), entry=False)
+    monkeypatch.setenv("GCR_PLUGINS", " gcr_acme , gcr_missing,")
+    plugins = load_plugins()
+    assert plugins.found["acme"].origin == "GCR_PLUGINS=gcr_acme"
+    assert [broken.name for broken in plugins.broken] == ["missing"]
+
+
+def test_a_plugin_that_is_both_installed_and_named_is_loaded_once(install, monkeypatch):
+    install("acme", GOOD.format(name="acme"))
+    monkeypatch.setenv("GCR_PLUGINS", "acme")
+    plugins = load_plugins()
+    assert list(plugins.backends) == ["acme"]
+    assert plugins.broken == []
+
+
+def test_a_name_that_is_taken_stays_with_the_first(install):
+    install("acme", GOOD.format(name="acme"))
+    install("thief", GOOD.format(name="acme"))
+    plugins = load_plugins()
+    assert plugins.found["acme"].origin.startswith("acme ")
+    assert "already there" in plugins.broken[0].error
+
+
+def test_no_backend_of_that_name_says_which_there_are(install):
+    install("acme", GOOD.format(name="acme"))
+    with pytest.raises(BackendMissing, match="found: acme"):
+        load_plugins().backend("nvidia")
+
+
+def test_every_hook_says_when_where_and_what_it_may_touch():
+    hooks = [value for name, value in vars(hookspecs).items() if name.startswith("gcr_")]
+    assert hooks
+    for hook in hooks:
+        assert hasattr(hook, "gcr_spec"), hook
+        for word in ("Called", "worker", "may touch"):
+            assert word in hook.__doc__
+
+
+def test_the_backend_in_this_tree_is_found_like_a_stranger_s_and_loads_no_vendor_library():
+    root = Path(__file__).parents[2]
+    code = (
+        "import sys; from gcr.plugins import load_plugins; found = load_plugins();"
+        "print(found.broken, sorted(found.backends));"
+        "print([m for m in sys.modules if m.split('.')[0] in ('cuda', 'pynvml', 'torch', 'hip', 'acl')])"
+    )
+    environment = {"PYTHONPATH": f"{root}/core:{root}/backends/nvidia", "GCR_PLUGINS": "gcr_nvidia"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30)
+    assert done.stdout.splitlines() == ["[] ['nvidia']", "[]"], done.stderr

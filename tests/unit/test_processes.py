@@ -1,0 +1,129 @@
+import os
+import subprocess
+import sys
+import time
+
+import pytest
+
+from gcr import processes
+from gcr.processes import ProcessIdentity
+
+GONE = 4_194_305  # beyond the kernel's largest pid
+
+
+@pytest.fixture
+def child():
+    """A child that runs until its input ends, and its own child."""
+    code = "import subprocess, sys; subprocess.Popen(['cat'], stdin=sys.stdin); print(flush=True); sys.stdin.read()"
+    with subprocess.Popen([sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdout.readline()
+        yield process
+        process.kill()
+        for pid in processes.descendants(process.pid):
+            os.kill(pid, 9)
+
+
+def test_this_process_is_alive_and_known():
+    me = processes.identify(os.getpid())
+    assert me is not None
+    assert me.pid == os.getpid()
+    assert processes.alive(me)
+    assert processes.owner_uid(me.pid) == os.getuid()
+    assert processes.parent_pid(me.pid) == os.getppid()
+
+
+def test_start_times_grow(child):
+    assert processes.start_time(child.pid) >= processes.start_time(os.getpid())
+
+
+def test_a_pid_with_another_start_time_is_another_process(child):
+    real = processes.identify(child.pid)
+    reused = ProcessIdentity(real.pid, real.start_time - 1)
+    assert processes.alive(real)
+    assert not processes.alive(reused)
+    assert processes.pidfd_open(reused) is None
+
+
+def test_a_zombie_is_not_alive():
+    child = subprocess.Popen(["true"])
+    identity = processes.identify(child.pid)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+    assert processes.start_time(child.pid) == identity.start_time
+    assert not processes.alive(identity)
+    child.wait(5)
+    assert not processes.alive(identity)
+
+
+def test_a_name_with_parentheses_and_spaces_confuses_nobody(tmp_path):
+    odd = tmp_path / "a) Z 1 (b"
+    odd.symlink_to("/bin/sleep")
+    with subprocess.Popen([odd, "30"]) as process:
+        while ") Z 1 (" not in processes._read(process.pid, "comm"):
+            time.sleep(0.005)
+        assert processes.parent_pid(process.pid) == os.getpid()
+        assert processes.alive(processes.identify(process.pid))
+        process.kill()
+
+
+def test_a_pidfd_sees_the_end(child):
+    import select
+
+    fd = processes.pidfd_open(processes.identify(child.pid))
+    assert fd is not None
+    assert not os.get_inheritable(fd)
+    assert select.select([fd], [], [], 0) == ([], [], [])
+    child.kill()
+    assert select.select([fd], [], [], 5) == ([fd], [], [])
+    os.close(fd)
+
+
+def test_the_tree_upwards_and_downwards(child):
+    (grandchild,) = processes.descendants(child.pid)
+    assert processes.ancestors(grandchild)[:2] == [child.pid, os.getpid()]
+    assert set(processes.descendants(os.getpid())) >= {child.pid, grandchild}
+
+
+def test_whoever_is_gone_has_nothing():
+    assert processes.identify(GONE) is None
+    assert processes.start_time(GONE) is None
+    assert processes.owner_uid(GONE) is None
+    assert processes.parent_pid(GONE) is None
+    assert processes.pidfd_open(ProcessIdentity(GONE, 1)) is None
+    assert not processes.alive(ProcessIdentity(GONE, 1))
+    for empty in (processes.ancestors, processes.descendants, processes.open_verbs):
+        assert list(empty(GONE)) == []
+    assert list(processes.maps_contain(GONE, ["libc"])) == []
+
+
+def test_mapped_files_are_found_by_a_part_of_their_name():
+    assert processes.maps_contain(os.getpid(), ["libnccl", "libc.so", "/no/such"]) == ["libc.so"]
+
+
+def test_nothing_of_rdma_is_open_here():
+    assert processes.open_verbs(os.getpid()) == []
+
+
+def test_open_rdma_devices_are_found(monkeypatch, tmp_path):
+    folder = tmp_path / "77/fd"
+    folder.mkdir(parents=True)
+    targets = [
+        "/dev/infiniband/uverbs1",
+        "/dev/infiniband/uverbs0",
+        "/dev/infiniband/uverbs0",
+        "/dev/null",
+        "socket:[1]",
+    ]
+    for number, target in enumerate(targets):
+        (folder / str(number)).symlink_to(target)
+    monkeypatch.setattr(processes, "_PROC", tmp_path)
+    assert processes.open_verbs(77) == ["/dev/infiniband/uverbs0", "/dev/infiniband/uverbs1"]
+
+
+def test_a_process_that_comes_and_goes_never_raises():
+    for _ in range(30):
+        child = subprocess.Popen(["true"])
+        while child.poll() is None:
+            processes.open_verbs(child.pid)
+            processes.maps_contain(child.pid, ["x"])
+            processes.descendants(child.pid)
+            processes.owner_uid(child.pid)
