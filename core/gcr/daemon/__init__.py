@@ -1,0 +1,1 @@
+"""gcrd: the coordinator, one per user and node. It loads no vendor library."""

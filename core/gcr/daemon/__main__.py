@@ -1,0 +1,78 @@
+"""`python -m gcr.daemon`: starts when somebody needs it; ends after an idle hour, or on `gcr daemon stop`."""
+
+import argparse
+import logging
+import logging.handlers
+import os
+import resource
+import signal
+import sys
+import threading
+import time
+
+from gcr.config import load
+from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.server import Server
+from gcr.errors import GcrError
+from gcr.journal import Journal
+from gcr.runtime import journal_dir, log_dir, socket_path
+from gcr.seqpacket import listen
+
+log = logging.getLogger("gcr.daemon")
+
+LOOK_EVERY = 1.0
+
+
+def main(argv: list[str]) -> int:
+    parser = argparse.ArgumentParser(prog="gcrd")
+    parser.add_argument("--allow-uid", type=int, action="append", default=[], help="another user who may connect")
+    options = parser.parse_args(argv)
+    _set_up_log()
+    _raise_descriptor_limit()
+    try:
+        listener = listen(socket_path())
+    except (GcrError, OSError) as error:  # another daemon was faster, or the directory is not ours
+        log.info("not started: %s", error)
+        return 0
+    coordinator = Coordinator(load({}), Journal(journal_dir()))
+    server = Server(listener, coordinator, frozenset({os.getuid(), 0, *options.allow_uid}))
+    server.arrivals.load_journal()
+    signal.signal(signal.SIGTERM, lambda _number, _frame: server.stop())
+    threading.Thread(target=_look_after, args=(server,), name="gcr-look-after", daemon=True).start()
+    log.info("gcrd %d serves %s", os.getpid(), socket_path())
+    server.serve_forever()
+    socket_path().unlink(missing_ok=True)
+    coordinator.fleet.close()
+    log.info("gcrd ends")
+    return 0
+
+
+def _look_after(server: Server) -> None:
+    coordinator = server.coordinator
+    busy_at = time.monotonic()
+    while not server.stopping.wait(LOOK_EVERY):
+        try:
+            server.arrivals.look_after()
+            needed = {job.world for job in coordinator.jobs.all()}
+            coordinator.fleet.retire(coordinator.config.worker_idle_s, lambda world, _device: world in needed)  # noqa: B023
+            if coordinator.jobs.all():
+                busy_at = time.monotonic()
+            elif time.monotonic() - busy_at > coordinator.config.daemon_idle_s:
+                server.stop()
+        except Exception:
+            log.exception("looking after the jobs")
+
+
+def _set_up_log() -> None:
+    handler = logging.handlers.RotatingFileHandler(log_dir() / "gcrd.log", maxBytes=8 << 20, backupCount=3)
+    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=os.environ.get("GCR_LOG_LEVEL", "INFO"), handlers=[handler])
+
+
+def _raise_descriptor_limit() -> None:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,152 @@
+"""One connected agent: the requests of wire.h as methods. Each names the transaction it belongs to.
+
+Every method blocks until the agent answered or its timeout passed, and raises PeerGone, DeadlinePassed or AgentError.
+Descriptors that come back belong to the caller.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gcr.channel import AgentError, Channel, Received
+from gcr.errors import DriverError, GcrError, NoRoom, RolledBack, Stuck, UnsupportedState, WrongState
+from gcr.processes import ProcessIdentity
+from gcr.supervisor.escrow import close_all
+from gcr.wire import (
+    AgentFlag,
+    CountRecord,
+    ErrorCode,
+    ExportBatch,
+    ExportRequest,
+    FrameType,
+    HandleFlag,
+    HelloRecord,
+    IdList,
+    MappingBatch,
+    MappingRecord,
+    QuiesceRequest,
+    StageRequest,
+    StatusReply,
+    TransactionRecord,
+)
+
+ANSWER_TIMEOUT = 10.0
+STAGE_BATCH = 200
+
+
+@dataclass(slots=True)
+class AgentPeer:
+    channel: Channel
+    identity: ProcessIdentity
+    hello: HelloRecord
+
+    def status(self) -> StatusReply:
+        return StatusReply.unpack(self._ask(FrameType.STATUS).payload)
+
+    def export(self, transaction: int, after: int, limit: int) -> tuple[ExportBatch, list[int]]:
+        request = ExportRequest(transaction=transaction, after_id=after, limit=limit)
+        frame = self._ask(FrameType.EXPORT, request.pack())
+        fds = frame.take_fds()
+        try:
+            batch = ExportBatch.unpack(frame.payload)
+            fresh = [h for h in batch.handles if not h.flags & HandleFlag.KEPT]
+            if len(fresh) != len(fds):
+                raise RolledBack(f"{self.identity.pid} sent {len(fds)} descriptors for {len(fresh)} handles")
+        except BaseException:
+            close_all(fds)
+            raise
+        return batch, fds
+
+    def quiesce(self, transaction: int, deadline: float, pulse_ms: int) -> None:
+        request = QuiesceRequest(transaction=transaction, deadline_ms=int(deadline * 1000), pulse_ms=pulse_ms)
+        self._ask(FrameType.QUIESCE, request.pack(), timeout=deadline + ANSWER_TIMEOUT)
+
+    def hand_over(self, transaction: int) -> CountRecord:
+        return CountRecord.unpack(self._ask(FrameType.HAND_OVER, _named(transaction), timeout=60.0).payload)
+
+    def give(self, transaction: int, ids: Sequence[int], fds: Sequence[int]) -> None:
+        """Import physical memory at its old addresses."""
+        payload = IdList(transaction=transaction, ids=tuple(ids)).pack()
+        self._ask(FrameType.IMPORT, payload, fds, timeout=60.0)
+
+    def map(self, transaction: int) -> None:
+        self._ask(FrameType.MAP, _named(transaction), timeout=60.0)
+
+    def discard(self, transaction: int) -> None:
+        self._ask(FrameType.DISCARD, _named(transaction), timeout=60.0)
+
+    def resume(self, transaction: int) -> None:
+        self._ask(FrameType.RESUME, _named(transaction))
+
+    def freeze(self, transaction: int) -> None:
+        self._ask(FrameType.FREEZE, _named(transaction))
+
+    def thaw(self, transaction: int) -> None:
+        self._ask(FrameType.THAW, _named(transaction))
+
+    def stage(self, transaction: int, fds: Sequence[int]) -> None:
+        for first in range(0, len(fds), STAGE_BATCH):
+            request = StageRequest(transaction=transaction, offset=first, total=len(fds))
+            self._ask(FrameType.STAGE, request.pack(), fds[first : first + STAGE_BATCH])
+
+    def unstage(self, transaction: int) -> list[int]:
+        """Duplicates of the staged descriptors; the agent keeps its own until `drop`."""
+        found: list[int] = []
+        total = 1
+        try:
+            while len(found) < total:
+                request = StageRequest(transaction=transaction, offset=len(found), total=0)
+                frame = self._ask(FrameType.UNSTAGE, request.pack())
+                found += (fresh := frame.take_fds())
+                total = StageRequest.unpack(frame.payload).total
+                if not fresh and len(found) < total:
+                    raise RolledBack(f"agent {self.identity.pid} holds fewer segments than it said")
+        except BaseException:
+            close_all(found)
+            raise
+        return found
+
+    def drop(self, transaction: int) -> None:
+        self._ask(FrameType.DROP, _named(transaction))
+
+    def mappings(self, transaction: int, limit: int = 1024) -> list[MappingRecord]:
+        found: list[MappingRecord] = []
+        cursor, more = 0, True
+        while more:
+            request = ExportRequest(transaction=transaction, after_id=cursor, limit=limit)
+            batch = MappingBatch.unpack(self._ask(FrameType.MAPPINGS, request.pack()).payload)
+            found += batch.mappings
+            cursor, more = batch.reply.last_id, bool(batch.reply.more)
+        return found
+
+    def frozen(self) -> bool:
+        return bool(self.status().status.flags & AgentFlag.FROZEN)
+
+    def _ask(
+        self, kind: FrameType, payload: bytes = b"", fds: Sequence[int] = (), timeout: float = ANSWER_TIMEOUT
+    ) -> Received:
+        try:
+            return self.channel.call(kind, payload, fds, timeout=timeout)
+        except AgentError as refusal:
+            raise self._typed(kind, refusal) from refusal
+
+    def _typed(self, kind: FrameType, refusal: AgentError) -> GcrError:
+        """The agent's error as one of ours; every one leaves the target as it was before the request."""
+        text = f"process {self.identity.pid}, {kind.name.lower()}: {refusal.message}"
+        match refusal.agent_code:
+            case ErrorCode.STUCK:
+                streams = ", ".join(f"{s.stream:#x} on device {s.device}" for s in refusal.stuck) or "a call in flight"
+                return Stuck(f"{text}; stuck: {streams}", hint="docs/troubleshooting.md#stuck")
+            case ErrorCode.DRIVER:
+                return DriverError(f"{text} (driver error {refusal.vendor_error})")
+            case ErrorCode.NO_MEMORY | ErrorCode.NO_DESCRIPTORS:
+                return NoRoom(text, missing=0)
+            case ErrorCode.REFUSED:
+                return UnsupportedState(text)
+            case ErrorCode.WRONG_PHASE | ErrorCode.WRONG_TRANSACTION:
+                return WrongState(text)
+            case _:
+                return RolledBack(text)
+
+
+def _named(transaction: int) -> bytes:
+    return TransactionRecord(transaction=transaction).pack()

@@ -1,0 +1,272 @@
+"""Who comes and goes: supervisors, agents, and what their leaving means for a job.
+
+A new daemon learns everything here: supervisors register again, agents say where they stand, the journal says what was
+decided. A job with a stranded process is recovered as soon as everyone who can help is back.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from gcr.channel import Channel
+from gcr.daemon.agent import AgentPeer
+from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.jobs import Job, world_of
+from gcr.daemon.peers import SupervisorPeer
+from gcr.daemon.process import Process
+from gcr.engine.node import World
+from gcr.engine.recover import driver_phase
+from gcr.engine.target import let_go, quietly
+from gcr.errors import GcrError, NameTaken, WrongState
+from gcr.journal import DecisionRecord
+from gcr.processes import ProcessIdentity, alive
+from gcr.states import State, Strategy
+from gcr.wire import AgentFlag, AgentPhase
+
+log = logging.getLogger("gcr.daemon")
+
+TOGETHER_WITHIN = 5.0  # a restarted daemon waits so long for supervisor and agents to come back
+ARENA_AHEAD = 1.05
+POLL = 0.05
+
+
+class Arrivals:
+    def __init__(self, coordinator: Coordinator) -> None:
+        self._coordinator = coordinator
+        self._jobs = coordinator.jobs
+        self._lock = threading.RLock()
+
+    # ---- a daemon starts --------------------------------------------------------------------------------------
+
+    def load_journal(self) -> None:
+        """Jobs that were suspended when the last daemon ended."""
+        for record in self._coordinator.journal.records():
+            job = Job(record.job, token="", world=_world_of_record(record), decision=record)
+            for known in record.processes:
+                identity = ProcessIdentity(known.pid, known.start_time)
+                if alive(identity):
+                    job.processes[known.pid] = _suspended(job, record, identity, known.bytes, known.ballast)
+            if not job.processes:
+                self._coordinator.journal.forget(record.job)
+                continue
+            self._jobs.add(job)
+            if record.kind == "driver":
+                self._ask_driver(job)
+            else:
+                self._begin_recovery(job)
+
+    def _ask_driver(self, job: Job) -> None:
+        for process in job.living:
+            phase = self._coordinator.control(job.world).phase(process.identity.pid)
+            process.strategy = Strategy.DRIVER
+            process.state = driver_phase(phase)
+
+    # ---- supervisors ------------------------------------------------------------------------------------------
+
+    def supervisor(self, peer: SupervisorPeer, body: Mapping[str, Any]) -> Job:
+        with self._lock, self._jobs.lock:
+            argv = tuple(body["argv"])
+            job = self._jobs.with_token(body["token"]) or self._journaled(body)
+            if job is None:
+                name = body["name"] or self._jobs.free_name(argv)
+                job = Job(name, body["token"], world_of(body))
+                self._jobs.add(job)
+            job.supervisor, job.argv, job.pid = peer, argv, body["pid"] or job.pid
+            job.token = body["token"]
+            return job
+
+    def _journaled(self, body: Mapping[str, Any]) -> Job | None:
+        """A job known only from the journal belongs to the supervisor whose program is one of its processes."""
+        job = self._jobs.by_name.get(body["name"] or "")
+        if job is None or job.token or job.supervised:
+            return None
+        if body["pid"] is None:
+            raise NameTaken(f"there is a job {job.name!r} already, suspended", hint="gcr ps")
+        return job
+
+    def started(self, token: str, pid: int) -> None:
+        job = self._jobs.with_token(token)
+        if job:
+            job.pid = pid
+
+    def finished(self, token: str) -> dict[str, Any] | None:
+        """The program ended; its job does too, unless processes of it live on."""
+        job = self._jobs.with_token(token)
+        if job is None:
+            return None
+        job.finished = True
+        self._drop_if_over(job)
+        return job.last_report
+
+    def supervisor_left(self, job: Job) -> None:
+        if not job.finished:
+            log.warning("job %s: its supervisor is gone; adopted", job.name)
+        job.finished = job.finished or not any(alive(p.identity) for p in job.living)
+        self._drop_if_over(job)
+
+    # ---- agents -----------------------------------------------------------------------------------------------
+
+    def agent(self, peer: AgentPeer) -> Process:
+        """A process said HELLO: for the first time, again, or to a new daemon."""
+        with self._lock, self._jobs.lock:
+            job = self._job_of(peer)
+            pid = peer.identity.pid
+            process = job.processes.get(pid)
+            if process is None or process.identity != peer.identity:
+                process = job.processes[pid] = Process(job.name, peer.identity)
+            process.peer = peer
+            if stranded(peer):
+                self._begin_recovery(job)
+        threading.Thread(target=self._settle_in, args=(process,), name="gcr-hello", daemon=True).start()
+        return process
+
+    def _job_of(self, peer: AgentPeer) -> Job:
+        job = self._jobs.with_token(peer.hello.token) if peer.hello.token else None
+        if job is None:
+            named = self._jobs.by_name.get(peer.hello.job)
+            if named is not None and (not named.token or peer.identity.pid in named.processes):
+                job = named
+        if job is None:  # its supervisor has not come back, or never will
+            job = Job(self._name_for(peer), peer.hello.token, _world_of_agent(peer))
+            self._jobs.add(job)
+        return job
+
+    def _name_for(self, peer: AgentPeer) -> str:
+        name = peer.hello.job
+        return name if name and name not in self._jobs.by_name else self._jobs.free_name((name or "job",))
+
+    def _settle_in(self, process: Process) -> None:
+        try:
+            process.look()
+        except GcrError as error:
+            log.info("process %d: %s", process.identity.pid, error)
+
+    def _begin_recovery(self, job: Job) -> None:
+        """In the background, once everyone who can help is back; until then nothing else begins on this job."""
+        if job.settled.is_set() and not job.busy:
+            job.settled.clear()
+            threading.Thread(target=self._recover, args=(job,), name="gcr-recover", daemon=True).start()
+
+    def _recover(self, job: Job) -> None:
+        try:
+            self._wait_together(job)
+            self._coordinator.recover_job(job)
+        except GcrError as error:
+            log.error("job %s: not recovered: %s", job.name, error)
+        finally:
+            job.settled.set()
+
+    def _wait_together(self, job: Job) -> None:
+        end = time.monotonic() + TOGETHER_WITHIN
+        while time.monotonic() < end:
+            missing = [p for p in job.living if p.peer is None and alive(p.identity)]
+            if job.supervised and not missing:
+                return
+            time.sleep(POLL)
+
+    def agent_left(self, process: Process, channel: Channel) -> None:
+        """Its process ended, or only its connection: then it comes back."""
+        if process.peer is None or process.peer.channel is not channel:
+            return
+        end = time.monotonic() + TOGETHER_WITHIN
+        while alive(process.identity) and time.monotonic() < end:
+            if process.peer.channel is not channel:
+                return
+            time.sleep(POLL)
+        if not alive(process.identity):
+            self._ended(process)
+
+    def _ended(self, process: Process) -> None:
+        """Everything of a dead process is released."""
+        process.state = State.EXITED
+        job = self._jobs.by_name.get(process.job)
+        if job is None:
+            return
+        pid = process.identity.pid
+        for worker in self._coordinator.fleet.living_workers():
+            quietly("forfeit", partial(worker.forfeit, process.hold))
+        quietly("forget", lambda: job.keeper().forget(pid))
+        job.processes.pop(pid, None)
+        self._drop_if_over(job)
+
+    def _drop_if_over(self, job: Job) -> None:
+        if job.finished and not any(alive(p.identity) for p in job.living) and not job.busy:
+            job.adopted.close()
+            self._coordinator.journal.forget(job.name)
+            self._jobs.remove(job)
+
+    def released(self, pid: int, ids: Sequence[int]) -> None:
+        """A process freed handles that we hold as well; when this returns nobody does."""
+        target = self._jobs.targets.get(pid)
+        if target:
+            target.released(ids)
+            return
+        for job in self._jobs.all():
+            if process := job.processes.get(pid):
+                let_go(process, ids, self._coordinator, job.world, job.keeper())
+
+    # ---- regularly --------------------------------------------------------------------------------------------
+
+    def look_after(self) -> None:
+        """Forget jobs that ended unseen; keep the arenas as large as the jobs' device memory."""
+        for job in self._jobs.all():
+            for process in job.living:
+                if not alive(process.identity):
+                    self._ended(process)
+            if not job.supervised and job.supervisor is not None:
+                job.finished = job.finished or not job.processes
+            self._drop_if_over(job)
+            if self._coordinator.config.prepare_arena and not job.busy:
+                self._prepare_arena(job)
+
+    def _prepare_arena(self, job: Job) -> None:
+        for process in job.living:
+            if process.state != State.RUNNING or process.strategy == Strategy.DRIVER:
+                continue
+            try:
+                for device in process.look().devices:
+                    worker = self._coordinator.worker(job.world, process.uuids[device.ordinal])
+                    worker.prepare(f"{job.name}/{process.identity.pid}", int(device.covered_bytes * ARENA_AHEAD))
+                self._coordinator.control(job.world)
+            except GcrError as error:
+                log.info("process %d: arena not prepared: %s", process.identity.pid, error)
+
+    def check_stoppable(self, force: bool) -> None:
+        held = [job.name for job in self._jobs.all() if job.state not in (State.RUNNING, State.EXITED)]
+        if held and not force:
+            raise WrongState(f"jobs are suspended: {', '.join(held)}", hint="gcr restore them, or stop with --force")
+
+
+def stranded(peer: AgentPeer) -> bool:
+    """Its process is in the middle of something this daemon does not know of."""
+    flags = peer.hello.flags & (AgentFlag.STAGED | AgentFlag.FROZEN)
+    return peer.hello.phase != AgentPhase.RUNNING or bool(flags)
+
+
+def _suspended(
+    job: Job, record: DecisionRecord, identity: ProcessIdentity, size: Mapping[str, int], ballast: Mapping[str, int]
+) -> Process:
+    data_only = record.kind == "data_only"
+    at_rest = State.DATA_SUSPENDED if data_only else State.SUSPENDED
+    return Process(
+        job.name,
+        identity,
+        state=State.RESTORING if record.kind == "restored" else at_rest,
+        strategy=Strategy.DATA_ONLY if data_only else Strategy.HANDOFF,
+        transaction=record.transaction,
+        bytes_by_device=dict(size),
+        ballast_by_device=dict(ballast),
+    )
+
+
+def _world_of_record(record: DecisionRecord) -> World:
+    return World(record.backend, record.simulated, tuple(sorted(record.environment.items())))
+
+
+def _world_of_agent(peer: AgentPeer) -> World:
+    from gcr.daemon.foreign import world_of_process
+
+    return world_of_process(peer.identity.pid)

@@ -1,0 +1,266 @@
+"""What gcrd does for its clients: the commands, over the jobs, the fleet and the journal."""
+
+import itertools
+import logging
+import os
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gcr.config import Config
+from gcr.daemon import reports
+from gcr.daemon.fleet import Fleet
+from gcr.daemon.foreign import world_of_process
+from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
+from gcr.daemon.process import Process
+from gcr.engine.admit import admit, refuse_what_the_driver_refuses
+from gcr.engine.checkpoint import Checkpoint
+from gcr.engine.driver import DriverSwap
+from gcr.engine.node import Course, World
+from gcr.engine.recover import recover
+from gcr.engine.restore import Restore
+from gcr.engine.target import Target
+from gcr.errors import BackendMissing, GcrError, NoSuchJob, NotOurs, WrongState
+from gcr.journal import Journal
+from gcr.processes import identify, owner_uid
+from gcr.states import State, Strategy
+from gcr.wire import AgentPhase
+
+log = logging.getLogger("gcr.daemon")
+
+DEFAULT_TIMEOUT = 300.0
+
+
+class Coordinator:
+    """Implements the engine's Node."""
+
+    def __init__(self, config: Config, journal: Journal) -> None:
+        self.config = config
+        self.journal = journal
+        self.jobs = Jobs()
+        self.fleet = Fleet()
+        self._transactions = itertools.count(time.time_ns())
+
+    def worker(self, world: World, device: str) -> WorkerPeer:
+        return self.fleet.worker(world, device)
+
+    def warm_worker(self, world: World, device: str) -> WorkerPeer | None:
+        return self.fleet.warm_worker(world, device)
+
+    def control(self, world: World) -> ControlPeer:
+        return self.fleet.control(world)
+
+    # ---- checkpoint -------------------------------------------------------------------------------------------
+
+    def checkpoint(self, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event) -> dict[str, Any]:
+        course = self._course("checkpoint", body, progress, cancelled)
+        job = self._job(body)
+        with job.changing("checkpoint"):
+            if job.decision is not None and job.decision.kind == "driver":
+                raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
+            if any(p.strategy == Strategy.DRIVER for p in job.living):
+                job.last_report = self._driver_checkpoint(job, course)
+            else:
+                job.last_report = self._checkpoint(job, course, bool(body.get("data_only")))
+            return job.last_report
+
+    def _checkpoint(self, job: Job, course: Course, data_only: bool) -> dict[str, Any]:
+        targets = [self._target(job, process, course.transaction) for process in job.living]
+        admit(targets)
+        if not data_only:
+            refuse_what_the_driver_refuses(targets)
+        done = Checkpoint(job.name, targets, self, course, data_only)
+        with self._active(targets):
+            try:
+                done.run()
+            except BaseException:
+                self._recover_if_uneven(job)
+                raise
+        job.decision = done.decision
+        return reports.of_checkpoint(job, done, self._link(targets, "link_out_bytes_per_s"))
+
+    def _driver_checkpoint(self, job: Job, course: Course) -> dict[str, Any]:
+        (process,) = job.living
+        swap = DriverSwap(process, self, job.world, course)
+        swap.checkpoint()
+        job.decision = next(r for r in self.journal.records() if r.job == job.name)
+        return reports.of_driver_checkpoint(job, swap)
+
+    # ---- restore ----------------------------------------------------------------------------------------------
+
+    def restore(self, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event) -> dict[str, Any]:
+        course = self._course("restore", body, progress, cancelled)
+        job = self.jobs.find(body["target"])
+        with job.changing("restore"):
+            if job.state not in (State.SUSPENDED, State.DATA_SUSPENDED) or job.decision is None:
+                raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
+            if job.decision.kind == "driver":
+                return self._driver_restore(job, course)
+            targets = [self._target(job, process, process.transaction) for process in job.living]
+            for target in targets:
+                target.bytes_by_device = dict(target.process.bytes_by_device)
+            done = Restore(job.name, targets, job.decision, self, course)
+            with self._active(targets):
+                try:
+                    done.run()
+                except BaseException:
+                    self._recover_if_uneven(job)
+                    raise
+            job.decision = None
+            for process in job.living:
+                process.look()
+            job.last_report = reports.of_restore(job, done, self._link(targets, "link_in_bytes_per_s"))
+            return job.last_report
+
+    def _driver_restore(self, job: Job, course: Course) -> dict[str, Any]:
+        (process,) = job.living
+        swap = DriverSwap(process, self, job.world, course)
+        swap.restore()
+        job.decision = None
+        report = reports.of_driver_restore(job, swap)
+        self.jobs.remove(job)
+        return report
+
+    # ---- looking ----------------------------------------------------------------------------------------------
+
+    def ps(self) -> dict[str, Any]:
+        for job in self.jobs.all():
+            for process in job.living:
+                if process.state == State.RUNNING and not job.busy:
+                    self._look(process)
+        return {"jobs": [reports.of_job(job) for job in self.jobs.all()]}
+
+    def _look(self, process: Process) -> None:
+        try:
+            process.look()
+        except GcrError as error:
+            log.debug("process %d: %s", process.identity.pid, error)
+
+    def status(self) -> dict[str, Any]:
+        from gcr.version import __version__
+
+        workers = [{"device": w.device, "pid": w.pid, **w.arena()} for w in self.fleet.living_workers()]
+        return {
+            "pid": os.getpid(),
+            "version": __version__,
+            "arena_bytes": sum(w["bytes"] for w in workers),
+            "arena_pinned_bytes": sum(w["pinned_bytes"] for w in workers),
+            "jobs": len(self.jobs.all()),
+            "workers": workers,
+        }
+
+    # ---- recovery ---------------------------------------------------------------------------------------------
+
+    def recover(self) -> dict[str, Any]:
+        """Bring every job that is neither running nor at rest to where its journal says. Idempotent."""
+        return {"jobs": [self.recover_job(job) for job in self.jobs.all()]}
+
+    def recover_job(self, job: Job) -> dict[str, Any]:
+        was = reports.shown(job.state)
+        action = "kept running"
+        with job.changing("recover"):
+            targets = [t for p in job.living if (t := self._stranded(job, p)) is not None]
+            if targets:
+                course = Course("recover", targets[0].transaction, self.config.drain_s)
+                with self._active(targets):
+                    action = recover(job.name, targets, job.decision, self, course)
+                if action in ("restored", "kept running", "rolled back"):
+                    job.decision = None
+                log.info("job %s: %s", job.name, action)
+        return {"job": job.name, "was": was, "now": reports.shown(job.state), "action": action}
+
+    def _stranded(self, job: Job, process: Process) -> Target | None:
+        if process.strategy == Strategy.DRIVER or process.peer is None or process.peer.channel.closed.is_set():
+            return None
+        status = process.look().status
+        at_rest = process.state in (State.SUSPENDED, State.DATA_SUSPENDED) and job.settled.is_set()
+        if at_rest or (status.phase == AgentPhase.RUNNING and not status.flags & 3 and job.decision is None):
+            return None
+        target = self._target(job, process, status.transaction or process.transaction)
+        target.bytes_by_device = dict(process.bytes_by_device)
+        if not target.bytes_by_device:
+            target.bytes_by_device = {process.uuids[d.ordinal]: d.covered_bytes for d in process.look().devices}
+        return target
+
+    def _recover_if_uneven(self, job: Job) -> None:
+        """A rollback that could not finish (say, a helper died in it) is finished by whoever comes next: us."""
+        uneven = [p for p in job.living if p.state not in (State.RUNNING, State.SUSPENDED, State.DATA_SUSPENDED)]
+        if uneven:
+            job.settled.clear()
+            threading.Thread(target=self._recover_later, args=(job,), name="gcr-recover", daemon=True).start()
+
+    def _recover_later(self, job: Job) -> None:
+        for _attempt in range(10):
+            time.sleep(0.2)
+            try:
+                self.recover_job(job)
+                break
+            except GcrError as error:
+                log.warning("job %s: not recovered yet: %s", job.name, error)
+        job.settled.set()
+
+    # ---- small things -----------------------------------------------------------------------------------------
+
+    def _course(self, kind: str, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event) -> Course:
+        timeout = float(body.get("timeout") or DEFAULT_TIMEOUT)
+        return Course(kind, next(self._transactions), timeout, progress, cancelled)
+
+    def _target(self, job: Job, process: Process, transaction: int) -> Target:
+        return Target(process, transaction, self, job.world, job.keeper)
+
+    def _active(self, targets: list[Target]) -> "Active":
+        return Active(self.jobs, targets)
+
+    def _link(self, targets: list[Target], which: str) -> float | None:
+        """The slowest link of those used; None where none was measured."""
+        rates = []
+        for target in targets:
+            for worker in target.workers():
+                rate = worker.arena().get(which)
+                if rate:
+                    rates.append(rate)
+        return min(rates, default=None)
+
+    def _job(self, body: Mapping[str, Any]) -> Job:
+        target = body["target"]
+        try:
+            job = self.jobs.find(target)
+        except NoSuchJob:
+            if not isinstance(target, int):
+                raise
+            job = self._foreign(target)
+        wanted = body.get("backend")
+        if wanted and wanted != job.world.backend:
+            raise BackendMissing(f"job {job.name} uses {job.world.backend}, not {wanted}")
+        return job
+
+    def _foreign(self, pid: int) -> Job:
+        """A process gcr did not start, as a job of its own."""
+        identity = identify(pid)
+        if identity is None:
+            raise NoSuchJob(f"no process {pid}", hint="gcr ps")
+        if os.getuid() not in (0, owner_uid(pid)):
+            raise NotOurs(f"process {pid} belongs to another user")
+        name = str(pid)
+        job = Job(name, token="", world=world_of_process(pid), pid=pid)
+        job.processes[pid] = Process(name, identity, strategy=Strategy.DRIVER)
+        self.jobs.add(job)
+        return job
+
+
+class Active:
+    """While a transaction runs, frees of its processes find their target."""
+
+    def __init__(self, jobs: Jobs, targets: list[Target]) -> None:
+        self._jobs, self._targets = jobs, targets
+
+    def __enter__(self) -> None:
+        with self._jobs.lock:
+            self._jobs.targets.update({t.pid: t for t in self._targets})
+
+    def __exit__(self, *_: object) -> None:
+        with self._jobs.lock:
+            for target in self._targets:
+                self._jobs.targets.pop(target.pid, None)

@@ -1,0 +1,142 @@
+"""gcrd's children: one worker a (world, device), one control helper a world. Disposable; a dead one is replaced.
+
+A child gets one end of a socket pair, a scrubbed environment and a session of its own, and ends when the socket closes.
+"""
+
+import logging
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+from typing import Generic, TypeVar
+
+from gcr.channel import Channel
+from gcr.daemon.launch import daemon_environment
+from gcr.daemon.peers import ControlPeer, WorkerPeer
+from gcr.engine.node import World
+from gcr.runtime import log_dir
+
+log = logging.getLogger("gcr.daemon")
+
+Peer = TypeVar("Peer", WorkerPeer, ControlPeer)
+
+START_TIMEOUT = 60.0  # a driver's start-up takes up to 3 s; a busy machine more
+
+
+@dataclass(slots=True)
+class Child(Generic[Peer]):
+    """One child process and the object that speaks to it."""
+
+    process: "subprocess.Popen[bytes]"
+    channel: Channel
+    peer: Peer
+    used_at: float = field(default_factory=time.monotonic)
+
+    @property
+    def lives(self) -> bool:
+        return not self.channel.closed.is_set() and self.process.poll() is None
+
+
+@dataclass(slots=True)
+class Fleet:
+    """Starts children on demand and hands out the living ones. Thread-safe; one start a child at a time."""
+
+    _workers: dict[tuple[World, str], Child[WorkerPeer]] = field(default_factory=dict)
+    _controls: dict[World, Child[ControlPeer]] = field(default_factory=dict)
+    _locks: dict[object, Lock] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def worker(self, world: World, device: str) -> WorkerPeer:
+        with self._one(("worker", world, device)):
+            child = self._workers.get((world, device))
+            if child is None or not child.lives:
+                child = self._start_worker(world, device)
+                self._workers[world, device] = child
+            child.used_at = time.monotonic()
+            return child.peer
+
+    def warm_worker(self, world: World, device: str) -> WorkerPeer | None:
+        child = self._workers.get((world, device))
+        return child.peer if child and child.lives else None
+
+    def control(self, world: World) -> ControlPeer:
+        with self._one(("control", world)):
+            child = self._controls.get(world)
+            if child is None or not child.lives:
+                process, channel = start_child("gcr.control_helper", [world.backend], world)
+                child = Child(process, channel, ControlPeer(channel, process.pid))
+                self._controls[world] = child
+            child.used_at = time.monotonic()
+            return child.peer
+
+    def living_workers(self) -> list[WorkerPeer]:
+        return [child.peer for child in list(self._workers.values()) if child.lives]
+
+    def retire(self, idle: float, busy: Callable[[World, str], bool]) -> None:
+        """End workers that nobody used for `idle` seconds and no job needs; reap the dead."""
+        for key, child in list(self._workers.items()):
+            if child.lives and time.monotonic() - child.used_at > idle and not busy(*key):
+                log.info("worker %d of %s was idle", child.process.pid, key[1])
+                child.channel.close()
+            if not child.lives and child.process.poll() is not None:
+                self._workers.pop(key, None)
+
+    def close(self) -> None:
+        for worker in self._workers.values():
+            _end(worker.process, worker.channel)
+        for control in self._controls.values():
+            _end(control.process, control.channel)
+
+    def _start_worker(self, world: World, device: str) -> Child[WorkerPeer]:
+        process, channel = start_child("gcr.worker", [world.backend, device], world)
+        peer = WorkerPeer(channel, process.pid, device)
+        try:
+            peer.ready(START_TIMEOUT)
+        except BaseException:
+            channel.close()
+            raise
+        return Child(process, channel, peer)
+
+    def _one(self, key: object) -> Lock:
+        with self._lock:
+            return self._locks.setdefault(key, Lock())
+
+
+def _end(process: "subprocess.Popen[bytes]", channel: Channel) -> None:
+    channel.close()
+    try:
+        process.wait(5.0)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def start_child(module: str, arguments: list[str], world: World) -> tuple["subprocess.Popen[bytes]", Channel]:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    with theirs, (Path(log_dir()) / f"{module.split('.')[-1]}.log").open("ab") as out:
+        process = subprocess.Popen(
+            [sys.executable, "-m", module, *arguments, str(theirs.fileno())],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=child_environment(world),
+            pass_fds=[theirs.fileno()],
+            start_new_session=True,
+            cwd="/",
+        )
+    return process, Channel(ours, name=f"{module} {process.pid}").start()
+
+
+def child_environment(world: World) -> Mapping[str, str]:
+    """A child sees the drivers of its world and nothing else of any job."""
+    env = daemon_environment()
+    if world.simulated:
+        for name in [n for n in env if n.startswith("GCR_SIM")]:
+            env.pop(name)
+    env.update(dict(world.environment))
+    env.pop("LD_PRELOAD", None)
+    return env

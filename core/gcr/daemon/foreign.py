@@ -1,0 +1,25 @@
+"""Processes gcr did not start: which drivers they see."""
+
+from pathlib import Path
+
+from gcr.engine.node import World
+
+
+def world_of_process(pid: int) -> World:
+    """Of a process whose environment leads to a simulated driver that one, of any other the real one."""
+    env = environment_of(pid)
+    vendor = env.get("GCR_SIMULATE")
+    if not vendor:
+        return World("nvidia")
+    names = ("GCR_SIMULATE", "LD_LIBRARY_PATH", *(n for n in env if n.startswith("GCR_SIM_")))
+    return World(vendor, simulated=True, environment=tuple(sorted((n, env[n]) for n in names if n in env)))
+
+
+def environment_of(pid: int) -> dict[str, str]:
+    """Empty for a process that is gone or not ours to read."""
+    try:
+        raw = Path(f"/proc/{pid}/environ").read_bytes()
+    except OSError:
+        return {}
+    pairs = (item.partition(b"=") for item in raw.split(b"\0") if b"=" in item)
+    return {name.decode(errors="replace"): value.decode(errors="replace") for name, _, value in pairs}

@@ -1,0 +1,132 @@
+"""The jobs gcrd knows: who supervises them, their processes, and who may change them just now."""
+
+import itertools
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from re import sub
+from threading import Event, Lock, RLock
+from typing import Any
+
+from gcr.daemon.peers import SupervisorPeer
+from gcr.daemon.process import Process
+from gcr.engine.node import World
+from gcr.engine.target import Target
+from gcr.errors import NameTaken, NoSuchJob, WrongState
+from gcr.journal import DecisionRecord
+from gcr.states import State, job_state
+from gcr.supervisor.escrow import Escrow, Keeper
+
+RECOVERY_PATIENCE = 60.0
+
+
+@dataclass(slots=True)
+class Job:
+    name: str
+    token: str
+    world: World
+    argv: tuple[str, ...] = ()
+    pid: int | None = None  # of the program itself
+    started: float = field(default_factory=time.time)
+    supervisor: SupervisorPeer | None = None
+    adopted: Escrow = field(default_factory=Escrow)  # the keeper once the supervisor is gone
+    processes: dict[int, Process] = field(default_factory=dict)
+    decision: DecisionRecord | None = None
+    last_report: dict[str, Any] | None = None
+    finished: bool = False
+    settled: Event = field(default_factory=Event)  # cleared while a recovery is due or under way
+    _changing: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        self.settled.set()
+
+    @property
+    def supervised(self) -> bool:
+        return self.supervisor is not None and not self.supervisor.channel.closed.is_set()
+
+    def keeper(self) -> Keeper:
+        """Who keeps duplicates: the supervisor while it lives, else this daemon."""
+        if self.supervisor is not None and not self.supervisor.channel.closed.is_set():
+            return self.supervisor
+        return self.adopted
+
+    @property
+    def living(self) -> list[Process]:
+        return [p for p in self.processes.values() if p.state not in (State.EXITED, State.STOPPED)]
+
+    @property
+    def state(self) -> State:
+        if not self.processes:
+            return State.EXITED if self.finished else State.RUNNING
+        return job_state(process.state for process in self.processes.values())
+
+    @contextmanager
+    def changing(self, what: str) -> Iterator[None]:
+        """At most one transaction a job, and none before a recovery is over. Raises WrongState when there is one."""
+        if what != "recover" and not self.settled.wait(RECOVERY_PATIENCE):
+            raise WrongState(f"job {self.name} is still being recovered", state=self.state, hint="gcr recover")
+        if not self._changing.acquire(blocking=False):
+            raise WrongState(f"job {self.name} is being checkpointed or restored just now", state=self.state)
+        try:
+            yield
+        finally:
+            self._changing.release()
+
+    @property
+    def busy(self) -> bool:
+        return self._changing.locked()
+
+
+@dataclass(slots=True)
+class Jobs:
+    """All jobs by name, and the targets of running transactions by pid. Thread-safe."""
+
+    by_name: dict[str, Job] = field(default_factory=dict)
+    targets: dict[int, Target] = field(default_factory=dict)
+    lock: RLock = field(default_factory=RLock)
+
+    def find(self, target: str | int) -> Job:
+        """By name, or by the pid of any of its processes. Raises NoSuchJob."""
+        with self.lock:
+            for job in self.by_name.values():
+                if target == job.name or target == job.pid or target in job.processes:
+                    return job
+        raise NoSuchJob(f"no job {target!r}", hint="gcr ps")
+
+    def with_token(self, token: str) -> Job | None:
+        with self.lock:
+            return next((job for job in self.by_name.values() if job.token == token), None)
+
+    def add(self, job: Job) -> None:
+        with self.lock:
+            if job.name in self.by_name:
+                raise NameTaken(f"there is a job {job.name!r} already", hint="gcr ps")
+            self.by_name[job.name] = job
+
+    def remove(self, job: Job) -> None:
+        with self.lock:
+            if self.by_name.get(job.name) is job:
+                del self.by_name[job.name]
+
+    def free_name(self, argv: tuple[str, ...]) -> str:
+        """After the program and a counter: `python-1`."""
+        stem = sub(r"[^a-z0-9._-]", "-", PurePath(argv[0]).name.lower()).lstrip("0123456789._-") or "job"
+        with self.lock:
+            for number in itertools.count(1):
+                if (name := f"{stem[:50]}-{number}") not in self.by_name:
+                    return name
+        raise AssertionError
+
+    def all(self) -> list[Job]:
+        with self.lock:
+            return sorted(self.by_name.values(), key=lambda job: job.started)
+
+
+def world_of(body: Mapping[str, Any]) -> World:
+    """The world of a registering job: a simulated one brings the environment that leads to it."""
+    vendor = body.get("simulate")
+    if vendor:
+        return World(vendor, simulated=True, environment=tuple(sorted(body["sim_environment"].items())))
+    return World(body.get("backend") or "nvidia")

@@ -1,0 +1,68 @@
+"""Starting gcrd: detached, in a session of its own, with a scrubbed environment."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+from gcr.errors import DaemonUnavailable
+from gcr.runtime import log_dir, runtime_dir, socket_path
+
+KEPT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+KEPT_PREFIXES = ("GCR_", "XDG_", "CUDA_VISIBLE", "NVIDIA_")
+START_TIMEOUT = 20.0
+
+
+def daemon_environment() -> dict[str, str]:
+    """What gcrd and its children may see: no LD_PRELOAD, nothing of the job that happened to start it."""
+    ours = {k: v for k, v in os.environ.items() if k in KEPT or k.startswith(KEPT_PREFIXES)}
+    for private in ("GCR_JOB", "GCR_TOKEN", "GCR_SIMULATE"):
+        ours.pop(private, None)
+    if path := ours.get("PYTHONPATH"):  # the daemon's folder is / whatever ours is
+        ours["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in path.split(os.pathsep))
+    return ours
+
+
+def launch() -> None:
+    """Start a daemon and wait until its socket answers. A second one that loses the race ends by itself."""
+    runtime_dir()
+    log = Path(log_dir()) / "gcrd.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("ab") as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "gcr.daemon"],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=daemon_environment(),
+            start_new_session=True,
+            cwd="/",
+        )
+    threading.Thread(target=child.wait, name="gcr-reap", daemon=True).start()
+    _wait_for_socket(child, log)
+
+
+def _wait_for_socket(child: "subprocess.Popen[bytes]", log: Path) -> None:
+    end = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < end:
+        if answers(str(socket_path())):
+            return
+        if child.poll() not in (None, 0):
+            break
+        time.sleep(0.02)
+    raise DaemonUnavailable(f"gcrd did not start; see {log}", hint="gcr doctor")
+
+
+def answers(path: str) -> bool:
+    """True if somebody accepts connections there."""
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
+        probe.settimeout(1.0)
+        try:
+            probe.connect(path)
+        except OSError:
+            return False
+    return True

@@ -1,0 +1,196 @@
+"""gcrd's own helpers seen from gcrd: supervisors, workers and control helpers as objects with methods.
+
+Each method is one JSON call over that process's channel. It raises what the other side raised, PeerGone or
+DeadlinePassed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gcr.channel import Channel
+from gcr.control import ControlPhase, ProcessView, Refusal
+from gcr.drain import HandleSpec
+from gcr.supervisor.escrow import close_all
+
+CALL_TIMEOUT = 15.0
+BATCH = 200
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(slots=True)
+class SupervisorPeer:
+    """A job's supervisor; offers the Keeper interface of its escrow."""
+
+    channel: Channel
+    pid: int
+
+    def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
+        self._call("put", {"pid": pid, "ids": list(ids)}, fds)
+
+    def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
+        self._call("drop", {"pid": pid, "ids": None if ids is None else list(ids)})
+
+    def ids(self, pid: int) -> list[int]:
+        return list(self.channel.call_json("ids", {"pid": pid}, timeout=CALL_TIMEOUT)[0]["ids"])
+
+    def take(self, pid: int, ids: Sequence[int]) -> list[int]:
+        return self.channel.call_json("take", {"pid": pid, "ids": list(ids)}, timeout=CALL_TIMEOUT)[1]
+
+    def stage(self, pid: int, fds: Sequence[int], offset: int = 0) -> None:
+        for first in range(0, len(fds), BATCH):
+            self._call("stage", {"pid": pid, "offset": offset + first}, fds[first : first + BATCH])
+
+    def unstage(self, pid: int, offset: int, limit: int) -> list[int]:
+        body = {"pid": pid, "offset": offset, "limit": limit}
+        return self.channel.call_json("unstage", body, timeout=CALL_TIMEOUT)[1]
+
+    def unstage_all(self, pid: int) -> None:
+        self._call("unstage_all", {"pid": pid})
+
+    def forget(self, pid: int) -> None:
+        self._call("forget", {"pid": pid})
+
+    def _call(self, op: str, body: Mapping[str, object], fds: Sequence[int] = ()) -> None:
+        _, extra = self.channel.call_json(op, body, fds, timeout=CALL_TIMEOUT)
+        close_all(extra)
+
+
+@dataclass(slots=True)
+class ControlPeer:
+    """The control helper of one backend; the ControlState interface, one process away."""
+
+    channel: Channel
+    pid: int
+
+    def phase(self, pid: int) -> ControlPhase:
+        return ControlPhase(self._call("phase", {"pid": pid}, 20.0)["phase"])
+
+    def inspect(self, pid: int) -> ProcessView:
+        found = self._call("inspect", {"pid": pid}, 20.0)
+        refusals = tuple(Refusal(**refusal) for refusal in found["refusals"])
+        return ProcessView(pid, ControlPhase(found["phase"]), found["bytes_by_device"], refusals)
+
+    def free_bytes(self) -> dict[str, int]:
+        """By device UUID, what nobody uses."""
+        found = self.channel.call_json("devices", {}, timeout=20.0)[0]["devices"]
+        return {device["uuid"]: device["total_bytes"] - device["used_bytes"] for device in found}
+
+    def lock(self, pid: int, deadline: float) -> None:
+        self._call("lock", {"pid": pid, "deadline": deadline}, deadline + 2)
+
+    def checkpoint(self, pid: int, deadline: float) -> None:
+        self._call("checkpoint", {"pid": pid, "deadline": deadline}, deadline + 2)
+
+    def restore(self, pid: int, devices: Mapping[str, str], deadline: float) -> None:
+        self._call("restore", {"pid": pid, "devices": dict(devices), "deadline": deadline}, deadline + 2)
+
+    def unlock(self, pid: int, deadline: float) -> None:
+        self._call("unlock", {"pid": pid, "deadline": deadline}, deadline + 2)
+
+    def _call(self, op: str, body: Mapping[str, object], timeout: float) -> dict[str, Any]:
+        return self.channel.call_json(op, body, timeout=timeout)[0]
+
+
+@dataclass(slots=True)
+class WorkerPeer:
+    """The worker of one device. `hold` names what it keeps of one process in one transaction."""
+
+    channel: Channel
+    pid: int
+    device: str
+
+    def ready(self, timeout: float) -> None:
+        """Wait until it has its context. Raises what kept it from getting one."""
+        self._call("ready", {}, timeout=timeout)
+
+    def held(self, hold: str) -> set[int]:
+        """Ids of the device memory it holds of a process."""
+        return set(self._call("held", {"hold": hold})["ids"])
+
+    def adopt(self, hold: str, specs: Sequence[HandleSpec], fds: Sequence[int]) -> None:
+        self._call("adopt", {"hold": hold, "handles": [spec_to_json(s) for s in specs]}, fds)
+
+    def forget(self, hold: str, ids: Sequence[int]) -> None:
+        self._call("forget", {"hold": hold, "ids": list(ids)})
+
+    def reserve(self, hold: str, owner: str, nbytes: int) -> None:
+        """Take `nbytes` of the arena for a process before anything of it stops. Raises NoRoom."""
+        self._call("reserve", {"hold": hold, "owner": owner, "bytes": nbytes}, timeout=120.0)
+
+    def drain(self, hold: str, owner: str, deadline: float, progress: Progress) -> dict[str, Any]:
+        """Copy everything held to the arena; `bytes`, `seconds`, `link_bytes_per_s`."""
+        body = {"hold": hold, "owner": owner, "deadline": deadline}
+        return self._call("drain", body, timeout=deadline + 5, progress=progress)
+
+    def seal(self, hold: str, about: Mapping[str, object]) -> list[int]:
+        """The sealed table and then the arena segments, as descriptors (the caller's)."""
+        return self.channel.call_json("seal", {"hold": hold, "about": dict(about)}, timeout=CALL_TIMEOUT)[1]
+
+    def release(self, hold: str) -> None:
+        """Let go of the device memory; what was drained stays in the arena."""
+        self._call("release", {"hold": hold}, timeout=60.0)
+
+    def forget_copy(self, hold: str) -> None:
+        """Let go of the copy in the arena; device memory that is held stays."""
+        self._call("forget_copy", {"hold": hold}, timeout=60.0)
+
+    def forfeit(self, hold: str) -> None:
+        """Let go of everything: its process is dead."""
+        self._call("forfeit", {"hold": hold}, timeout=60.0)
+
+    def knows(self, hold: str) -> bool:
+        return bool(self._call("knows", {"hold": hold})["known"])
+
+    def reclaim(self, hold: str, owner: str, fds: Sequence[int]) -> None:
+        """Take over a sealed table and its segments from whoever kept them; pinned as they are needed."""
+        for first in range(0, len(fds), BATCH):
+            body = {"hold": hold, "owner": owner, "offset": first, "total": len(fds)}
+            self._call("reclaim", body, fds[first : first + BATCH], timeout=60.0)
+
+    def create(self, hold: str, ballast: int) -> None:
+        """Physical memory for everything in the table, and `ballast` bytes more; raises NoRoom, nothing kept."""
+        self._call("create", {"hold": hold, "ballast": ballast}, timeout=60.0)
+
+    def drop_ballast(self, hold: str) -> None:
+        self._call("drop_ballast", {"hold": hold})
+
+    def refill(self, hold: str, deadline: float, progress: Progress) -> dict[str, Any]:
+        return self._call("refill", {"hold": hold, "deadline": deadline}, timeout=deadline + 5, progress=progress)
+
+    def export(self, hold: str, ids: Sequence[int]) -> list[int]:
+        """Descriptors of handles it holds, in order; the caller's."""
+        return self.channel.call_json("export", {"hold": hold, "ids": list(ids)}, timeout=CALL_TIMEOUT)[1]
+
+    def prepare(self, owner: str, nbytes: int) -> None:
+        """Grow the pinned arena in the background."""
+        self._call("prepare", {"owner": owner, "bytes": nbytes})
+
+    def bytes_of(self, pid: int) -> int:
+        """What the device counts for a process, and for us beyond our context: handed-over memory may be either's."""
+        found = self._call("memory", {})
+        return int(found["by_pid"].get(str(pid), 0)) + int(found["beyond_context"])
+
+    def arena(self) -> dict[str, Any]:
+        """`bytes`, `pinned_bytes`, `link_bytes_per_s`, `cold_s`."""
+        return self._call("arena", {})
+
+    def _call(
+        self,
+        op: str,
+        body: Mapping[str, object],
+        fds: Sequence[int] = (),
+        timeout: float = CALL_TIMEOUT,
+        progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        answer, extra = self.channel.call_json(op, body, fds, timeout=timeout, on_progress=progress)
+        close_all(extra)
+        return answer
+
+
+def spec_to_json(spec: HandleSpec) -> list[int]:
+    return [spec.id, spec.size, spec.type, spec.compression, spec.rdma_capable, spec.usage]
+
+
+def spec_from_json(item: Sequence[int]) -> HandleSpec:
+    return HandleSpec(*item)

@@ -1,0 +1,69 @@
+"""One process of a job, as gcrd knows it: identity, agent, state, and what it had when it was suspended."""
+
+from dataclasses import dataclass, field
+from threading import Lock
+
+from gcr.daemon.agent import AgentPeer
+from gcr.errors import PeerGone
+from gcr.processes import ProcessIdentity
+from gcr.states import State, Strategy, move
+from gcr.wire import StatusReply
+
+
+@dataclass(slots=True)
+class Process:
+    job: str
+    identity: ProcessIdentity
+    state: State = State.RUNNING
+    strategy: Strategy = Strategy.HANDOFF
+    peer: AgentPeer | None = None
+    transaction: int = 0  # of the suspension it is in
+    bytes_by_device: dict[str, int] = field(default_factory=dict)
+    ballast_by_device: dict[str, int] = field(default_factory=dict)
+    last_status: StatusReply | None = None
+    uuids: dict[int, str] = field(default_factory=dict)  # ordinal in the process -> UUID
+    _lock: Lock = field(default_factory=Lock)
+
+    @property
+    def agent(self) -> AgentPeer:
+        if self.peer is None or self.peer.channel.closed.is_set():
+            raise PeerGone(f"process {self.identity.pid} is gone, or its agent is", state=self.state)
+        return self.peer
+
+    @property
+    def hold(self) -> str:
+        """The name under which workers keep this process's memory."""
+        return f"{self.identity.pid}.{self.identity.start_time}"
+
+    def look(self) -> StatusReply:
+        """Ask the agent how things stand, and remember it."""
+        status = self.agent.status()
+        self.last_status = status
+        self.uuids.update({d.ordinal: uuid_text(d.uuid) for d in status.devices})
+        return status
+
+    def device_uuid(self, ordinal: int) -> str:
+        if ordinal not in self.uuids:
+            self.look()
+        return self.uuids[ordinal]
+
+    def move(self, to: State) -> None:
+        with self._lock:
+            self.state = move(self.state, to, self.strategy)
+
+    def moved_to_drained(self) -> None:
+        """Data is out; freezing may have been first."""
+        with self._lock:
+            to = State.FROZEN_DRAINED if self.state == State.FROZEN else State.DRAINED
+            self.state = move(self.state, to, self.strategy)
+
+    def moved_to_frozen(self) -> None:
+        with self._lock:
+            to = State.FROZEN_DRAINED if self.state == State.DRAINED else State.FROZEN
+            self.state = move(self.state, to, self.strategy)
+
+
+def uuid_text(raw: bytes) -> str:
+    """As the vendor's tools print it: GPU-xxxxxxxx-xxxx-…"""
+    digits = raw.hex()
+    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

@@ -1,0 +1,150 @@
+"""What a checkpoint, a restore and `ps` say of themselves: the fields of CONTRACT §4."""
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from gcr.daemon.jobs import Job
+from gcr.daemon.process import Process
+from gcr.engine.admit import reason_name
+from gcr.engine.checkpoint import Checkpoint
+from gcr.engine.driver import DriverSwap
+from gcr.engine.restore import Restore
+from gcr.states import State, Strategy
+
+STRATEGY = {Strategy.HANDOFF: "handoff", Strategy.DATA_ONLY: "handoff", Strategy.DRIVER: "driver"}
+
+
+def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, Any]:
+    course = done.course
+    drained = list(done.drained.values())
+    size = int(sum(one["bytes"] for one in drained))
+    seconds = max((one["seconds"] for one in drained), default=0.0)
+    return {
+        "job": job.name,
+        "simulated": job.world.simulated,
+        "state": shown(job.state),
+        "strategy": "handoff",
+        "bytes": size,
+        "vram_free_s": course.since_start("vram_free"),
+        "stop_s": course.between("stop", "vram_free"),
+        "drain_s": seconds,
+        "drain_bytes_per_s": size / seconds if seconds else None,
+        "control_s": None if done.data_only else course.between("handed_over", "frozen"),
+        "link_bytes_per_s": link,
+        "durable_s": None,
+        "vram_after_bytes": sum(done.after.values()) if done.after else None,
+        "processes": [row for process in job.living for row in rows(process)],
+        "phases_s": phases(course.marks, course.began),
+    }
+
+
+def of_driver_checkpoint(job: Job, done: DriverSwap) -> dict[str, Any]:
+    course = done.course
+    size = sum(done.before.values())
+    control = course.between("stop", "frozen")
+    return {
+        "job": job.name,
+        "simulated": job.world.simulated,
+        "state": shown(job.state),
+        "strategy": "driver",
+        "bytes": size,
+        "vram_free_s": course.since_start("vram_free"),
+        "stop_s": course.between("stop", "vram_free"),
+        "drain_s": control,
+        "drain_bytes_per_s": size / control if control else None,
+        "control_s": control,
+        "link_bytes_per_s": None,
+        "durable_s": None,
+        "vram_after_bytes": sum(done.after.values()),
+        "processes": [row for process in job.living for row in rows(process)],
+    }
+
+
+def of_restore(job: Job, done: Restore, link: float | None) -> dict[str, Any]:
+    course = done.course
+    refilled = list(done.refilled.values())
+    size = int(sum(one["bytes"] for one in refilled))
+    seconds = max((one["seconds"] for one in refilled), default=0.0)
+    return {
+        "job": job.name,
+        "simulated": job.world.simulated,
+        "state": shown(job.state),
+        "bytes": size,
+        "refill_s": seconds,
+        "refill_bytes_per_s": size / seconds if seconds else None,
+        "control_s": None if done.data_only else course.marks.get("control_s"),
+        "link_bytes_per_s": link,
+        "total_s": course.since_start("running"),
+        "cold": done.cold,
+        "phases_s": phases({k: v for k, v in course.marks.items() if k != "control_s"}, course.began),
+    }
+
+
+def of_driver_restore(job: Job, done: DriverSwap) -> dict[str, Any]:
+    total = done.course.since_start("running")
+    size = sum(done.process.bytes_by_device.values())
+    rate = size / total if total else None
+    return {
+        "job": job.name,
+        "simulated": job.world.simulated,
+        "state": shown(job.state),
+        "bytes": size,
+        "refill_s": total,
+        "refill_bytes_per_s": rate,
+        "control_s": total,
+        "link_bytes_per_s": None,
+        "total_s": total,
+        "cold": False,
+    }
+
+
+def phases(marks: Mapping[str, float], began: float) -> dict[str, float]:
+    """Seconds from the request to each mark."""
+    return {name: at - began for name, at in sorted(marks.items(), key=lambda item: item[1])}
+
+
+def of_job(job: Job) -> dict[str, Any]:
+    return {
+        "job": job.name,
+        "pid": job.pid,
+        "state": shown(job.state),
+        "started": datetime.fromtimestamp(job.started, UTC).isoformat(timespec="seconds"),
+        "simulated": job.world.simulated,
+        "backend": job.world.backend,
+        "processes": [row for process in job.living for row in rows(process)],
+    }
+
+
+def rows(process: Process) -> list[dict[str, Any]]:
+    """One row a process and device; a process that has allocated nothing yet has one without a device."""
+    status = process.last_status
+    base = {"pid": process.identity.pid, "state": shown(process.state), "strategy": STRATEGY[process.strategy]}
+    if status is None:
+        devices = process.bytes_by_device or {"": 0}
+        return [
+            {**base, "device": uuid, "bytes": size, "covered_bytes": 0, "uncovered": {}, "handles": 0}
+            | {"pinned_host_bytes": 0}
+            for uuid, size in devices.items()
+        ]
+    uncovered = {reason_name(u.reason): u.bytes for u in status.uncovered if u.count}
+    found = []
+    for index, device in enumerate(status.devices):
+        extra = uncovered if index == 0 else {}
+        found.append(
+            {
+                **base,
+                "device": process.uuids.get(device.ordinal, ""),
+                "bytes": device.covered_bytes + sum(extra.values()),
+                "covered_bytes": device.covered_bytes,
+                "uncovered": extra,
+                "handles": device.handles,
+                "pinned_host_bytes": status.status.pinned_host_bytes if index == 0 else 0,
+            }
+        )
+    return found
+
+
+def shown(state: State) -> str:
+    """CONTRACT §2 has no name for frozen and drained at once: it is on its way to `suspended`."""
+    return State.DRAINED.value if state == State.FROZEN_DRAINED else state.value

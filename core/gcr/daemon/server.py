@@ -1,0 +1,179 @@
+"""gcrd's socket: who connects, as what, and which of its requests go where.
+
+The first frame of a connection is HELLO and says its role; identity is the kernel's (SO_PEERCRED). Each socket has one
+Connection; what it serves is decided by its role.
+"""
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from gcr.channel import Channel, Request
+from gcr.daemon.agent import AgentPeer
+from gcr.daemon.arrivals import Arrivals
+from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.peers import SupervisorPeer
+from gcr.errors import GcrError, NotOurs, PeerGone, UsageError, WrongVersion
+from gcr.processes import identify
+from gcr.version import __version__
+from gcr.wire import VERSION, FrameType, HelloRecord, IdList, Role, WelcomeRecord
+
+log = logging.getLogger("gcr.daemon")
+
+
+class Server:
+    def __init__(self, listener: socket.socket, coordinator: Coordinator, allowed: frozenset[int]) -> None:
+        self.listener = listener
+        self.coordinator = coordinator
+        self.arrivals = Arrivals(coordinator)
+        self.allowed = allowed
+        self.epoch = int.from_bytes(os.urandom(7))
+        self.stopping = threading.Event()
+
+    def serve_forever(self) -> None:
+        while not self.stopping.is_set():
+            try:
+                sock, _ = self.listener.accept()
+            except OSError:
+                return  # the listener was closed: we are stopping
+            Connection(self, sock)
+
+    def stop(self) -> None:
+        self.stopping.set()
+        self.listener.shutdown(socket.SHUT_RDWR)
+
+
+@dataclass(slots=True)
+class Commands:
+    """Running commands of one client; its leaving cancels them."""
+
+    cancels: set[threading.Event] = field(default_factory=set)
+
+    def cancel(self) -> None:
+        for event in list(self.cancels):
+            event.set()
+
+
+class Connection:
+    def __init__(self, server: Server, sock: socket.socket) -> None:
+        self._server = server
+        self._role: Role | None = None
+        self._hello: HelloRecord | None = None
+        self._commands = Commands()
+        self._on_close: Callable[[], None] = self._commands.cancel
+        self._supervisor_token: str | None = None
+        self.channel = Channel(sock, self._serve, on_close=lambda _c: self._on_close(), name="peer")
+        self.channel.start()
+
+    def _serve(self, request: Request) -> None:
+        if request.frame.type == FrameType.HELLO:
+            self._greet(request)
+        elif self._role is None:
+            raise UsageError("the first frame must be HELLO")
+        elif self._role == Role.AGENT:
+            self._serve_agent(request)
+        elif self._role == Role.SUPERVISOR:
+            self._serve_supervisor(request)
+        else:
+            self._serve_client(request)
+
+    def _greet(self, request: Request) -> None:
+        hello = HelloRecord.unpack(request.frame.payload)
+        if self.channel.peer.uid not in self._server.allowed:
+            raise NotOurs(f"user {self.channel.peer.uid} may not use this daemon")
+        if not hello.oldest <= VERSION <= hello.newest:
+            raise WrongVersion(f"protocol versions {hello.oldest} to {hello.newest}; this daemon speaks {VERSION}")
+        self._role, self._hello = Role(hello.role), hello
+        welcome = WelcomeRecord(
+            version=VERSION, daemon_pid=os.getpid(), daemon_epoch=self._server.epoch, daemon_version=__version__
+        )
+        request.reply(welcome.pack())
+        if self._role == Role.AGENT:
+            self._admit_agent(hello)
+
+    # ---- agents -----------------------------------------------------------------------------------------------
+
+    def _admit_agent(self, hello: HelloRecord) -> None:
+        identity = identify(self.channel.peer.pid)
+        if identity is None:
+            raise PeerGone("the process has ended")
+        process = self._server.arrivals.agent(AgentPeer(self.channel, identity, hello))
+        self._on_close = lambda: self._server.arrivals.agent_left(process, self.channel)
+
+    def _serve_agent(self, request: Request) -> None:
+        if request.frame.type == FrameType.RELEASED:
+            ids = IdList.unpack(request.frame.payload)
+            self._server.arrivals.released(self.channel.peer.pid, ids.ids)
+        elif request.frame.type != FrameType.LET_GO:  # every free let go before it returned: nothing is left to do
+            raise UsageError("an agent asks only RELEASED and LET_GO")
+        request.reply()
+
+    # ---- supervisors ------------------------------------------------------------------------------------------
+
+    def _serve_supervisor(self, request: Request) -> None:
+        body = request.json()
+        arrivals = self._server.arrivals
+        match body["op"]:
+            case "register":
+                peer = SupervisorPeer(self.channel, self.channel.peer.pid)
+                job = arrivals.supervisor(peer, body)
+                self._supervisor_token = job.token
+                self._on_close = lambda: arrivals.supervisor_left(job)
+                request.reply_json({"name": job.name})
+            case "started":
+                arrivals.started(str(self._supervisor_token), body["pid"])
+                request.reply_json()
+            case "finished":
+                request.reply_json({"report": arrivals.finished(str(self._supervisor_token))})
+            case other:
+                raise UsageError(f"a supervisor cannot ask {other!r}")
+
+    # ---- clients ----------------------------------------------------------------------------------------------
+
+    def _serve_client(self, request: Request) -> None:
+        body = request.json()
+        cancel = threading.Event()
+        self._commands.cancels.add(cancel)
+        try:
+            answer = self._command(str(body["op"]), body, request, cancel)
+        except GcrError as error:
+            log.info("%s %s: %s: %s", body["op"], body.get("target", ""), error.code, error.message)
+            raise
+        finally:
+            self._commands.cancels.discard(cancel)
+        request.reply_json(answer)
+        if body["op"] == "stop":
+            self._server.stop()
+
+    def _command(self, op: str, body: dict[str, Any], request: Request, cancel: threading.Event) -> dict[str, Any]:
+        coordinator = self._server.coordinator
+        match op:
+            case "ping":
+                return {"pid": os.getpid(), "version": __version__}
+            case "ps":
+                return coordinator.ps()
+            case "status":
+                return coordinator.status()
+            case "checkpoint":
+                return coordinator.checkpoint(body, self._teller(request, body), cancel)
+            case "restore":
+                return coordinator.restore(body, self._teller(request, body), cancel)
+            case "recover":
+                return coordinator.recover()
+            case "stop":
+                self._server.arrivals.check_stoppable(bool(body.get("force")))
+                return {"pid": os.getpid()}
+        raise UsageError(f"no command {op!r}")
+
+    def _teller(self, request: Request, body: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
+        def tell(report: dict[str, Any]) -> None:
+            try:
+                request.progress({"job": str(body["target"]), **report})
+            except PeerGone:
+                pass  # the caller left: `cancelled` says so to the transaction
+
+        return tell

@@ -1,0 +1,71 @@
+"""Admission: what must be true of every process of a job before anything of it is touched (DESIGN §3, §9)."""
+
+from collections.abc import Sequence
+
+from gcr.control import ControlPhase
+from gcr.engine.target import Target
+from gcr.errors import DriverError, NotAGpuProcess, UnsupportedState, WrongState
+from gcr.processes import open_verbs
+from gcr.states import State
+from gcr.wire import AgentPhase, Reason, StatusReply, UncoveredRecord
+
+WHY = {
+    Reason.MANAGED: "uses unified (managed) memory",
+    Reason.MULTICAST: "uses multicast memory (NVLS)",
+    Reason.IPC_EXPORT: "shares device memory with another process (CUDA IPC export)",
+    Reason.IPC_IMPORT: "shares device memory with another process (CUDA IPC import)",
+    Reason.SHAREABLE_EXPORT: "exported device memory to another process",
+    Reason.SHAREABLE_IMPORT: "imported device memory of another process",
+    Reason.DMA_BUF: "exported device memory as a dma-buf, which a network card may write to",
+    Reason.HOST_NUMA: "holds physical memory on the host (HOST_NUMA)",
+    Reason.FABRIC: "shares device memory over the fabric",
+    Reason.EXTERNAL: "imported memory or semaphores of another API",
+    Reason.SPARSE: "maps its memory into sparse arrays",
+    Reason.GREEN_CONTEXT: "uses green contexts",
+}
+
+
+def admit(targets: Sequence[Target]) -> None:
+    """Raises WrongState, NotAGpuProcess or UnsupportedState, nothing touched."""
+    if not targets:
+        raise NotAGpuProcess("no process of this job uses a device", hint="gcr ps")
+    for target in targets:
+        if target.process.state != State.RUNNING:
+            state = target.process.state
+            raise WrongState(f"process {target.pid} is {state}", state=state, hint="gcr restore")
+        refuse_unsupported(target.pid, target.process.look())
+
+
+def refuse_unsupported(pid: int, status: StatusReply) -> None:
+    """State the driver would take and never give back."""
+    if status.status.phase != AgentPhase.RUNNING:
+        raise WrongState(f"process {pid} is in the middle of something; try again")
+    for record in status.uncovered:
+        if record.refuse and record.count:
+            raise UnsupportedState(refusal(pid, record), hint=f"docs/limitations.md#{reason_name(record.reason)}")
+    if verbs := open_verbs(pid):
+        text = f"process {pid} has {verbs[0]} open: a network card may write to its device memory after the cut"
+        raise UnsupportedState(text, hint="docs/limitations.md#verbs")
+
+
+def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
+    """What only the vendor can see from outside: MIG, NCCL's shared memory, a process the driver gave up."""
+    for target in targets:
+        view = target.control.inspect(target.pid)
+        if view.phase not in (ControlPhase.RUNNING, ControlPhase.ABSENT):
+            raise WrongState(f"process {target.pid} is {view.phase.value} in the driver", state=view.phase.value)
+        if view.phase == ControlPhase.ABSENT:
+            raise DriverError(f"the driver does not know process {target.pid}")
+        if view.refusals:
+            first = view.refusals[0]
+            raise UnsupportedState(f"process {target.pid}: {first.detail}", hint=f"docs/limitations.md#{first.reason}")
+
+
+def refusal(pid: int, record: UncoveredRecord) -> str:
+    what = WHY.get(Reason(record.reason), reason_name(record.reason))
+    size = f" ({record.bytes / 2**20:.0f} MiB)" if record.bytes else ""
+    return f"process {pid} {what}{size}. The driver would take this job and could not give it back."
+
+
+def reason_name(reason: int) -> str:
+    return Reason(reason).name.lower() if reason in Reason._value2member_map_ else str(reason)

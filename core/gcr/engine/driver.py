@@ -1,0 +1,115 @@
+"""Strategy `driver`: a process gcr did not start. The driver carries its data itself; slow, but it needs no shim.
+
+What the driver would take and never give back is refused from outside, as far as it can be seen there.
+"""
+
+import time
+from dataclasses import dataclass, field
+
+from gcr.control import ControlPhase
+from gcr.daemon.process import Process
+from gcr.engine.node import Course, Node, World
+from gcr.errors import GcrError, Lost, NoRoom, NotAGpuProcess, UnsupportedState, WrongState
+from gcr.hostmemory import available_host_bytes
+from gcr.journal import DecisionRecord, ProcessDecision
+from gcr.states import State
+from gcr.transaction import Transaction
+
+RESTORE_MARGIN = 64 << 20  # beyond what was in use: the driver rounds up
+
+
+@dataclass(slots=True)
+class DriverSwap:
+    process: Process
+    node: Node
+    world: World
+    course: Course
+    before: dict[str, int] = field(default_factory=dict)
+    after: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def pid(self) -> int:
+        return self.process.identity.pid
+
+    def checkpoint(self) -> None:
+        self._admit()
+        control, limit = self.node.control(self.world), self.course.left(self.node.config.drain_s)
+        with Transaction(self.process.job) as undo:
+            self.course.tell("freezing: the driver carries the data")
+            self.course.mark("stop")
+            undo.push("freeze", self._thaw)
+            control.lock(self.pid, limit)
+            control.checkpoint(self.pid, limit)
+            self.process.move(State.FROZEN)
+            self.course.mark("frozen")
+            self.node.journal.decide(self._decision())
+            undo.commit()
+        self.process.move(State.SUSPENDED)
+        self.process.bytes_by_device = self.before
+        self.after = dict(control.inspect(self.pid).bytes_by_device)
+        self.course.mark("vram_free")
+
+    def restore(self) -> None:
+        self._make_sure_of_room()
+        control, limit = self.node.control(self.world), self.node.config.drain_s
+        self.process.move(State.RESTORING)
+        try:
+            control.restore(self.pid, {}, limit)
+            control.unlock(self.pid, limit)
+        except GcrError as error:
+            if control.phase(self.pid) == ControlPhase.FAILED:
+                self.process.state = State.LOST
+                text = f"the driver will not give process {self.pid} back: {error.message}"
+                raise Lost(text, state="lost") from error
+            self.process.state = State.SUSPENDED
+            raise
+        self.process.move(State.RUNNING)
+        self.course.mark("running")
+        self.node.journal.forget(self.process.job)
+
+    def _admit(self) -> None:
+        view = self.node.control(self.world).inspect(self.pid)
+        if view.phase == ControlPhase.ABSENT:
+            raise NotAGpuProcess(f"process {self.pid} does not use a device of {self.world.backend}")
+        if view.phase != ControlPhase.RUNNING:
+            raise WrongState(f"process {self.pid} is {view.phase.value} already", state=view.phase.value)
+        if view.refusals:
+            first = view.refusals[0]
+            raise UnsupportedState(f"process {self.pid}: {first.detail}", hint=f"docs/limitations.md#{first.reason}")
+        self.before = dict(view.bytes_by_device)
+        missing = sum(self.before.values()) - available_host_bytes()
+        if missing > 0:
+            raise NoRoom(f"the host lacks {missing} bytes for the driver's copy", missing=missing)
+
+    def _make_sure_of_room(self) -> None:
+        """A restore that finds too little memory is for good: so it is not begun."""
+        free = self.node.control(self.world).free_bytes()
+        for device, size in self.process.bytes_by_device.items():
+            missing = size + RESTORE_MARGIN - free.get(device, 0)
+            if missing > 0:
+                raise NoRoom(f"device {device} lacks {missing} bytes", missing=missing, state=self.process.state)
+
+    def _thaw(self) -> None:
+        control = self.node.control(self.world)
+        end = time.monotonic() + self.node.config.control_s
+        while (phase := control.phase(self.pid)) == ControlPhase.BUSY and time.monotonic() < end:
+            time.sleep(0.02)
+        if phase == ControlPhase.CHECKPOINTED:
+            control.restore(self.pid, {}, self.node.config.drain_s)
+        if phase in (ControlPhase.CHECKPOINTED, ControlPhase.LOCKED):
+            control.unlock(self.pid, self.node.config.control_s)
+        self.process.state = State.RUNNING
+
+    def _decision(self) -> DecisionRecord:
+        identity = self.process.identity
+        known = ProcessDecision(identity.pid, identity.start_time, self.before, {})
+        return DecisionRecord(
+            self.process.job,
+            self.course.transaction,
+            "driver",
+            time.time(),
+            (known,),
+            self.world.backend,
+            self.world.simulated,
+            dict(self.world.environment),
+        )

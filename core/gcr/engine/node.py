@@ -1,0 +1,80 @@
+"""What the engine needs of the node it runs on; the daemon provides it."""
+
+import time
+from dataclasses import dataclass, field
+from threading import Event
+from typing import Protocol
+
+from gcr.config import Config
+from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
+from gcr.errors import DeadlinePassed, Interrupted
+from gcr.faults import reach
+from gcr.journal import Journal
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """Which drivers a job sees: a backend, and the environment that leads to its (simulated) libraries."""
+
+    backend: str
+    simulated: bool = False
+    environment: tuple[tuple[str, str], ...] = ()
+
+
+class Node(Protocol):
+    config: Config
+    journal: Journal
+
+    def worker(self, world: World, device: str) -> WorkerPeer:
+        """The worker of a device, started if there is none. Raises BackendMissing, NoRoom, DriverError."""
+        ...
+
+    def warm_worker(self, world: World, device: str) -> WorkerPeer | None:
+        """The worker if it runs already."""
+        ...
+
+    def control(self, world: World) -> ControlPeer:
+        """A living control helper."""
+        ...
+
+
+@dataclass(slots=True)
+class Course:
+    """One request on its way: its clock, its deadline, whether its caller still wants it, and whom to tell."""
+
+    kind: str  # "checkpoint", "restore", "recover"
+    transaction: int
+    timeout: float
+    progress: Progress = field(default=lambda _report: None)
+    cancelled: Event = field(default_factory=Event)
+    began: float = field(default_factory=time.monotonic)
+    marks: dict[str, float] = field(default_factory=dict)
+
+    def left(self, phase_limit: float) -> float:
+        """Seconds the next phase may take. Raises DeadlinePassed, Interrupted when it must not begin."""
+        if self.cancelled.is_set():
+            raise Interrupted("interrupted; everything was taken back")
+        left = self.began + self.timeout - time.monotonic()
+        if left <= 0:
+            raise DeadlinePassed(f"not done within {self.timeout:g} s")
+        return min(left, phase_limit)
+
+    def mark(self, name: str) -> None:
+        """A step is done; its time is kept, and tests may strike here."""
+        self.marks[name] = time.monotonic()
+        self.reach(name)
+
+    def reach(self, step: str) -> None:
+        reach(f"{self.kind}.{step}")
+
+    def between(self, first: str, last: str) -> float:
+        """Seconds between two marks; 0 if either never came."""
+        if first not in self.marks or last not in self.marks:
+            return 0.0
+        return self.marks[last] - self.marks[first]
+
+    def since_start(self, name: str) -> float:
+        return self.marks[name] - self.began
+
+    def tell(self, phase: str, **more: object) -> None:
+        self.progress({"phase": phase, **more})

@@ -1,0 +1,114 @@
+"""After a daemon died: bring a job to where its journal says it belongs. Present = roll forward, absent = roll back.
+
+The agents are the truth about their processes, the driver about control state, the journal about what was decided.
+Every step here may be cut short and begun again.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from functools import partial
+
+from gcr.control import ControlPhase
+from gcr.engine.node import Course, Node
+from gcr.engine.restore import Restore
+from gcr.engine.side_by_side import side_by_side
+from gcr.engine.target import Target, quietly
+from gcr.errors import Lost
+from gcr.journal import DecisionRecord, ProcessDecision
+from gcr.states import State, Strategy
+from gcr.wire import AgentFlag, AgentPhase
+
+log = logging.getLogger("gcr.engine")
+
+
+def recover(job: str, targets: Sequence[Target], decision: DecisionRecord | None, node: Node, course: Course) -> str:
+    """What was done, in a word: "kept running", "rolled back", "suspended" or "restored". Raises Lost."""
+    if decision is None:
+        moved = [target for target in targets if _open(target)]
+        side_by_side(partial(_roll_back, target, node) for target in moved)
+        return "rolled back" if moved else "kept running"
+    if decision.kind == "restored":
+        side_by_side(partial(_roll_on, target, node) for target in targets)
+        node.journal.forget(job)
+        return "restored"
+    if not any(_open(target) for target in targets):
+        node.journal.forget(job)  # every gate is open: the restore was complete but for this
+        return "kept running"
+    side_by_side(partial(_suspend, target, decision, node) for target in targets)
+    return "suspended"
+
+
+def _open(target: Target) -> bool:
+    status = target.process.look().status
+    return status.phase != AgentPhase.RUNNING or bool(status.flags & (AgentFlag.STAGED | AgentFlag.FROZEN))
+
+
+def _roll_back(target: Target, node: Node) -> None:
+    """The checkpoint was never decided: the process runs on with the memory that is in escrow."""
+    status = target.process.look().status
+    target.thaw(node.config.control_s)
+    if status.phase == AgentPhase.HANDED_OVER:
+        target.process.agent.discard(target.transaction)
+        if status.handles and not target.keeper().ids(target.pid):
+            _restore_from_arena(target, node, bool(status.flags & AgentFlag.STAGED))
+            return
+    target.map_back()
+    target.resume()
+    if status.flags & AgentFlag.STAGED:
+        target.process.agent.drop(target.transaction)
+    target.process.state = State.RUNNING
+    quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
+
+
+def _restore_from_arena(target: Target, node: Node, staged: bool) -> None:
+    """The keeper died as well. What was staged had been drained to the end: it is as good as the escrow."""
+    if not staged:
+        target.process.state = State.LOST
+        raise Lost(f"process {target.pid}: its memory was in escrow with a supervisor that died too", state="lost")
+    restore_alone(target, node)
+
+
+def restore_alone(target: Target, node: Node) -> None:
+    """Bring one process back from its staged arena, control state already thawed."""
+    process = target.process
+    known = ProcessDecision(process.identity.pid, process.identity.start_time, process.bytes_by_device, {})
+    world = target.world
+    decision = DecisionRecord(
+        process.job, target.transaction, "data_only", time.time(), (known,), world.backend, world.simulated
+    )
+    target.process.state = State.DATA_SUSPENDED
+    target.process.strategy = Strategy.DATA_ONLY
+    Restore(
+        target.process.job, [target], decision, node, Course("recover", target.transaction, node.config.drain_s)
+    ).run()
+
+
+def _roll_on(target: Target, node: Node) -> None:
+    """A restore was decided: everything is mapped, only the gate may still be closed."""
+    if _open(target):
+        target.thaw(node.config.control_s)
+        target.resume()
+        quietly("drop", partial(target.process.agent.drop, target.transaction))
+    target.process.state = State.RUNNING
+    quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
+
+
+def _suspend(target: Target, decision: DecisionRecord, node: Node) -> None:
+    """The checkpoint was decided: whatever a restore had begun is taken back, and nobody keeps device memory."""
+    status = target.process.look().status
+    data_only = decision.kind == "data_only"
+    if not status.flags & AgentFlag.FROZEN:
+        target.process.agent.discard(target.transaction)
+    if not data_only:
+        target.freeze_again(node.config.control_s)
+    quietly("drop", lambda: target.keeper().drop(target.pid))
+    target.process.strategy = Strategy.DATA_ONLY if data_only else Strategy.HANDOFF
+    target.process.state = State.DATA_SUSPENDED if data_only else State.SUSPENDED
+
+
+def driver_phase(phase: ControlPhase) -> State:
+    """The state of a process that only the driver suspended."""
+    if phase == ControlPhase.CHECKPOINTED:
+        return State.SUSPENDED
+    return State.LOST if phase == ControlPhase.FAILED else State.RUNNING

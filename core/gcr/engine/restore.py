@@ -1,0 +1,163 @@
+"""A restore: room first, then data beside control state, then the same addresses, then the gates (DESIGN §3).
+
+Until every process is mapped and its data is back, a failure suspends the job again as it was: the arena is not
+touched before the very end.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from gcr.daemon.peers import WorkerPeer
+from gcr.engine.node import Course, Node
+from gcr.engine.side_by_side import side_by_side
+from gcr.engine.target import Target, quietly
+from gcr.errors import Lost
+from gcr.journal import DecisionRecord
+from gcr.states import State
+from gcr.supervisor.escrow import close_all
+from gcr.transaction import Transaction
+
+
+@dataclass(slots=True)
+class Restore:
+    job: str
+    targets: Sequence[Target]
+    decision: DecisionRecord
+    node: Node
+    course: Course
+    cold: bool = False
+    refilled: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def data_only(self) -> bool:
+        return self.decision.kind == "data_only"
+
+    def run(self) -> None:
+        suspended = State.DATA_SUSPENDED if self.data_only else State.SUSPENDED
+        try:
+            with Transaction(self.job) as undo:
+                self._begin(undo, suspended)
+                self._make_room(undo)
+                self._bring_back(undo)
+                self._map()
+                self._decide()
+                undo.commit()
+        except Lost:
+            for target in self.targets:
+                target.process.state = State.LOST
+            raise
+        self.finish()
+
+    def _begin(self, undo: Transaction, suspended: State) -> None:
+        for target in self.targets:
+            target.process.move(State.RESTORING)
+            undo.push("restoring", partial(_set_state, target, suspended))
+
+    def _make_room(self, undo: Transaction) -> None:
+        """Physical memory for everything and ballast for the driver, or a refusal: the target is untouched."""
+        self.course.tell("making room")
+        self.course.left(self.node.config.prepare_s)
+        for target in self.targets:
+            for worker in self._workers(target):
+                undo.push("create", partial(self._uncreate, target, worker))
+                ballast = target.process.ballast_by_device.get(worker.device, 0)
+                worker.create(target.hold, 0 if self.data_only else ballast)
+        self.course.mark("room")
+
+    def _workers(self, target: Target) -> list[WorkerPeer]:
+        """The workers of a process, started and given its sealed table and segments if they know nothing of it."""
+        found = []
+        for device in sorted(target.bytes_by_device):
+            self.cold = self.cold or self.node.warm_worker(target.world, device) is None
+            worker = target.worker(device)
+            if not worker.knows(target.hold):
+                self._reclaim(target, worker)
+            found.append(worker)
+        return found
+
+    def _reclaim(self, target: Target, worker: WorkerPeer) -> None:
+        fds = target.process.agent.unstage(target.transaction)
+        try:
+            worker.reclaim(target.hold, target.owner, fds)
+        finally:
+            close_all(fds)
+
+    def _uncreate(self, target: Target, worker: WorkerPeer) -> None:
+        quietly("uncreate", partial(worker.release, target.hold))
+
+    def _bring_back(self, undo: Transaction) -> None:
+        """Data to the device, control state to the process, physical memory to its addresses: all at once."""
+        self.course.left(self.node.config.drain_s)
+        for target in self.targets:
+            if not self.data_only:
+                undo.push("thaw", partial(self._freeze_again, target))
+            undo.push("map", partial(self._discard, target))
+        steps = [partial(self._refill, t, w) for t in self.targets for w in t.workers()]
+        side_by_side([*steps, *(partial(self._reenter, target) for target in self.targets)])
+        self.course.mark("back")
+
+    def _refill(self, target: Target, worker: WorkerPeer) -> None:
+        limit = self.node.config.drain_s
+        told = partial(self._told, target)
+        self.refilled[target.pid, worker.device] = worker.refill(target.hold, limit, told)
+        self.course.mark("refilled")
+
+    def _told(self, target: Target, report: dict[str, object]) -> None:
+        self.course.tell("refilling", **report)
+
+    def _reenter(self, target: Target) -> None:
+        if not self.data_only:
+            for worker in target.workers():
+                worker.drop_ballast(target.hold)
+            began = time.monotonic()
+            target.thaw(self.node.config.control_s)
+            self.course.marks["control_s"] = max(self.course.marks.get("control_s", 0.0), time.monotonic() - began)
+        target.give_from_workers(keep=True)
+
+    def _freeze_again(self, target: Target) -> None:
+        target.freeze_again(self.node.config.control_s)
+
+    def _discard(self, target: Target) -> None:
+        """Only if the control state is back: a frozen agent has mapped nothing and must not be asked to unmap."""
+        if not target.process.agent.frozen():
+            target.process.agent.discard(target.transaction)
+        target.given_back.clear()
+        quietly("drop", lambda: target.keeper().drop(target.pid))
+
+    def _map(self) -> None:
+        self.course.left(self.node.config.prepare_s)
+        side_by_side(partial(target.process.agent.map, target.transaction) for target in self.targets)
+        self.course.mark("mapped")
+
+    def _decide(self) -> None:
+        """From here on the job runs: a successor of this daemon opens the gates."""
+        self.node.journal.decide(replace(self.decision, kind="restored"))
+        self.course.reach("decided")
+
+    def finish(self) -> None:
+        """Open every gate; a process that died meanwhile stops no other."""
+        for target in self.targets:
+            quietly("resume", partial(self._open, target))
+        self.course.mark("running")
+        for target in self.targets:
+            self._tidy(target)
+        self.node.journal.forget(self.job)
+
+    def _open(self, target: Target) -> None:
+        target.process.agent.resume(target.transaction)
+        target.process.state = State.RUNNING
+        self.course.reach("opened_one")
+
+    def _tidy(self, target: Target) -> None:
+        for device in target.bytes_by_device:
+            worker = self.node.warm_worker(target.world, device)
+            if worker:
+                quietly("forget the copy", partial(worker.forget_copy, target.hold))
+        quietly("drop", lambda: target.process.agent.drop(target.transaction))
+        quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
+
+
+def _set_state(target: Target, state: State) -> None:
+    target.process.state = state

@@ -1,0 +1,291 @@
+"""One process of a job inside one transaction: its memory, its control state, and who keeps duplicates.
+
+Ids, never addresses, cross the sockets. `_exports` is held while a batch of exports is passed on and while a free is,
+so that a free never overtakes the handle it frees.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from threading import RLock
+
+from gcr.control import ControlPhase
+from gcr.daemon.peers import ControlPeer, WorkerPeer
+from gcr.daemon.process import Process
+from gcr.drain import HandleSpec
+from gcr.engine.node import Node, World
+from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, PeerGone
+from gcr.supervisor.escrow import Keeper, close_all
+from gcr.wire import AgentPhase, HandleFlag, HandleRecord, MappingRecord
+
+log = logging.getLogger("gcr.engine")
+
+SETTLE = 60.0
+
+
+@dataclass(slots=True)
+class Target:
+    process: Process
+    transaction: int
+    node: Node
+    world: World
+    keeper: Callable[[], Keeper]
+    exported: dict[int, str] = field(default_factory=dict)  # id -> device UUID
+    bytes_by_device: dict[str, int] = field(default_factory=dict)
+    mappings: list[MappingRecord] = field(default_factory=list)
+    fresh: set[int] = field(default_factory=set)  # exported in this transaction, and exportable again
+    given_back: set[int] = field(default_factory=set)  # imported by the process in this transaction
+    _workers: dict[str, WorkerPeer] = field(default_factory=dict)
+    _held_before: dict[str, set[int]] = field(default_factory=dict)
+    _sizes: dict[int, int] = field(default_factory=dict)
+    _after: int = 0
+    _exports: RLock = field(default_factory=RLock)
+
+    @property
+    def pid(self) -> int:
+        return self.process.identity.pid
+
+    @property
+    def hold(self) -> str:
+        """The name under which workers keep this process's memory."""
+        return self.process.hold
+
+    @property
+    def owner(self) -> str:
+        return f"{self.process.job}/{self.pid}"
+
+    @property
+    def control(self) -> ControlPeer:
+        return self.node.control(self.world)
+
+    def worker(self, device: str) -> WorkerPeer:
+        """The same one all through the transaction: one that took its place would hold nothing."""
+        if device not in self._workers:
+            self._workers[device] = self.node.worker(self.world, device)
+        return self._workers[device]
+
+    def workers(self) -> list[WorkerPeer]:
+        return [self.worker(device) for device in sorted(self.bytes_by_device)]
+
+    # ---- memory out -------------------------------------------------------------------------------------------
+
+    def export_new(self) -> None:
+        """See that every handle made since the last call is with its worker and with the keeper."""
+        more = True
+        while more:
+            with self._exports:
+                batch, fds = self.process.agent.export(self.transaction, self._after, self.node.config.batch)
+                try:
+                    self._pass_on(batch.handles, fds)
+                finally:
+                    close_all(fds)
+                more = bool(batch.reply.more)
+                self._after = max(self._after, batch.reply.last_id)
+
+    def _pass_on(self, handles: Sequence[HandleRecord], fds: Sequence[int]) -> None:
+        came = iter(fds)
+        fresh = [(h, next(came)) for h in handles if not h.flags & HandleFlag.KEPT]
+        for device in sorted({self.process.device_uuid(h.device) for h in handles}):
+            here = [h for h in handles if self.process.device_uuid(h.device) == device]
+            self._pass_on_fresh(device, [(h, fd) for h, fd in fresh if h in here])
+            self._pass_on_kept(device, [h for h in here if h.flags & HandleFlag.KEPT])
+            self.exported.update({h.id: device for h in here})
+            self._sizes.update({h.id: h.size for h in here})
+            self.bytes_by_device[device] = self.bytes_by_device.get(device, 0) + sum(h.size for h in here)
+
+    def _pass_on_fresh(self, device: str, fresh: Sequence[tuple[HandleRecord, int]]) -> None:
+        if not fresh:
+            return
+        specs, fds = [spec_of(h) for h, _ in fresh], [fd for _, fd in fresh]
+        self.fresh.update(spec.id for spec in specs)
+        self.keeper().put(self.pid, [spec.id for spec in specs], fds)
+        self.worker(device).adopt(self.hold, specs, fds)
+
+    def _pass_on_kept(self, device: str, kept: Sequence[HandleRecord]) -> None:
+        """Handles that cannot be exported again: worker and keeper each make up for what the other lost."""
+        if not kept:
+            return
+        worker, keeper = self.worker(device), self.keeper()
+        held, escrowed = self._held(device, worker), set(keeper.ids(self.pid))
+        if missing := [h for h in kept if h.id not in held]:
+            self._with(keeper.take(self.pid, ids_of(missing)), partial(worker.adopt, self.hold, specs_of(missing)))
+        if missing := [h for h in kept if h.id not in escrowed]:
+            self._with(worker.export(self.hold, ids_of(missing)), partial(keeper.put, self.pid, ids_of(missing)))
+
+    def _held(self, device: str, worker: WorkerPeer) -> set[int]:
+        if device not in self._held_before:
+            self._held_before[device] = worker.held(self.hold)
+        return self._held_before[device]
+
+    @staticmethod
+    def _with(fds: Sequence[int], use: Callable[[Sequence[int]], object]) -> None:
+        try:
+            use(fds)
+        finally:
+            close_all(fds)
+
+    def released(self, ids: Sequence[int]) -> None:
+        """The program freed exported handles: everybody lets go before its free returns."""
+        with self._exports:
+            let_go(self.process, ids, self.node, self.world, self.keeper())
+            for i in set(ids) & set(self.exported):
+                self.bytes_by_device[self.exported.pop(i)] -= self._sizes.pop(i)
+                self.fresh.discard(i)
+
+    def hand_over(self) -> None:
+        count = self.process.agent.hand_over(self.transaction)
+        if count.count != len(self.exported):
+            raise PeerGone(f"process {self.pid} handed over {count.count} handles of {len(self.exported)}")
+
+    def forget_exports(self) -> None:
+        """Undo of the exports: what the process can export again is nobody's; what was given back stays kept."""
+        again = self.fresh - self.given_back
+        for worker in self.workers():
+            quietly("forget", partial(worker.forget, self.hold, sorted(again)))
+            quietly("forget the copy", partial(worker.forget_copy, self.hold))
+        quietly("drop", lambda: self.keeper().drop(self.pid, sorted(again)))
+
+    # ---- memory back ------------------------------------------------------------------------------------------
+
+    def map_back(self) -> None:
+        """The inverse of `hand_over`, legal at any point of it: from the keeper, and what it lacks from the workers."""
+        if self._phase() != AgentPhase.HANDED_OVER:
+            return
+        self._give_from_keeper()
+        if self.given_back < set(self.exported):
+            self.give_from_workers()
+        self.process.agent.map(self.transaction)
+
+    def resume(self) -> None:
+        if self._phase() != AgentPhase.RUNNING:
+            self.process.agent.resume(self.transaction)
+
+    def _phase(self) -> int:
+        return self.process.agent.status().status.phase
+
+    def _give_from_keeper(self) -> None:
+        keeper = self.keeper()
+        try:
+            for ids in batched(keeper.ids(self.pid), self.node.config.batch):
+                self._with(keeper.take(self.pid, ids), partial(self._give, ids))
+        except PeerGone:
+            if self.process.agent.channel.closed.is_set():
+                raise  # not the keeper is gone, but the process
+
+    def give_from_workers(self, keep: bool = False) -> None:
+        """Map what the workers hold at the old addresses, without access yet; `keep`: and put it in escrow."""
+        for worker in self.workers():
+            wanted = sorted(worker.held(self.hold) - self.given_back)
+            for ids in batched(wanted, self.node.config.batch):
+                began = time.monotonic()
+                fds = worker.export(self.hold, ids)
+                exported = time.monotonic()
+                self._with(fds, partial(self._give, ids, keep=keep))
+                now = time.monotonic()
+                log.debug("%d handles: exported in %.4f s, given in %.4f s", len(ids), exported - began, now - exported)
+
+    def _give(self, ids: Sequence[int], fds: Sequence[int], keep: bool = False) -> None:
+        if keep:
+            self.keeper().put(self.pid, ids, fds)
+        self.process.agent.give(self.transaction, ids, fds)
+        self.given_back.update(ids)
+
+    # ---- control state ----------------------------------------------------------------------------------------
+
+    def freeze(self, deadline: float) -> None:
+        self.process.agent.freeze(self.transaction)
+        self.control.lock(self.pid, deadline)
+        self.control.checkpoint(self.pid, deadline)
+
+    def freeze_again(self, deadline: float) -> None:
+        """Take a half-done thaw back, wherever it stopped."""
+        if not self.process.agent.frozen():
+            self.process.agent.freeze(self.transaction)
+        self._drive(ControlPhase.CHECKPOINTED, deadline)
+
+    def thaw(self, deadline: float) -> None:
+        """Bring the control state back from wherever it is. Raises Lost when the driver will not."""
+        self._drive(ControlPhase.RUNNING, deadline)
+        if self.process.agent.frozen():
+            self.process.agent.thaw(self.transaction)
+
+    def _drive(self, goal: ControlPhase, deadline: float) -> None:
+        """Step the driver from phase to phase until `goal`.
+
+        A call whose caller died goes on in the driver, which then refuses the next one for a while, and r580 does not
+        say so in its phase: a refused step is tried again until the deadline.
+        """
+        end = time.monotonic() + deadline
+        while (phase := self.settled()) != goal:
+            try:
+                self._step(phase, goal, max(0.1, end - time.monotonic()))
+            except DriverError as error:
+                if self.settled() == ControlPhase.FAILED:
+                    raise self._lost(error) from error
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.05)
+
+    def _step(self, phase: ControlPhase, goal: ControlPhase, limit: float) -> None:
+        outward = goal == ControlPhase.CHECKPOINTED
+        match phase:
+            case ControlPhase.RUNNING:
+                self.control.lock(self.pid, limit)
+            case ControlPhase.LOCKED if outward:
+                self.control.checkpoint(self.pid, limit)
+            case ControlPhase.LOCKED:
+                self.control.unlock(self.pid, limit)
+            case ControlPhase.CHECKPOINTED:
+                self.control.restore(self.pid, {}, limit)
+            case ControlPhase.FAILED:
+                raise self._lost("it says so itself")
+            case _:
+                raise PeerGone(f"the driver does not know process {self.pid}")
+
+    def _lost(self, why: object) -> Lost:
+        text = f"the driver will not give process {self.pid} back: {why}"
+        return Lost(text, state="lost", hint="docs/troubleshooting.md#lost")
+
+    def settled(self) -> ControlPhase:
+        """The driver's phase once it is not between two. A driver call goes on though its caller died."""
+        end = time.monotonic() + SETTLE
+        while (phase := self.control.phase(self.pid)) == ControlPhase.BUSY:
+            if time.monotonic() > end:
+                raise DeadlinePassed(f"the driver is still busy with process {self.pid} after {SETTLE:g} s")
+            time.sleep(0.02)
+        return phase
+
+
+def let_go(process: Process, ids: Sequence[int], node: Node, world: World, keeper: Keeper) -> None:
+    """The process freed these handles: nobody of ours keeps their memory."""
+    for device in set(process.uuids.values()):
+        worker = node.warm_worker(world, device)
+        if worker:
+            quietly("forget", partial(worker.forget, process.hold, ids))
+    quietly("drop", lambda: keeper.drop(process.identity.pid, ids))
+
+
+def specs_of(records: Sequence[HandleRecord]) -> list[HandleSpec]:
+    return [spec_of(record) for record in records]
+
+
+def ids_of(records: Sequence[HandleRecord]) -> list[int]:
+    return [record.id for record in records]
+
+
+def batched(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    return (ids[first : first + size] for first in range(0, len(ids), size))
+
+
+def spec_of(record: HandleRecord) -> HandleSpec:
+    return HandleSpec(record.id, record.size, record.type, record.compression, record.rdma_capable, record.usage)
+
+
+def quietly(step: str, action: Callable[[], object]) -> None:
+    """Tidy up; what fails is logged, since what is tidied may be gone already."""
+    try:
+        action()
+    except GcrError as error:
+        log.warning("%s: %s", step, error)

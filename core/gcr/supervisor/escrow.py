@@ -1,0 +1,139 @@
+"""Escrow: duplicates of what a job's memory hangs on, kept by a process that touches no vendor library.
+
+Before a checkpoint is decided these are the physical handles of every process of the job: whatever dies, they can be
+mapped again. Once it is decided they are the sealed table and the arena segments. After a restore or a rollback the
+handles that were given back stay here, since their process cannot export them a second time. Thread-safe.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gcr.errors import RolledBack
+
+
+class NotKept(RolledBack):
+    """A handle that should be in escrow is not."""
+
+    code = "not_kept"
+
+
+class Keeper(Protocol):
+    """Whoever holds a job's escrow: its supervisor, or the daemon for a job whose supervisor died."""
+
+    def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
+        """Keep duplicates; the caller goes on owning `fds`."""
+        ...
+
+    def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
+        """Close what is kept of a process, or only some handles of it. Unknown ids are ignored."""
+        ...
+
+    def ids(self, pid: int) -> list[int]:
+        """What is kept of a process, ascending."""
+        ...
+
+    def take(self, pid: int, ids: Sequence[int]) -> list[int]:
+        """Duplicates of the descriptors of `ids`, in that order, the caller's. Raises NotKept."""
+        ...
+
+    def stage(self, pid: int, fds: Sequence[int], offset: int) -> None: ...
+
+    def unstage(self, pid: int, offset: int, limit: int) -> list[int]: ...
+
+    def unstage_all(self, pid: int) -> None:
+        """Close the staged descriptors of a process."""
+        ...
+
+    def forget(self, pid: int) -> None:
+        """The process is gone: nothing of it is worth keeping."""
+        ...
+
+
+@dataclass(slots=True)
+class Escrow:
+    """The one implementation; supervisors offer it over their socket."""
+
+    _handles: dict[int, dict[int, int]] = field(default_factory=dict)
+    _staged: dict[int, list[int]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
+        copies = duplicate(fds)
+        with self._lock:
+            kept = self._handles.setdefault(pid, {})
+            replaced = [kept[i] for i in ids if i in kept]
+            kept.update(zip(ids, copies, strict=True))
+        close_all(replaced)
+
+    def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
+        with self._lock:
+            kept = self._handles.get(pid, {})
+            gone = [kept.pop(i) for i in (list(kept) if ids is None else ids) if i in kept]
+            if not kept:
+                self._handles.pop(pid, None)
+        close_all(gone)
+
+    def ids(self, pid: int) -> list[int]:
+        with self._lock:
+            return sorted(self._handles.get(pid, {}))
+
+    def take(self, pid: int, ids: Sequence[int]) -> list[int]:
+        with self._lock:
+            kept = self._handles.get(pid, {})
+            if missing := [i for i in ids if i not in kept]:
+                raise NotKept(f"{len(missing)} handles of process {pid} are not in escrow, such as {missing[0]}")
+            return duplicate([kept[i] for i in ids])
+
+    def stage(self, pid: int, fds: Sequence[int], offset: int) -> None:
+        copies = duplicate(fds)
+        with self._lock:
+            staged = self._staged.setdefault(pid, [])
+            gone = staged[offset:]
+            staged[offset:] = copies
+        close_all(gone)
+
+    def unstage(self, pid: int, offset: int, limit: int) -> list[int]:
+        with self._lock:
+            return duplicate(self._staged.get(pid, [])[offset : offset + limit])
+
+    def unstage_all(self, pid: int) -> None:
+        with self._lock:
+            gone = self._staged.pop(pid, [])
+        close_all(gone)
+
+    def forget(self, pid: int) -> None:
+        """The process is gone: nothing of it is worth keeping."""
+        with self._lock:
+            gone = [*self._handles.pop(pid, {}).values(), *self._staged.pop(pid, [])]
+        close_all(gone)
+
+    def held(self) -> int:
+        """Descriptors held in all."""
+        with self._lock:
+            return sum(map(len, self._handles.values())) + sum(map(len, self._staged.values()))
+
+    def close(self) -> None:
+        with self._lock:
+            pids = {*self._handles, *self._staged}
+        for pid in pids:
+            self.forget(pid)
+
+
+def duplicate(fds: Sequence[int]) -> list[int]:
+    """Duplicates, close-on-exec; all or nothing."""
+    made: list[int] = []
+    try:
+        for fd in fds:
+            made.append(os.dup(fd))
+    except OSError:
+        close_all(made)
+        raise
+    return made
+
+
+def close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

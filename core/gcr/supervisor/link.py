@@ -1,0 +1,126 @@
+"""The supervisor's line to gcrd: registers the job, offers the escrow, and starts a new daemon when one dies."""
+
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from gcr.channel import Channel, Request, connect
+from gcr.daemon.launch import launch
+from gcr.errors import DaemonUnavailable, GcrError, PeerGone, UsageError
+from gcr.runtime import socket_path
+from gcr.supervisor.escrow import Escrow, close_all
+from gcr.version import __version__
+from gcr.wire import FrameType, HelloRecord, Role
+
+log = logging.getLogger("gcr.supervisor")
+
+RESTART_EVERY = 10.0
+RETRY_EVERY = 0.1
+CALL_TIMEOUT = 15.0
+
+
+@dataclass(slots=True)
+class DaemonLink:
+    """Keeps one connection to whatever gcrd there is, for as long as the job runs."""
+
+    describe: Callable[[], Mapping[str, object]]  # what to register: name, token, argv, pid …
+    escrow: Escrow
+    _channel: Channel | None = None
+    _lost: threading.Event = field(default_factory=threading.Event)
+    _over: threading.Event = field(default_factory=threading.Event)
+    _last_launch: float = float("-inf")
+
+    def open(self) -> Mapping[str, Any]:
+        """Connect, starting a daemon if there is none, register, and keep the line up. Returns gcrd's answer."""
+        answer = self._connect()
+        threading.Thread(target=self._keep_up, name="gcr-link", daemon=True).start()
+        return answer
+
+    def tell(self, op: str, body: Mapping[str, object]) -> Mapping[str, Any]:
+        """One call to the daemon, which may have died: then PeerGone, and the line is being rebuilt."""
+        channel = self._channel
+        if channel is None:
+            raise PeerGone("no daemon just now")
+        answer, _ = channel.call_json(op, body, timeout=CALL_TIMEOUT)
+        return answer
+
+    def close(self) -> None:
+        self._over.set()
+        self._lost.set()
+        if self._channel:
+            self._channel.close()
+
+    def _connect(self) -> Mapping[str, Any]:
+        sock = self._reach()
+        channel = Channel(sock, self._serve, on_close=lambda _channel: self._lost.set(), name="gcrd")
+        channel.start()
+        about = self.describe()
+        name, token = str(about["name"] or ""), str(about["token"])
+        hello = HelloRecord(role=Role.SUPERVISOR, job=name, token=token, version=__version__)
+        channel.call(FrameType.HELLO, hello.pack(), timeout=CALL_TIMEOUT)
+        answer, _ = channel.call_json("register", about, timeout=CALL_TIMEOUT)
+        self._channel = channel
+        return answer
+
+    def _reach(self) -> socket.socket:
+        try:
+            return connect(socket_path(), timeout=2.0)
+        except (OSError, DaemonUnavailable):
+            wait = self._last_launch + RESTART_EVERY - time.monotonic()
+            if wait > 0:
+                raise DaemonUnavailable(f"gcrd died; the next one starts in {wait:.0f} s") from None
+        self._last_launch = time.monotonic()
+        launch()
+        return connect(socket_path(), timeout=2.0)
+
+    def _keep_up(self) -> None:
+        while not self._over.is_set():
+            self._lost.wait()
+            self._lost.clear()
+            self._channel = None
+            while not self._over.is_set() and self._channel is None:
+                try:
+                    self._connect()
+                    log.info("registered with gcrd again")
+                except (OSError, GcrError) as error:
+                    log.debug("gcrd not reachable: %s", error)
+                    time.sleep(RETRY_EVERY)
+
+    def _serve(self, request: Request) -> None:
+        body, fds = request.json(), request.take_fds()
+        try:
+            answer, given = self._answer(str(body["op"]), body, fds)
+        finally:
+            close_all(fds)
+        try:
+            request.reply_json(answer, given)
+        finally:
+            close_all(given)
+
+    def _answer(self, op: str, body: Mapping[str, Any], fds: Sequence[int]) -> tuple[dict[str, object], Sequence[int]]:
+        """What to reply, and descriptors to send along (closed afterwards)."""
+        pid = int(body.get("pid", 0))
+        match op:
+            case "put":
+                self.escrow.put(pid, body["ids"], fds)
+            case "drop":
+                self.escrow.drop(pid, body["ids"])
+            case "ids":
+                return {"ids": self.escrow.ids(pid)}, ()
+            case "take":
+                return {}, self.escrow.take(pid, body["ids"])
+            case "stage":
+                self.escrow.stage(pid, fds, body["offset"])
+            case "unstage":
+                return {}, self.escrow.unstage(pid, body["offset"], body["limit"])
+            case "unstage_all":
+                self.escrow.unstage_all(pid)
+            case "forget":
+                self.escrow.forget(pid)
+            case _:
+                raise UsageError(f"a supervisor knows no {op!r}")
+        return {}, ()

@@ -1,0 +1,182 @@
+"""`gcr run`: start the program, be its parent like any other, and return its code.
+
+Signals sent to us go on to the program. Those the terminal sends reach the whole foreground group by themselves and
+are not sent twice: the kernel says which is which (si_code). The descriptor limit is raised for us after the program
+was started, never for it.
+"""
+
+import json
+import logging
+import os
+import resource
+import secrets
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gcr.errors import CannotStart, GcrError
+from gcr.jsonbody import error_from_json, error_to_json
+from gcr.native import shim_path, sim_dir
+from gcr.runtime import log_dir, socket_path
+from gcr.supervisor.escrow import Escrow
+from gcr.supervisor.link import DaemonLink
+from gcr.supervisor.spec import JobSpec
+
+log = logging.getLogger("gcr.supervisor")
+
+FAILED_BEFORE_START = 125
+FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+
+
+@dataclass(slots=True)
+class Supervisor:
+    spec: JobSpec
+    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    name: str | None = None
+    child: "subprocess.Popen[bytes] | None" = None
+    escrow: Escrow = field(default_factory=Escrow)
+    link: DaemonLink = field(init=False)
+    _pending: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.name = self.spec.name
+        self.link = DaemonLink(self.describe, self.escrow)
+
+    def describe(self) -> Mapping[str, object]:
+        return {
+            "name": self.name,
+            "token": self.token,
+            "argv": list(self.spec.argv),
+            "supervisor_pid": os.getpid(),
+            "pid": self.child.pid if self.child else None,
+            "backend": self.spec.backend,
+            "simulate": self.spec.simulate,
+            "sim_environment": simulated_environment(self.spec.simulate) if self.spec.simulate else {},
+        }
+
+    def register(self) -> None:
+        self.name = str(self.link.open()["name"])
+
+    def start(self) -> None:
+        for number in FORWARDED:
+            signal.signal(number, lambda got, _frame: self._pending.append(got))
+        self.child = subprocess.Popen(self.spec.argv, env=self.environment())
+        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
+        for early in self._pending:
+            self.child.send_signal(early)
+        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self._tell("started", {"pid": self.child.pid})
+
+    def wait(self) -> int:
+        """The program's code; 128+n if a signal ended it."""
+        assert self.child
+        while self.child.poll() is None:
+            told = signal.sigtimedwait(FORWARDED | {signal.SIGCHLD}, 0.5)
+            if told and told.si_signo in FORWARDED and told.si_code <= 0:
+                self.child.send_signal(told.si_signo)
+        code = self.child.returncode
+        return 128 - code if code < 0 else code
+
+    def finish(self, code: int) -> None:
+        answer = self._tell("finished", {"code": code})
+        if self.spec.report and answer.get("report") is not None:
+            Path(self.spec.report).write_text(json.dumps(answer["report"]) + "\n")
+        self.link.close()
+        self.escrow.close()
+
+    def environment(self) -> dict[str, str]:
+        """The program's environment: its own, our shim first among its preloads, and where to find the daemon."""
+        env = dict(os.environ)
+        chained = env.get("LD_PRELOAD")
+        env["LD_PRELOAD"] = f"{shim_path()}:{chained}" if chained else str(shim_path())
+        env.update(GCR_SOCKET=str(socket_path()), GCR_JOB=str(self.name), GCR_TOKEN=self.token)
+        if "NCCL_CUMEM_HOST_ENABLE" not in env:
+            env["NCCL_CUMEM_HOST_ENABLE"] = "0"
+            log.info("NCCL_CUMEM_HOST_ENABLE=0 set: the driver never gives back NCCL's host memory")
+        if self.spec.simulate:
+            env.update(simulated_environment(self.spec.simulate))
+        return env
+
+    def _tell(self, op: str, body: Mapping[str, object]) -> Mapping[str, object]:
+        try:
+            return self.link.tell(op, body)
+        except GcrError as error:
+            log.warning("gcrd did not hear %s: %s", op, error)
+            return {}
+
+
+def simulated_environment(vendor: str) -> dict[str, str]:
+    """What a process must see to find the simulated driver of a vendor instead of a real one."""
+    libraries = str(sim_dir(vendor))
+    rest = os.environ.get("LD_LIBRARY_PATH")
+    ours = {k: v for k, v in os.environ.items() if k.startswith("GCR_SIM_")}
+    state = os.environ.get("GCR_SIM_STATE", f"/dev/shm/gcr-sim-{os.getuid()}")
+    path = libraries if not rest or rest.startswith(libraries) else f"{libraries}:{rest}"
+    return {**ours, "GCR_SIMULATE": vendor, "GCR_SIM_STATE": state, "LD_LIBRARY_PATH": path}
+
+
+def supervise(spec: JobSpec) -> int:
+    """The program's code, or 0 once a detached one runs. Raises GcrError when it was not started."""
+    if not spec.detach:
+        return _run(spec, started=lambda _name: None)
+    told, tell = os.pipe()
+    if os.fork():
+        os.close(tell)
+        return _await_detached(told)
+    os.close(told)
+    os.setsid()
+    os._exit(_run_detached(spec, tell))
+
+
+def _run(spec: JobSpec, started: Callable[[str], None]) -> int:
+    supervisor = Supervisor(spec)
+    try:
+        supervisor.register()
+        if spec.detach:
+            _leave_terminal(str(supervisor.name))
+        supervisor.start()
+    except OSError as error:
+        supervisor.link.close()
+        raise CannotStart(f"{spec.argv[0]}: {error.strerror or error}") from error
+    except GcrError:
+        supervisor.link.close()
+        raise
+    started(str(supervisor.name))
+    code = supervisor.wait()
+    supervisor.finish(code)
+    return code
+
+
+def _run_detached(spec: JobSpec, tell: int) -> int:
+    def announce(answer: dict[str, object]) -> None:
+        os.write(tell, json.dumps(answer).encode())
+        os.close(tell)
+
+    try:
+        return _run(spec, started=lambda name: announce({"name": name}))
+    except GcrError as error:
+        announce({"error": error_to_json(error)})
+        return FAILED_BEFORE_START
+
+
+def _await_detached(pipe: int) -> int:
+    with os.fdopen(pipe, "rb") as stream:
+        answer = json.loads(stream.read() or "{}")
+    if "name" not in answer:
+        raise error_from_json(answer.get("error"))
+    sys.stdout.write(f"{answer['name']}\n")
+    return 0
+
+
+def _leave_terminal(name: str) -> None:
+    """The program reads nothing and writes to the job's log: nobody waits for a pipe it inherited."""
+    null = os.open(os.devnull, os.O_RDONLY)
+    log_file = os.open(log_dir() / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for number, source in ((0, null), (1, log_file), (2, log_file)):
+        os.dup2(source, number)
+    os.close(null)
+    os.close(log_file)

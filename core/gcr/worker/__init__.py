@@ -1,0 +1,1 @@
+"""The worker: holds the vendor context of one device and moves bytes between it and the arena. Disposable."""

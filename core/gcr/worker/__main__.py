@@ -1,0 +1,71 @@
+"""Started by gcrd: `python -m gcr.worker BACKEND DEVICE FD`. Ends when the daemon's socket closes."""
+
+import logging
+import os
+import socket
+import sys
+import threading
+import time
+
+from gcr.arena import Arena
+from gcr.channel import Channel, Request
+from gcr.config import load
+from gcr.errors import GcrError
+from gcr.hostmemory import available_host_bytes
+from gcr.plugins import load_plugins
+from gcr.worker.service import WorkerService
+
+log = logging.getLogger("gcr.worker")
+
+
+class Starting:
+    """Answers while the context is being made: every request waits for it, or hears why there is none."""
+
+    def __init__(self, backend: str, device: str) -> None:
+        self._done = threading.Event()
+        self._service: WorkerService | None = None
+        self._error: GcrError | None = None
+        threading.Thread(target=self._start, args=(backend, device), name="gcr-start", daemon=True).start()
+
+    def serve(self, request: Request) -> None:
+        self._done.wait()
+        if self._error:
+            raise self._error
+        assert self._service
+        self._service.serve(request)
+
+    def _start(self, backend: str, device: str) -> None:
+        try:
+            self._service = make_service(backend, device)
+        except GcrError as error:
+            self._error = error
+        except Exception as error:  # a broken driver or plugin: the daemon must hear of it, not wait
+            log.exception("worker of %s cannot start", device)
+            self._error = GcrError(f"the worker of {device} cannot start: {error}")
+        self._done.set()
+
+
+def make_service(backend: str, device: str) -> WorkerService:
+    began = time.monotonic()
+    config = load({})
+    drain = load_plugins().backend(backend).drain(device)
+    limit = int(available_host_bytes() * config.arena_share)
+    arena = Arena(drain.pin, drain.unpin, segment_bytes=config.segment_bytes, limit_bytes=limit, threads=config.threads)
+    context_bytes = drain.memory().by_pid.get(os.getpid(), 0)
+    return WorkerService(drain, arena, device, time.monotonic() - began, context_bytes)
+
+
+def main(argv: list[str]) -> int:
+    backend, device, fd = argv[0], argv[1], int(argv[2])
+    logging.basicConfig(level=os.environ.get("GCR_LOG_LEVEL", "INFO"), format="%(asctime)s worker %(message)s")
+    over = threading.Event()
+    channel = Channel(
+        socket.socket(fileno=fd), Starting(backend, device).serve, on_close=lambda _channel: over.set(), name="gcrd"
+    )
+    channel.start()
+    over.wait()
+    os._exit(0)  # the kernel gives back the context, the pinned memory and every descriptor
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

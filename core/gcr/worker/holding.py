@@ -1,0 +1,287 @@
+"""What a worker keeps of one process: its handed-over memory, its part of the arena, and the plan that ties them.
+
+One lock a holding. It is not held while a copy is waited for, so that handles can be exported meanwhile; whoever unmaps
+waits for the copies in flight first.
+"""
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+from threading import Event, RLock, Thread
+from typing import Any
+
+from gcr.arena import Arena, Segments
+from gcr.drain import Ballast, DataDrain, DeviceRange, Handed, HandleSpec, Span, Transfer
+from gcr.errors import DeadlinePassed, RolledBack, WrongState
+from gcr.layout import Layout, SealedHandle, SealedSegment, SealedTable, Segment, pack, spans
+from gcr.wire import MappingRecord
+
+PROGRESS_EVERY = 0.1
+UNMAP_PATIENCE = 60.0  # a copy over the link always ends; unmapping under it would break the context
+Progress = Callable[[dict[str, Any]], None]
+
+
+@dataclass(slots=True)
+class Holding:
+    drain: DataDrain
+    arena: Arena
+    device: str
+    owner: str = ""
+    specs: dict[int, HandleSpec] = field(default_factory=dict)
+    ranges: list[DeviceRange] = field(default_factory=list)
+    segments: Segments | None = None
+    layout: Layout | None = None
+    ballast: Ballast | None = None
+    arriving: "Arriving | None" = None
+    lock: RLock = field(default_factory=RLock)
+    _copies: list[Transfer] = field(default_factory=list)
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        return {spec.id: spec.size for spec in self.specs.values()}
+
+    # ---- memory from the program, and back to it --------------------------------------------------------------
+
+    def adopt(self, handed: Sequence[Handed]) -> None:
+        with self.lock:
+            self.ranges.append(self.drain.adopt(handed))
+            self.specs.update({h.spec.id: h.spec for h in handed})
+
+    def held(self) -> list[int]:
+        with self.lock:
+            return [i for where in self.ranges for i in where.offsets]
+
+    def forget(self, ids: Sequence[int]) -> None:
+        with self.lock:
+            self._finish_copies()
+            for index, where in enumerate(self.ranges):
+                mine = [i for i in ids if i in where.offsets]
+                if mine:
+                    self.drain.forget(where, mine)
+                    left = {i: at for i, at in where.offsets.items() if i not in mine}
+                    self.ranges[index] = replace(where, offsets=left)
+            for i in ids:
+                self.specs.pop(i, None)
+
+    def create(self, ballast: int) -> None:
+        """Physical memory for all handles, in arena order, and ballast. Raises NoRoom with nothing kept."""
+        with self.lock:
+            if self.ranges:
+                raise WrongState("this memory exists already")
+            assert self.layout
+            order = sorted(self.layout.offsets, key=self.layout.offsets.__getitem__)
+            made = self.drain.create([self.specs[i] for i in order]) if order else None
+            try:
+                self.ballast = self.drain.ballast(ballast) if ballast else None
+            except BaseException:
+                if made:
+                    self.drain.release(made)
+                raise
+            self.ranges = [made] if made else []
+
+    def export(self, ids: Sequence[int]) -> list[int]:
+        """Descriptors, in the order of `ids`; the caller's."""
+        with self.lock:
+            found: dict[int, int] = {}
+            for where in self.ranges:
+                mine = [i for i in ids if i in where.offsets]
+                found.update({h.spec.id: h.fd for h in (self.drain.export(where, mine) if mine else ())})
+            if len(found) != len(ids):
+                close_all(list(found.values()))
+                raise RolledBack(f"{len(ids) - len(found)} handles are not held here")
+            return [found[i] for i in ids]
+
+    def drop_ballast(self) -> None:
+        with self.lock:
+            if self.ballast:
+                self.ballast.release()
+            self.ballast = None
+
+    def release(self) -> None:
+        """Let go of device memory; the copy in the arena stays. Waits for copies in flight."""
+        with self.lock:
+            self._finish_copies()
+            self.drop_ballast()
+            while self.ranges:
+                self.drain.release(self.ranges[-1])
+                self.ranges.pop()
+            if self.layout is None:
+                self.specs.clear()
+
+    def _finish_copies(self) -> None:
+        for copy in self._copies:
+            copy.wait(UNMAP_PATIENCE)
+        self._copies = []
+
+    def forget_copy(self) -> None:
+        """The process has its bytes back, or never gave them: the arena's are nobody's now."""
+        with self.lock:
+            if self.arriving:
+                self.segments, self.arriving = self.arriving.finish(), None
+            if self.segments:
+                self.arena.give_back(self.segments)
+            self.segments = self.layout = None
+
+    def forfeit(self) -> None:
+        with self.lock:
+            self.release()
+            self.forget_copy()
+
+    # ---- bytes ------------------------------------------------------------------------------------------------
+
+    def reserve(self, nbytes: int) -> None:
+        """Arena segments of at least `nbytes`. Raises NoRoom."""
+        with self.lock:
+            if self.segments and self.segments.size >= nbytes:
+                return
+            if self.segments:
+                self.arena.give_back(self.segments)
+                self.segments = None
+            self.segments = self.arena.take(self.owner, nbytes)
+
+    def copy_out(self, deadline: float, progress: Progress) -> dict[str, float]:
+        began = time.monotonic()
+        with self.lock:
+            self.layout = layout = pack(self.ranges, self.sizes)
+            self.reserve(layout.size)
+            assert self.segments
+            plan = spans(self.ranges, self.sizes, layout, self.segments.parts)
+            self._copies = copies = [self.drain.read(plan)] if plan else []
+        _wait(copies, layout.size, began + deadline, progress)
+        return {**_outcome(layout.size, time.monotonic() - began), "handles": len(layout.offsets)}
+
+    def copy_in(self, deadline: float, progress: Progress) -> dict[str, float]:
+        """Segment after segment, each as soon as it is pinned."""
+        began = time.monotonic()
+        with self.lock:
+            assert self.layout
+            size = self.layout.size
+            self._copies = copies = []
+            groups = self._plan_by_segment()
+        for index, plan in enumerate(groups):
+            segment = self._segment(index, began + deadline - time.monotonic())
+            placed = [Span(s.device, s.host + segment.address, s.size) for s in plan]
+            copies.append(self.drain.write(placed))
+        _wait(copies, size, began + deadline, progress)
+        with self.lock:
+            if self.arriving:
+                self.segments, self.arriving = self.arriving.finish(), None
+        return _outcome(size, time.monotonic() - began)
+
+    def _plan_by_segment(self) -> list[list[Span]]:
+        """Copies grouped by segment; `host` counts from the segment's first byte."""
+        assert self.layout
+        sizes = self._segment_sizes()
+        starts = [0, *accumulate(sizes)]
+        line = [Segment(-1, start, size) for start, size in zip(starts, sizes, strict=False)]
+        groups: list[list[Span]] = [[] for _ in sizes]
+        index = 0
+        for span in spans(self.ranges, self.sizes, self.layout, line):
+            while span.host >= starts[index + 1]:
+                index += 1
+            groups[index].append(Span(span.device, span.host - starts[index], span.size))
+        while groups and not groups[-1]:
+            groups.pop()
+        return groups
+
+    def _segment_sizes(self) -> list[int]:
+        if self.arriving:
+            return list(self.arriving.sizes)
+        assert self.segments
+        return [part.size for part in self.segments]
+
+    def _segment(self, index: int, timeout: float) -> Segment:
+        if self.arriving:
+            return self.arriving.wait(index, timeout)
+        assert self.segments
+        return self.segments.parts[index]
+
+    # ---- the sealed table -------------------------------------------------------------------------------------
+
+    def seal(self, about: dict[str, Any]) -> SealedTable:
+        with self.lock:
+            assert self.layout and self.segments is not None
+            offsets = self.layout.offsets
+            return SealedTable(
+                job=about["job"],
+                pid=about["pid"],
+                start_time=about["start_time"],
+                transaction=about["transaction"],
+                ordinals={int(k): v for k, v in about["ordinals"].items()},
+                handles=tuple(SealedHandle(s, self.device, offsets[s.id]) for s in self.specs.values()),
+                mappings=tuple(MappingRecord(*row) for row in about["mappings"] if row[0] in self.specs),
+                segments=tuple(SealedSegment(self.device, part.size) for part in self.segments),
+            )
+
+    def reclaim(self, table: SealedTable, fds: Sequence[int]) -> None:
+        """Take a suspended process over: its table, and its segments, which are mapped and pinned meanwhile."""
+        with self.lock:
+            self.specs = {h.spec.id: h.spec for h in table.handles}
+            end = max((h.offset + h.spec.size for h in table.handles), default=0)
+            self.layout = Layout({h.spec.id: h.offset for h in table.handles}, end)
+            self.arriving = Arriving(self.arena, self.owner, fds, [part.size for part in table.segments])
+
+
+class Arriving:
+    """Segments that came from elsewhere, being mapped and pinned in the background, in order."""
+
+    def __init__(self, arena: Arena, owner: str, fds: Sequence[int], sizes: Sequence[int]) -> None:
+        self.sizes = sizes
+        self._ready: list[Segment] = []
+        self._events = [Event() for _ in sizes]
+        self._segments: Segments | None = None
+        self._error: BaseException | None = None
+        self._thread = Thread(target=self._adopt, args=(arena, owner, fds), name="gcr-adopt", daemon=True)
+        self._thread.start()
+
+    def wait(self, index: int, timeout: float) -> Segment:
+        if not self._events[index].wait(max(0.0, timeout)):
+            raise DeadlinePassed("the arena's segments were not pinned in time")
+        if self._error:
+            raise RolledBack(f"the arena's segments cannot be used: {self._error}") from self._error
+        return self._ready[index]
+
+    def finish(self) -> Segments:
+        self._thread.join(120.0)
+        if self._segments is None:
+            raise RolledBack(f"the arena's segments cannot be used: {self._error}")
+        return self._segments
+
+    def _adopt(self, arena: Arena, owner: str, fds: Sequence[int]) -> None:
+        try:
+            self._segments = arena.adopt(owner, fds, self.sizes, self._one_ready)
+        except BaseException as error:  # handed to whoever waits
+            self._error = error
+            for event in self._events:
+                event.set()
+
+    def _one_ready(self, segment: Segment) -> None:
+        self._ready.append(segment)
+        self._events[len(self._ready) - 1].set()
+
+
+def _wait(copies: Sequence[Transfer], total: int, end: float, progress: Progress) -> None:
+    """Until all are done. Raises DeadlinePassed; they stay the holding's to finish."""
+    began = time.monotonic()
+    for copy in copies:
+        while True:
+            try:
+                copy.wait(min(PROGRESS_EVERY, max(0.0, end - time.monotonic())))
+                break
+            except DeadlinePassed:
+                if time.monotonic() >= end:
+                    raise
+                done = sum(c.done() for c in copies)
+                rate = done / max(1e-9, time.monotonic() - began)
+                progress({"bytes": done, "total_bytes": total, "bytes_per_s": rate})
+
+
+def _outcome(size: int, seconds: float) -> dict[str, float]:
+    return {"bytes": size, "seconds": seconds}
+
+
+def close_all(fds: Sequence[int]) -> None:
+    for fd in fds:
+        os.close(fd)

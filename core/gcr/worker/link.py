@@ -1,0 +1,43 @@
+"""How fast the link is: a plain pinned copy each way, measured while nobody waits."""
+
+import logging
+
+from gcr.arena import Arena
+from gcr.drain import DataDrain, HandleSpec, Span
+from gcr.errors import GcrError
+
+log = logging.getLogger("gcr.worker")
+
+SAMPLE = 64 << 20  # of the device beside a running program: little, and only where there is plenty
+PLENTY = 8 * SAMPLE
+ROUNDS = 3
+TIMEOUT = 30.0
+
+
+def measure_link(drain: DataDrain, arena: Arena) -> dict[str, float]:
+    """`link_out_bytes_per_s` and `link_in_bytes_per_s`, the best of a few rounds; empty when there is no room."""
+    memory = drain.memory()
+    if memory.total - memory.used < PLENTY:
+        return {}
+    try:
+        segments = arena.take("link", SAMPLE)
+    except GcrError as error:
+        log.info("link not measured: %s", error)
+        return {}
+    try:
+        size = min(SAMPLE, segments.parts[0].size)
+        where = drain.create([HandleSpec(1, size)])
+        try:
+            span = [Span(where.address, segments.parts[0].address, size)]
+            drain.write(span).wait(TIMEOUT)
+            out = min(drain.read(span).wait(TIMEOUT) for _ in range(ROUNDS))
+            back = min(drain.write(span).wait(TIMEOUT) for _ in range(ROUNDS))
+        finally:
+            drain.release(where)
+        return {"link_out_bytes_per_s": size / out, "link_in_bytes_per_s": size / back}
+    except GcrError as error:
+        log.info("link not measured: %s", error)
+        return {}
+    finally:
+        arena.give_back(segments)
+        arena.trim(arena.free_bytes - segments.size)

@@ -1,0 +1,31 @@
+"""One private machine a test; what a failed test left in the logs is shown."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from machine import Machine  # noqa: E402
+
+
+@pytest.fixture
+def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    (tmp_path / "run").mkdir(mode=0o700)
+    yield made
+    made.close()
+    report = getattr(request.node, "report_call", None)
+    if report is not None and report.failed:
+        for log in sorted((tmp_path / "state").rglob("*.log")) + [tmp_path / "stderr"]:
+            if log.exists():
+                sys.stderr.write(f"==== {log.name}\n{log.read_text(errors='replace')[-6000:]}\n")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    setattr(item, f"report_{report.when}", report)
