@@ -1,0 +1,26 @@
+"""The backend itself: which module answers which question."""
+
+from collections.abc import Sequence
+
+from gcr.backend import Capability, Device
+from gcr.control import ControlState
+from gcr.drain import DataDrain
+from gcr_nvidia import devices, probe
+from gcr_nvidia.control import NvidiaControl
+from gcr_nvidia.drain import NvidiaDrain
+
+
+class NvidiaBackend:
+    name = "nvidia"
+
+    def probe(self) -> Sequence[Capability]:
+        return probe.capabilities()
+
+    def devices(self) -> Sequence[Device]:
+        return devices.present()
+
+    def drain(self, device: str) -> DataDrain:
+        return NvidiaDrain(device)
+
+    def control(self) -> ControlState:
+        return NvidiaControl()

@@ -1,0 +1,142 @@
+"""Control state through the driver's checkpoint calls (r570 and newer), inside the control helper.
+
+These are called through cuda.bindings, not cuda.core.checkpoint.Process (seen in cuda.core 1.2.2): that one keeps a
+CUresult only in the text of its error, so a lock that timed out looks like one that was refused; it fails on a process
+that is between two phases; and it calls every NOT_SUPPORTED an old driver, also MIG.
+
+The driver offers no deadline but for the lock. Each call therefore runs on a thread of its own, which outlives the
+deadline when the driver does; cuda.bindings >= 12.9.1 release the GIL meanwhile.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from gcr.control import ControlPhase, ProcessView
+from gcr.errors import BackendMissing, DeadlinePassed, DriverError, DriverTooOld
+from gcr_nvidia import devices, refusals, uuids
+from gcr_nvidia.driver import (
+    INVALID_VALUE,
+    NOT_FOUND,
+    NOT_INITIALIZED,
+    NOT_READY,
+    SUCCESS,
+    attempt,
+    bindings,
+    failure,
+    initialise,
+)
+
+log = logging.getLogger("gcr.nvidia")
+
+# CUprocessState; 4 and 5 are newer than r580, which answers as before the call while it is under way.
+_PHASES = {
+    0: ControlPhase.RUNNING,
+    1: ControlPhase.LOCKED,
+    2: ControlPhase.CHECKPOINTED,
+    3: ControlPhase.FAILED,
+    4: ControlPhase.BUSY,
+    5: ControlPhase.BUSY,
+}
+_UNKNOWN_PROCESS = frozenset({INVALID_VALUE, NOT_INITIALIZED, NOT_FOUND})
+_LOCK_GRACE_SECONDS = 1.0  # the driver times the lock itself; ours is only for a driver that does not
+
+
+class NvidiaControl:
+    """Implements gcr.control.ControlState."""
+
+    def __init__(self) -> None:
+        initialise()  # restore wants cuInit or persistence mode, and start-up must not be on the critical path
+
+    def phase(self, pid: int) -> ControlPhase:
+        result, state = attempt("cuCheckpointProcessGetState", pid)
+        if result in _UNKNOWN_PROCESS:
+            return ControlPhase.ABSENT
+        if result != SUCCESS:
+            raise failure("cuCheckpointProcessGetState", result)
+        return _PHASES.get(int(state), ControlPhase.BUSY)
+
+    def inspect(self, pid: int) -> ProcessView:
+        phase = self.phase(pid) if _alive(pid) else ControlPhase.ABSENT
+        if phase is ControlPhase.ABSENT:
+            return ProcessView(pid, phase, {}, ())
+        return ProcessView(pid, phase, devices.bytes_of(pid), refusals.of(pid))
+
+    def lock(self, pid: int, deadline: float) -> None:
+        arguments = bindings().CUcheckpointLockArgs()
+        arguments.timeoutMs = max(1, math.ceil(deadline * 1000))  # 0 would wait for ever
+        result = _bounded("cuCheckpointProcessLock", pid, arguments, deadline + _LOCK_GRACE_SECONDS)
+        if result == NOT_READY:
+            raise DeadlinePassed(f"process {pid} could not be locked in {deadline:.1f} s: its device work goes on")
+        _check("cuCheckpointProcessLock", result)
+
+    def checkpoint(self, pid: int, deadline: float) -> None:
+        _check("cuCheckpointProcessCheckpoint", _bounded("cuCheckpointProcessCheckpoint", pid, None, deadline))
+
+    def restore(self, pid: int, devices: Mapping[str, str], deadline: float) -> None:
+        keep_alive: list[object] = []
+        arguments = _restore_arguments(devices, keep_alive) if devices else None
+        _check("cuCheckpointProcessRestore", _bounded("cuCheckpointProcessRestore", pid, arguments, deadline))
+
+    def unlock(self, pid: int, deadline: float) -> None:
+        _check("cuCheckpointProcessUnlock", _bounded("cuCheckpointProcessUnlock", pid, None, deadline))
+
+
+def _alive(pid: int) -> bool:
+    return Path(f"/proc/{pid}").exists()
+
+
+def _check(call: str, result: int) -> None:
+    if result != SUCCESS:
+        raise failure(call, result)
+
+
+def _restore_arguments(moves: Mapping[str, str], keep_alive: list[object]) -> Any:
+    """One pair a device. `keep_alive` holds what the driver reads until the call is over."""
+    driver = bindings()
+    if not hasattr(driver, "CUcheckpointGpuPair"):
+        raise DriverTooOld("moving to another device needs cuda-bindings 13 and driver r580 or newer")
+    pairs = []
+    for old, new in moves.items():
+        pair = driver.CUcheckpointGpuPair()
+        pair.oldUuid, old_bytes = uuids.driver_uuid(old)
+        pair.newUuid, new_bytes = uuids.driver_uuid(new)
+        keep_alive += [old_bytes, new_bytes]
+        pairs.append(pair)
+    arguments = driver.CUcheckpointRestoreArgs()
+    arguments.gpuPairs = pairs
+    arguments.gpuPairsCount = len(pairs)
+    return arguments
+
+
+class _Outcome:
+    """What a call on another thread came to."""
+
+    def __init__(self) -> None:
+        self.result = SUCCESS
+        self.error: BackendMissing | DriverError | None = None
+        self.over = threading.Event()
+
+    def run(self, call: Callable[[], tuple[int, Any]]) -> None:
+        try:
+            self.result, _ = call()
+        except (BackendMissing, DriverError) as error:
+            self.error = error
+        finally:
+            self.over.set()
+
+
+def _bounded(call: str, pid: int, arguments: Any, deadline: float) -> int:
+    """The CUresult of a call. Raises DeadlinePassed when the driver is not back in `deadline` seconds."""
+    outcome = _Outcome()
+    work = partial(outcome.run, partial(attempt, call, pid, arguments))
+    threading.Thread(target=work, name=f"{call}-{pid}", daemon=True).start()
+    if not outcome.over.wait(deadline):
+        raise DeadlinePassed(f"{call} of process {pid} is not back after {deadline:.1f} s", hint="ask its phase")
+    if outcome.error is not None:
+        raise outcome.error
+    return outcome.result

@@ -1,0 +1,134 @@
+"""Devices as NVML counts them: memory in use and by whom, MIG, compute mode, driver version, link."""
+
+import functools
+import importlib
+import threading
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from gcr.backend import Device
+from gcr.drain import DeviceMemory
+from gcr.errors import BackendMissing, DriverError
+from gcr_nvidia import uuids
+
+_REMEDY = "install the NVIDIA driver's NVML (libnvidia-ml.so.1), and nvidia-ml-py beside gcr"
+_starting = threading.Lock()
+
+
+@functools.cache
+def _library() -> Any:
+    try:
+        return importlib.import_module("pynvml")
+    except ImportError as missing:
+        raise BackendMissing(f"nvidia-ml-py cannot be imported: {missing}", hint=_REMEDY) from missing
+
+
+@functools.cache
+def _start() -> None:
+    nvml = _library()
+    try:
+        nvml.nvmlInit()
+    except nvml.NVMLError as absent:
+        raise BackendMissing(f"nvmlInit: {absent}", hint=_REMEDY) from absent
+
+
+def nvml(call: str, *arguments: object) -> Any:
+    """An NVML call, NVML being started at the first. Raises BackendMissing without it, DriverError otherwise."""
+    with _starting:
+        _start()
+    library = _library()
+    try:
+        return getattr(library, call)(*arguments)
+    except library.NVMLError as failed:
+        raise DriverError(f"{call}: {failed}") from failed
+
+
+def _or(default: str, ask: Callable[[], str]) -> str:
+    """What a device need not answer: a virtual one has no link, an old one no such call."""
+    try:
+        return ask()
+    except DriverError:
+        return default
+
+
+def handles() -> Sequence[Any]:
+    """One NVML handle a device. Raises BackendMissing without NVML."""
+    return [nvml("nvmlDeviceGetHandleByIndex", index) for index in range(nvml("nvmlDeviceGetCount"))]
+
+
+def handle(uuid: str) -> Any:
+    """The NVML handle of one device. Raises BackendMissing when there is none such."""
+    for candidate in handles():
+        if uuids.same(uuid_of(candidate), uuid):
+            return candidate
+    raise BackendMissing(f"no NVIDIA device {uuid} here")
+
+
+def uuid_of(device: Any) -> str:
+    return str(nvml("nvmlDeviceGetUUID", device))
+
+
+def present() -> Sequence[Device]:
+    """Every device; empty without a driver."""
+    try:
+        return [_describe(device) for device in handles()]
+    except BackendMissing:
+        return []
+
+
+def _describe(device: Any) -> Device:
+    counted = nvml("nvmlDeviceGetMemoryInfo", device)
+    return Device(
+        uuid=uuid_of(device),
+        name=str(nvml("nvmlDeviceGetName", device)),
+        total_bytes=int(counted.total),
+        used_bytes=int(counted.used),
+        link=_or("", lambda: link(device)),
+    )
+
+
+def link(device: Any) -> str:
+    """The widest the slot and the device agree on: an idle device lowers its current generation."""
+    generation = nvml("nvmlDeviceGetMaxPcieLinkGeneration", device)
+    width = nvml("nvmlDeviceGetMaxPcieLinkWidth", device)
+    return f"PCIe {generation} x{width}"
+
+
+def memory(device: Any) -> DeviceMemory:
+    """In use on one device, and by which processes."""
+    counted = nvml("nvmlDeviceGetMemoryInfo", device)
+    by_pid: dict[int, int] = {}
+    for process in nvml("nvmlDeviceGetComputeRunningProcesses", device):
+        if process.usedGpuMemory is not None:
+            by_pid[int(process.pid)] = int(process.usedGpuMemory)
+    return DeviceMemory(used=int(counted.used), total=int(counted.total), by_pid=by_pid)
+
+
+def bytes_of(pid: int) -> dict[str, int]:
+    """Device UUID to the bytes a process has there; devices where it has none are left out."""
+    found = {uuid_of(device): memory(device).by_pid.get(pid, 0) for device in handles()}
+    return {uuid: size for uuid, size in found.items() if size}
+
+
+def mig_enabled(device: Any) -> bool:
+    """Whether a device is cut into MIG instances; one that knows no MIG is not."""
+    return _or("0", lambda: str(nvml("nvmlDeviceGetMigMode", device)[0])) == "1"
+
+
+def minor_number(device: Any) -> int:
+    """N of /dev/nvidiaN."""
+    return int(nvml("nvmlDeviceGetMinorNumber", device))
+
+
+def compute_mode(device: Any) -> int:
+    """0 default, 1 exclusive thread, 2 prohibited, 3 exclusive process."""
+    return int(nvml("nvmlDeviceGetComputeMode", device))
+
+
+def driver_version() -> str:
+    return str(nvml("nvmlSystemGetDriverVersion"))
+
+
+def is_simulated(name: str) -> bool:
+    """The simulated driver says so in every device's name."""
+    return "simulated" in name.lower()

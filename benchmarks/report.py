@@ -1,0 +1,169 @@
+"""Merges the pieces' JSON into one markdown table, against the goals."""
+
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from overhead import PAIRS, losses, ratios
+from stats import median, upper_bound
+
+GB = 1e9
+MIB = 1 << 20
+Pieces = Mapping[str, Any]
+Line = tuple[str, str, str, str]  # what, figure, goal, met
+
+
+def render(folder: Path) -> str:
+    pieces = {path.stem: json.loads(path.read_text()) for path in sorted(folder.glob("*.json"))}
+    found = {name: each["result"] for name, each in pieces.items() if "result" in each}
+    lines = [line for section in _SECTIONS for line in section(found)]
+    table = ["| what | figure | goal | met |", "|---|---|---|---|", *(f"| {' | '.join(line)} |" for line in lines)]
+    return "\n".join([_heading(list(pieces.values())), "", *table, "", _cli_table(found)])
+
+
+def _heading(pieces: Sequence[Mapping[str, Any]]) -> str:
+    machines = [each["machine"] for each in pieces if "machine" in each]
+    if not machines:
+        return "No piece has been run."
+    one = machines[-1]
+    return (
+        f"{one['device']}, driver {one['driver']}, {one['link']}, kernel {one['kernel']}, {one['cores']} cores, "
+        f"{one['date']}; {one['checkpoint_api']}. Medians; overhead: mean loss and its one-sided 95 % upper bound "
+        "(Student's t over pairs)."
+    )
+
+
+def _of(rows: Sequence[Mapping[str, Any]], name: str) -> float:
+    return median([float(row[name]) for row in rows])
+
+
+def _judged(what: str, value: float, text: str, most: float, goal: str) -> Line:
+    return what, text, goal, "yes" if value <= most else "NO"
+
+
+def _link(found: Pieces) -> Iterator[Line]:
+    if link := found.get("link"):
+        rates = link["device_to_host_bytes_per_s"] / GB, link["host_to_device_bytes_per_s"] / GB
+        yield "link, plain pinned copy, out / in", f"{rates[0]:.1f} / {rates[1]:.1f} GB/s", "", ""
+
+
+def _shares(found: Pieces) -> Iterator[Line]:
+    rows, link = found.get("gcr-32"), found.get("link")
+    if not rows or not link:
+        return
+    for what, name, direction, least in (
+        ("drain of 32 GiB, share of the link", "out_drain_bytes_per_s", "device_to_host_bytes_per_s", 0.92),
+        ("refill of 32 GiB, share of the link", "in_refill_bytes_per_s", "host_to_device_bytes_per_s", 0.88),
+    ):
+        share = _of(rows, name) / link[direction]
+        yield what, f"{share:.3f}", f">= {least}", "yes" if share >= least else "NO"
+
+
+def _whole(found: Pieces) -> Iterator[Line]:
+    for size in (1, 8, 32):
+        rows = found.get(f"gcr-{size}")
+        if not rows:
+            continue
+        out, back = _of(rows, "out_vram_free_s"), _of(rows, "in_total_s")
+        out_goal = max(_of(rows, "out_drain_s"), _of(rows, "out_control_s")) + 0.12
+        in_goal = max(_of(rows, "in_refill_s"), _of(rows, "in_control_s")) + 0.15
+        yield _judged(f"checkpoint of {size} GiB", out, f"{out:.3f} s", out_goal, f"<= {out_goal:.3f} s")
+        yield _judged(f"restore of {size} GiB", back, f"{back:.3f} s", in_goal, f"<= {in_goal:.3f} s")
+        wrong = sum(not row["bytes_right"] for row in rows)
+        left = max(row["target_vram_after"] for row in rows)
+        yield _judged(f"{size} GiB: cycles with a wrong byte", wrong, f"{wrong} of {len(rows)}", 0, "0")
+        yield _judged(f"{size} GiB: target's VRAM after", left, f"{left} B", 0, "0")
+
+
+def _peers(found: Pieces) -> Iterator[Line]:
+    for size in (1, 8, 32):
+        gcr = found.get(f"gcr-{size}")
+        for piece, name in ((f"driver-{size}", "the driver's own"), (f"saver-{size}", "torch_memory_saver")):
+            rows = found.get(piece)
+            if not rows:
+                continue
+            out, back = _of(rows, "out_s"), _of(rows, "in_s")
+            yield f"{name}, {size} GiB, out / in", f"{out:.3f} / {back:.3f} s", "", ""
+            if gcr:
+                yield from _ratios(name, size, out / _of(gcr, "out_vram_free_s"), back / _of(gcr, "in_total_s"))
+
+
+def _ratios(name: str, size: int, out: float, back: float) -> Iterator[Line]:
+    goals = (18.0, 8.0) if size == 32 and name == "the driver's own" else (0.0, 0.0)
+    for what, value, least in (("checkpoint", out, goals[0]), ("restore", back, goals[1])):
+        goal, met = (f">= {least:.0f} x", "yes" if value >= least else "NO") if least else ("", "")
+        yield f"{what} of {size} GiB, {name} / gcr", f"{value:.1f} x", goal, met
+
+
+def _first(found: Pieces) -> Iterator[Line]:
+    for piece, what in (("first", "first checkpoint / warm"), ("first-hugepages", "first / warm, huge pages")):
+        if rows := found.get(piece):
+            first, warm = rows["first"]["out_vram_free_s"], _of(rows["warm"], "out_vram_free_s")
+            yield _judged(what, first / warm, f"{first:.3f} / {warm:.3f} s = {first / warm:.2f}", 1.25, "<= 1.25")
+
+
+def _cold(found: Pieces) -> Iterator[Line]:
+    if row := found.get("cold"):
+        warm = _of(row["warm"], "in_total_s")
+        text = f"{row['in_total_s']:.3f} s (warm {warm:.3f} s)"
+        yield f"restore, worker gone ({row['worker_gone_by']})", text, "its own row", ""
+
+
+def _handles(found: Pieces) -> Iterator[Line]:
+    if rows := found.get("handles"):
+        over = [row["out_stop_s"] - row["out_drain_s"] for row in rows]
+        count = max(row["handles"] for row in rows)
+        text = f"{median(over) * 1e3:.0f} ms over the copy, {count} handles"
+        yield _judged("stop, 16 GiB, --data-only", median(over), text, 0.150, "<= 150 ms")
+
+
+def _low_vram(found: Pieces) -> Iterator[Line]:
+    if row := found.get("lowvram"):
+        ok = row["bytes_right"] and row["free_before"] < 256 * MIB
+        text = f"{row['free_before'] / MIB:.0f} MiB free: {row['out_vram_free_s']:.3f} s"
+        yield "checkpoint with < 256 MiB of VRAM free", text, "succeeds", "yes" if ok else "NO"
+
+
+def _overhead(found: Pieces) -> Iterator[Line]:
+    for piece in ("overhead-launch", "overhead-step"):
+        if pairs := found.get(piece):
+            yield from (_loss(name, values) for name, values in losses(pairs).items() if len(values) > 1)
+    if pairs := found.get("overhead-alloc"):
+        for name, values in ratios(pairs).items():
+            size = int(name.rpartition("_")[2])
+            most = 1.0 if size < MIB else 1.5
+            what = f"allocate + free of {size} B, shimmed / bare"
+            yield _judged(what, median(values), f"{median(values):.2f} x, {len(values)} pairs", most, f"<= {most}")
+
+
+def _loss(name: str, values: Sequence[float]) -> Line:
+    bound = upper_bound(values)
+    text = f"{sum(values) / len(values):.2%}, at most {bound:.2%}, {len(values)} pairs"
+    if len(values) < PAIRS:
+        return f"loss of {name}", text, "< 1 %", f"too few: {PAIRS} pairs wanted"
+    return _judged(f"loss of {name}", bound, text, 0.01, "< 1 %")
+
+
+def _cli_table(found: Pieces) -> str:
+    head = ["| gcr, CLI wall | checkpoint | restore |", "|---|---|---|"]
+    sizes = [size for size in (1, 8, 32) if found.get(f"gcr-{size}")]
+    rows = [
+        f"| {size} GiB | {_of(found[f'gcr-{size}'], 'out_cli_wall_s'):.3f} s "
+        f"| {_of(found[f'gcr-{size}'], 'in_cli_wall_s'):.3f} s |"
+        for size in sizes
+    ]
+    return "\n".join([*head, *rows])
+
+
+_SECTIONS: Sequence[Callable[[Pieces], Iterator[Line]]] = (
+    _link,
+    _shares,
+    _whole,
+    _peers,
+    _first,
+    _cold,
+    _handles,
+    _low_vram,
+    _overhead,
+)

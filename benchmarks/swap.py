@@ -1,0 +1,92 @@
+"""Swap a GPU program out and in, by gcr and by others, and what gcr costs while it does nothing. See README.md."""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE))
+
+import link  # noqa: E402
+import machine  # noqa: E402
+import overhead  # noqa: E402
+import report  # noqa: E402
+import swaps  # noqa: E402
+
+BUDGET_SECONDS = 400.0
+GIB = 1 << 30
+
+
+def _first_with_hugepages() -> Any:
+    with machine.hugepages(40 * GIB) as reserved:
+        return {"reserved_bytes": reserved, **swaps.first(32)}
+
+
+def pieces() -> dict[str, Callable[[], Any]]:
+    sized = {
+        f"{who}-{size}": lambda measure=measure, size=size: measure(size)
+        for who, measure in (("gcr", swaps.by_gcr), ("driver", swaps.by_driver), ("saver", swaps.by_saver))
+        for size in (1, 8, 32)
+    }
+    return {
+        "link": link.measure,
+        **sized,
+        "first": lambda: swaps.first(32),
+        "first-hugepages": _first_with_hugepages,
+        "cold": lambda: swaps.cold(32),
+        "handles": lambda: swaps.by_gcr(15.625, more=("--buffers", "800"), flags=("--data-only",)),
+        "lowvram": lambda: swaps.low_vram(8),
+    }
+
+
+OVERHEAD = {f"overhead-{kind}": kind for kind in ("launch", "step", "alloc")}
+
+
+def run(piece: str, out: Path, pairs: int) -> None:
+    """Run one piece and write OUT/PIECE.json; an overhead piece goes on where an earlier run stopped."""
+    facts = machine.facts()
+    print(f"{facts['device']}, driver {facts['driver']}, kernel {facts['kernel']}, {facts['checkpoint_api']}")
+    path = out / f"{piece}.json"
+    started = time.monotonic()
+    if piece in OVERHEAD:
+        earlier = json.loads(path.read_text())["result"] if path.exists() else []
+        with tempfile.TemporaryDirectory() as build:
+            deadline = started + BUDGET_SECONDS
+            result: Any = overhead.more_pairs(OVERHEAD[piece], Path(build), earlier, deadline, pairs)
+    else:
+        result = pieces()[piece]()
+    seconds = time.monotonic() - started
+    path.write_text(json.dumps({"piece": piece, "machine": facts, "seconds": seconds, "result": result}, indent=1))
+    print(f"{piece}: {seconds:.0f} s, {path}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--list", action="store_true", help="name the pieces")
+    parser.add_argument("--piece", action="append", default=[], help="run one; may be given several times")
+    parser.add_argument("--out", type=Path, default=Path("benchmark-results"), help="folder of the results")
+    parser.add_argument("--pairs", type=int, default=overhead.PAIRS, help="of an overhead piece")
+    parser.add_argument("--warm", type=int, default=0, help="GiB of host memory to touch first (virtual machines)")
+    parser.add_argument("--report", action="store_true", help="merge what is in the folder into a table")
+    options = parser.parse_args()
+    known = [*pieces(), *OVERHEAD]
+    if options.list:
+        print("\n".join(known))
+    if unknown := [piece for piece in options.piece if piece not in known]:
+        parser.error(f"no such piece: {', '.join(unknown)}")
+    options.out.mkdir(parents=True, exist_ok=True)
+    if options.warm:
+        machine.warm_host_memory(options.warm)
+    for piece in options.piece:
+        run(piece, options.out, options.pairs)
+    if options.report:
+        print(report.render(options.out))
+
+
+if __name__ == "__main__":
+    main()

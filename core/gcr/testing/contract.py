@@ -1,0 +1,67 @@
+"""What any backend must say of itself, whether or not its hardware is there."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from typing import ClassVar
+
+import pytest
+
+from gcr.backend import Device
+from gcr.errors import BackendMissing
+from gcr.testing.peer import Peer
+
+MakePeer = Callable[[], Peer]
+
+
+class ContractBase:
+    """What a subclass fills in, and the fixtures every contract uses."""
+
+    backend: ClassVar[str]
+    vendor_libraries: ClassVar[Sequence[str]] = ()
+
+    @pytest.fixture
+    def environment(self) -> Mapping[str, str]:
+        """Environment of the children, over this process's own."""
+        return {}
+
+    @pytest.fixture
+    def new_peer(self, environment: Mapping[str, str]) -> Iterator[MakePeer]:
+        """Starts a child process with a backend; all end with the test."""
+        with ExitStack() as children:
+            yield lambda: children.enter_context(Peer(self.backend, environment))
+
+    @pytest.fixture
+    def device(self, new_peer: MakePeer) -> Device:
+        """The device the contract runs on: the first."""
+        found: Sequence[Device] = new_peer().call("devices")
+        assert found, "no device: a contract of hardware needs some, real or simulated"
+        return found[0]
+
+
+class BackendContract(ContractBase):
+    def test_importing_it_loads_no_vendor_library(self, new_peer: MakePeer) -> None:
+        assert new_peer().call("mapped", list(self.vendor_libraries)) == []
+
+    def test_a_probe_never_raises_and_every_answer_has_evidence(self, new_peer: MakePeer) -> None:
+        answers = new_peer().call("probe")
+        assert answers
+        for answer in answers:
+            assert answer.name and answer.evidence
+            assert answer.ok or answer.remedy, f"{answer.name} is missing and nothing says what would mend it"
+
+    def test_the_names_of_capabilities_are_unique(self, new_peer: MakePeer) -> None:
+        names = [answer.name for answer in new_peer().call("probe")]
+        assert sorted(names) == sorted(set(names))
+
+    def test_devices_are_named_by_uuid(self, new_peer: MakePeer) -> None:
+        peer = new_peer()
+        found = peer.call("devices")
+        assert len({device.uuid for device in found}) == len(found)
+        assert [device.uuid for device in found] == [device.uuid for device in peer.call("devices")]
+        for device in found:
+            assert device.name
+            assert 0 <= device.used_bytes <= device.total_bytes
+
+    def test_a_device_that_is_not_there_is_refused(self, new_peer: MakePeer) -> None:
+        with pytest.raises(BackendMissing):
+            new_peer().call("open", "00000000-0000-0000-0000-00000000dead")

@@ -1,0 +1,165 @@
+"""The contract of ControlState, on a victim: a program that uses a device and proves what it computed.
+
+`victim_command` starts one. It prints one line when it holds device memory, then answers each line on its standard
+input with one line that depends on all of that memory and on nothing else, having made at least one device call.
+"""
+
+import os
+import selectors
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from typing import IO, ClassVar
+
+import pytest
+
+from gcr.control import ControlPhase
+from gcr.errors import DriverError
+from gcr.testing.contract import ContractBase, MakePeer
+from gcr.testing.drain import eventually
+from gcr.testing.peer import Peer
+
+START_SECONDS = 60.0
+ANSWER_SECONDS = 30.0
+CALL_SECONDS = 20.0
+QUIET_SECONDS = 0.3
+
+
+class Victim:
+    """A running victim. `ask` sends a line; `answer` waits for the reply, None when it does not come."""
+
+    def __init__(self, command: Sequence[str], environment: Mapping[str, str]) -> None:
+        self._process = subprocess.Popen(
+            command, env={**os.environ, **environment}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0
+        )
+        assert self.answer(START_SECONDS) is not None, "the victim did not start"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def ask(self) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(b"digest\n")
+
+    def answer(self, seconds: float) -> str | None:
+        line = b""
+        with selectors.DefaultSelector() as ready:
+            ready.register(self._output, selectors.EVENT_READ)
+            while not line.endswith(b"\n"):
+                if not ready.select(seconds):
+                    return None
+                byte = self._output.read(1)
+                assert byte, f"the victim ended with {self._process.wait(ANSWER_SECONDS)}"
+                line += byte
+        return line.decode().strip()
+
+    @property
+    def _output(self) -> IO[bytes]:
+        assert self._process.stdout is not None
+        return self._process.stdout
+
+    def digest(self) -> str:
+        self.ask()
+        answer = self.answer(ANSWER_SECONDS)
+        assert answer is not None, "the victim does not answer"
+        return answer
+
+    def end(self) -> None:
+        self._process.kill()
+        self._process.wait(ANSWER_SECONDS)
+        for pipe in (self._process.stdin, self._process.stdout):
+            if pipe is not None:
+                pipe.close()
+
+
+class ControlContract(ContractBase):
+    victim_command: ClassVar[Sequence[str]]
+
+    @pytest.fixture
+    def victim(self, environment: Mapping[str, str]) -> Iterator[Victim]:
+        running = Victim(self.victim_command, environment)
+        yield running
+        running.end()
+
+    @pytest.fixture
+    def control(self, new_peer: MakePeer) -> Peer:
+        """The process that makes the driver's checkpoint calls."""
+        return new_peer()
+
+    def test_a_cycle_through_every_phase_keeps_the_bytes(self, control: Peer, victim: Victim) -> None:
+        before = victim.digest()
+        assert control.call("phase", victim.pid) is ControlPhase.RUNNING
+        control.call("lock", victim.pid, CALL_SECONDS)
+        assert control.call("phase", victim.pid) is ControlPhase.LOCKED
+        control.call("checkpoint", victim.pid, CALL_SECONDS)
+        assert control.call("phase", victim.pid) is ControlPhase.CHECKPOINTED
+        control.call("restore", victim.pid, {}, CALL_SECONDS)
+        assert control.call("phase", victim.pid) is ControlPhase.LOCKED
+        control.call("unlock", victim.pid, CALL_SECONDS)
+        assert control.call("phase", victim.pid) is ControlPhase.RUNNING
+        assert victim.digest() == before
+
+    def test_a_locked_process_makes_no_device_call(self, control: Peer, victim: Victim) -> None:
+        before = victim.digest()
+        control.call("lock", victim.pid, CALL_SECONDS)
+        victim.ask()
+        assert victim.answer(QUIET_SECONDS) is None
+        control.call("unlock", victim.pid, CALL_SECONDS)
+        assert victim.answer(ANSWER_SECONDS) == before
+
+    def test_a_checkpointed_process_holds_no_device_memory(self, control: Peer, victim: Victim) -> None:
+        assert sum(control.call("inspect", victim.pid).bytes_by_device.values()) > 0
+        control.call("lock", victim.pid, CALL_SECONDS)
+        control.call("checkpoint", victim.pid, CALL_SECONDS)
+        assert eventually(lambda: not control.call("inspect", victim.pid).bytes_by_device)
+        control.call("restore", victim.pid, {}, CALL_SECONDS)
+        control.call("unlock", victim.pid, CALL_SECONDS)
+
+    def test_another_process_may_finish_what_one_began(self, control: Peer, new_peer: MakePeer, victim: Victim) -> None:
+        before = victim.digest()
+        control.call("lock", victim.pid, CALL_SECONDS)
+        control.call("checkpoint", victim.pid, CALL_SECONDS)
+        control.kill()
+        other = new_peer()
+        assert other.call("phase", victim.pid) is ControlPhase.CHECKPOINTED
+        other.call("restore", victim.pid, {}, CALL_SECONDS)
+        other.call("unlock", victim.pid, CALL_SECONDS)
+        assert victim.digest() == before
+
+    def test_a_step_out_of_order_fails_and_harms_nobody(self, control: Peer, victim: Victim) -> None:
+        before = victim.digest()
+        for step, arguments in (("checkpoint", ()), ("restore", ({},)), ("unlock", ())):
+            with pytest.raises(DriverError):
+                control.call(step, victim.pid, *arguments, CALL_SECONDS)
+        assert control.call("phase", victim.pid) is ControlPhase.RUNNING
+        assert victim.digest() == before
+
+    def test_a_process_without_a_device_is_absent(self, control: Peer) -> None:
+        sleeper = subprocess.Popen(["sleep", "60"])
+        try:
+            assert control.call("phase", sleeper.pid) is ControlPhase.ABSENT
+            view = control.call("inspect", sleeper.pid)
+            assert (view.phase, dict(view.bytes_by_device), list(view.refusals)) == (ControlPhase.ABSENT, {}, [])
+        finally:
+            sleeper.kill()
+            sleeper.wait(ANSWER_SECONDS)
+
+    def test_a_process_that_is_gone_is_absent(self, control: Peer) -> None:
+        gone = subprocess.Popen(["true"])
+        gone.wait(ANSWER_SECONDS)
+        assert control.call("phase", gone.pid) is ControlPhase.ABSENT
+        with pytest.raises(DriverError):
+            control.call("lock", gone.pid, CALL_SECONDS)
+
+    def test_inspecting_touches_nothing(self, control: Peer, victim: Victim) -> None:
+        before = victim.digest()
+        view = control.call("inspect", victim.pid)
+        assert (view.pid, view.phase, list(view.refusals)) == (victim.pid, ControlPhase.RUNNING, [])
+        assert victim.digest() == before
+
+    def test_other_threads_run_while_the_driver_works(self, control: Peer, victim: Victim) -> None:
+        control.call("lock", victim.pid, CALL_SECONDS)
+        took, silence = control.call("longest_silence", "checkpoint", victim.pid)
+        assert silence < max(0.1, took / 2), f"no other thread ran for {silence:.3f} of {took:.3f} s"
+        control.call("restore", victim.pid, {}, CALL_SECONDS)
+        control.call("unlock", victim.pid, CALL_SECONDS)

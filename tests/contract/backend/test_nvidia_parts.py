@@ -1,0 +1,147 @@
+"""Pure parts of the NVIDIA backend: no driver is needed, not even a simulated one."""
+
+import errno
+import itertools
+import mmap
+import os
+import socket
+import uuid
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gcr.drain import Handed, HandleSpec, Span
+from gcr.errors import BackendMissing, DriverError, NotDeviceMemory
+from gcr_nvidia import driver, refusals, uuids
+from gcr_nvidia.drain import check_kind
+from gcr_nvidia.ranges import Piece, quietly, runs
+from gcr_nvidia.transfer import cut
+
+MIB = 1 << 20
+
+
+def piece(offset: int, size: int) -> Piece:
+    return Piece(HandleSpec(offset, size), None, offset)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([], []),
+        ([(0, 4)], [(0, 4)]),
+        ([(0, 4), (4, 2), (6, 1)], [(0, 7)]),
+        ([(6, 1), (0, 4)], [(0, 4), (6, 7)]),
+        ([(0, 4), (8, 4), (4, 4), (16, 4)], [(0, 12), (16, 20)]),
+    ],
+)
+def test_runs_join_neighbours_and_keep_holes(pieces: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
+    assert list(runs(piece(*each) for each in pieces)) == expected
+
+
+@pytest.mark.parametrize("sizes", [[0], [1], [10], [11], [25, 3, 40]])
+def test_cutting_a_copy_neither_loses_nor_repeats_a_byte(sizes: list[int]) -> None:
+    spans = [Span(1000 * (n + 1), 5000 * (n + 1), size) for n, size in enumerate(sizes)]
+    moved = [(each.device + i, each.host + i) for each in cut(spans, 10) for i in range(each.size)]
+    assert moved == [(span.device + i, span.host + i) for span in spans for i in range(span.size)]
+    assert all(each.size <= 10 for each in cut(spans, 10))
+
+
+def test_uuids_are_the_same_with_and_without_their_prefix() -> None:
+    raw = uuid.uuid4().bytes
+    assert uuids.raw(uuids.text(raw)) == raw
+    assert uuids.same(uuids.text(raw), uuids.text(raw).removeprefix("GPU-"))
+    assert not uuids.same(uuids.text(raw), uuids.text(uuid.uuid4().bytes))
+
+
+@pytest.mark.parametrize("calls_lost", ["RuntimeError", "AttributeError"])
+def test_a_call_the_driver_lacks_is_a_missing_backend(monkeypatch: pytest.MonkeyPatch, calls_lost: str) -> None:
+    class Bindings:
+        @staticmethod
+        def cuOld() -> None:
+            raise RuntimeError('Function "cuOld" not found')
+
+    monkeypatch.setattr(driver, "bindings", lambda: Bindings)
+    with pytest.raises(BackendMissing):
+        driver.attempt("cuOld" if calls_lost == "RuntimeError" else "cuNeverBound")
+
+
+def test_a_result_newer_than_the_bindings_still_has_its_number() -> None:
+    assert driver.describe("cuX", 987654) == "cuX: CUresult (987654)"
+
+
+def test_a_failing_undo_hides_nothing_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise DriverError("cuMemRelease: CUDA_ERROR_UNKNOWN (999)")
+
+    quietly("cuMemRelease", fail)
+    assert "CUDA_ERROR_UNKNOWN" in caplog.text
+
+
+def refuse_with(monkeypatch: pytest.MonkeyPatch, opened: list[str], mapped: list[str]) -> list[str]:
+    monkeypatch.setattr(refusals, "open_files", lambda _pid: iter(opened))
+    monkeypatch.setattr(refusals, "mapped_files", lambda _pid: iter(mapped))
+    monkeypatch.setattr(refusals.devices, "handles", lambda: ["first", "second"])
+    monkeypatch.setattr(refusals.devices, "mig_enabled", lambda device: device == "second")
+    monkeypatch.setattr(refusals.devices, "minor_number", lambda device: ["first", "second"].index(device))
+    monkeypatch.setattr(refusals.devices, "uuid_of", lambda device: f"GPU-{device}")
+    return [refusal.reason for refusal in refusals.of(1)]
+
+
+@pytest.mark.parametrize(
+    ("opened", "mapped", "reasons"),
+    [
+        (["/dev/nvidia0", "/dev/nvidia-uvm", "/dev/shm/nccl-x"], ["/usr/lib/libnccl.so.2"], []),
+        (["/dev/infiniband/uverbs0"], [], ["verbs"]),
+        (["/dev/nvidia-caps-imex-channels/channel0"], [], ["fabric"]),
+        ([], ["/dev/shm/nccl-AbC (deleted)", "/dev/shm/nccl-dEf"], ["nccl"]),
+        (["/dev/nvidia1"], [], ["mig"]),
+        (["/dev/infiniband/uverbs0", "/dev/nvidia1"], ["/dev/shm/nccl-A"], ["verbs", "nccl", "mig"]),
+    ],
+)
+def test_refusals_seen_from_outside(
+    monkeypatch: pytest.MonkeyPatch, opened: list[str], mapped: list[str], reasons: list[str]
+) -> None:
+    assert refuse_with(monkeypatch, opened, mapped) == reasons
+
+
+def test_a_process_that_may_not_be_looked_into_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(_pid: int) -> Iterator[str]:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    monkeypatch.setattr(refusals, "open_files", denied)
+    assert [refusal.reason for refusal in refusals.of(1)] == ["not_permitted"]
+
+
+@pytest.mark.parametrize(
+    ("path", "simulated", "accepted"),
+    [("/dev/null", False, True), ("/dev/null", True, False), (__file__, False, False), (__file__, True, True)],
+)
+def test_descriptors_of_another_kind_never_reach_the_driver(path: str, simulated: bool, accepted: bool) -> None:
+    with Path(path).open("rb") as file:
+        handed = Handed(HandleSpec(1, MIB), file.fileno())
+        if accepted:
+            check_kind(handed, simulated)
+        else:
+            with pytest.raises(NotDeviceMemory):
+                check_kind(handed, simulated)
+
+
+def test_a_pipe_and_a_socket_never_reach_the_driver() -> None:
+    ours, theirs = socket.socketpair()
+    reading, writing = os.pipe()
+    with ours, theirs:
+        for fd, simulated in itertools.product((ours.fileno(), reading), (False, True)):
+            with pytest.raises(NotDeviceMemory):
+                check_kind(Handed(HandleSpec(1, MIB), fd), simulated)
+    os.close(reading)
+    os.close(writing)
+
+
+def test_what_a_process_maps_and_opens_is_read_from_proc(tmp_path: Path) -> None:
+    path = tmp_path / "a name with spaces"
+    path.write_bytes(bytes(4096))
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 4096):
+        assert str(path) in refusals.mapped_files(os.getpid())
+        assert str(path) in refusals.open_files(os.getpid())
+    assert str(path) not in refusals.mapped_files(os.getpid())

@@ -1,0 +1,226 @@
+"""One piece of tests/gpu/device.sh: runs it and leaves OUT/PIECE.json. Exit 1 when what it checks is not so."""
+
+import difflib
+import json
+import os
+import subprocess
+import sys
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import device_facts  # noqa: E402
+import machine  # noqa: E402
+import report  # noqa: E402
+import swap  # noqa: E402
+from program import GCR, Program, fill, gcr  # noqa: E402
+
+from gcr.native import sim_dir  # noqa: E402
+
+VICTIMS = ROOT / "tests" / "victims"
+BUDGET_SECONDS = 400.0
+VICTIM_SECONDS = 150.0
+CYCLES = 3
+Result = dict[str, Any]
+
+RUNS: dict[str, tuple[str, ...]] = {
+    "vmm": ("vmm_victim.py", "--steps", "300", "--pause", "0.05"),
+    "vmm-exportable": ("vmm_victim.py", "--steps", "300", "--pause", "0.05", "--exportable"),
+    "torch": ("torch_victim.py", "--steps", "60", "--pause", "0.2"),
+    "torch-expandable": ("torch_victim.py", "--steps", "60", "--pause", "0.2", "--allocator", "expandable"),
+    "torch-async": ("torch_victim.py", "--steps", "60", "--pause", "0.2", "--allocator", "async"),
+    "torch-uncached": ("torch_victim.py", "--steps", "60", "--pause", "0.2", "--allocator", "none"),
+    "graph": ("graph_victim.py", "--steps", "60", "--pause", "0.2"),
+    "triton": ("triton_victim.py", "--steps", "60", "--pause", "0.2"),
+    "cupy": ("cupy_victim.py", "--steps", "60", "--pause", "0.2"),
+    "jax": ("jax_victim.py", "--steps", "60", "--pause", "0.2"),
+    "c": ("c_victim", "4", "3", "2000", "8000"),
+    "alloc": ("alloc_victim.py", "--seconds", "15", "--kernels", str(VICTIMS / "add.ptx")),
+}
+
+
+def smoke() -> Result:
+    """A small PyTorch program out to VRAM 0 and back, every byte right."""
+    with Program(fill(0.5), job="smoke") as program:
+        before, held = program.ask(), machine.bytes_of(program.pid)
+        out = gcr("checkpoint", "smoke")
+        left = machine.bytes_of(program.pid)
+        back = gcr("restore", "smoke")
+        after = program.ask()
+    ok = held > 0 and left == 0 and before == after
+    return {"ok": ok, "held": held, "left": left, "bytes_right": before == after, "checkpoint": out, "restore": back}
+
+
+def contract() -> Result:
+    """The backend's contract on the device."""
+    return _pytest(["tests/gpu"])
+
+
+def conformance() -> Result:
+    """The conformance program on the device bare, on the device under gcr, and on the simulator: line by line equal."""
+    program = str(_compile("cuda_conformance", sorted((ROOT / "tests" / "contract" / "conformance").glob("*.c"))))
+    simulated = {"LD_LIBRARY_PATH": str(sim_dir("nvidia")), "GCR_SIM_STATE": os.environ["XDG_RUNTIME_DIR"]}
+    bare = _lines([program], {})
+    shimmed = _lines([*GCR, "run", "--name", "conformance", "--", program], {})
+    simulator = _lines([program], simulated)
+    against = {"gcr": _differences(bare, shimmed), "simulator": _differences(bare, simulator)}
+    whole = bool(bare) and not any("cannot go on" in line for line in bare)
+    return {"ok": whole and not any(against.values()), "differences": against, "lines": bare}
+
+
+def _lines(command: Sequence[str], environment: Mapping[str, str]) -> list[str]:
+    full = {**os.environ, **environment}
+    done = subprocess.run(command, env=full, capture_output=True, text=True, timeout=VICTIM_SECONDS, check=False)
+    ended = [] if done.returncode == 0 else [f"exit: {done.returncode} {done.stderr[-300:]}"]
+    return [*done.stdout.splitlines(), *ended]
+
+
+def _differences(one: Sequence[str], other: Sequence[str]) -> list[str]:
+    return [line for line in difflib.unified_diff(one, other, lineterm="", n=0) if line[:2] not in ("--", "++", "@@")]
+
+
+def _compile(name: str, sources: Sequence[Path]) -> Path:
+    program = Path(os.environ["XDG_RUNTIME_DIR"]) / name
+    words = ["cc", "-std=gnu11", "-O1", "-o", str(program), *map(str, sources), "-ldl", "-lpthread"]
+    subprocess.run(words, check=True, timeout=VICTIM_SECONDS)
+    return program
+
+
+def _pytest(paths: Sequence[str], *flags: str) -> Result:
+    found = Path(os.environ["XDG_RUNTIME_DIR"]) / "junit.xml"
+    words = [sys.executable, "-m", "pytest", "-q", f"--junitxml={found}", "-p", "no:cacheprovider", *flags, *paths]
+    done = subprocess.run(words, cwd=ROOT, timeout=BUDGET_SECONDS, check=False, capture_output=True, text=True)
+    print(done.stdout[-6000:])
+    cases = list(ElementTree.parse(found).getroot().iter("testcase")) if found.exists() else []
+    broken = [
+        {"test": f"{case.get('classname')}.{case.get('name')}", "why": (problem.get("message") or "")[:500]}
+        for case in cases
+        for problem in [*case.iter("failure"), *case.iter("error")]
+    ]
+    skipped = sum(1 for case in cases for _ in case.iter("skipped"))
+    ok = done.returncode == 0 and len(cases) > skipped
+    return {"ok": ok, "exit": done.returncode, "tests": len(cases), "skipped": skipped, "broken": broken}
+
+
+def victims(path: Path) -> Result:
+    """Each victim bare and under gcr, checkpointed on the way: the same output. Goes on where it stopped."""
+    earlier = json.loads(path.read_text())["result"]["runs"] if path.exists() else {}
+    runs: Result = {name: run for name, run in earlier.items() if run["ok"]}
+    give_up = time.monotonic() + BUDGET_SECONDS - VICTIM_SECONDS
+    for name, words in RUNS.items():
+        if name not in runs and time.monotonic() < give_up:
+            runs[name] = _victim(words)
+            print(name, json.dumps(runs[name])[:600], flush=True)
+    return {"ok": set(runs) == set(RUNS) and all(run["ok"] for run in runs.values()), "runs": runs}
+
+
+def _victim(words: Sequence[str]) -> Result:
+    command = _command(words)
+    bare = subprocess.run(command, capture_output=True, text=True, timeout=VICTIM_SECONDS, check=False)
+    shimmed = subprocess.Popen(
+        [*GCR, "run", "--name", "victim", "--", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        cycles = _cycles(shimmed)
+        stdout, stderr = shimmed.communicate(timeout=VICTIM_SECONDS)
+    finally:
+        shimmed.kill()
+    same = (bare.returncode, bare.stdout) == (shimmed.returncode, stdout)
+    whole = [cycle for cycle in cycles if "error" not in cycle]
+    ok = same and bare.returncode == 0 and len(whole) == CYCLES
+    words_of = {} if same else {"bare": bare.stdout[-500:] + bare.stderr[-500:], "gcr": stdout[-500:] + stderr[-500:]}
+    return {"ok": ok, "same_output": same, "exit": shimmed.returncode, "cycles": cycles, **words_of}
+
+
+def _command(words: Sequence[str]) -> list[str]:
+    if words[0].endswith(".py"):
+        return [sys.executable, str(VICTIMS / words[0]), *words[1:]]
+    return [str(_compile(words[0], [VICTIMS / f"{words[0]}.c"])), *words[1:]]
+
+
+def _cycles(running: "subprocess.Popen[str]") -> list[Result]:
+    """Checkpoints and restores while the victim works; a refusal is recorded, and the victim runs on."""
+    _until_on_device(running)
+    cycles: list[Result] = []
+    for _ in range(CYCLES):
+        time.sleep(0.5)
+        if running.poll() is not None:
+            cycles.append({"error": "the victim ended before this cycle"})
+            break
+        cycles.append(_cycle())
+    return cycles
+
+
+def _cycle() -> Result:
+    try:
+        out = gcr("checkpoint", "victim")
+        time.sleep(0.3)
+        back = gcr("restore", "victim")
+    except SystemExit as refused:
+        return {"error": str(refused)[:700]}
+    parts = [{k: each[k] for k in ("strategy", "covered_bytes", "uncovered", "handles")} for each in out["processes"]]
+    return {"vram_free_s": out["vram_free_s"], "total_s": back["total_s"], "processes": parts}
+
+
+def _until_on_device(running: "subprocess.Popen[str]") -> None:
+    give_up = time.monotonic() + 60.0
+    while running.poll() is None and time.monotonic() < give_up:
+        jobs = gcr("ps")["jobs"]
+        if any(process["bytes"] > 0 for job in jobs for process in job["processes"]):
+            return
+        time.sleep(0.2)
+
+
+CHECKS: dict[str, Callable[[], Result]] = {
+    "facts": device_facts.collect,
+    "smoke": smoke,
+    "contract": contract,
+    "conformance": conformance,
+}
+GROUPS = {
+    "swap": ["link", "gcr-1", "gcr-8", "gcr-32"],
+    "driver": ["driver-1", "driver-8", "driver-32"],
+    "saver": ["saver-1", "saver-8", "saver-32"],
+}
+
+
+def main() -> int:
+    out, piece = Path(sys.argv[1]), sys.argv[2]
+    benchmarks = [*swap.pieces(), *swap.OVERHEAD]
+    if piece == "list":
+        print(" ".join([*CHECKS, "victims", *GROUPS, *benchmarks, "report"]))
+        return 0
+    if piece == "report":
+        (out / "report.md").write_text(report.render(out) + "\n")
+        print((out / "report.md").read_text())
+        return 0
+    if piece in GROUPS or piece in benchmarks:
+        return _benchmark(out, GROUPS.get(piece, [piece]))
+    return _check(out / f"{piece}.json", piece)
+
+
+def _benchmark(out: Path, pieces: Sequence[str]) -> int:
+    machine.warm_host_memory(int(os.environ.get("GCR_WARM_GIB", "48")))
+    for piece in pieces:
+        swap.run(piece, out, 20)
+    return 0
+
+
+def _check(path: Path, piece: str) -> int:
+    started = time.monotonic()
+    facts = machine.facts()
+    result = victims(path) if piece == "victims" else CHECKS[piece]()
+    seconds = time.monotonic() - started
+    body = {"piece": piece, "machine": facts, "seconds": seconds, "result": result}
+    path.write_text(json.dumps(body, indent=1))
+    print(json.dumps(result, indent=1)[-4000:])
+    return 0 if result["ok"] else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# Everything that needs a real GPU, in pieces of less than 8 minutes that can be run one by one and again.
+#
+#   tests/gpu/device.sh OUT PIECE...      each piece leaves OUT/PIECE.json; `list` names them, `report` makes OUT/report.md
+#
+# Works without a network: Python, PyTorch, cuda-bindings, cmake, ninja and a compiler are taken as found; wheels of
+# whatever Python lacks (rich, platformdirs, torch_memory_saver) lie in the folder that GCR_WHEELS names.
+# GCR_WARM_GIB (48): host memory touched once before timing; 0 for none.
+set -euo pipefail
+
+root=$(cd "$(dirname "$0")/../.." && pwd)
+python=${PYTHON:-python3}
+build=${GCR_DEVICE_BUILD:-$root/build/device}
+site=$build/site
+
+if [ $# -lt 2 ]; then
+  sed -n '2,9s/^# \{0,1\}//p' "$0"
+  exit 2
+fi
+mkdir -p "$1" "$site"
+out=$(cd "$1" && pwd)
+shift
+
+unpack_wheels() {
+  [ -n "${GCR_WHEELS:-}" ] || return 0
+  local wheel
+  for wheel in "$GCR_WHEELS"/*.whl; do
+    [ -e "$site/.$(basename "$wheel")" ] && continue
+    "$python" -m zipfile -e "$wheel" "$site"
+    touch "$site/.$(basename "$wheel")"
+  done
+}
+
+build_native() {
+  cmake -S "$root" -B "$build/native" -G Ninja -DCMAKE_BUILD_TYPE=Release >"$build/cmake.log"
+  cmake --build "$build/native" >>"$build/cmake.log"
+}
+
+unpack_wheels
+build_native || { tail -40 "$build/cmake.log"; exit 1; }
+
+private=$(mktemp -d)
+chmod 700 "$private"
+export PYTHONPATH="$root/core:$root/backends/nvidia:$root/benchmarks:$site${PYTHONPATH:+:$PYTHONPATH}"
+export GCR_PLUGINS=gcr_nvidia GCR_NATIVE_DIR="$build/native" PYTHONDONTWRITEBYTECODE=1
+export XDG_RUNTIME_DIR="$private" XDG_STATE_HOME="$private/state" XDG_DATA_HOME="$private/data"
+finish() {
+  "$python" -m gcr daemon stop >/dev/null 2>&1 || true
+  find "$private/state" -name '*.log' -exec cat {} + >"$out/daemon.log" 2>/dev/null || true
+  rm -rf "$private"
+}
+trap finish EXIT
+
+status=0
+for piece in "$@"; do
+  echo "== $piece"
+  timeout 470 "$python" "$root/tests/gpu/device.py" "$out" "$piece" || { status=$?; echo "== $piece: FAILED ($status)"; }
+done
+exit "$status"

@@ -1,0 +1,91 @@
+"""Victims on the SIMULATED driver: the same output every time, bare and with the shim loaded."""
+
+import os
+import re
+import struct
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from gcr.native import shim_path, sim_dir
+
+HERE = Path(__file__).parent
+SECONDS = 60
+
+SHORT: Sequence[tuple[str, ...]] = (
+    ("vmm_victim.py", "--steps", "60"),
+    ("vmm_victim.py", "--steps", "60", "--exportable"),
+    ("alloc_victim.py", "--steps", "150"),
+    ("alloc_victim.py", "--steps", "150", "--kernels", "KERNELS"),
+    ("c_victim", "3", "2", "60"),
+)
+
+
+@pytest.fixture
+def environment(tmp_path: Path) -> Mapping[str, str]:
+    return {**os.environ, "LD_LIBRARY_PATH": str(sim_dir("nvidia")), "GCR_SIM_STATE": str(tmp_path)}
+
+
+@pytest.fixture(scope="module")
+def c_victim(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    program = tmp_path_factory.mktemp("c") / "c_victim"
+    words = ["cc", "-Wall", "-Wextra", "-Werror", "-O1", "-o", program, HERE / "c_victim.c", "-ldl", "-lpthread"]
+    subprocess.run(words, check=True, timeout=SECONDS)
+    return program
+
+
+def run(words: Sequence[str], c_victim: Path, environment: Mapping[str, str]) -> "subprocess.CompletedProcess[str]":
+    name, *rest = words
+    rest = [str(sim_dir("nvidia") / "kernels.so") if word == "KERNELS" else word for word in rest]
+    start = [str(c_victim)] if name == "c_victim" else [sys.executable, str(HERE / name)]
+    return subprocess.run(
+        [*start, *rest], env=dict(environment), capture_output=True, text=True, timeout=SECONDS, check=False
+    )
+
+
+@pytest.mark.parametrize("words", SHORT, ids=" ".join)
+def test_a_victim_prints_the_same_twice_and_with_the_shim(
+    words: Sequence[str], c_victim: Path, environment: Mapping[str, str]
+) -> None:
+    first, second = (run(words, c_victim, environment) for _ in range(2))
+    assert (first.returncode, first.stderr.count("Traceback")) == (0, 0), first.stderr
+    assert "digest" in first.stdout
+    assert second.stdout == first.stdout
+    preloaded = run(words, c_victim, {**environment, "LD_PRELOAD": str(shim_path())})
+    assert (preloaded.returncode, preloaded.stdout) == (0, first.stdout), preloaded.stderr
+
+
+def test_another_seed_is_another_digest(c_victim: Path, environment: Mapping[str, str]) -> None:
+    outputs = {run(("vmm_victim.py", "--seed", str(seed)), c_victim, environment).stdout for seed in (1, 2)}
+    assert len(outputs) == 2
+
+
+def test_the_counters_prove_work(c_victim: Path, environment: Mapping[str, str], tmp_path: Path) -> None:
+    progress = tmp_path / "progress"
+    words = ("alloc_victim.py", "--seconds", "1.5", "--threads", "2", "--progress", str(progress))
+    done = run(words, c_victim, environment)
+    assert (done.returncode, done.stdout) == (0, "verified\n"), done.stderr
+    begun = [int(number) for number in re.findall(r"\d+", done.stderr)]
+    counters = struct.unpack("<4Q", progress.read_bytes())
+    assert len(begun) == 2 and all(begun)
+    assert all(0 < counters[2 * thread] <= begun[thread] for thread in range(2))
+    assert all(0 < counters[2 * thread + 1] <= begun[thread] for thread in range(2))
+
+
+def test_a_wrong_word_is_seen(environment: Mapping[str, str]) -> None:
+    """The oracle itself: a model that expects something else must end the victim with an error."""
+    spoil = "import alloc_victim as v; v.Worker.overwrite = lambda self: setattr(self.arrays[0], 'value', 12345)\n"
+    code = f"import sys; sys.argv[1:] = ['--steps', '150']\n{spoil}v.main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**environment, "PYTHONPATH": str(HERE)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=False,
+    )
+    assert done.returncode != 0
+    assert "is not all 12345" in done.stderr
