@@ -1,0 +1,211 @@
+"""The checks of `gcr doctor`. Each is a function that says what it found; none of them raises or changes anything."""
+
+import ctypes
+import fcntl
+import os
+import platform
+import resource
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from gcr import config, hostmemory, native, runtime
+from gcr.backend import Backend, Capability
+from gcr.cli import text, vendors
+from gcr.client import Client
+from gcr.errors import DaemonUnavailable, GcrError
+
+HUGE_PAGE = 2 << 20
+PROBE_TIMEOUT = 10.0
+DESCRIPTORS_WANTED = 8192  # escrow of a job with several thousand allocations
+_MEMBARRIER_X86_64 = 324
+_MEMBARRIER_PRIVATE_EXPEDITED = 1 << 3
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """`needed`: gcr cannot work without it; otherwise it is slower, or one feature is missing."""
+
+    name: str
+    ok: bool
+    needed: bool
+    detail: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Missing(Exception):
+    """Raised by a check; the text says what was found instead."""
+
+    detail: str
+
+
+Look = Callable[[], str]
+
+
+def all_checks(backend: str | None) -> list[Check]:
+    """Every check, those of the backends last. Raises BackendMissing for a backend nobody knows."""
+    return [*(_look(*each) for each in _HOST), *_backend_checks(backend)]
+
+
+def _look(name: str, needed: bool, look: Look, remedy: str) -> Check:
+    try:
+        return Check(name, True, needed, look())
+    except Missing as missing:
+        return Check(name, False, needed, missing.detail, remedy)
+    except GcrError as error:
+        return Check(name, False, needed, error.message, error.hint or remedy)
+    except OSError as error:
+        return Check(name, False, needed, str(error), remedy)
+
+
+def _platform() -> str:
+    found = f"{platform.system()} {platform.release()} on {platform.machine()}"
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        raise Missing(found)
+    return found
+
+
+def _python() -> str:
+    return f"{platform.python_version()}, {sys.executable}"
+
+
+def _shim() -> str:
+    """Preload it into a program that does nothing: the loader complains on stderr and goes on when it cannot."""
+    path = native.shim_path()
+    env = {**os.environ, "LD_PRELOAD": str(path)}
+    done = subprocess.run(["/bin/true"], env=env, capture_output=True, text=True, timeout=PROBE_TIMEOUT)
+    if done.returncode or done.stderr:
+        raise Missing(done.stderr.strip() or f"a program under it ended with {done.returncode}")
+    return str(path)
+
+
+def _simulator() -> str:
+    return str(native.sim_dir("nvidia"))
+
+
+def _runtime_dir() -> str:
+    return str(runtime.runtime_dir())
+
+
+def _state_dir() -> str:
+    return str(runtime.log_dir())
+
+
+def _config() -> str:
+    config.load()
+    path = config.config_path()
+    return str(path) if path.exists() else "defaults"
+
+
+def _daemon() -> str:
+    try:
+        with Client.connect(autostart=False) as client:
+            return f"runs, pid {client.daemon_pid}, version {client.daemon_version}"
+    except DaemonUnavailable:
+        return "not running; it starts by itself"
+
+
+def _memfd() -> str:
+    fd = os.memfd_create("gcr-doctor", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.ftruncate(fd, 4096)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK)
+    finally:
+        os.close(fd)
+    return "memfd_create with seals"
+
+
+def _pidfd() -> str:
+    os.close(os.pidfd_open(os.getpid()))
+    return "pidfd_open"
+
+
+def _membarrier() -> str:
+    libc = ctypes.CDLL(None, use_errno=True)
+    known = libc.syscall(_MEMBARRIER_X86_64, 0, 0, 0)
+    if known < 0 or not known & _MEMBARRIER_PRIVATE_EXPEDITED:
+        raise Missing("no private expedited membarrier")
+    return "membarrier, private expedited"
+
+
+def _descriptors() -> str:
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY and hard < DESCRIPTORS_WANTED:
+        raise Missing(f"hard limit {hard}")
+    return "hard limit " + ("unlimited" if hard == resource.RLIM_INFINITY else str(hard))
+
+
+def _memlock() -> str:
+    soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
+    if soft != resource.RLIM_INFINITY:
+        raise Missing(f"limit {text.size(soft)}")
+    return "unlimited"
+
+
+def _host_memory() -> str:
+    """Whether what the arena may take holds the largest device; nothing to compare with where there is none."""
+    share = config.load().arena_share
+    arena = int(hostmemory.available_host_bytes() * share)
+    largest = max((device.total_bytes for backend in _backends() for device in vendors.devices(backend)), default=0)
+    found = f"{text.size(arena)} for device data ({text.percent(share)} of what is available)"
+    if arena < largest:
+        raise Missing(f"{found}; the largest device has {text.size(largest)}")
+    return found
+
+
+def _huge_pages() -> str:
+    free = hostmemory.free_huge_bytes(HUGE_PAGE)
+    setting = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
+    shmem = setting.read_text() if setting.exists() else ""
+    if not free and "[never]" in shmem:
+        raise Missing("none free, and shmem may not use transparent ones")
+    return f"{text.size(free)} free in pages of 2 MiB"
+
+
+def _backends() -> Sequence[Backend]:
+    return vendors.chosen(None)[1]
+
+
+def _backend_checks(wanted: str | None) -> list[Check]:
+    plugins, backends = vendors.chosen(wanted)
+    rows = [check for backend in backends for check in _capability_checks(backend, wanted or len(backends) == 1)]
+    broken = [
+        Check(f"plugin {each.name}", False, False, f"{each.origin}: {each.error}", "reinstall or remove it")
+        for each in plugins.broken
+    ]
+    if not backends:
+        rows.append(Check("backend", False, True, "no backend found", "pip install 'gpu-cr[nvidia]'"))
+    return rows + broken
+
+
+def _capability_checks(backend: Backend, wanted: object) -> list[Check]:
+    """A vendor's rows are needed where it was asked for, is the only one, or has a device."""
+    counts = bool(wanted) or bool(vendors.devices(backend))
+    return [_capability_check(backend.name, each, counts) for each in vendors.capabilities(backend)]
+
+
+def _capability_check(backend: str, capability: Capability, counts: bool) -> Check:
+    needed = counts and bool(getattr(capability, "needed", True))
+    return Check(f"{backend}: {capability.name}", capability.ok, needed, capability.evidence, capability.remedy)
+
+
+_HOST: Sequence[tuple[str, bool, Look, str]] = (
+    ("platform", True, _platform, "gcr runs on Linux on x86-64"),
+    ("python", True, _python, ""),
+    ("shim", True, _shim, "reinstall gcr"),
+    ("simulated drivers", False, _simulator, "only `gcr demo` and --simulate need them"),
+    ("runtime directory", True, _runtime_dir, "set XDG_RUNTIME_DIR to a directory of yours"),
+    ("log directory", True, _state_dir, "set XDG_STATE_HOME to a directory of yours"),
+    ("configuration", True, _config, "docs/configuration.md lists the settings"),
+    ("daemon", True, _daemon, "gcr daemon stop"),
+    ("memfd", True, _memfd, "Linux 3.17 or newer"),
+    ("pidfd", False, _pidfd, "Linux 5.3 or newer; without it processes are told apart by their start time"),
+    ("membarrier", False, _membarrier, "Linux 4.14 or newer, and a container that permits it"),
+    ("descriptors", False, _descriptors, f"raise the hard limit: ulimit -Hn {DESCRIPTORS_WANTED}"),
+    ("locked memory", False, _memlock, "ulimit -l unlimited, should pinning host memory fail"),
+    ("host memory", False, _host_memory, "more memory, or a larger arena_share, for jobs that fill the device"),
+    ("huge pages", False, _huge_pages, "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+)

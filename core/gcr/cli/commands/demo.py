@@ -1,0 +1,28 @@
+"""`gcr demo`: a whole cycle on a SIMULATED device."""
+
+import time
+
+import click
+
+from gcr.cli.options import Options, common_options, examples
+from gcr.cli.output import print_json, success
+
+
+@click.command("demo", epilog=examples("gcr demo", "gcr demo --json"))
+@common_options
+@click.pass_obj
+def command(options: Options) -> None:
+    """Checkpoint and restore a small program on a SIMULATED device; needs no GPU and shows nothing about speed."""
+    from gcr.demo import cycle
+
+    began = time.monotonic()
+    steps: list[cycle.Step] = []
+    for step in cycle.steps(options.timeout or cycle.TIMEOUT):
+        steps.append(step)
+        if not options.json:
+            click.echo(f"SIMULATED  {'ok  ' if step.ok else 'FAIL'}  {step.name:<34} {step.detail}")
+        if not step.ok:
+            raise cycle.Failed(f"SIMULATED: {step.name}: {step.detail}")
+    if options.json:
+        rows = [{"name": step.name, "ok": step.ok, "detail": step.detail} for step in steps]
+        print_json(success("demo", {"simulated": True, "steps": rows, "seconds": time.monotonic() - began}))

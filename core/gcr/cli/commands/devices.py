@@ -1,0 +1,52 @@
+"""`gcr devices`: the devices gcr can see."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from gcr.cli import text
+from gcr.cli.options import Options, common_options, examples
+from gcr.cli.output import print_json, success
+
+
+@click.command("devices", epilog=examples("gcr devices", "gcr devices --backend nvidia --json"))
+@common_options
+@click.pass_obj
+def command(options: Options) -> None:
+    """List devices by UUID, with their memory and how much of it is in use by their own count."""
+    rows = _present(options.backend)
+    if options.json:
+        print_json(success("devices", {"devices": rows}))
+    else:
+        click.echo(_render(rows))
+
+
+def _present(wanted: str | None) -> list[dict[str, Any]]:
+    from gcr.cli import vendors
+
+    return [
+        {
+            "backend": backend.name,
+            "uuid": device.uuid,
+            "name": device.name,
+            "total_bytes": device.total_bytes,
+            "used_bytes": device.used_bytes,
+            "link": device.link,
+            "simulated": vendors.is_simulated(device),
+        }
+        for backend in vendors.chosen(wanted)[1]
+        for device in vendors.devices(backend)
+    ]
+
+
+def _render(devices: Sequence[dict[str, Any]]) -> str:
+    if not devices:
+        return "no devices; gcr doctor says why"
+    head = ("BACKEND", "UUID", "NAME", "USED", "TOTAL", "LINK")
+    return text.table(head, [_cells(device) for device in devices])
+
+
+def _cells(device: dict[str, Any]) -> tuple[str, ...]:
+    used, total = text.size(device["used_bytes"]), text.size(device["total_bytes"])
+    return (device["backend"], device["uuid"], device["name"], used, total, device["link"] or "-")

@@ -1,0 +1,78 @@
+"""`gcr run`: start a program as a job."""
+
+import contextlib
+import io
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gcr.cli.options import Options, common_options, examples, parse_name
+from gcr.cli.output import print_json, success
+from gcr.errors import GcrError
+
+if TYPE_CHECKING:
+    from gcr.supervisor import JobSpec
+
+FAILED_BEFORE_START = 125
+
+
+@click.command(
+    "run",
+    context_settings={"allow_interspersed_args": False},
+    epilog=examples(
+        "gcr run --name llm -- python serve.py",
+        "gcr run -d --name llm -- python serve.py",
+        "gcr run --simulate nvidia -- python program.py",
+    ),
+)
+@click.option("--name", callback=parse_name, metavar="JOB", help="Name of the job; else the program's and a number.")
+@click.option("-d", "--detach", is_flag=True, help="Leave the program running and return at once.")
+@click.option(
+    "--simulate",
+    type=click.Choice(["nvidia", "amd", "ascend"]),
+    metavar="VENDOR",
+    help="Let the program see a SIMULATED device of nvidia, amd or ascend.",
+)
+@click.option(
+    "--report",
+    type=click.Path(dir_okay=False, writable=True),
+    metavar="FILE",
+    help="At the end, write the job's last report to FILE.",
+)
+@click.argument("program", metavar="-- CMD...", nargs=-1, required=True)
+@common_options
+@click.pass_context
+def command(ctx: click.Context, /, program: tuple[str, ...], **chosen: Any) -> int:
+    """Run CMD so that it can be checkpointed, in the foreground like any parent, and return its exit code.
+
+    CMD sees the same devices, and behaves as it would without gcr. The code is 125 if gcr failed before CMD started.
+    With --json one object is printed once CMD has ended, or with -d once it runs; what CMD prints is its own affair.
+    """
+    options = ctx.ensure_object(Options)
+    spec = _spec(options, program, **chosen)
+    try:
+        return _run(spec, options.json)
+    except GcrError as error:
+        vars(error)["exit"] = FAILED_BEFORE_START
+        raise
+
+
+def _spec(
+    options: Options, program: tuple[str, ...], name: str | None, detach: bool, simulate: str | None, report: str | None
+) -> "JobSpec":
+    from gcr.supervisor import JobSpec
+
+    return JobSpec(program, name, detach=detach, backend=options.backend, simulate=simulate, report=report)
+
+
+def _run(spec: "JobSpec", as_json: bool) -> int:
+    from gcr import supervisor
+
+    if not as_json:
+        return supervisor.run(spec)
+    said = io.StringIO()
+    with contextlib.redirect_stdout(said):  # the job's name, for people, when it is detached
+        code = supervisor.run(spec)
+    job = said.getvalue().strip() or spec.name
+    print_json(success("run", {"job": job, "detached": spec.detach, "exit_code": None if spec.detach else code}))
+    return code

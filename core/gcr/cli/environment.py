@@ -1,0 +1,27 @@
+"""Environment variables besides those of the settings: the table of docs/configuration.md."""
+
+VARIABLES: tuple[tuple[str, str], ...] = (
+    ("GCR_SOCKET", "the daemon's socket, instead of the one in the runtime directory; set in every target"),
+    ("GCR_CONFIG", "the configuration file"),
+    ("GCR_LOG_LEVEL", "how much the daemon, workers and control helper log: DEBUG, INFO, WARNING; INFO by default"),
+    ("GCR_PLUGINS", "modules to load as plugins besides the installed ones, comma-separated"),
+    ("GCR_NATIVE_DIR", "a CMake build folder to take the shim and the simulated drivers from"),
+    ("GCR_JOB", "set in every target: the job's name"),
+    ("GCR_TOKEN", "set in every target: the job's secret"),
+    ("GCR_SIMULATE", "set in targets under --simulate: whose driver is simulated"),
+    ("GCR_SIM_STATE", "directory of the simulated machine; programs with the same one share its devices"),
+    ("GCR_SIM_DEVICES", "simulated devices, read when the machine is made"),
+    ("GCR_SIM_MEMORY", "memory of a simulated device, bytes"),
+    ("GCR_SIM_GRANULARITY", "allocation granularity of the simulated driver, bytes"),
+    ("GCR_SIM_CONTEXT_BYTES", "device memory a simulated context takes, bytes"),
+    ("GCR_SIM_CONTROL_MS", "how long a simulated control checkpoint takes, milliseconds"),
+    ("GCR_SIM_BPS", "copy rate of the simulated device, bytes per second; 0: no limit"),
+    ("GCR_SIM_FAULTS", "faults the simulated driver makes on purpose; for tests"),
+    ("GCR_FAULTS", "file with faults that gcr's own processes make on purpose; for tests"),
+    ("GCR_STRICT_SKIPS", "for the test suite: 1 makes a skip that is not on the list a failure"),
+)
+
+
+def markdown_table() -> str:
+    rows = [f"| `{name}` | {meaning} |" for name, meaning in VARIABLES]
+    return "\n".join(["| variable | meaning |", "|---|---|", *rows])

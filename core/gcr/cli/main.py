@@ -1,0 +1,113 @@
+"""Entry point: finds the subcommand, and is the only place where an error becomes an exit code.
+
+Nothing here imports a vendor library, and rich only when something is drawn: `gcr --help` and `gcr ps` stay quick.
+"""
+
+import importlib
+import sys
+from collections.abc import Callable, Sequence
+
+import click
+
+from gcr.cli.options import Options, common_options, examples, wants_json
+from gcr.cli.output import failure, print_failure, print_json
+from gcr.errors import GcrError, Interrupted, UsageError
+from gcr.version import __version__
+
+SUBCOMMANDS = (
+    "run",
+    "ps",
+    "checkpoint",
+    "restore",
+    "backends",
+    "devices",
+    "doctor",
+    "daemon",
+    "recover",
+    "demo",
+    "completion",
+)
+
+
+class LazyGroup(click.Group):
+    """Imports a subcommand's module when it is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(SUBCOMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in SUBCOMMANDS:
+            return None
+        found = importlib.import_module(f"gcr.cli.commands.{cmd_name}").command
+        assert isinstance(found, click.Command)
+        return found
+
+
+@click.group(
+    "gcr",
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples("gcr run --name llm -- python serve.py", "gcr checkpoint llm", "gcr restore llm"),
+)
+@click.version_option(__version__, prog_name="gcr")
+@common_options
+def gcr() -> None:
+    """Checkpoint and restore programs that use a GPU, without changing them."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command; the exit code is the one of the error, if any."""
+    given = list(sys.argv[1:] if arguments is None else arguments)
+    options = Options()
+    return _guarded(given, options, lambda: _invoke(given, options))
+
+
+def _invoke(given: list[str], options: Options) -> int:
+    code = gcr.main(args=given, prog_name="gcr", standalone_mode=False, obj=options)
+    return code if isinstance(code, int) else 0
+
+
+def _guarded(given: list[str], options: Options, command: Callable[[], int]) -> int:
+    try:
+        return command()
+    except click.ClickException as error:
+        return _usage(given, error)
+    except GcrError as error:
+        return _failed(given, options.json, error)
+    except (KeyboardInterrupt, click.Abort):
+        return _failed(given, options.json, Interrupted("interrupted"))
+    except Exception as error:
+        return _failed(given, options.json, _internal(error))
+
+
+def _usage(given: list[str], error: click.ClickException) -> int:
+    if wants_json(given):
+        return _failed(given, True, UsageError(error.format_message()))
+    error.show()
+    return UsageError.exit
+
+
+def _failed(given: list[str], as_json: bool, error: GcrError) -> int:
+    if as_json:
+        print_json(failure(command_name(given), error))
+    else:
+        print_failure(error)
+    return error.exit
+
+
+def _internal(error: Exception) -> GcrError:
+    """A bug of ours: the traceback goes to the log, one line to the user."""
+    from gcr.cli.logfile import write_traceback
+
+    return GcrError(f"a bug in gcr: {error!r} (traceback in {write_traceback(error)})")
+
+
+def command_name(given: Sequence[str]) -> str:
+    """`checkpoint`, `daemon status`: what the words of a command line ask for, even one that does not parse."""
+    words = [word for word in given if not word.startswith("-")]
+    for index, word in enumerate(words):
+        if word == "daemon" and index + 1 < len(words):
+            return f"daemon {words[index + 1]}"
+        if word in SUBCOMMANDS:
+            return word
+    return "gcr"

@@ -1,0 +1,108 @@
+"""Options every command takes, before or after its name, and the one syntax for naming a job or a process."""
+
+import re
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from gcr.names import JOB_NAME
+
+_PID = re.compile(r"[1-9][0-9]{0,9}\Z")
+_BACKEND_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
+
+Target = str | int
+Decorated = TypeVar("Decorated", bound=Callable[..., Any])
+
+
+@dataclass(slots=True)
+class Options:
+    """What was asked of every command alike. `timeout` is seconds; None leaves the configured deadlines."""
+
+    json: bool = False
+    timeout: float | None = None
+    backend: str | None = None
+    verbose: int = 0
+
+
+def parse_target(ctx: click.Context, param: click.Parameter, value: str) -> Target:
+    """A job's name, or a pid: a number is always a pid."""
+    if _PID.match(value):
+        return int(value)
+    if JOB_NAME.match(value):
+        return value
+    raise click.BadParameter(f"{value!r} is neither a job name ({_shown(JOB_NAME)}) nor a pid", ctx, param)
+
+
+def parse_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    if value is None or JOB_NAME.match(value):
+        return value
+    raise click.BadParameter(f"{value!r} does not match {_shown(JOB_NAME)}", ctx, param)
+
+
+def _keep_backend(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
+    if value is not None and not _BACKEND_NAME.match(value):
+        raise click.BadParameter(f"{value!r} does not match {_shown(_BACKEND_NAME)}", ctx, param)
+    _keep(ctx, param, value)
+
+
+def _shown(pattern: re.Pattern[str]) -> str:
+    return pattern.pattern.removesuffix(r"\Z")
+
+
+def _keep(ctx: click.Context, param: click.Parameter, value: object) -> None:
+    """The later, that is the inner, of two mentions wins; what was not mentioned changes nothing."""
+    options = ctx.ensure_object(Options)
+    if value not in (None, False, 0):
+        setattr(options, str(param.name), value)
+    if options.verbose:
+        _log_to_stderr(options.verbose)
+
+
+def _log_to_stderr(verbose: int) -> None:
+    import logging
+
+    level = logging.INFO if verbose == 1 else logging.DEBUG
+    logging.basicConfig(level=level, format="%(name)s: %(message)s", force=True)
+
+
+def common_options(command: Decorated) -> Decorated:
+    """Add --json, --timeout, --backend and -v; their values go to the context's Options."""
+    seconds = click.FloatRange(min=0, min_open=True, max=86400)
+    for option in (
+        click.option("-v", "--verbose", count=True, expose_value=False, callback=_keep, help="Say more on stderr."),
+        click.option(
+            "--backend",
+            metavar="B",
+            expose_value=False,
+            callback=_keep_backend,
+            help="Only this vendor: nvidia, or the name of an installed plugin.",
+        ),
+        click.option(
+            "--timeout",
+            type=seconds,
+            metavar="SECONDS",
+            expose_value=False,
+            callback=_keep,
+            help="Give up, and undo, after this long.",
+        ),
+        click.option("--json", is_flag=True, expose_value=False, callback=_keep, help="One JSON object on stdout."),
+    ):
+        command = option(command)
+    return command
+
+
+def examples(*lines: str) -> str:
+    """An epilog for --help that keeps its lines."""
+    return "\b\n" + "\n".join(["Example:", *(f"  {line}" for line in lines)])
+
+
+def wants_json(arguments: Iterable[str]) -> bool:
+    """Whether --json was given, for a command line that does not parse. What follows `--` is not ours."""
+    for argument in arguments:
+        if argument == "--":
+            return False
+        if argument == "--json":
+            return True
+    return False

@@ -1,0 +1,124 @@
+"""Progress of a checkpoint or restore: a bar on a terminal, plain lines on stderr elsewhere.
+
+A progress record is the daemon's: {job, phase, bytes, total_bytes, bytes_per_s, link_share, left_s, message}, each but
+`phase` optional. rich is imported when the first bar is drawn, not before.
+"""
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Protocol, Self
+
+from gcr.cli import text
+
+if TYPE_CHECKING:
+    from rich.progress import Progress as RichProgress
+    from rich.progress import TaskID
+
+Record = Mapping[str, Any]
+_LINE_INTERVAL_S = 1.0
+
+
+class ProgressView(Protocol):
+    """A context manager that is told of progress."""
+
+    def update(self, record: Record) -> None: ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None: ...
+
+
+def progress_view(as_json: bool) -> ProgressView:
+    """Lines when stderr is no terminal, and beside JSON, where a program is reading."""
+    return PlainProgress() if as_json or not sys.stderr.isatty() else BarProgress()
+
+
+class PlainProgress:
+    """A line when the phase changes, and one a second while bytes move."""
+
+    def __init__(self) -> None:
+        self._phase = ""
+        self._last = 0.0
+
+    def update(self, record: Record) -> None:
+        now = time.monotonic()
+        if record.get("phase") == self._phase and now - self._last < _LINE_INTERVAL_S:
+            return
+        self._phase, self._last = str(record.get("phase", "")), now
+        print(plain_line(record), file=sys.stderr, flush=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        return None
+
+
+class BarProgress:
+    """rich's bar; one task a phase, so that what is done stays on the screen."""
+
+    def __init__(self) -> None:
+        self._bars: RichProgress | None = None
+        self._tasks: dict[str, TaskID] = {}
+
+    def update(self, record: Record) -> None:
+        bars = self._bars or self._start()
+        phase = str(record.get("phase", ""))
+        if phase not in self._tasks:
+            self._finish(bars)
+            self._tasks[phase] = bars.add_task(phase, total=record.get("total_bytes") or None, detail="")
+        bars.update(
+            self._tasks[phase],
+            completed=record.get("bytes") or 0,
+            total=record.get("total_bytes") or None,
+            detail=detail(record),
+        )
+
+    def _start(self) -> "RichProgress":
+        from rich.console import Console
+        from rich.progress import BarColumn, Progress, TextColumn
+
+        columns = (TextColumn("  {task.description:<12}"), BarColumn(24), TextColumn("{task.fields[detail]}"))
+        self._bars = Progress(*columns, console=Console(stderr=True))
+        self._bars.start()
+        return self._bars
+
+    def _finish(self, bars: "RichProgress") -> None:
+        for task in bars.tasks:
+            total = task.total or 1
+            bars.update(task.id, completed=total, total=total)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._bars:
+            if kind is None:
+                self._finish(self._bars)
+            self._bars.stop()
+
+
+def detail(record: Record) -> str:
+    """`71 %   24.3 GiB   54.1 GB/s   98 % of link   0.2 s left`, as far as it is known."""
+    done, total = record.get("bytes"), record.get("total_bytes")
+    parts = [
+        text.percent(done / total) if done is not None and total else "",
+        text.size(done) if done else "",
+        text.rate(record["bytes_per_s"]) if record.get("bytes_per_s") else "",
+        f"{text.percent(record['link_share'])} of link" if record.get("link_share") else "",
+        f"{record['left_s']:.1f} s left" if record.get("left_s") is not None else "",
+        str(record.get("message") or ""),
+    ]
+    return "   ".join(part for part in parts if part)
+
+
+def plain_line(record: Record) -> str:
+    return f"  {record.get('phase', '')!s:<12} {detail(record)}".rstrip()

@@ -1,0 +1,41 @@
+"""Sizes, times and tables as people read them."""
+
+from collections.abc import Sequence
+
+_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
+
+
+def size(count: float) -> str:
+    """Bytes with a binary unit: `34.2 GiB`."""
+    value, unit = float(count), 0
+    while value >= 1024 and unit < len(_UNITS) - 1:
+        value, unit = value / 1024, unit + 1
+    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
+
+
+def rate(bytes_per_s: float) -> str:
+    """Decimal, as links are quoted: `54.1 GB/s`."""
+    return f"{bytes_per_s / 1e9:.1f} GB/s" if bytes_per_s >= 1e8 else f"{bytes_per_s / 1e6:.1f} MB/s"
+
+
+def seconds(value: float) -> str:
+    return f"{value:.2f} s" if value < 10 else f"{value:.1f} s"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:.0f} %"
+
+
+def plural(count: int, word: str, many: str = "") -> str:
+    return f"{count:,} {word if count == 1 else many or word + 's'}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    return columns([head, *rows])
+
+
+def columns(rows: Sequence[Sequence[str]]) -> str:
+    """Aligned left, two spaces apart, no trailing blanks."""
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
+    return "\n".join("  ".join(cells).rstrip() for cells in padded)

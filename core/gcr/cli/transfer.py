@@ -1,0 +1,47 @@
+"""What `gcr checkpoint` and `gcr restore` share: ask, show progress, and on Ctrl-C wait for the rollback."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import click
+
+from gcr.cli.options import Options, Target
+from gcr.cli.output import print_json, success
+from gcr.cli.progress import progress_view
+from gcr.client import GRACE, Client, settle
+from gcr.errors import Interrupted
+
+Answer = Mapping[str, Any]
+
+NO_TIMEOUT = 86400.0  # the daemon's own deadlines end a command long before; a wait without any would be a hang
+
+
+def transfer(
+    command: str, target: Target, options: Options, body: Mapping[str, Any], summary: Callable[[Answer], str]
+) -> None:
+    """Send the command and print its report. Raises GcrError; Interrupted once the job stands still again."""
+    began = time.monotonic()
+    try:
+        answer = _ask(command, options, {**body, "target": target})
+    except KeyboardInterrupt:
+        raise _interrupted(target) from None
+    report = {**answer, "wall_s": time.monotonic() - began}
+    if options.json:
+        print_json(success(command, report))
+    else:
+        click.echo(("SIMULATED " if report["simulated"] else "") + summary(report))
+
+
+def _ask(command: str, options: Options, body: Mapping[str, Any]) -> dict[str, Any]:
+    asked = {**body, "timeout": options.timeout, "backend": options.backend}
+    wait = NO_TIMEOUT if options.timeout is None else options.timeout + GRACE
+    with Client.connect() as client, progress_view(options.json) as progress:
+        return client.request(command, asked, timeout=wait, on_progress=progress.update)
+
+
+def _interrupted(target: Target) -> Interrupted:
+    """Closing the connection told the daemon to stop; it may have decided already, so say where the job stands."""
+    click.echo("gcr: interrupted, waiting for the rollback", err=True)
+    state = settle(target)
+    return Interrupted(f"interrupted; {target} is {state or 'in an unknown state'}", state=state)

@@ -1,0 +1,40 @@
+"""Backends as the command line looks at them: each asked in its own try, so that a broken one harms nobody."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from gcr.backend import Backend, Capability, Device
+from gcr.plugins import Plugins, load_plugins
+
+Answer = TypeVar("Answer")
+
+
+def chosen(wanted: str | None) -> tuple[Plugins, list[Backend]]:
+    """All plugins, and the backends to show: the one asked for, or all. Raises BackendMissing for an unknown one."""
+    plugins = load_plugins()
+    if wanted is not None:
+        return plugins, [plugins.backend(wanted)]
+    return plugins, [plugins.backends[name] for name in sorted(plugins.backends)]
+
+
+def capabilities(backend: Backend) -> Sequence[Capability]:
+    """What it says of itself; what it raised instead, against its contract, as a capability that is not there."""
+    found, error = _ask(backend.probe)
+    return found or [Capability("probe", False, error, "report this to the backend's author")]
+
+
+def devices(backend: Backend) -> Sequence[Device]:
+    found, _ = _ask(backend.devices)
+    return found or []
+
+
+def is_simulated(device: Device) -> bool:
+    """The simulated drivers say so in every device's name."""
+    return "simulated" in device.name.lower()
+
+
+def _ask(question: Callable[[], Answer]) -> tuple[Answer | None, str]:
+    try:
+        return question(), "no answer"
+    except Exception as error:  # a stranger's code
+        return None, f"{type(error).__name__}: {error}"

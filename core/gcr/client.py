@@ -1,0 +1,149 @@
+"""A client of the daemon: one connection, one command at a time a thread, every wait with a deadline.
+
+Commands: `ping`, `ps`, `checkpoint`, `restore`, `status`, `stop`, `recover`. A target is a job's name or, as an
+integer, a pid. Closing the connection cancels what it asked for: the daemon rolls back.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, Self
+
+from gcr import runtime
+from gcr.channel import Channel
+from gcr.errors import DaemonUnavailable, GcrError, UnsafeRuntime, WrongVersion
+from gcr.seqpacket import connect
+from gcr.version import __version__
+from gcr.wire import FrameType, HelloRecord, Role, WelcomeRecord
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[dict[str, Any]], None]
+
+CONNECT_TIMEOUT = 5.0  # seconds for a daemon that runs to say who it is
+START_TIMEOUT = 20.0  # seconds for one that must be started
+ANSWER_TIMEOUT = 15.0  # seconds for a command that only looks
+GRACE = 30.0  # seconds beyond a command's own deadline, for the daemon to undo and say so
+
+
+class Client:
+    """Use as a context manager, or close."""
+
+    def __init__(self, channel: Channel, welcome: WelcomeRecord) -> None:
+        self._channel = channel
+        self.daemon_pid = welcome.daemon_pid
+        self.daemon_version = welcome.daemon_version
+
+    @classmethod
+    def connect(cls, autostart: bool = True, timeout: float = START_TIMEOUT, any_version: bool = False) -> Self:
+        """Connect to this user's daemon, starting it if none runs and `autostart`.
+
+        Raises DaemonUnavailable, UnsafeRuntime, and unless `any_version` WrongVersion for a daemon of another one.
+        """
+        channel = _reach(autostart, timeout)
+        try:
+            _check_owner(channel)
+            welcome = _greet(channel, min(timeout, CONNECT_TIMEOUT))
+            if not any_version:
+                _check_version(welcome)
+        except BaseException:
+            channel.close()
+            raise
+        return cls(channel, welcome)
+
+    def request(
+        self,
+        command: str,
+        body: Mapping[str, Any] | None = None,
+        *,
+        timeout: float = ANSWER_TIMEOUT,
+        on_progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Ask and wait. Raises what the daemon raised, DeadlinePassed after `timeout` seconds, PeerGone."""
+        answer, _ = self._channel.call_json(
+            command, body, timeout=timeout, on_progress=on_progress, type=FrameType.COMMAND
+        )
+        return {key: value for key, value in answer.items() if key != "ok"}
+
+    def wait_closed(self, timeout: float) -> bool:
+        """Wait until the daemon ended the connection, as one that stops does; False if it did not."""
+        return self._channel.closed.wait(timeout)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def daemon_runs() -> bool:
+    """Whether there is, or was until it died, a daemon: its socket is there. A clean stop removes it."""
+    return runtime.socket_path().exists()
+
+
+def settle(target: str | int, timeout: float = GRACE) -> str | None:
+    """Wait until the job of a cancelled command stands still again; its state, None if it cannot be told."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        try:
+            with Client.connect(autostart=False, timeout=CONNECT_TIMEOUT) as client:
+                state = _state_of(client.request("ps")["jobs"], target)
+        except GcrError:
+            return None
+        if state is None or state in _STILL:
+            return state
+        time.sleep(0.05)
+    return None
+
+
+_STILL = frozenset({"running", "suspended", "data_suspended", "stopped", "exited", "lost"})
+
+
+def _state_of(jobs: list[dict[str, Any]], target: str | int) -> str | None:
+    for job in jobs:
+        pids = [job.get("pid"), *(process.get("pid") for process in job.get("processes", []))]
+        if target == job.get("job") or target in pids:
+            return str(job["state"])
+    return None
+
+
+def _reach(autostart: bool, timeout: float) -> Channel:
+    path = runtime.socket_path()
+    try:
+        return Channel(connect(path, timeout=min(timeout, CONNECT_TIMEOUT)), name="gcrd").start()
+    except DaemonUnavailable:
+        if not autostart:
+            raise
+    from gcr.daemon.launch import launch  # subprocess is not needed while a daemon runs
+
+    log.debug("no daemon at %s: starting one", path)
+    launch()
+    return Channel(connect(path, timeout=CONNECT_TIMEOUT), name="gcrd").start()
+
+
+def _check_owner(channel: Channel) -> None:
+    """Whoever answers must be us or root: GCR_SOCKET may name a place where others can listen."""
+    if channel.peer.uid not in (os.getuid(), 0):
+        raise UnsafeRuntime(
+            f"the socket is served by user {channel.peer.uid}, neither you nor root", hint="look at GCR_SOCKET"
+        )
+
+
+def _greet(channel: Channel, timeout: float) -> WelcomeRecord:
+    hello = HelloRecord(role=Role.CLIENT, version=__version__)
+    return WelcomeRecord.unpack(channel.call(FrameType.HELLO, hello.pack(), timeout=timeout).payload)
+
+
+def _check_version(welcome: WelcomeRecord) -> None:
+    if welcome.daemon_version != __version__:
+        raise WrongVersion(
+            f"the daemon (pid {welcome.daemon_pid}) is of version {welcome.daemon_version}, this is {__version__}",
+            hint="gcr daemon stop, once no job is suspended",
+        )

@@ -1,0 +1,222 @@
+"""The cycle that `gcr demo` shows, through the command line like any user, on a SIMULATED machine of its own.
+
+The machine, the daemon and its logs live in a temporary directory: what a user runs is not touched. Every step says
+what was seen; the first that is not as it should be ends the demonstration.
+"""
+
+import json
+import os
+import select
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import IO, Any
+
+from gcr.cli import text
+from gcr.errors import GcrError, RolledBack
+
+TIMEOUT = 120.0
+CLEAN_UP_S = 15.0
+JOB = "demo"
+STEPS = 16
+CHECKPOINT_AT = 4
+MEMORY = 1 << 30  # of the simulated device
+ROOM = 768 << 20  # what the other program wants: more than is left beside the job
+PROGRAM = Path(__file__).with_name("program.py")
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing that was done, whether it was as it should be, and what was seen."""
+
+    name: str
+    ok: bool
+    detail: str
+
+
+class Failed(RolledBack):
+    """Something in the demonstration was not as it should be."""
+
+    code = "demo_failed"
+
+
+@dataclass(slots=True)
+class Lines:
+    """The lines of a program as it prints them. Raises Failed at the deadline `until`."""
+
+    source: IO[bytes]
+    until: float
+    _rest: bytes = b""
+
+    def __iter__(self) -> Iterator[str]:
+        while chunk := self._read():
+            *lines, self._rest = (self._rest + chunk).split(b"\n")
+            yield from (line.decode() for line in lines)
+
+    def _read(self) -> bytes:
+        if not select.select([self.source], [], [], max(self.until - time.monotonic(), 0))[0]:
+            raise Failed("the program printed nothing within the time that was left")
+        return os.read(self.source.fileno(), 65536)
+
+
+@dataclass(slots=True)
+class Machine:
+    """A simulated device, and gcr on it. `until` is the deadline, by the monotonic clock."""
+
+    folder: Path
+    environment: Mapping[str, str]
+    until: float
+    job: "subprocess.Popen[bytes] | None" = None
+    failed: bool = False
+
+    @property
+    def logs(self) -> Path:
+        return Path(self.environment["XDG_STATE_HOME"], "gcr", "log")
+
+    def gcr(self, *words: str) -> dict[str, Any]:
+        """One gcr command's JSON object. Raises Failed with the message of its error."""
+        said, complaints = self._output([sys.executable, "-m", "gcr", "--json", *words])
+        answer: dict[str, Any] = json.loads(said or "{}")
+        if not answer.get("ok"):
+            raise Failed(f"gcr {' '.join(words)}: {answer.get('error', {}).get('message', complaints)}")
+        return answer
+
+    def program(self, *words: str) -> str:
+        """The last line of the program, run without gcr."""
+        said, complaints = self._output([sys.executable, str(PROGRAM), *words])
+        return ["nothing printed", *(said or complaints).splitlines()][-1]
+
+    def used(self) -> int:
+        """Bytes in use on the first device, by its own count."""
+        used: int = self.gcr("devices")["devices"][0]["used_bytes"]
+        return used
+
+    def start_job(self) -> "Lines":
+        command = [sys.executable, "-m", "gcr", "run", "--name", JOB, "--simulate", "nvidia", "--"]
+        self.job = subprocess.Popen(
+            [*command, sys.executable, str(PROGRAM), "work", str(STEPS)],
+            env=self.environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        assert self.job.stdout is not None
+        return Lines(self.job.stdout, self.until)
+
+    def left(self) -> float:
+        return max(self.until - time.monotonic(), 0.1)
+
+    def _output(self, command: list[str]) -> tuple[str, str]:
+        """Its stdout and stderr: every line that the demonstration shows is its own, and says SIMULATED."""
+        try:
+            done = subprocess.run(command, env=self.environment, capture_output=True, text=True, timeout=self.left())
+        except subprocess.TimeoutExpired:
+            raise Failed(f"{' '.join(command[1:])}: no end within the time that was left") from None
+        return done.stdout, done.stderr
+
+
+@contextmanager
+def machine(timeout: float) -> Iterator[Machine]:
+    """A fresh simulated machine with a daemon of its own; both are gone afterwards, but for the logs if it `failed`."""
+    folder = Path(tempfile.mkdtemp(prefix="gcr-demo-"))
+    made = Machine(folder, _environment(folder), time.monotonic() + timeout)
+    try:
+        yield made
+    finally:
+        _clean_up(made)
+        _remove(folder, keep=made.logs if made.failed else None)
+
+
+def _remove(folder: Path, keep: Path | None) -> None:
+    for path in folder.iterdir():
+        if keep is None or path not in keep.parents:
+            shutil.rmtree(path)
+    if keep is None:
+        folder.rmdir()
+
+
+def _environment(folder: Path) -> Mapping[str, str]:
+    from gcr.supervisor.process import simulated_environment
+
+    private = {name: str(folder / name.lower()) for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME")}
+    for path in private.values():
+        Path(path).mkdir(mode=0o700)
+    inherited = {name: value for name, value in os.environ.items() if name not in ("GCR_SOCKET", "GCR_SIM_STATE")}
+    return {
+        **inherited,
+        **simulated_environment("nvidia"),
+        **private,
+        "GCR_SIM_STATE": str(folder / "machine"),
+        "GCR_SIM_DEVICES": "1",
+        "GCR_SIM_MEMORY": str(MEMORY),
+    }
+
+
+def _clean_up(made: Machine) -> None:
+    made.until = time.monotonic() + CLEAN_UP_S
+    if made.job:
+        _end(made.job)
+    made.gcr("daemon", "stop", "--force")
+
+
+def _end(job: "subprocess.Popen[bytes]") -> None:
+    job.terminate()
+    try:
+        job.wait(CLEAN_UP_S / 3)
+    except subprocess.TimeoutExpired:
+        job.kill()
+        job.wait(CLEAN_UP_S / 3)
+    if job.stdout:
+        job.stdout.close()
+
+
+def steps(timeout: float) -> Iterator[Step]:
+    """Do the cycle; each step is handed out once it is done. The first that is not ok is the last."""
+    with machine(timeout) as made:
+        for step in _guarded(made):
+            made.failed = not step.ok
+            yield step if step.ok else replace(step, detail=f"{step.detail} (logs: {made.logs})")
+            if made.failed:
+                return
+
+
+def _guarded(made: Machine) -> Iterator[Step]:
+    try:
+        yield from _cycle(made)
+    except GcrError as error:
+        yield Step("demonstration", False, error.message)
+
+
+def _cycle(made: Machine) -> Iterator[Step]:
+    expected = made.program("work", str(STEPS))
+    yield Step("the program without gcr", expected.startswith("digest "), expected)
+    output = iter(made.start_job())
+    reached = f"step {CHECKPOINT_AT}" in output
+    yield Step("gcr run: the program computes", reached, f"at step {CHECKPOINT_AT}")
+    busy = made.used()
+    yield Step("the device's own count", busy > MEMORY - ROOM, f"{text.size(busy)} of {text.size(MEMORY)} in use")
+    refused = made.program("allocate", str(ROOM))
+    yield Step(f"another program wants {text.size(ROOM)}", refused == "no room", refused)
+    yield from _swap(made)
+    last = ["nothing printed", *output][-1]
+    yield Step("the program's digest", last == expected, last)
+    code = made.job.wait(made.left()) if made.job else None
+    yield Step("the program's exit code", code == 0, str(code))
+
+
+def _swap(made: Machine) -> Iterator[Step]:
+    report = made.gcr("checkpoint", JOB)
+    moved = f"{text.size(report['bytes'])}, strategy {report['strategy']}"
+    yield Step("gcr checkpoint", report["state"] == "suspended", moved)
+    used = made.used()
+    yield Step("the device's own count", used < MEMORY - ROOM, f"{text.size(used)} of {text.size(MEMORY)} in use")
+    granted = made.program("allocate", str(ROOM))
+    yield Step(f"another program wants {text.size(ROOM)}", granted == f"allocated {ROOM}", granted)
+    restored = made.gcr("restore", JOB)
+    yield Step("gcr restore", restored["state"] == "running", f"{text.size(restored['bytes'])} back")

@@ -1,0 +1,187 @@
+"""The library: start a job or find one, checkpoint it, restore it.
+
+Every call is synchronous and may be made from any thread: each has a connection of its own. Nothing is printed; the
+logger is `gcr`.
+"""
+
+import contextlib
+import logging
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from gcr import processes
+from gcr.client import GRACE, Client
+from gcr.errors import DaemonUnavailable, DeadlinePassed, NoSuchJob, Refused, UsageError
+from gcr.names import JOB_NAME
+from gcr.report import CheckpointReport, RestoreReport
+
+log = logging.getLogger(__name__)
+
+REGISTER_TIMEOUT = 30.0  # seconds from spawning `gcr run` to the daemon knowing the job
+CLOSE_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+NO_TIMEOUT = 86400.0  # the daemon's own deadlines end a transaction long before
+_POLL = 0.02
+_FAILED_BEFORE_START = 125
+
+
+class Job:
+    """A job, or a single process that gcr did not start. Leaving its context closes it."""
+
+    def __init__(self, target: str | int, pid: int | None, parent: "subprocess.Popen[bytes] | None" = None) -> None:
+        self._target = target
+        self._pid = pid
+        self._parent = parent
+
+    @property
+    def name(self) -> str:
+        """What every command line may call it: the job's name, or the pid."""
+        return str(self._target)
+
+    @property
+    def pid(self) -> int:
+        """The program's. Raises NoSuchJob for one that ended before the daemon could name it."""
+        if self._pid is None:
+            raise NoSuchJob(f"{self.name} ended before its process could be named")
+        return self._pid
+
+    def wait(self, timeout: float | None = None) -> int | None:
+        """Wait for the program to end: its exit code, 128+n for signal n; None when somebody else started it.
+
+        Raises DeadlinePassed after `timeout` seconds; None waits for ever.
+        """
+        if self._parent is None:
+            _wait_for_end(self.pid, timeout)
+            return None
+        try:
+            return self._parent.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise DeadlinePassed(f"{self.name} still runs after {timeout:g} s", state="running") from None
+
+    def checkpoint(self, *, timeout: float | None = None, data_only: bool = False) -> CheckpointReport:
+        """Suspend it and free its device memory. `timeout` in seconds; past it everything is undone.
+
+        `data_only` leaves the driver's context on the device. Raises GcrError; `state` says what became of the job.
+        """
+        return CheckpointReport.from_json(self._ask("checkpoint", timeout, {"data_only": data_only}))
+
+    def restore(self, *, timeout: float | None = None) -> RestoreReport:
+        """Bring it back in place. Raises GcrError; `state` says what became of the job."""
+        return RestoreReport.from_json(self._ask("restore", timeout, {}))
+
+    def close(self) -> None:
+        """End the program if `gcr.run` started it: SIGTERM, and SIGKILL after a grace. Idempotent."""
+        if self._parent is None or self._parent.poll() is not None:
+            return
+        self._parent.send_signal(signal.SIGTERM)
+        try:
+            self._parent.wait(CLOSE_GRACE)
+        except subprocess.TimeoutExpired:
+            log.warning("job %s: still running %g s after SIGTERM, killing it", self.name, CLOSE_GRACE)
+            os.kill(self.pid, signal.SIGKILL)
+            self._parent.wait(CLOSE_GRACE)
+
+    def _ask(self, command: str, timeout: float | None, body: Mapping[str, Any]) -> dict[str, Any]:
+        began = time.monotonic()
+        wait = NO_TIMEOUT if timeout is None else timeout + GRACE
+        with Client.connect() as client:
+            answer = client.request(command, {**body, "target": self._target, "timeout": timeout}, timeout=wait)
+        log.info("job %s: %s took %.3f s", self.name, command, time.monotonic() - began)
+        return {**answer, "wall_s": time.monotonic() - began}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def run(
+    program: Sequence[str], *, name: str | None = None, simulate: str | None = None, backend: str | None = None
+) -> Job:
+    """Start `program` as a job, with our stdout and stderr, and return once the daemon knows it.
+
+    `simulate` names a vendor whose SIMULATED device the program shall see. Raises UsageError, Refused.
+    """
+    _check_name(name)
+    options = {"--name": name, "--simulate": simulate, "--backend": backend}
+    flags = [word for flag, value in options.items() if value is not None for word in (flag, value)]
+    _check_daemon()
+    parent = subprocess.Popen([sys.executable, "-m", "gcr", "run", *flags, "--", *program], stdin=subprocess.DEVNULL)
+    try:
+        return _await_registration(parent, name)
+    except BaseException:
+        parent.terminate()
+        parent.wait(CLOSE_GRACE)
+        raise
+
+
+def attach(target: str | int) -> Job:
+    """A job by name, or any process of ours by pid. Raises NoSuchJob, UsageError for what is neither."""
+    if isinstance(target, str):
+        _check_name(target)
+    with Client.connect() as client:
+        jobs = client.request("ps")["jobs"]
+    for job in jobs:
+        if target in (job["job"], job["pid"]):
+            return Job(job["job"], job["pid"])
+    if isinstance(target, int) and processes.identify(target):
+        return Job(target, target)
+    raise NoSuchJob(f"no job or process {target}", hint="gcr ps")
+
+
+def _check_name(name: str | None) -> None:
+    if name is not None and not JOB_NAME.match(name):
+        raise UsageError(f"{name!r} is no job name: {JOB_NAME.pattern}")
+
+
+def _check_daemon() -> None:
+    """What is wrong with a daemon that runs is raised here, with its type; `gcr run` starts one where none does."""
+    with contextlib.suppress(DaemonUnavailable):
+        Client.connect(autostart=False).close()
+
+
+def _await_registration(parent: "subprocess.Popen[bytes]", name: str | None) -> Job:
+    end = time.monotonic() + REGISTER_TIMEOUT
+    while time.monotonic() < end:
+        code = parent.poll()  # before looking for the job: one that ended meanwhile may have been there
+        for job in _known_jobs():
+            if job["pid"] and processes.parent_pid(job["pid"]) == parent.pid:
+                return Job(job["job"], job["pid"], parent)
+        if code == _FAILED_BEFORE_START:
+            raise Refused("the program was not started; stderr says why", hint="gcr doctor")
+        if code is not None:
+            return Job(name or "job", None, parent)
+        time.sleep(_POLL)
+    raise DeadlinePassed(f"the job did not register within {REGISTER_TIMEOUT:g} s", hint="gcr daemon logs")
+
+
+def _known_jobs() -> list[dict[str, Any]]:
+    """What the daemon knows; nothing while it is being started."""
+    try:
+        with Client.connect(autostart=False) as client:
+            jobs: list[dict[str, Any]] = client.request("ps")["jobs"]
+            return jobs
+    except DaemonUnavailable:
+        return []
+
+
+def _wait_for_end(pid: int, timeout: float | None) -> None:
+    """Wait for a process that is not our child."""
+    identity = processes.identify(pid)
+    watched = processes.pidfd_open(identity) if identity else None
+    if watched is None:
+        return
+    try:
+        if not select.select([watched], [], [], timeout)[0]:
+            raise DeadlinePassed(f"process {pid} still runs after {timeout:g} s", state="running")
+    finally:
+        os.close(watched)

@@ -1,0 +1,59 @@
+"""Where the native parts are: the shim, and the simulated drivers.
+
+They are installed into the package. `GCR_NATIVE_DIR` names a CMake build folder instead, to run from a source tree.
+"""
+
+import importlib.resources
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from gcr.errors import Refused
+
+SHIM = "libgcr_shim.so"
+VARIABLE = "GCR_NATIVE_DIR"
+
+
+class NativeMissing(Refused):
+    """A native part was not built, or not installed."""
+
+    code = "native_missing"
+
+
+def shim_path() -> Path:
+    """The interposer that `gcr run` preloads. Raises NativeMissing."""
+    return _find("the shim", [SHIM, f"shim/{SHIM}"])
+
+
+def sim_dir(vendor: str) -> Path:
+    """The folder of one vendor's simulated drivers, for LD_LIBRARY_PATH. Raises NativeMissing."""
+    return _find(f"the simulated {vendor} driver", [f"sim/{vendor}", f"shim/sim/{vendor}"])
+
+
+def _find(what: str, places: Sequence[str]) -> Path:
+    root = _root()
+    for place in places:
+        path = root / place
+        if path.exists():
+            return path
+    raise NativeMissing(
+        f"{what} is not in {root}",
+        hint=f"install gcr with pip, or build it and set {VARIABLE} to the build folder",
+    )
+
+
+def _root() -> Path:
+    chosen = os.environ.get(VARIABLE)
+    if chosen:
+        return Path(chosen).absolute()
+    for place in _package_folders():
+        if (place / SHIM).exists():
+            return place
+    return _package_folders()[-1]
+
+
+def _package_folders() -> list[Path]:
+    """One folder in a wheel; in an editable install the sources and the built parts lie in two."""
+    found = importlib.resources.files("gcr")
+    shim = Path(str(found / SHIM))
+    return [shim.parent, Path(__file__).parent]

@@ -1,0 +1,88 @@
+"""Reports: what a checkpoint or a restore did, with the fields of the JSON that the command line prints.
+
+Sizes are bytes, times seconds, rates bytes per second. None where the JSON has null.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from types import MappingProxyType
+from typing import Any, Self
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessReport:
+    """One process on one device."""
+
+    pid: int
+    device: str
+    strategy: str
+    bytes: int
+    covered_bytes: int
+    uncovered: Mapping[str, int]
+    handles: int
+    pinned_host_bytes: int
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        known = _known(cls, document)
+        return cls(**{**known, "uncovered": MappingProxyType(dict(document["uncovered"]))})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """What both have. `wall_s` is the caller's clock, all others are the daemon's."""
+
+    job: str
+    state: str
+    bytes: int
+    control_s: float | None
+    wall_s: float
+    simulated: bool
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON's fields, without the envelope."""
+        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CheckpointReport(Report):
+    strategy: str
+    vram_free_s: float
+    stop_s: float
+    drain_s: float
+    drain_bytes_per_s: float | None
+    link_bytes_per_s: float | None
+    durable_s: float | None
+    vram_after_bytes: int | None
+    processes: Sequence[ProcessReport]
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        processes = tuple(ProcessReport.from_json(one) for one in document["processes"])
+        return cls(**{**_known(cls, document), "processes": processes})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RestoreReport(Report):
+    refill_s: float
+    refill_bytes_per_s: float | None
+    total_s: float
+    cold: bool
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(**_known(cls, document))
+
+
+def _known(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
+    """A newer daemon may say more than this library knows."""
+    names = {field.name for field in fields(kind)}
+    return {name: value for name, value in document.items() if name in names}
+
+
+def _plain(value: object) -> object:
+    if isinstance(value, tuple):
+        return [_plain(one) for one in value]
+    if isinstance(value, ProcessReport):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    return dict(value) if isinstance(value, Mapping) else value

@@ -1,0 +1,239 @@
+"""Rules about the whole tree. Each is a function of a tree, applied to ours and, to see it fail, to a small bad one."""
+
+import ast
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+VENDOR = {
+    "cuda",
+    "pynvml",
+    "torch",
+    "cupy",
+    "numba",
+    "triton",
+    "hip",
+    "amdsmi",
+    "rocm",
+    "acl",
+    "torch_npu",
+    "mindspore",
+}
+BACKENDS = {"gcr_nvidia", "gcr_amd", "gcr_ascend"}
+DEMO_PROGRAM = "gcr/demo/program.py"
+LONGEST_FUNCTION = 60
+LONGEST_FILE = 400  # lines that are neither blank nor a comment
+
+# Modules of core that open files for writing, and what they write. Images are written by gcr/image/ alone.
+WRITERS = {
+    "gcr/journal.py": "decision records",
+    "gcr/daemon/launch.py": "the daemon's log",
+    "gcr/daemon/fleet.py": "logs of workers and of the control helper",
+    "gcr/supervisor/process.py": "the file of --report, the log of a detached job",
+    "gcr/faults.py": "which injected faults have struck",
+    "gcr/testing/": "the contract suite opens devices that are not device memory",
+    "gcr/image/": "images",
+}
+
+
+def sources(folder: Path) -> Iterator[Path]:
+    return (path for path in sorted(folder.rglob("*.py")) if "__pycache__" not in path.parts)
+
+
+def imported(path: Path) -> set[str]:
+    """Modules a file imports, anywhere in it; those loaded by name as well, where the name is a literal."""
+    found: set[str] = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        match node:
+            case ast.Import():
+                found |= {alias.name for alias in node.names}
+            case ast.ImportFrom(module=str(module), level=0):
+                found |= {module, *(f"{module}.{alias.name}" for alias in node.names)}
+            case ast.Call(args=[ast.Constant(value=str(name)), *_]) if called(node) in ("import_module", "__import__"):
+                found.add(name)
+    return found
+
+
+def called(node: ast.Call) -> str:
+    return node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+
+
+def tops(path: Path) -> set[str]:
+    return {name.partition(".")[0] for name in imported(path)}
+
+
+def core_that_imports_a_vendor_or_a_backend(root: Path) -> list[str]:
+    """The demo's program is no part of gcr: it is the user's, run as a target in a process of its own."""
+    paths = (path for path in sources(root / "core") if path != root / "core" / DEMO_PROGRAM)
+    return [f"{path}: {bad}" for path in paths for bad in sorted(tops(path) & (VENDOR | BACKENDS))]
+
+
+def backends_that_import_each_other(root: Path) -> list[str]:
+    found = []
+    for name in BACKENDS:
+        for path in sources(root / "backends" / name.removeprefix("gcr_")):
+            found += [f"{path}: {bad}" for bad in sorted(tops(path) & (BACKENDS - {name}))]
+    return found
+
+
+def daemon_or_supervisor_that_loads_plugins(root: Path) -> list[str]:
+    """Plugins are where vendor libraries come from; no import leads from these two processes there."""
+    start = [path for part in ("daemon", "supervisor") for path in sources(root / "core/gcr" / part)]
+    return [f"{path}: gcr.plugins" for path in closure(root / "core", start) if "gcr.plugins" in imported(path)]
+
+
+def closure(base: Path, start: list[Path]) -> set[Path]:
+    """`start` and every module of ours that it imports, directly or not."""
+    seen: set[Path] = set()
+    todo = list(start)
+    while todo:
+        path = todo.pop()
+        if path not in seen:
+            seen.add(path)
+            todo += [file for name in imported(path) for file in files_of(base, name)]
+    return seen
+
+
+def files_of(base: Path, module: str) -> list[Path]:
+    stem = base.joinpath(*module.split("."))
+    return [path for path in (stem.with_suffix(".py"), stem / "__init__.py") if path.is_file()]
+
+
+def core_that_writes_files(root: Path) -> list[str]:
+    found = []
+    for path in sources(root / "core"):
+        name = path.relative_to(root / "core").as_posix()
+        if not any(name.startswith(writer) for writer in WRITERS):
+            found += [f"{name}:{line}" for line in writes(path)]
+    return found
+
+
+def writes(path: Path) -> Iterator[int]:
+    """Lines that open a file for writing, by any of the usual ways."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call) and (called(node) in ("write_text", "write_bytes") or opens_for_writing(node)):
+            yield node.lineno
+
+
+def opens_for_writing(node: ast.Call) -> bool:
+    """open(path, mode) and os.fdopen(fd, mode), os.open(path, flags), Path.open(mode)."""
+    if called(node) not in ("open", "fdopen"):
+        return False
+    method_of = getattr(getattr(node.func, "value", None), "id", None)
+    place = 1 if isinstance(node.func, ast.Name) or method_of in ("os", "io") else 0
+    given = [*node.args[place : place + 1], *(word.value for word in node.keywords if word.arg in ("mode", "flags"))]
+    parts = [part for argument in given for part in ast.walk(argument)]
+    modes = "".join(part.value for part in parts if isinstance(part, ast.Constant) and isinstance(part.value, str))
+    flags = {part.attr for part in parts if isinstance(part, ast.Attribute)}
+    return bool(set(modes) & set("wxa+") or flags & {"O_WRONLY", "O_RDWR", "O_CREAT"})
+
+
+def functions_that_are_too_long(root: Path) -> list[str]:
+    found = []
+    for path in (*sources(root / "core"), *sources(root / "backends")):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef) and node.end_lineno - node.lineno + 1 > LONGEST_FUNCTION:
+                found.append(f"{path}:{node.lineno} {node.name}")
+    return found
+
+
+def files_that_are_too_long(root: Path) -> list[str]:
+    found = []
+    for path in (*sources(root / "core"), *sources(root / "backends")):
+        lines = [line.strip() for line in path.read_text().splitlines()]
+        if sum(bool(line) and not line.startswith("#") for line in lines) >= LONGEST_FILE:
+            found.append(str(path))
+    return found
+
+
+LONG_FUNCTION = "def f():\n" + "    x = 1\n" * LONGEST_FUNCTION
+RULES: dict[Callable[[Path], list[str]], list[tuple[str, str]]] = {
+    core_that_imports_a_vendor_or_a_backend: [
+        ("core/gcr/a.py", "import cuda.bindings.driver"),
+        ("core/gcr/engine/a.py", "def f():\n    from gcr_nvidia import drain"),
+        ("core/gcr/a.py", "import importlib\nimportlib.import_module('pynvml')"),
+        ("core/gcr/testing/a.py", "if True:\n    from cuda import core"),
+    ],
+    backends_that_import_each_other: [
+        ("backends/amd/gcr_amd/a.py", "from gcr_nvidia.uuids import raw"),
+        ("backends/nvidia/gcr_nvidia/a.py", "def f():\n    import gcr_ascend"),
+    ],
+    daemon_or_supervisor_that_loads_plugins: [
+        ("core/gcr/daemon/a.py", "from gcr.plugins import load_plugins"),
+        ("core/gcr/supervisor/a.py", "def f():\n    from gcr import plugins"),
+    ],
+    core_that_writes_files: [
+        ("core/gcr/a.py", "from pathlib import Path\nPath('x').write_text('')"),
+        ("core/gcr/engine/a.py", "open('x', 'wb')"),
+        ("core/gcr/a.py", "from pathlib import Path\nPath('x').open(mode='a')"),
+        ("core/gcr/a.py", "import os\nos.open('x', os.O_CREAT | os.O_CLOEXEC)"),
+    ],
+    functions_that_are_too_long: [("core/gcr/a.py", LONG_FUNCTION), ("backends/nvidia/gcr_nvidia/a.py", LONG_FUNCTION)],
+    files_that_are_too_long: [("core/gcr/a.py", "x = 1\n" * LONGEST_FILE)],
+}
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.__name__)
+def test_nothing_in_this_tree_breaks_the_rule(rule):
+    assert list(sources(ROOT / "core"))
+    assert list(sources(ROOT / "backends"))
+    assert rule(ROOT) == []
+
+
+CASES = [(rule, *case) for rule, cases in RULES.items() for case in cases]
+
+
+@pytest.mark.parametrize("rule, name, code", CASES)
+def test_the_rule_notices(rule, name, code, tmp_path):
+    path = tmp_path / name
+    path.parent.mkdir(parents=True)
+    path.write_text("import os\n")
+    assert rule(tmp_path) == []
+    path.write_text(code)
+    assert len(rule(tmp_path)) >= 1
+
+
+def test_a_plugin_loaded_two_imports_away_is_noticed(tmp_path):
+    gcr = tmp_path / "core/gcr"
+    (gcr / "daemon").mkdir(parents=True)
+    (gcr / "daemon/a.py").write_text("from gcr import b")
+    (gcr / "b.py").write_text("import gcr.c")
+    (gcr / "c.py").write_text("from gcr.plugins import load_plugins")
+    assert daemon_or_supervisor_that_loads_plugins(tmp_path) == [f"{gcr}/c.py: gcr.plugins"]
+
+
+def test_reading_a_file_is_not_writing_one(tmp_path):
+    path = tmp_path / "core/gcr/a.py"
+    path.parent.mkdir(parents=True)
+    path.write_text("import os\nopen('war')\nopen('x', 'rb')\nos.open('x', os.O_RDONLY | os.O_CLOEXEC)\n")
+    assert core_that_writes_files(tmp_path) == []
+
+
+def test_every_writer_in_the_list_is_still_there():
+    listed = [name for name in WRITERS if name != "gcr/image/"]
+    assert [name for name in listed if not (ROOT / "core" / name).exists()] == []
+
+
+def modules_of(part: str) -> list[str]:
+    base = ROOT / "core"
+    names = [
+        path.relative_to(base).with_suffix("").as_posix().replace("/", ".") for path in sources(base / "gcr" / part)
+    ]
+    return [name.removesuffix(".__init__") for name in names if not name.endswith("__main__")]
+
+
+@pytest.mark.parametrize("part", ["daemon", "supervisor"])
+def test_importing_all_of_it_loads_no_vendor_module_and_no_backend(part):
+    names = modules_of(part)
+    assert names
+    code = f"import {', '.join(names)}, sys; print(sorted({{m.partition('.')[0] for m in sys.modules}}))"
+    environment = {"PYTHONPATH": f"{ROOT}/core:{ROOT}/backends/nvidia"}
+    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stderr
+    loaded = set(ast.literal_eval(done.stdout))
+    assert "gcr" in loaded
+    assert loaded & (VENDOR | BACKENDS) == set()

@@ -1,0 +1,82 @@
+"""Each test has its own runtime, state and temporary directories, and a fake daemon when it asks for one."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jsonschema
+import pytest
+
+from gcr import schemas
+from gcr.runtime import runtime_dir, socket_path
+
+from .fake_daemon import CHECKPOINT, JOBS, RESTORE, FakeDaemon, answering
+
+DEADLINE = 30.0
+
+
+@dataclass(frozen=True)
+class Ran:
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> dict[str, Any]:
+        """The one object on stdout, held against the schema of its command, or of failures."""
+        document: dict[str, Any] = json.loads(self.out)
+        name = document["command"] if document["ok"] else schemas.ERROR
+        jsonschema.Draft202012Validator(schemas.load(name)).validate(document)
+        if not document["ok"]:
+            assert document["error"]["exit"] == self.code
+        return document
+
+
+Gcr = Callable[..., Ran]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME"):
+        folder = tmp_path / name.lower()
+        folder.mkdir(mode=0o700)
+        monkeypatch.setenv(name, str(folder))
+    for name in [name for name in os.environ if name.startswith("GCR_") and name != "GCR_NATIVE_DIR"]:
+        monkeypatch.delenv(name)
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    return tmp_path
+
+
+def gcr_command(arguments: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "gcr", *arguments]
+
+
+@pytest.fixture
+def gcr() -> Gcr:
+    """Run `gcr` as a user would, its output through pipes."""
+
+    def run(*arguments: str, **env: str) -> Ran:
+        done = subprocess.run(
+            gcr_command(arguments), env={**os.environ, **env}, capture_output=True, text=True, timeout=DEADLINE
+        )
+        return Ran(done.returncode, done.stdout, done.stderr)
+
+    return run
+
+
+@pytest.fixture
+def daemon() -> Iterator[FakeDaemon]:
+    runtime_dir()
+    with FakeDaemon(socket_path()) as fake:
+        fake.answers.update(
+            checkpoint=answering(CHECKPOINT),
+            restore=answering(RESTORE),
+            ps=answering({"jobs": JOBS}),
+            recover=answering({"jobs": [{"job": "llm", "was": "frozen", "now": "running", "action": "rolled back"}]}),
+        )
+        yield fake

@@ -1,0 +1,133 @@
+"""A daemon that answers from a script, over the real protocol. It proves the client's side only."""
+
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gcr.channel import Channel, Request
+from gcr.seqpacket import listen
+from gcr.version import __version__
+from gcr.wire import FrameType, HelloRecord, Role, WelcomeRecord
+
+PID = 4242
+Answer = Callable[[dict[str, Any], Request], Mapping[str, Any]]
+
+CHECKPOINT: dict[str, Any] = {
+    "job": "llm",
+    "simulated": False,
+    "state": "suspended",
+    "strategy": "handoff",
+    "bytes": 3 << 30,
+    "vram_free_s": 0.71,
+    "stop_s": 0.69,
+    "drain_s": 0.6,
+    "drain_bytes_per_s": 54.1e9,
+    "control_s": 0.4,
+    "link_bytes_per_s": 55.3e9,
+    "durable_s": None,
+    "vram_after_bytes": 0,
+    "processes": [
+        {
+            "pid": 4711,
+            "device": "GPU-00000000-0000-0000-0000-000000000001",
+            "strategy": "handoff",
+            "bytes": 3 << 30,
+            "covered_bytes": 3 << 30,
+            "uncovered": {"pool": 4096},
+            "handles": 24,
+            "pinned_host_bytes": 0,
+        }
+    ],
+}
+RESTORE: dict[str, Any] = {
+    "job": "llm",
+    "simulated": False,
+    "state": "running",
+    "bytes": 3 << 30,
+    "refill_s": 0.6,
+    "refill_bytes_per_s": 54e9,
+    "control_s": 0.3,
+    "total_s": 0.7,
+    "cold": False,
+}
+JOBS: list[dict[str, Any]] = [
+    {
+        "job": "llm",
+        "pid": 4711,
+        "state": "running",
+        "started": "2026-01-01T00:00:00+00:00",
+        "simulated": False,
+        "backend": "nvidia",
+        "processes": [
+            {
+                "pid": 4711,
+                "device": "GPU-00000000-0000-0000-0000-000000000001",
+                "state": "running",
+                "bytes": 1000,
+                "covered_bytes": 500,
+                "uncovered": {"pool": 500},
+            }
+        ],
+    }
+]
+
+
+@dataclass
+class FakeDaemon:
+    """Listens at `path` in threads of this process. `asked` is what clients sent."""
+
+    path: Path
+    version: str = __version__
+    answers: dict[str, Answer] = field(default_factory=dict)
+    asked: list[dict[str, Any]] = field(default_factory=list)
+    hung_up: threading.Event = field(default_factory=threading.Event)
+    _channels: list[Channel] = field(default_factory=list)
+
+    def __enter__(self) -> "FakeDaemon":
+        self._socket = listen(self.path)
+        self._thread = threading.Thread(target=self._accept, daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.shutdown(socket.SHUT_RDWR)
+        self._thread.join(5)
+        self._socket.close()
+        for channel in self._channels:
+            channel.close()
+            assert channel.closed.wait(5)
+
+    def _accept(self) -> None:
+        while True:
+            try:
+                sock, _ = self._socket.accept()
+            except OSError:
+                return
+            channel = Channel(sock, self._serve, on_close=lambda _channel: self.hung_up.set(), name="client")
+            self._channels.append(channel)
+            channel.start()
+
+    def _serve(self, request: Request) -> None:
+        if request.frame.type == FrameType.HELLO:
+            hello = HelloRecord.unpack(request.frame.payload)
+            assert hello.role == Role.CLIENT
+            request.reply(WelcomeRecord(1, daemon_pid=PID, daemon_epoch=1, daemon_version=self.version).pack())
+            return
+        assert request.frame.type == FrameType.COMMAND
+        body = request.json()
+        self.asked.append(body)
+        request.reply_json(self.answers[body["op"]](body, request))
+
+
+def answering(document: Mapping[str, Any]) -> Answer:
+    return lambda _body, _request: document
+
+
+def raising(error: Exception) -> Answer:
+    def answer(_body: dict[str, Any], _request: Request) -> Mapping[str, Any]:
+        raise error
+
+    return answer

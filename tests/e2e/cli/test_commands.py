@@ -1,0 +1,274 @@
+"""The other subcommands, bad input, speed, and what is imported."""
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from gcr.cli.main import SUBCOMMANDS
+from gcr.cli.main import gcr as root
+from gcr.runtime import log_dir, runtime_dir
+from gcr.version import __version__
+
+from .conftest import DEADLINE, Gcr
+from .fake_daemon import JOBS, PID, FakeDaemon, answering
+
+STATUS = {
+    "pid": PID,
+    "version": __version__,
+    "arena_bytes": 2 << 30,
+    "arena_pinned_bytes": 1 << 30,
+    "jobs": 1,
+    "workers": [{"pid": 7}],
+}
+BAD_LINES = [
+    (),
+    ("nonsense",),
+    ("checkpoint",),
+    ("checkpoint", "Upper"),
+    ("checkpoint", "-1"),
+    ("checkpoint", "0"),
+    ("checkpoint", "007"),
+    ("checkpoint", "a" * 64),
+    ("checkpoint", "llm", "--image", "warm"),
+    ("checkpoint", "llm", "--timeout", "0"),
+    ("checkpoint", "llm", "--timeout", "soon"),
+    ("restore", "llm", "more"),
+    ("run", "--name", "4711", "--", "true"),
+    ("run", "--simulate", "intel", "--", "true"),
+    ("run",),
+    ("completion", "tcsh"),
+    ("--backend", "No", "devices"),
+]
+
+
+@pytest.mark.parametrize("line", BAD_LINES, ids=" ".join)
+def test_a_line_that_does_not_parse_is_exit_2(gcr: Gcr, daemon: FakeDaemon, line: tuple[str, ...]) -> None:
+    ran = gcr(*line)
+    assert (ran.code, ran.out) == (2, "")
+    assert ran.err
+    as_json = gcr("--json", *line)
+    assert as_json.code == 2
+    assert as_json.json["error"]["code"] == "usage"
+    assert daemon.asked == []
+
+
+@pytest.mark.parametrize("name", ["a", "a" * 63, "llm-2.b_c"])
+def test_names(gcr: Gcr, daemon: FakeDaemon, name: str) -> None:
+    assert gcr("checkpoint", name).code == 0
+    assert daemon.asked[0]["target"] == name
+
+
+def test_ps_shows_a_line_a_process(gcr: Gcr, daemon: FakeDaemon) -> None:
+    lines = gcr("ps").out.splitlines()
+    assert lines[0].split() == ["JOB", "PID", "STATE", "DEVICE", "MEMORY", "COVERED", "NOTES"]
+    assert lines[1].split()[:4] == ["llm", "4711", "running", "GPU-00000000-0000-0000-0000-000000000001"]
+    assert lines[1].endswith("1000 B  50 %     pool 500 B")
+    assert gcr("ps", "--json").json["jobs"] == JOBS
+    assert gcr("ps", "--json", "--backend", "nvidia").json["jobs"] == JOBS
+    assert gcr("ps", "--json", "--backend", "amd").json["jobs"] == []
+
+
+def test_ps_says_what_is_simulated(gcr: Gcr, daemon: FakeDaemon) -> None:
+    assert "SIMULATED" not in gcr("ps").out
+    daemon.answers["ps"] = answering({"jobs": [{**JOBS[0], "simulated": True}]})
+    assert gcr("ps").out.splitlines()[1].endswith("SIMULATED, pool 500 B")
+
+
+def test_ps_without_a_daemon_starts_none(gcr: Gcr) -> None:
+    assert gcr("ps").out == "no jobs\n"
+    assert gcr("--json", "ps").json["jobs"] == []
+    assert not list(runtime_dir().iterdir())
+
+
+def test_ps_watch_has_no_json(gcr: Gcr, daemon: FakeDaemon) -> None:
+    ran = gcr("ps", "--watch", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (2, "usage")
+    assert daemon.asked == []
+
+
+def test_ps_watch_goes_on_until_interrupted(daemon: FakeDaemon) -> None:
+    command = ["timeout", "-s", "INT", "3", sys.executable, "-m", "gcr", "ps", "--watch"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
+    assert "llm" in done.stdout
+    assert len(daemon.asked) >= 2
+
+
+def test_recover(gcr: Gcr, daemon: FakeDaemon) -> None:
+    assert gcr("recover").out.splitlines()[1].split() == ["llm", "frozen", "running", "rolled", "back"]
+    assert gcr("recover", "--json").json["jobs"][0]["action"] == "rolled back"
+
+
+def test_daemon_status_and_stop_without_one(gcr: Gcr) -> None:
+    assert gcr("daemon", "status").out == "no daemon runs\n"
+    assert gcr("daemon", "status", "--json").json["running"] is False
+    assert gcr("daemon", "stop", "--json").json == {
+        "schema": 1,
+        "command": "daemon stop",
+        "ok": True,
+        "stopped": False,
+        "pid": None,
+    }
+
+
+def test_daemon_status(gcr: Gcr, daemon: FakeDaemon) -> None:
+    daemon.answers["status"] = answering(STATUS)
+    assert gcr("daemon", "status", "--json").json["workers"] == [{"pid": 7}]
+    assert "1.0 GiB of 2.0 GiB registered" in gcr("daemon", "status").out
+
+
+def test_daemon_stop_waits_until_it_is_gone(gcr: Gcr, daemon: FakeDaemon) -> None:
+    def stop(_body: object, request: object) -> dict[str, object]:
+        request.reply_json({})  # type: ignore[attr-defined]
+        time.sleep(0.3)
+        request.channel.close()  # type: ignore[attr-defined]
+        return {}
+
+    daemon.answers["stop"] = stop
+    began = time.monotonic()
+    assert gcr("daemon", "stop", "--force", "--json").json["stopped"] is True
+    assert time.monotonic() - began >= 0.3
+    assert daemon.asked[0]["force"] is True
+
+
+def test_daemon_start_when_it_runs(gcr: Gcr, daemon: FakeDaemon) -> None:
+    assert gcr("daemon", "start", "--json").json["started"] is False
+    assert f"pid {PID}" in gcr("daemon", "start").out
+
+
+def test_daemon_logs(gcr: Gcr) -> None:
+    (log_dir() / "gcrd.log").write_text("one\ntwo\nthree\n")
+    assert gcr("daemon", "logs", "-n", "2", "--json").json["lines"] == ["two", "three"]
+    assert gcr("daemon", "logs").out.splitlines()[1:] == ["one", "two", "three"]
+
+
+def test_a_daemon_of_another_version_is_refused_but_can_be_stopped(gcr: Gcr, daemon: FakeDaemon) -> None:
+    daemon.version = "0.0.1"
+    ran = gcr("checkpoint", "llm", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (3, "wrong_version")
+    assert daemon.asked == []
+    daemon.answers["stop"] = lambda _body, request: request.channel.close() or {}
+    assert gcr("daemon", "stop").code in (0, 4)
+    assert daemon.asked[0]["op"] == "stop"
+
+
+@pytest.mark.parametrize("mode", [0o755, 0o770])
+def test_a_runtime_directory_that_others_can_enter_is_refused(gcr: Gcr, mode: int) -> None:
+    folder = runtime_dir()
+    folder.chmod(mode)
+    ran = gcr("checkpoint", "llm", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (3, "unsafe_runtime")
+    assert stat.S_IMODE(folder.stat().st_mode) == mode
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(gcr: Gcr, shell: str) -> None:
+    script = gcr("completion", shell).out
+    assert "_GCR_COMPLETE" in script
+    assert gcr("completion", shell, "--json").json["script"] + "\n" == script
+
+
+def test_completion_knows_the_subcommands(gcr: Gcr) -> None:
+    done = gcr(_GCR_COMPLETE="bash_complete", COMP_WORDS="gcr che", COMP_CWORD="1")
+    assert "checkpoint" in done.out
+
+
+def test_every_subcommand_has_help_with_an_example(gcr: Gcr) -> None:
+    import click
+
+    context = click.Context(root, info_name="gcr")
+    for name in SUBCOMMANDS:
+        command = root.get_command(context, name)
+        assert command is not None
+        text = command.get_help(click.Context(command, info_name=name, parent=context))
+        for word in ("Example:", f"gcr {name}", "--json", "--timeout", "--backend", "--verbose"):
+            assert word in text, f"{name} --help lacks {word}"
+
+
+def test_a_bug_leaves_its_traceback_in_the_log_and_one_line_for_the_user(gcr: Gcr, daemon: FakeDaemon) -> None:
+    daemon.answers["ps"] = answering({"surprise": 1})
+    ran = gcr("ps")
+    log = log_dir() / "cli.log"
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err == f"gcr: a bug in gcr: KeyError('jobs') (traceback in {log})\n"
+    assert "Traceback" in log.read_text()
+    as_json = gcr("ps", "--json")
+    assert (as_json.code, as_json.json["error"]["code"]) == (1, "internal")
+
+
+def test_a_reader_that_goes_away_is_no_bug(daemon: FakeDaemon) -> None:
+    daemon.answers["ps"] = answering({"jobs": JOBS * 20000})
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m gcr ps | head -n 1; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE,
+    )
+    assert done.stdout.splitlines()[-1] != "1"
+    assert done.stderr == ""
+    assert not (log_dir() / "cli.log").exists()
+
+
+_IMPORTED = """
+import sys
+from gcr.cli.main import main
+main(sys.argv[1:])
+print(*sorted(sys.modules), file=sys.stderr)
+"""
+_VENDORS = ("cuda", "pynvml", "hip", "acl", "torch", "gcr_nvidia", "gcr_amd", "gcr_ascend")
+
+
+@pytest.mark.parametrize(
+    "line", [("--help",), ("ps",), ("ps", "--json"), ("checkpoint", "llm"), ("daemon", "status")], ids=" ".join
+)
+def test_neither_a_vendor_nor_rich_is_imported(daemon: FakeDaemon, line: tuple[str, ...]) -> None:
+    daemon.answers["status"] = answering(STATUS)
+    done = subprocess.run([sys.executable, "-c", _IMPORTED, *line], capture_output=True, text=True, timeout=DEADLINE)
+    imported = {name.partition(".")[0] for name in done.stderr.split()}
+    assert "gcr" in imported
+    assert not imported & {"rich", *_VENDORS}
+
+
+@pytest.mark.parametrize("line", [("--help",), ("ps",)], ids=" ".join)
+def test_help_and_ps_take_less_than_a_fifth_of_a_second(daemon: FakeDaemon, line: tuple[str, ...]) -> None:
+    def once() -> float:
+        began = time.monotonic()
+        subprocess.run([sys.executable, "-m", "gcr", *line], capture_output=True, check=True, timeout=DEADLINE)
+        return time.monotonic() - began
+
+    assert min(once() for _ in range(5)) < 0.2
+
+
+def test_importing_the_library_is_silent_and_loads_no_part_of_it() -> None:
+    script = "import sys, gcr; print(*[name for name in sys.modules if name.startswith('gcr')])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=DEADLINE)
+    assert (sorted(done.stdout.split()), done.stderr) == (["gcr", "gcr.version"], "")
+
+
+def test_the_socket_of_a_stranger_is_refused(gcr: Gcr, home: Path) -> None:
+    if os.getuid() != 0:
+        pytest.skip("only root can make a socket that belongs to somebody else")
+    place = home / "open" / "gcrd.sock"
+    place.parent.mkdir()
+    # The kernel notes who called listen(), which is what connecting clients are told.
+    lines = (
+        "import os, socket, sys, time",
+        "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)",
+        "s.bind(sys.argv[1])",
+        "os.setuid(65534)",
+        "s.listen()",
+        "print(flush=True)",
+        "time.sleep(30)",
+    )
+    with subprocess.Popen([sys.executable, "-c", "\n".join(lines), str(place)], stdout=subprocess.PIPE) as stranger:
+        try:
+            assert stranger.stdout is not None
+            stranger.stdout.readline()
+            ran = gcr("checkpoint", "llm", "--json", GCR_SOCKET=str(place))
+        finally:
+            stranger.kill()
+    assert (ran.code, ran.json["error"]["code"]) == (3, "unsafe_runtime")

@@ -1,0 +1,78 @@
+"""`gcr demo`, whole: it succeeds, says of every line that it is simulated, and fails when something is off."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from gcr import native
+from gcr.demo import cycle
+
+from .conftest import Gcr, Ran, gcr_command
+
+DEADLINE = 110.0
+
+
+@pytest.fixture(autouse=True)
+def built() -> None:
+    try:
+        native.shim_path()
+        native.sim_dir("nvidia")
+    except native.NativeMissing as missing:
+        pytest.skip(missing.message)
+
+
+def demo(*words: str, env: dict[str, str]) -> Ran:
+    done = subprocess.run(
+        gcr_command(["demo", *words]), env={**os.environ, **env}, capture_output=True, text=True, timeout=DEADLINE
+    )
+    return Ran(done.returncode, done.stdout, done.stderr)
+
+
+def test_the_demonstration_succeeds_and_every_line_says_simulated() -> None:
+    ran = demo(env={})
+    assert (ran.code, ran.err) == (0, "")
+    lines = ran.out.splitlines()
+    assert len(lines) == 10
+    assert all(line.startswith("SIMULATED  ok ") for line in lines)
+    assert lines[0].split()[-1] == lines[-2].split()[-1], "the digest without gcr and the one after a cycle"
+
+
+def test_a_step_that_fails_fails_the_demonstration(tmp_path: Path) -> None:
+    rules = tmp_path / "faults"
+    rules.write_text("checkpoint.quiesced fail\n")
+    ran = demo("--json", env={"GCR_FAULTS": str(rules)})
+    assert ran.code == 4
+    assert ran.json["error"]["code"] == "demo_failed"
+    assert "SIMULATED" in ran.json["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("was", "becomes", "step"),
+    [
+        ('print(f"digest', 'print(f"digest of {time.monotonic()}', "the program's digest"),
+        ("time.sleep(PAUSE_S)", "step == 3 and IN_GCR and sys.exit(9)", "gcr run: the program computes"),
+        ('print(f"allocated {size}"', 'print("allocated some"', "another program wants 768.0 MiB"),
+    ],
+)
+def test_what_is_off_is_seen(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, was: str, becomes: str, step: str
+) -> None:
+    text = cycle.PROGRAM.read_text()
+    assert was in text
+    changed = tmp_path / "program.py"
+    changed.write_text(text.replace(was, becomes.replace("IN_GCR", "'GCR_JOB' in __import__('os').environ")))
+    monkeypatch.setattr(cycle, "PROGRAM", changed)
+    assert next(found.name for found in cycle.steps(DEADLINE) if not found.ok) == step
+
+
+def test_a_demonstration_that_takes_too_long_fails(gcr: Gcr) -> None:
+    ran = gcr("demo", "--timeout", "0.5", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (4, "demo_failed")
+
+
+def test_the_program_is_an_ordinary_one() -> None:
+    text = cycle.PROGRAM.read_text()
+    assert "import gcr" not in text
+    assert "from gcr" not in text

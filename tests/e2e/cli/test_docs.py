@@ -1,0 +1,90 @@
+"""The documents say what the program does: generated ones are current, and codes, variables and links are complete."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from gcr.cli import environment, reference
+from gcr.cli.main import SUBCOMMANDS
+from gcr.config import Config, environment_name
+from gcr.wire import Reason
+
+ROOT = Path(__file__).parents[3]
+DOCS = ROOT / "docs"
+DOCUMENTS = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
+_QUOTED = re.compile(r"""["'](GCR_[A-Z0-9_]*[A-Z0-9])["'=]""")
+
+
+@pytest.mark.parametrize(
+    ("name", "made"), [("cli.md", reference.reference), ("configuration.md", reference.configuration)]
+)
+def test_generated_documents_are_current(name: str, made: object) -> None:
+    assert callable(made)
+    assert (DOCS / name).read_text() == made(), f"{name} is out of date: make docs"
+
+
+def test_every_error_code_is_documented_with_its_exit_code() -> None:
+    text = (DOCS / "troubleshooting.md").read_text()
+    rows = dict(re.findall(r"^\| `([a-z_]+)` \| (\d+) \|", text, re.MULTILINE))
+    expected = {code: str(kind.exit) for code, kind in reference.error_codes().items()}
+    expected["not_started"] = "125"  # whatever fails before the program started is 125
+    assert rows == expected
+
+
+def test_every_environment_variable_is_documented() -> None:
+    read = {
+        name
+        for folder in ("core", "backends", "shim")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in {".py", ".c", ".cpp", ".h"}
+        for name in _QUOTED.findall(path.read_text())
+    }
+    documented = {name for name, _ in environment.VARIABLES}
+    settings = {environment_name(name) for name in Config.__dataclass_fields__}
+    assert "GCR_SOCKET" in read
+    assert read - documented - settings == {"GCR_SIM"}, "GCR_SIM is a prefix"
+
+
+def test_every_reason_has_a_section_of_its_own() -> None:
+    """Messages point to docs/limitations.md#<reason>."""
+    reasons = {reason.name.lower() for reason in Reason if reason is not Reason.COUNT}
+    words = (ROOT / "backends").rglob("*.py")
+    reasons |= {reason for path in words for reason in re.findall(r'Refusal\("([a-z_]+)"', path.read_text())}
+    assert {"managed", "nccl"} <= reasons
+    assert reasons <= _anchors(DOCS / "limitations.md")
+
+
+def test_every_subcommand_is_documented() -> None:
+    text = (DOCS / "cli.md").read_text()
+    for name in SUBCOMMANDS:
+        assert f"\n## gcr {name}\n" in text
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_links_lead_somewhere(document: Path) -> None:
+    for target in re.findall(r"\]\(([^)\s]+)\)", document.read_text()):
+        if target.startswith("https://"):
+            continue
+        name, _, anchor = target.partition("#")
+        place = document.parent / name if name else document
+        assert place.exists(), target
+        assert not anchor or anchor in _anchors(place), target
+
+
+def _anchors(document: Path) -> set[str]:
+    titles = re.findall(r"^#+ (.*)$", document.read_text(), re.MULTILINE)
+    return {re.sub(r"[^a-z0-9 _-]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+def test_hints_in_the_code_name_documents_and_anchors_that_exist() -> None:
+    hints = {
+        hint
+        for folder in ("core", "backends")
+        for path in (ROOT / folder).rglob("*.py")
+        for hint in re.findall(r"docs/([a-z]+\.md(?:#[a-z0-9-]+)?)", path.read_text())
+    }
+    for hint in hints:
+        name, _, anchor = hint.partition("#")
+        assert (DOCS / name).exists(), hint
+        assert not anchor or anchor in _anchors(DOCS / name), hint

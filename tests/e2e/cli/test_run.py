@@ -1,0 +1,155 @@
+"""`gcr run` and the library, as far as they go without a device: the supervisor is a part of its own."""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+import gcr as library
+from gcr import supervisor
+from gcr.cli.main import main
+from gcr.errors import NameTaken, NoRoom, NoSuchJob, UsageError
+from gcr.report import CheckpointReport, RestoreReport
+from gcr.supervisor import JobSpec
+
+from .fake_daemon import CHECKPOINT, RESTORE, FakeDaemon, answering, raising
+
+
+@pytest.fixture
+def specs(monkeypatch: pytest.MonkeyPatch) -> list[JobSpec]:
+    """What the supervisor was asked for; every job ends with code 7."""
+    asked: list[JobSpec] = []
+
+    def run(spec: JobSpec) -> int:
+        asked.append(spec)
+        return 0 if spec.detach else 7
+
+    monkeypatch.setattr(supervisor, "run", run)
+    return asked
+
+
+def test_run_hands_over_what_was_asked_and_returns_the_programs_code(specs: list[JobSpec]) -> None:
+    line = [
+        "--backend",
+        "nvidia",
+        "run",
+        "--name",
+        "llm",
+        "--simulate",
+        "nvidia",
+        "--report",
+        "r",
+        "--",
+        "a",
+        "-b",
+    ]
+    assert main(line) == 7
+    assert specs == [JobSpec(argv=("a", "-b"), name="llm", backend="nvidia", simulate="nvidia", report="r")]
+
+
+def test_options_after_the_program_are_the_programs(specs: list[JobSpec]) -> None:
+    assert main(["run", "python", "x.py", "--json", "--help"]) == 7
+    assert specs[0].argv == ("python", "x.py", "--json", "--help")
+
+
+def test_run_json(specs: list[JobSpec], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--json", "--name", "llm", "--", "true"]) == 7
+    assert json.loads(capsys.readouterr().out)["exit_code"] == 7
+    assert main(["run", "--json", "-d", "--name", "llm", "--", "true"]) == 0
+    assert json.loads(capsys.readouterr().out) == {
+        "schema": 1,
+        "command": "run",
+        "ok": True,
+        "job": "llm",
+        "detached": True,
+        "exit_code": None,
+    }
+
+
+def test_a_failure_before_the_program_started_is_125(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def taken(spec: JobSpec) -> int:
+        raise NameTaken("llm runs already")
+
+    monkeypatch.setattr(supervisor, "run", taken)
+    assert main(["run", "--json", "--name", "llm", "--", "true"]) == 125
+    assert json.loads(capsys.readouterr().out)["error"] == {
+        "code": "name_taken",
+        "exit": 125,
+        "message": "llm runs already",
+        "state": None,
+        "hint": "",
+    }
+
+
+def test_the_library_reports_what_the_daemon_said(daemon: FakeDaemon) -> None:
+    job = library.attach("llm")
+    assert job.pid == 4711
+    report = job.checkpoint(timeout=60, data_only=True)
+    assert isinstance(report, CheckpointReport)
+    assert report.processes[0].uncovered == {"pool": 4096}
+    assert report.to_json() == {**CHECKPOINT, "wall_s": report.wall_s}
+    back = job.restore()
+    assert isinstance(back, RestoreReport)
+    assert back.to_json() == {**RESTORE, "wall_s": back.wall_s}
+    assert daemon.asked[1:] == [
+        {"op": "checkpoint", "target": "llm", "timeout": 60, "data_only": True},
+        {"op": "restore", "target": "llm", "timeout": None},
+    ]
+
+
+def test_a_report_cannot_be_changed(daemon: FakeDaemon) -> None:
+    report = library.attach("llm").checkpoint()
+    with pytest.raises(AttributeError):
+        report.bytes = 0  # type: ignore[misc]
+
+
+def test_a_newer_daemon_may_say_more(daemon: FakeDaemon) -> None:
+    daemon.answers["restore"] = answering({**RESTORE, "weather": "fine"})
+    assert library.attach("llm").restore().job == "llm"
+
+
+def test_the_library_raises_the_daemons_errors(daemon: FakeDaemon) -> None:
+    daemon.answers["checkpoint"] = raising(NoRoom("1 GiB short", missing=1 << 30, state="running", hint="free some"))
+    with pytest.raises(NoRoom) as caught:
+        library.attach("llm").checkpoint()
+    assert (caught.value.missing, caught.value.state, caught.value.hint) == (1 << 30, "running", "free some")
+    assert isinstance(caught.value, library.GcrError)
+
+
+@pytest.mark.parametrize(("target", "error"), [("nobody", NoSuchJob), (4194304 + 1, NoSuchJob), ("Upper", UsageError)])
+def test_attach_to_nothing(daemon: FakeDaemon, target: str | int, error: type[Exception]) -> None:
+    with pytest.raises(error):
+        library.attach(target)
+
+
+def test_the_library_prints_nothing_and_adds_no_handler(
+    daemon: FakeDaemon, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    import logging
+
+    library.attach("llm").checkpoint()
+    assert capfd.readouterr() == ("", "")
+    assert not logging.getLogger("gcr").handlers
+
+
+def test_calls_from_several_threads_do_not_wait_for_each_other(daemon: FakeDaemon) -> None:
+    import threading
+
+    together = threading.Barrier(3)
+
+    def slow(_body: Mapping[str, Any], _request: object) -> Mapping[str, Any]:
+        together.wait(10)
+        return RESTORE
+
+    daemon.answers["restore"] = slow
+    jobs = [library.attach("llm") for _ in range(2)]
+    threads = [threading.Thread(target=job.restore) for job in jobs]
+    for thread in threads:
+        thread.start()
+    together.wait(10)
+    for thread in threads:
+        thread.join(10)
+        assert not thread.is_alive()

@@ -1,0 +1,168 @@
+"""`gcr checkpoint` and `gcr restore`, as a user and as a script see them."""
+
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from gcr.channel import Request
+from gcr.errors import DriverError, GcrError, Lost, NoRoom, NoSuchJob, UnsupportedState, all_errors
+
+from .conftest import DEADLINE, Gcr, gcr_command
+from .fake_daemon import CHECKPOINT, JOBS, RESTORE, FakeDaemon, answering, raising
+
+
+def test_checkpoint_says_how_long_it_took_and_how_to_come_back(gcr: Gcr, daemon: FakeDaemon) -> None:
+    ran = gcr("checkpoint", "llm")
+    assert (ran.code, ran.out) == (0, "VRAM free in 0.71 s (stopped for 0.69 s). Back with: gcr restore llm\n")
+    assert daemon.asked == [{"op": "checkpoint", "target": "llm", "data_only": False, "timeout": None, "backend": None}]
+
+
+def test_checkpoint_json_is_the_daemons_report_and_our_wall_time(gcr: Gcr, daemon: FakeDaemon) -> None:
+    document = gcr("checkpoint", "llm", "--json").json
+    wall = document.pop("wall_s")
+    assert document == {"schema": 1, "command": "checkpoint", "ok": True, **CHECKPOINT}
+    assert 0 <= wall < DEADLINE
+
+
+def test_restore(gcr: Gcr, daemon: FakeDaemon) -> None:
+    assert gcr("restore", "llm").out == "llm runs again after 0.70 s (3.0 GiB)\n"
+    daemon.answers["restore"] = answering({**RESTORE, "cold": True})
+    assert gcr("restore", "llm", "--json").json["cold"] is True
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("--json", "--timeout", "7", "--backend", "nvidia", "checkpoint", "4711", "--data-only"),
+        ("checkpoint", "--json", "--timeout", "7", "--backend", "nvidia", "4711", "--data-only"),
+        ("--timeout", "99", "--json", "checkpoint", "4711", "--timeout", "7", "--data-only", "--backend", "nvidia"),
+    ],
+)
+def test_options_before_and_after_the_command_mean_the_same(gcr: Gcr, daemon: FakeDaemon, words: list[str]) -> None:
+    gcr(*words).json  # noqa: B018  validates
+    assert daemon.asked == [
+        {"op": "checkpoint", "target": 4711, "data_only": True, "timeout": 7.0, "backend": "nvidia"}
+    ]
+
+
+# The errors a command can end with; NoRoom has a case of its own below, frames' own errors never leave the daemon.
+ENDINGS = [error for error in all_errors().values() if error.__module__ == "gcr.errors" and error is not NoRoom]
+
+
+@pytest.mark.parametrize("error", ENDINGS)
+def test_every_error_keeps_its_code_and_exit_code_across_the_socket(
+    gcr: Gcr, daemon: FakeDaemon, error: type[GcrError]
+) -> None:
+    daemon.answers["checkpoint"] = raising(error("what happened", state="running", hint="what to do"))
+    ran = gcr("checkpoint", "llm", "--json")
+    assert ran.json["error"] == {
+        "code": error.code,
+        "exit": error.exit,
+        "message": "what happened",
+        "state": "running",
+        "hint": "what to do",
+    }
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "text"),
+    [
+        (NoSuchJob("no job llm", hint="gcr ps"), 3, "gcr: refused, nothing was touched\n  no job llm\n  try: gcr ps\n"),
+        (UnsupportedState("NCCL"), 3, "gcr: refused, nothing was touched\n  NCCL\n"),
+        (NoRoom("1 GiB short", missing=1 << 30), 3, "gcr: refused, nothing was touched\n  1 GiB short\n"),
+        (DriverError("cuMemMap: 1"), 4, "gcr: failed and rolled back\n  cuMemMap: 1\n"),
+        (Lost("no VRAM"), 5, "gcr: the program cannot continue\n  no VRAM\n"),
+    ],
+)
+def test_a_failure_says_first_whether_the_target_was_touched(
+    gcr: Gcr, daemon: FakeDaemon, error: GcrError, code: int, text: str
+) -> None:
+    daemon.answers["checkpoint"] = raising(error)
+    ran = gcr("checkpoint", "llm")
+    assert (ran.code, ran.out, ran.err) == (code, "", text)
+
+
+def _progressing(_body: dict[str, Any], request: Request) -> Mapping[str, Any]:
+    request.progress({"job": "llm", "phase": "prepared", "message": "1,640 handles, still running"})
+    for done in (1, 2, 3):
+        request.progress(
+            {"phase": "draining", "bytes": done << 30, "total_bytes": 4 << 30, "bytes_per_s": 54.1e9, "left_s": 0.2}
+        )
+    return CHECKPOINT
+
+
+def test_piped_progress_is_plain_lines_on_stderr(gcr: Gcr, daemon: FakeDaemon) -> None:
+    daemon.answers["checkpoint"] = _progressing
+    lines = gcr("checkpoint", "llm").err.splitlines()
+    assert lines[0] == "  prepared     1,640 handles, still running"
+    assert lines[1].startswith("  draining     25 %   1.0 GiB   54.1 GB/s   0.2 s left")
+    assert "\x1b" not in "".join(lines)
+
+
+@pytest.mark.parametrize("no_color", [True, False])
+def test_on_a_terminal_progress_is_drawn_on_stderr(daemon: FakeDaemon, no_color: bool) -> None:
+    daemon.answers["checkpoint"] = _progressing
+    master, slave = os.openpty()
+    env = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "120", **({"NO_COLOR": "1"} if no_color else {})}
+    with subprocess.Popen(gcr_command(["checkpoint", "llm"]), env=env, stdout=subprocess.PIPE, stderr=slave) as child:
+        os.close(slave)
+        drawn = _read_all(master)
+        assert child.stdout is not None
+        assert child.stdout.read() == b"VRAM free in 0.71 s (stopped for 0.69 s). Back with: gcr restore llm\n"
+        assert child.wait(DEADLINE) == 0
+    os.close(master)
+    assert "prepared" in drawn
+    assert "draining" in drawn
+    assert "━" in drawn
+    assert ("\x1b[3" in drawn) is not no_color
+
+
+def _read_all(fd: int) -> str:
+    chunks = []
+    while True:
+        try:
+            chunk = os.read(fd, 65536)
+        except OSError:  # EIO: the last writer has closed the terminal
+            break
+        if not chunk:
+            break
+        chunks.append(chunk)
+    return b"".join(chunks).decode()
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+def test_ctrl_c_hangs_up_waits_for_the_rollback_and_exits_130(daemon: FakeDaemon, as_json: bool) -> None:
+    begun, rolled_back = threading.Event(), threading.Event()
+    looked: list[str] = []
+
+    def stuck(_body: dict[str, Any], _request: Request) -> Mapping[str, Any]:
+        begun.set()
+        assert daemon.hung_up.wait(DEADLINE)
+        return {}
+
+    def jobs(_body: dict[str, Any], _request: Request) -> Mapping[str, Any]:
+        state = "running" if rolled_back.is_set() else "frozen"
+        looked.append(state)
+        if len(looked) == 3:
+            rolled_back.set()
+        return {"jobs": [{**JOBS[0], "state": state}]}
+
+    daemon.answers.update(checkpoint=stuck, ps=jobs)
+    words = ["checkpoint", "llm", *(["--json"] if as_json else [])]
+    with subprocess.Popen(gcr_command(words), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as child:
+        assert begun.wait(DEADLINE)
+        child.send_signal(signal.SIGINT)
+        out, err = child.communicate(timeout=DEADLINE)
+    assert child.returncode == 130
+    assert looked[-1] == "running"
+    assert len(looked) == 4
+    if as_json:
+        assert '"code": "interrupted"' in out
+        assert '"state": "running"' in out
+    else:
+        assert err.splitlines()[-1] == "gcr: interrupted; llm is running"
