@@ -37,5 +37,5 @@ def test_bare_output_really_tells_the_variants_apart(program, driver, run):
     assert "cuCtxCreate 13050 0 = 0 0 -> cuCtxCreate_v4 1" in lines
     assert "cuMemcpyHtoD 13000 2 = 0 0 -> cuMemcpyHtoD_v2_ptds 1" in lines
     assert "cuMemcpyHtoD 4000 2 = 0 0 -> cuMemcpyHtoD_v2 1" in lines
-    assert "cuGraphInstantiate 12000 0 = 0 0 -> cuGraphInstantiateWithFlags 1" in lines
+    assert "cuGraphInstantiate 12000 0 = 0 0 -> cuGraphInstantiate_v2 1" in lines
     assert "cuMemCreate 1000 0 = 500 1 -> none" in lines
