@@ -65,19 +65,15 @@ PREAMBLE = """\
 // Newest CUDA version in it: {version}.
 //
 //   GCR_HOOK(symbol, base, version, stream, kind, (parameters), (arguments))   wrapped and exported
-//   GCR_CALL(symbol, base, version, stream, (parameters))                      left alone; the shim calls it
-//   GCR_PASSIVE(symbol, base, version, stream)                                 left alone
+//   GCR_ALONE(symbol, base, version, stream)                                   left alone
 //   GCR_ALIAS(symbol, base, version, stream)                                   one more name for cuGetProcAddress
 //
 // base, version: what cuGetProcAddress is asked for; stream: 0 legacy default stream, 1 per-thread default stream.
 #ifndef GCR_HOOK
 #define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments)
 #endif
-#ifndef GCR_CALL
-#define GCR_CALL(symbol, base, version, stream, parameters)
-#endif
-#ifndef GCR_PASSIVE
-#define GCR_PASSIVE(symbol, base, version, stream)
+#ifndef GCR_ALONE
+#define GCR_ALONE(symbol, base, version, stream)
 #endif
 #ifndef GCR_ALIAS
 #define GCR_ALIAS(symbol, base, version, stream)
@@ -86,8 +82,7 @@ PREAMBLE = """\
 """
 POSTAMBLE = """
 #undef GCR_HOOK
-#undef GCR_CALL
-#undef GCR_PASSIVE
+#undef GCR_ALONE
 #undef GCR_ALIAS
 """
 
@@ -228,10 +223,8 @@ def classify(name: str, table: Iterable[Rule]) -> str:
 def line(symbol: Symbol, kind: str) -> str:
     head = f"{symbol.name}, {symbol.base}, {symbol.version}, {symbol.stream}"
     parameters = f"({', '.join(symbol.parameters)})"
-    if kind == "PASSIVE":
-        return f"GCR_PASSIVE({head})"
-    if kind == "CALL":
-        return f"GCR_CALL({head}, {parameters})"
+    if kind == "ALONE":
+        return f"GCR_ALONE({head})"
     arguments = ", ".join(re.findall(r"(\w+)$", parameter)[0] for parameter in symbol.parameters)
     return f"GCR_HOOK({head}, {kind}, {parameters}, ({arguments}))"
 

@@ -49,6 +49,11 @@ using CUgreenCtx = struct CUgreenCtx_st*;
 using CUdevResourceDesc = struct CUdevResourceDesc_st*;
 using CUeglStreamConnection = struct CUeglStreamConnection_st*;
 
+using CUlinkState = struct CUlinkState_st*;
+using CUuserObject = struct CUuserObject_st*;
+using CUasyncCallbackHandle = struct CUasyncCallbackEntry_st*;
+
+using CUasyncCallback = void (*)();  // only handed on
 using CUhostFn = void (*)(void* userData);
 using CUstreamCallback = void (*)(CUstream stream, CUresult status, void* userData);
 using CUoccupancyB2DSize = size_t (*)(int blockSize);
@@ -57,6 +62,25 @@ using CUgraphRecaptureCallback = void (*)();  // only handed on
 // ---- enums: 32-bit integers --------------------------------------------------------------------------------------
 using CUaddress_mode = unsigned int;
 using CUarray_format = unsigned int;
+using CUatomicOperation = unsigned int;
+using CUdevResourceType = unsigned int;
+using CUexecAffinityType = unsigned int;
+using CUfilter_mode = unsigned int;
+using CUflushGPUDirectRDMAWritesScope = unsigned int;
+using CUflushGPUDirectRDMAWritesTarget = unsigned int;
+using CUfunctionLoadingState = unsigned int;
+using CUGLDeviceList = unsigned int;
+using CUgraphNodeType = unsigned int;
+using CUjitInputType = unsigned int;
+using CUmem_range_attribute = unsigned int;
+using CUmoduleLoadingMode = unsigned int;
+using CUtensorMapDataType = unsigned int;
+using CUtensorMapFloatOOBfill = unsigned int;
+using CUtensorMapIm2ColWideMode = unsigned int;
+using CUtensorMapInterleave = unsigned int;
+using CUtensorMapL2promotion = unsigned int;
+using CUtensorMapSwizzle = unsigned int;
+using CUtensorMapAllocClass = unsigned int;
 using CUdevice_P2PAttribute = unsigned int;
 using CUdevice_attribute = unsigned int;
 using CUdriverProcAddressQueryResult = unsigned int;
@@ -359,7 +383,13 @@ struct CUDA_MEM_ALLOC_NODE_PARAMS;
 struct CUDA_RESOURCE_DESC;
 struct CUDA_RESOURCE_VIEW_DESC;
 struct CUDA_TEXTURE_DESC;
+struct CUDA_ARRAY_SPARSE_PROPERTIES;
+struct CU_DEV_SM_RESOURCE_GROUP_PARAMS;
+struct CUcliqueInfo;
 struct CUctxCreateParams;
+struct CUdevResource;
+struct CUdevprop;
+struct CUtensorMap;
 struct CUexecAffinityParam;
 struct CUgraphEdgeData;
 struct CUgraphExecUpdateResultInfo;

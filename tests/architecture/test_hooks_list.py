@@ -63,7 +63,7 @@ def declared(folder: Path, mode: list[str]) -> set[str]:
 
 def listed_lines() -> list[list[str]]:
     """symbol, base, version, stream of every line that names a symbol for the first time."""
-    lines = re.findall(r"^GCR_(?:HOOK|CALL|PASSIVE)\((\w+), (\w+), (\d+), (\d)", DEFINITIONS.read_text(), re.M)
+    lines = re.findall(r"^GCR_(?:HOOK|ALONE)\((\w+), (\w+), (\d+), (\d)", DEFINITIONS.read_text(), re.M)
     return [list(line) for line in lines]
 
 

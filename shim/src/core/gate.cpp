@@ -12,6 +12,7 @@ namespace gcr {
 
 __thread Slot* thread_slot = nullptr;
 std::atomic<uint32_t> gate_closed{0};
+std::atomic<uint32_t> frozen_shut{0};
 std::atomic<uint32_t> gate_fenced{0};
 
 namespace {
@@ -39,8 +40,8 @@ void publish(Slot* first, Slot* last) {
 // mmap, not malloc: a thread may make its first call inside an allocator that calls us.
 Slot* map_slots() {
     KeepErrno keep;
-    void* memory = mmap(nullptr, kSlotsPerChunk * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS,
-                        -1, 0);
+    void* memory =
+        mmap(nullptr, kSlotsPerChunk * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     Slot* chunk = static_cast<Slot*>(memory);
     for (size_t i = 0; i < kSlotsPerChunk; i++) {
@@ -54,8 +55,9 @@ Slot* map_slots() {
 
 void leave_slot(void* value) {
     Slot* slot = static_cast<Slot*>(value);
-    slot->depth = 0;
+    slot->depth = slot->passive_depth = 0;
     slot->state.store(kIdle, std::memory_order_release);
+    slot->passive.store(0, std::memory_order_release);
     thread_slot = nullptr;
     slot->taken.store(0, std::memory_order_release);  // last: from here on another thread may own it
 }
@@ -78,13 +80,19 @@ uint32_t count_slots(bool (*matches)(uint32_t)) {
     return count;
 }
 
+uint32_t passive_calls() {
+    uint32_t count = 0;
+    each_slot([&](Slot* slot) { count += slot->passive.load(std::memory_order_seq_cst); });
+    return count;
+}
+
 }  // namespace
 
 Slot* attach_slot() {
     Slot* slot = take_free_slot();
     if (slot == nullptr) slot = map_slots();
     if (slot == nullptr) return nullptr;
-    slot->depth = 0;
+    slot->depth = slot->passive_depth = 0;
     thread_slot = slot;
     at_thread_exit(leave_slot, slot);
     return slot;
@@ -105,10 +113,24 @@ void enter_closed_gate(Slot* slot) {
     }
 }
 
+void wait_while_frozen(Slot* slot) {
+    while (frozen_shut.load(std::memory_order_seq_cst) != 0) {
+        slot->passive.store(0, std::memory_order_seq_cst);
+        futex_wait(&frozen_shut, 1, kForever);
+        slot->passive.store(1, std::memory_order_seq_cst);
+    }
+}
+
 void prepare_gate() {
-#if !defined(__SANITIZE_THREAD__)  // the sanitizer does not know the kernel's fence
-    if (register_process_fence()) gate_fenced.store(1, std::memory_order_seq_cst);
+#if defined(__SANITIZE_THREAD__)
+    gate_fenced.store(0, std::memory_order_seq_cst);  // the sanitizer does not know the kernel's fence
+#else
+    gate_fenced.store(register_process_fence() ? 1 : 0, std::memory_order_seq_cst);
 #endif
+}
+
+void leave_gate_open() {
+    gate_fenced.store(1, std::memory_order_relaxed);
 }
 
 void close_gate() {
@@ -121,9 +143,29 @@ void open_gate() {
     admit_parked();
 }
 
-void pulse_gate() { admit_parked(); }
+void pulse_gate() {
+    admit_parked();
+}
 
-bool gate_is_closed() { return gate_closed.load(std::memory_order_seq_cst) != 0; }
+bool gate_is_closed() {
+    return gate_closed.load(std::memory_order_seq_cst) != 0;
+}
+
+bool shut_for_freeze(uint32_t deadline_ms) {
+    frozen_shut.store(1, std::memory_order_seq_cst);
+    if (gate_fenced.load(std::memory_order_relaxed)) process_fence();
+    Deadline deadline(deadline_ms);
+    std::atomic<uint32_t> nobody{0};
+    while (passive_calls() > 0 && !deadline.passed()) futex_wait(&nobody, 0, 1);
+    if (passive_calls() == 0) return true;
+    open_after_thaw();
+    return false;
+}
+
+void open_after_thaw() {
+    frozen_shut.store(0, std::memory_order_seq_cst);
+    futex_wake(&frozen_shut, 0x7fffffff);
+}
 
 uint32_t calls_in_flight() {
     return count_slots([](uint32_t state) { return state == kInFlight || state == kAdmitted; });
@@ -157,11 +199,13 @@ void wait_to_capture() {
 
 void reset_gate_after_fork() {
     gate_closed.store(0, std::memory_order_seq_cst);
+    frozen_shut.store(0, std::memory_order_seq_cst);
     captures_held.store(0, std::memory_order_seq_cst);
     each_slot([](Slot* slot) {
         if (slot == thread_slot) return;
-        slot->depth = 0;
+        slot->depth = slot->passive_depth = 0;
         slot->state.store(kIdle, std::memory_order_relaxed);
+        slot->passive.store(0, std::memory_order_relaxed);
         slot->taken.store(0, std::memory_order_relaxed);
     });
     if (gate_fenced.load(std::memory_order_relaxed) && !register_process_fence()) gate_fenced.store(0);

@@ -8,6 +8,9 @@
 //          two must see the other: seq_cst on both sides, or a plain store here and a process-wide fence there.
 // Slots    one cache line a thread, in an append-only list; given back at thread exit (also by cancellation), reused.
 // Never    waits with the mark set; waits in a nested call.
+// Frozen   while the control state is with the driver's checkpoint no call at all may be inside the driver: r580 lets
+//          some through its own lock (cuStreamSynchronize) and the program dies of it. Calls that never enqueue carry
+//          a mark of their own, PassiveEntry, and wait only for that.
 #ifndef GCR_CORE_GATE_H
 #define GCR_CORE_GATE_H
 
@@ -29,18 +32,24 @@ struct alignas(64) Slot {
     uint32_t depth = 0;               // the owning thread alone
     std::atomic<uint64_t> calls{0};   // the owning thread writes; STATUS reads, sampled
     std::atomic<uint32_t> taken{0};
+    std::atomic<uint32_t> passive{0};  // 1: inside a call that the gate does not stop
+    uint32_t passive_depth = 0;        // the owning thread alone
     Slot* next = nullptr;             // set before the slot is published, never changed
 };
 
 extern __thread Slot* thread_slot __attribute__((tls_model("initial-exec"), visibility("hidden")));
 extern std::atomic<uint32_t> gate_closed __attribute__((visibility("hidden")));
+extern std::atomic<uint32_t> frozen_shut __attribute__((visibility("hidden")));  // futex word: 1 while frozen
 extern std::atomic<uint32_t> gate_fenced __attribute__((visibility("hidden")));  // 1: the agent fences for all
 
-Slot* attach_slot();               // slow, once a thread; null only when memory is exhausted: then the call is ungated
+Slot* attach_slot();  // slow, once a thread; null only when memory is exhausted: then the call is ungated
 void enter_closed_gate(Slot* slot);
+void wait_while_frozen(Slot* slot);
 
 // True inside a gated call of this thread: whatever is called now comes from the driver or from us.
-inline bool reentered() { return thread_slot != nullptr && thread_slot->depth != 0; }
+inline bool reentered() {
+    return thread_slot != nullptr && thread_slot->depth != 0;
+}
 
 // In flight for as long as it lives. Made before the driver is called, in every ALLOCATE and ENQUEUE wrapper.
 class GateEntry {
@@ -72,21 +81,52 @@ class GateEntry {
     Slot* slot_;
 };
 
+// Inside a call that waits or only answers. A thread that is in a gated call already is counted there.
+class PassiveEntry {
+  public:
+    PassiveEntry() : slot_(thread_slot) {
+        if (__builtin_expect(slot_ == nullptr, 0)) slot_ = attach_slot();
+        if (slot_ != nullptr && slot_->passive_depth++ == 0 && slot_->depth == 0) enter();
+    }
+    ~PassiveEntry() {
+        if (slot_ != nullptr && --slot_->passive_depth == 0) slot_->passive.store(0, std::memory_order_release);
+    }
+    PassiveEntry(const PassiveEntry&) = delete;
+    PassiveEntry& operator=(const PassiveEntry&) = delete;
+
+  private:
+    void enter() {
+        // pairs with shut_for_freeze(), as GateEntry::enter with close_gate()
+        if (gate_fenced.load(std::memory_order_relaxed)) {
+            slot_->passive.store(1, std::memory_order_relaxed);
+            std::atomic_signal_fence(std::memory_order_seq_cst);
+        } else {
+            slot_->passive.store(1, std::memory_order_seq_cst);
+        }
+        if (__builtin_expect(frozen_shut.load(std::memory_order_seq_cst) != 0, 0)) wait_while_frozen(slot_);
+    }
+
+    Slot* slot_;
+};
+
 // ---- the agent's side -------------------------------------------------------------------------------------------
-void prepare_gate();               // once, before the first close: asks the kernel for process-wide fences
+void prepare_gate();  // once, before the first close: asks the kernel for process-wide fences
+void leave_gate_open();  // nobody will ever close it: calls need no fence of their own
 void close_gate();
 void open_gate();
-void pulse_gate();                 // every parked thread makes one call, the gate stays closed for the next
+void pulse_gate();  // every parked thread makes one call, the gate stays closed for the next
 bool gate_is_closed();
-uint32_t calls_in_flight();        // threads inside the driver, or about to be
+bool shut_for_freeze(uint32_t deadline_ms);  // false: a call did not leave the driver in time; nothing is shut
+void open_after_thaw();
+uint32_t calls_in_flight();  // threads inside the driver, or about to be
 uint32_t threads_parked();
 uint64_t gated_calls();
 
 // A capture can neither begin while a close is wanted nor be interrupted: see quiesce.cpp.
 void hold_captures(bool held);
-void wait_to_capture();            // by a thread in flight: steps out, waits while captures are held, steps in again
+void wait_to_capture();  // by a thread in flight: steps out, waits while captures are held, steps in again
 
-void reset_gate_after_fork();      // in the child: every other thread is gone
+void reset_gate_after_fork();  // in the child: every other thread is gone
 
 }  // namespace gcr
 

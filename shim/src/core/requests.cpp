@@ -18,7 +18,9 @@ constexpr uint32_t kMaxQuiesceMs = 600000;
 // What a handler did: answered, or the frame contradicts itself and the connection must close.
 enum Outcome { kAnswered, kMalformed };
 
-const Frame& request() { return *session.frame; }
+const Frame& request() {
+    return *session.frame;
+}
 
 template <typename Record>
 const Record& asked() {
@@ -37,7 +39,9 @@ Outcome reply(const Record& record) {
     return kAnswered;
 }
 
-Outcome reply_transaction() { return reply(wire::TransactionRecord{session.transaction.load()}); }
+Outcome reply_transaction() {
+    return reply(wire::TransactionRecord{session.transaction.load()});
+}
 
 Outcome reply_count(const Tally& tally) {
     return reply(wire::CountRecord{session.transaction.load(), tally.handles, tally.bytes});
@@ -50,12 +54,15 @@ Outcome refuse(const Failure& failure, const Stuck* stuck = nullptr) {
     record.details = stuck == nullptr ? 0 : stuck->count;
     strncpy(record.message, failure.message, sizeof record.message - 1);
     iovec parts[] = {{&record, sizeof record}, {nullptr, 0}};
-    if (stuck != nullptr) parts[1] = {const_cast<wire::StuckRecord*>(stuck->records), stuck->count * sizeof stuck->records[0]};
+    if (stuck != nullptr)
+        parts[1] = {const_cast<wire::StuckRecord*>(stuck->records), stuck->count * sizeof stuck->records[0]};
     session.channel.send(wire::kError, request().header.request, parts, 2);
     return kAnswered;
 }
 
-Outcome refuse(uint32_t code, const char* message) { return refuse(Failure{code, 0, message}); }
+Outcome refuse(uint32_t code, const char* message) {
+    return refuse(Failure{code, 0, message});
+}
 
 // ---- looking --------------------------------------------------------------------------------------------------
 
@@ -98,8 +105,8 @@ Outcome on_mappings() {
     page.limit = wanted.limit < MappingPage::kLimit ? wanted.limit : MappingPage::kLimit;
     page.count = 0;
     session.vendor->mappings_after(wanted.after_id, &page);
-    wire::ExportReply head{session.transaction.load(), page.cursor,     page.count, page.more,
-                           sizeof(wire::MappingRecord), 0};
+    wire::ExportReply head{
+        session.transaction.load(), page.cursor, page.count, page.more, sizeof(wire::MappingRecord), 0};
     iovec parts[] = {{&head, sizeof head}, {page.records, page.count * sizeof page.records[0]}};
     send_reply(parts, 2);
     return kAnswered;
@@ -116,8 +123,8 @@ void close_exported(const ExportBatch& batch) {
 }
 
 Outcome send_batch(const ExportBatch& batch) {
-    wire::ExportReply head{session.transaction.load(), batch.last_id,          batch.count, batch.more,
-                           sizeof(wire::HandleRecord), 0};
+    wire::ExportReply head{
+        session.transaction.load(), batch.last_id, batch.count, batch.more, sizeof(wire::HandleRecord), 0};
     iovec parts[] = {{&head, sizeof head},
                      {const_cast<wire::HandleRecord*>(batch.records), batch.count * sizeof batch.records[0]}};
     send_reply(parts, 2, batch.descriptors, batch.descriptor_count);
@@ -160,7 +167,11 @@ Outcome on_hand_over() {
     return reply_count(tally);
 }
 
+// The devices are idle and nothing is enqueued: whatever still waits in the driver is on its way out.
+constexpr uint32_t kLeaveMs = 2000;
+
 Outcome on_freeze() {
+    if (!shut_for_freeze(kLeaveMs)) return refuse(wire::kStuck, "a call that waits did not leave the driver");
     session.frozen = true;
     return reply_transaction();
 }
@@ -195,6 +206,7 @@ Outcome on_drop() {
 
 Outcome on_thaw() {
     session.frozen = false;
+    open_after_thaw();
     return reply_transaction();
 }
 
@@ -236,7 +248,9 @@ Outcome on_resume() {
 
 // ---- who may do what, when ------------------------------------------------------------------------------------
 
-constexpr uint32_t in(wire::AgentPhase phase) { return 1u << phase; }
+constexpr uint32_t in(wire::AgentPhase phase) {
+    return 1u << phase;
+}
 constexpr uint32_t kAnyPhase = ~0u;
 
 enum Names { kNoTransaction, kOpens, kCurrent, kOfTheStaged };
@@ -266,7 +280,8 @@ const Rule kRules[] = {
     {wire::kHandOver, sizeof(wire::TransactionRecord), in(kQuiesced), false, false, kCurrent, on_hand_over},
     {wire::kImport, sizeof(wire::IdList), in(kHandedOver), false, true, kCurrent, on_import},
     {wire::kMap, sizeof(wire::TransactionRecord), in(kHandedOver), false, false, kCurrent, on_map},
-    {wire::kDiscard, sizeof(wire::TransactionRecord), in(kHandedOver) | in(kMapped), false, false, kCurrent, on_discard},
+    {wire::kDiscard, sizeof(wire::TransactionRecord), in(kHandedOver) | in(kMapped), false, false, kCurrent,
+     on_discard},
     {wire::kResume, sizeof(wire::TransactionRecord), in(kPrepared) | in(kQuiesced) | in(kMapped), false, false,
      kCurrent, on_resume},
     {wire::kFreeze, sizeof(wire::TransactionRecord), in(kHandedOver), false, false, kCurrent, on_freeze},
@@ -284,10 +299,14 @@ const Rule* rule_for(uint16_t type) {
 
 bool right_transaction(const Rule& rule, uint64_t named) {
     switch (rule.names) {
-        case kNoTransaction: return true;
-        case kOpens: return named != 0 && (in_phase(kRunning) || named == session.transaction.load());
-        case kCurrent: return in_phase(kRunning) || named == session.transaction.load();  // running: wrong phase
-        case kOfTheStaged: return named == session.staged.transaction();
+        case kNoTransaction:
+            return true;
+        case kOpens:
+            return named != 0 && (in_phase(kRunning) || named == session.transaction.load());
+        case kCurrent:
+            return in_phase(kRunning) || named == session.transaction.load();  // running: wrong phase
+        case kOfTheStaged:
+            return named == session.staged.transaction();
     }
     return false;
 }
@@ -319,7 +338,9 @@ bool answer_request() {
     return rule->act() == kAnswered;
 }
 
-void enter_phase(wire::AgentPhase phase) { session.phase.store(phase, std::memory_order_release); }
+void enter_phase(wire::AgentPhase phase) {
+    session.phase.store(phase, std::memory_order_release);
+}
 
 uint32_t session_flags() {
     uint32_t flags = 0;

@@ -15,6 +15,7 @@ using namespace cuda_abi;
 // Kinds other than ALLOCATE expand to nothing; every REFUSE_<REASON> is listed, so a new one fails to build here.
 #define GCR_ON_ALLOCATE(symbol, parameters) CUresult on_##symbol parameters;
 #define GCR_ON_ENQUEUE(symbol, parameters)
+#define GCR_ON_PASSIVE(symbol, parameters)
 #define GCR_ON_LOOKUP(symbol, parameters)
 #define GCR_ON_REFUSE_ARRAY(symbol, parameters)
 #define GCR_ON_REFUSE_CAPTURE(symbol, parameters)
@@ -28,6 +29,7 @@ using namespace cuda_abi;
 #include "hooks/cuda.def"
 #undef GCR_ON_ALLOCATE
 #undef GCR_ON_ENQUEUE
+#undef GCR_ON_PASSIVE
 #undef GCR_ON_LOOKUP
 #undef GCR_ON_REFUSE_ARRAY
 #undef GCR_ON_REFUSE_CAPTURE

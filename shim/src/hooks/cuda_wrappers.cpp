@@ -29,6 +29,13 @@ namespace real = gcr::real;
         return real::symbol arguments;                  \
     }
 
+// Never gated: the wait of one thread may be what another's work is for.
+#define GCR_WRAP_PASSIVE(symbol, parameters, arguments) \
+    GCR_EXPORT(symbol, parameters) {                    \
+        gcr::PassiveEntry inside;                       \
+        return real::symbol arguments;                  \
+    }
+
 #define GCR_WRAP_REFUSE(reason, symbol, parameters, arguments)             \
     GCR_EXPORT(symbol, parameters) {                                       \
         if (gcr::reentered()) return real::symbol arguments;               \
@@ -41,6 +48,7 @@ namespace real = gcr::real;
 #define GCR_WRAP_LOOKUP(symbol, parameters, arguments)                    \
     GCR_EXPORT(symbol, parameters) {                                      \
         const void* caller = __builtin_return_address(0);                 \
+        gcr::PassiveEntry inside;                                         \
         return gcr::hooks::answer_##symbol(caller, GCR_UNPACK arguments); \
     }
 #define GCR_UNPACK(...) __VA_ARGS__
@@ -63,8 +71,7 @@ namespace hooks {
 
 void* const wrappers[kSymbolCount] = {
 #define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) reinterpret_cast<void*>(gcr_wrap_##symbol),
-#define GCR_CALL(symbol, base, version, stream, parameters) nullptr,
-#define GCR_PASSIVE(symbol, base, version, stream) nullptr,
+#define GCR_ALONE(symbol, base, version, stream) nullptr,
 #include "hooks/cuda.def"
 };
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver's own functions: gcr::real::<symbol>(…) for every GCR_HOOK and GCR_CALL of cuda.def.
+// The driver's own functions: gcr::real::<symbol>(…) for every GCR_HOOK of cuda.def.
 //
 // Who      any thread, any time. No lock; the first call of a symbol looks it up, later calls load one pointer.
 // Answer   what the driver says. CUDA_ERROR_NOT_FOUND where the driver has no such symbol, CUDA_ERROR_STUB_LIBRARY where
@@ -39,7 +39,6 @@ using namespace cuda_abi;
         return hooks::original(hooks::k_##symbol) != nullptr;                          \
     }
 #define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) GCR_REAL(symbol, parameters)
-#define GCR_CALL(symbol, base, version, stream, parameters) GCR_REAL(symbol, parameters)
 #include "hooks/cuda.def"
 #undef GCR_REAL
 

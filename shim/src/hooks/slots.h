@@ -17,8 +17,7 @@ namespace hooks {
 
 enum Index : uint16_t {
 #define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) k_##symbol,
-#define GCR_CALL(symbol, base, version, stream, parameters) k_##symbol,
-#define GCR_PASSIVE(symbol, base, version, stream) k_##symbol,
+#define GCR_ALONE(symbol, base, version, stream) k_##symbol,
 #include "hooks/cuda.def"
     kSymbolCount,
     kNoSymbol = 0xffff,

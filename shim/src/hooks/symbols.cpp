@@ -9,8 +9,7 @@ namespace {
 
 constexpr const char* kNames[] = {
 #define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) #symbol,
-#define GCR_CALL(symbol, base, version, stream, parameters) #symbol,
-#define GCR_PASSIVE(symbol, base, version, stream) #symbol,
+#define GCR_ALONE(symbol, base, version, stream) #symbol,
 #include "hooks/cuda.def"
 };
 
@@ -23,8 +22,7 @@ struct Variant {
 
 constexpr Variant kListed[] = {
 #define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) {#base, version, stream, k_##symbol},
-#define GCR_CALL(symbol, base, version, stream, parameters) {#base, version, stream, k_##symbol},
-#define GCR_PASSIVE(symbol, base, version, stream) {#base, version, stream, k_##symbol},
+#define GCR_ALONE(symbol, base, version, stream) {#base, version, stream, k_##symbol},
 #define GCR_ALIAS(symbol, base, version, stream) {#base, version, stream, k_##symbol},
 #include "hooks/cuda.def"
 };

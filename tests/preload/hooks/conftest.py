@@ -22,7 +22,7 @@ DEADLINE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of cuda.def: what the list says of a symbol. `macro` is GCR_HOOK, GCR_CALL, GCR_PASSIVE or GCR_ALIAS."""
+    """One line of cuda.def: what the list says of a symbol. `macro` is GCR_HOOK, GCR_ALONE or GCR_ALIAS."""
 
     macro: str
     symbol: str

@@ -14,8 +14,7 @@ namespace gcr {
 namespace cuda_abi {
 #define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) \
     using type_of_##symbol = CUresult parameters;
-#define GCR_CALL(symbol, base, version, stream, parameters) using type_of_##symbol = CUresult parameters;
-#define GCR_PASSIVE(symbol, base, version, stream) using type_of_##symbol = void;
+#define GCR_ALONE(symbol, base, version, stream) using type_of_##symbol = void;
 #include "hooks/cuda.def"
 }  // namespace cuda_abi
 }  // namespace gcr
