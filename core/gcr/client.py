@@ -14,6 +14,7 @@ from typing import Any, Self
 from gcr import runtime
 from gcr.channel import Channel
 from gcr.errors import DaemonUnavailable, GcrError, UnsafeRuntime, WrongVersion
+from gcr.frames import AgentError, refused_greeting
 from gcr.seqpacket import connect
 from gcr.version import __version__
 from gcr.wire import FrameType, HelloRecord, Role, WelcomeRecord
@@ -138,7 +139,10 @@ def _check_owner(channel: Channel) -> None:
 
 def _greet(channel: Channel, timeout: float) -> WelcomeRecord:
     hello = HelloRecord(role=Role.CLIENT, version=__version__)
-    return WelcomeRecord.unpack(channel.call(FrameType.HELLO, hello.pack(), timeout=timeout).payload)
+    try:
+        return WelcomeRecord.unpack(channel.call(FrameType.HELLO, hello.pack(), timeout=timeout).payload)
+    except AgentError as refusal:
+        raise refused_greeting(refusal) from refusal
 
 
 def _check_version(welcome: WelcomeRecord) -> None:

@@ -62,6 +62,13 @@ def agent_error(frame: Received) -> AgentError:
     )
 
 
+def refused_greeting(refusal: AgentError) -> GcrError:
+    """Why a daemon does not let us in, as the error its user shall see."""
+    kinds = {code: kind for kind, code in _CODES if kind in (NotOurs, WrongVersion)}
+    kind = kinds.get(ErrorCode(refusal.agent_code)) if refusal.agent_code in ErrorCode._value2member_map_ else None
+    return kind(refusal.message) if kind else refusal
+
+
 def error_payload(error: GcrError | ErrorRecord | StuckError) -> bytes:
     """The payload of an ERROR frame; a message longer than its 112 bytes is cut."""
     if isinstance(error, GcrError):

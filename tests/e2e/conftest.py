@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from machine import Machine  # noqa: E402
+from machine import Machine
 
 
 @pytest.fixture

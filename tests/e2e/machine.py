@@ -5,6 +5,7 @@ Everything is driven from outside, by the command line and by signals, as a user
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -16,9 +17,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gcr.client import Client
+from gcr.errors import DaemonUnavailable, GcrError, PeerGone
+
 ROOT = Path(__file__).parents[2]
 VICTIMS = ROOT / "tests" / "victims"
+TOLD = str(VICTIMS / "told_victim.py")
 PATIENCE = 30.0
+ON_DEVICE = bool(os.environ.get("GCR_E2E_ON_DEVICE"))  # the same tests on a real GPU: tests/gpu/device.sh deaths
 
 
 @dataclass
@@ -30,7 +36,7 @@ class Answer:
 
 @dataclass
 class Victim:
-    """A program under `gcr run`, spoken to line by line."""
+    """A program, under `gcr run` or bare, spoken to line by line."""
 
     name: str
     supervisor: "subprocess.Popen[str]"
@@ -74,11 +80,16 @@ class Machine:
             "GCR_LOG_LEVEL": "DEBUG",
             "GCR_SEGMENT_BYTES": str(16 << 20),
         }
-        return {**os.environ, **ours, **self.extra}
+        inherited = {k: v for k, v in os.environ.items() if k != "GCR_SOCKET"}
+        return {**inherited, **ours, **self.extra}
 
     @property
     def simulated(self) -> Path:
         return Path("/dev/shm") / f"gcr-test-{self.folder.name}-{os.getpid()}"
+
+    @property
+    def socket(self) -> Path:
+        return Path(self.extra.get("GCR_SOCKET", self.folder / "run" / "gcr" / "gcrd.sock"))
 
     def gcr(self, *arguments: str, timeout: float = 60.0) -> Answer:
         """One command, with --json; its exit code and its object."""
@@ -87,17 +98,59 @@ class Machine:
         body = json.loads(done.stdout) if done.stdout.strip() else {}
         return Answer(done.returncode, body, done.stderr)
 
+    def ask(self, command: str, target: str | int = "", **more: Any) -> Answer:
+        """The same without the start of a command: through a connection of the test's own, when there is a daemon."""
+        try:
+            client = self.connected()
+        except (DaemonUnavailable, PeerGone):  # it is dead, or dying
+            words = [str(target)] if target else []
+            return self.gcr(command, *words)
+        try:
+            with client:
+                return Answer(0, client.request(command, {"target": target, **more}, timeout=60.0), "")
+        except GcrError as error:
+            told = {"code": error.code, "exit": error.exit, "message": error.message, "state": error.state}
+            return Answer(error.exit, {"error": told}, "")
+
+    def connected(self) -> Client:
+        """A connection to the daemon. Raises DaemonUnavailable."""
+        before = os.environ.get("GCR_SOCKET")
+        os.environ["GCR_SOCKET"] = str(self.socket)
+        try:
+            return Client.connect(autostart=False)
+        finally:
+            if before is None:
+                del os.environ["GCR_SOCKET"]
+            else:
+                os.environ["GCR_SOCKET"] = before
+
     def begin(self, *arguments: str) -> "subprocess.Popen[str]":
         """A command that is not waited for."""
         command = [sys.executable, "-m", "gcr", "--json", *arguments]
         return self._popen(command)
 
+    def begin_other(self, *command: str) -> "subprocess.Popen[str]":
+        """A program of this machine that is no command of gcr's."""
+        return self._popen(command)
+
     def run(self, name: str, *argv: str, ready: bool = True) -> Victim:
-        command = [sys.executable, "-m", "gcr", "run", "--name", name, "--simulate", "nvidia", "--", *argv]
+        world = [] if ON_DEVICE else ["--simulate", "nvidia"]
+        command = [sys.executable, "-m", "gcr", "run", "--name", name, *world, "--", *argv]
         victim = Victim(name, self._popen(command))
-        if ready:
-            assert victim.hear() == "ready"
+        return self.ready(victim) if ready else victim
+
+    @staticmethod
+    def ready(victim: Victim) -> Victim:
+        assert victim.hear() == "ready"
         return victim
+
+    def told(self, name: str, *, before: Sequence[str] = ()) -> Victim:
+        """A job that does what it is told (tests/victims/told_victim.py)."""
+        return self.run(name, *before, sys.executable, TOLD)
+
+    def stranger(self, *argv: str) -> Victim:
+        """A program on the same simulated devices that gcr knows nothing of."""
+        return self.ready(Victim("stranger", self._popen(argv or [sys.executable, TOLD], self.bare_env())))
 
     def bare(self, *argv: str, timeout: float = 60.0) -> str:
         """What a program prints without gcr, on the same simulated driver."""
@@ -107,10 +160,10 @@ class Machine:
     def bare_env(self) -> dict[str, str]:
         from gcr.native import sim_dir
 
-        return {**self.env, "LD_LIBRARY_PATH": str(sim_dir("nvidia"))}
+        return {**self.env, "LD_LIBRARY_PATH": str(sim_dir("nvidia")), "GCR_SIMULATE": "nvidia"}
 
     def job(self, name: str) -> dict[str, Any] | None:
-        jobs = self.gcr("ps").body["jobs"]
+        jobs = until(self._jobs, PATIENCE, "a daemon answers")["jobs"]
         return next((job for job in jobs if job["job"] == name), None)
 
     def until_state(self, name: str, *states: str, patience: float = PATIENCE) -> str:
@@ -120,20 +173,34 @@ class Machine:
 
         return until(found, patience, f"{name} becomes {' or '.join(states)}")
 
+    def _jobs(self) -> dict[str, Any] | None:
+        """None from a daemon that is dying just now."""
+        answer = self.ask("ps")
+        return answer.body if answer.code == 0 else None
+
     # ---- who is who -------------------------------------------------------------------------------------------
 
     def daemon(self) -> int:
         """Its pid; the command starts it if there is none."""
-        return int(self.gcr("daemon", "status").body["pid"])
+        return int(self.gcr("daemon", "start").body["pid"])
 
     def children(self, module: str) -> list[int]:
         """Living processes of this machine that run a module of gcr's."""
         return [pid for pid in self._processes() if module.encode() in _argv(pid)]
 
     def target(self, name: str) -> int:
-        job = self.job(name)
-        assert job
-        return int(job["processes"][0]["pid"])
+        return self.targets(name)[0]
+
+    def targets(self, name: str, count: int = 1) -> list[int]:
+        """Pids of the processes of a job whose agents have reported, at least so many."""
+
+        def found() -> list[int] | None:
+            job = self.job(name)
+            pids = sorted({row["pid"] for row in job["processes"]}) if job else []
+            return pids if len(pids) >= count else None
+
+        pids: list[int] = until(found, PATIENCE, f"{count} processes of {name} report")
+        return pids
 
     # ---- faults -----------------------------------------------------------------------------------------------
 
@@ -164,14 +231,16 @@ class Machine:
         for pid in self._processes():
             _kill(pid)
         for process in self.started:
+            if process.stdin and process.stdin.closed:
+                process.stdin = None
             process.communicate(timeout=10)
         shutil.rmtree(self.simulated, ignore_errors=True)
 
-    def _popen(self, command: Sequence[str]) -> "subprocess.Popen[str]":
-        log = (self.folder / "stderr").open("a")
-        with log:
+    def _popen(self, command: Sequence[str], env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+        with (self.folder / "stderr").open("a") as log:
+            pipe = subprocess.PIPE
             process = subprocess.Popen(
-                command, env=self.env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True
+                command, env=env or self.env, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True
             )
         self.started.append(process)
         return process
@@ -179,7 +248,8 @@ class Machine:
     def _processes(self) -> list[int]:
         mark = f"GCR_SIM_STATE={self.simulated}".encode()
         also = f"XDG_STATE_HOME={self.folder / 'state'}".encode()
-        pids = [int(entry) for entry in os.listdir("/proc") if entry.isdigit() and int(entry) != os.getpid()]
+        names = [entry.name for entry in Path("/proc").iterdir()]
+        pids = [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
         return [pid for pid in pids if (environ := _environ(pid)) and (mark in environ or also in environ)]
 
 
@@ -190,6 +260,13 @@ def until(probe: Callable[[], Any], patience: float, what: str) -> Any:
         assert time.monotonic() < end, f"not within {patience:g} s: {what}"
         time.sleep(0.02)
     return found
+
+
+def bytes_short(answer: Answer) -> int:
+    """How much is missing, as a refusal for lack of room says it."""
+    short = re.search(r"(\d+) bytes short", answer.body["error"]["message"])
+    assert short, answer.body["error"]
+    return int(short[1])
 
 
 def alive(pid: int) -> bool:

@@ -56,12 +56,12 @@ def settled(machine: Machine) -> str:
 def comes_back(machine: Machine, job: Victim, before: str) -> None:
     """Whatever state it is in now, it can be brought to run, swapped once more, and is what it was."""
     if settled(machine) == "suspended":
-        assert machine.gcr("restore", "llm").code == 0
+        assert machine.ask("restore", "llm").code == 0
     assert job.ask() == before
-    gone = machine.gcr("checkpoint", "llm")
+    gone = machine.ask("checkpoint", "llm")
     assert gone.code == 0, gone.body
     assert gone.body["vram_after_bytes"] == 0
-    back = machine.gcr("restore", "llm")
+    back = machine.ask("restore", "llm")
     assert back.code == 0, back.body
     assert job.ask() == before
 
@@ -78,7 +78,7 @@ def test_a_death_during_a_checkpoint(machine: Machine, who: Callable[..., list[i
 @pytest.mark.parametrize("who", OURS, ids=lambda who: who.__name__)
 def test_a_death_during_a_restore(machine: Machine, who: Callable[..., list[int]], step: str) -> None:
     job, before = start(machine)
-    assert machine.gcr("checkpoint", "llm").code == 0
+    assert machine.ask("checkpoint", "llm").code == 0
     strike(machine, job, who, "restore", step)
     comes_back(machine, job, before)
 

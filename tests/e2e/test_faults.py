@@ -26,19 +26,19 @@ def test_a_checkpoint_that_fails_leaves_the_job_running(machine: Machine, step: 
     assert job.ask() == before
     assert machine.job("llm")["state"] == "running"
 
-    assert machine.gcr("checkpoint", "llm").code == 0
-    assert machine.gcr("restore", "llm").code == 0
+    assert machine.ask("checkpoint", "llm").code == 0
+    assert machine.ask("restore", "llm").code == 0
     assert job.ask() == before
 
 
 @pytest.mark.parametrize("step", BEFORE_IT_RUNS)
 def test_a_restore_that_fails_leaves_the_job_suspended(machine: Machine, step: str) -> None:
     job, before = start(machine)
-    assert machine.gcr("checkpoint", "llm").code == 0
+    assert machine.ask("checkpoint", "llm").code == 0
     machine.inject(f"restore.{step} fail")
     failed = machine.gcr("restore", "llm")
     assert failed.code == 4, failed.body
     assert machine.job("llm")["state"] == "suspended"
 
-    assert machine.gcr("restore", "llm").code == 0
+    assert machine.ask("restore", "llm").code == 0
     assert job.ask() == before

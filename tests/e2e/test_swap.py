@@ -1,6 +1,7 @@
 """The promise itself: a job off its device and back, bit for bit, at the same addresses."""
 
 import sys
+import time
 
 import pytest
 from machine import VICTIMS, Machine
@@ -44,3 +45,16 @@ def test_ten_swaps_in_a_row(machine: Machine) -> None:
         assert machine.gcr("checkpoint", "llm").code == 0
         assert machine.gcr("restore", "llm").code == 0
         assert job.ask() == before
+
+
+def test_what_the_program_calls_while_it_is_suspended_waits(machine: Machine) -> None:
+    """r580 lets cuStreamSynchronize through its own lock, and a checkpointed program that calls it dies of it."""
+    job = machine.run("llm", sys.executable, ALLOC, "--interactive")
+    before = job.ask()
+    assert machine.gcr("checkpoint", "llm").code == 0
+    job.tell()
+    time.sleep(0.5)
+    assert machine.job("llm")["state"] == "suspended"
+    assert job.supervisor.poll() is None
+    assert machine.gcr("restore", "llm").code == 0
+    assert job.hear() == before

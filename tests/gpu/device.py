@@ -61,6 +61,18 @@ def contract() -> Result:
     return _pytest(["tests/gpu"])
 
 
+def deaths(of: str) -> Result:
+    """kill -9 of gcr's processes at every step, on the device: what tests/e2e/test_deaths.py does on the simulator."""
+    os.environ["GCR_E2E_ON_DEVICE"] = "1"
+    return _pytest(["tests/e2e/test_deaths.py"], "-k", of, "--timeout", "120")
+
+
+def faults() -> Result:
+    """A failure at every step, and plain swaps, on the device."""
+    os.environ["GCR_E2E_ON_DEVICE"] = "1"
+    return _pytest(["tests/e2e/test_faults.py", "tests/e2e/test_swap.py"], "--timeout", "120")
+
+
 def conformance() -> Result:
     """The conformance program on the device bare, on the device under gcr, and on the simulator: line by line equal."""
     program = str(_compile("cuda_conformance", sorted((ROOT / "tests" / "contract" / "conformance").glob("*.c"))))
@@ -181,6 +193,9 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "smoke": smoke,
     "contract": contract,
     "conformance": conformance,
+    "faults": faults,
+    "deaths-out": lambda: deaths("checkpoint or target or caller or daemons"),
+    "deaths-in": lambda: deaths("restore"),
 }
 GROUPS = {
     "swap": ["link", "gcr-1", "gcr-8", "gcr-32"],

@@ -1,7 +1,8 @@
 """Threads that allocate, free, copy and launch at random, each against a model it keeps on the host.
 
 Every allocation is an array of equal 64-bit words; its thread knows which. With --steps the standard output is the same
-for every run of the same seed; with --seconds only `verified` is, and the counters prove that work was in flight.
+for every run of the same seed; with --seconds (or until SIGUSR1) only `verified` is, and the counters prove that work
+was in flight.
 --progress FILE holds, for each thread, two little-endian u64: steps begun and steps the device has finished.
 """
 
@@ -9,6 +10,7 @@ import argparse
 import hashlib
 import mmap
 import random
+import signal
 import struct
 import threading
 import time
@@ -53,6 +55,8 @@ class Worker:
         choices = [self.allocate] if len(self.arrays) < 2 else self.repertoire()
         self.random.choice(choices)()
         self.begun += 1
+        if int(driver.cuStreamQuery(self.stream)[0]) == 0:
+            self.finished = self.begun
         if self.begun % CHECK_EVERY == 0:
             self.verify(self.random.choice(self.arrays))
 
@@ -176,7 +180,9 @@ def until(options: argparse.Namespace) -> Callable[[Worker], bool]:
     if options.seconds is None:
         return lambda worker: worker.begun < options.steps
     end = time.monotonic() + options.seconds
-    return lambda worker: time.monotonic() < end
+    enough = threading.Event()
+    signal.signal(signal.SIGUSR1, lambda _number, _frame: enough.set())
+    return lambda worker: not enough.is_set() and time.monotonic() < end
 
 
 def report(workers: list[Worker], with_digest: bool) -> str:
@@ -193,7 +199,8 @@ def main() -> None:
     launch = kernel_launcher(options.kernels)
     workers = [Worker(number, options.seed, context, launch) for number in range(options.threads)]
     progress = Progress(workers, options.progress)
-    threads = [threading.Thread(target=run, args=(worker, until(options))) for worker in workers]
+    go_on = until(options)
+    threads = [threading.Thread(target=run, args=(worker, go_on)) for worker in workers]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from gcr.channel import AgentError, Channel, Received
 from gcr.errors import DriverError, GcrError, NoRoom, RolledBack, Stuck, UnsupportedState, WrongState
 from gcr.processes import ProcessIdentity
-from gcr.supervisor.escrow import close_all
+from gcr.seqpacket import close_all
 from gcr.wire import (
     AgentFlag,
     CountRecord,

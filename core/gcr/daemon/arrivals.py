@@ -12,6 +12,7 @@ from functools import partial
 from typing import Any
 
 from gcr.channel import Channel
+from gcr.control import ControlPhase
 from gcr.daemon.agent import AgentPeer
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job, world_of
@@ -54,15 +55,33 @@ class Arrivals:
                 continue
             self._jobs.add(job)
             if record.kind == "driver":
-                self._ask_driver(job)
+                job.settled.clear()
+                threading.Thread(target=self._ask_driver, args=(job,), name="gcr-recover", daemon=True).start()
             else:
                 self._begin_recovery(job)
 
     def _ask_driver(self, job: Job) -> None:
-        for process in job.living:
-            phase = self._coordinator.control(job.world).phase(process.identity.pid)
-            process.strategy = Strategy.DRIVER
-            process.state = driver_phase(phase)
+        """Suspended if the driver has it; else its checkpoint never came that far, or its restore was over."""
+        try:
+            for process in job.living:
+                process.strategy = Strategy.DRIVER
+                process.state = driver_phase(self._unlocked_phase(job, process.identity.pid))
+            if job.state == State.RUNNING:
+                self._coordinator.journal.forget(job.name)
+                job.decision = None
+        except GcrError as error:
+            log.error("job %s: not recovered: %s", job.name, error)
+        finally:
+            job.settled.set()
+
+    def _unlocked_phase(self, job: Job, pid: int) -> ControlPhase:
+        """Its phase once it is not between two. r580 says LOCKED while a call goes on whose caller died."""
+        control, end = self._coordinator.control(job.world), time.monotonic() + self._coordinator.config.drain_s
+        while (phase := control.phase(pid)) in (ControlPhase.LOCKED, ControlPhase.BUSY) and time.monotonic() < end:
+            if phase == ControlPhase.LOCKED:
+                quietly("unlock", lambda: control.unlock(pid, 1.0))
+            time.sleep(POLL)
+        return phase
 
     # ---- supervisors ------------------------------------------------------------------------------------------
 
@@ -185,6 +204,7 @@ class Arrivals:
         job = self._jobs.by_name.get(process.job)
         if job is None:
             return
+        job.finished = job.finished or process.strategy == Strategy.DRIVER  # nobody else would say so
         pid = process.identity.pid
         for worker in self._coordinator.fleet.living_workers():
             quietly("forfeit", partial(worker.forfeit, process.hold))

@@ -5,7 +5,8 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 from gcr.config import Config
@@ -31,6 +32,8 @@ from gcr.wire import AgentPhase
 log = logging.getLogger("gcr.daemon")
 
 DEFAULT_TIMEOUT = 300.0
+HELLO_GRACE = 0.5  # a program may use its device and say so before its agent's first word is here
+HELLO_POLL = 0.005
 
 
 class Coordinator:
@@ -57,7 +60,7 @@ class Coordinator:
     def checkpoint(self, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event) -> dict[str, Any]:
         course = self._course("checkpoint", body, progress, cancelled)
         job = self._job(body)
-        with job.changing("checkpoint"):
+        with saying_state(job), job.changing("checkpoint"):
             if job.decision is not None and job.decision.kind == "driver":
                 raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
             if any(p.strategy == Strategy.DRIVER for p in job.living):
@@ -67,6 +70,7 @@ class Coordinator:
             return job.last_report
 
     def _checkpoint(self, job: Job, course: Course, data_only: bool) -> dict[str, Any]:
+        _await_hello(job)
         targets = [self._target(job, process, course.transaction) for process in job.living]
         admit(targets)
         if not data_only:
@@ -76,6 +80,7 @@ class Coordinator:
             try:
                 done.run()
             except BaseException:
+                job.decision = done.decision  # decided stays decided, whatever went wrong after it
                 self._recover_if_uneven(job)
                 raise
         job.decision = done.decision
@@ -84,7 +89,12 @@ class Coordinator:
     def _driver_checkpoint(self, job: Job, course: Course) -> dict[str, Any]:
         (process,) = job.living
         swap = DriverSwap(process, self, job.world, course)
-        swap.checkpoint()
+        try:
+            swap.checkpoint()
+        except BaseException:
+            if process.state == State.RUNNING:  # as before we were asked: no job of ours
+                self.jobs.remove(job)
+            raise
         job.decision = next(r for r in self.journal.records() if r.job == job.name)
         return reports.of_driver_checkpoint(job, swap)
 
@@ -93,7 +103,7 @@ class Coordinator:
     def restore(self, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event) -> dict[str, Any]:
         course = self._course("restore", body, progress, cancelled)
         job = self.jobs.find(body["target"])
-        with job.changing("restore"):
+        with saying_state(job), job.changing("restore"):
             if job.state not in (State.SUSPENDED, State.DATA_SUSPENDED) or job.decision is None:
                 raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
             if job.decision.kind == "driver":
@@ -248,6 +258,22 @@ class Coordinator:
         job.processes[pid] = Process(name, identity, strategy=Strategy.DRIVER)
         self.jobs.add(job)
         return job
+
+
+@contextmanager
+def saying_state(job: Job) -> Iterator[None]:
+    """Every error of a command says in which state it leaves the job (CONTRACT §4)."""
+    try:
+        yield
+    except GcrError as error:
+        error.state = error.state or reports.shown(job.state)
+        raise
+
+
+def _await_hello(job: Job) -> None:
+    end = time.monotonic() + HELLO_GRACE
+    while not job.living and not job.finished and time.monotonic() < end:
+        time.sleep(HELLO_POLL)
 
 
 class Active:

@@ -11,7 +11,7 @@ from typing import Any
 from gcr.channel import Channel
 from gcr.control import ControlPhase, ProcessView, Refusal
 from gcr.drain import HandleSpec
-from gcr.supervisor.escrow import close_all
+from gcr.seqpacket import close_all
 
 CALL_TIMEOUT = 15.0
 BATCH = 200

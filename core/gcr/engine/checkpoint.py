@@ -14,8 +14,8 @@ from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target, quietly
 from gcr.errors import PeerGone
 from gcr.journal import DecisionRecord, ProcessDecision
+from gcr.seqpacket import close_all
 from gcr.states import State, Strategy
-from gcr.supervisor.escrow import close_all
 from gcr.transaction import Transaction
 
 BALLAST_FACTOR = 1.1  # the driver's own needs at restore, measured before the freeze, and some more
@@ -149,9 +149,16 @@ class Checkpoint:
             for worker in target.workers():
                 fds += worker.seal(target.hold, self._about(target))
             target.process.agent.stage(target.transaction, fds)
-            target.keeper().stage(target.pid, fds, 0)
+            self._keep_staged(target, fds)
         finally:
             close_all(fds)
+
+    def _keep_staged(self, target: Target, fds: Sequence[int]) -> None:
+        """If the supervisor dies here its escrow is gone and no way leads back: but the next keeper can stage."""
+        try:
+            target.keeper().stage(target.pid, fds, 0)
+        except PeerGone:
+            target.keeper().stage(target.pid, fds, 0)
 
     def _about(self, target: Target) -> dict[str, object]:
         identity = target.process.identity
@@ -211,7 +218,8 @@ class Checkpoint:
         """Every descriptor of device memory is closed, everywhere; then the device itself is asked."""
         side_by_side(partial(self._let_go, target) for target in self.targets)
         for target in self.targets:
-            target.process.move(State.DATA_SUSPENDED if self.data_only else State.SUSPENDED)
+            if target.process.state != State.EXITED:  # one that died after the decision stops no other
+                target.process.move(State.DATA_SUSPENDED if self.data_only else State.SUSPENDED)
         self._wait_for_vram()
         self.course.mark("vram_free")
 
@@ -235,7 +243,7 @@ class Checkpoint:
         key = target.pid, worker.device
         try:
             self.after[key] = worker.bytes_of(target.pid)
-        except PeerGone:  # nobody left to ask: what the device said last stands
-            self.after.setdefault(key, self.before[key])
+        except PeerGone:  # it holds nothing any more; what is the process's own, the control helper sees as well
+            self.after[key] = target.control.inspect(target.pid).bytes_by_device.get(worker.device, 0)
         floor = self.before[key] - target.bytes_by_device[worker.device] if self.data_only else 0
         return self.after[key] > max(0, floor)

@@ -5,6 +5,7 @@ What the driver would take and never give back is refused from outside, as far a
 
 import time
 from dataclasses import dataclass, field
+from functools import partial
 
 from gcr.control import ControlPhase
 from gcr.daemon.process import Process
@@ -36,13 +37,14 @@ class DriverSwap:
         control, limit = self.node.control(self.world), self.course.left(self.node.config.drain_s)
         with Transaction(self.process.job) as undo:
             self.course.tell("freezing: the driver carries the data")
+            undo.push("record", partial(self.node.journal.forget, self.process.job))
+            self.node.journal.decide(self._decision())  # first: nothing else leads a successor to this process
             self.course.mark("stop")
             undo.push("freeze", self._thaw)
             control.lock(self.pid, limit)
             control.checkpoint(self.pid, limit)
             self.process.move(State.FROZEN)
             self.course.mark("frozen")
-            self.node.journal.decide(self._decision())
             undo.commit()
         self.process.move(State.SUSPENDED)
         self.process.bytes_by_device = self.before

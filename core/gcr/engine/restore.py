@@ -15,8 +15,8 @@ from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target, quietly
 from gcr.errors import Lost
 from gcr.journal import DecisionRecord
+from gcr.seqpacket import close_all
 from gcr.states import State
-from gcr.supervisor.escrow import close_all
 from gcr.transaction import Transaction
 
 

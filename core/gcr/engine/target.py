@@ -16,8 +16,9 @@ from gcr.daemon.peers import ControlPeer, WorkerPeer
 from gcr.daemon.process import Process
 from gcr.drain import HandleSpec
 from gcr.engine.node import Node, World
-from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, PeerGone
-from gcr.supervisor.escrow import Keeper, close_all
+from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, NoRoom, PeerGone
+from gcr.seqpacket import close_all
+from gcr.supervisor.escrow import Keeper
 from gcr.wire import AgentPhase, HandleFlag, HandleRecord, MappingRecord
 
 log = logging.getLogger("gcr.engine")
@@ -189,8 +190,20 @@ class Target:
     def _give(self, ids: Sequence[int], fds: Sequence[int], keep: bool = False) -> None:
         if keep:
             self.keeper().put(self.pid, ids, fds)
-        self.process.agent.give(self.transaction, ids, fds)
-        self.given_back.update(ids)
+        self._give_as_many_as_fit(ids, fds)
+
+    def _give_as_many_as_fit(self, ids: Sequence[int], fds: Sequence[int]) -> None:
+        """A process that has nearly used up its descriptors takes fewer at a time. Raises NoRoom for not even one."""
+        try:
+            self.process.agent.give(self.transaction, ids, fds)
+        except NoRoom:
+            if len(ids) == 1:
+                raise
+            half = len(ids) // 2
+            self._give_as_many_as_fit(ids[:half], fds[:half])
+            self._give_as_many_as_fit(ids[half:], fds[half:])
+        else:
+            self.given_back.update(ids)
 
     # ---- control state ----------------------------------------------------------------------------------------
 

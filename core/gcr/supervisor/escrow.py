@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gcr.errors import RolledBack
+from gcr.seqpacket import close_all
 
 
 class NotKept(RolledBack):
@@ -132,8 +133,3 @@ def duplicate(fds: Sequence[int]) -> list[int]:
         close_all(made)
         raise
     return made
-
-
-def close_all(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)

@@ -11,8 +11,10 @@ from typing import Any
 from gcr.channel import Channel, Request, connect
 from gcr.daemon.launch import launch
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone, UsageError
+from gcr.frames import AgentError, refused_greeting
 from gcr.runtime import socket_path
-from gcr.supervisor.escrow import Escrow, close_all
+from gcr.seqpacket import close_all
+from gcr.supervisor.escrow import Escrow
 from gcr.version import __version__
 from gcr.wire import FrameType, HelloRecord, Role
 
@@ -61,7 +63,10 @@ class DaemonLink:
         about = self.describe()
         name, token = str(about["name"] or ""), str(about["token"])
         hello = HelloRecord(role=Role.SUPERVISOR, job=name, token=token, version=__version__)
-        channel.call(FrameType.HELLO, hello.pack(), timeout=CALL_TIMEOUT)
+        try:
+            channel.call(FrameType.HELLO, hello.pack(), timeout=CALL_TIMEOUT)
+        except AgentError as refusal:
+            raise refused_greeting(refusal) from refusal
         answer, _ = channel.call_json("register", about, timeout=CALL_TIMEOUT)
         self._channel = channel
         return answer

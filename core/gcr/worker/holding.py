@@ -4,7 +4,6 @@ One lock a holding. It is not held while a copy is waited for, so that handles c
 waits for the copies in flight first.
 """
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from gcr.arena import Arena, Segments
 from gcr.drain import Ballast, DataDrain, DeviceRange, Handed, HandleSpec, Span, Transfer
 from gcr.errors import DeadlinePassed, RolledBack, WrongState
 from gcr.layout import Layout, SealedHandle, SealedSegment, SealedTable, Segment, pack, spans
+from gcr.seqpacket import close_all
 from gcr.wire import MappingRecord
 
 PROGRESS_EVERY = 0.1
@@ -280,8 +280,3 @@ def _wait(copies: Sequence[Transfer], total: int, end: float, progress: Progress
 
 def _outcome(size: int, seconds: float) -> dict[str, float]:
     return {"bytes": size, "seconds": seconds}
-
-
-def close_all(fds: Sequence[int]) -> None:
-    for fd in fds:
-        os.close(fd)

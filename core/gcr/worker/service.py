@@ -13,7 +13,8 @@ from gcr.daemon.peers import spec_from_json
 from gcr.drain import DataDrain, Handed
 from gcr.errors import GcrError, UsageError
 from gcr.layout import SealedTable
-from gcr.worker.holding import Holding, close_all
+from gcr.seqpacket import close_all
+from gcr.worker.holding import Holding
 from gcr.worker.link import measure_link
 
 log = logging.getLogger("gcr.worker")

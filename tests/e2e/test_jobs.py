@@ -1,0 +1,216 @@
+"""Jobs of several processes, and `gcr run` as a parent like any other."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from machine import VICTIMS, Machine, Victim, alive, until
+
+PAIR = str(VICTIMS / "pair_victim.py")
+
+
+def pair(machine: Machine) -> tuple[Victim, str]:
+    job = machine.run("pair", sys.executable, PAIR)
+    machine.targets("pair", 2)
+    return job, job.ask()
+
+
+def swap(machine: Machine, job: Victim, before: str) -> None:
+    gone = machine.ask("checkpoint", job.name)
+    assert gone.code == 0, gone.body
+    assert gone.body["vram_after_bytes"] == 0
+    back = machine.ask("restore", job.name)
+    assert back.code == 0, back.body
+    assert job.ask() == before
+
+
+# ---- two processes -----------------------------------------------------------------------------------------------
+
+
+def test_two_processes_go_and_come_back_as_one(machine: Machine) -> None:
+    job, before = pair(machine)
+    gone = machine.gcr("checkpoint", "pair")
+    assert (gone.code, gone.body["state"], gone.body["vram_after_bytes"]) == (0, "suspended", 0)
+    assert len({row["pid"] for row in gone.body["processes"]}) == 2
+    job.tell()
+    with pytest.raises(AssertionError, match="said nothing"):
+        job.hear(0.3)
+    assert machine.gcr("restore", "pair").code == 0
+    assert job.hear() == before
+    swap(machine, job, before)
+
+
+def test_either_pid_names_the_job(machine: Machine) -> None:
+    job, before = pair(machine)
+    first, second = machine.targets("pair", 2)
+    assert machine.ask("checkpoint", first).body["job"] == "pair"
+    assert machine.ask("restore", second).body["job"] == "pair"
+    assert job.ask() == before
+
+
+@pytest.mark.parametrize(
+    ("command", "step"),
+    [("checkpoint", "handed_over"), ("checkpoint", "committed_one"), ("restore", "mapped"), ("restore", "opened_one")],
+)
+def test_the_daemon_dies_between_the_first_process_and_the_second(machine: Machine, command: str, step: str) -> None:
+    job, before = pair(machine)
+    if command == "restore":
+        assert machine.ask("checkpoint", "pair").code == 0
+    machine.inject(f"{command}.{step} die")
+    done = machine.gcr(command, "pair")
+    assert done.code != 0
+    if machine.until_state("pair", "running", "suspended") == "suspended":
+        assert machine.ask("restore", "pair").code == 0
+    assert job.ask() == before
+    swap(machine, job, before)
+
+
+@pytest.mark.parametrize("order", ["", "--late"])
+@pytest.mark.parametrize(
+    ("command", "step"),
+    [("checkpoint", "prepared"), ("checkpoint", "drained"), ("checkpoint", "decided"), ("restore", "back")],
+)
+def test_one_of_two_dies_and_the_other_goes_on(machine: Machine, command: str, step: str, order: str) -> None:
+    """The child dies: the first process of the job, or with --late the second."""
+    job = machine.run("pair", sys.executable, PAIR, *order.split())
+    pids = machine.targets("pair", 2)
+    (child,) = [pid for pid in pids if parent_of(pid) in pids]
+    if command == "restore":
+        assert machine.ask("checkpoint", "pair").code == 0
+    with machine.held_at(f"{command}.{step}"):
+        running = machine.begin(command, "pair", "--timeout", "30")
+        machine.wait_held()
+        os.kill(child, signal.SIGKILL)
+    running.communicate(timeout=60)
+    survives(machine, job, "pair")
+
+
+def survives(machine: Machine, job: Victim, name: str) -> None:
+    until(lambda: len({row["pid"] for row in machine.job(name)["processes"]}) == 1 or None, 20, "the dead one is gone")
+    if machine.until_state(name, "running", "suspended") == "suspended":
+        assert machine.ask("restore", name).code == 0
+    said = job.ask()
+    assert said.startswith("parent 3 held, digest") and said.endswith("child gone")
+    swap(machine, job, said)
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+# ---- what programs do --------------------------------------------------------------------------------------------
+
+
+def test_a_child_that_never_touches_the_device(machine: Machine) -> None:
+    job = machine.told("llm")
+    child = int(job.ask("child idle"))
+    before = job.ask()
+    swap(machine, job, before)
+    assert machine.targets("llm") == [machine.target("llm")] and child not in machine.targets("llm")
+    assert alive(child)
+    os.kill(child, signal.SIGKILL)
+
+
+def test_a_child_made_between_two_swaps_is_of_the_job(machine: Machine) -> None:
+    job = machine.told("llm")
+    before = job.ask()
+    swap(machine, job, before)
+    child = int(job.ask("child gpu"))
+    assert child in machine.targets("llm", 2)
+    swap(machine, job, before)
+    assert alive(child)
+
+
+def test_a_program_that_closes_every_descriptor(machine: Machine) -> None:
+    job = machine.told("llm")
+    before = job.ask()
+    swap(machine, job, before)
+    assert job.ask("close_all") == "1"
+    assert job.ask() == before
+    until(lambda: machine.ask("checkpoint", "llm").code == 0 or None, 10, "its agent has come back")
+    assert machine.ask("restore", "llm").code == 0
+    assert job.ask() == before
+
+
+def test_a_program_that_closes_every_descriptor_when_it_starts(machine: Machine) -> None:
+    victim = str(VICTIMS / "told_victim.py")
+    script = f"import os, runpy, sys; sys.path.insert(0, {str(VICTIMS)!r}); os.closerange(3, 4096)"
+    job = machine.run("llm", sys.executable, "-c", f"{script}; runpy.run_path({victim!r}, run_name='__main__')")
+    swap(machine, job, job.ask())
+
+
+# ---- a parent like any other -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("script", "code"), [("pass", 0), ("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)]
+)
+def test_run_returns_the_programs_code(machine: Machine, script: str, code: int) -> None:
+    job = machine.run("llm", sys.executable, "-c", script, ready=False)
+    assert job.supervisor.wait(20) == code
+    assert machine.job("llm") is None
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2])
+def test_signals_go_on_to_the_program(machine: Machine, number: signal.Signals) -> None:
+    script = f"import signal; print('ready', flush=True); print(signal.sigwait([{int(number)}]).name, flush=True)"
+    script = f"import signal; signal.pthread_sigmask(0, [{int(number)}]); {script}"
+    job = machine.run("llm", sys.executable, "-c", script)
+    job.supervisor.send_signal(number)
+    assert job.hear() == number.name
+    assert job.supervisor.wait(10) == 0
+
+
+def test_a_signal_that_ends_the_program_is_its_code(machine: Machine) -> None:
+    job = machine.told("llm")
+    assert machine.ask("checkpoint", "llm").code == 0
+    job.supervisor.send_signal(signal.SIGTERM)
+    assert job.supervisor.wait(10) == 128 + signal.SIGTERM
+    until(lambda: machine.job("llm") is None or None, 10, "the job is forgotten")
+
+
+def test_a_report_of_the_last_checkpoint(machine: Machine) -> None:
+    report = machine.folder / "report.json"
+    command = ["run", "--name", "llm", "--simulate", "nvidia", "--report", str(report), "--", sys.executable]
+    process = machine.begin_other(sys.executable, "-m", "gcr", *command, str(VICTIMS / "told_victim.py"))
+    job = machine.ready(Victim("llm", process))
+    gone = machine.gcr("checkpoint", "llm").body
+    back = machine.gcr("restore", "llm").body
+    assert process.stdin
+    process.stdin.close()
+    assert process.wait(10) == 0
+    written = json.loads(report.read_text())
+    assert written["job"] == job.name
+    assert written["bytes"] == gone["bytes"] == back["bytes"] > 0
+
+
+def test_detached(machine: Machine) -> None:
+    pipe = machine.folder / "pipe"
+    os.mkfifo(pipe)
+    script = f"exec {sys.executable} {VICTIMS / 'told_victim.py'} <{pipe} >{machine.folder / 'out'}"
+    answer = machine.gcr("run", "-d", "--name", "llm", "--simulate", "nvidia", "--", "sh", "-c", script, timeout=20)
+    assert (answer.code, answer.body["job"], answer.body["detached"]) == (0, "llm", True)
+    with pipe.open("w") as told:
+        machine.targets("llm")
+        assert machine.ask("checkpoint", "llm").code == 0
+        assert machine.ask("restore", "llm").code == 0
+        print("?", file=told)
+    until(lambda: machine.job("llm") is None or None, 10, "it ends with its input")
+    said = (machine.folder / "out").read_text().splitlines()
+    assert said[0] == "ready" and said[1].startswith("4 held, digest")
+
+
+def test_what_cannot_be_started(machine: Machine) -> None:
+    answer = machine.gcr("run", "--simulate", "nvidia", "--", "/no/such/program")
+    assert (answer.code, answer.body["error"]["code"]) == (125, "cannot_start")
+    assert machine.ask("ps").body["jobs"] == []
+
+
+def test_a_pipe_stays_a_pipe(machine: Machine) -> None:
+    command = [sys.executable, "-m", "gcr", "run", "--simulate", "nvidia", "--", "cat"]
+    done = subprocess.run(command, env=machine.env, input="through\n", capture_output=True, text=True, timeout=30)
+    assert (done.returncode, done.stdout) == (0, "through\n")

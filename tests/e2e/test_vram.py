@@ -1,0 +1,82 @@
+"""Device memory really gone: another program takes the whole device while the job is suspended."""
+
+import os
+import signal
+import sys
+
+from machine import Machine, bytes_short, until
+
+MIB = 1 << 20
+CONTEXT = 16 * MIB  # what a context of the simulated device costs
+
+BYTES_OF = """
+import pynvml as n
+n.nvmlInit()
+rows = n.nvmlDeviceGetComputeRunningProcesses(n.nvmlDeviceGetHandleByIndex(0))
+print(sum(row.usedGpuMemory for row in rows if row.pid == {pid}))
+"""
+
+
+def counted_for(machine: Machine, pid: int) -> int:
+    """Bytes of one process by the device's own count, asked by a program of no part of gcr's."""
+    return int(machine.bare(sys.executable, "-c", BYTES_OF.format(pid=pid)))
+
+
+def test_another_program_takes_everything_and_the_job_waits_for_it(machine: Machine) -> None:
+    job = machine.told("llm")
+    job.ask("alloc 20 1000000")
+    before = job.ask()
+    assert machine.gcr("checkpoint", "llm").body["vram_after_bytes"] == 0
+
+    taker = machine.stranger()
+    taken = int(taker.ask("everything"))
+    theirs = 4 * MIB + 2 * MIB + CONTEXT  # the taker's own allocations and context
+    ours = CONTEXT  # the worker keeps its context while a job runs on its device
+    assert taken == machine.memory - theirs - ours
+
+    refused = machine.gcr("restore", "llm")
+    assert (refused.code, refused.body["error"]["code"]) == (3, "no_room")
+    assert refused.body["error"]["state"] == "suspended"
+    assert bytes_short(refused) >= 20 * 1_000_000
+    assert machine.job("llm")["state"] == "suspended"
+
+    taker.supervisor.kill()
+    taker.supervisor.wait(10)
+    assert machine.gcr("restore", "llm").code == 0
+    assert job.ask() == before
+
+
+def test_a_restore_that_has_no_room_for_the_driver_itself_is_not_begun(machine: Machine) -> None:
+    """Room for the data alone is not enough: a driver that cannot make its context never gives the process back."""
+    job = machine.told("llm")
+    before = job.ask()
+    gone = machine.gcr("checkpoint", "llm").body
+    taker = machine.stranger()
+    free = machine.memory - 2 * CONTEXT - 6 * MIB
+    assert int(taker.ask(f"take {free - gone['bytes'] - CONTEXT // 2}")) > 0
+    refused = machine.gcr("restore", "llm")
+    assert (refused.code, refused.body["error"]["code"]) == (3, "no_room"), refused.body
+    taker.supervisor.kill()
+    taker.supervisor.wait(10)
+    assert machine.gcr("restore", "llm").code == 0
+    assert job.ask() == before
+
+
+def test_the_device_itself_counts_nothing_of_a_suspended_job(machine: Machine) -> None:
+    job = machine.told("llm")
+    pid = machine.target("llm")
+    job.ask("alloc 20 1000000")
+    assert counted_for(machine, pid) >= 20 * 1_000_000
+    machine.gcr("checkpoint", "llm")
+    assert counted_for(machine, pid) == 0
+
+
+def test_what_a_suspended_job_frees_when_it_is_killed(machine: Machine) -> None:
+    job = machine.told("llm")
+    pid = machine.target("llm")
+    assert machine.gcr("checkpoint", "llm").code == 0
+    os.kill(pid, signal.SIGKILL)
+    assert job.supervisor.wait(10) == 128 + signal.SIGKILL
+    until(lambda: machine.job("llm") is None or None, 20, "the job is forgotten")
+    free = machine.stranger().ask("everything")
+    assert int(free) == machine.memory - 6 * MIB - 2 * CONTEXT

@@ -1,0 +1,281 @@
+"""Does what it is told: each line on standard input is a word of `WORDS` and its numbers; each gets one line back.
+
+What it holds it remembers as (address, bytes, pattern); `?` reads everything back and says a digest, or what is wrong.
+Lines that may have to wait for a closed gate run on threads of their own, so that it can always be spoken to.
+"""
+
+import ctypes
+import hashlib
+import os
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from cuda.bindings import driver
+from cuda_calls import check, download, primary_context
+from dialogue import note, say
+
+MIB = 1 << 20
+POSIX = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+
+
+class Program:
+    def __init__(self) -> None:
+        self.context = primary_context()
+        self.stream, self.other = (check(driver.cuStreamCreate(1)) for _ in range(2))
+        self.held: dict[int, tuple[int, int]] = {}  # address -> bytes, the byte it is full of
+        self.flag = int(check(driver.cuMemAlloc(4096)))
+        check(driver.cuMemsetD32(self.flag, 0, 1))
+        self.door = threading.Event()
+        self.callback = CALLBACK(lambda _data: self.wait_at_the_door())
+        self.thread: threading.Thread | None = None
+        self.kept: list[Any] = []
+
+    def wait_at_the_door(self) -> None:
+        self.door.wait(60)
+
+    # ---- memory -----------------------------------------------------------------------------------------------
+
+    def fill(self, address: int, size: int) -> None:
+        pattern = (len(self.held) * 37 + 11) % 251
+        check(driver.cuMemsetD8(address, pattern, size))
+        self.held[address] = size, pattern
+
+    def alloc(self, count: int, size: int) -> str:
+        """`count` allocations of `size` bytes."""
+        for _ in range(count):
+            self.fill(int(check(driver.cuMemAlloc(size))), size)
+        return "ok"
+
+    def hold(self, count: int, size: int) -> str:
+        """The same, never written and never looked at."""
+        self.kept += [check(driver.cuMemAlloc(size)) for _ in range(count)]
+        return "ok"
+
+    def mixed(self, count: int, smallest: int, largest: int) -> str:
+        """Sizes between two, evenly spread over their logarithm."""
+        for index in range(count):
+            self.alloc(1, int(smallest * (largest / smallest) ** (index / count)))
+        return "ok"
+
+    def free_some(self, step: int) -> str:
+        """Every `step`-th of what is held."""
+        for address in list(self.held)[::step]:
+            check(driver.cuMemFree(address))
+            del self.held[address]
+        return "ok"
+
+    def handles(self, count: int) -> str:
+        """VMM handles of its own, one granule each, side by side."""
+        prop = properties()
+        size = int(check(driver.cuMemGetAllocationGranularity(prop, 0)))
+        base = int(check(driver.cuMemAddressReserve(count * size, 0, 0, 0)))
+        for index in range(count):
+            check(driver.cuMemMap(base + index * size, size, 0, check(driver.cuMemCreate(size, prop, 0)), 0))
+        check(driver.cuMemSetAccess(base, count * size, [access()], 1))
+        for index in range(count):
+            self.fill(base + index * size, size)
+        return "ok"
+
+    def everything(self) -> str:
+        return self.take(1 << 40)
+
+    def take(self, limit: int) -> str:
+        """Up to `limit` bytes of physical memory, whatever is left of the device. Says how much it got."""
+        size, taken = limit, 0
+        prop = properties(POSIX.CU_MEM_HANDLE_TYPE_NONE)
+        granule = int(check(driver.cuMemGetAllocationGranularity(prop, 0)))
+        while (size := size // granule * granule) and taken < limit:
+            result, handle = driver.cuMemCreate(min(size, limit - taken), prop, 0)
+            if int(result):
+                size //= 2
+                continue
+            self.kept.append(handle)
+            taken += min(size, limit - taken)
+        return str(taken)
+
+    def digest(self) -> str:
+        check(driver.cuStreamSynchronize(self.other))
+        state = hashlib.sha256()
+        for address, (size, pattern) in self.held.items():
+            found = download(address, size)
+            if found != bytes([pattern]) * size:
+                return f"wrong: {size} bytes at {address:#x} are not all {pattern}"
+            state.update(found)
+        return f"{len(self.held)} held, digest {state.hexdigest()}"
+
+    # ---- what a driver would never give back ------------------------------------------------------------------
+
+    def managed(self) -> str:
+        check(driver.cuMemAllocManaged(MIB, driver.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL))
+        return "ok"
+
+    def ipc_export(self) -> str:
+        address = int(check(driver.cuMemAlloc(4 * MIB)))
+        return ctypes.string_at(check(driver.cuIpcGetMemHandle(address)).getPtr(), 64).hex()
+
+    def ipc_import(self, blob: str) -> str:
+        handle = driver.CUipcMemHandle()
+        ctypes.memmove(handle.getPtr(), bytes.fromhex(blob), 64)
+        check(driver.cuIpcOpenMemHandle(handle, 1))
+        return "ok"
+
+    def shareable(self) -> str:
+        prop = properties()
+        size = int(check(driver.cuMemGetAllocationGranularity(prop, 0)))
+        handle = check(driver.cuMemCreate(size, prop, 0))
+        return str(int(check(driver.cuMemExportToShareableHandle(handle, POSIX, 0))))
+
+    def import_from(self, pid: str, fd: str) -> str:
+        """A handle whose descriptor another process holds."""
+        own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
+        self.kept.append(check(driver.cuMemImportFromShareableHandle(own, POSIX)))
+        return "ok"
+
+    def multicast(self) -> str:
+        """The number the driver answers; 0 where it has multicast."""
+        prop = driver.CUmulticastObjectProp()
+        prop.numDevices, prop.size, prop.handleTypes = 1, 2 * MIB, POSIX
+        return str(int(driver.cuMulticastCreate(prop)[0]))
+
+    # ---- work that waits for something ------------------------------------------------------------------------
+
+    def persistent(self, kernels: str) -> str:
+        """A kernel that spins until the flag is 1; only `release` ends it."""
+        module = check(driver.cuModuleLoadData(Path(kernels).read_bytes()))
+        function = check(driver.cuModuleGetFunction(module, b"spin_until"))
+        arguments = ((self.flag, 1), (ctypes.c_uint64, ctypes.c_uint32))
+        check(driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, self.stream, arguments, 0))
+        return hex(int(self.stream))
+
+    def wait_value(self) -> str:
+        check(driver.cuStreamWaitValue32(self.stream, self.flag, 1, 1))  # until equal
+        return "ok"
+
+    def host_callback(self) -> str:
+        """A host function that waits until another thread has made a driver call."""
+        self.door.clear()
+        pointer = ctypes.cast(self.callback, ctypes.c_void_p).value
+        check(driver.cuLaunchHostFunc(self.stream, driver.CUhostFn(pointer), 0))
+        return "ok"
+
+    def release(self) -> str:
+        """On a thread of its own, which a closed gate parks."""
+        return self.begin(lambda: check(driver.cuMemsetD32Async(self.flag, 1, 1, self.other)))
+
+    def open_door(self) -> str:
+        """Likewise; the door opens once the driver's call has returned."""
+
+        def work() -> None:
+            self.fill(int(check(driver.cuMemAlloc(4096))), 4096)
+            self.door.set()
+
+        return self.begin(work)
+
+    def open_door_and_release(self) -> str:
+        """First the one, then, after its call returned, the other."""
+
+        def work() -> None:
+            self.fill(int(check(driver.cuMemAlloc(4096))), 4096)
+            self.door.set()
+            check(driver.cuMemsetD32Async(self.flag, 1, 1, self.other))
+
+        return self.begin(work)
+
+    def begin(self, work: Callable[[], object]) -> str:
+        def live() -> None:
+            check(driver.cuCtxSetCurrent(self.context))
+            work()
+
+        self.thread = threading.Thread(target=live)
+        self.thread.start()
+        return "ok"
+
+    def done(self) -> str:
+        """Whether that thread has ended, and then the stream too."""
+        assert self.thread
+        self.thread.join(0.05)
+        if self.thread.is_alive():
+            return "waiting"
+        check(driver.cuStreamSynchronize(self.stream))
+        return "done"
+
+    # ---- what programs do to themselves -----------------------------------------------------------------------
+
+    def child(self, touches: str) -> str:
+        """A forked child that lives for ten seconds; "gpu": with device memory of its own after an exec."""
+        pid = os.fork()
+        if pid == 0:
+            if touches == "gpu":
+                null = os.open("/dev/null", os.O_RDWR)
+                os.dup2(null, 0), os.dup2(null, 1)
+                os.chdir(Path(__file__).parent)
+                script = "import told_victim as t; p = t.Program(); p.alloc(3, 4096); t.time.sleep(10)"
+                os.execv(sys.executable, [sys.executable, "-c", script])
+            time.sleep(10)
+            os._exit(0)
+        return str(pid)
+
+    def close_all(self) -> str:
+        """Every descriptor that would not be there without gcr, and /dev/null in its place. Says how many."""
+        ours = [fd for fd in range(3, 2048) if leads_to(fd, os.environ["GCR_SOCKET"])]
+        null = os.open("/dev/null", os.O_RDWR)
+        for fd in ours:
+            os.dup2(null, fd)
+        return str(len(ours))
+
+    def eat_descriptors(self, left: int) -> str:
+        """Opens until only so many are left. Says how many it took."""
+        taken: list[int] = []
+        try:
+            while True:
+                taken.append(os.dup(0))
+        except OSError:
+            for fd in taken[len(taken) - left :]:
+                os.close(fd)
+        return str(len(taken) - left)
+
+
+def leads_to(fd: int, path: str) -> bool:
+    """Whether a descriptor is a connection to who listens at `path`."""
+    try:
+        with socket.socket(fileno=os.dup(fd)) as peer:
+            return peer.family == socket.AF_UNIX and peer.getpeername() == path
+    except OSError:
+        return False
+
+
+def properties(shareable: Any = POSIX) -> Any:
+    prop = driver.CUmemAllocationProp()
+    prop.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+    prop.location.type, prop.location.id = DEVICE, 0
+    prop.requestedHandleTypes = shareable
+    return prop
+
+
+def access() -> Any:
+    wanted = driver.CUmemAccessDesc()
+    wanted.location.type, wanted.location.id = DEVICE, 0
+    wanted.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
+    return wanted
+
+
+def main() -> None:
+    program = Program()
+    program.alloc(4, MIB)
+    note(f"pid {os.getpid()}")
+    say("ready")
+    for line in sys.stdin:
+        name, *words = line.split()
+        told = getattr(program, "digest" if name == "?" else name)
+        say(told(*(int(word) if word.isdigit() else word for word in words)))
+
+
+if __name__ == "__main__":
+    main()
