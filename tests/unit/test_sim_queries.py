@@ -98,7 +98,7 @@ def test_names_resolve_to_the_newest_abi_that_is_old_enough(machine: Machine) ->
             return result, status.value, found.value
         def exported(name): return ctypes.cast(getattr(cuda, name), ctypes.c_void_p).value
         say(resolve('cuMemAlloc', 3020)[2] == exported('cuMemAlloc_v2'), resolve('cuMemAlloc', 2000)[:2])
-        for version, abi in ((3020, 2), (11040, 3), (12050, 4), (99000, 4)):
+        for version, abi in ((3020, 2), (11040, 3), (12050, 4), (13000, 4)):
             name = f'cuCtxCreate_v{abi}'
             say(name, resolve('cuCtxCreate', version)[2] == exported(name))
         for flags, name in ((0, 'cuMemcpyAsync'), (1, 'cuMemcpyAsync'), (2, 'cuMemcpyAsync_ptsz')):

@@ -24,6 +24,7 @@ from gcr_nvidia.driver import (
     NOT_FOUND,
     NOT_INITIALIZED,
     NOT_READY,
+    OPERATING_SYSTEM,
     SUCCESS,
     attempt,
     bindings,
@@ -54,13 +55,14 @@ class NvidiaControl:
 
     def phase(self, pid: int) -> ControlPhase:
         result, state = attempt("cuCheckpointProcessGetState", pid)
-        if result in _UNKNOWN_PROCESS:
+        if result in _UNKNOWN_PROCESS or (result == OPERATING_SYSTEM and not _alive(pid)):
             return ControlPhase.ABSENT
         if result != SUCCESS:
             raise failure("cuCheckpointProcessGetState", result)
         return _PHASES.get(int(state), ControlPhase.BUSY)
 
     def inspect(self, pid: int) -> ProcessView:
+        _refuse_old_driver(devices.driver_version())
         phase = self.phase(pid) if _alive(pid) else ControlPhase.ABSENT
         if phase is ControlPhase.ABSENT:
             return ProcessView(pid, phase, {}, ())
@@ -84,6 +86,11 @@ class NvidiaControl:
 
     def unlock(self, pid: int, deadline: float) -> None:
         _check("cuCheckpointProcessUnlock", _bounded("cuCheckpointProcessUnlock", pid, None, deadline))
+
+
+def _refuse_old_driver(version: str) -> None:
+    if int(version.split(".")[0]) < devices.OLDEST_BRANCH:
+        raise DriverTooOld(f"driver {version} cannot checkpoint; r{devices.OLDEST_BRANCH} can", hint="gcr doctor")
 
 
 def _alive(pid: int) -> bool:

@@ -16,7 +16,17 @@ from typing import Any
 from gcr.drain import DeviceMemory, DeviceRange, Handed, HandleSpec, Span
 from gcr.errors import BackendMissing, DriverError, NoRoom, NotDeviceMemory
 from gcr_nvidia import devices, uuids
-from gcr_nvidia.driver import INVALID_HANDLE, INVALID_VALUE, OUT_OF_MEMORY, SUCCESS, attempt, cuda, failure, initialise
+from gcr_nvidia.driver import (
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    OUT_OF_MEMORY,
+    SUCCESS,
+    UNKNOWN,
+    attempt,
+    cuda,
+    failure,
+    initialise,
+)
 from gcr_nvidia.ranges import OwnedRange, allocation_prop, granularity, map_side_by_side, posix_descriptor, quietly
 from gcr_nvidia.transfer import Copy, StreamTransfer, device_to_host, host_to_device
 
@@ -127,7 +137,7 @@ class NvidiaDrain:
 
     def _import(self, handed: Handed) -> Any:
         result, handle = attempt("cuMemImportFromShareableHandle", handed.fd, posix_descriptor())
-        if result in (INVALID_VALUE, INVALID_HANDLE):
+        if result in (INVALID_VALUE, INVALID_HANDLE, UNKNOWN):  # r580 answers "unknown" for /dev/null and files
             raise NotDeviceMemory(f"the driver does not know the descriptor of handle {handed.spec.id}")
         if result != SUCCESS:
             raise failure("cuMemImportFromShareableHandle", result)

@@ -19,8 +19,7 @@ from gcr_nvidia.driver import (
     initialise,
 )
 
-_OLDEST_BRANCH = 570
-_NEWER_DRIVER = f"install an NVIDIA driver of branch r{_OLDEST_BRANCH} or newer"
+_NEWER_DRIVER = f"install an NVIDIA driver of branch r{devices.OLDEST_BRANCH} or newer"
 _PER_PROCESS_EXCLUSIVE = 3
 
 Check = tuple[str, Callable[[], str], str]  # name, the evidence or an error, remedy
@@ -71,7 +70,7 @@ def _device() -> str:
 
 def _branch() -> str:
     version = devices.driver_version()
-    if int(version.split(".")[0]) < _OLDEST_BRANCH:
+    if int(version.split(".")[0]) < devices.OLDEST_BRANCH:
         raise _Lacking(f"driver {version}")
     return f"driver {version}"
 

@@ -66,7 +66,7 @@ static void unreserve(struct sim_reservation* gone) {
 
 sim_result sim_address_reserve(size_t size, size_t alignment, uintptr_t hint, struct sim_reservation** reservation) {
     size_t granularity = sim_machine_config()->granularity;
-    if (!size || size % granularity || (alignment & (alignment - 1))) return SIM_INVALID_VALUE;
+    if (!size || size % granularity || hint % granularity || (alignment & (alignment - 1))) return SIM_INVALID_VALUE;
     *reservation = reserve(size, alignment < granularity ? granularity : alignment, hint, false);
     return *reservation ? SIM_OK : SIM_OUT_OF_MEMORY;
 }
@@ -144,13 +144,17 @@ void sim_address_free_internal(struct sim_reservation* reservation) {
     unreserve(reservation);
 }
 
+static bool holds(const struct sim_range* range, uintptr_t address, size_t size) {
+    return size <= range->size && address - range->start <= range->size - size;
+}
+
 sim_result sim_address_map(uintptr_t address, size_t size, size_t offset, struct sim_physical* physical) {
     size_t granularity = sim_machine_config()->granularity;
     struct sim_reservation* where = sim_reservation_find(address);
-    if (!where || where->internal || offset || size != physical->size || address % granularity)
+    if (!where || where->internal || !size || address % granularity) return SIM_INVALID_VALUE;
+    if (offset || size != physical->size) return SIM_NOT_SUPPORTED;
+    if (!holds(&where->range, address, size) || sim_ranges_overlap(&where->mappings, address, size))
         return SIM_INVALID_VALUE;
-    if (address + size > where->range.start + where->range.size) return SIM_INVALID_VALUE;
-    if (sim_ranges_overlap(&where->mappings, address, size)) return SIM_INVALID_VALUE;
     return sim_mapping_add(where, address - where->range.start, physical);
 }
 
@@ -174,10 +178,16 @@ static bool whole_mappings(struct sim_reservation* where, uintptr_t address, siz
     return size && at == end;
 }
 
+// Holes are no error to the driver, cut mappings are.
 sim_result sim_address_unmap(uintptr_t address, size_t size) {
     struct sim_reservation* where = sim_reservation_find(address);
-    size_t first, count;
-    if (!where || where->internal || !whole_mappings(where, address, size, &first, &count)) return SIM_INVALID_VALUE;
+    if (!where || where->internal || !size || !holds(&where->range, address, size)) return SIM_INVALID_VALUE;
+    size_t first = sim_ranges_index(&where->mappings, address), count = 0;
+    for (; first + count < where->mappings.count; count++) {
+        const struct sim_range* item = where->mappings.items[first + count];
+        if (item->start >= address + size) break;
+        if (item->start < address || item->start + item->size > address + size) return SIM_INVALID_VALUE;
+    }
     while (count--) remove_mapping((struct sim_mapping*)where->mappings.items[first]);
     return SIM_OK;
 }
@@ -220,6 +230,11 @@ static size_t checked_bytes(const struct sim_context* context, const struct sim_
         at = mapping->range.start + mapping->range.size;
     }
     return at < end ? at - address : size;
+}
+
+bool sim_address_allows(const struct sim_context* context, uintptr_t address, size_t size, bool write) {
+    const struct sim_reservation* where = sim_reservation_find(address);
+    return !where || checked_bytes(context, where, address, size, write) == size;
 }
 
 struct sim_view sim_view_take_locked(const struct sim_context* context, uintptr_t address, size_t size, bool write) {

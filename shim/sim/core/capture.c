@@ -135,7 +135,10 @@ static bool has_unjoined(const struct sim_capture* capture) {
 sim_result sim_capture_end_locked(struct sim_stream* stream, struct sim_graph** graph) {
     struct sim_capture* capture = stream->capture;
     if (!capture) return SIM_ILLEGAL_STATE;
-    if (capture->origin != stream) return SIM_CAPTURE_UNMATCHED;
+    if (capture->origin != stream) {
+        capture->broken = true;
+        return SIM_CAPTURE_UNMATCHED;
+    }
     if (capture->mode != SIM_CAPTURE_RELAXED && !pthread_equal(capture->thread, pthread_self()))
         return SIM_CAPTURE_WRONG_THREAD;
     sim_result result = capture->broken         ? SIM_CAPTURE_INVALIDATED
@@ -183,7 +186,6 @@ sim_result sim_capture_join_locked(struct sim_stream* stream, struct sim_event* 
     if (stream->capture) return SIM_CAPTURE_MERGE;
     if (stream->role == SIM_STREAM_LEGACY) return SIM_CAPTURE_IMPLICIT;
     stream->capture = event->capture;
-    touch(stream);
     return SIM_OK;
 }
 
@@ -228,4 +230,20 @@ sim_result sim_capture_check_wait_locked(struct sim_stream* stream) {
     if (!stream->capture) return SIM_OK;
     stream->capture->broken = true;
     return SIM_CAPTURE_UNSUPPORTED;
+}
+
+sim_result sim_capture_check_context_locked(const struct sim_context* context) {
+    sim_result result = SIM_OK;
+    for (struct sim_capture* capture = captures; capture; capture = capture->next) {
+        if (capture->origin->context != context) continue;
+        capture->broken = true;
+        result = SIM_CAPTURE_UNSUPPORTED;
+    }
+    return result;
+}
+
+sim_result sim_capture_check_event_locked(const struct sim_event* event) {
+    if (!event->capture) return SIM_OK;
+    event->capture->broken = true;
+    return SIM_CAPTURED_EVENT;
 }

@@ -47,6 +47,11 @@ sim_result sim_capture_check_implicit_locked(struct sim_stream* stream);
 // Waiting for a stream that captures.
 sim_result sim_capture_check_wait_locked(struct sim_stream* stream);
 
+// Waiting for a context: no capture of any mode may be going on in it.
+sim_result sim_capture_check_context_locked(const struct sim_context* context);
+// Asking or waiting for an event that was last recorded in a capture.
+sim_result sim_capture_check_event_locked(const struct sim_event* event);
+
 struct sim_graph* sim_graph_create_locked(void);
 void sim_graph_unreference_locked(struct sim_graph* graph);
 sim_result sim_graph_instantiate_locked(struct sim_graph* graph, struct sim_graph_exec** exec);

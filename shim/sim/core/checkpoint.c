@@ -46,6 +46,10 @@ static sim_result save_memory_locked(void) {
     return SIM_OK;
 }
 
+bool sim_process_checkpointed(void) {
+    return atomic_load(&state) == SIM_PROCESS_CHECKPOINTED;
+}
+
 static sim_result checkpoint(void) {
     sim_result result = sim_fault("checkpoint.checkpoint");
     if (result) return result;

@@ -147,8 +147,8 @@ sim_result sim_primary_release(unsigned device) {
 sim_result sim_primary_reset(unsigned device) {
     struct sim_context* primary = primaries[device];
     if (!primary || !primary->alive) return SIM_OK;
-    close_context(primary);
-    return primary->retained ? open_context(primary) : SIM_OK;
+    close_context(primary);  // for those who retain it too: the next retain brings it back
+    return SIM_OK;
 }
 
 struct sim_context* sim_contexts(void) {

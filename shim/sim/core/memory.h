@@ -87,6 +87,7 @@ struct sim_view {
 };
 struct sim_view sim_view_take_locked(const struct sim_context* context, uintptr_t address, size_t size, bool write);
 void sim_view_give_back_locked(struct sim_view* view);
+bool sim_address_allows(const struct sim_context* context, uintptr_t address, size_t size, bool write);
 
 // ---- allocations --------------------------------------------------------------------------------------------------
 enum sim_allocation_kind {

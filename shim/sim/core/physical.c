@@ -12,19 +12,18 @@
 // Ids, not pointers: a program that releases twice must meet an error, not a stranger's handle.
 static struct sim_ranges by_id;
 static uint64_t next_id = 0x51a0001;
-// What this process holds of the machine: importing it again gives the same object, letting go is counted per process.
-static struct sim_physical* by_slot[SIM_ENTRIES];
+// How many objects of this process hold an entry: an import is an object of its own, letting go is counted per process.
+static unsigned held[SIM_ENTRIES];
 
 static void hold(struct sim_physical* physical, void* view) {
     physical->view = view;
-    by_slot[physical->entry.slot] = physical;
+    held[physical->entry.slot]++;
 }
 
 static void let_go(struct sim_physical* physical) {
     munmap(physical->view, physical->size);
     physical->view = NULL;
-    by_slot[physical->entry.slot] = NULL;
-    sim_machine_let_go(&physical->entry);
+    if (--held[physical->entry.slot] == 0) sim_machine_let_go(&physical->entry);
 }
 
 static struct sim_physical* add(unsigned device, uint64_t size, const struct sim_entry* entry, void* view) {
@@ -40,7 +39,7 @@ static struct sim_physical* add(unsigned device, uint64_t size, const struct sim
     }
     free(physical);
     munmap(view, size);
-    sim_machine_let_go(entry);
+    if (!held[entry->slot]) sim_machine_let_go(entry);
     return NULL;
 }
 
@@ -60,21 +59,14 @@ sim_result sim_physical_import(int fd, struct sim_physical** physical) {
     void* view;
     sim_result result = sim_machine_import(fd, &entry, &real, &size, &view);
     if (result) return result;
-    if (by_slot[entry.slot]) {
-        munmap(view, size);
-        *physical = by_slot[entry.slot];
-        (*physical)->handles++;
-        return SIM_OK;
-    }
     *physical = add(sim_device_ordinal(real), size, &entry, view);
     if (!*physical) return SIM_OUT_OF_MEMORY;
     (*physical)->imported = true;
     return SIM_OK;
 }
 
-// What came by import cannot leave again: seen on an H200 with r580.159 (INVALID_VALUE), at the second checkpoint of a
-// process whose memory a first restore had imported.
-
+// What came by import cannot leave again, not even where its maker still has it: seen on an H200 with r580.159, at the
+// second checkpoint of a process whose memory a first restore had imported.
 sim_result sim_physical_export(struct sim_physical* physical, int* fd) {
     if (!physical->exportable) return SIM_INVALID_VALUE;
     sim_result result = sim_machine_export(&physical->entry, fd);
@@ -93,7 +85,7 @@ sim_result sim_physical_publish(struct sim_physical* physical) {
 
 sim_result sim_physical_open(const struct sim_entry* entry, struct sim_physical** physical) {
     int fd;
-    if (by_slot[entry->slot] || sim_machine_export(entry, &fd)) return SIM_INVALID_CONTEXT;
+    if (held[entry->slot] || sim_machine_export(entry, &fd)) return SIM_INVALID_CONTEXT;
     sim_result result = sim_physical_import(fd, physical);
     close(fd);
     return result;

@@ -23,6 +23,8 @@ bool sim_process_started(void);
 sim_result sim_call_begin(const char* function);
 void sim_call_end(void);
 
+bool sim_process_checkpointed(void);  // its contexts are torn down
+
 // ---- the service's side -------------------------------------------------------------------------------------------
 bool sim_gate_close(uint64_t deadline_ns);  // no call inside any more, nothing queued; false: opened again
 void sim_gate_open(void);

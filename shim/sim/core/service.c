@@ -85,10 +85,11 @@ int sim_service_thread(void) {
 
 sim_result sim_service_ask(int pid, const struct sim_service_request* request, struct sim_service_reply* reply) {
     struct sockaddr_un address;
-    if (!address_of(pid, &address)) return SIM_OPERATING_SYSTEM;
+    bool exists = pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
+    if (!exists || !address_of(pid, &address)) return SIM_OPERATING_SYSTEM;
     int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     if (connection < 0) return SIM_OPERATING_SYSTEM;
-    sim_result result = SIM_INVALID_VALUE;  // nobody of that number runs the driver
+    sim_result result = SIM_NOT_INITIALIZED;  // it does not run the driver
     if (connect(connection, (struct sockaddr*)&address, sizeof address) == 0) {
         bool answered = send(connection, request, sizeof *request, MSG_NOSIGNAL) == (ssize_t)sizeof *request &&
                         recv(connection, reply, sizeof *reply, 0) == (ssize_t)sizeof *reply;

@@ -10,7 +10,7 @@ static CUresult ask(const char* function, int pid, const struct sim_service_requ
     if (!sim_process_started()) return CUDA_ERROR_NOT_INITIALIZED;
     sim_result result = sim_fault(function);
     struct sim_service_reply reply = {0};
-    if (!result) result = pid > 0 ? sim_service_ask(pid, request, &reply) : SIM_INVALID_VALUE;
+    if (!result) result = sim_service_ask(pid, request, &reply);
     if (!result && value) *value = reply.value;
     return front_result(result);
 }

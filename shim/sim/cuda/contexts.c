@@ -99,22 +99,22 @@ SIM_API CUresult cuCtxGetCurrent(CUcontext* context) {
     return CUDA_SUCCESS;
 }
 
-static CUresult check_alive(CUcontext context) {
+// A destroyed context may become current; the calls that need it fail.
+static CUresult check_known(CUcontext context) {
     LOCK();
-    if (!is_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
-    return context->alive ? CUDA_SUCCESS : 709;
+    return is_context(context) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_CONTEXT;
 }
 
 SIM_API CUresult cuCtxSetCurrent(CUcontext context) {
     ENTER();
-    CUresult result = context ? check_alive(context) : CUDA_SUCCESS;
+    CUresult result = context ? check_known(context) : CUDA_SUCCESS;
     if (!result) sim_context_set_current(context);
     return result;
 }
 
 SIM_API CUresult cuCtxPushCurrent_v2(CUcontext context) {
     ENTER();
-    CUresult result = check_alive(context);
+    CUresult result = context ? check_known(context) : CUDA_ERROR_INVALID_VALUE;
     return result ? result : front_result(sim_context_push(context));
 }
 
@@ -132,8 +132,7 @@ SIM_API CUresult cuCtxGetDevice_v2(CUdevice* device, CUcontext context) {
     LOCK();
     struct sim_context* asked = context ? context : sim_context_current();
     if (!asked || !is_context(asked)) return CUDA_ERROR_INVALID_CONTEXT;
-    if (!asked->alive) return 709;
-    *device = (CUdevice)asked->device;
+    *device = (CUdevice)asked->device;  // a destroyed one still knows it
     return CUDA_SUCCESS;
 }
 
@@ -147,8 +146,8 @@ SIM_API CUresult cuCtxSynchronize_v2(CUcontext context) {
     struct sim_context* asked = context ? context : sim_context_current();
     if (!asked || !is_context(asked)) return CUDA_ERROR_INVALID_CONTEXT;
     if (!asked->alive) return 709;
-    UNSAFE_IN_CAPTURE();
-    return front_result(sim_context_synchronize(asked));
+    sim_result captures = sim_capture_check_context_locked(asked);
+    return front_result(captures ? captures : sim_context_synchronize(asked));
 }
 
 SIM_API CUresult cuCtxSynchronize(void) {
@@ -218,7 +217,7 @@ static size_t limits[LIMITS] = {1024, 7340032, 8388608, 2, 2048, 128, 0, 0};
 
 SIM_API CUresult cuCtxGetLimit(size_t* value, int limit) {
     ENTER();
-    if (!value || limit < 0 || limit >= LIMITS) return value ? 215 : CUDA_ERROR_INVALID_VALUE;
+    if (!value || limit < 0 || limit >= LIMITS) return CUDA_ERROR_INVALID_VALUE;
     LOCK();
     CONTEXT(context);
     (void)context;
@@ -228,7 +227,7 @@ SIM_API CUresult cuCtxGetLimit(size_t* value, int limit) {
 
 SIM_API CUresult cuCtxSetLimit(int limit, size_t value) {
     ENTER();
-    if (limit < 0 || limit >= LIMITS) return 215;
+    if (limit < 0 || limit >= LIMITS) return CUDA_ERROR_INVALID_VALUE;
     LOCK();
     CONTEXT(context);
     (void)context;

@@ -1,21 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Copies and fills. Synchronous ones go through the default stream of their kind and are waited for.
-#include "capture.h"
 #include "front.h"
 
 enum side { HOST, DEVICE_MEMORY, ANY };
 
-// As far as the driver knows before it asks the device: an allocation holds all the bytes or the call is refused. What
-// the program mapped itself is the device's to check. A host pointer may be anything.
-static bool right_side(CUdeviceptr pointer, size_t size, enum side side) {
+// The driver refuses what the device could not do: an allocation holds all the bytes, what the program mapped itself is
+// mapped and may be accessed. A host pointer may be anything.
+static bool right_side(const struct sim_context* context, CUdeviceptr pointer, size_t size, enum side side,
+                       bool write) {
     const struct sim_allocation* allocation = sim_allocation_find(pointer);
     const struct sim_reservation* reservation = sim_reservation_find(pointer);
     if (side == HOST && reservation && !reservation->cpu_visible) return false;
     if (side == DEVICE_MEMORY && !reservation && !allocation) return false;
-    if (!reservation || !reservation->internal) return true;
+    if (!reservation || !reservation->internal) return sim_address_allows(context, pointer, size, write);
     return allocation && pointer + size <= allocation->range.start + allocation->range.size;
 }
+
+// That of the stream: with one of its own, the calling thread needs no context.
+#define WORKING_CONTEXT(name, stream)                                \
+    CUresult found_;                                                 \
+    const struct sim_stream* works_ = front_stream(stream, &found_); \
+    if (!works_) return found_;                                      \
+    const struct sim_context* name = works_->context;                \
+    if (name->error) return front_result(name->error)
 
 static struct sim_rows flat(CUdeviceptr pointer) {
     return (struct sim_rows){(uintptr_t)pointer, 0};
@@ -24,12 +32,10 @@ static struct sim_rows flat(CUdeviceptr pointer) {
 static CUresult copy(CUdeviceptr to, enum side to_side, CUdeviceptr from, enum side from_side, size_t size,
                      CUstream stream, bool wait) {
     LOCK();
-    CONTEXT(context);
-    (void)context;
+    WORKING_CONTEXT(context, stream);
     if (!size) return CUDA_SUCCESS;
-    if (!to || !from || !right_side(to, size, to_side) || !right_side(from, size, from_side))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (wait) UNSAFE_IN_CAPTURE();
+    if (!to || !right_side(context, to, size, to_side, true)) return CUDA_ERROR_INVALID_VALUE;
+    if (!from || !right_side(context, from, size, from_side, false)) return CUDA_ERROR_INVALID_VALUE;
     struct sim_operation* operation = sim_copy_operation(flat(to), flat(from), size, 1);
     return wait ? front_submit_and_wait(stream, operation) : front_submit(stream, operation);
 }
@@ -92,9 +98,8 @@ static CUresult copy_2d(const CUDA_MEMCPY2D* copied, CUstream stream, bool wait)
     struct sim_rows to, from;
     if (!copied || !source_rows(copied, &from) || !target_rows(copied, &to)) return CUDA_ERROR_INVALID_VALUE;
     LOCK();
-    CONTEXT(context);
+    WORKING_CONTEXT(context, stream);
     (void)context;
-    if (wait) UNSAFE_IN_CAPTURE();
     struct sim_operation* operation = sim_copy_operation(to, from, copied->WidthInBytes, copied->Height);
     return wait ? front_submit_and_wait(stream, operation) : front_submit(stream, operation);
 }
@@ -126,13 +131,11 @@ SIM_API CUresult cuMemcpy2DAsync_v2_ptsz(const CUDA_MEMCPY2D* copied, CUstream s
 static CUresult fill(CUdeviceptr pointer, size_t pitch, uint32_t value, unsigned unit, size_t width, size_t height,
                      CUstream stream, bool wait) {
     LOCK();
-    CONTEXT(context);
-    (void)context;
+    WORKING_CONTEXT(context, stream);
     if (!width || !height) return CUDA_SUCCESS;
     size_t span = pitch * (height - 1) + width * unit;
-    if (pointer % unit || (height > 1 && pitch < width * unit) || !right_side(pointer, span, DEVICE_MEMORY))
-        return CUDA_ERROR_INVALID_VALUE;
-    if (wait) UNSAFE_IN_CAPTURE();
+    if (pointer % unit || (height > 1 && pitch < width * unit)) return CUDA_ERROR_INVALID_VALUE;
+    if (!right_side(context, pointer, span, DEVICE_MEMORY, true)) return CUDA_ERROR_INVALID_VALUE;
     struct sim_operation* operation =
         sim_fill_operation((struct sim_rows){(uintptr_t)pointer, pitch}, value, unit, width * unit, height);
     return wait ? front_submit_and_wait(stream, operation) : front_submit(stream, operation);

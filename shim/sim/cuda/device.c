@@ -7,7 +7,7 @@
 
 #include "front.h"
 
-enum { DRIVER_VERSION = 13000 };  // the newest ABI this front speaks: that of the r580 runs it is modelled on
+enum { BUS_ID_SIZE = 13 };
 
 static bool parse_uuid(const char* text, size_t length, unsigned* device) {
     for (*device = 0; *device < sim_machine_config()->devices; ++*device) {
@@ -64,7 +64,7 @@ SIM_API CUresult cuInit(unsigned flags) {
 
 SIM_API CUresult cuDriverGetVersion(int* version) {
     if (!version) return CUDA_ERROR_INVALID_VALUE;
-    *version = DRIVER_VERSION;
+    *version = FRONT_DRIVER_VERSION;
     return CUDA_SUCCESS;
 }
 
@@ -113,7 +113,7 @@ SIM_API CUresult cuDeviceGetUuid(CUuuid* uuid, CUdevice device) {
 
 SIM_API CUresult cuDeviceGetPCIBusId(char* text, int size, CUdevice device) {
     ENTER();
-    if (!text || size <= 0) return CUDA_ERROR_INVALID_VALUE;
+    if (!text || size < BUS_ID_SIZE) return CUDA_ERROR_INVALID_VALUE;
     DEVICE(device);
     snprintf(text, (size_t)size, "0000:%02X:00.0", sim_device_real((unsigned)device) + 1);
     return CUDA_SUCCESS;

@@ -10,6 +10,8 @@
 
 #define SIM_API __attribute__((visibility("default")))
 
+enum { FRONT_DRIVER_VERSION = 13000 };  // the newest ABI spoken here: that of the r580 runs it is modelled on
+
 CUresult front_result(sim_result result);
 
 static inline void front_leave(const int* entered) {
@@ -57,6 +59,7 @@ static inline CUstream per_thread(CUstream handle) {
 
 CUresult front_submit(CUstream stream, struct sim_operation* operation);
 CUresult front_submit_and_wait(CUstream stream, struct sim_operation* operation);
+CUmemoryPool front_default_pool(unsigned device);
 void front_drop(struct sim_operation* operation);
 
 #endif

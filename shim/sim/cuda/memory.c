@@ -9,9 +9,10 @@
 enum { PITCH_ALIGNMENT = 512 };
 
 static CUresult allocate(CUdeviceptr* pointer, size_t size, enum sim_allocation_kind kind) {
-    if (!pointer || !size) return CUDA_ERROR_INVALID_VALUE;
     LOCK();
     CONTEXT(context);
+    if (pointer && !size) *pointer = 0;
+    if (!pointer || !size) return CUDA_ERROR_INVALID_VALUE;
     UNSAFE_IN_CAPTURE();
     struct sim_allocation* made;
     sim_result result = sim_allocate(context, size, kind, &made);
@@ -46,12 +47,10 @@ SIM_API CUresult cuMemFree_v2(CUdeviceptr pointer) {
     ENTER();
     if (!pointer) return CUDA_SUCCESS;
     LOCK();
-    CONTEXT(context);
-    (void)context;
-    UNSAFE_IN_CAPTURE();
     struct sim_allocation* found = sim_allocation_find(pointer);
     if (!found || found->range.start != pointer || found->kind > SIM_ALLOCATION_MANAGED)
         return CUDA_ERROR_INVALID_VALUE;
+    UNSAFE_IN_CAPTURE();
     sim_result result = sim_context_synchronize(found->context);
     if (result) return front_result(result);
     found = sim_allocation_find(pointer);  // the wait gave sim_lock away
@@ -77,13 +76,15 @@ SIM_API CUresult cuMemGetAddressRange_v2(CUdeviceptr* base, size_t* size, CUdevi
 }
 
 // ---- host memory --------------------------------------------------------------------------------------------------
-enum { HOST_ALLOC_FLAGS = 7, HOST_REGISTER_FLAGS = 15 };
+enum { HOST_ALLOC_FLAGS = 7, HOST_REGISTER_FLAGS = 15, HOST_DEVICE_MAPPED = 2 };
 
 SIM_API CUresult cuMemHostAlloc(void** pointer, size_t size, unsigned flags) {
     ENTER();
-    if (!pointer || !size || flags & ~(unsigned)HOST_ALLOC_FLAGS) return CUDA_ERROR_INVALID_VALUE;
+    if (!pointer || flags & ~(unsigned)HOST_ALLOC_FLAGS) return CUDA_ERROR_INVALID_VALUE;
     LOCK();
     CONTEXT(context);
+    *pointer = NULL;
+    if (!size) return CUDA_SUCCESS;
     UNSAFE_IN_CAPTURE();
     struct sim_allocation* made;
     sim_result result = sim_allocate_host(context, size, flags, &made);
@@ -124,8 +125,9 @@ SIM_API CUresult cuMemHostUnregister(void* pointer) {
     CONTEXT(context);
     (void)context;
     struct sim_allocation* found = sim_allocation_find((uintptr_t)pointer);
-    if (!found || found->kind != SIM_ALLOCATION_REGISTERED) return front_result(SIM_HOST_NOT_REGISTERED);
-    if (found->range.start != (uintptr_t)pointer) return CUDA_ERROR_INVALID_VALUE;
+    if (!found) return front_result(SIM_HOST_NOT_REGISTERED);
+    if (found->kind != SIM_ALLOCATION_REGISTERED || found->range.start != (uintptr_t)pointer)
+        return CUDA_ERROR_INVALID_VALUE;
     sim_allocation_free(found);
     return CUDA_SUCCESS;
 }
@@ -153,7 +155,7 @@ SIM_API CUresult cuMemHostGetFlags(unsigned* flags, void* pointer) {
     LOCK();
     const struct sim_allocation* found = find_host(pointer);
     if (!found) return CUDA_ERROR_INVALID_VALUE;
-    *flags = found->flags;
+    *flags = found->flags | HOST_DEVICE_MAPPED;  // with unified addressing all of it is
     return CUDA_SUCCESS;
 }
 
@@ -168,7 +170,7 @@ struct sim_pool {
 static struct sim_pool defaults[SIM_MAX_DEVICES];
 static struct sim_pool* current_pool[SIM_MAX_DEVICES];
 
-static struct sim_pool* default_pool(unsigned device) {
+struct sim_pool* front_default_pool(unsigned device) {
     defaults[device].device = device;
     if (!sim_object_is_locked(&defaults[device], SIM_POOL)) sim_object_add_locked(&defaults[device], SIM_POOL);
     return &defaults[device];
@@ -202,6 +204,7 @@ SIM_API CUresult cuMemAllocFromPoolAsync(CUdeviceptr* pointer, size_t size, CUme
 
 SIM_API CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     ENTER();
+    if (!pointer) return CUDA_SUCCESS;
     LOCK();
     struct sim_allocation* found = sim_allocation_find(pointer);
     if (!found || found->range.start != pointer || found->kind > SIM_ALLOCATION_POOL) return CUDA_ERROR_INVALID_VALUE;
@@ -213,7 +216,7 @@ SIM_API CUresult cuDeviceGetDefaultMemPool(CUmemoryPool* pool, CUdevice device) 
     if (!pool) return CUDA_ERROR_INVALID_VALUE;
     DEVICE(device);
     LOCK();
-    *pool = default_pool((unsigned)device);
+    *pool = front_default_pool((unsigned)device);
     return CUDA_SUCCESS;
 }
 
@@ -222,7 +225,7 @@ SIM_API CUresult cuDeviceGetMemPool(CUmemoryPool* pool, CUdevice device) {
     if (!pool) return CUDA_ERROR_INVALID_VALUE;
     DEVICE(device);
     LOCK();
-    *pool = current_pool[device] ? current_pool[device] : default_pool((unsigned)device);
+    *pool = current_pool[device] ? current_pool[device] : front_default_pool((unsigned)device);
     return CUDA_SUCCESS;
 }
 

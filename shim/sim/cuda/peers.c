@@ -16,15 +16,16 @@ enum { P2P_ACCESS_SUPPORTED = 2, P2P_ATOMIC_SUPPORTED = 3, P2P_ATTRIBUTES_END = 
 
 SIM_API CUresult cuDeviceGetP2PAttribute(int* value, int attribute, CUdevice device, CUdevice peer) {
     ENTER();
-    if (!value || attribute <= 0 || attribute >= P2P_ATTRIBUTES_END || device == peer) return CUDA_ERROR_INVALID_VALUE;
+    if (!value || attribute <= 0 || attribute >= P2P_ATTRIBUTES_END) return CUDA_ERROR_INVALID_VALUE;
     DEVICE(device);
     DEVICE(peer);
+    if (device == peer) return CUDA_ERROR_INVALID_DEVICE;
     *value = attribute == P2P_ACCESS_SUPPORTED || attribute == P2P_ATOMIC_SUPPORTED;
     return CUDA_SUCCESS;
 }
 
-static CUresult check_peer(CUcontext peer, const struct sim_context* own) {
-    if (!sim_object_is_locked(peer, SIM_CONTEXT) || peer == own) return CUDA_ERROR_INVALID_CONTEXT;
+static CUresult check_peer(CUcontext peer) {
+    if (!sim_object_is_locked(peer, SIM_CONTEXT)) return CUDA_ERROR_INVALID_CONTEXT;
     return peer->alive ? CUDA_SUCCESS : 709;
 }
 
@@ -33,7 +34,7 @@ SIM_API CUresult cuCtxEnablePeerAccess(CUcontext peer, unsigned flags) {
     if (flags) return CUDA_ERROR_INVALID_VALUE;
     LOCK();
     CONTEXT(context);
-    CUresult result = check_peer(peer, context);
+    CUresult result = check_peer(peer);
     if (result) return result;
     if (peer->device == context->device) return front_result(SIM_PEER_UNSUPPORTED);
     if (context->peers >> peer->device & 1) return front_result(SIM_PEER_ALREADY_ENABLED);
@@ -45,7 +46,7 @@ SIM_API CUresult cuCtxDisablePeerAccess(CUcontext peer) {
     ENTER();
     LOCK();
     CONTEXT(context);
-    CUresult result = check_peer(peer, context);
+    CUresult result = check_peer(peer);
     if (result) return result;
     if (!(context->peers >> peer->device & 1)) return front_result(SIM_PEER_NOT_ENABLED);
     context->peers &= ~(1u << peer->device);

@@ -37,26 +37,41 @@ struct subject {
     struct sim_context* context;
     unsigned device;
     struct sim_range range;
+    struct sim_range block;  // of device memory that holds it
     uint64_t id;
-    unsigned handle_types;
+    uint64_t handle_types;
+    bool gpu_direct;
+    unsigned access;
+    CUmemoryPool pool;
 };
 
 static struct subject describe_allocation(const struct sim_allocation* found) {
     bool host = found->kind == SIM_ALLOCATION_HOST || found->kind == SIM_ALLOCATION_REGISTERED;
+    bool pooled = found->kind == SIM_ALLOCATION_POOL, plain = found->kind == SIM_ALLOCATION_DEVICE;
+    const struct sim_mapping* mapping = sim_mapping_find(found->range.start);
     return (struct subject){.known = true,
                             .host = host,
                             .managed = found->kind == SIM_ALLOCATION_MANAGED,
-                            .legacy = found->kind == SIM_ALLOCATION_DEVICE,
-                            .context = found->context,
+                            .legacy = plain,
+                            .gpu_direct = plain,
+                            .access = SIM_ACCESS_WRITE,
+                            .pool = pooled ? front_default_pool(found->device) : NULL,
+                            .context = pooled ? NULL : found->context,
                             .device = found->device,
                             .range = found->range,
+                            .block = mapping ? mapping->range : found->range,
                             .id = found->id};
 }
 
 static struct subject describe_mapping(const struct sim_mapping* found) {
+    CUmemAllocationProp asked;
+    memcpy(&asked, found->physical->properties, sizeof asked);
     return (struct subject){.known = true,
                             .device = found->physical->device,
-                            .range = found->range,
+                            .range = found->reservation->range,
+                            .block = found->range,
+                            .access = found->access[found->physical->device],
+                            .gpu_direct = asked.allocFlags.gpuDirectRDMACapable,
                             .id = found->physical->id_range.start,
                             .handle_types = found->physical->exportable ? HANDLE_POSIX_FD : 0};
 }
@@ -85,10 +100,11 @@ static CUresult device_side(const struct subject* subject, enum attribute attrib
         case ATTRIBUTE_DEVICE_POINTER:
             PUT(CUdeviceptr, pointer);
         case ATTRIBUTE_HOST_POINTER:
-            if (!subject->host && !subject->managed) return CUDA_ERROR_INVALID_VALUE;
-            PUT(void*, (void*)(uintptr_t)pointer);
+            if (subject->host || subject->managed) PUT(void*, (void*)(uintptr_t)pointer);
+            memset(out, 0, sizeof(void*));  // written, and an error all the same
+            return CUDA_ERROR_INVALID_VALUE;
         case ATTRIBUTE_SYNC_MEMOPS:
-            PUT(unsigned, 0);
+            PUT(unsigned, subject->managed);
         case ATTRIBUTE_BUFFER_ID:
             PUT(uint64_t, subject->id);
         case ATTRIBUTE_IS_MANAGED:
@@ -111,17 +127,17 @@ static CUresult range_side(const struct subject* subject, enum attribute attribu
         case ATTRIBUTE_MAPPED:
             PUT(unsigned, 1);
         case ATTRIBUTE_HANDLE_TYPES:
-            PUT(unsigned, subject->handle_types);
+            PUT(uint64_t, subject->handle_types);
         case ATTRIBUTE_GPU_DIRECT:
-            PUT(unsigned, 0);
+            PUT(unsigned, subject->gpu_direct);
         case ATTRIBUTE_ACCESS_FLAGS:
-            PUT(unsigned, SIM_ACCESS_WRITE);
+            PUT(unsigned, subject->access);
         case ATTRIBUTE_POOL:
-            PUT(CUmemoryPool, NULL);
+            PUT(CUmemoryPool, subject->pool);
         case ATTRIBUTE_MAPPING_SIZE:
-            PUT(size_t, subject->range.size);
+            PUT(size_t, subject->block.size);
         case ATTRIBUTE_MAPPING_START:
-            PUT(CUdeviceptr, subject->range.start);
+            PUT(CUdeviceptr, subject->block.start);
         case ATTRIBUTE_BLOCK_ID:
             PUT(uint64_t, subject->id);
         default:
@@ -151,7 +167,6 @@ static size_t size_of(int attribute) {
         case ATTRIBUTE_DEVICE_ORDINAL:
         case ATTRIBUTE_LEGACY_IPC:
         case ATTRIBUTE_MAPPED:
-        case ATTRIBUTE_HANDLE_TYPES:
         case ATTRIBUTE_GPU_DIRECT:
         case ATTRIBUTE_ACCESS_FLAGS:
             return 4;
@@ -160,7 +175,15 @@ static size_t size_of(int attribute) {
     }
 }
 
-// What does not apply is answered with zero (-2 for the device), not with an error.
+// What does not apply is answered with zero (-2 for the device), not with an error; ranges are left as they were, and
+// memory the driver does not know is its own host pointer.
+static void answer_nothing(const struct subject* subject, int attribute, CUdeviceptr pointer, void* out) {
+    if (attribute == ATTRIBUTE_RANGE_START || attribute == ATTRIBUTE_RANGE_SIZE) return;
+    memset(out, 0, size_of(attribute));
+    if (attribute == ATTRIBUTE_DEVICE_ORDINAL) *(int*)out = -2;
+    if (attribute == ATTRIBUTE_HOST_POINTER && !subject->known) *(CUdeviceptr*)out = pointer;
+}
+
 SIM_API CUresult cuPointerGetAttributes(unsigned count, int* wanted, void** out, CUdeviceptr pointer) {
     ENTER();
     if (!wanted || !out) return CUDA_ERROR_INVALID_VALUE;
@@ -168,9 +191,7 @@ SIM_API CUresult cuPointerGetAttributes(unsigned count, int* wanted, void** out,
     struct subject subject = describe(pointer);
     for (unsigned i = 0; i < count; i++) {
         if (wanted[i] <= 0 || wanted[i] >= ATTRIBUTE_END || !out[i]) return CUDA_ERROR_INVALID_VALUE;
-        if (get(&subject, wanted[i], pointer, out[i]) == CUDA_SUCCESS) continue;
-        memset(out[i], 0, size_of(wanted[i]));
-        if (wanted[i] == ATTRIBUTE_DEVICE_ORDINAL) *(int*)out[i] = -2;
+        if (get(&subject, wanted[i], pointer, out[i])) answer_nothing(&subject, wanted[i], pointer, out[i]);
     }
     return CUDA_SUCCESS;
 }

@@ -48,17 +48,15 @@ static bool better(const struct symbol* candidate, const struct symbol* best, bo
 }
 
 static CUresult resolve(const char* base, void** out, int version, uint64_t flags, int* status) {
-    if (!base || !out || flags > FLAG_PER_THREAD) return CUDA_ERROR_INVALID_VALUE;
+    if (!base || !out || flags > FLAG_PER_THREAD || version > FRONT_DRIVER_VERSION) return CUDA_ERROR_INVALID_VALUE;
     const struct symbol* best = NULL;
     size_t i = first_of(base);
     bool known = i < COUNT && !strcmp(symbols[i].base, base);
     for (; i < COUNT && !strcmp(symbols[i].base, base); i++)
         if (symbols[i].version <= version && better(&symbols[i], best, flags == FLAG_PER_THREAD)) best = &symbols[i];
     *out = best ? best->address : NULL;
-    int answer = best ? FOUND : known ? VERSION_NOT_SUFFICIENT : SYMBOL_NOT_FOUND;
-    if (status) *status = answer;
-    // With a place for the status the call itself succeeds and the status tells.
-    return best || status ? CUDA_SUCCESS : CUDA_ERROR_NOT_FOUND;
+    if (status) *status = best ? FOUND : known ? VERSION_NOT_SUFFICIENT : SYMBOL_NOT_FOUND;
+    return CUDA_SUCCESS;
 }
 
 SIM_API CUresult cuGetProcAddress_v2(const char* base, void** out, int version, uint64_t flags, int* status) {
@@ -66,12 +64,14 @@ SIM_API CUresult cuGetProcAddress_v2(const char* base, void** out, int version, 
 }
 
 SIM_API CUresult cuGetProcAddress(const char* base, void** out, int version, uint64_t flags) {
-    return resolve(base, out, version, flags, NULL);
+    int status;
+    CUresult result = resolve(base, out, version, flags, &status);
+    return result || status == FOUND ? result : CUDA_ERROR_NOT_FOUND;
 }
 
 // Undocumented tables of the driver: a static cudart asks for them and cannot work on a simulated driver.
 SIM_API CUresult cuGetExportTable(const void** table, const CUuuid* id) {
     if (!table || !id) return CUDA_ERROR_INVALID_VALUE;
     *table = NULL;
-    return CUDA_ERROR_NOT_FOUND;
+    return CUDA_ERROR_INVALID_VALUE;
 }

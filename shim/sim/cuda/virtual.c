@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Virtual memory management: reserve, create, map, share.
+#include <signal.h>
+
 #include <string.h>
 
 #include "capture.h"
@@ -14,7 +16,7 @@ static bool valid_properties(const CUmemAllocationProp* wanted) {
 
 SIM_API CUresult cuMemGetAllocationGranularity(size_t* granularity, const CUmemAllocationProp* wanted, int option) {
     ENTER();
-    if (!granularity || !valid_properties(wanted) || option < 0 || option > 1) return CUDA_ERROR_INVALID_VALUE;
+    if (!granularity || !wanted || option < 0 || option > 1) return CUDA_ERROR_INVALID_VALUE;
     *granularity = sim_machine_config()->granularity;
     return CUDA_SUCCESS;
 }
@@ -55,9 +57,15 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, 
     return CUDA_SUCCESS;
 }
 
+// r580 takes a handle for an address: one it never gave out ends the program (seen on an H200), a stale one does not.
+static CUresult unknown_handle(CUmemGenericAllocationHandle handle) {
+    if (handle >> 48) raise(SIGSEGV);
+    return CUDA_ERROR_INVALID_VALUE;
+}
+
 #define HANDLE(name, handle)                               \
     struct sim_physical* name = sim_physical_find(handle); \
-    if (!name) return CUDA_ERROR_INVALID_VALUE
+    if (!name) return unknown_handle(handle)
 
 SIM_API CUresult cuMemRelease(CUmemGenericAllocationHandle handle) {
     ENTER();
@@ -134,7 +142,6 @@ SIM_API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out
     memcpy(out, physical->properties, sizeof *out);
     out->type = ALLOCATION_PINNED;
     out->location = (CUmemLocation){LOCATION_DEVICE, (int)physical->device};
-    if (physical->imported) out->requestedHandleTypes = HANDLE_POSIX_FD;
     return CUDA_SUCCESS;
 }
 
@@ -154,15 +161,15 @@ SIM_API CUresult cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* ha
     struct sim_physical* physical;
     sim_result result = sim_physical_import((int)(intptr_t)descriptor, &physical);
     if (!result) *handle = physical->id_range.start;
-    return front_result(result);
+    return result == SIM_INVALID_VALUE ? CUDA_ERROR_UNKNOWN : front_result(result);
 }
 
 SIM_API CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
     ENTER();
-    if (!free || !total) return CUDA_ERROR_INVALID_VALUE;
     LOCK();
     CONTEXT(context);
-    *total = sim_machine_config()->memory;
-    *free = *total - sim_machine_used(sim_device_real(context->device));
+    uint64_t bytes = sim_machine_config()->memory;
+    if (total) *total = bytes;
+    if (free) *free = bytes - sim_machine_used(sim_device_real(context->device));
     return CUDA_SUCCESS;
 }

@@ -19,6 +19,7 @@
 #ifndef GCR_VERSION
 #define GCR_VERSION "0"
 #endif
+static_assert(sizeof GCR_VERSION <= sizeof(gcr::wire::HelloRecord::version), "the version fits its field");
 
 namespace gcr {
 
@@ -69,14 +70,14 @@ wire::HelloRecord hello() {
     record.generation = session.generation;
     memcpy(record.job, job_name, sizeof record.job);
     memcpy(record.token, job_token, sizeof record.token);
-    memcpy(record.version, GCR_VERSION, strnlen(GCR_VERSION, sizeof record.version - 1));
+    memcpy(record.version, GCR_VERSION, sizeof GCR_VERSION - 1);
     return record;
 }
 
 bool welcomed(const Frame& frame, uint64_t request) {
     const auto* welcome = frame.record<wire::WelcomeRecord>();
-    return frame.header.request == request && frame.header.type == (wire::kReply | wire::kHello) && welcome != nullptr &&
-           welcome->version == wire::kVersion;
+    return frame.header.request == request && frame.header.type == (wire::kReply | wire::kHello) &&
+           welcome != nullptr && welcome->version == wire::kVersion;
 }
 
 bool greet() {
@@ -202,8 +203,10 @@ void start_agent(const VendorOps* vendor) {
     if (!life.compare_exchange_strong(expected, kBeingBorn)) return;
     session.vendor = vendor;
     handle_forks();
-    // a process without a daemon stays in kBeingBorn: never asked again
-    if (!read_environment() || !allocate_frames()) return;
+    if (!read_environment() || !allocate_frames()) {
+        leave_gate_open();  // and `life` stays kBeingBorn: inert for ever, or until a fork
+        return;
+    }
     prepare_gate();
     if (start_thread(live, nullptr)) life.store(kAlive, std::memory_order_release);
 }

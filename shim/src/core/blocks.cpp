@@ -117,7 +117,8 @@ void Blocks::trim(Block* block, uint32_t units) {
     if (block->size == units) return;
     Block* rest = new_block();
     if (rest == nullptr) return;
-    *rest = Block{block->range, block->start + units, block->size - units, true, block, block->behind, nullptr, nullptr};
+    *rest =
+        Block{block->range, block->start + units, block->size - units, true, block, block->behind, nullptr, nullptr};
     if (block->behind != nullptr) block->behind->before = rest;
     block->behind = rest;
     block->size = units;

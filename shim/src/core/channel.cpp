@@ -112,8 +112,10 @@ bool Channel::send_packet(const msghdr* message) {
         if (syscall(SYS_sendmsg, socket_.get(), message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return true;
         if (errno != EAGAIN && errno != EINTR && errno != ENOBUFS && errno != ETOOMANYREFS) return false;
         if (deadline.passed()) return false;
-        if (errno == EAGAIN) wait_for(socket_.get(), POLLOUT, 100000);
-        else sleep_us(1000);
+        if (errno == EAGAIN)
+            wait_for(socket_.get(), POLLOUT, 100000);
+        else
+            sleep_us(1000);
     }
     return false;
 }

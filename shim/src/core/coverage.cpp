@@ -13,7 +13,9 @@ struct Counter {
 
 Counter counters[wire::kReasonCount];
 
-bool known(Reason reason) { return reason > 0 && reason < wire::kReasonCount; }
+bool known(Reason reason) {
+    return reason > 0 && reason < wire::kReasonCount;
+}
 
 }  // namespace
 

@@ -26,7 +26,9 @@ void reset_coverage();            // in the child of a fork
 
 namespace cuda {
 // A call of a REFUSE symbol succeeded: what it made stays counted for the life of the process.
-inline void note(Reason reason, uint64_t bytes) { add_uncovered(reason, bytes); }
+inline void note(Reason reason, uint64_t bytes) {
+    add_uncovered(reason, bytes);
+}
 }  // namespace cuda
 
 }  // namespace gcr

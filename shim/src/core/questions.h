@@ -23,7 +23,7 @@ class Questions {
     void open(Question* question);                       // gives it its request id
     bool wait(Question* question, uint32_t deadline_ms);  // false: no answer in time; the question is closed either way
     void deliver(uint64_t request);
-    void abandon();                                      // the connection ended
+    void abandon();  // the connection ended
     void reset_after_fork();
 
   private:

@@ -18,7 +18,9 @@ constexpr uint32_t kObserveMs = 500;
 
 // Written by the synchronizer's job, read when it rests.
 Failure synchronize_result;
-void synchronize_job() { synchronize_result = session.vendor->synchronize(); }
+void synchronize_job() {
+    synchronize_result = session.vendor->synchronize();
+}
 
 Stuck observed;
 void observe_job() {
@@ -82,7 +84,8 @@ struct Closing {
         }
         begun_at = pulses.count();
         synchronizing = session.synchronizer.begin(enter_and_synchronize);
-        if (!synchronizing && !session.synchronizer.available()) failure = {wire::kNoMemory, 0, "no thread could be started"};
+        if (!synchronizing && !session.synchronizer.available())
+            failure = {wire::kNoMemory, 0, "no thread could be started"};
         return static_cast<bool>(failure);
     }
 

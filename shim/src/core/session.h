@@ -35,7 +35,9 @@ struct Session {
 
 extern Session session;
 
-inline bool in_phase(wire::AgentPhase phase) { return session.phase.load(std::memory_order_acquire) == phase; }
+inline bool in_phase(wire::AgentPhase phase) {
+    return session.phase.load(std::memory_order_acquire) == phase;
+}
 void enter_phase(wire::AgentPhase phase);
 uint32_t session_flags();
 void end_transaction();  // nothing exported any more; the gate opens last

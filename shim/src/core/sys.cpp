@@ -25,8 +25,12 @@ uint64_t clock_ns() {
 
 }  // namespace
 
-uint64_t now_ms() { return clock_ns() / 1000000; }
-uint64_t now_us() { return clock_ns() / 1000; }
+uint64_t now_ms() {
+    return clock_ns() / 1000000;
+}
+uint64_t now_us() {
+    return clock_ns() / 1000;
+}
 
 void sleep_us(uint32_t microseconds) {
     timespec pause{microseconds / 1000000, static_cast<long>(microseconds % 1000000) * 1000};
@@ -80,6 +84,8 @@ void OwnedFd::close() {
     fd_ = -1;
 }
 
-int current_pid() { return static_cast<int>(syscall(SYS_getpid)); }
+int current_pid() {
+    return static_cast<int>(syscall(SYS_getpid));
+}
 
 }  // namespace gcr

@@ -67,7 +67,7 @@ class OwnedFd {
     int get() const { return fd_; }
     bool open() const { return fd_ >= 0; }
     bool still_ours() const;
-    void close();   // a stranger under our number is left alone
+    void close();  // a stranger under our number is left alone
     void forget() { fd_ = -1; }
 
   private:

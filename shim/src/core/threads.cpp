@@ -11,7 +11,7 @@
 #include "core/sys.h"
 
 // glibc 2.34 gave these a second version; the first is in every glibc (x86-64). Weak: see threads.h.
-#define GCR_OLD_WEAK(name) \
+#define GCR_OLD_WEAK(name)                                  \
     extern "C" __typeof__(name) name __attribute__((weak)); \
     __asm__(".symver " #name "," #name "@GLIBC_2.2.5")
 GCR_OLD_WEAK(pthread_create);
@@ -31,7 +31,9 @@ pthread_key_t exit_key;
 
 // One function for all values: the only user is the gate.
 void (*leave_function)(void*) = nullptr;
-void leave_thread(void* value) { leave_function(value); }
+void leave_thread(void* value) {
+    leave_function(value);
+}
 
 void make_key(void (*leave)(void*)) {
     uint32_t expected = kNoKey;

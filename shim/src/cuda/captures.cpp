@@ -24,7 +24,9 @@ Lock lock;
 Array<Capture> captures;
 std::atomic<uint32_t> count{0};  // captures.size(), readable without the lock
 
-long this_thread() { return syscall(SYS_gettid); }
+long this_thread() {
+    return syscall(SYS_gettid);
+}
 
 bool same_stream(const Capture& capture, CUstream stream, bool per_thread) {
     if (capture.stream != stream || capture.per_thread != per_thread) return false;
@@ -76,7 +78,9 @@ CUresult end(CUstream stream, bool per_thread, End call) {
 
 }  // namespace
 
-uint32_t captures_in_progress() { return count.load(std::memory_order_seq_cst); }
+uint32_t captures_in_progress() {
+    return count.load(std::memory_order_seq_cst);
+}
 
 // CUDA driver API, cuThreadExchangeStreamCaptureMode: which captures forbid unsafe calls to a thread in which mode.
 bool capture_forbids_allocation() {
@@ -94,7 +98,8 @@ bool capture_forbids_allocation() {
 
 bool is_capturing(CUstream stream, bool per_thread) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult asked = per_thread ? real::cuStreamIsCapturing_ptsz(stream, &status) : real::cuStreamIsCapturing(stream, &status);
+    CUresult asked =
+        per_thread ? real::cuStreamIsCapturing_ptsz(stream, &status) : real::cuStreamIsCapturing(stream, &status);
     return asked == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
 }
 
@@ -112,7 +117,9 @@ void forget_captures_after_fork() {
     count.store(0, std::memory_order_seq_cst);
 }
 
-Lock& capture_lock() { return lock; }
+Lock& capture_lock() {
+    return lock;
+}
 
 // ---- the program's calls ------------------------------------------------------------------------------------------
 
@@ -121,7 +128,8 @@ CUresult on_cuStreamBeginCapture(CUstream hStream) {
 }
 
 CUresult on_cuStreamBeginCapture_ptsz(CUstream hStream) {
-    return begin(hStream, true, CU_STREAM_CAPTURE_MODE_GLOBAL, [&] { return real::cuStreamBeginCapture_ptsz(hStream); });
+    return begin(hStream, true, CU_STREAM_CAPTURE_MODE_GLOBAL,
+                 [&] { return real::cuStreamBeginCapture_ptsz(hStream); });
 }
 
 CUresult on_cuStreamBeginCapture_v2(CUstream hStream, CUstreamCaptureMode mode) {
@@ -144,15 +152,15 @@ CUresult on_cuStreamBeginCaptureToGraph_ptsz(CUstream hStream, CUgraph hGraph, c
                                              const CUgraphEdgeData* dependencyData, size_t numDependencies,
                                              CUstreamCaptureMode mode) {
     return begin(hStream, true, mode, [&] {
-        return real::cuStreamBeginCaptureToGraph_ptsz(hStream, hGraph, dependencies, dependencyData, numDependencies, mode);
+        return real::cuStreamBeginCaptureToGraph_ptsz(hStream, hGraph, dependencies, dependencyData, numDependencies,
+                                                      mode);
     });
 }
 
 CUresult on_cuStreamBeginRecaptureToGraph(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,
                                           CUgraphRecaptureCallback callbackFunc, void* userData) {
-    return begin(hStream, false, mode, [&] {
-        return real::cuStreamBeginRecaptureToGraph(hStream, mode, hGraph, callbackFunc, userData);
-    });
+    return begin(hStream, false, mode,
+                 [&] { return real::cuStreamBeginRecaptureToGraph(hStream, mode, hGraph, callbackFunc, userData); });
 }
 
 CUresult on_cuStreamBeginRecaptureToGraph_ptsz(CUstream hStream, CUstreamCaptureMode mode, CUgraph hGraph,

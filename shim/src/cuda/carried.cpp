@@ -27,15 +27,21 @@ void insert(uint64_t key, uint64_t bytes, Reason reason, CUcontext context) {
     if (thing == nullptr) return;
     *thing = {{key, nullptr, nullptr}, bytes, reason, context};
     Guard guard(lock);
-    if (things.insert(thing)) add_uncovered(reason, bytes);
-    else free(thing);
+    if (things.insert(thing))
+        add_uncovered(reason, bytes);
+    else
+        free(thing);
 }
 
 }  // namespace
 
-void carry(uint64_t key, uint64_t bytes, Reason reason) { insert(key, bytes, reason, context_now()); }
+void carry(uint64_t key, uint64_t bytes, Reason reason) {
+    insert(key, bytes, reason, context_now());
+}
 
-void carry(const void* key, uint64_t bytes, Reason reason) { carry(reinterpret_cast<uint64_t>(key), bytes, reason); }
+void carry(const void* key, uint64_t bytes, Reason reason) {
+    carry(reinterpret_cast<uint64_t>(key), bytes, reason);
+}
 
 CarriedThing stop_carrying(uint64_t key) {
     Guard guard(lock);
@@ -48,7 +54,9 @@ CarriedThing stop_carrying(uint64_t key) {
     return found;
 }
 
-void carry_again(uint64_t key, const CarriedThing& thing) { insert(key, thing.bytes, thing.reason, thing.context); }
+void carry_again(uint64_t key, const CarriedThing& thing) {
+    insert(key, thing.bytes, thing.reason, thing.context);
+}
 
 void forget_carried_of(CUcontext context) {
     Guard guard(lock);
@@ -74,7 +82,9 @@ void forget_carried_after_fork() {
     things.forget_all();
 }
 
-Lock& carried_lock() { return lock; }
+Lock& carried_lock() {
+    return lock;
+}
 
 }  // namespace cuda
 }  // namespace gcr

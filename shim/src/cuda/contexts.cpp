@@ -87,12 +87,16 @@ CUresult destroy(Context* context, Destroy call, bool (*gone)(Context*)) {
     if (context != nullptr) wait_unpinned(context);
     CUresult result = call();
     if (context == nullptr) return result;
-    if (result == CUDA_SUCCESS && gone(context)) bury(context);
-    else put_back(context);  // the driver keeps it
+    if (result == CUDA_SUCCESS && gone(context))
+        bury(context);
+    else
+        put_back(context);  // the driver keeps it
     return result;
 }
 
-bool always(Context*) { return true; }
+bool always(Context*) {
+    return true;
+}
 
 bool primary_inactive(Context* context) {
     unsigned int flags = 0;
@@ -127,6 +131,13 @@ CUresult created(CUresult result, CUcontext* pctx, CUdevice device) {
     return result;
 }
 
+// A primary context that was reset is still current, but no longer a context.
+bool alive() {
+    if (captures_in_progress() > 0) return true;  // asking would break a capture; and who captures is alive
+    CUresult result = real::cuStreamQuery(nullptr);
+    return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY;
+}
+
 size_t learn_pitch_unit(unsigned int element_bytes) {
     CUdeviceptr probe = 0;
     size_t pitch = 0;
@@ -146,7 +157,7 @@ Context* current_context() {
         if (context != nullptr) return context;
     }
     CUdevice device = 0;
-    return real::cuCtxGetDevice(&device) == CUDA_SUCCESS ? record(handle, device) : nullptr;
+    return alive() && real::cuCtxGetDevice(&device) == CUDA_SUCCESS ? record(handle, device) : nullptr;
 }
 
 // The unit is the pitch of a one-byte row; all devices of a process are taken to be alike.

@@ -46,8 +46,12 @@ DeviceFacts device_facts(CUdevice device);  // asked of the driver once
 uint32_t device_count();
 void device_uuid(CUdevice device, uint8_t uuid[16]);  // makes no driver call after the first
 
-inline uint64_t round_up(uint64_t value, uint64_t unit) { return (value + unit - 1) / unit * unit; }
-inline uint32_t device_bit(CUdevice device) { return device < 0 || device >= kMaxDevices ? 0 : 1u << device; }
+inline uint64_t round_up(uint64_t value, uint64_t unit) {
+    return (value + unit - 1) / unit * unit;
+}
+inline uint32_t device_bit(CUdevice device) {
+    return device < 0 || device >= kMaxDevices ? 0 : 1u << device;
+}
 
 // cuMemSetAccess for every device in the masks: whoever is in `write` reads and writes, who is only in `read` reads.
 CUresult set_access(CUdeviceptr address, uint64_t size, uint32_t read, uint32_t write);

@@ -81,8 +81,7 @@ bool out_of_descriptors() {
 
 CUresult export_one(CUmemGenericAllocationHandle real, ExportBatch* batch) {
     int* descriptor = &batch->descriptors[batch->descriptor_count];
-    CUresult result =
-        real::cuMemExportToShareableHandle(descriptor, real, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
+    CUresult result = real::cuMemExportToShareableHandle(descriptor, real, CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR, 0);
     if (result != CUDA_SUCCESS) return result;
     fcntl(*descriptor, F_SETFD, FD_CLOEXEC);
     batch->descriptor_count++;

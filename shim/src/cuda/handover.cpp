@@ -20,10 +20,16 @@ struct Run {
 
 using Mappings = Array<Mapping*>;
 
-Run whole(const Mappings& mappings, size_t i) { return {i, 1, mappings[i]->key, mappings[i]->size}; }
+Run whole(const Mappings& mappings, size_t i) {
+    return {i, 1, mappings[i]->key, mappings[i]->size};
+}
 
-bool same_access(const Mapping& a, const Mapping& b) { return a.read == b.read && a.write == b.write; }
-bool any_access(const Mapping&, const Mapping&) { return true; }
+bool same_access(const Mapping& a, const Mapping& b) {
+    return a.read == b.read && a.write == b.write;
+}
+bool any_access(const Mapping&, const Mapping&) {
+    return true;
+}
 
 Run run_from(const Mappings& mappings, size_t first, bool (*alike)(const Mapping&, const Mapping&)) {
     Run run = whole(mappings, first);
@@ -71,8 +77,12 @@ bool collect(bool (*wanted)(const Handle&), Mappings* mappings) {
     return true;
 }
 
-bool is_exported(const Handle& handle) { return handle.exported; }
-bool is_imported(const Handle& handle) { return handle.imported; }
+bool is_exported(const Handle& handle) {
+    return handle.exported;
+}
+bool is_imported(const Handle& handle) {
+    return handle.imported;
+}
 
 template <typename Visit>
 void each_handle(Visit visit) {

@@ -22,6 +22,20 @@ CUresult give_id(CUmemGenericAllocationHandle* out, CUmemGenericAllocationHandle
     return CUDA_SUCCESS;
 }
 
+bool give_same_id(CUmemGenericAllocationHandle* out, CUmemGenericAllocationHandle made) {
+    {
+        Guard guard(state.lock);
+        Handle* handle = state.handles.first();
+        while (handle != nullptr && (handle->real != made || find_handle(handle->key) == nullptr))
+            handle = state.handles.after(handle);
+        if (handle == nullptr) return false;
+        handle->retains++;
+        *out = handle->key;
+    }
+    real::cuMemRelease(made);  // we hold one reference an id, however many the program has
+    return true;
+}
+
 Held::Held(CUmemGenericAllocationHandle id) : id_(id) {
     Guard guard(state.lock);
     handle_ = find_handle(id);

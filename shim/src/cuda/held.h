@@ -13,6 +13,16 @@ namespace cuda {
 CUresult give_id(CUmemGenericAllocationHandle* out, CUmemGenericAllocationHandle made, uint64_t size,
                  const CUmemAllocationProp& asked, Reason reason);
 
+// The program imported memory that it holds already: the driver gives the same handle once more, and so do we.
+bool give_same_id(CUmemGenericAllocationHandle* out, CUmemGenericAllocationHandle made);
+
+// What the driver is given for an id that is not (or no longer) alive: r580 takes a handle for an address and faults on
+// one of ours; bare, the answer to a stale handle is INVALID_VALUE, and so it is to 0.
+inline CUmemGenericAllocationHandle as_passed_on(CUmemGenericAllocationHandle id) {
+    constexpr uint64_t kOurs = 0xffffff0000000000ull;
+    return (id & kOurs) == (kFirstId & kOurs) ? 0 : id;
+}
+
 // A reference for the length of a driver call: another thread may release the last one meanwhile.
 class Held {
   public:
@@ -21,7 +31,7 @@ class Held {
     Held(const Held&) = delete;
     Held& operator=(const Held&) = delete;
     Handle* get() const { return handle_; }  // null: not one of ours
-    CUmemGenericAllocationHandle real() const { return handle_ == nullptr ? id_ : handle_->real; }
+    CUmemGenericAllocationHandle real() const { return handle_ == nullptr ? as_passed_on(id_) : handle_->real; }
 
   private:
     CUmemGenericAllocationHandle id_;

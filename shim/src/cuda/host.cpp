@@ -24,8 +24,10 @@ void add(const void* address, uint64_t bytes) {
     range->bytes = bytes;
     real::cuCtxGetCurrent(&range->context);
     Guard guard(lock);
-    if (ranges.insert(range)) total += bytes;
-    else free(range);
+    if (ranges.insert(range))
+        total += bytes;
+    else
+        free(range);
 }
 
 Pinned* take(const void* address) {
@@ -39,8 +41,10 @@ Pinned* take(const void* address) {
 
 void put_back(Pinned* range) {
     Guard guard(lock);
-    if (ranges.insert(range)) total += range->bytes;
-    else free(range);
+    if (ranges.insert(range))
+        total += range->bytes;
+    else
+        free(range);
 }
 
 // Forgotten before the driver lets go: the address may be pinned anew at once.
@@ -48,14 +52,18 @@ template <typename Free>
 CUresult unpin(void* address, Free call) {
     Pinned* range = take(address);
     CUresult result = call();
-    if (result != CUDA_SUCCESS && range != nullptr) put_back(range);
-    else free(range);
+    if (result != CUDA_SUCCESS && range != nullptr)
+        put_back(range);
+    else
+        free(range);
     return result;
 }
 
 }  // namespace
 
-uint64_t pinned_bytes() { return total.load(); }
+uint64_t pinned_bytes() {
+    return total.load();
+}
 
 void forget_pinned_of(CUcontext context) {
     Guard guard(lock);
@@ -76,7 +84,9 @@ void forget_pinned_after_fork() {
     total.store(0);
 }
 
-Lock& pinned_lock() { return lock; }
+Lock& pinned_lock() {
+    return lock;
+}
 
 CUresult on_cuMemHostAlloc(void** pp, size_t bytesize, unsigned int Flags) {
     CUresult result = real::cuMemHostAlloc(pp, bytesize, Flags);

@@ -20,7 +20,7 @@ uint64_t allocation_bytes(CUdeviceptr address) {
 
 }  // namespace
 
-// TODO(ipc): the driver gives no legacy handle for mapped memory; emulation inside a job is DESIGN §5's last point.
+// The driver gives no legacy handle for mapped memory (INVALID_VALUE), so plain memory of ours has none: see limitations.
 CUresult on_cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
     CUresult result = real::cuIpcGetMemHandle(pHandle, dptr);
     if (result == CUDA_SUCCESS) note(wire::kReasonIpcExport, allocation_bytes(dptr));

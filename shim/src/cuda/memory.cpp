@@ -119,10 +119,12 @@ CUresult give_large(const Allocation& allocation) {
 void put_off(Allocation* allocation) {
     Guard guard(state.lock);
     state.put_off.push(allocation);  // no host memory: the memory stays allocated until the context goes
+    state.any_put_off.store(true, std::memory_order_relaxed);  // only a hint: the list is looked at under the lock
 }
 
 Allocation* next_put_off() {
     Guard guard(state.lock);
+    state.any_put_off.store(state.put_off.size() > 1, std::memory_order_relaxed);
     return state.put_off.empty() ? nullptr : state.put_off.pop();
 }
 
@@ -209,9 +211,12 @@ CUresult allocate(Context* owner, uint64_t size, CUdeviceptr* out) {
     Allocation* allocation = make<Allocation>();
     if (allocation == nullptr) return CUDA_ERROR_OUT_OF_MEMORY;
     allocation->size = size;
-    CUresult result = size <= kSmall ? allocate_small(owner, size, allocation) : allocate_large(owner, size, allocation);
-    if (result == CUDA_SUCCESS) *out = allocation->key;
-    else free(allocation);
+    CUresult result =
+        size <= kSmall ? allocate_small(owner, size, allocation) : allocate_large(owner, size, allocation);
+    if (result == CUDA_SUCCESS)
+        *out = allocation->key;
+    else
+        free(allocation);
     return result;
 }
 
@@ -281,7 +286,7 @@ CUresult on_cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
     Context* owner = dptr == nullptr || bytesize == 0 ? nullptr : current_context();
     if (owner == nullptr) return real::cuMemAlloc_v2(dptr, bytesize);  // the driver's own error
     if (capture_forbids_allocation()) return allocate_bare(dptr, bytesize, wire::kReasonCapture);
-    if (!state.put_off.empty()) give_back_put_off();
+    if (state.any_put_off.load(std::memory_order_relaxed)) give_back_put_off();
     if (device_facts(owner->device).vmm) {
         CUresult result = allocate(owner, bytesize, dptr);
         if (result == CUDA_SUCCESS) return result;
@@ -292,12 +297,14 @@ CUresult on_cuMemAlloc_v2(CUdeviceptr* dptr, size_t bytesize) {
 
 CUresult on_cuMemFree_v2(CUdeviceptr dptr) {
     // forgotten before anything is given back: another thread may be given this address as soon as the driver has it
-    Allocation* allocation = dptr == 0 || current_context() == nullptr ? nullptr : take_allocation(dptr);
+    Allocation* allocation = dptr == 0 ? nullptr : take_allocation(dptr);
     if (allocation == nullptr) return free_carried(dptr, [](CUdeviceptr p) { return real::cuMemFree_v2(p); });
     if (captures_in_progress() > 0) {
         CUresult refused = refused_by_capture();
-        if (refused == CUDA_SUCCESS) put_off(allocation);
-        else take_back(allocation);
+        if (refused == CUDA_SUCCESS)
+            put_off(allocation);
+        else
+            take_back(allocation);
         return refused;
     }
     CUresult waited = wait_for_context(allocation->mapping->owner);

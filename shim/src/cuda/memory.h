@@ -15,11 +15,11 @@ constexpr uint64_t kSmall = 1ull << 20;  // up to here: slabs, as the driver doe
 // In flight, no lock held.
 CUresult allocate(Context* owner, uint64_t size, CUdeviceptr* out);
 CUresult free_allocation(Allocation* allocation);  // already out of the table, its context idle
-bool give_back_spares();                           // empty slabs and frees put off; true: there were some
-void free_all_of(Context* context);                // the driver destroyed it
-CUresult wait_for_context(Context* context);       // until its work is done, as cuMemFree does
-void apply_access(Context* owner);                 // its peers changed
-uint32_t accessors_of(const Context* owner);       // under state.lock: device mask
+bool give_back_spares();  // empty slabs and frees put off; true: there were some
+void free_all_of(Context* context);  // the driver destroyed it
+CUresult wait_for_context(Context* context);  // until its work is done, as cuMemFree does
+void apply_access(Context* owner);  // its peers changed
+uint32_t accessors_of(const Context* owner);  // under state.lock: device mask
 
 }  // namespace cuda
 }  // namespace gcr

@@ -40,7 +40,9 @@ uint64_t element_bytes(CUarray_format format, unsigned int channels) {
     return (one ? 1u : four ? 4u : 2u) * channels;  // 8-bit, 32-bit and float; the rest are 16-bit or close to it
 }
 
-uint64_t at_least_one(size_t extent) { return extent == 0 ? 1 : extent; }
+uint64_t at_least_one(size_t extent) {
+    return extent == 0 ? 1 : extent;
+}
 
 uint64_t array_bytes(const CUDA_ARRAY3D_DESCRIPTOR& array) {
     return array.Width * at_least_one(array.Height) * at_least_one(array.Depth) *
@@ -76,13 +78,15 @@ CUresult on_cuMemAllocFromPoolAsync_ptsz(CUdeviceptr* dptr, size_t bytesize, CUm
 }
 
 CUresult on_cuMemFreeAsync(CUdeviceptr dptr, CUstream hStream) {
-    return free_in_stream(dptr, [&](CUdeviceptr p) { return real::cuMemFreeAsync(p, hStream); },
-                          [&] { return real::cuStreamSynchronize(hStream); });
+    return free_in_stream(
+        dptr, [&](CUdeviceptr p) { return real::cuMemFreeAsync(p, hStream); },
+        [&] { return real::cuStreamSynchronize(hStream); });
 }
 
 CUresult on_cuMemFreeAsync_ptsz(CUdeviceptr dptr, CUstream hStream) {
-    return free_in_stream(dptr, [&](CUdeviceptr p) { return real::cuMemFreeAsync_ptsz(p, hStream); },
-                          [&] { return real::cuStreamSynchronize_ptsz(hStream); });
+    return free_in_stream(
+        dptr, [&](CUdeviceptr p) { return real::cuMemFreeAsync_ptsz(p, hStream); },
+        [&] { return real::cuStreamSynchronize_ptsz(hStream); });
 }
 
 CUresult on_cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps) {

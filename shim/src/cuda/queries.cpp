@@ -29,7 +29,7 @@ Facts facts_at(CUdeviceptr address) {
     Guard guard(state.lock);
     Allocation* allocation = allocation_at(address);
     if (allocation == nullptr) return {};
-    return {true,           allocation->key, allocation->size, allocation->mapping->owner->handle,
+    return {true,           allocation->key,        allocation->size, allocation->mapping->owner->handle,
             allocation->id, allocation->sync_memops};
 }
 
@@ -47,36 +47,52 @@ bool tell(void* data, Value value) {
     return true;
 }
 
-// True: answered. The booleans are written by the driver in its own width; only their low byte is ours.
+// True: answered. Flags are written by the driver in its own width; only their low part is ours.
 bool correct(void* data, CUpointer_attribute attribute, const Facts& facts) {
     switch (attribute) {
-        case CU_POINTER_ATTRIBUTE_CONTEXT: return tell(data, facts.context);
-        case CU_POINTER_ATTRIBUTE_BUFFER_ID: return tell(data, static_cast<unsigned long long>(facts.id));
-        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR: return tell(data, facts.start);
-        case CU_POINTER_ATTRIBUTE_RANGE_SIZE: return tell(data, facts.size);
-        case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES: return tell(data, uint64_t{0});
-        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE: return tell(data, uint8_t{1});
-        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS: return tell(data, static_cast<uint8_t>(facts.sync_memops));
-        default: return false;
+        case CU_POINTER_ATTRIBUTE_CONTEXT:
+            return tell(data, facts.context);
+        case CU_POINTER_ATTRIBUTE_BUFFER_ID:
+            return tell(data, static_cast<unsigned long long>(facts.id));
+        case CU_POINTER_ATTRIBUTE_RANGE_START_ADDR:
+            return tell(data, facts.start);
+        case CU_POINTER_ATTRIBUTE_RANGE_SIZE:
+            return tell(data, facts.size);
+        case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
+            return tell(data, uint32_t{0});
+        case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
+            return tell(data, uint8_t{1});
+        case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
+            return tell(data, static_cast<uint8_t>(facts.sync_memops));
+        default:
+            return false;
     }
 }
 
-// A program's own physical memory: exportable for us, but not for who did not ask for it.
-bool correct_allowed_types(void* data, CUdeviceptr address) {
+// A program's own physical memory is exportable and RDMA-capable for us; the program is told what it asked for.
+bool correct_as_asked(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
     Guard guard(state.lock);
     Mapping* mapping = mapping_at(address);
     if (mapping == nullptr || mapping->owner != nullptr) return false;
-    return tell(data, static_cast<uint64_t>(mapping->handle->asked.requestedHandleTypes));
+    const CUmemAllocationProp& asked = mapping->handle->asked;
+    if (attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
+        return tell(data, static_cast<uint32_t>(asked.requestedHandleTypes));
+    if (attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE)
+        return tell(data, static_cast<uint8_t>(asked.allocFlags.gpuDirectRDMACapable));
+    return false;
 }
 
 void correct_answer(void* data, CUpointer_attribute attribute, CUdeviceptr address, const Facts& facts) {
     if (data == nullptr) return;
-    if (facts.ours) correct(data, attribute, facts);
-    else if (attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) correct_allowed_types(data, address);
+    if (facts.ours)
+        correct(data, attribute, facts);
+    else
+        correct_as_asked(data, attribute, address);
 }
 
 bool only_ours_to_tell(CUpointer_attribute attribute) {
-    return attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE && attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
+    return attribute != CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE &&
+           attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS;
 }
 
 // Plain memory is its owner's: that peers reach it is not told as access.

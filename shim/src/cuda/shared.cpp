@@ -46,7 +46,8 @@ CUresult on_cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllo
                                          CUmemAllocationHandleType handleType, unsigned long long flags) {
     Held held(handle);
     Handle* found = held.get();
-    if (found == nullptr) return real::cuMemExportToShareableHandle(shareableHandle, handle, handleType, flags);
+    if (found == nullptr)
+        return real::cuMemExportToShareableHandle(shareableHandle, as_passed_on(handle), handleType, flags);
     // ours is exportable as a descriptor whether the program asked for it or not; what it did not ask for stays an error
     bool asked = (found->asked.requestedHandleTypes & handleType) != 0 || found->reason == wire::kReasonMulticast;
     if (!asked) return CUDA_ERROR_INVALID_VALUE;
@@ -61,6 +62,7 @@ CUresult on_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
     CUmemGenericAllocationHandle made = 0;
     CUresult result = real::cuMemImportFromShareableHandle(handle == nullptr ? nullptr : &made, osHandle, shHandleType);
     if (result != CUDA_SUCCESS) return result;
+    if (give_same_id(handle, made)) return CUDA_SUCCESS;
     CUmemAllocationProp asked{};
     real::cuMemGetAllocationPropertiesFromHandle(&asked, made);
     Reason reason = shHandleType == CU_MEM_HANDLE_TYPE_FABRIC ? wire::kReasonFabric : wire::kReasonShareableImport;
@@ -101,7 +103,8 @@ CUresult on_cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcO
                                CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
                                unsigned long long flags) {
     return multicast([&] {
-        return real::cuMulticastBindMem(Held(mcHandle).real(), mcOffset, Held(memHandle).real(), memOffset, size, flags);
+        return real::cuMulticastBindMem(Held(mcHandle).real(), mcOffset, Held(memHandle).real(), memOffset, size,
+                                        flags);
     });
 }
 
@@ -109,7 +112,8 @@ CUresult on_cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevic
                                   CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
                                   unsigned long long flags) {
     return multicast([&] {
-        return real::cuMulticastBindMem_v2(Held(mcHandle).real(), dev, mcOffset, Held(memHandle).real(), memOffset, size, flags);
+        return real::cuMulticastBindMem_v2(Held(mcHandle).real(), dev, mcOffset, Held(memHandle).real(), memOffset,
+                                           size, flags);
     });
 }
 
@@ -120,7 +124,8 @@ CUresult on_cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mc
 
 CUresult on_cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
                                    CUdeviceptr memptr, size_t size, unsigned long long flags) {
-    return multicast([&] { return real::cuMulticastBindAddr_v2(Held(mcHandle).real(), dev, mcOffset, memptr, size, flags); });
+    return multicast(
+        [&] { return real::cuMulticastBindAddr_v2(Held(mcHandle).real(), dev, mcOffset, memptr, size, flags); });
 }
 
 CUresult on_cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size) {

@@ -38,8 +38,8 @@ void unlink_mapping(Mapping* mapping) {
     }
 }
 
-Handle* record_handle(CUmemGenericAllocationHandle real, uint64_t size, const CUmemAllocationProp& asked,
-                      Reason reason, bool internal) {
+Handle* record_handle(CUmemGenericAllocationHandle real, uint64_t size, const CUmemAllocationProp& asked, Reason reason,
+                      bool internal) {
     Handle* handle = make<Handle>();
     if (handle == nullptr) return nullptr;
     handle->key = ++state.last_id;
@@ -54,7 +54,9 @@ Handle* record_handle(CUmemGenericAllocationHandle real, uint64_t size, const CU
     return handle;
 }
 
-bool coverable(const Handle& handle) { return handle.reason == kCovered && !handle.dying; }
+bool coverable(const Handle& handle) {
+    return handle.reason == kCovered && !handle.dying;
+}
 
 }  // namespace cuda
 }  // namespace gcr

@@ -29,8 +29,8 @@ namespace cuda {
 
 using namespace cuda_abi;
 
-constexpr int kMaxDevices = 32;                                  // the wire's access masks have 32 bits
-constexpr uint64_t kFirstId = 0x6763720000000001ull;             // no driver handle and no canonical address looks so
+constexpr int kMaxDevices = 32;  // the wire's access masks have 32 bits
+constexpr uint64_t kFirstId = 0x6763720000000001ull;  // no driver handle and no canonical address looks so
 constexpr Reason kCovered = static_cast<Reason>(0);
 
 struct Mapping;
@@ -40,17 +40,17 @@ struct Context;
 struct Handle : TreeNode<Handle> {
     CUmemGenericAllocationHandle real;  // the driver's; meaningless while handed over
     uint64_t size;
-    CUmemAllocationProp asked;          // as the program asked; what it is told
-    Reason reason;                      // kCovered, or why it is not handed over
-    uint32_t retains;                   // references the program holds
-    uint32_t mapped;                    // mappings, and calls about to make one
+    CUmemAllocationProp asked;  // as the program asked; what it is told
+    Reason reason;  // kCovered, or why it is not handed over
+    uint32_t retains;  // references the program holds
+    uint32_t mapped;  // mappings, and calls about to make one
     Mapping* mappings;
-    bool internal;                      // behind cuMemAlloc: the program never sees the id
-    bool exported;                      // the daemon holds it, since this transaction's EXPORT
-    bool released;                      // handed over: unmapped, `real` given back
-    bool imported;                      // came back with IMPORT
-    bool kept;                          // imported and in use again: others hold it too, since r580 exports it no more
-    bool dying;                         // being destroyed: no longer exported, no longer found
+    bool internal;  // behind cuMemAlloc: the program never sees the id
+    bool exported;  // the daemon holds it, since this transaction's EXPORT
+    bool released;  // handed over: unmapped, `real` given back
+    bool imported;  // came back with IMPORT
+    bool kept;  // imported and in use again: others hold it too, since r580 exports it no more
+    bool dying;  // being destroyed: no longer exported, no longer found
 };
 
 // A mapped range. `key` is the address.
@@ -58,11 +58,11 @@ struct Mapping : TreeNode<Mapping> {
     Handle* handle;
     uint64_t offset;
     uint64_t size;
-    uint32_t read;    // bit d: device ordinal d
+    uint32_t read;  // bit d: device ordinal d
     uint32_t write;
     Mapping* sibling;  // next mapping of the same handle
-    Context* owner;    // internal ones: whose cuMemAlloc it serves
-    Range range;       // slabs: 512-byte units
+    Context* owner;  // internal ones: whose cuMemAlloc it serves
+    Range range;  // slabs: 512-byte units
     bool slab;
 };
 
@@ -70,8 +70,8 @@ struct Mapping : TreeNode<Mapping> {
 struct Allocation : TreeNode<Allocation> {
     uint64_t size;  // bytes, as asked
     Mapping* mapping;
-    Block* block;   // slabs; null: the whole mapping
-    uint64_t id;    // CU_POINTER_ATTRIBUTE_BUFFER_ID
+    Block* block;  // slabs; null: the whole mapping
+    uint64_t id;  // CU_POINTER_ATTRIBUTE_BUFFER_ID
     uint32_t sync_memops;
 };
 
@@ -79,7 +79,7 @@ struct Context {
     CUcontext handle;
     CUdevice device;
     std::atomic<uint32_t> pins{0};  // our own threads working with it; it is not destroyed meanwhile
-    uint32_t retains = 0;           // primary: cuDevicePrimaryCtxRetain of the program not yet released
+    uint32_t retains = 0;  // primary: cuDevicePrimaryCtxRetain of the program not yet released
     Blocks slabs;
     uint64_t slab_bytes = 0;
     uint32_t empty_slabs = 0;
@@ -106,8 +106,9 @@ struct State {
     uint32_t peer_changes = 0;
     uint64_t last_id = kFirstId - 1;
     uint64_t last_buffer = 0;
-    uint64_t exported = 0;           // handles, this transaction
-    Array<Allocation*> put_off;      // freed during a capture; given back after it
+    uint64_t exported = 0;  // handles, this transaction
+    Array<Allocation*> put_off;  // freed during a capture; given back after it
+    std::atomic<bool> any_put_off{false};
 };
 
 extern State state;
@@ -120,14 +121,14 @@ T* make() {
 }
 
 // ---- under state.lock -------------------------------------------------------------------------------------------
-Handle* find_handle(uint64_t id);                       // alive and known to the program
-Mapping* mapping_at(CUdeviceptr address);               // the one that contains it
-Allocation* allocation_at(CUdeviceptr address);         // the one that contains it
-void link_mapping(Mapping* mapping);                    // into the tree and its handle
+Handle* find_handle(uint64_t id);  // alive and known to the program
+Mapping* mapping_at(CUdeviceptr address);  // the one that contains it
+Allocation* allocation_at(CUdeviceptr address);  // the one that contains it
+void link_mapping(Mapping* mapping);  // into the tree and its handle
 void unlink_mapping(Mapping* mapping);
-Handle* record_handle(CUmemGenericAllocationHandle real, uint64_t size, const CUmemAllocationProp& asked,
-                      Reason reason, bool internal);    // a new id, one reference; null: no host memory
-bool coverable(const Handle& handle);                   // can be handed over
+Handle* record_handle(CUmemGenericAllocationHandle real, uint64_t size, const CUmemAllocationProp& asked, Reason reason,
+                      bool internal);  // a new id, one reference; null: no host memory
+bool coverable(const Handle& handle);  // can be handed over
 
 }  // namespace cuda
 }  // namespace gcr

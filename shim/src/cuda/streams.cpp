@@ -104,7 +104,8 @@ uint32_t stuck_streams(wire::StuckRecord* records, uint32_t limit) {
         CurrentContext scope(context.handle());
         CUstream handle = reinterpret_cast<CUstream>(stream.key);
         if (!is_capturing(handle, false) && real::cuStreamQuery(handle) != CUDA_ERROR_NOT_READY) continue;
-        records[count++] = {stream.key, reinterpret_cast<uint64_t>(stream.context), static_cast<uint32_t>(stream.device), 0};
+        records[count++] = {stream.key, reinterpret_cast<uint64_t>(stream.context),
+                            static_cast<uint32_t>(stream.device), 0};
     }
     Contexts all = all_contexts();
     for (uint32_t i = 0; i < all.count && count < limit; i++) report_default_stream(all.handles[i], records, &count);

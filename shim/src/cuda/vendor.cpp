@@ -37,7 +37,9 @@ void enter_thread() {
     if (known_devices.load() == 0) learn_devices();
 }
 
-bool simulated() { return known_simulated.load(); }
+bool simulated() {
+    return known_simulated.load();
+}
 
 void count_handle(const Handle& handle, wire::StatusRecord* status, wire::DeviceRecord* devices, uint32_t count) {
     if (!handle.internal) status->allocations++;
@@ -70,8 +72,12 @@ void each_lock(void (Lock::*act)()) {
     for (Lock* lock : {&state.lock, &carried_lock(), &capture_lock(), &pinned_lock()}) (lock->*act)();
 }
 
-void lock_for_fork() { each_lock(&Lock::acquire); }
-void unlock_after_fork() { each_lock(&Lock::release); }
+void lock_for_fork() {
+    each_lock(&Lock::acquire);
+}
+void unlock_after_fork() {
+    each_lock(&Lock::release);
+}
 
 void forget_state() {
     state.lock.reset_after_fork();
@@ -94,14 +100,17 @@ void reset_after_fork() {
 }
 
 const VendorOps kOps = {
-    wire::kNvidia,  simulated,    enter_thread,   fill_status,      captures_in_progress, export_after,
-    mappings_after, synchronize_contexts, stuck_streams, hand_over, import_handles,       map_imported,
-    discard_imported, end_exports, lock_for_fork, unlock_after_fork, reset_after_fork,
+    wire::kNvidia,     simulated,        enter_thread,         fill_status,   captures_in_progress,
+    export_after,      mappings_after,   synchronize_contexts, stuck_streams, hand_over,
+    import_handles,    map_imported,     discard_imported,     end_exports,   lock_for_fork,
+    unlock_after_fork, reset_after_fork,
 };
 
 }  // namespace
 
-const VendorOps& vendor_ops() { return kOps; }
+const VendorOps& vendor_ops() {
+    return kOps;
+}
 
 }  // namespace cuda
 }  // namespace gcr

@@ -2,8 +2,7 @@
 //
 // The program's own virtual memory management: physical memory behind virtual handles, wherever it maps it.
 //
-// A handle lives while the program holds a reference or a mapping; so do the driver's and ours. An id the program must
-// not use any more is passed on as it is: the driver knows no such handle and says so.
+// A handle lives while the program holds a reference or a mapping; so do the driver's and ours.
 #include "cuda/driver.h"
 #include "cuda/held.h"
 #include "cuda/physical.h"
@@ -128,14 +127,14 @@ CUresult on_cuMemRelease(CUmemGenericAllocationHandle handle) {
             unused = retire_if_unused(found);
         }
     }
-    if (found == nullptr) return real::cuMemRelease(handle);
+    if (found == nullptr) return real::cuMemRelease(as_passed_on(handle));
     return unused ? destroy_physical(found) : CUDA_SUCCESS;
 }
 
 CUresult on_cuMemMap(CUdeviceptr ptr, size_t size, size_t offset, CUmemGenericAllocationHandle handle,
                      unsigned long long flags) {
     Held held(handle);
-    if (held.get() == nullptr) return real::cuMemMap(ptr, size, offset, handle, flags);
+    if (held.get() == nullptr) return real::cuMemMap(ptr, size, offset, held.real(), flags);
     CUresult result = real::cuMemMap(ptr, size, offset, held.get()->real, flags);
     if (result != CUDA_SUCCESS) return result;
     if (record_mapping(held.get(), ptr, size, offset)) return CUDA_SUCCESS;
@@ -151,8 +150,10 @@ CUresult on_cuMemUnmap(CUdeviceptr ptr, size_t size) {
         chain = take_mappings(ptr, size);  // before the driver's: the range may be mapped anew at once
     }
     CUresult result = real::cuMemUnmap(ptr, size);
-    if (result == CUDA_SUCCESS) drop_mappings(chain);
-    else put_back_mappings(chain);
+    if (result == CUDA_SUCCESS)
+        drop_mappings(chain);
+    else
+        put_back_mappings(chain);
     return result;
 }
 
@@ -189,7 +190,7 @@ CUresult on_cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* prop, CU
             return CUDA_SUCCESS;
         }
     }
-    return real::cuMemGetAllocationPropertiesFromHandle(prop, handle);
+    return real::cuMemGetAllocationPropertiesFromHandle(prop, as_passed_on(handle));
 }
 
 }  // namespace cuda

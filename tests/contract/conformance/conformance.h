@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The conformance program: calls the CUDA driver with fixed arguments and prints one `name: result` line each. It runs
-// bare and under the shim, on the simulated driver and on a real device; the outputs must be equal, line by line. So
-// nothing here prints an address, a size of the device, a name or a time.
+// bare and under the shim, on the simulated driver and on a real device. recorded_h200.txt is what a device answered;
+// the simulated driver must say the same, line by line, and under the shim only the lines of differs_under_shim.txt may
+// be others. So nothing here prints an address, a size of the device, a name or a time.
 //
 // Build: cc -O1 -o cuda_conformance *.c -ldl        Run: ./cuda_conformance (one device visible is enough)
 #ifndef GCR_CONFORMANCE_H
@@ -63,7 +64,7 @@ extern const char* section;
 CUmemAllocationProp device_memory(int exportable);
 CUmemAccessDesc access_of(int flags);
 size_t granularity(void);
-void need(const char* what, CUresult result);  // preparation; when it fails the rest of the section is left out
+void need(const char* what, CUresult result);  // preparation; when it fails the rest of the part is left out
 
 void before_context(void);
 void devices(void);
@@ -85,7 +86,7 @@ void graphs(void);
 void interprocess(void);
 void checkpoints(void);
 
-// Cases after which a context, or the process, is of no more use: each runs in a process of its own.
+// Cases after which a context, or the process, is of no more use.
 struct risky {
     const char* name;
     void (*run)(void);

@@ -81,8 +81,22 @@ static void across_contexts(CUcontext primary, CUcontext made) {
     RESULT("own_stream_waits_other_event", cuStreamWaitEvent(NULL, event, 0));
     RESULT("synchronize_other_stream", cuStreamSynchronize(stream));
     RESULT("memset_on_other_stream", cuMemsetD8Async(here, 2, 4096, stream));
-    RESULT("free_from_other", cuMemFree_v2(here));
-    need("switch back", cuCtxSetCurrent(made));
+    CUcontext popped, none = (CUcontext)1;
+    need("pop", cuCtxPopCurrent_v2(&popped));
+    need("pop", cuCtxPopCurrent_v2(&popped));
+    need("current", cuCtxGetCurrent(&none));
+    VALUE("none_is_current", none == NULL);
+    RESULT("range_from_none", cuMemGetAddressRange_v2(&base, &size, here));
+    RESULT("owner_from_none", cuPointerGetAttribute(&owner, 1, here));
+    RESULT("info_from_none", cuMemGetInfo_v2(&size, &size));
+    RESULT("memset_from_none", cuMemsetD8_v2(here, 1, 4096));
+    RESULT("memset_from_none_on_stream", cuMemsetD8Async(here, 1, 4096, stream));
+    RESULT("synchronize_from_none", cuStreamSynchronize(stream));
+    RESULT("free_from_none", cuMemFree_v2(here));
+    need("push", cuCtxPushCurrent_v2(primary));
+    need("alloc", cuMemAlloc_v2(&base, 4096));
+    need("push", cuCtxPushCurrent_v2(made));
+    RESULT("free_from_other", cuMemFree_v2(base));
 }
 
 void contexts(void) {
@@ -121,6 +135,8 @@ void checkpoints(void) {
     RESULT("state_self", cuCheckpointProcessGetState(getpid(), &value));
     VALUE("state_self_value", value);
     RESULT("state_null", cuCheckpointProcessGetState(getpid(), NULL));
+    RESULT("state_without_driver", cuCheckpointProcessGetState(getppid(), &value));
+    RESULT("lock_without_driver", cuCheckpointProcessLock(getppid(), NULL));
     RESULT("state_nobody", cuCheckpointProcessGetState(4194303, &value));
     RESULT("state_negative", cuCheckpointProcessGetState(-1, &value));
     RESULT("lock_nobody", cuCheckpointProcessLock(4194303, NULL));

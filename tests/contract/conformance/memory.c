@@ -143,6 +143,7 @@ void host_memory(void) {
     CUdeviceptr device = 0;
     unsigned flags = 99;
     RESULT("alloc_zero", cuMemHostAlloc(&host, 0, 0));
+    VALUE("alloc_zero_pointer", host != NULL);
     RESULT("alloc_null", cuMemHostAlloc(NULL, 4096, 0));
     RESULT("alloc_bad_flags", cuMemHostAlloc(&host, 4096, 0x100));
     RESULT("alloc", cuMemHostAlloc(&host, 8192, 1));
@@ -184,63 +185,73 @@ void host_memory(void) {
 }
 
 // ---- attributes ---------------------------------------------------------------------------------------------------
-// 8-byte answers are compared with what they must equal, 4-byte ones printed.
+// An answer, and how many bytes of it the driver wrote: the program must have room for as many.
+struct answer {
+    CUresult result;
+    uint64_t value;
+    unsigned written;
+};
+
+static struct answer ask(int attribute, CUdeviceptr pointer) {
+    unsigned char bytes[64], untouched = 0xa5;
+    struct answer answer = {0, 0, sizeof bytes};
+    memset(bytes, untouched, sizeof bytes);
+    answer.result = cuPointerGetAttribute(bytes, attribute, pointer);
+    while (answer.written && bytes[answer.written - 1] == untouched) answer.written--;
+    if (!answer.result) memcpy(&answer.value, bytes, answer.written < 8 ? answer.written : 8);
+    return answer;
+}
+
+static const char* named(uint64_t value, CUdeviceptr pointer, CUdeviceptr base) {
+    if (value == 77) return "kept";
+    if (!value) return "null";
+    if (value == pointer) return "itself";
+    return value == base ? "base" : "other";
+}
+
 static void attributes(const char* kind, CUdeviceptr pointer, CUdeviceptr base, CUcontext context) {
-    static const int small[] = {2, 6, 8, 9, 10, 13, 14, 15, 16};
-    for (size_t i = 0; i < sizeof small / sizeof *small; i++) {
-        unsigned value = 77;
-        CUresult result = cuPointerGetAttribute(&value, small[i], pointer);
-        printf("pointer.%s_%d: %d value %d\n", kind, small[i], result, result ? 0 : (int)value);
+    static const int numbers[] = {2, 6, 8, 9, 10, 12, 13, 14, 15, 16}, addresses[] = {3, 4, 11};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++) {
+        struct answer seen = ask(numbers[i], pointer);
+        printf("pointer.%s_%d: %d value %llu in %u\n", kind, numbers[i], seen.result, (unsigned long long)seen.value,
+               seen.written);
     }
-    uint64_t value = 77;
-    CUresult result = cuPointerGetAttribute(&value, 1, pointer);
-    printf("pointer.%s_1: %d %s\n", kind, result,
-           result                                  ? "-"
-           : !value                                ? "null"
-           : value == (uint64_t)(uintptr_t)context ? "current"
-                                                   : "other");
-    result = cuPointerGetAttribute(&value, 3, pointer);
-    printf("pointer.%s_3: %d %s\n", kind, result, result ? "-" : value == pointer ? "itself" : "other");
-    result = cuPointerGetAttribute(&value, 4, pointer);
-    printf("pointer.%s_4: %d %s\n", kind, result,
-           result             ? "-"
-           : value == pointer ? "itself"
-           : value            ? "other"
-                              : "null");
-    result = cuPointerGetAttribute(&value, 7, pointer);
-    printf("pointer.%s_7: %d\n", kind, result);
-    result = cuPointerGetAttribute(&value, 11, pointer);
-    printf("pointer.%s_11: %d %s\n", kind, result, result ? "-" : value == base ? "base" : value ? "other" : "null");
-    value = 0;
-    result = cuPointerGetAttribute(&value, 12, pointer);
-    printf("pointer.%s_12: %d size %llu\n", kind, result, result ? 0 : (unsigned long long)value);
-    result = cuPointerGetAttribute(&value, 17, pointer);
-    printf("pointer.%s_17: %d %s\n", kind, result, result ? "-" : value ? "pool" : "null");
+    for (size_t i = 0; i < sizeof addresses / sizeof *addresses; i++) {
+        struct answer seen = ask(addresses[i], pointer);
+        const char* what = seen.result ? "-" : named(seen.value, pointer, base);
+        printf("pointer.%s_%d: %d %s in %u\n", kind, addresses[i], seen.result, what, seen.written);
+    }
+    struct answer owner = ask(1, pointer), number = ask(7, pointer), pool = ask(17, pointer);
+    int ours = owner.value == (uint64_t)(uintptr_t)context;
+    printf("pointer.%s_1: %d %s in %u\n", kind, owner.result, owner.result ? "-" : named(ours ? 1 : owner.value, 1, 0),
+           owner.written);
+    printf("pointer.%s_7: %d in %u\n", kind, number.result, number.written);
+    printf("pointer.%s_17: %d %s in %u\n", kind, pool.result, pool.value ? "pool" : "null", pool.written);
+}
+
+// The block of device memory that holds an allocation.
+static void block(const char* kind, CUdeviceptr pointer, CUdeviceptr base) {
+    struct answer size = ask(18, pointer), start = ask(19, pointer);
+    printf("pointer.%s_18: %d value %llu\n", kind, size.result, (unsigned long long)size.value);
+    printf("pointer.%s_19: %d %s\n", kind, start.result, named(start.value, pointer, base));
 }
 
 static void plural(const char* kind, CUdeviceptr pointer, CUcontext context) {
-    CUcontext owner = (CUcontext)1;
-    unsigned type = 77, managed = 77, mapped = 77;
-    int ordinal = 77;
-    CUdeviceptr device = 77, start = 77;
-    size_t size = 77;
-    void* host = (void*)77;
     int wanted[] = {1, 2, 8, 9, 13, 3, 11, 12, 4};
-    void* out[] = {&owner, &type, &managed, &ordinal, &mapped, &device, &start, &size, &host};
+    uint64_t seen[9] = {77, 77, 77, 77, 77, 77, 77, 77, 77};
+    void* out[9];
+    for (int i = 0; i < 9; i++) out[i] = &seen[i];
     CUresult result = cuPointerGetAttributes(9, wanted, out, pointer);
-    printf("pointer.all_%s: %d context %s type %u managed %u ordinal %d mapped %u device %s start %s size %s host %s\n",
-           kind, result,
-           owner == context ? "current"
-           : owner          ? "other"
-                            : "null",
-           type, managed, ordinal, mapped,
-           device == pointer ? "itself"
-           : device          ? "other"
-                             : "null",
-           start ? "set" : "null", size ? "set" : "0",
-           !host                                     ? "null"
-           : (CUdeviceptr)(uintptr_t)host == pointer ? "itself"
-                                                     : "other");
+    int ours = seen[0] == (uint64_t)(uintptr_t)context;
+    printf("pointer.all_%s: %d context %s type %u managed %u ordinal %d mapped %u\n", kind, result,
+           named(ours ? 1 : seen[0], 1, 0), (unsigned)seen[1], (unsigned char)seen[2], (int)seen[3],
+           (unsigned char)seen[4]);
+    printf("pointer.all_addresses_%s: device %s start %s size %s host %s\n", kind, named(seen[5], pointer, 0),
+           named(seen[6], pointer, pointer - 100),
+           seen[7] == 77 ? "kept"
+           : seen[7]     ? "set"
+                         : "0",
+           named(seen[8], pointer, 0));
 }
 
 void pointers(void) {
@@ -255,6 +266,8 @@ void pointers(void) {
     need("pooled", cuMemAllocAsync(&pooled, 5000, NULL));
     attributes("device", device, device, context);
     attributes("interior", device + 100, device, context);
+    block("device", device, device);
+    block("interior", device + 100, device);
     attributes("host", (CUdeviceptr)(uintptr_t)host, (CUdeviceptr)(uintptr_t)host, context);
     attributes("plain", (CUdeviceptr)(uintptr_t)plain, 0, context);
     attributes("managed", managed, managed, context);

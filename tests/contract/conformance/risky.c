@@ -78,12 +78,12 @@ static void destroyed_context(void) {
     need("alloc", cuMemAlloc_v2(&pointer, 4 * MiB));
     need("destroy", cuCtxDestroy_v2(made));
     RESULT("set_destroyed_current", cuCtxSetCurrent(made));
-    RESULT("destroy_destroyed", cuCtxDestroy_v2(made));
+    RESULT("destroyed_synchronize", cuCtxSynchronize());
 }
 
 static void reset_primary(void) {
     CUdeviceptr pointer = 0, other = 0;
-    CUcontext current = NULL;
+    CUcontext current = NULL, again = NULL;
     unsigned flags;
     int active;
     need("alloc", cuMemAlloc_v2(&pointer, 4 * MiB));
@@ -92,12 +92,17 @@ static void reset_primary(void) {
     VALUE("reset_active", active);
     RESULT("reset_current", cuCtxGetCurrent(&current));
     VALUE("reset_current_set", current != NULL);
+    RESULT("reset_device", cuCtxGetDevice(&active));
     RESULT("reset_synchronize", cuCtxSynchronize());
     RESULT("reset_alloc", cuMemAlloc_v2(&other, 4096));
     RESULT("reset_range_of_lost", cuMemGetAddressRange_v2(&other, NULL, pointer));
-    RESULT("reset_retain", cuDevicePrimaryCtxRetain(&current, 0));
-    RESULT("reset_set_current", cuCtxSetCurrent(current));
+    RESULT("reset_retain", cuDevicePrimaryCtxRetain(&again, 0));
+    VALUE("reset_same_context", current == again);
+    RESULT("reset_set_current", cuCtxSetCurrent(again));
     RESULT("reset_alloc_again", cuMemAlloc_v2(&other, 4096));
+    RESULT("reset_release", cuDevicePrimaryCtxRelease_v2(0));
+    need("state", cuDevicePrimaryCtxGetState(0, &flags, &active));
+    VALUE("reset_released_active", active);
 }
 
 static void unmap_and_use(void) {
@@ -106,6 +111,7 @@ static void unmap_and_use(void) {
     char byte;
     need("access", cuMemSetAccess(at, granularity(), &both, 1));
     RESULT("mapped_set", cuMemsetD8_v2(at, 1, 16));
+    need("synchronize", cuCtxSynchronize());
     RESULT("mapped_unmap", cuMemUnmap(at, granularity()));
     RESULT("copy_from_unmapped", cuMemcpyDtoH_v2(&byte, at, 1));
     aftermath("copy_from_unmapped");

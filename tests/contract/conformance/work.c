@@ -200,6 +200,9 @@ static void disturbing(CUstream stream, CUdeviceptr device) {
     RESULT("copy_synchronous", cuMemcpyDtoH_v2(&byte, device, 1));
     end("copy_synchronous", stream);
     need("begin", cuStreamBeginCapture_v2(stream, GLOBAL));
+    RESULT("set_synchronous", cuMemsetD8_v2(device, 1, 16));
+    end("set_synchronous", stream);
+    need("begin", cuStreamBeginCapture_v2(stream, GLOBAL));
     RESULT("legacy_memset", cuMemsetD8Async(device, 1, 16, NULL));
     end("legacy_memset", stream);
     need("begin", cuStreamBeginCapture_v2(stream, GLOBAL));
@@ -224,7 +227,7 @@ static void disturbing(CUstream stream, CUdeviceptr device) {
     if (!reserved) need("free", cuMemAddressFree(at, g));
 }
 
-static void joining(CUstream stream, CUstream other) {
+static void joining(CUstream stream, CUstream other, CUdeviceptr device) {
     CUevent fork = NULL, join = NULL;
     need("event", cuEventCreate(&fork, 2));
     need("event", cuEventCreate(&join, 2));
@@ -234,14 +237,28 @@ static void joining(CUstream stream, CUstream other) {
     end("fork_query", stream);
     need("begin", cuStreamBeginCapture_v2(stream, GLOBAL));
     need("record", cuEventRecord(fork, stream));
+    RESULT("fork_synchronize", cuEventSynchronize(fork));
+    end("fork_synchronize", stream);
+    need("begin", cuStreamBeginCapture_v2(stream, GLOBAL));
+    need("record", cuEventRecord(fork, stream));
     RESULT("fork_wait", cuStreamWaitEvent(other, fork, 0));
     capturing("forked", other);
     RESULT("fork_end_other", cuStreamEndCapture(other, &(CUgraph){NULL}));
+    end("fork_end_other", stream);
+    need("begin", cuStreamBeginCapture_v2(stream, GLOBAL));
+    need("record", cuEventRecord(fork, stream));
+    need("wait", cuStreamWaitEvent(other, fork, 0));
+    end("unjoined_without_work", stream);
+    need("begin", cuStreamBeginCapture_v2(stream, GLOBAL));
+    need("record", cuEventRecord(fork, stream));
+    need("wait", cuStreamWaitEvent(other, fork, 0));
+    need("work", cuMemsetD8Async(device, 1, 16, other));
     end("unjoined", stream);
     capturing("forked_after", other);
     need("begin", cuStreamBeginCapture_v2(stream, GLOBAL));
     need("record", cuEventRecord(fork, stream));
     need("wait", cuStreamWaitEvent(other, fork, 0));
+    need("work", cuMemsetD8Async(device, 1, 16, other));
     need("record", cuEventRecord(join, other));
     need("wait", cuStreamWaitEvent(stream, join, 0));
     end("joined", stream);
@@ -274,7 +291,13 @@ void captures(void) {
     VALUE("exchange_back", mode);
     waiting(stream);
     disturbing(stream, device);
-    joining(stream, other);
+    joining(stream, other, device);
+    need("begin", cuStreamBeginCapture_v2(other, GLOBAL));
+    RESULT("non_blocking_copy_synchronous", cuMemcpyDtoH_v2(&mode, device, 1));
+    end("non_blocking_copy_synchronous", other);
+    need("begin", cuStreamBeginCapture_v2(other, RELAXED));
+    RESULT("non_blocking_relaxed_copy", cuMemcpyDtoH_v2(&mode, device, 1));
+    end("non_blocking_relaxed_copy", other);
     need("begin", cuStreamBeginCapture_v2(other, GLOBAL));
     RESULT("non_blocking_legacy_memset", cuMemsetD8Async(device, 1, 16, NULL));
     end("non_blocking", other);

@@ -1,6 +1,8 @@
 """The whole shim over the simulated driver, with a daemon that shares no code with it.
 
 Programs run bare and preloaded, each in a process of its own; every wait has a deadline, a hang is a failure.
+GCR_TEST_BUILD: where the library is. GCR_TEST_SANITIZE (thread, or address,undefined): that build is a sanitized one;
+the program is sanitized as well and linked against it in front of the driver, since a sanitizer must come first.
 """
 
 import importlib.resources
@@ -21,7 +23,8 @@ sys.path.insert(0, str(HERE))
 
 from oracle import Agent, Daemon  # noqa: E402
 
-PATIENCE = 30.0
+SANITIZE = os.environ.get("GCR_TEST_SANITIZE", "")
+PATIENCE = 60.0 if SANITIZE else 30.0
 MiB = 1 << 20
 
 
@@ -46,7 +49,8 @@ def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
     compiler = os.environ.get("CXX", "c++")
     includes = [f"-I{ROOT / 'shim/src'}", f"-I{ROOT / 'shim'}"]
     sources = sorted(str(source) for source in (HERE / "programs").glob("*.cpp"))
-    command = [compiler, "-std=c++17", "-O1", *includes, *sources, str(driver / "libcuda.so.1"), "-pthread"]
+    linked = ["-Wl,--no-as-needed", str(folder / "libgcr_shim.so"), f"-fsanitize={SANITIZE}", "-g"] if SANITIZE else []
+    command = [compiler, "-std=c++17", "-O1", *includes, *sources, *linked, str(driver / "libcuda.so.1"), "-pthread"]
     subprocess.run([*command, "-o", str(puppet)], check=True, timeout=110)
     return Build(folder / "libgcr_shim.so", driver, puppet)
 
@@ -101,10 +105,10 @@ class Machine:
         ours = {
             "GCR_SIM_STATE": str(self.folder / "sim"),
             "GCR_SIM_MEMORY": str(self.memory),
-            "LD_LIBRARY_PATH": str(self.build.driver),
+            "LD_LIBRARY_PATH": f"{self.build.driver}:{self.build.shim.parent}",
             **self.settings,
         }
-        if preload:
+        if preload and not SANITIZE:
             ours["LD_PRELOAD"] = str(self.build.shim)
         if socket:
             ours |= {"GCR_SOCKET": str(self.folder / "socket"), "GCR_JOB": "llm", "GCR_TOKEN": "ab" * 20}

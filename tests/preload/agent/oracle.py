@@ -199,7 +199,7 @@ class Agent:
         got, about, payload, fds = answer
         assert about == request
         if got == FAILED:
-            code, vendor, details, _, message = ERROR.unpack_from(payload)
+            code, vendor, _, _, message = ERROR.unpack_from(payload)
             raise Refused(code, vendor, message.rstrip(b"\0").decode(), payload[ERROR.size :])
         assert got == REPLY | KINDS[kind]
         return payload, fds

@@ -1,7 +1,6 @@
 """The driver fails in the middle: the answer says so, nothing is left half done, and a retry succeeds."""
 
 import pytest
-
 from oracle import DRIVER, HANDED_OVER, PREPARED, QUIESCED, RUNNING, Refused
 
 MiB = 1 << 20

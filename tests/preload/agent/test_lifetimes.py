@@ -4,7 +4,6 @@ import socket
 import time
 
 import pytest
-
 from oracle import HANDED_OVER, MAPPED, PREPARED, QUIESCE, RUNNING, STAGE, STAGED, wait_for
 
 MiB = 1 << 20
@@ -139,7 +138,7 @@ def test_a_daemon_that_dies_later_is_waited_for(machine, where, tmp_path):
         agent.give_back(ids)
         agent.count("map")
     if where == "staged":
-        with open(tmp_path / "segment", "wb") as file:
+        with (tmp_path / "segment").open("wb") as file:
             agent.stage([file.fileno()])
     held, agent.held = agent.held, {}
     agent.close()
@@ -172,7 +171,7 @@ def test_a_late_daemon_is_found(machine):
     assert agent.cycle() == (1, 2 * MiB)
 
 
-# ---- the process does unusual things ----------------------------------------------------------------------------------
+# ---- the process does unusual things -------------------------------------------------------------------------------
 
 
 def test_a_child_of_a_fork_has_nothing_of_the_agent(target):

@@ -4,7 +4,6 @@ import os
 import struct
 
 import pytest
-
 from oracle import (
     EXPORT_REQUEST,
     FROZEN,
@@ -189,7 +188,7 @@ def test_a_descriptor_of_another_kind_is_no_memory(target, tmp_path):
     agent.take()
     (id_,) = agent.held
     before = puppet.tell("descriptors")
-    with open(tmp_path / "file", "wb") as file:
+    with (tmp_path / "file").open("wb") as file:
         body = ID_LIST.pack(7, 1, 0) + struct.pack("<Q", id_)
         with pytest.raises(Refused) as caught:
             agent.ask("import", body, [file.fileno()])
@@ -301,7 +300,7 @@ def test_a_malformed_frame_closes_the_connection_and_nothing_else(machine, name,
 def test_stray_descriptors_are_closed(machine, tmp_path):
     puppet, agent = machine.target()
     before = int(puppet.tell("descriptors"))
-    with open(tmp_path / "file", "wb") as file:
+    with (tmp_path / "file").open("wb") as file:
         agent.send("status", b"", [file.fileno()] * 100)
     machine.daemon.accept()
     assert wait_for(lambda: int(puppet.tell("descriptors")) == before)

@@ -1,5 +1,7 @@
 """Each script says the same bare and preloaded: return codes, addresses relative to their allocation, bytes."""
 
+import time
+
 import pytest
 
 MiB = 1 << 20
@@ -87,8 +89,8 @@ def test_captures_forbid_and_invalidate(same):
 
 def test_memory_that_the_driver_keeps(same):
     same([
-        "asyncalloc a 4096 s", "fill a 3 s", "sync s", "check a 3", "asyncfree a s", "sync s", "asyncalloc b 4096 s", "sync s",
-        "free b", "managed m 4096", "free m", "pin x 4096", "unpin x", "unpin x", "alloc c 4096", "sync s",
+        "asyncalloc a 4096 s", "fill a 3 s", "sync s", "check a 3", "asyncfree a s", "sync s", "asyncalloc b 4096 s",
+        "sync s", "free b", "managed m 4096", "free m", "pin x 4096", "unpin x", "unpin x", "alloc c 4096", "sync s",
     ])  # fmt: skip
 
 
@@ -104,6 +106,16 @@ def test_what_is_set_for_one_allocation_is_not_set_for_its_neighbour(machine):
     puppet = machine.ready(socket=False)
     puppet.must("alloc a 512", "alloc b 512", "syncmemops a 1")
     assert puppet.script(["attribute a 0 6", "attribute b 0 6"]) == ["ok 1", "ok 0"]
+
+
+@pytest.mark.parametrize("preload", [False, True])
+@pytest.mark.parametrize("size", [4096, 4 * MiB])
+def test_a_free_waits_for_the_work_of_its_context(machine, size, preload):
+    puppet = machine.ready(preload=preload, socket=False)
+    puppet.must(f"alloc a {size}", "sync", "spin 400 s")
+    began = time.monotonic()
+    puppet.must("free a")
+    assert time.monotonic() - began > 0.3
 
 
 def test_ids_are_never_reused(machine):

@@ -9,7 +9,6 @@
 using namespace gcr::cuda_abi;
 
 #define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) extern "C" CUresult symbol parameters;
-#define GCR_CALL(symbol, base, version, stream, parameters) extern "C" CUresult symbol parameters;
 #include "hooks/cuda.def"
 
 #endif

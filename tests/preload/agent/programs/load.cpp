@@ -108,7 +108,9 @@ std::string finish(const Words&) {  // endload
     return wrong.empty() ? "right" : wrong;
 }
 
-std::string count(const Words&) { return std::to_string(rounds.load()); }
+std::string count(const Words&) {
+    return std::to_string(rounds.load());
+}
 
 // race THREADS ROUNDS: an address is given to one thread at a time, or two of them would find it in their hands at once
 std::string race(const Words& words) {

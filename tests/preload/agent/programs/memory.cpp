@@ -120,7 +120,9 @@ std::string pin(const Words& words) {  // pin NAME SIZE
     return say(result);
 }
 
-std::string unpin(const Words& words) { return say(cuMemFreeHost(puppet.host[words[1]])); }
+std::string unpin(const Words& words) {
+    return say(cuMemFreeHost(puppet.host[words[1]]));
+}
 
 std::string managed(const Words& words) {  // managed NAME SIZE
     CUdeviceptr address = 0;

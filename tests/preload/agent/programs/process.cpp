@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dirent.h>
 #include <errno.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -25,7 +24,9 @@ int open_descriptors() {
     return count;
 }
 
-std::string descriptors(const Words&) { return std::to_string(open_descriptors()); }
+std::string descriptors(const Words&) {
+    return std::to_string(open_descriptors());
+}
 
 // Of the agent: a connection to who listens at GCR_SOCKET. The simulated driver has sockets of its own.
 bool leads_to_daemon(int fd) {
@@ -112,34 +113,6 @@ std::string fork_child(const Words& words) {
     return length < 0 ? "nothing" : answer;
 }
 
-// A thread that ends in the middle of a driver call: cancelled while a copy waits for its stream.
-std::string cancelled(const Words& words) {  // cancelled STREAM NAME
-    struct Work {
-        CUstream stream;
-        CUdeviceptr address;
-        CUcontext context;
-    } work{stream_of(words[1]), memory_of(words[2]).address, nullptr};
-    cuCtxGetCurrent(&work.context);
-    pthread_t thread;
-    pthread_create(
-        &thread, nullptr,
-        [](void* argument) -> void* {
-            Work* todo = static_cast<Work*>(argument);
-            cuCtxSetCurrent(todo->context);
-            pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, nullptr);
-            static char target[64];
-            cuMemcpyDtoHAsync_v2(target, todo->address, sizeof target, todo->stream);
-            cuMemcpyDtoH_v2(target, todo->address, sizeof target);
-            return nullptr;
-        },
-        &work);
-    usleep(50000);
-    pthread_cancel(thread);
-    void* ended = nullptr;
-    pthread_join(thread, &ended);
-    return ended == PTHREAD_CANCELED ? "cancelled" : "returned";
-}
-
 // Many short threads, each with gated calls: their slots must come back.
 std::string short_threads(const Words& words) {  // shortthreads COUNT
     CUcontext context = nullptr;
@@ -173,7 +146,6 @@ void add_process_commands(std::map<std::string, Command>& commands) {
     commands["threads"] = threads;
     commands["nap"] = nap;
     commands["fork"] = fork_child;
-    commands["cancelled"] = cancelled;
     commands["shortthreads"] = short_threads;
     commands["errno"] = errno_kept;
 }

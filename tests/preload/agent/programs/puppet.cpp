@@ -78,9 +78,13 @@ void add_commands() {
 
 }  // namespace
 
-std::string say(CUresult result) { return result == CUDA_SUCCESS ? "ok" : std::to_string(result); }
+std::string say(CUresult result) {
+    return result == CUDA_SUCCESS ? "ok" : std::to_string(result);
+}
 
-uint64_t number(const std::string& word) { return strtoull(word.c_str(), nullptr, 0); }
+uint64_t number(const std::string& word) {
+    return strtoull(word.c_str(), nullptr, 0);
+}
 
 Memory memory_of(const std::string& name) {
     std::lock_guard<std::mutex> guard(puppet.lock);

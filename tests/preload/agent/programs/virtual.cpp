@@ -67,7 +67,9 @@ std::string get_access(const Words& words) {  // getaccess NAME OFFSET DEVICE
     return result == CUDA_SUCCESS ? "ok " + std::to_string(flags) : say(result);
 }
 
-std::string release(const Words& words) { return say(cuMemRelease(handle_of(words[1]))); }
+std::string release(const Words& words) {
+    return say(cuMemRelease(handle_of(words[1])));
+}
 
 std::string retain(const Words& words) {  // retain HANDLE NAME OFFSET; says whether it is one we know
     CUmemGenericAllocationHandle handle = 0;
@@ -85,12 +87,14 @@ std::string properties(const Words& words) {  // properties HANDLE
     CUresult result = cuMemGetAllocationPropertiesFromHandle(&prop, handle_of(words[1]));
     if (result != CUDA_SUCCESS) return say(result);
     return "ok type=" + std::to_string(prop.type) + " types=" + std::to_string(prop.requestedHandleTypes) +
-           " device=" + std::to_string(prop.location.id) + " rdma=" + std::to_string(prop.allocFlags.gpuDirectRDMACapable);
+           " device=" + std::to_string(prop.location.id) +
+           " rdma=" + std::to_string(prop.allocFlags.gpuDirectRDMACapable);
 }
 
 std::string export_it(const Words& words) {  // export FILE HANDLE TYPE
     int file = -1;
-    CUresult result = cuMemExportToShareableHandle(&file, handle_of(words[2]), static_cast<unsigned int>(number(words[3])), 0);
+    CUresult result =
+        cuMemExportToShareableHandle(&file, handle_of(words[2]), static_cast<unsigned int>(number(words[3])), 0);
     if (result == CUDA_SUCCESS) puppet.files[words[1]] = file;
     return say(result);
 }
@@ -103,7 +107,9 @@ std::string import_it(const Words& words) {  // import HANDLE FILE
     return say(result);
 }
 
-std::string close_it(const Words& words) { return close(puppet.files[words[1]]) == 0 ? "ok" : "failed"; }
+std::string close_it(const Words& words) {
+    return close(puppet.files[words[1]]) == 0 ? "ok" : "failed";
+}
 
 std::string known_ids(const Words&) {  // ids are never reused: how many different ones there are
     return std::to_string(puppet.handles.size());

@@ -9,7 +9,9 @@ namespace {
 
 std::atomic<int> door{0};  // what host callbacks wait for
 
-std::string init(const Words&) { return say(cuInit(0)); }
+std::string init(const Words&) {
+    return say(cuInit(0));
+}
 
 std::string primary(const Words& words) {  // primary NAME DEVICE
     CUcontext context = nullptr;
@@ -33,10 +35,18 @@ std::string context(const Words& words) {  // context NAME DEVICE
     return say(result);
 }
 
-std::string use(const Words& words) { return say(cuCtxSetCurrent(puppet.contexts[words[1]])); }
-std::string destroy(const Words& words) { return say(cuCtxDestroy_v2(puppet.contexts[words[1]])); }
-std::string peer(const Words& words) { return say(cuCtxEnablePeerAccess(puppet.contexts[words[1]], 0)); }
-std::string unpeer(const Words& words) { return say(cuCtxDisablePeerAccess(puppet.contexts[words[1]])); }
+std::string use(const Words& words) {
+    return say(cuCtxSetCurrent(puppet.contexts[words[1]]));
+}
+std::string destroy(const Words& words) {
+    return say(cuCtxDestroy_v2(puppet.contexts[words[1]]));
+}
+std::string peer(const Words& words) {
+    return say(cuCtxEnablePeerAccess(puppet.contexts[words[1]], 0));
+}
+std::string unpeer(const Words& words) {
+    return say(cuCtxDisablePeerAccess(puppet.contexts[words[1]]));
+}
 
 std::string load_kernels(const Words& words) {  // kernels PATH
     CUmodule module = nullptr;
@@ -54,9 +64,15 @@ std::string stream(const Words& words) {  // stream NAME
     return say(result);
 }
 
-std::string destroy_stream(const Words& words) { return say(cuStreamDestroy_v2(stream_of(words[1]))); }
+std::string destroy_stream(const Words& words) {
+    return say(cuStreamDestroy_v2(stream_of(words[1])));
+}
 std::string sync(const Words& words) {  // sync [STREAM]
     return say(words.size() > 1 ? cuStreamSynchronize(stream_of(words[1])) : cuCtxSynchronize());
+}
+
+std::string query(const Words& words) {  // query STREAM
+    return say(cuStreamQuery(stream_of(words[1])));
 }
 
 std::string fill(const Words& words) {  // fill NAME SEED [STREAM]
@@ -172,6 +188,7 @@ void add_work_commands(std::map<std::string, Command>& commands) {
     commands["stream"] = stream;
     commands["destroystream"] = destroy_stream;
     commands["sync"] = sync;
+    commands["query"] = query;
     commands["fill"] = fill;
     commands["check"] = check;
     commands["spin"] = spin;

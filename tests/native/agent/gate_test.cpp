@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// The gate with many threads: while it is closed and drained nobody is inside; nobody waits for ever; slots come back.
+#include "core/gate.h"
+
+#include <pthread.h>
+#include <stdio.h>
+#include <time.h>
+
+#include <thread>
+#include <vector>
+
+#include "check.h"
+#include "core/sys.h"
+
+namespace {
+
+std::atomic<int> inside{0};
+std::atomic<bool> stop{false};
+std::atomic<uint64_t> calls{0};
+uint64_t guarded = 0;  // plain: the sanitizer proves that the agent's look at it is ordered by the gate
+
+void one_call() {
+    gcr::GateEntry in_flight;
+    inside++;
+    calls++;
+    inside--;
+}
+
+void keep_calling() {
+    while (!stop) one_call();
+}
+
+void drain() {
+    gcr::Deadline deadline(20000);
+    while (gcr::calls_in_flight() > 0) CHECK(!deadline.passed());
+}
+
+std::vector<std::thread> start(int count, void (*body)()) {
+    stop = false;
+    std::vector<std::thread> threads;
+    for (int i = 0; i < count; i++) threads.emplace_back(body);
+    return threads;
+}
+
+void finish(std::vector<std::thread>& threads) {
+    stop = true;
+    for (std::thread& thread : threads) thread.join();
+}
+
+void closed_means_nobody_inside() {
+    auto threads = start(4, keep_calling);
+    for (int round = 0; round < 300; round++) {
+        gcr::close_gate();
+        drain();
+        CHECK(inside == 0);
+        uint64_t before = calls;
+        if (round % 30 == 0) gcr::sleep_us(2000);
+        CHECK(calls == before && inside == 0);
+        gcr::open_gate();
+        gcr::Deadline deadline(20000);
+        while (calls == before) CHECK(!deadline.passed());
+    }
+    finish(threads);
+}
+
+void write_guarded() {
+    while (!stop) {
+        gcr::GateEntry in_flight;
+        static std::atomic_flag one = ATOMIC_FLAG_INIT;
+        if (one.test_and_set(std::memory_order_acquire)) continue;
+        guarded++;
+        one.clear(std::memory_order_release);
+    }
+}
+
+void what_calls_did_is_seen_once_drained() {
+    auto threads = start(3, write_guarded);
+    for (int round = 0; round < 200; round++) {
+        gcr::close_gate();
+        drain();
+        guarded++;
+        gcr::open_gate();
+        gcr::sleep_us(100);
+    }
+    finish(threads);
+}
+
+void a_pulse_is_one_call_a_thread() {
+    auto threads = start(4, keep_calling);
+    gcr::close_gate();
+    gcr::Deadline deadline(20000);
+    while (gcr::threads_parked() < 4) CHECK(!deadline.passed());
+    for (int pulse = 0; pulse < 50; pulse++) {
+        uint64_t before = calls;
+        gcr::pulse_gate();
+        while (gcr::threads_parked() < 4) CHECK(!deadline.passed());
+        CHECK(calls == before + 4);
+    }
+    stop = true;
+    gcr::open_gate();
+    finish(threads);
+}
+
+void nested_calls_do_not_park() {
+    gcr::GateEntry outer;
+    CHECK(gcr::reentered());
+    gcr::close_gate();
+    {
+        gcr::GateEntry inner;
+        CHECK(gcr::calls_in_flight() == 1);
+    }
+    CHECK(gcr::calls_in_flight() == 1);
+    gcr::open_gate();
+}
+
+void threads_give_their_slots_back() {
+    for (int i = 0; i < 300; i++) std::thread(one_call).join();
+    CHECK(gcr::calls_in_flight() == 0);
+    CHECK(!gcr::reentered());
+}
+
+// Ends inside a call, its mark still set: cancelled, so no destructor of ours runs.
+void* end_in_flight(void*) {
+    gcr::Slot* slot = gcr::attach_slot();
+    slot->depth = 1;
+    slot->state.store(gcr::kInFlight);
+    pthread_exit(nullptr);
+}
+
+void a_thread_that_ends_in_flight_is_not_waited_for() {
+    pthread_t thread;
+    CHECK(pthread_create(&thread, nullptr, end_in_flight, nullptr) == 0);
+    CHECK(pthread_join(thread, nullptr) == 0);
+    CHECK(gcr::calls_in_flight() == 0);
+    std::thread([] {
+        gcr::close_gate();
+        CHECK(!gcr::reentered());
+        gcr::open_gate();
+        one_call();
+    }).join();
+}
+
+void captures_wait_while_they_are_held() {
+    gcr::hold_captures(true);
+    std::atomic<bool> begun{false};
+    std::thread capturing([&] {
+        gcr::GateEntry in_flight;
+        gcr::wait_to_capture();
+        begun = true;
+    });
+    gcr::sleep_us(50000);
+    CHECK(!begun && gcr::calls_in_flight() == 0);  // it waits outside: the gate can be drained
+    gcr::hold_captures(false);
+    capturing.join();
+    CHECK(begun);
+}
+
+double nanoseconds_a_call() {
+    constexpr int kCalls = 5000000;
+    timespec begin{}, end{};
+    clock_gettime(CLOCK_MONOTONIC, &begin);
+    for (int i = 0; i < kCalls; i++) gcr::GateEntry in_flight;
+    clock_gettime(CLOCK_MONOTONIC, &end);
+    double seconds =
+        static_cast<double>(end.tv_sec - begin.tv_sec) + static_cast<double>(end.tv_nsec - begin.tv_nsec) * 1e-9;
+    return seconds / kCalls * 1e9;
+}
+
+}  // namespace
+
+int main() {
+    gcr::prepare_gate();
+    closed_means_nobody_inside();
+    what_calls_did_is_seen_once_drained();
+    a_pulse_is_one_call_a_thread();
+    nested_calls_do_not_park();
+    threads_give_their_slots_back();
+    a_thread_that_ends_in_flight_is_not_waited_for();
+    captures_wait_while_they_are_held();
+    gcr::gate_fenced.store(0);  // without the kernel's fence
+    closed_means_nobody_inside();
+    printf("%.1f ns a gated call, %.1f with fences of its own\n", (gcr::gate_fenced.store(1), nanoseconds_a_call()),
+           (gcr::gate_fenced.store(0), nanoseconds_a_call()));
+}
