@@ -86,7 +86,10 @@ class DataDrain(Protocol):
         ...
 
     def export(self, where: DeviceRange, ids: Sequence[int]) -> Sequence[Handed]:
-        """Descriptors for handles of a range. The caller owns and closes them."""
+        """Descriptors for handles of a range that `create` made. The caller owns and closes them.
+
+        What was adopted may refuse to be exported again (r580 does): DriverError.
+        """
         ...
 
     def release(self, where: DeviceRange) -> None:

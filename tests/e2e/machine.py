@@ -50,6 +50,15 @@ class Victim:
         self.supervisor.stdin.write(f"{line}\n")
         self.supervisor.stdin.flush()
 
+    def silent(self, seconds: float = 0.3) -> bool:
+        """Whether it says nothing for so long; what it said instead is in the failure."""
+        import select
+
+        assert self.supervisor.stdout
+        ready, _, _ = select.select([self.supervisor.stdout], [], [], seconds)
+        assert not ready, f"{self.name} said {self.supervisor.stdout.readline()!r}; its code: {self.supervisor.poll()}"
+        return True
+
     def hear(self, patience: float = PATIENCE) -> str:
         """Its next line. A silence is a failure, never a skip."""
         import select

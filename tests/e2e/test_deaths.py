@@ -114,3 +114,18 @@ def test_two_daemons_die_one_after_the_other(machine: Machine) -> None:
     for pid in gcrd(machine, job):
         os.kill(pid, signal.SIGKILL)
     comes_back(machine, job, before)
+
+
+def test_the_supervisor_dies_and_then_the_checkpoint_fails(machine: Machine) -> None:
+    """What was handed over is in nobody's escrow but the daemon's own: imported memory cannot be exported again."""
+    job, before = start(machine)
+    held = machine.folder / "held"
+    machine.inject(f"checkpoint.handed_over hold {held}", "checkpoint.staged fail")
+    running = machine.begin("checkpoint", "llm", "--timeout", "40")
+    machine.wait_held()
+    os.kill(job.supervisor.pid, signal.SIGKILL)
+    until(lambda: not alive(job.supervisor.pid) or None, 10, "it is dead")
+    held.unlink()
+    running.communicate(timeout=60)
+    assert settled(machine) == "running"
+    comes_back(machine, job, before)

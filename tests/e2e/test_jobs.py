@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from machine import VICTIMS, Machine, Victim, alive, until
 
+CONTEXT = 16 << 20  # what a context of the simulated device costs
 PAIR = str(VICTIMS / "pair_victim.py")
 
 
@@ -37,8 +38,7 @@ def test_two_processes_go_and_come_back_as_one(machine: Machine) -> None:
     assert (gone.code, gone.body["state"], gone.body["vram_after_bytes"]) == (0, "suspended", 0)
     assert len({row["pid"] for row in gone.body["processes"]}) == 2
     job.tell()
-    with pytest.raises(AssertionError, match="said nothing"):
-        job.hear(0.3)
+    assert job.silent()
     assert machine.gcr("restore", "pair").code == 0
     assert job.hear() == before
     swap(machine, job, before)
@@ -54,7 +54,13 @@ def test_either_pid_names_the_job(machine: Machine) -> None:
 
 @pytest.mark.parametrize(
     ("command", "step"),
-    [("checkpoint", "handed_over"), ("checkpoint", "committed_one"), ("restore", "mapped"), ("restore", "opened_one")],
+    [
+        ("checkpoint", "handed_over"),
+        ("checkpoint", "decided"),
+        ("checkpoint", "committed_one"),
+        ("restore", "mapped"),
+        ("restore", "opened_one"),
+    ],
 )
 def test_the_daemon_dies_between_the_first_process_and_the_second(machine: Machine, command: str, step: str) -> None:
     job, before = pair(machine)
@@ -64,9 +70,16 @@ def test_the_daemon_dies_between_the_first_process_and_the_second(machine: Machi
     done = machine.gcr(command, "pair")
     assert done.code != 0
     if machine.until_state("pair", "running", "suspended") == "suspended":
+        until(lambda: used(machine) == CONTEXT * len(machine.children("gcr.worker")) or None, 10, "the device is free")
         assert machine.ask("restore", "pair").code == 0
     assert job.ask() == before
     swap(machine, job, before)
+
+
+def used(machine: Machine) -> int:
+    """Bytes the device counts, whoever has them."""
+    script = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)).used)"
+    return int(machine.bare(sys.executable, "-c", script))
 
 
 @pytest.mark.parametrize("order", ["", "--late"])
@@ -86,6 +99,8 @@ def test_one_of_two_dies_and_the_other_goes_on(machine: Machine, command: str, s
         machine.wait_held()
         os.kill(child, signal.SIGKILL)
     running.communicate(timeout=60)
+    if step == "decided":  # then the checkpoint is one of what is left
+        assert running.returncode == 0
     survives(machine, job, "pair")
 
 
@@ -100,6 +115,16 @@ def survives(machine: Machine, job: Victim, name: str) -> None:
 
 def parent_of(pid: int) -> int:
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_call_that_the_drivers_own_lock_lets_through_waits(machine: Machine) -> None:
+    """r580 faults in cuStreamSynchronize of a checkpointed process; the simulated driver does too."""
+    job = machine.told("llm")
+    assert machine.ask("checkpoint", "llm").code == 0
+    job.tell("synchronise")
+    assert job.silent()
+    assert machine.ask("restore", "llm").code == 0
+    assert job.hear() == "ok"
 
 
 # ---- what programs do --------------------------------------------------------------------------------------------

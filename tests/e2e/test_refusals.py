@@ -86,11 +86,13 @@ def test_a_process_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     theirs = subprocess.Popen(["/bin/sleep", "60"], cwd="/", user=NOBODY if os.getuid() == 0 else None)
     coordinator = Coordinator(load({}), Journal(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: NOBODY - 1)
-    with theirs:
+    try:
         with pytest.raises(NotOurs) as caught:
             coordinator.checkpoint({"target": theirs.pid}, lambda _report: None, threading.Event())
         assert (caught.value.exit, theirs.poll()) == (3, None)
+    finally:
         theirs.kill()
+        theirs.wait(10)
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
@@ -129,7 +131,7 @@ def test_suspended_already_and_not_suspended(machine: Machine) -> None:
     before = job.ask()
     assert machine.gcr("checkpoint", "llm").code == 0
     answer = machine.gcr("checkpoint", "llm")
-    refused(answer, "wrong_state")
+    assert "is suspended" in refused(answer, "wrong_state")
     assert answer.body["error"]["state"] == "suspended"
     assert machine.gcr("restore", "llm").code == 0
     assert job.ask() == before

@@ -16,6 +16,7 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("GCR_SIM_CONTEXT_BYTES", "device memory a simulated context takes, bytes"),
     ("GCR_SIM_CONTROL_MS", "how long a simulated control checkpoint takes, milliseconds"),
     ("GCR_SIM_BPS", "copy rate of the simulated device, bytes per second; 0: no limit"),
+    ("GCR_SIM_DRIVER", "the driver's version as the simulated NVML says it"),
     ("GCR_SIM_FAULTS", "faults the simulated driver makes on purpose; for tests"),
     ("GCR_FAULTS", "file with faults that gcr's own processes make on purpose; for tests"),
     ("GCR_E2E_ON_DEVICE", "for the test suite: run the end-to-end tests on a real device instead of a simulated one"),

@@ -165,18 +165,33 @@ class Arrivals:
 
     def _begin_recovery(self, job: Job) -> None:
         """In the background, once everyone who can help is back; until then nothing else begins on this job."""
-        if job.settled.is_set() and not job.busy:
-            job.settled.clear()
-            threading.Thread(target=self._recover, args=(job,), name="gcr-recover", daemon=True).start()
+        with self._lock:
+            job.recovery_due = True
+            if job.settled.is_set() and not job.busy:
+                job.settled.clear()
+                threading.Thread(target=self._recover, args=(job,), name="gcr-recover", daemon=True).start()
 
     def _recover(self, job: Job) -> None:
+        """Until no process came meanwhile: without a journal nobody knows how many there are."""
+        try:
+            while self._more_to_recover(job):
+                self._recover_once(job)
+        finally:
+            job.settled.set()
+
+    def _recover_once(self, job: Job) -> None:
         try:
             self._wait_together(job)
             self._coordinator.recover_job(job)
         except GcrError as error:
             log.error("job %s: not recovered: %s", job.name, error)
-        finally:
-            job.settled.set()
+
+    def _more_to_recover(self, job: Job) -> bool:
+        with self._lock:
+            due, job.recovery_due = job.recovery_due, False
+            if not due:
+                job.settled.set()
+            return due
 
     def _wait_together(self, job: Job) -> None:
         end = time.monotonic() + TOGETHER_WITHIN

@@ -37,6 +37,7 @@ class Job:
     last_report: dict[str, Any] | None = None
     finished: bool = False
     settled: Event = field(default_factory=Event)  # cleared while a recovery is due or under way
+    recovery_due: bool = False  # a stranded process has come that the recovery under way may not have seen
     _changing: Lock = field(default_factory=Lock)
 
     def __post_init__(self) -> None:

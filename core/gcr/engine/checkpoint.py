@@ -227,6 +227,7 @@ class Checkpoint:
         for worker in target.workers():
             quietly("release", partial(worker.release, target.hold))
         quietly("drop", lambda: target.keeper().drop(target.pid))
+        target.spare.close()
         self.course.reach("committed_one")
 
     def _wait_for_vram(self) -> None:

@@ -18,7 +18,7 @@ from gcr.drain import HandleSpec
 from gcr.engine.node import Node, World
 from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, NoRoom, PeerGone
 from gcr.seqpacket import close_all
-from gcr.supervisor.escrow import Keeper
+from gcr.supervisor.escrow import Escrow, Keeper
 from gcr.wire import AgentPhase, HandleFlag, HandleRecord, MappingRecord
 
 log = logging.getLogger("gcr.engine")
@@ -36,6 +36,7 @@ class Target:
     exported: dict[int, str] = field(default_factory=dict)  # id -> device UUID
     bytes_by_device: dict[str, int] = field(default_factory=dict)
     mappings: list[MappingRecord] = field(default_factory=list)
+    spare: Escrow = field(default_factory=Escrow)  # the daemon's own duplicates, should the supervisor die on the way
     fresh: set[int] = field(default_factory=set)  # exported in this transaction, and exportable again
     given_back: set[int] = field(default_factory=set)  # imported by the process in this transaction
     _workers: dict[str, WorkerPeer] = field(default_factory=dict)
@@ -102,7 +103,14 @@ class Target:
         specs, fds = [spec_of(h) for h, _ in fresh], [fd for _, fd in fresh]
         self.fresh.update(spec.id for spec in specs)
         self.keeper().put(self.pid, [spec.id for spec in specs], fds)
+        self._spare(specs, fds)
         self.worker(device).adopt(self.hold, specs, fds)
+
+    def _spare(self, specs: Sequence[HandleSpec], fds: Sequence[int]) -> None:
+        try:
+            self.spare.put(self.pid, [spec.id for spec in specs], fds)
+        except OSError as error:  # no descriptor left: the supervisor's duplicates are the ones that count
+            log.info("process %d: no spare duplicates: %s", self.pid, error)
 
     def _pass_on_kept(self, device: str, kept: Sequence[HandleRecord]) -> None:
         """Handles that cannot be exported again: worker and keeper each make up for what the other lost."""
@@ -131,6 +139,7 @@ class Target:
         """The program freed exported handles: everybody lets go before its free returns."""
         with self._exports:
             let_go(self.process, ids, self.node, self.world, self.keeper())
+            self.spare.drop(self.pid, list(ids))
             for i in set(ids) & set(self.exported):
                 self.bytes_by_device[self.exported.pop(i)] -= self._sizes.pop(i)
                 self.fresh.discard(i)
@@ -147,6 +156,7 @@ class Target:
             quietly("forget", partial(worker.forget, self.hold, sorted(again)))
             quietly("forget the copy", partial(worker.forget_copy, self.hold))
         quietly("drop", lambda: self.keeper().drop(self.pid, sorted(again)))
+        self.spare.close()
 
     # ---- memory back ------------------------------------------------------------------------------------------
 
@@ -155,6 +165,7 @@ class Target:
         if self._phase() != AgentPhase.HANDED_OVER:
             return
         self._give_from_keeper()
+        self._give_from_spare()
         if self.given_back < set(self.exported):
             self.give_from_workers()
         self.process.agent.map(self.transaction)
@@ -174,6 +185,12 @@ class Target:
         except PeerGone:
             if self.process.agent.channel.closed.is_set():
                 raise  # not the keeper is gone, but the process
+
+    def _give_from_spare(self) -> None:
+        """What the keeper lost with its life; the next keeper gets it too."""
+        missing = [i for i in self.spare.ids(self.pid) if i not in self.given_back]
+        for ids in batched(missing, self.node.config.batch):
+            self._with(self.spare.take(self.pid, ids), partial(self._give, ids, keep=True))
 
     def give_from_workers(self, keep: bool = False) -> None:
         """Map what the workers hold at the old addresses, without access yet; `keep`: and put it in escrow."""

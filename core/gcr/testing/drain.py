@@ -109,14 +109,6 @@ class DrainContract(ContractBase):
         owner.kill()
         assert worker.call("digests", adopted, sizes(handles)) == expected(handles, 7)
 
-    def test_memory_comes_back_the_way_it_went(self, owner: Peer, worker: Peer) -> None:
-        handles, where = self._made(owner)
-        adopted = send(owner, where, handles, worker)
-        owner.call("release", where)
-        returned = send(worker, adopted, handles, owner)
-        worker.call("release", adopted)
-        assert owner.call("digests", returned, sizes(handles)) == expected(handles, 7)
-
     def test_the_device_counts_released_memory_as_free(self, owner: Peer, worker: Peer) -> None:
         handles = specs(64, 64)
         before = owner.call("memory").used

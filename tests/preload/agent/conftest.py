@@ -5,7 +5,6 @@ GCR_TEST_BUILD: where the library is. GCR_TEST_SANITIZE (thread, or address,unde
 the program is sanitized as well and linked against it in front of the driver, since a sanitizer must come first.
 """
 
-import importlib.resources
 import os
 import select
 import shutil
@@ -35,24 +34,27 @@ class Build:
     puppet: Path
 
 
-def built_folder() -> Path:
-    """Where libgcr_shim.so and sim/nvidia are: GCR_TEST_BUILD, else inside the installed package."""
+def built() -> tuple[Path, Path]:
+    """The shim and the folder of the simulated driver: of GCR_TEST_BUILD, else of the installed package."""
     named = os.environ.get("GCR_TEST_BUILD")
-    return Path(named) if named else Path(str(importlib.resources.files("gcr")))
+    if named:
+        return Path(named) / "libgcr_shim.so", Path(named) / "sim/nvidia"
+    from gcr.native import shim_path, sim_dir
+
+    return shim_path(), sim_dir("nvidia")
 
 
 @pytest.fixture(scope="session")
 def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
-    folder = built_folder()
-    driver = folder / "sim/nvidia"
+    shim, driver = built()
     puppet = tmp_path_factory.mktemp("puppet") / "puppet"
     compiler = os.environ.get("CXX", "c++")
     includes = [f"-I{ROOT / 'shim/src'}", f"-I{ROOT / 'shim'}"]
     sources = sorted(str(source) for source in (HERE / "programs").glob("*.cpp"))
-    linked = ["-Wl,--no-as-needed", str(folder / "libgcr_shim.so"), f"-fsanitize={SANITIZE}", "-g"] if SANITIZE else []
+    linked = ["-Wl,--no-as-needed", str(shim), f"-fsanitize={SANITIZE}", "-g"] if SANITIZE else []
     command = [compiler, "-std=c++17", "-O1", *includes, *sources, *linked, str(driver / "libcuda.so.1"), "-pthread"]
     subprocess.run([*command, "-o", str(puppet)], check=True, timeout=110)
-    return Build(folder / "libgcr_shim.so", driver, puppet)
+    return Build(shim, driver, puppet)
 
 
 @dataclass
