@@ -177,7 +177,7 @@ def _backend_checks(wanted: str | None) -> list[Check]:
         for each in plugins.broken
     ]
     if not backends:
-        rows.append(Check("backend", False, True, "no backend found", "pip install 'gpu-cr[nvidia]'"))
+        rows.append(Check("backend", False, True, "no backend found", "from a checkout: pip install '.[nvidia]'"))
     return rows + broken
 
 
