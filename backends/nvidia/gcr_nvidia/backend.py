@@ -5,9 +5,10 @@ from collections.abc import Sequence
 from gcr.backend import Capability, Device
 from gcr.control import ControlState
 from gcr.drain import DataDrain
+from gcr.vmm import VmmDrain
 from gcr_nvidia import devices, probe
 from gcr_nvidia.control import NvidiaControl
-from gcr_nvidia.drain import NvidiaDrain
+from gcr_nvidia.memory import CudaDevice
 
 
 class NvidiaBackend:
@@ -20,7 +21,7 @@ class NvidiaBackend:
         return devices.present()
 
     def drain(self, device: str) -> DataDrain:
-        return NvidiaDrain(device)
+        return VmmDrain(CudaDevice(device))
 
     def control(self) -> ControlState:
         return NvidiaControl()

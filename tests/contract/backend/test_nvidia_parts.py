@@ -11,40 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gcr.drain import Handed, HandleSpec, Span
-from gcr.errors import BackendMissing, DriverError, NotDeviceMemory
+from gcr.errors import BackendMissing, NotDeviceMemory
 from gcr_nvidia import driver, refusals, uuids
-from gcr_nvidia.drain import check_kind
-from gcr_nvidia.ranges import Piece, quietly, runs
-from gcr_nvidia.transfer import cut
-
-MIB = 1 << 20
-
-
-def piece(offset: int, size: int) -> Piece:
-    return Piece(HandleSpec(offset, size), None, offset)
-
-
-@pytest.mark.parametrize(
-    ("pieces", "expected"),
-    [
-        ([], []),
-        ([(0, 4)], [(0, 4)]),
-        ([(0, 4), (4, 2), (6, 1)], [(0, 7)]),
-        ([(6, 1), (0, 4)], [(0, 4), (6, 7)]),
-        ([(0, 4), (8, 4), (4, 4), (16, 4)], [(0, 12), (16, 20)]),
-    ],
-)
-def test_runs_join_neighbours_and_keep_holes(pieces: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
-    assert list(runs(piece(*each) for each in pieces)) == expected
-
-
-@pytest.mark.parametrize("sizes", [[0], [1], [10], [11], [25, 3, 40]])
-def test_cutting_a_copy_neither_loses_nor_repeats_a_byte(sizes: list[int]) -> None:
-    spans = [Span(1000 * (n + 1), 5000 * (n + 1), size) for n, size in enumerate(sizes)]
-    moved = [(each.device + i, each.host + i) for each in cut(spans, 10) for i in range(each.size)]
-    assert moved == [(span.device + i, span.host + i) for span in spans for i in range(span.size)]
-    assert all(each.size <= 10 for each in cut(spans, 10))
+from gcr_nvidia.memory import check_kind
 
 
 def test_uuids_are_the_same_with_and_without_their_prefix() -> None:
@@ -68,14 +37,6 @@ def test_a_call_the_driver_lacks_is_a_missing_backend(monkeypatch: pytest.Monkey
 
 def test_a_result_newer_than_the_bindings_still_has_its_number() -> None:
     assert driver.describe("cuX", 987654) == "cuX: CUresult (987654)"
-
-
-def test_a_failing_undo_hides_nothing_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    def fail() -> None:
-        raise DriverError("cuMemRelease: CUDA_ERROR_UNKNOWN (999)")
-
-    quietly("cuMemRelease", fail)
-    assert "CUDA_ERROR_UNKNOWN" in caplog.text
 
 
 def refuse_with(monkeypatch: pytest.MonkeyPatch, opened: list[str], mapped: list[str]) -> list[str]:
@@ -119,12 +80,11 @@ def test_a_process_that_may_not_be_looked_into_is_refused(monkeypatch: pytest.Mo
 )
 def test_descriptors_of_another_kind_never_reach_the_driver(path: str, simulated: bool, accepted: bool) -> None:
     with Path(path).open("rb") as file:
-        handed = Handed(HandleSpec(1, MIB), file.fileno())
         if accepted:
-            check_kind(handed, simulated)
+            check_kind(file.fileno(), simulated)
         else:
             with pytest.raises(NotDeviceMemory):
-                check_kind(handed, simulated)
+                check_kind(file.fileno(), simulated)
 
 
 def test_a_pipe_and_a_socket_never_reach_the_driver() -> None:
@@ -133,7 +93,7 @@ def test_a_pipe_and_a_socket_never_reach_the_driver() -> None:
     with ours, theirs:
         for fd, simulated in itertools.product((ours.fileno(), reading), (False, True)):
             with pytest.raises(NotDeviceMemory):
-                check_kind(Handed(HandleSpec(1, MIB), fd), simulated)
+                check_kind(fd, simulated)
     os.close(reading)
     os.close(writing)
 

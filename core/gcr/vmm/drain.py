@@ -1,82 +1,40 @@
-"""The data plane of one NVIDIA device, inside that device's worker.
+"""DataDrain over a VmmDriver: the data plane of one device, inside that device's worker, for every vendor.
 
-Keeps the device's primary context for as long as it lives: host registrations die with it. Methods may be called from
-several threads of the worker; each makes the context current first, since that is a thread's own setting.
+Keeps the device's context for as long as it lives: host registrations die with it. Methods may be called from several
+threads of the worker.
 """
 
-import logging
 import os
-import stat
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Any
 
 from gcr.drain import DeviceMemory, DeviceRange, Handed, HandleSpec, Span
-from gcr.errors import BackendMissing, DriverError, NoRoom, NotDeviceMemory
-from gcr_nvidia import devices, uuids
-from gcr_nvidia.driver import (
-    INVALID_HANDLE,
-    INVALID_VALUE,
-    OUT_OF_MEMORY,
-    SUCCESS,
-    UNKNOWN,
-    attempt,
-    cuda,
-    failure,
-    initialise,
-)
-from gcr_nvidia.ranges import OwnedRange, allocation_prop, granularity, map_side_by_side, posix_descriptor, quietly
-from gcr_nvidia.transfer import Copy, StreamTransfer, device_to_host, host_to_device
-
-log = logging.getLogger("gcr.nvidia")
+from gcr.errors import DriverError, NoRoom, NotDeviceMemory
+from gcr.vmm.driver import DeviceFull, Physical, VmmDriver
+from gcr.vmm.ranges import OwnedRange, map_side_by_side, quietly
+from gcr.vmm.transfer import Copy, StreamTransfer, device_to_host, host_to_device
 
 SETTLE_SECONDS = 60.0
-_PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE
 
 
-def ordinal_of(uuid: str) -> int:
-    """The driver's ordinal of a device. Raises BackendMissing."""
-    for ordinal in range(cuda.cuDeviceGetCount()):
-        if cuda.cuDeviceGetUuid(cuda.cuDeviceGet(ordinal)).bytes == uuids.raw(uuid):
-            return ordinal
-    raise BackendMissing(f"the driver shows no device {uuid}", hint="is it hidden by CUDA_VISIBLE_DEVICES?")
-
-
-def check_kind(handed: Handed, simulated: bool) -> None:
-    """Before the driver sees it: a descriptor from a stranger may be a pipe that blocks, or a file.
-
-    The driver's are character devices, or have no type where it uses anonymous inodes; the simulator's are files.
-    """
-    mode = os.fstat(handed.fd).st_mode
-    if stat.S_ISREG(mode) if simulated else stat.S_ISCHR(mode) or stat.S_IFMT(mode) == 0:
-        return
-    raise NotDeviceMemory(f"the descriptor of handle {handed.spec.id} is of type {stat.filemode(mode)[0]!r}")
-
-
-class NvidiaDrain:
+class VmmDrain:
     """Implements gcr.drain.DataDrain."""
 
-    def __init__(self, uuid: str) -> None:
-        initialise()
-        self._ordinal = ordinal_of(uuid)
-        self._counter = devices.handle(uuid)
-        self._simulated = devices.is_simulated(str(devices.nvml("nvmlDeviceGetName", self._counter)))
-        self._device = cuda.cuDeviceGet(self._ordinal)
-        self._context: Any = cuda.cuDevicePrimaryCtxRetain(self._device)
+    def __init__(self, driver: VmmDriver) -> None:
+        self._driver = driver
+        self._closed = False
         self._lock = threading.Lock()  # guards the four collections below; never held across a driver call
         self._ranges: dict[int, OwnedRange] = {}
         self._transfers: list[StreamTransfer] = []
-        self._ballasts: list[NvidiaBallast] = []
+        self._ballasts: list[PhysicalBallast] = []
         self._pinned: set[int] = set()
-        self._enter()
-        self._granularity = granularity(self._ordinal)
 
     def _enter(self) -> None:
-        if self._context is None:
+        if self._closed:
             raise DriverError("this drain is closed")
-        cuda.cuCtxSetCurrent(self._context)
+        self._driver.enter()
 
     # ---- ranges -----------------------------------------------------------------------------------------------
 
@@ -84,7 +42,8 @@ class NvidiaDrain:
         with _closing(handles), ExitStack() as undo:
             self._enter()
             for each in handles:
-                check_kind(each, self._simulated)
+                with _naming(each):
+                    self._driver.check_descriptor(each.fd)
             imported = [self._keep(undo, self._import(each)) for each in handles]
             return self._map([each.spec for each in handles], imported, undo)
 
@@ -92,7 +51,7 @@ class NvidiaDrain:
         self._enter()
         wanted = sum(spec.size for spec in handles)
         with self._or_no_room(wanted), ExitStack() as undo:
-            made = [self._keep(undo, self._create(spec.size, spec)) for spec in handles]
+            made = [self._keep(undo, self._driver.create(spec.size, spec)) for spec in handles]
             return self._map(handles, made, undo)
 
     def forget(self, where: DeviceRange, ids: Sequence[int]) -> None:
@@ -126,46 +85,32 @@ class NvidiaDrain:
             raise DriverError(f"no range at {where.address:#x}: it was released, or is another drain's")
         return owned
 
-    def _map(self, specs: Sequence[HandleSpec], handles: Sequence[Any], undo: ExitStack) -> DeviceRange:
+    def _map(self, specs: Sequence[HandleSpec], handles: Sequence[Physical], undo: ExitStack) -> DeviceRange:
         if not specs:
             return DeviceRange(0, 0, {})
-        owned = map_side_by_side(self._ordinal, specs, handles)
+        owned = map_side_by_side(self._driver, specs, handles)
         undo.pop_all()
         with self._lock:
             self._ranges[owned.address] = owned
         return owned.describe()
 
-    def _import(self, handed: Handed) -> Any:
-        result, handle = attempt("cuMemImportFromShareableHandle", handed.fd, posix_descriptor())
-        if result in (INVALID_VALUE, INVALID_HANDLE, UNKNOWN):  # r580 answers "unknown" for /dev/null and files
-            raise NotDeviceMemory(f"the driver does not know the descriptor of handle {handed.spec.id}")
-        if result != SUCCESS:
-            raise failure("cuMemImportFromShareableHandle", result)
-        return handle
-
-    def _create(self, size: int, spec: HandleSpec | None) -> Any:
-        result, handle = attempt("cuMemCreate", size, allocation_prop(self._ordinal, spec), 0)
-        if result == OUT_OF_MEMORY:
-            raise _DeviceFull
-        if result != SUCCESS:
-            raise failure("cuMemCreate", result)
-        return handle
+    def _import(self, handed: Handed) -> Physical:
+        with _naming(handed):
+            return self._driver.import_(handed.fd)
 
     @contextmanager
     def _or_no_room(self, wanted: int) -> Iterator[None]:
         """Outermost, so that the device is counted after everything of this attempt was undone."""
         try:
             yield
-        except _DeviceFull:
-            free, _total = cuda.cuMemGetInfo()
-            missing = max(wanted - int(free), self._granularity)
-            raise NoRoom(
-                f"the device has {int(free)} bytes free, {missing} bytes short of the {wanted} wanted", missing=missing
-            ) from None
+        except DeviceFull:
+            free = self._driver.free_bytes()
+            missing = max(wanted - free, self._driver.granularity)
+            text = f"the device has {free} bytes free, {missing} bytes short of the {wanted} wanted"
+            raise NoRoom(text, missing=missing) from None
 
-    @staticmethod
-    def _keep(undo: ExitStack, handle: Any) -> Any:
-        undo.callback(quietly, "cuMemRelease", partial(cuda.cuMemRelease, handle))
+    def _keep(self, undo: ExitStack, handle: Physical) -> Physical:
+        undo.callback(quietly, "release", partial(self._driver.release, handle))
         return handle
 
     # ---- copies -----------------------------------------------------------------------------------------------
@@ -178,7 +123,7 @@ class NvidiaDrain:
 
     def _start(self, spans: Sequence[Span], copy: Copy) -> StreamTransfer:
         self._enter()
-        transfer = StreamTransfer(self._context, spans, copy)
+        transfer = StreamTransfer(self._driver, spans, copy)
         with self._lock:
             self._transfers = [each for each in self._transfers if each.running]
             self._transfers.append(transfer)
@@ -193,33 +138,33 @@ class NvidiaDrain:
 
     # ---- room and host memory ---------------------------------------------------------------------------------
 
-    def ballast(self, size: int) -> "NvidiaBallast":
+    def ballast(self, size: int) -> "PhysicalBallast":
         self._enter()
-        rounded = -(-size // self._granularity) * self._granularity
+        rounded = -(-size // self._driver.granularity) * self._driver.granularity
         with self._or_no_room(rounded):
-            ballast = NvidiaBallast(self._enter, self._create(rounded, None) if rounded else None)
+            ballast = PhysicalBallast(self._driver, self._driver.create(rounded, None) if rounded else None)
         with self._lock:
             self._ballasts.append(ballast)
         return ballast
 
     def pin(self, address: int, size: int) -> None:
         self._enter()
-        cuda.cuMemHostRegister(address, size, _PORTABLE)
+        self._driver.pin(address, size)
         with self._lock:
             self._pinned.add(address)
 
     def unpin(self, address: int) -> None:
         self._enter()
-        cuda.cuMemHostUnregister(address)
+        self._driver.unpin(address)
         with self._lock:
             self._pinned.discard(address)
 
     def memory(self) -> DeviceMemory:
-        return devices.memory(self._counter)
+        return self._driver.memory()
 
     def close(self) -> None:
         """Give back everything, the context last. Idempotent."""
-        if self._context is None:
+        if self._closed:
             return
         self._enter()
         with self._lock:
@@ -231,16 +176,16 @@ class NvidiaDrain:
         for ballast in ballasts:
             quietly("ballast", ballast.release)
         for address in pinned:
-            quietly("unpin", partial(cuda.cuMemHostUnregister, address))
-        self._context = None
-        cuda.cuDevicePrimaryCtxRelease(self._device)
+            quietly("unpin", partial(self._driver.unpin, address))
+        self._closed = True
+        self._driver.close()
 
 
-class NvidiaBallast:
+class PhysicalBallast:
     """Physical memory that nobody maps. Implements gcr.drain.Ballast."""
 
-    def __init__(self, enter: Callable[[], None], handle: Any) -> None:
-        self._enter = enter
+    def __init__(self, driver: VmmDriver, handle: Physical) -> None:
+        self._driver = driver
         self._handle = handle
         self._lock = threading.Lock()
 
@@ -248,12 +193,8 @@ class NvidiaBallast:
         with self._lock:
             handle, self._handle = self._handle, None
         if handle is not None:
-            self._enter()
-            cuda.cuMemRelease(handle)
-
-
-class _DeviceFull(Exception):
-    """cuMemCreate found no room; becomes NoRoom once the attempt is undone."""
+            self._driver.enter()
+            self._driver.release(handle)
 
 
 @contextmanager
@@ -264,3 +205,12 @@ def _closing(handles: Sequence[Handed]) -> Iterator[None]:
     finally:
         for each in handles:
             os.close(each.fd)
+
+
+@contextmanager
+def _naming(handed: Handed) -> Iterator[None]:
+    """A refused descriptor is reported with the handle it was said to be."""
+    try:
+        yield
+    except NotDeviceMemory as refused:
+        raise NotDeviceMemory(f"handle {handed.spec.id}: {refused}") from None

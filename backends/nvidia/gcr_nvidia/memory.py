@@ -1,0 +1,201 @@
+"""One NVIDIA device's calls for the data plane: implements gcr.vmm.VmmDriver on the CUDA driver API."""
+
+import os
+import stat
+from typing import Any
+
+from gcr.drain import DeviceMemory, HandleSpec
+from gcr.errors import BackendMissing, DriverError, NotDeviceMemory
+from gcr.vmm import DeviceFull
+from gcr_nvidia import devices, uuids
+from gcr_nvidia.driver import (
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    NOT_READY,
+    OUT_OF_MEMORY,
+    SUCCESS,
+    UNKNOWN,
+    attempt,
+    bindings,
+    cuda,
+    enum,
+    failure,
+    initialise,
+)
+
+_PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE
+
+
+class CudaDevice:
+    """Holds the device's primary context until `close`."""
+
+    unmaps_runs = True
+
+    def __init__(self, uuid: str) -> None:
+        initialise()
+        self._ordinal = ordinal_of(uuid)
+        self._counter = devices.handle(uuid)
+        self._simulated = devices.is_simulated(str(devices.nvml("nvmlDeviceGetName", self._counter)))
+        self._device = cuda.cuDeviceGet(self._ordinal)
+        self._context: Any = cuda.cuDevicePrimaryCtxRetain(self._device)
+        self.enter()
+        minimum = enum("CUmemAllocationGranularity_flags", "CU_MEM_ALLOC_GRANULARITY_MINIMUM")
+        self.granularity = int(cuda.cuMemGetAllocationGranularity(allocation_prop(self._ordinal, None), minimum))
+
+    def enter(self) -> None:
+        if self._context is None:
+            raise DriverError("this device was given back")
+        cuda.cuCtxSetCurrent(self._context)
+
+    # ---- physical memory --------------------------------------------------------------------------------------
+
+    def check_descriptor(self, fd: int) -> None:
+        check_kind(fd, self._simulated)
+
+    def import_(self, fd: int) -> Any:
+        result, handle = attempt("cuMemImportFromShareableHandle", fd, posix_descriptor())
+        if result in (INVALID_VALUE, INVALID_HANDLE, UNKNOWN):  # r580 answers "unknown" for /dev/null and files
+            raise NotDeviceMemory("the driver does not know its descriptor")
+        if result != SUCCESS:
+            raise failure("cuMemImportFromShareableHandle", result)
+        return handle
+
+    def export(self, handle: Any) -> int:
+        fd = int(cuda.cuMemExportToShareableHandle(handle, posix_descriptor(), 0))
+        os.set_inheritable(fd, False)
+        return fd
+
+    def create(self, size: int, spec: HandleSpec | None) -> Any:
+        result, handle = attempt("cuMemCreate", size, allocation_prop(self._ordinal, spec), 0)
+        if result == OUT_OF_MEMORY:
+            raise DeviceFull
+        if result != SUCCESS:
+            raise failure("cuMemCreate", result)
+        return handle
+
+    def release(self, handle: Any) -> None:
+        cuda.cuMemRelease(handle)
+
+    # ---- addresses --------------------------------------------------------------------------------------------
+
+    def reserve(self, size: int) -> int:
+        return int(cuda.cuMemAddressReserve(size, 0, 0, 0))
+
+    def unreserve(self, address: int, size: int) -> None:
+        cuda.cuMemAddressFree(address, size)
+
+    def map(self, address: int, size: int, handle: Any) -> None:
+        cuda.cuMemMap(address, size, 0, handle, 0)
+
+    def allow(self, address: int, size: int) -> None:
+        cuda.cuMemSetAccess(address, size, [_read_write(self._ordinal)], 1)
+
+    def unmap(self, address: int, size: int) -> None:
+        cuda.cuMemUnmap(address, size)
+
+    # ---- host memory, copies, room ----------------------------------------------------------------------------
+
+    def stream(self) -> "CudaStream":
+        return CudaStream()
+
+    def pin(self, address: int, size: int) -> None:
+        cuda.cuMemHostRegister(address, size, _PORTABLE)
+
+    def unpin(self, address: int) -> None:
+        cuda.cuMemHostUnregister(address)
+
+    def free_bytes(self) -> int:
+        free, _total = cuda.cuMemGetInfo()
+        return int(free)
+
+    def memory(self) -> DeviceMemory:
+        return devices.memory(self._counter)
+
+    def close(self) -> None:
+        self._context = None
+        cuda.cuDevicePrimaryCtxRelease(self._device)
+
+
+class CudaStream:
+    """Implements gcr.vmm.CopyStream: a non-blocking stream of the current context."""
+
+    def __init__(self) -> None:
+        self._stream = cuda.cuStreamCreate(enum("CUstream_flags", "CU_STREAM_NON_BLOCKING").value)
+
+    def device_to_host(self, host: int, device: int, size: int) -> None:
+        cuda.cuMemcpyDtoHAsync(host, device, size, self._stream)
+
+    def host_to_device(self, device: int, host: int, size: int) -> None:
+        cuda.cuMemcpyHtoDAsync(device, host, size, self._stream)
+
+    def mark(self, *, timed: bool) -> Any:
+        event = cuda.cuEventCreate(0 if timed else enum("CUevent_flags", "CU_EVENT_DISABLE_TIMING").value)
+        cuda.cuEventRecord(event, self._stream)
+        return event
+
+    def passed(self, event: Any) -> bool:
+        result, _ = attempt("cuEventQuery", event)
+        if result not in (SUCCESS, NOT_READY):
+            raise failure("cuEventQuery", result)
+        return result == SUCCESS
+
+    def seconds(self, first: Any, last: Any) -> float:
+        return float(cuda.cuEventElapsedTime(first, last)) / 1000.0
+
+    def forget(self, event: Any) -> None:
+        cuda.cuEventDestroy(event)
+
+    def idle(self) -> bool:
+        return attempt("cuStreamQuery", self._stream)[0] != NOT_READY
+
+    def close(self) -> None:
+        cuda.cuStreamDestroy(self._stream)
+
+
+def ordinal_of(uuid: str) -> int:
+    """The driver's ordinal of a device. Raises BackendMissing."""
+    for ordinal in range(cuda.cuDeviceGetCount()):
+        if cuda.cuDeviceGetUuid(cuda.cuDeviceGet(ordinal)).bytes == uuids.raw(uuid):
+            return ordinal
+    raise BackendMissing(f"the driver shows no device {uuid}", hint="is it hidden by CUDA_VISIBLE_DEVICES?")
+
+
+def check_kind(fd: int, simulated: bool) -> None:
+    """The driver's descriptors are character devices, or have no type where it uses anonymous inodes; the
+    simulator's are files. Raises NotDeviceMemory."""
+    mode = os.fstat(fd).st_mode
+    if stat.S_ISREG(mode) if simulated else stat.S_ISCHR(mode) or stat.S_IFMT(mode) == 0:
+        return
+    raise NotDeviceMemory(f"its descriptor is of type {stat.filemode(mode)[0]!r}")
+
+
+def allocation_prop(ordinal: int, spec: HandleSpec | None) -> Any:
+    """A CUmemAllocationProp: exportable and as the program asked, or plain when there is no spec."""
+    prop = bindings().CUmemAllocationProp()
+    prop.location = _location(ordinal)
+    prop.type = bindings().CUmemAllocationType(spec.type if spec else 1)
+    if spec is None:
+        return prop
+    prop.requestedHandleTypes = posix_descriptor()
+    prop.allocFlags.compressionType = spec.compression
+    prop.allocFlags.gpuDirectRDMACapable = spec.rdma_capable
+    prop.allocFlags.usage = spec.usage
+    return prop
+
+
+def posix_descriptor() -> Any:
+    return enum("CUmemAllocationHandleType", "CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR")
+
+
+def _location(ordinal: int) -> Any:
+    location = bindings().CUmemLocation()
+    location.type = enum("CUmemLocationType", "CU_MEM_LOCATION_TYPE_DEVICE")
+    location.id = ordinal
+    return location
+
+
+def _read_write(ordinal: int) -> Any:
+    access = bindings().CUmemAccessDesc()
+    access.location = _location(ordinal)
+    access.flags = enum("CUmemAccess_flags", "CU_MEM_ACCESS_FLAGS_PROT_READWRITE")
+    return access

@@ -1,0 +1,6 @@
+"""The data plane for every vendor whose driver has virtual memory management, over the vendor's own few calls."""
+
+from gcr.vmm.drain import VmmDrain
+from gcr.vmm.driver import CopyStream, DeviceFull, Event, Physical, VmmDriver
+
+__all__ = ["CopyStream", "DeviceFull", "Event", "Physical", "VmmDrain", "VmmDriver"]

@@ -1,0 +1,99 @@
+"""What a vendor's driver must be able to do for VmmDrain: one device's calls, and nothing else of that vendor.
+
+All of it is called inside that device's worker, from several threads. `enter` comes first on each of them, since which
+device is current is a thread's own setting. Sizes are bytes, addresses integers, handles whatever the driver hands out.
+Everything may raise DriverError.
+"""
+
+from typing import Any, Protocol
+
+from gcr.drain import DeviceMemory, HandleSpec
+
+Physical = Any
+"""The driver's handle of a physical allocation; a reference to it and the handle are the same thing."""
+
+Event = Any
+
+
+class DeviceFull(Exception):
+    """`create` found no room on the device; becomes NoRoom once the attempt is undone."""
+
+
+class CopyStream(Protocol):
+    """Copies in their order, independent of every other stream of the process."""
+
+    def device_to_host(self, host: int, device: int, size: int) -> None: ...
+
+    def host_to_device(self, device: int, host: int, size: int) -> None: ...
+
+    def mark(self, *, timed: bool) -> Event:
+        """An event that passes when everything before it has. Only timed ones have a distance."""
+        ...
+
+    def passed(self, event: Event) -> bool: ...
+
+    def seconds(self, first: Event, last: Event) -> float:
+        """Between two timed events that have passed, on the device's clock."""
+        ...
+
+    def forget(self, event: Event) -> None: ...
+
+    def idle(self) -> bool:
+        """Nothing is queued any more; a stream that failed is idle."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class VmmDriver(Protocol):
+    granularity: int
+    """Bytes that every physical allocation is a multiple of."""
+
+    unmaps_runs: bool
+    """One `unmap` may take several mappings that lie side by side; else each is unmapped alone."""
+
+    def enter(self) -> None: ...
+
+    def check_descriptor(self, fd: int) -> None:
+        """Before the driver sees it: a stranger's may be a pipe that blocks. Raises NotDeviceMemory."""
+        ...
+
+    def import_(self, fd: int) -> Physical:
+        """The descriptor stays the caller's. Raises NotDeviceMemory for what the driver does not know."""
+        ...
+
+    def export(self, handle: Physical) -> int:
+        """A new descriptor, closed on exec."""
+        ...
+
+    def create(self, size: int, spec: HandleSpec | None) -> Physical:
+        """Exportable and as the program asked, or plain without a spec. Raises DeviceFull."""
+        ...
+
+    def release(self, handle: Physical) -> None: ...
+
+    def reserve(self, size: int) -> int: ...
+
+    def unreserve(self, address: int, size: int) -> None: ...
+
+    def map(self, address: int, size: int, handle: Physical) -> None: ...
+
+    def allow(self, address: int, size: int) -> None:
+        """Reading and writing by this device; nothing to do where mapping gives it."""
+        ...
+
+    def unmap(self, address: int, size: int) -> None: ...
+
+    def stream(self) -> CopyStream: ...
+
+    def pin(self, address: int, size: int) -> None: ...
+
+    def unpin(self, address: int) -> None: ...
+
+    def free_bytes(self) -> int: ...
+
+    def memory(self) -> DeviceMemory: ...
+
+    def close(self) -> None:
+        """Give the device back; nothing is called afterwards."""
+        ...

@@ -1,0 +1,42 @@
+"""Pure parts of the data plane that all vendors share."""
+
+import pytest
+
+from gcr.drain import HandleSpec, Span
+from gcr.errors import DriverError
+from gcr.vmm.ranges import Piece, quietly, runs
+from gcr.vmm.transfer import cut
+
+
+def piece(offset: int, size: int) -> Piece:
+    return Piece(HandleSpec(offset, size), None, offset)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "expected"),
+    [
+        ([], []),
+        ([(0, 4)], [(0, 4)]),
+        ([(0, 4), (4, 2), (6, 1)], [(0, 7)]),
+        ([(6, 1), (0, 4)], [(0, 4), (6, 7)]),
+        ([(0, 4), (8, 4), (4, 4), (16, 4)], [(0, 12), (16, 20)]),
+    ],
+)
+def test_runs_join_neighbours_and_keep_holes(pieces: list[tuple[int, int]], expected: list[tuple[int, int]]) -> None:
+    assert list(runs(piece(*each) for each in pieces)) == expected
+
+
+@pytest.mark.parametrize("sizes", [[0], [1], [10], [11], [25, 3, 40]])
+def test_cutting_a_copy_neither_loses_nor_repeats_a_byte(sizes: list[int]) -> None:
+    spans = [Span(1000 * (n + 1), 5000 * (n + 1), size) for n, size in enumerate(sizes)]
+    moved = [(each.device + i, each.host + i) for each in cut(spans, 10) for i in range(each.size)]
+    assert moved == [(span.device + i, span.host + i) for span in spans for i in range(span.size)]
+    assert all(each.size <= 10 for each in cut(spans, 10))
+
+
+def test_a_failing_undo_hides_nothing_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    def fail() -> None:
+        raise DriverError("cuMemRelease: CUDA_ERROR_UNKNOWN (999)")
+
+    quietly("cuMemRelease", fail)
+    assert "CUDA_ERROR_UNKNOWN" in caplog.text
