@@ -7,6 +7,9 @@ from typing import Protocol
 from gcr.control import ControlState
 from gcr.drain import DataDrain
 
+INTERFACE_VERSION = 1
+"""Of Backend, DataDrain, ControlState and the hooks together. Goes up when a plugin for the last would break."""
+
 
 @dataclass(frozen=True, slots=True)
 class Capability:
@@ -32,6 +35,9 @@ class Device:
 
 class Backend(Protocol):
     name: str
+
+    interface: int
+    """The INTERFACE_VERSION this was written for: the number itself, so that it does not change with gcr."""
 
     def probe(self) -> Sequence[Capability]:
         """What works here. Loads vendor libraries; absence is a Capability with ok=False, never an exception."""

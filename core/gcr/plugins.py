@@ -11,11 +11,12 @@ from importlib.metadata import EntryPoint, entry_points
 import pluggy
 
 from gcr import hookspecs
-from gcr.backend import Backend
+from gcr.backend import INTERFACE_VERSION, Backend
 from gcr.errors import BackendMissing
 
 log = logging.getLogger(__name__)
 
+_METHODS = ("probe", "devices", "drain", "control")
 ENVIRONMENT = "GCR_PLUGINS"
 """Modules to load besides the entry points, comma-separated: for running from a source tree."""
 
@@ -86,10 +87,28 @@ def _add(plugins: Plugins, module: object, origin: str) -> None:
     manager.register(module)
     manager.check_pending()
     offered = [backend for answer in manager.hook.gcr_backends() for backend in answer]
+    for backend in offered:
+        _check_interface(backend)
     fresh = {backend.name: FoundBackend(backend, origin) for backend in offered}
     if taken := sorted(fresh.keys() & plugins.found.keys()):
         raise ValueError(f"backend {taken[0]} is already there, from {plugins.found[taken[0]].origin}")
     plugins.found.update(fresh)
+
+
+def _check_interface(backend: Backend) -> None:
+    """Raises ValueError, saying which side is to be upgraded, or TypeError for what is no backend at all."""
+    written_for = getattr(backend, "interface", None)
+    if not isinstance(written_for, int):
+        raise TypeError(f"backend {backend.name} does not say which interface it was written for (`interface`)")
+    if written_for != INTERFACE_VERSION:
+        older = "the plugin" if written_for < INTERFACE_VERSION else "gcr"
+        raise ValueError(
+            f"backend {backend.name} was written for interface {written_for}, this gcr has {INTERFACE_VERSION}: "
+            f"upgrade {older}"
+        )
+    lacking = [name for name in _METHODS if not callable(getattr(backend, name, None))]
+    if lacking:
+        raise TypeError(f"backend {backend.name} lacks {', '.join(lacking)}")
 
 
 def _origin(entry: EntryPoint) -> str:

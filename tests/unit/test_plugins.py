@@ -15,19 +15,34 @@ import pluggy
 hookimpl = pluggy.HookimplMarker("gcr")
 class Backend:
     name = "{name}"
+    interface = {interface}
+    def probe(self): return []
+    def devices(self): return []
+    def drain(self, device): raise NotImplementedError
+    def control(self): raise NotImplementedError
 @hookimpl
 def gcr_backends():
     return [Backend()]
 """
+
+
+def good(name: str, interface: object = 1) -> str:
+    return GOOD.format(name=name, interface=interface)
+
+
 BROKEN = {
     "raises": ("raise RuntimeError('at import')", "RuntimeError: at import"),
     "missing": (None, "ModuleNotFoundError"),
     "syntax": ("def (", "SyntaxError"),
-    "unknown_hook": (GOOD.format(name="u") + "\n@hookimpl\ndef gcr_nonsense(): ...\n", "gcr_nonsense"),
-    "wrong_arguments": (GOOD.format(name="w").replace("gcr_backends()", "gcr_backends(surprise)"), "surprise"),
-    "hook_raises": (GOOD.format(name="h").replace("return [Backend()]", "1 / 0"), "ZeroDivisionError"),
-    "no_name": (GOOD.format(name="n").replace("name =", "label ="), "AttributeError"),
-    "no_list": (GOOD.format(name="l").replace("return [Backend()]", "return 5"), "TypeError"),
+    "unknown_hook": (good("u") + "\n@hookimpl\ndef gcr_nonsense(): ...\n", "gcr_nonsense"),
+    "wrong_arguments": (good("w").replace("gcr_backends()", "gcr_backends(surprise)"), "surprise"),
+    "hook_raises": (good("h").replace("return [Backend()]", "1 / 0"), "ZeroDivisionError"),
+    "no_name": (good("n").replace("name =", "label ="), "AttributeError"),
+    "old": (good("o", 0), "upgrade the plugin"),
+    "too_new": (good("t", 2), "upgrade gcr"),
+    "unversioned": (good("v", None), "does not say which interface"),
+    "half": (good("a").replace("def drain", "def brain"), "lacks drain"),
+    "no_list": (good("l").replace("return [Backend()]", "return 5"), "TypeError"),
 }
 
 
@@ -55,7 +70,7 @@ def install(tmp_path, monkeypatch):
 
 
 def test_a_stranger_s_plugin_is_found_by_its_entry_point(install):
-    install("acme", GOOD.format(name="acme"))
+    install("acme", good("acme"))
     plugins = load_plugins()
     assert plugins.backend("acme").name == "acme"
     assert plugins.found["acme"].origin == "acme of stranger-acme 1.2"
@@ -66,7 +81,7 @@ def test_a_stranger_s_plugin_is_found_by_its_entry_point(install):
 def test_a_broken_plugin_is_listed_and_harms_nobody(install, kind):
     code, error = BROKEN[kind]
     install("broken", code)
-    install("acme", GOOD.format(name="acme"))
+    install("acme", good("acme"))
     plugins = load_plugins()
     assert list(plugins.backends) == ["acme"]
     (broken,) = plugins.broken
@@ -77,7 +92,7 @@ def test_a_broken_plugin_is_listed_and_harms_nobody(install, kind):
 
 
 def test_a_plugin_may_be_named_in_the_environment(install, monkeypatch):
-    install("gcr_acme", GOOD.format(name="acme"), entry=False)
+    install("gcr_acme", good("acme"), entry=False)
     monkeypatch.setenv("GCR_PLUGINS", " gcr_acme , gcr_missing,")
     plugins = load_plugins()
     assert plugins.found["acme"].origin == "GCR_PLUGINS=gcr_acme"
@@ -85,7 +100,7 @@ def test_a_plugin_may_be_named_in_the_environment(install, monkeypatch):
 
 
 def test_a_plugin_that_is_both_installed_and_named_is_loaded_once(install, monkeypatch):
-    install("acme", GOOD.format(name="acme"))
+    install("acme", good("acme"))
     monkeypatch.setenv("GCR_PLUGINS", "acme")
     plugins = load_plugins()
     assert list(plugins.backends) == ["acme"]
@@ -93,15 +108,15 @@ def test_a_plugin_that_is_both_installed_and_named_is_loaded_once(install, monke
 
 
 def test_a_name_that_is_taken_stays_with_the_first(install):
-    install("acme", GOOD.format(name="acme"))
-    install("thief", GOOD.format(name="acme"))
+    install("acme", good("acme"))
+    install("thief", good("acme"))
     plugins = load_plugins()
     assert plugins.found["acme"].origin.startswith("acme ")
     assert "already there" in plugins.broken[0].error
 
 
 def test_no_backend_of_that_name_says_which_there_are(install):
-    install("acme", GOOD.format(name="acme"))
+    install("acme", good("acme"))
     with pytest.raises(BackendMissing, match="found: acme"):
         load_plugins().backend("nvidia")
 

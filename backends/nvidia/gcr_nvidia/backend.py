@@ -13,6 +13,7 @@ from gcr_nvidia.memory import CudaDevice
 
 class NvidiaBackend:
     name = "nvidia"
+    interface = 1
 
     def probe(self) -> Sequence[Capability]:
         return probe.capabilities()
