@@ -21,6 +21,7 @@ SUBCOMMANDS = (
     "restore",
     "backends",
     "devices",
+    "inspect-kernels",
     "doctor",
     "daemon",
     "recover",
@@ -38,7 +39,7 @@ class LazyGroup(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in SUBCOMMANDS:
             return None
-        found = importlib.import_module(f"gcr.cli.commands.{cmd_name}").command
+        found = importlib.import_module(f"gcr.cli.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(found, click.Command)
         return found
 
