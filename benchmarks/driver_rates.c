@@ -2,18 +2,22 @@
 //
 // What interposition could slow down, over the bare driver API: launches of an empty kernel, allocate and free.
 //
-//   driver_rates launch          prints {"launches_per_s": ...}
-//   driver_rates alloc           prints {"pairs_per_s_1024": ..., ...}, allocate + free, for 1 KiB to 1 GiB
+//   driver_rates launch [MODULE]       slices are named `launch`; MODULE: a file with a kernel `empty`, instead of PTX
+//   driver_rates alloc MOST            slices are named by a size in bytes, up to MOST
 //
-// Medians over batches: one interrupted batch does not move them.
+// Prints `ready` once warm; then a line `NAME SECONDS` makes one slice of work and prints
+// {"operations": ..., "seconds": ..., "median_s": ...}, the median of one operation over batches. Between slices
+// nothing is queued, and this process sleeps. Ends with its standard input.
+//
+// `alloc` says ready while it still holds a whole batch of the largest size, so that whoever prepares for what the
+// program holds has seen all of it; the first slice starts without it.
 #include <dlfcn.h>
-#include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
-enum { kLaunchBatch = 512, kLaunchBatches = 600, kWarmBatches = 60, kAllocBatch = 8, kAllocSeconds = 1 };
+enum { kLaunchBatch = 512, kWarmBatches = 60, kLeadBatches = 2, kAllocBatch = 8, kMostBatches = 100000 };
 
 typedef unsigned long long device_pointer;
 
@@ -22,7 +26,8 @@ static int (*device_get)(int*, int);
 static int (*context_retain)(void**, int);
 static int (*context_set)(void*);
 static int (*context_synchronize)(void);
-static int (*module_load)(void**, const void*);
+static int (*module_load)(void**, const char*);
+static int (*module_load_data)(void**, const void*);
 static int (*module_function)(void**, void*, const char*);
 static int (*launch)(void*, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned, void*, void**,
                      void**);
@@ -38,7 +43,8 @@ static const struct {
     {"cuDevicePrimaryCtxRetain", &context_retain},
     {"cuCtxSetCurrent", &context_set},
     {"cuCtxSynchronize", &context_synchronize},
-    {"cuModuleLoadData", &module_load},
+    {"cuModuleLoad", &module_load},
+    {"cuModuleLoadData", &module_load_data},
     {"cuModuleGetFunction", &module_function},
     {"cuLaunchKernel", &launch},
     {"cuMemAlloc_v2", &mem_alloc},
@@ -85,49 +91,81 @@ static void open_driver(void) {
     must(context_set(context), "cuCtxSetCurrent");
 }
 
-static void measure_launches(void) {
-    static double seconds[kLaunchBatches];
-    void *module, *function;
-    must(module_load(&module, kEmptyKernel), "cuModuleLoadData");
-    must(module_function(&function, module, "empty"), "cuModuleGetFunction");
-    for (int batch = -kWarmBatches; batch < kLaunchBatches; batch++) {
-        double start = now();
-        for (int i = 0; i < kLaunchBatch; i++)
-            must(launch(function, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
-        must(context_synchronize(), "cuCtxSynchronize");
-        if (batch >= 0) seconds[batch] = now() - start;
-    }
-    printf("{\"launches_per_s\": %.1f}\n", kLaunchBatch / median(seconds, kLaunchBatches));
+static void *kernel_module, *kernel;
+static device_pointer held[kAllocBatch];
+
+static void load_kernel(const char* file) {
+    if (file)
+        must(module_load(&kernel_module, file), "cuModuleLoad");
+    else
+        must(module_load_data(&kernel_module, kEmptyKernel), "cuModuleLoadData");
+    must(module_function(&kernel, kernel_module, "empty"), "cuModuleGetFunction");
 }
 
-// Pairs a second for one size: a batch is allocated whole, then freed whole.
-static double allocation_rate(size_t size) {
-    static double seconds[100000];
-    device_pointer pointers[kAllocBatch];
-    size_t count = 0;
-    double end = now() + kAllocSeconds;
-    while (now() < end && count < sizeof seconds / sizeof *seconds) {
-        double start = now();
-        for (int i = 0; i < kAllocBatch; i++) must(mem_alloc(&pointers[i], size), "cuMemAlloc");
-        for (int i = 0; i < kAllocBatch; i++) must(mem_free(pointers[i]), "cuMemFree");
-        seconds[count++] = now() - start;
-    }
-    return kAllocBatch / median(seconds, count);
+static int launch_batch(size_t unused) {
+    (void)unused;
+    for (int i = 0; i < kLaunchBatch; i++)
+        must(launch(kernel, 1, 1, 1, 32, 1, 1, 0, NULL, NULL, NULL), "cuLaunchKernel");
+    must(context_synchronize(), "cuCtxSynchronize");
+    return kLaunchBatch;
 }
 
-static void measure_allocations(void) {
-    printf("{");
-    for (size_t size = 1024; size <= (size_t)1 << 30; size *= 32)
-        printf("%s\"pairs_per_s_%zu\": %.2f", size == 1024 ? "" : ", ", size, allocation_rate(size));
-    printf("}\n");
+static void hold(size_t size) {
+    for (int i = 0; i < kAllocBatch; i++) must(mem_alloc(&held[i], size), "cuMemAlloc");
+}
+
+static void drop(void) {
+    for (int i = 0; i < kAllocBatch; i++)
+        if (held[i]) must(mem_free(held[i]), "cuMemFree");
+    memset(held, 0, sizeof held);
+}
+
+// Allocated whole, then freed whole.
+static int alloc_batch(size_t size) {
+    hold(size);
+    drop();
+    return kAllocBatch;
+}
+
+// The first batches after a sleep find cold caches and another process's context on the device: not counted.
+static void slice(int (*batch)(size_t), size_t size, double least) {
+    static double each[kMostBatches];
+    size_t batches = 0, operations = 0;
+    for (int i = 0; i < kLeadBatches; i++) batch(size);
+    double start = now(), last = start;
+    while (last - start < least && batches < kMostBatches) {
+        int done = batch(size);
+        double end = now();
+        each[batches++] = (end - last) / done;
+        operations += (size_t)done;
+        last = end;
+    }
+    printf("{\"operations\": %zu, \"seconds\": %.9f, \"median_s\": %.12f}\n", operations, last - start,
+           median(each, batches));
+}
+
+static void serve(int (*batch)(size_t)) {
+    char name[32];
+    double seconds;
+    printf("ready\n");
+    fflush(stdout);
+    while (scanf("%31s %lf", name, &seconds) == 2) {
+        drop();
+        slice(batch, strtoul(name, NULL, 10), seconds);
+        fflush(stdout);
+    }
 }
 
 int main(int count, char** values) {
-    if (count != 2 || (strcmp(values[1], "launch") && strcmp(values[1], "alloc"))) return 2;
+    int launches = count > 1 && !strcmp(values[1], "launch");
+    if (!launches && (count != 3 || strcmp(values[1], "alloc"))) return 2;
     open_driver();
-    if (values[1][0] == 'l')
-        measure_launches();
-    else
-        measure_allocations();
+    if (launches) {
+        load_kernel(count > 2 ? values[2] : NULL);
+        for (int i = 0; i < kWarmBatches; i++) launch_batch(0);
+    } else {
+        hold(strtoul(values[2], NULL, 10));
+    }
+    serve(launches ? launch_batch : alloc_batch);
     return 0;
 }

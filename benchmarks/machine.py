@@ -4,13 +4,14 @@ import os
 import platform
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 GIB = 1 << 30
 HUGEPAGES = Path("/proc/sys/vm/nr_hugepages")
+COMPACT = Path("/proc/sys/vm/compact_memory")
 HUGEPAGE_BYTES = 2 << 20
 WARM_CHUNK = 256 << 20
 
@@ -106,10 +107,25 @@ def warm_host_memory(gib: int) -> None:
 
 @contextmanager
 def hugepages(size: int) -> Iterator[int]:
-    """Reserve huge pages for `size` bytes and put the number back; yields how many bytes there really are."""
+    """Reserve huge pages for `size` bytes and put the number back; yields how many bytes there really are.
+
+    Raises Unsuitable where they cannot be had: for want of permission, or of memory in one piece.
+    """
     before = HUGEPAGES.read_text().strip()
-    HUGEPAGES.write_text(str(-(-size // HUGEPAGE_BYTES)))
     try:
-        yield int(HUGEPAGES.read_text()) * HUGEPAGE_BYTES
+        yield _reserve_hugepages(-(-size // HUGEPAGE_BYTES))
     finally:
-        HUGEPAGES.write_text(before)
+        with suppress(OSError):  # what could not be written needs no putting back
+            HUGEPAGES.write_text(before)
+
+
+def _reserve_hugepages(wanted: int) -> int:
+    try:
+        for _attempt in range(2):
+            HUGEPAGES.write_text(str(wanted))
+            if (got := int(HUGEPAGES.read_text())) >= wanted:
+                return got * HUGEPAGE_BYTES
+            COMPACT.write_text("1")
+    except OSError as refused:
+        raise Unsuitable(f"benchmark: huge pages cannot be reserved here: {refused}") from refused
+    raise Unsuitable(f"benchmark: {got} of {wanted} huge pages could be reserved")

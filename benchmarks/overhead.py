@@ -1,4 +1,8 @@
-"""What the shim costs a program that is never checkpointed: alternating pairs of a bare and a shimmed run."""
+"""What gcr costs a program that is never checkpointed: pairs of programs that take turns, see `slices`.
+
+Both programs of a pair are started, warmed up and pinned to the same cores; then they take short turns, and the one
+whose turn it is not has nothing queued. The unit of the statistics is the pair.
+"""
 
 import json
 import os
@@ -6,23 +10,69 @@ import shutil
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from program import GCR
+from program import GCR, Program, gcr, stop_daemon
+from slices import BARE, OTHER, Estimate, Slice, estimate, log_ratio, parse, turns
+
+from gcr.native import SHIM, shim_path
 
 HERE = Path(__file__).resolve().parent
-PAIRS = 20
-RUN_SECONDS = 120.0
-Pair = dict[str, dict[str, float]]
+LAUNCH_SLICES, STEP_SLICES, ALLOC_SLICES = 12, 12, 4
+SLICE_SECONDS, ALLOC_SECONDS = 0.25, 0.1
+ALLOC_SIZES = tuple(1 << shift for shift in (10, 15, 20, 25, 30))
+PREPARE_SECONDS = 120.0
+QUIET_SECONDS = 1.2  # more than the daemon's own round
+QUIET_CPU = 0.05  # CPU seconds of daemon and workers within it
+Pair = dict[str, Any]
 
 
-def command(kind: str, build: Path) -> list[str]:
-    """`launch`, `alloc` (a C program over the driver) or `step` (PyTorch)."""
+class Arm(StrEnum):
+    """What the other program of a pair is; the first is always bare."""
+
+    SHIMMED = "shimmed"  # under `gcr run`, all preparation over
+    INERT = "inert"  # the shim preloaded, no daemon
+    NULL = "null"  # bare as well: the noise of the estimate itself
+    BESIDE = "beside"  # the same bare program while an idle job of gcr, its daemon and worker are there
+
+
+PAIRS = {Arm.SHIMMED: 20, Arm.INERT: 8, Arm.NULL: 8, Arm.BESIDE: 8}
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """`names`: of its slices; `slices`: of each name and program in a pair, even; `seconds` each, on `cores` cores."""
+
+    command: tuple[str, ...]
+    names: tuple[str, ...]
+    slices: int
+    seconds: float
+    cores: int
+    environment: Mapping[str, str] = field(default_factory=dict)
+    flags: tuple[str, ...] = ()  # of `gcr run`
+
+
+def pieces() -> dict[str, tuple[str, Arm]]:
+    """By name: the kind of work, and the arm."""
+    controls = {f"overhead-{kind}-{arm}": (kind, arm) for kind in ("launch", "step") for arm in Arm}
+    shimmed = {f"overhead-{kind}": (kind, Arm.SHIMMED) for kind in ("launch", "step", "alloc")}
+    return shimmed | {name: each for name, each in controls.items() if each[1] is not Arm.SHIMMED}
+
+
+def workload(kind: str, build: Path) -> Workload:
+    """`launch`, `alloc` (a C program over the driver) or `step` (PyTorch, whose backward pass has its own thread)."""
     if kind == "step":
-        return [sys.executable, str(HERE / "train_step.py")]
-    return [str(compiled(build)), kind]
+        return Workload((sys.executable, str(HERE / "train_step.py")), ("step",), STEP_SLICES, SLICE_SECONDS, 4)
+    program = str(compiled(build))
+    if kind == "launch":
+        return Workload((program, "launch"), ("launch",), LAUNCH_SLICES, SLICE_SECONDS, 1)
+    sizes = tuple(map(str, ALLOC_SIZES))
+    return Workload((program, "alloc", sizes[-1]), sizes, ALLOC_SLICES, ALLOC_SECONDS, 1)
 
 
 def compiled(build: Path) -> Path:
@@ -36,39 +86,178 @@ def compiled(build: Path) -> Path:
     return program
 
 
-def measure(words: Sequence[str], shimmed: bool) -> dict[str, float]:
-    """One run's rates, from the last line it prints."""
-    full = [*GCR, "run", "--name", "overhead", "--", *words] if shimmed else list(words)
-    done = subprocess.run(
-        full, capture_output=True, text=True, timeout=RUN_SECONDS, check=False, stdin=subprocess.DEVNULL, env=os.environ
-    )
-    if done.returncode:
-        raise SystemExit(f"benchmark: {' '.join(full)} ended with {done.returncode}: {done.stderr[-2000:]}")
-    rates: dict[str, float] = json.loads(done.stdout.strip().splitlines()[-1])
-    return rates
-
-
-def pair(words: Sequence[str], number: int) -> Pair:
-    """Which goes first alternates, so that drift falls on both."""
-    order = ("bare", "shimmed") if number % 2 == 0 else ("shimmed", "bare")
-    return {which: measure(words, which == "shimmed") for which in order}
-
-
-def more_pairs(kind: str, build: Path, pairs: list[Pair], deadline: float, wanted: int = PAIRS) -> list[Pair]:
-    """`pairs` and as many more as fit before `deadline`, up to `wanted`."""
-    words = command(kind, build)
+def more_pairs(arm: Arm, work: Workload, pairs: list[Pair], deadline: float, wanted: int) -> Iterator[list[Pair]]:
+    """`pairs` and one more, and so on, while there is time before `deadline`, up to `wanted`."""
+    measure = beside if arm is Arm.BESIDE else side_by_side
     while len(pairs) < wanted and time.monotonic() < deadline:
-        pairs = [*pairs, pair(words, len(pairs))]
-    return pairs
+        pairs = [*pairs, measure(arm, work, len(pairs))]
+        yield pairs
 
 
-def losses(pairs: Sequence[Pair]) -> dict[str, list[float]]:
-    """For every rate, 1 - shimmed / bare of each pair."""
-    names = pairs[0]["bare"] if pairs else {}
-    return {name: [1 - each["shimmed"][name] / each["bare"][name] for each in pairs] for name in names}
+def side_by_side(arm: Arm, work: Workload, number: int) -> Pair:
+    """One pair of processes that take turns."""
+    if arm is Arm.SHIMMED:
+        start_daemon()
+    with ExitStack() as stack:
+        with pinned(work.cores):
+            programs = {which: stack.enter_context(_start(arm, which, work, number)) for which in _order(number)}
+        for which, program in programs.items():
+            program.await_ready()
+            _check_shim(program, which == OTHER and arm in (Arm.SHIMMED, Arm.INERT))
+        gcrs = _gcrs(programs[OTHER]) if arm is Arm.SHIMMED else []
+        for program in programs.values():
+            _take_all(program, work, BARE)  # warm, not counted
+        began, used = time.monotonic(), cpu_seconds(gcrs)
+        slices = {name: [_take(programs[which], work, name, which) for which in _turns(work)] for name in work.names}
+        cost = {"gcr_cpu_s": cpu_seconds(gcrs) - used, "wall_s": time.monotonic() - began}
+    return {"slices": _plain(slices), **(cost if gcrs else {})}
 
 
-def ratios(pairs: Sequence[Pair]) -> dict[str, Any]:
-    """For every rate, bare / shimmed of each pair: how many times as long a shimmed operation takes."""
-    names = pairs[0]["bare"] if pairs else {}
-    return {name: [each["bare"][name] / each["shimmed"][name] for each in pairs] for name in names}
+def beside(_arm: Arm, work: Workload, number: int) -> Pair:
+    """One bare process; its turns are with and without gcr around it."""
+    slices: dict[str, list[Slice]] = {name: [] for name in work.names}
+    with pinned(work.cores):
+        alone = Program(work.command, None, work.environment, wait=False)
+    with alone:
+        alone.await_ready()
+        _check_shim(alone, False)
+        for which in _order(number):
+            with company(work, number) if which == OTHER else solitude():
+                _take_all(alone, work, which)  # warm again, not counted
+                for _ in range(work.slices):
+                    for name, taken in _take_all(alone, work, which).items():
+                        slices[name].append(taken)
+    return {"slices": _plain(slices)}
+
+
+def _start(arm: Arm, which: str, work: Workload, number: int) -> Program:
+    environment = dict(work.environment)
+    if which == OTHER and arm is Arm.INERT:
+        environment["LD_PRELOAD"] = str(shim_path())
+    job = f"overhead-{number}" if which == OTHER and arm is Arm.SHIMMED else None
+    return Program(work.command, job, environment, work.flags, wait=False)
+
+
+def _check_shim(program: Program, wanted: bool) -> None:
+    """A bare program must be bare, and a shimmed one not. Ends the benchmark otherwise."""
+    maps = Path(f"/proc/{program.pid}/maps").read_text()
+    if (SHIM in maps) != wanted:
+        raise SystemExit(f"benchmark: {SHIM} is {'not ' if wanted else ''}in process {program.pid}")
+
+
+def _order(number: int) -> tuple[str, str]:
+    return (BARE, OTHER) if number % 2 == 0 else (OTHER, BARE)
+
+
+def _turns(work: Workload) -> Iterator[str]:
+    if work.slices % 2:
+        raise ValueError(f"{work.slices} slices: turns A B B A need an even number")
+    return turns(work.slices)
+
+
+def _take(program: Program, work: Workload, name: str, which: str) -> Slice:
+    return Slice(which, **json.loads(program.ask(f"{name} {work.seconds}")))
+
+
+def _take_all(program: Program, work: Workload, which: str) -> dict[str, Slice]:
+    return {name: _take(program, work, name, which) for name in work.names}
+
+
+def _plain(slices: Mapping[str, Sequence[Slice]]) -> dict[str, list[dict[str, Any]]]:
+    return {name: [asdict(each) for each in taken] for name, taken in slices.items()}
+
+
+@contextmanager
+def pinned(cores: int) -> Iterator[None]:
+    """What is started inside runs on the last `cores` cores: on the same ones whichever of a pair it is."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[-cores:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+# ---- gcr around a program ---------------------------------------------------------------------------------------
+
+
+def start_daemon() -> None:
+    """Before anything is pinned: a daemon, and its workers, keep the cores of whoever started it."""
+    subprocess.run([*GCR, "daemon", "start"], capture_output=True, timeout=PREPARE_SECONDS, check=True)
+
+
+@contextmanager
+def company(work: Workload, number: int) -> Iterator[None]:
+    """An idle job beside, all its preparation over."""
+    start_daemon()
+    with Program(work.command, f"beside-{number}", flags=work.flags) as idle:
+        _gcrs(idle)
+        yield
+
+
+@contextmanager
+def solitude() -> Iterator[None]:
+    """No process of gcr. Ends the benchmark when there is one still."""
+    stop_daemon()
+    if (status := gcr("daemon", "status"))["running"]:
+        raise SystemExit(f"benchmark: daemon {status['pid']} still runs")
+    yield
+
+
+def _gcrs(program: Program) -> list[int]:
+    """The pids of daemon, workers and supervisor, once nothing is left to be prepared for a program."""
+    give_up = time.monotonic() + PREPARE_SECONDS
+    while time.monotonic() < give_up:
+        status, wanted = gcr("daemon", "status"), _covered(program)
+        pids = [int(each["pid"]) for each in (status, *status["workers"])]
+        if status["workers"] and status["arena_pinned_bytes"] >= wanted and quiet(pids):
+            return [*pids, *([program.supervisor] if program.supervisor else [])]
+    raise SystemExit(f"benchmark: {PREPARE_SECONDS:.0f} s after the start gcr still prepares: {json.dumps(status)}")
+
+
+def _covered(program: Program) -> int:
+    jobs = [job for job in gcr("ps")["jobs"] if job["job"] == program.job]
+    return sum(process["covered_bytes"] for job in jobs for process in job["processes"])
+
+
+def quiet(pids: Sequence[int]) -> bool:
+    before = cpu_seconds(pids)
+    time.sleep(QUIET_SECONDS)
+    return cpu_seconds(pids) - before < QUIET_CPU
+
+
+def cpu_seconds(pids: Sequence[int]) -> float:
+    """User and system time so far."""
+    return sum(_ticks(pid) for pid in pids) / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(pid: int) -> int:
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return int(fields[11]) + int(fields[12])
+
+
+# ---- what it says -----------------------------------------------------------------------------------------------
+
+
+def estimates(pairs: Sequence[Pair]) -> dict[str, tuple[Estimate, Estimate]]:
+    """By name: the loss of rate, interruptions included, and that of a typical operation. Two pairs at least."""
+    parsed = [parse(each) for each in pairs]
+    return {
+        name: (
+            estimate([log_ratio(each[name]) for each in parsed]),
+            estimate([log_ratio(each[name], lambda one: one.typical_rate) for each in parsed]),
+        )
+        for name in (parsed[0] if len(parsed) > 1 else ())
+    }
+
+
+def describe(pairs: Sequence[Pair]) -> str:
+    lines = [
+        f"{name}: loss {rate.loss:.2%}, at most {rate.at_most:.2%}, scatter {rate.scatter:.2%}; "
+        f"typical operation {typical.loss:.2%}, at most {typical.at_most:.2%}, scatter {typical.scatter:.2%}; "
+        f"{rate.pairs} pairs"
+        for name, (rate, typical) in estimates(pairs).items()
+    ]
+    busy = [each["gcr_cpu_s"] / each["wall_s"] for each in pairs if "gcr_cpu_s" in each]
+    share = [f"gcr's own processes: {max(busy):.2%} of a core at most"] if busy else []
+    return "\n".join([*lines, *share])

@@ -26,17 +26,35 @@ def fill(gib: float, *more: str) -> list[str]:
 
 
 class Program:
-    """Started, and ready when this returns. `job`: the name to run it under gcr by, or None for bare."""
+    """Started, and ready when this returns. `job`: the name to run it under gcr by, or None for bare.
 
-    def __init__(self, command: Sequence[str], job: str | None, environment: Mapping[str, str] | None = None) -> None:
+    flags: of `gcr run`. With `wait=False` it is ready only after `await_ready`: several may start at once.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        job: str | None,
+        environment: Mapping[str, str] | None = None,
+        flags: Sequence[str] = (),
+        wait: bool = True,
+    ) -> None:
         self.job = job
-        full = [*GCR, "run", "--name", job, "--", *command] if job else list(command)
+        full = [*GCR, "run", "--name", job, *flags, "--", *command] if job else list(command)
         self.started = time.monotonic()
         self._process = subprocess.Popen(
             full, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, env={**os.environ, **(environment or {})}
         )
-        assert self._read_line(START_SECONDS) == "ready"
-        self.pid = self._job_pid() if job else self._process.pid
+        self.pid = self._process.pid
+        if wait:
+            self.await_ready()
+
+    def await_ready(self) -> None:
+        said = self._read_line(START_SECONDS)
+        if said != "ready":
+            raise SystemExit(f"benchmark: the program said {said!r} instead of ready")
+        if self.job:
+            self.pid = self._job_pid()
 
     def _job_pid(self) -> int:
         give_up = time.monotonic() + REGISTER_SECONDS
@@ -47,10 +65,15 @@ class Program:
             time.sleep(0.1)
         raise SystemExit(f"benchmark: gcr ps never showed {self.job}")
 
-    def ask(self) -> str:
-        """The program's digest of all it holds."""
+    @property
+    def supervisor(self) -> int | None:
+        """Its pid, where there is one."""
+        return self._process.pid if self.job else None
+
+    def ask(self, question: str = "digest") -> str:
+        """One line for one line. `digest`: of all the program holds."""
         assert self._process.stdin is not None
-        self._process.stdin.write(b"digest\n")
+        self._process.stdin.write(f"{question}\n".encode())
         return self._read_line(ANSWER_SECONDS)
 
     def _read_line(self, seconds: float) -> str:

@@ -1,12 +1,14 @@
 """Merges the pieces' JSON into one markdown table, against the goals."""
 
 import json
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from overhead import PAIRS, losses, ratios
-from stats import median, upper_bound
+from overhead import PAIRS, Arm, estimates, pieces
+from slices import Estimate, log_ratio, parse
+from stats import median
 
 GB = 1e9
 MIB = 1 << 20
@@ -30,7 +32,7 @@ def _heading(pieces: Sequence[Mapping[str, Any]]) -> str:
     return (
         f"{one['device']}, driver {one['driver']}, {one['link']}, kernel {one['kernel']}, {one['cores']} cores, "
         f"{one['date']}; {one['checkpoint_api']}. Medians; overhead: mean loss and its one-sided 95 % upper bound "
-        "(Student's t over pairs)."
+        "(Student's t over pairs of processes)."
     )
 
 
@@ -110,6 +112,15 @@ def _cold(found: Pieces) -> Iterator[Line]:
         yield f"restore, worker gone ({row['worker_gone_by']})", text, "its own row", ""
 
 
+def _later(found: Pieces) -> Iterator[Line]:
+    if row := found.get("cold10"):
+        warm = _of(row["warm"], "in_total_s")
+        minutes, worker = row["seconds_suspended"] / 60, "there" if row["workers_before"] else "gone"
+        right = "" if row["bytes_right"] else ", WRONG BYTES"
+        text = f"{row['in_total_s']:.3f} s (warm {warm:.3f} s){right}"
+        yield f"restore after {minutes:.1f} min, worker {worker}", text, "its own row", ""
+
+
 def _handles(found: Pieces) -> Iterator[Line]:
     if rows := found.get("handles"):
         over = [row["out_stop_s"] - row["out_drain_s"] for row in rows]
@@ -126,23 +137,34 @@ def _low_vram(found: Pieces) -> Iterator[Line]:
 
 
 def _overhead(found: Pieces) -> Iterator[Line]:
-    for piece in ("overhead-launch", "overhead-step"):
-        if pairs := found.get(piece):
-            yield from (_loss(name, values) for name, values in losses(pairs).items() if len(values) > 1)
-    if pairs := found.get("overhead-alloc"):
-        for name, values in ratios(pairs).items():
-            size = int(name.rpartition("_")[2])
-            most = 1.0 if size < MIB else 1.5
-            what = f"allocate + free of {size} B, shimmed / bare"
-            yield _judged(what, median(values), f"{median(values):.2f} x, {len(values)} pairs", most, f"<= {most}")
+    for piece, (kind, arm) in pieces().items():
+        if kind == "alloc" or piece not in found:
+            continue
+        for name, (rate, typical) in estimates(found[piece]["pairs"]).items():
+            yield _loss(f"loss of {name} rate, {_ARMS[arm]}", rate, arm)
+            yield f"the same of a typical {name}", _said(typical), "", ""
+    if alloc := found.get("overhead-alloc"):
+        yield from _allocations([parse(each) for each in alloc["pairs"]])
 
 
-def _loss(name: str, values: Sequence[float]) -> Line:
-    bound = upper_bound(values)
-    text = f"{sum(values) / len(values):.2%}, at most {bound:.2%}, {len(values)} pairs"
-    if len(values) < PAIRS:
-        return f"loss of {name}", text, "< 1 %", f"too few: {PAIRS} pairs wanted"
-    return _judged(f"loss of {name}", bound, text, 0.01, "< 1 %")
+def _loss(what: str, found: Estimate, arm: Arm) -> Line:
+    if arm is not Arm.SHIMMED:
+        return what, _said(found), "", ""
+    if found.pairs < PAIRS[arm]:
+        return what, _said(found), "< 1 %", f"too few: {PAIRS[arm]} pairs wanted"
+    return _judged(what, found.at_most, _said(found), 0.01, "< 1 %")
+
+
+def _said(found: Estimate) -> str:
+    return f"{found.loss:.2%}, at most {found.at_most:.2%}, scatter {found.scatter:.2%}, {found.pairs} pairs"
+
+
+def _allocations(pairs: Sequence[Mapping[str, Any]]) -> Iterator[Line]:
+    for name in pairs[0] if pairs else ():
+        times = median([math.exp(-log_ratio(each[name])) for each in pairs])
+        most = 1.0 if int(name) < MIB else 1.5
+        what = f"allocate + free of {name} B, shimmed / bare"
+        yield _judged(what, times, f"{times:.2f} x, {len(pairs)} pairs", most, f"<= {most}")
 
 
 def _cli_table(found: Pieces) -> str:
@@ -156,6 +178,12 @@ def _cli_table(found: Pieces) -> str:
     return "\n".join([*head, *rows])
 
 
+_ARMS = {
+    Arm.SHIMMED: "under gcr",
+    Arm.INERT: "shim without daemon",
+    Arm.NULL: "bare against bare (noise)",
+    Arm.BESIDE: "bare, an idle job of gcr beside",
+}
 _SECTIONS: Sequence[Callable[[Pieces], Iterator[Line]]] = (
     _link,
     _shares,
@@ -163,6 +191,7 @@ _SECTIONS: Sequence[Callable[[Pieces], Iterator[Line]]] = (
     _peers,
     _first,
     _cold,
+    _later,
     _handles,
     _low_vram,
     _overhead,

@@ -5,18 +5,20 @@ import json
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import later  # noqa: E402
 import link  # noqa: E402
 import machine  # noqa: E402
 import overhead  # noqa: E402
 import report  # noqa: E402
 import swaps  # noqa: E402
+from program import stop_daemon  # noqa: E402
 
 BUDGET_SECONDS = 400.0
 GIB = 1 << 30
@@ -24,7 +26,10 @@ GIB = 1 << 30
 
 def _first_with_hugepages() -> Any:
     with machine.hugepages(40 * GIB) as reserved:
-        return {"reserved_bytes": reserved, **swaps.first(32)}
+        try:
+            return {"reserved_bytes": reserved, **swaps.first(32)}
+        finally:
+            stop_daemon()  # its arena lies in them
 
 
 def pieces() -> dict[str, Callable[[], Any]]:
@@ -39,30 +44,50 @@ def pieces() -> dict[str, Callable[[], Any]]:
         "first": lambda: swaps.first(32),
         "first-hugepages": _first_with_hugepages,
         "cold": lambda: swaps.cold(32),
+        "cold10": lambda: later.piece(32),
         "handles": lambda: swaps.by_gcr(15.625, more=("--buffers", "800"), flags=("--data-only",)),
         "lowvram": lambda: swaps.low_vram(8),
     }
 
 
-OVERHEAD = {f"overhead-{kind}": kind for kind in ("launch", "step", "alloc")}
+OVERHEAD = overhead.pieces()
 
 
-def run(piece: str, out: Path, pairs: int) -> None:
-    """Run one piece and write OUT/PIECE.json; an overhead piece goes on where an earlier run stopped."""
+def run(piece: str, out: Path, pairs: int | None = None) -> None:
+    """Run one piece and write OUT/PIECE.json; an overhead piece goes on where an earlier run stopped.
+
+    pairs: of an overhead piece; else its arm's usual number.
+    """
     facts = machine.facts()
     print(f"{facts['device']}, driver {facts['driver']}, kernel {facts['kernel']}, {facts['checkpoint_api']}")
     path = out / f"{piece}.json"
     started = time.monotonic()
+    for result in _overhead(piece, path, pairs) if piece in OVERHEAD else [pieces()[piece]()]:
+        seconds = time.monotonic() - started
+        path.write_text(json.dumps({"piece": piece, "machine": facts, "seconds": seconds, "result": result}, indent=1))
     if piece in OVERHEAD:
-        earlier = json.loads(path.read_text())["result"] if path.exists() else []
-        with tempfile.TemporaryDirectory() as build:
-            deadline = started + BUDGET_SECONDS
-            result: Any = overhead.more_pairs(OVERHEAD[piece], Path(build), earlier, deadline, pairs)
-    else:
-        result = pieces()[piece]()
-    seconds = time.monotonic() - started
-    path.write_text(json.dumps({"piece": piece, "machine": facts, "seconds": seconds, "result": result}, indent=1))
-    print(f"{piece}: {seconds:.0f} s, {path}")
+        print(overhead.describe(_earlier(path)))
+    print(f"{piece}: {time.monotonic() - started:.0f} s, {path}")
+
+
+def _overhead(piece: str, path: Path, pairs: int | None) -> Iterator[dict[str, Any]]:
+    """Results that grow by a pair each."""
+    kind, arm = OVERHEAD[piece]
+    deadline = time.monotonic() + BUDGET_SECONDS
+    with tempfile.TemporaryDirectory() as build:
+        work = overhead.workload(kind, Path(build))
+        for known in overhead.more_pairs(arm, work, _earlier(path), deadline, pairs or overhead.PAIRS[arm]):
+            yield {"arm": arm, "pairs": known}
+
+
+def _earlier(path: Path) -> list[overhead.Pair]:
+    if not path.exists():
+        return []
+    found = json.loads(path.read_text())["result"]
+    if not isinstance(found, dict):
+        raise SystemExit(f"benchmark: {path} is of an older version, whose pairs were whole runs; move it away")
+    pairs: list[overhead.Pair] = found["pairs"]
+    return pairs
 
 
 def main() -> None:
@@ -70,7 +95,7 @@ def main() -> None:
     parser.add_argument("--list", action="store_true", help="name the pieces")
     parser.add_argument("--piece", action="append", default=[], help="run one; may be given several times")
     parser.add_argument("--out", type=Path, default=Path("benchmark-results"), help="folder of the results")
-    parser.add_argument("--pairs", type=int, default=overhead.PAIRS, help="of an overhead piece")
+    parser.add_argument("--pairs", type=int, default=None, help="of an overhead piece")
     parser.add_argument("--warm", type=int, default=0, help="GiB of host memory to touch first (virtual machines)")
     parser.add_argument("--report", action="store_true", help="merge what is in the folder into a table")
     options = parser.parse_args()

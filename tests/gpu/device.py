@@ -39,7 +39,7 @@ RUNS: dict[str, tuple[str, ...]] = {
     "triton": ("triton_victim.py", "--steps", "60", "--pause", "0.2"),
     "cupy": ("cupy_victim.py", "--steps", "60", "--pause", "0.2"),
     "jax": ("jax_victim.py", "--steps", "60", "--pause", "0.2"),
-    "c": ("c_victim", "4", "3", "2000", "8000"),
+    "c": ("c_victim", "4", "3", "5000", "8000"),
     "alloc": ("alloc_victim.py", "--seconds", "15", "--kernels", str(VICTIMS / "add.ptx")),
 }
 
@@ -157,7 +157,8 @@ def _command(words: Sequence[str]) -> list[str]:
 
 def _cycles(running: "subprocess.Popen[str]") -> list[Result]:
     """Checkpoints and restores while the victim works; a refusal is recorded, and the victim runs on."""
-    _until_on_device(running)
+    if not _until_on_device(running):
+        return [{"error": f"gcr never saw the victim on the device; its exit code is {running.poll()}"}]
     cycles: list[Result] = []
     for _ in range(CYCLES):
         time.sleep(0.5)
@@ -179,13 +180,14 @@ def _cycle() -> Result:
     return {"vram_free_s": out["vram_free_s"], "total_s": back["total_s"], "processes": parts}
 
 
-def _until_on_device(running: "subprocess.Popen[str]") -> None:
+def _until_on_device(running: "subprocess.Popen[str]") -> bool:
     give_up = time.monotonic() + 60.0
     while running.poll() is None and time.monotonic() < give_up:
         jobs = gcr("ps")["jobs"]
         if any(process["bytes"] > 0 for job in jobs for process in job["processes"]):
-            return
+            return True
         time.sleep(0.2)
+    return False
 
 
 CHECKS: dict[str, Callable[[], Result]] = {
@@ -201,6 +203,7 @@ GROUPS = {
     "swap": ["link", "gcr-1", "gcr-8", "gcr-32"],
     "driver": ["driver-1", "driver-8", "driver-32"],
     "saver": ["saver-1", "saver-8", "saver-32"],
+    "overhead-controls": ["overhead-launch-null", "overhead-launch-inert", "overhead-launch-beside"],
 }
 
 
@@ -222,7 +225,7 @@ def main() -> int:
 def _benchmark(out: Path, pieces: Sequence[str]) -> int:
     machine.warm_host_memory(int(os.environ.get("GCR_WARM_GIB", "48")))
     for piece in pieces:
-        swap.run(piece, out, 20)
+        swap.run(piece, out)
     return 0
 
 
