@@ -66,6 +66,7 @@ clean: ## remove .venv and build/
 
 .venv/.test: .venv/.installed
 	@$(PIP) --no-build-isolation --editable '.[test]'
+	@$(BIN)/python tests/victims/hip_python.py
 	@touch $@
 
 .venv/.dev: .venv/.test

@@ -71,9 +71,9 @@ class Program:
             del self.held[address]
         return "ok"
 
-    def handles(self, count: int) -> str:
-        """VMM handles of its own, one granule each, side by side."""
-        prop = properties()
+    def handles(self, count: int, shareable: int = 1) -> str:
+        """VMM handles of its own, one granule each, side by side; 0: of a kind that nothing can be exported from."""
+        prop = properties(POSIX if shareable else POSIX.CU_MEM_HANDLE_TYPE_NONE)
         size = int(check(driver.cuMemGetAllocationGranularity(prop, 0)))
         base = int(check(driver.cuMemAddressReserve(count * size, 0, 0, 0)))
         for index in range(count):

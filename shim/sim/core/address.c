@@ -26,8 +26,18 @@ static void* claim_anywhere(size_t size, size_t alignment) {
     return aligned;
 }
 
+// The hole just asked for may be the first one found: it is held while another is looked for.
+static void* claim_elsewhere(size_t size, size_t alignment, uintptr_t hint) {
+    void* first = claim_anywhere(size, alignment);
+    if (!first || (uintptr_t)first != hint) return first;
+    void* second = claim_anywhere(size, alignment);
+    munmap(first, size);
+    return second;
+}
+
 // As the driver: a hint that is not free is not an error, another address is given.
 static void* claim(size_t size, size_t alignment, uintptr_t hint) {
+    if (sim_machine_has_quirk(SIM_QUIRK_ELSEWHERE)) return claim_elsewhere(size, alignment, hint);
     if (hint && hint % alignment == 0) {
         void* there = mmap((void*)hint, size, PROT_NONE, EMPTY | MAP_FIXED_NOREPLACE, -1, 0);
         if (there == (void*)hint) return there;
@@ -101,6 +111,17 @@ static bool attach(const struct sim_mapping* mapping) {
     return mremap(from, 0, mapping->range.size, MREMAP_MAYMOVE | MREMAP_FIXED, alias_of(mapping)) != MAP_FAILED;
 }
 
+// SIM_QUIRK_LEAK: the file is mapped at the device address as well, and unmapping leaves it there, so that the kernel
+// counts it as held until the address is freed or something else is mapped over it.
+static bool leave_behind(const struct sim_mapping* mapping) {
+    if (!sim_machine_has_quirk(SIM_QUIRK_LEAK) || mapping->reservation->internal) return true;
+    char* from = mapping->physical->view + mapping->offset;
+    void* at = (void*)mapping->range.start;
+    sim_machine_share(&mapping->physical->entry);
+    return mremap(from, 0, mapping->range.size, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED &&
+           mprotect(at, mapping->range.size, PROT_NONE) == 0;
+}
+
 // Kernels in flight may still write there: on hardware that is their context's fault, not a crash of this process.
 static void detach(const struct sim_mapping* mapping) {
     int protection = mapping->reservation->users ? PROT_READ | PROT_WRITE : PROT_NONE;
@@ -113,7 +134,7 @@ sim_result sim_mapping_add(struct sim_reservation* where, size_t offset, struct 
     made->range = (struct sim_range){where->range.start + offset, physical->size};
     made->reservation = where;
     made->physical = physical;
-    if (!attach(made) || !sim_ranges_insert(&where->mappings, made)) {
+    if (!attach(made) || !leave_behind(made) || !sim_ranges_insert(&where->mappings, made)) {
         free(made);
         return SIM_OUT_OF_MEMORY;
     }
@@ -176,6 +197,12 @@ static bool whole_mappings(struct sim_reservation* where, uintptr_t address, siz
     }
     *count = i - *first;
     return size && at == end;
+}
+
+bool sim_address_covered(uintptr_t address, size_t size) {
+    struct sim_reservation* where = sim_reservation_find(address);
+    size_t first, count;
+    return where && whole_mappings(where, address, size, &first, &count);
 }
 
 // Holes are no error to the driver, cut mappings are.

@@ -137,6 +137,8 @@ struct sim_rows {  // a region: `height` rows of `width` bytes, `pitch` bytes ap
 };
 
 struct sim_operation* sim_copy_operation(struct sim_rows to, struct sim_rows from, size_t width, size_t height);
+// A copy in which each side is reached as its own context reaches it. Null: as the stream's.
+void sim_copy_between(struct sim_operation* copy, const struct sim_context* to, const struct sim_context* from);
 struct sim_operation* sim_fill_operation(struct sim_rows to, uint32_t value, unsigned unit, size_t width,
                                          size_t height);
 struct sim_operation* sim_host_operation(void (*function)(void*), void* argument);

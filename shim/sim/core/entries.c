@@ -187,14 +187,22 @@ sim_result sim_machine_create(unsigned device, uint64_t size, struct sim_entry* 
     return result;
 }
 
+static bool share(const struct sim_entry* name) {
+    sim_table_lock();
+    struct sim_table_entry* entry = find_entry(name);
+    if (entry) entry->exported = 1;
+    sim_table_unlock();
+    return entry;
+}
+
+void sim_machine_share(const struct sim_entry* name) {
+    share(name);
+}
+
 sim_result sim_machine_export(const struct sim_entry* name, int* fd) {
     char path[PATH_MAX];
     entry_path(name, path);
-    sim_table_lock();
-    struct sim_table_entry* entry = find_entry(name);
-    if (entry) entry->exported = 1;  // before the descriptor exists: from now on only flock tells
-    sim_table_unlock();
-    if (!entry) return SIM_INVALID_HANDLE;
+    if (!share(name)) return SIM_INVALID_HANDLE;  // before the descriptor exists: from now on only flock tells
     int file = open(path, O_RDWR | O_CLOEXEC);
     if (file < 0 || flock(file, LOCK_SH)) {
         if (file >= 0) close(file);

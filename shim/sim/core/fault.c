@@ -134,7 +134,7 @@ static bool names(const struct rule* rule, const char* function) {
     if (strncmp(rule->function, function, length)) return false;
     const char* suffix = function + length;
     if (!strncmp(suffix, "_v", 2) && suffix[2] >= '1' && suffix[2] <= '9') suffix += 3;
-    return !*suffix || !strcmp(suffix, "_ptsz") || !strcmp(suffix, "_ptds");
+    return !*suffix || !strcmp(suffix, "_ptsz") || !strcmp(suffix, "_ptds") || !strcmp(suffix, "_spt");
 }
 
 static bool strikes(const char* function, struct rule* struck) {

@@ -23,6 +23,38 @@ static uint64_t from_environment(const char* name, uint64_t otherwise) {
     return text && *text ? strtoull(text, NULL, 0) : otherwise;
 }
 
+static uint32_t quirk_named(const char* name) {
+    static const struct {
+        const char* name;
+        enum sim_quirk quirk;
+    } quirks[] = {{"leak", SIM_QUIRK_LEAK}, {"noexport", SIM_QUIRK_NOEXPORT}, {"elsewhere", SIM_QUIRK_ELSEWHERE}};
+    for (size_t i = 0; i < sizeof quirks / sizeof *quirks; i++)
+        if (!strcmp(quirks[i].name, name)) return quirks[i].quirk;
+    return 0;
+}
+
+// A name nobody knows makes no machine: a test would otherwise pass without its quirk.
+static bool quirks_from_environment(uint32_t* quirks) {
+    const char* list = getenv("GCR_SIM_QUIRKS");
+    char copy[256], *rest = copy, *name;
+    snprintf(copy, sizeof copy, "%s", list ? list : "");
+    for (*quirks = 0; (name = strsep(&rest, ","));) {
+        uint32_t quirk = quirk_named(name);
+        if (*name && !quirk) return false;
+        *quirks |= quirk;
+    }
+    return true;
+}
+
+// MAJOR.MINOR[.PATCH] in the runtime's decimal packing.
+static bool hip_version_from_environment(uint32_t* version) {
+    const char* text = getenv("GCR_SIM_HIP_VERSION");
+    unsigned major, minor, patch = 0;
+    if (sscanf(text && *text ? text : "7.2", "%u.%u.%u", &major, &minor, &patch) < 2) return false;
+    *version = major * 10000000 + minor * 100000 + patch;
+    return true;
+}
+
 static struct sim_config configured(void) {
     uint64_t devices = from_environment("GCR_SIM_DEVICES", 2);
     struct sim_config config = {
@@ -69,7 +101,10 @@ static bool make_mutex(pthread_mutex_t* mutex) {
 
 static bool fill_table(struct sim_table* table) {
     if (table->magic == SIM_TABLE_MAGIC) return true;
+    if (table->magic) memset(table, 0, sizeof *table);  // left by a build with another layout
     table->config = configured();
+    if (!quirks_from_environment(&table->config.quirks)) return false;
+    if (!hip_version_from_environment(&table->config.hip_version)) return false;
     table->first_free = SIM_NO_ENTRY;
     table->next_generation = 1;
     if (!make_mutex(&table->mutex)) return false;
@@ -110,6 +145,10 @@ const struct sim_config* sim_machine_config(void) {
     return &sim_table->config;
 }
 
+bool sim_machine_has_quirk(enum sim_quirk quirk) {
+    return sim_table->config.quirks & quirk;
+}
+
 const char* sim_machine_directory(void) {
     return directory;
 }
@@ -118,6 +157,10 @@ void sim_machine_uuid(unsigned device, uint8_t uuid[16]) {
     memcpy(uuid, "SIMULATED-GPU-", 14);
     uuid[14] = (uint8_t)(device >> 8);
     uuid[15] = (uint8_t)device;
+}
+
+uint64_t sim_machine_unique_id(unsigned device) {
+    return 0x53494d0000000000u + device;  // "SIM"
 }
 
 // Whoever died with the lock may have left the sums and the free list half done; the entries are the truth.

@@ -17,6 +17,13 @@
 
 enum { SIM_ENTRIES = 65536 };  // physical allocations a machine can hold
 
+// What some real drivers do wrong, for a whole machine: GCR_SIM_QUIRKS. The README says what each models.
+enum sim_quirk {
+    SIM_QUIRK_LEAK = 1,       // unmapped and released memory stays in use while its address stays reserved
+    SIM_QUIRK_NOEXPORT = 2,   // physical memory has no descriptor
+    SIM_QUIRK_ELSEWHERE = 4,  // a reservation is never made at the address hinted at
+};
+
 struct sim_config {
     uint32_t devices;
     uint32_t control_ms;     // how long a control checkpoint or restore takes
@@ -24,6 +31,8 @@ struct sim_config {
     uint64_t granularity;    // bytes
     uint64_t context_bytes;  // VRAM cost of a context
     uint64_t copy_bps;       // copy speed limit, bytes per second; 0: none
+    uint32_t quirks;         // of enum sim_quirk
+    uint32_t hip_version;    // as hipRuntimeGetVersion says it
 };
 
 struct sim_entry {  // names one physical allocation of the machine
@@ -38,13 +47,17 @@ struct sim_holder {
 
 sim_result sim_machine_open(void);  // idempotent; creates the machine at first use
 const struct sim_config* sim_machine_config(void);
+bool sim_machine_has_quirk(enum sim_quirk quirk);
 const char* sim_machine_directory(void);
 void sim_machine_uuid(unsigned device, uint8_t uuid[16]);
+uint64_t sim_machine_unique_id(unsigned device);  // for vendors that know a device by a number
 
 // A new physical allocation: `view` is the whole of it, readable and writable, and holds it until munmap.
 sim_result sim_machine_create(unsigned device, uint64_t size, struct sim_entry* entry, void** view);
 // A descriptor that keeps the allocation alive wherever it travels.
 sim_result sim_machine_export(const struct sim_entry* entry, int* fd);
+// Somebody the table does not list may hold the allocation from now on: only its file can tell.
+void sim_machine_share(const struct sim_entry* entry);
 // Takes part in holding what `fd` names. The descriptor stays the caller's. SIM_INVALID_VALUE: not device memory.
 sim_result sim_machine_import(int fd, struct sim_entry* entry, unsigned* device, uint64_t* size, void** view);
 // Copies what was ever written to; the rest of `to` stays as it is.

@@ -41,6 +41,7 @@ struct sim_physical* sim_physical_find(uint64_t id);  // null: not a handle of t
 void sim_physical_release_handle(struct sim_physical* physical);
 void sim_physical_drop_if_unused(struct sim_physical* physical);
 struct sim_ranges* sim_physical_all(void);
+unsigned long sim_physical_changes(void);  // how often this process took or gave device memory; needs no sim_lock
 sim_result sim_physical_save(struct sim_physical* physical);     // contents to host memory, device memory let go
 sim_result sim_physical_recreate(struct sim_physical* physical);  // device memory again, contents back
 void sim_physical_forget_saved(struct sim_physical* physical);
@@ -71,6 +72,7 @@ sim_result sim_address_free(uintptr_t address, size_t size);
 sim_result sim_address_map(uintptr_t address, size_t size, size_t offset, struct sim_physical* physical);
 sim_result sim_address_unmap(uintptr_t address, size_t size);
 sim_result sim_address_set_access(uintptr_t address, size_t size, unsigned device, enum sim_access access);
+bool sim_address_covered(uintptr_t address, size_t size);  // by whole mappings, none cut, no hole
 struct sim_reservation* sim_reservation_find(uintptr_t address);
 struct sim_mapping* sim_mapping_find(uintptr_t address);
 void sim_address_detach(struct sim_physical* physical);        // aliases down: the physical allocation goes away

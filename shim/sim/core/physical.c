@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Physical allocations held by this process.
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -15,15 +16,23 @@ static uint64_t next_id = 0x51a0001;
 // How many objects of this process hold an entry: an import is an object of its own, letting go is counted per process.
 static unsigned held[SIM_ENTRIES];
 
+static atomic_ulong changes;
+
 static void hold(struct sim_physical* physical, void* view) {
     physical->view = view;
     held[physical->entry.slot]++;
+    atomic_fetch_add(&changes, 1);
 }
 
 static void let_go(struct sim_physical* physical) {
     munmap(physical->view, physical->size);
     physical->view = NULL;
     if (--held[physical->entry.slot] == 0) sim_machine_let_go(&physical->entry);
+    atomic_fetch_add(&changes, 1);
+}
+
+unsigned long sim_physical_changes(void) {
+    return atomic_load(&changes);
 }
 
 static struct sim_physical* add(unsigned device, uint64_t size, const struct sim_entry* entry, void* view) {
@@ -68,6 +77,7 @@ sim_result sim_physical_import(int fd, struct sim_physical** physical) {
 // What came by import cannot leave again, not even where its maker still has it: seen on an H200 with r580.159, at the
 // second checkpoint of a process whose memory a first restore had imported.
 sim_result sim_physical_export(struct sim_physical* physical, int* fd) {
+    if (sim_machine_has_quirk(SIM_QUIRK_NOEXPORT)) return SIM_NOT_SUPPORTED;
     if (!physical->exportable) return SIM_INVALID_VALUE;
     sim_result result = sim_machine_export(&physical->entry, fd);
     if (!result) physical->exported = true;

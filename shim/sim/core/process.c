@@ -102,6 +102,10 @@ bool sim_gate_close(uint64_t deadline_ns) {
     return idle;
 }
 
+void sim_gate_shut(void) {
+    atomic_store(&closed, true);
+}
+
 void sim_gate_open(void) {
     sim_lock();
     atomic_store(&closed, false);

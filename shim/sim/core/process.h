@@ -27,6 +27,7 @@ bool sim_process_checkpointed(void);  // its contexts are torn down
 
 // ---- the service's side -------------------------------------------------------------------------------------------
 bool sim_gate_close(uint64_t deadline_ns);  // no call inside any more, nothing queued; false: opened again
+void sim_gate_shut(void);                   // calls wait from now on; those inside, and streams, go on
 void sim_gate_open(void);
 
 // ---- the caller's side --------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@
 #include "machine.h"
 
 enum { SIM_HOLDERS = 6, SIM_NO_ENTRY = 0xffffffff };
-#define SIM_TABLE_MAGIC 0x314d4953524347ull  // "GCRSIM1"
+#define SIM_TABLE_MAGIC 0x324d4953524347ull  // "GCRSIM2"
 
 enum sim_entry_state { SIM_ENTRY_FREE = 0, SIM_ENTRY_LIVE = 1 };
 

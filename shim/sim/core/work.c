@@ -35,6 +35,8 @@ struct region {
     struct sim_operation operation;
     struct sim_rows to;
     struct sim_rows from;
+    const struct sim_context* to_context;  // whose access counts; null: that of the stream
+    const struct sim_context* from_context;
     size_t width;
     size_t height;
     uint32_t value;
@@ -92,9 +94,11 @@ static void run_copy(struct sim_operation* operation, struct sim_stream* stream)
     size_t to_size = span(&self->to, self->width, self->height),
            from_size = span(&self->from, self->width, self->height);
     if (!to_size) return;
+    const struct sim_context* to_context = self->to_context ? self->to_context : stream->context;
+    const struct sim_context* from_context = self->from_context ? self->from_context : stream->context;
     sim_lock();
-    struct sim_view to = sim_view_take_locked(stream->context, self->to.address, to_size, true);
-    struct sim_view from = sim_view_take_locked(stream->context, self->from.address, from_size, false);
+    struct sim_view to = sim_view_take_locked(to_context, self->to.address, to_size, true);
+    struct sim_view from = sim_view_take_locked(from_context, self->from.address, from_size, false);
     sim_unlock();
     bool legal = to.memory && from.memory;
     if (legal) copy_rows(self, to.memory, from.memory);
@@ -132,6 +136,11 @@ struct sim_operation* sim_copy_operation(struct sim_rows to, struct sim_rows fro
     made->width = width;
     made->height = height;
     return &made->operation;
+}
+
+void sim_copy_between(struct sim_operation* copy, const struct sim_context* to, const struct sim_context* from) {
+    ((struct region*)copy)->to_context = to;
+    ((struct region*)copy)->from_context = from;
 }
 
 struct sim_operation* sim_fill_operation(struct sim_rows to, uint32_t value, unsigned unit, size_t width,

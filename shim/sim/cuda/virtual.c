@@ -45,6 +45,7 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, 
     if (wanted->location.type == LOCATION_DEVICE) DEVICE(wanted->location.id);
     if (!valid_properties(wanted)) return CUDA_ERROR_INVALID_VALUE;
     if (wanted->requestedHandleTypes & HANDLE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;  // no IMEX channel here
+    if (wanted->requestedHandleTypes && sim_machine_has_quirk(SIM_QUIRK_NOEXPORT)) return CUDA_ERROR_NOT_SUPPORTED;
     if (!size || size % sim_machine_config()->granularity) return CUDA_ERROR_INVALID_VALUE;
     LOCK();
     struct sim_physical* made;

@@ -1,0 +1,81 @@
+"""Devices as the HIP runtime lists them, and the kernel's count of their memory."""
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from gcr.backend import Device
+from gcr.drain import DeviceMemory
+from gcr.errors import BackendMissing
+from gcr_amd import kfd
+from gcr_amd.runtime import hip, initialise
+
+_NAME_BYTES = 256
+_PCI_BYTES = 64
+
+
+def uuid_of(ordinal: int) -> str:
+    """`GPU-xxxxxxxx-xxxx-…` over the runtime's 16 bytes, as gcr writes every vendor's."""
+    return f"GPU-{uuid.UUID(bytes=_sixteen(hip.hipDeviceGetUuid(ordinal).bytes))}"
+
+
+def _sixteen(raw: object) -> bytes:
+    """hip-python gives the bytes, or, where it took them for a string, without the zeros at their end."""
+    text = raw if isinstance(raw, bytes) else bytes(raw)  # type: ignore[call-overload]
+    return bytes(text[:16]).ljust(16, b"\0")
+
+
+def name_of(ordinal: int) -> str:
+    return _string(hip.hipDeviceGetName(_NAME_BYTES, ordinal))
+
+
+def _string(value: object) -> str:
+    text = value if isinstance(value, bytes) else bytes(value)  # type: ignore[call-overload]
+    return text.split(b"\0", 1)[0].decode(errors="replace")
+
+
+@dataclass(frozen=True, slots=True)
+class Counter:
+    """Who counts one device's memory."""
+
+    gpu: kfd.Gpu
+    simulated: bool
+
+    @classmethod
+    def of(cls, ordinal: int) -> "Counter":
+        pci = _string(hip.hipDeviceGetPCIBusId(_PCI_BYTES, ordinal))
+        return cls(kfd.gpu_at(pci), is_simulated(name_of(ordinal)))
+
+    def memory(self) -> DeviceMemory:
+        return self.gpu.memory()
+
+
+def counted() -> Sequence[tuple[str, Counter]]:
+    """UUID and counter of every device. Raises BackendMissing without a runtime."""
+    initialise()
+    return [(uuid_of(ordinal), Counter.of(ordinal)) for ordinal in range(int(hip.hipGetDeviceCount()))]
+
+
+def present() -> Sequence[Device]:
+    """Every device; empty without a runtime."""
+    try:
+        initialise()
+        return [_describe(ordinal) for ordinal in range(int(hip.hipGetDeviceCount()))]
+    except BackendMissing:
+        return []
+
+
+def _describe(ordinal: int) -> Device:
+    memory = Counter.of(ordinal).memory()
+    return Device(uuid_of(ordinal), name_of(ordinal), memory.total, memory.used)
+
+
+def bytes_of(pid: int) -> dict[str, int]:
+    """Device UUID to the bytes a process has there; devices where it has none are left out."""
+    found = {uuid: counter.gpu.bytes_of(pid) for uuid, counter in counted()}
+    return {uuid: size for uuid, size in found.items() if size}
+
+
+def is_simulated(name: str) -> bool:
+    """The simulated runtime says so in every device's name."""
+    return "simulated" in name.lower()

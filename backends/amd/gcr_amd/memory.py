@@ -1,0 +1,200 @@
+"""One AMD device's calls for the data plane: implements gcr.vmm.VmmDriver on the HIP runtime.
+
+Some ROCm releases (7.0 is good, 7.2 is not) keep the VRAM of unmapped and released memory for as long as its address
+stays reserved. A worker always gives its addresses back, so here nothing is kept; what a target does about it is the
+shim's business, and `leak.py` probes which of the two a runtime is.
+"""
+
+import ctypes
+import os
+import stat
+from pathlib import Path
+from typing import Any
+
+from gcr.drain import DeviceMemory, HandleSpec
+from gcr.errors import BackendMissing, DriverError, NotDeviceMemory
+from gcr.vmm import DeviceFull
+from gcr_amd import devices
+from gcr_amd.runtime import (
+    INVALID_HANDLE,
+    INVALID_VALUE,
+    NOT_READY,
+    OUT_OF_MEMORY,
+    SUCCESS,
+    UNKNOWN,
+    attempt,
+    bindings,
+    enum,
+    failure,
+    hip,
+    initialise,
+)
+
+_NON_BLOCKING = 1  # hipStreamNonBlocking
+_DISABLE_TIMING = 2  # hipEventDisableTiming
+_PORTABLE = 1  # hipHostRegisterPortable
+_HANDLE_TYPE_OFFSET = 4  # bytes, of hipMemAllocationProp
+
+
+class HipDevice:
+    """Holds the device, whose primary context goes with the process."""
+
+    unmaps_runs = False  # the whole of one mapping and no more, before ROCm 6.4
+
+    def __init__(self, uuid: str) -> None:
+        initialise()
+        self._ordinal = ordinal_of(uuid)
+        self._counter = devices.Counter.of(self._ordinal)
+        self.enter()
+        minimum = enum("hipMemAllocationGranularity_flags", "hipMemAllocationGranularityMinimum")
+        self.granularity = int(hip.hipMemGetAllocationGranularity(allocation_prop(self._ordinal, None), minimum))
+
+    def enter(self) -> None:
+        if self._ordinal < 0:
+            raise DriverError("this device was given back")
+        hip.hipSetDevice(self._ordinal)
+
+    # ---- physical memory --------------------------------------------------------------------------------------
+
+    def check_descriptor(self, fd: int) -> None:
+        """The kernel's are dma-bufs, which have a file type of their own; the simulator's are files."""
+        kind = str(Path(f"/proc/self/fd/{fd}").readlink())
+        regular = stat.S_ISREG(os.fstat(fd).st_mode)
+        if regular if self._counter.simulated else kind.startswith("/dmabuf:"):
+            return
+        raise NotDeviceMemory(f"its descriptor is {kind}")
+
+    def import_(self, fd: int) -> Any:
+        result, handle = attempt("hipMemImportFromShareableHandle", fd, posix_descriptor())
+        if result in (INVALID_VALUE, INVALID_HANDLE, UNKNOWN):
+            raise NotDeviceMemory("the runtime does not know its descriptor")
+        if result != SUCCESS:
+            raise failure("hipMemImportFromShareableHandle", result)
+        return handle
+
+    def export(self, handle: Any) -> int:
+        exported = ctypes.c_int(-1)
+        hip.hipMemExportToShareableHandle(ctypes.addressof(exported), handle, posix_descriptor(), 0)
+        os.set_inheritable(exported.value, False)
+        return exported.value
+
+    def create(self, size: int, spec: HandleSpec | None) -> Any:
+        result, handle = attempt("hipMemCreate", size, allocation_prop(self._ordinal, spec), 0)
+        if result == OUT_OF_MEMORY:
+            raise DeviceFull
+        if result != SUCCESS:
+            raise failure("hipMemCreate", result)
+        return handle
+
+    def release(self, handle: Any) -> None:
+        hip.hipMemRelease(handle)
+
+    # ---- addresses --------------------------------------------------------------------------------------------
+
+    def reserve(self, size: int) -> int:
+        return int(hip.hipMemAddressReserve(size, 0, None, 0))
+
+    def unreserve(self, address: int, size: int) -> None:
+        hip.hipMemAddressFree(address, size)
+
+    def map(self, address: int, size: int, handle: Any) -> None:
+        hip.hipMemMap(address, size, 0, handle, 0)
+
+    def allow(self, address: int, size: int) -> None:
+        hip.hipMemSetAccess(address, size, _read_write(self._ordinal), 1)
+
+    def unmap(self, address: int, size: int) -> None:
+        hip.hipMemUnmap(address, size)
+
+    # ---- host memory, copies, room ----------------------------------------------------------------------------
+
+    def stream(self) -> "HipStream":
+        return HipStream()
+
+    def pin(self, address: int, size: int) -> None:
+        hip.hipHostRegister(address, size, _PORTABLE)
+
+    def unpin(self, address: int) -> None:
+        hip.hipHostUnregister(address)
+
+    def free_bytes(self) -> int:
+        free, _total = hip.hipMemGetInfo()
+        return int(free)
+
+    def memory(self) -> DeviceMemory:
+        return self._counter.memory()
+
+    def close(self) -> None:
+        self._ordinal = -1
+
+
+class HipStream:
+    """Implements gcr.vmm.CopyStream: a non-blocking stream of the current device."""
+
+    def __init__(self) -> None:
+        self._stream = hip.hipStreamCreateWithFlags(_NON_BLOCKING)
+
+    def device_to_host(self, host: int, device: int, size: int) -> None:
+        hip.hipMemcpyDtoHAsync(host, device, size, self._stream)
+
+    def host_to_device(self, device: int, host: int, size: int) -> None:
+        hip.hipMemcpyHtoDAsync(device, host, size, self._stream)
+
+    def mark(self, *, timed: bool) -> Any:
+        event = hip.hipEventCreateWithFlags(0 if timed else _DISABLE_TIMING)
+        hip.hipEventRecord(event, self._stream)
+        return event
+
+    def passed(self, event: Any) -> bool:
+        result, _ = attempt("hipEventQuery", event)
+        if result not in (SUCCESS, NOT_READY):
+            raise failure("hipEventQuery", result)
+        return result == SUCCESS
+
+    def seconds(self, first: Any, last: Any) -> float:
+        return float(hip.hipEventElapsedTime(first, last)) / 1000.0
+
+    def forget(self, event: Any) -> None:
+        hip.hipEventDestroy(event)
+
+    def idle(self) -> bool:
+        return attempt("hipStreamQuery", self._stream)[0] != NOT_READY
+
+    def close(self) -> None:
+        hip.hipStreamDestroy(self._stream)
+
+
+def ordinal_of(uuid: str) -> int:
+    """The runtime's ordinal of a device. Raises BackendMissing."""
+    for ordinal in range(int(hip.hipGetDeviceCount())):
+        if devices.uuid_of(ordinal) == uuid:
+            return ordinal
+    raise BackendMissing(f"the runtime shows no device {uuid}", hint="is it hidden by HIP_VISIBLE_DEVICES?")
+
+
+def allocation_prop(ordinal: int, spec: HandleSpec | None) -> Any:
+    """A hipMemAllocationProp: exportable and as the program asked, or plain when there is no spec."""
+    prop = bindings().hipMemAllocationProp()
+    prop.location.type = enum("hipMemLocationType", "hipMemLocationTypeDevice")
+    prop.location.id = ordinal
+    prop.type = bindings().hipMemAllocationType(spec.type if spec else 1)
+    if spec is None:
+        return prop
+    # An anonymous union in the header, which hip-python 7.2 and 10 leave out: the second 32-bit word.
+    ctypes.c_int32.from_address(prop.as_c_void_p().value + _HANDLE_TYPE_OFFSET).value = int(posix_descriptor())
+    prop.allocFlags.compressionType = spec.compression
+    prop.allocFlags.gpuDirectRDMACapable = spec.rdma_capable
+    prop.allocFlags.usage = spec.usage
+    return prop
+
+
+def posix_descriptor() -> Any:
+    return enum("hipMemAllocationHandleType", "hipMemHandleTypePosixFileDescriptor")
+
+
+def _read_write(ordinal: int) -> Any:
+    access = bindings().hipMemAccessDesc()
+    access.location.type = enum("hipMemLocationType", "hipMemLocationTypeDevice")
+    access.location.id = ordinal
+    access.flags = enum("hipMemAccessFlags", "hipMemAccessFlagsProtReadWrite")
+    return access
