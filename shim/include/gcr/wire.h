@@ -41,7 +41,7 @@ enum FrameType {
     // daemon -> agent. Each names a transaction; an agent in another transaction answers kWrongTransaction.
     kStatus = 16,   // empty; reply StatusRecord + DeviceRecord[] + UncoveredRecord[]
     kExport = 17,   // ExportRequest; reply ExportReply + HandleRecord[] + one descriptor per record, same order,
-                    // but none for a record flagged kHandleKept
+                    // but none for a record flagged kHandleKept or kHandleUnexportable
     kQuiesce = 18,  // QuiesceRequest; reply TransactionRecord; error kStuck + StuckRecord[] (gate is open again)
     kHandOver = 19, // TransactionRecord; reply CountRecord. Every exported handle is unmapped and released.
     kImport = 20,   // IdList + one descriptor per id; reply CountRecord. Mapped at the old addresses, no access yet.
@@ -54,6 +54,11 @@ enum FrameType {
     kDrop = 27,     // TransactionRecord; reply TransactionRecord. Staged descriptors are closed.
     kMappings = 28, // ExportRequest (after_id is a cursor); reply ExportReply + MappingRecord[]
     kDiscard = 29,  // TransactionRecord; reply CountRecord. What was imported is unmapped again: handed over.
+    kCreate = 30,   // IdList; reply CountRecord. Instead of kImport: new memory at the old addresses, without access
+                    // yet, its bytes undefined. Error kNoRoom: nothing of this frame is kept.
+    kCopyOut = 31,  // CopyRequest + CopyRecord[] + arena segments; reply CountRecord: so many records were done, all
+                    // or at least one when the time was up. Device memory to segments, gate closed.
+    kCopyIn = 32,   // the same the other way, into memory that kImport or kCreate brought back
 
     // between gcr's own Python processes: a JSON object as payload
     kCommand = 64,   // client -> daemon; reply JSON
@@ -77,6 +82,7 @@ enum AgentFlag {
     kFlagStaged = 1,     // holds the sealed table and the arena segments
     kFlagFrozen = 2,     // makes no driver call
     kFlagSimulated = 4,  // the driver below says it is simulated
+    kFlagUnexportable = 8,  // a device in use exports no descriptors: bytes leave by kCopyOut alone
 };
 
 enum ErrorCode {
@@ -92,12 +98,15 @@ enum ErrorCode {
     kRefused = 10,          // state the driver would take and never give back
     kNoMemory = 11,         // host memory
     kNotPermitted = 12,     // foreign uid, wrong job token, stale pid
+    kNoRoom = 13,           // device memory
 };
 
 enum HandleFlag {
     // The handle came to this process by import (a restore, a rollback). r580 refuses to export it a second time
     // (INVALID_VALUE), so whoever gave it keeps the descriptor for as long as the handle lives.
     kHandleKept = 1,
+    // The runtime gives no descriptor for it: EXPORT lists it without one, and its bytes leave by kCopyOut.
+    kHandleUnexportable = 2,
 };
 
 // Why bytes are not handed over. `carry`: the driver carries them, slowly. `refuse`: the driver would take the
@@ -137,7 +146,7 @@ struct HelloRecord {
     uint32_t role;
     uint16_t oldest;
     uint16_t newest;
-    uint32_t vendor;
+    uint32_t vendor;       // Vendor whose call came first; the process may use others, and ids tell
     uint32_t phase;        // AgentPhase
     uint32_t flags;        // AgentFlag
     uint32_t pid_label;    // the pid in the sender's own namespace; identity is SO_PEERCRED
@@ -189,9 +198,9 @@ struct ExportReply {
 };
 
 struct HandleRecord {
-    uint64_t id;
+    uint64_t id;            // bits 40 to 47: Vendor; ids of one vendor grow with age and are never reused
     uint64_t size;
-    uint32_t device;        // the vendor's ordinal in that process; DeviceRecord gives the UUID
+    uint32_t device;        // its ordinal in that process; DeviceRecord gives the UUID
     uint32_t mappings;      // MappingRecords with this id
     uint32_t type;          // CUmemAllocationType as asked for
     uint32_t asked_types;   // handle types the program itself asked for
@@ -229,6 +238,25 @@ struct StageRequest {
     uint32_t total;   // descriptors in all
 };
 
+// Followed by `count` CopyRecords of `record_size` bytes each; the frame's descriptors are the segments they name.
+struct CopyRequest {
+    uint64_t transaction;
+    uint32_t count;
+    uint32_t record_size;
+    uint32_t budget_ms;  // no record is begun after so long
+    uint32_t reserved;
+};
+
+// One piece of one handle and where it lies in one segment.
+struct CopyRecord {
+    uint64_t id;
+    uint64_t handle_offset;
+    uint64_t segment_offset;
+    uint64_t size;
+    uint32_t segment;  // index of the descriptor in this frame
+    uint32_t reserved;
+};
+
 struct StatusRecord {
     uint32_t phase;
     uint32_t flags;
@@ -248,7 +276,7 @@ struct StatusRecord {
 
 struct DeviceRecord {
     uint8_t uuid[16];
-    uint32_t ordinal;
+    uint32_t ordinal;  // of that process: one row over all vendors, each vendor's side by side
     uint32_t handles;
     uint64_t covered_bytes;
 };
@@ -282,6 +310,8 @@ static_assert(sizeof(MappingRecord) == 40, "wire layout");
 static_assert(sizeof(QuiesceRequest) == 16, "wire layout");
 static_assert(sizeof(StuckRecord) == 24, "wire layout");
 static_assert(sizeof(StageRequest) == 16, "wire layout");
+static_assert(sizeof(CopyRequest) == 24, "wire layout");
+static_assert(sizeof(CopyRecord) == 40, "wire layout");
 static_assert(sizeof(StatusRecord) == 80, "wire layout");
 static_assert(sizeof(DeviceRecord) == 32, "wire layout");
 static_assert(sizeof(UncoveredRecord) == 24, "wire layout");

@@ -62,7 +62,7 @@ wire::HelloRecord hello() {
     wire::HelloRecord record{};
     record.role = wire::kAgent;
     record.oldest = record.newest = wire::kVersion;
-    record.vendor = session.vendor->vendor;
+    record.vendor = session.vendors.first();
     record.phase = session.phase.load(std::memory_order_relaxed);
     record.flags = session_flags();
     record.pid_label = static_cast<uint32_t>(current_pid());
@@ -146,7 +146,7 @@ void lose_connection() {
 }
 
 void* live(void*) {
-    session.vendor->enter_thread();
+    session.vendors.enter_new();
     while (true) {
         connect_to_daemon();
         serve();
@@ -158,13 +158,13 @@ void* live(void*) {
 
 void before_fork() {
     session.batch_lock.acquire();
-    session.vendor->lock_for_fork();
+    session.vendors.lock_for_fork();
     session.channel.write_lock().acquire();
 }
 
 void after_fork_in_parent() {
     session.channel.write_lock().release();
-    session.vendor->unlock_after_fork();
+    session.vendors.unlock_after_fork();
     session.batch_lock.release();
 }
 
@@ -180,7 +180,7 @@ void after_fork_in_child() {
     session.frozen = session.has_parked = false;
     reset_gate_after_fork();
     reset_coverage();
-    session.vendor->reset_after_fork();
+    session.vendors.reset_after_fork();
     session.batch_lock.reset_after_fork();
     life.store(kUnborn, std::memory_order_release);
 }
@@ -199,9 +199,9 @@ void handle_forks() {
 
 void start_agent(const VendorOps* vendor) {
     KeepErrno keep;
+    session.vendors.add(vendor);
     uint32_t expected = kUnborn;
     if (!life.compare_exchange_strong(expected, kBeingBorn)) return;
-    session.vendor = vendor;
     handle_forks();
     if (!read_environment() || !allocate_frames()) {
         leave_gate_open();  // and `life` stays kBeingBorn: inert for ever, or until a fork

@@ -15,7 +15,8 @@
 
 namespace gcr {
 
-// After the first vendor call that succeeded. Without GCR_SOCKET: nothing happens, ever. Again and again: once.
+// After the first call of a vendor that succeeded. Without GCR_SOCKET: nothing happens, ever. Again and again: once. A
+// second vendor joins the agent that is there.
 void start_agent(const VendorOps* vendor);
 
 wire::AgentPhase agent_phase();

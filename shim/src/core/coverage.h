@@ -18,18 +18,12 @@ struct Uncovered {
     uint64_t count;
 };
 
+// What is never dropped stays counted for the life of the process: what a call of a REFUSE symbol made.
 void add_uncovered(Reason reason, uint64_t bytes);
 void drop_uncovered(Reason reason, uint64_t bytes);
 Uncovered uncovered(Reason reason);
 bool must_refuse(Reason reason);  // the driver would take the process and never give it back
 void reset_coverage();            // in the child of a fork
-
-namespace cuda {
-// A call of a REFUSE symbol succeeded: what it made stays counted for the life of the process.
-inline void note(Reason reason, uint64_t bytes) {
-    add_uncovered(reason, bytes);
-}
-}  // namespace cuda
 
 }  // namespace gcr
 

@@ -11,9 +11,7 @@
 namespace gcr {
 
 __thread Slot* thread_slot = nullptr;
-std::atomic<uint32_t> gate_closed{0};
-std::atomic<uint32_t> frozen_shut{0};
-std::atomic<uint32_t> gate_fenced{0};
+GateWords gate_words;
 
 namespace {
 
@@ -102,9 +100,9 @@ Slot* attach_slot() {
 void enter_closed_gate(Slot* slot) {
     while (true) {
         slot->state.store(kParked, std::memory_order_seq_cst);
-        if (gate_closed.load(std::memory_order_seq_cst) == 0) {
+        if (gate_words.closed.load(std::memory_order_seq_cst) == 0) {
             slot->state.store(kInFlight, std::memory_order_seq_cst);
-            if (gate_closed.load(std::memory_order_seq_cst) == 0) return;
+            if (gate_words.closed.load(std::memory_order_seq_cst) == 0) return;
             continue;
         }
         while (slot->state.load(std::memory_order_seq_cst) == kParked) futex_wait(&slot->state, kParked, kForever);
@@ -114,32 +112,33 @@ void enter_closed_gate(Slot* slot) {
 }
 
 void wait_while_frozen(Slot* slot) {
-    while (frozen_shut.load(std::memory_order_seq_cst) != 0) {
+    while (gate_words.frozen.load(std::memory_order_seq_cst) != 0) {
         slot->passive.store(0, std::memory_order_seq_cst);
-        futex_wait(&frozen_shut, 1, kForever);
+        futex_wait(&gate_words.frozen, 1, kForever);
         slot->passive.store(1, std::memory_order_seq_cst);
     }
 }
 
 void prepare_gate() {
 #if defined(__SANITIZE_THREAD__)
-    gate_fenced.store(0, std::memory_order_seq_cst);  // the sanitizer does not know the kernel's fence
+    gate_words.fenced.store(0, std::memory_order_seq_cst);  // the sanitizer does not know the kernel's fence
 #else
-    gate_fenced.store(register_process_fence() ? 1 : 0, std::memory_order_seq_cst);
+    gate_words.fenced.store(register_process_fence() ? 1 : 0, std::memory_order_seq_cst);
 #endif
 }
 
 void leave_gate_open() {
-    gate_fenced.store(1, std::memory_order_relaxed);
+    gate_words.fenced.store(1, std::memory_order_relaxed);
 }
 
 void close_gate() {
-    gate_closed.store(1, std::memory_order_seq_cst);
-    if (gate_fenced.load(std::memory_order_relaxed)) process_fence();  // stands in for the fence of GateEntry::enter
+    gate_words.closed.store(1, std::memory_order_seq_cst);
+    if (gate_words.fenced.load(std::memory_order_relaxed))
+        process_fence();  // stands in for the fence of GateEntry::enter
 }
 
 void open_gate() {
-    gate_closed.store(0, std::memory_order_seq_cst);
+    gate_words.closed.store(0, std::memory_order_seq_cst);
     admit_parked();
 }
 
@@ -148,12 +147,12 @@ void pulse_gate() {
 }
 
 bool gate_is_closed() {
-    return gate_closed.load(std::memory_order_seq_cst) != 0;
+    return gate_words.closed.load(std::memory_order_seq_cst) != 0;
 }
 
 bool shut_for_freeze(uint32_t deadline_ms) {
-    frozen_shut.store(1, std::memory_order_seq_cst);
-    if (gate_fenced.load(std::memory_order_relaxed)) process_fence();
+    gate_words.frozen.store(1, std::memory_order_seq_cst);
+    if (gate_words.fenced.load(std::memory_order_relaxed)) process_fence();
     Deadline deadline(deadline_ms);
     std::atomic<uint32_t> nobody{0};
     while (passive_calls() > 0 && !deadline.passed()) futex_wait(&nobody, 0, 1);
@@ -163,8 +162,8 @@ bool shut_for_freeze(uint32_t deadline_ms) {
 }
 
 void open_after_thaw() {
-    frozen_shut.store(0, std::memory_order_seq_cst);
-    futex_wake(&frozen_shut, 0x7fffffff);
+    gate_words.frozen.store(0, std::memory_order_seq_cst);
+    futex_wake(&gate_words.frozen, 0x7fffffff);
 }
 
 uint32_t calls_in_flight() {
@@ -193,13 +192,13 @@ void wait_to_capture() {
         while (captures_held.load(std::memory_order_seq_cst) != 0) futex_wait(&captures_held, 1, kForever);
         if (slot == nullptr) return;
         slot->state.store(kInFlight, std::memory_order_seq_cst);
-        if (gate_closed.load(std::memory_order_seq_cst) != 0) enter_closed_gate(slot);
+        if (gate_words.closed.load(std::memory_order_seq_cst) != 0) enter_closed_gate(slot);
     }
 }
 
 void reset_gate_after_fork() {
-    gate_closed.store(0, std::memory_order_seq_cst);
-    frozen_shut.store(0, std::memory_order_seq_cst);
+    gate_words.closed.store(0, std::memory_order_seq_cst);
+    gate_words.frozen.store(0, std::memory_order_seq_cst);
     captures_held.store(0, std::memory_order_seq_cst);
     each_slot([](Slot* slot) {
         if (slot == thread_slot) return;
@@ -208,7 +207,7 @@ void reset_gate_after_fork() {
         slot->passive.store(0, std::memory_order_relaxed);
         slot->taken.store(0, std::memory_order_relaxed);
     });
-    if (gate_fenced.load(std::memory_order_relaxed) && !register_process_fence()) gate_fenced.store(0);
+    if (gate_words.fenced.load(std::memory_order_relaxed) && !register_process_fence()) gate_words.fenced.store(0);
 }
 
 }  // namespace gcr

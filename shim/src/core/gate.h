@@ -38,9 +38,13 @@ struct alignas(64) Slot {
 };
 
 extern __thread Slot* thread_slot __attribute__((tls_model("initial-exec"), visibility("hidden")));
-extern std::atomic<uint32_t> gate_closed __attribute__((visibility("hidden")));
-extern std::atomic<uint32_t> frozen_shut __attribute__((visibility("hidden")));  // futex word: 1 while frozen
-extern std::atomic<uint32_t> gate_fenced __attribute__((visibility("hidden")));  // 1: the agent fences for all
+// Every call reads these and hardly anybody writes them: a cache line of their own.
+struct alignas(64) GateWords {
+    std::atomic<uint32_t> closed{0};
+    std::atomic<uint32_t> frozen{0};  // futex word: 1 while frozen
+    std::atomic<uint32_t> fenced{0};  // 1: the agent fences for all
+};
+extern GateWords gate_words __attribute__((visibility("hidden")));
 
 Slot* attach_slot();  // slow, once a thread; null only when memory is exhausted: then the call is ungated
 void enter_closed_gate(Slot* slot);
@@ -54,11 +58,11 @@ inline bool reentered() {
 // In flight for as long as it lives. Made before the driver is called, in every ALLOCATE and ENQUEUE wrapper.
 class GateEntry {
   public:
-    GateEntry() : slot_(thread_slot) {
+    __attribute__((always_inline)) GateEntry() : slot_(thread_slot) {
         if (__builtin_expect(slot_ == nullptr, 0)) slot_ = attach_slot();
         if (slot_ != nullptr && slot_->depth++ == 0) enter();
     }
-    ~GateEntry() {
+    __attribute__((always_inline)) ~GateEntry() {
         // release: what the call did is visible to an agent that finds the slot idle
         if (slot_ != nullptr && --slot_->depth == 0) slot_->state.store(kIdle, std::memory_order_release);
     }
@@ -66,16 +70,16 @@ class GateEntry {
     GateEntry& operator=(const GateEntry&) = delete;
 
   private:
-    void enter() {
+    __attribute__((always_inline)) void enter() {
         slot_->calls.store(slot_->calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-        // pairs with close_gate(): it stores gate_closed, fences, and reads this state
-        if (gate_fenced.load(std::memory_order_relaxed)) {
+        // pairs with close_gate(): it stores gate_words.closed, fences, and reads this state
+        if (gate_words.fenced.load(std::memory_order_relaxed)) {
             slot_->state.store(kInFlight, std::memory_order_relaxed);
             std::atomic_signal_fence(std::memory_order_seq_cst);
         } else {
             slot_->state.store(kInFlight, std::memory_order_seq_cst);
         }
-        if (__builtin_expect(gate_closed.load(std::memory_order_seq_cst) != 0, 0)) enter_closed_gate(slot_);
+        if (__builtin_expect(gate_words.closed.load(std::memory_order_seq_cst) != 0, 0)) enter_closed_gate(slot_);
     }
 
     Slot* slot_;
@@ -84,26 +88,26 @@ class GateEntry {
 // Inside a call that waits or only answers. A thread that is in a gated call already is counted there.
 class PassiveEntry {
   public:
-    PassiveEntry() : slot_(thread_slot) {
+    __attribute__((always_inline)) PassiveEntry() : slot_(thread_slot) {
         if (__builtin_expect(slot_ == nullptr, 0)) slot_ = attach_slot();
         if (slot_ != nullptr && slot_->passive_depth++ == 0 && slot_->depth == 0) enter();
     }
-    ~PassiveEntry() {
+    __attribute__((always_inline)) ~PassiveEntry() {
         if (slot_ != nullptr && --slot_->passive_depth == 0) slot_->passive.store(0, std::memory_order_release);
     }
     PassiveEntry(const PassiveEntry&) = delete;
     PassiveEntry& operator=(const PassiveEntry&) = delete;
 
   private:
-    void enter() {
+    __attribute__((always_inline)) void enter() {
         // pairs with shut_for_freeze(), as GateEntry::enter with close_gate()
-        if (gate_fenced.load(std::memory_order_relaxed)) {
+        if (gate_words.fenced.load(std::memory_order_relaxed)) {
             slot_->passive.store(1, std::memory_order_relaxed);
             std::atomic_signal_fence(std::memory_order_seq_cst);
         } else {
             slot_->passive.store(1, std::memory_order_seq_cst);
         }
-        if (__builtin_expect(frozen_shut.load(std::memory_order_seq_cst) != 0, 0)) wait_while_frozen(slot_);
+        if (__builtin_expect(gate_words.frozen.load(std::memory_order_seq_cst) != 0, 0)) wait_while_frozen(slot_);
     }
 
     Slot* slot_;

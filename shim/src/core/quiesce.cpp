@@ -19,17 +19,17 @@ constexpr uint32_t kObserveMs = 500;
 // Written by the synchronizer's job, read when it rests.
 Failure synchronize_result;
 void synchronize_job() {
-    synchronize_result = session.vendor->synchronize();
+    synchronize_result = session.vendors.synchronize();
 }
 
 Stuck observed;
 void observe_job() {
-    session.vendor->enter_thread();
-    observed.count = session.vendor->stuck(observed.records, Stuck::kLimit);
+    session.vendors.enter_thread();
+    observed.count = session.vendors.stuck(observed.records, Stuck::kLimit);
 }
 
 void enter_and_synchronize() {
-    session.vendor->enter_thread();
+    session.vendors.enter_thread();
     synchronize_job();
 }
 
@@ -68,7 +68,7 @@ struct Closing {
     bool tick() { return listen_for_replies(kTickUs) && !deadline.passed(); }
 
     bool wait_for_captures() {
-        while (session.vendor->captures() > 0)
+        while (session.vendors.captures() > 0)
             if (!tick()) return false;
         return true;
     }
@@ -95,7 +95,7 @@ struct Closing {
             uint32_t in_flight = calls_in_flight();
             if (in_flight < last) pulses.progress();
             last = in_flight;
-            if (in_flight == 0 && session.vendor->captures() > 0) return Attempt::kWaitForCaptures;
+            if (in_flight == 0 && session.vendors.captures() > 0) return Attempt::kWaitForCaptures;
             if (in_flight == 0 && synchronized()) return failure ? Attempt::kFailed : Attempt::kIdle;
             pulses.beat();
             if (synchronizing && session.synchronizer.busy()) session.synchronizer.wait(1);

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/uio.h>
 
+#include "core/copies.h"
 #include "core/coverage.h"
 #include "core/gate.h"
 #include "core/session.h"
@@ -52,7 +53,8 @@ Outcome refuse(const Failure& failure, const Stuck* stuck = nullptr) {
     record.code = failure.code;
     record.vendor_error = failure.vendor_error;
     record.details = stuck == nullptr ? 0 : stuck->count;
-    strncpy(record.message, failure.message, sizeof record.message - 1);
+    const char* call = failure.call == nullptr ? "" : failure.call;
+    snprintf(record.message, sizeof record.message, "%s%s%s", call, *call == '\0' ? "" : " ", failure.message);
     iovec parts[] = {{&record, sizeof record}, {nullptr, 0}};
     if (stuck != nullptr)
         parts[1] = {const_cast<wire::StuckRecord*>(stuck->records), stuck->count * sizeof stuck->records[0]};
@@ -82,14 +84,14 @@ Outcome on_status() {
     wire::UncoveredRecord lacking[wire::kReasonCount];
     wire::StatusRecord status{};
     devices.clear();
-    session.vendor->status(&status, &devices);
+    session.vendors.status(&status, &devices);
     status.phase = session.phase.load(std::memory_order_relaxed);
     status.flags = session_flags();
     status.transaction = session.transaction.load();
     status.generation = session.generation;
     status.devices = static_cast<uint32_t>(devices.size());
     status.uncovered = collect_uncovered(lacking);
-    status.captures = session.vendor->captures();
+    status.captures = session.vendors.captures();
     status.in_flight = calls_in_flight();
     status.gated_calls = gated_calls();
     iovec parts[] = {{&status, sizeof status},
@@ -103,8 +105,7 @@ Outcome on_mappings() {
     static MappingPage page;
     const auto& wanted = asked<wire::ExportRequest>();
     page.limit = wanted.limit < MappingPage::kLimit ? wanted.limit : MappingPage::kLimit;
-    page.count = 0;
-    session.vendor->mappings_after(wanted.after_id, &page);
+    session.vendors.mappings_after(wanted.after_id, &page);
     wire::ExportReply head{
         session.transaction.load(), page.cursor, page.count, page.more, sizeof(wire::MappingRecord), 0};
     iovec parts[] = {{&head, sizeof head}, {page.records, page.count * sizeof page.records[0]}};
@@ -142,7 +143,7 @@ Outcome on_export() {
         enter_phase(wire::kPrepared);
     }
     batch.limit = wanted.limit < wire::kMaxDescriptors ? wanted.limit : static_cast<uint32_t>(wire::kMaxDescriptors);
-    Failure failure = session.vendor->export_after(wanted.after_id, &batch);
+    Failure failure = session.vendors.export_after(wanted.after_id, &batch);
     if (!failure) return send_batch(batch);
     if (opens) end_transaction();
     return refuse(failure);
@@ -159,9 +160,28 @@ Outcome on_quiesce() {
     return reply_transaction();
 }
 
+Outcome copy(Direction direction) {
+    const auto& wanted = asked<wire::CopyRequest>();
+    if (request().descriptors_lost) return refuse(wire::kNoDescriptors, "no descriptor left for a segment");
+    uint64_t length = sizeof wanted + static_cast<uint64_t>(wanted.count) * wanted.record_size;
+    if (wanted.record_size < sizeof(wire::CopyRecord) || request().header.length != length) return kMalformed;
+    Tally done;
+    Failure failure = copy_pieces(direction, wanted, request().payload + sizeof wanted, request().descriptor,
+                                  request().descriptors, &done);
+    return failure ? refuse(failure) : reply_count(done);
+}
+
+Outcome on_copy_out() {
+    return copy(Direction::kOut);
+}
+
+Outcome on_copy_in() {
+    return copy(Direction::kIn);
+}
+
 Outcome on_hand_over() {
     Tally tally;
-    Failure failure = session.vendor->hand_over(&tally);
+    Failure failure = session.vendors.hand_over(&tally);
     if (failure) return refuse(failure);
     enter_phase(wire::kHandedOver);
     return reply_count(tally);
@@ -219,13 +239,22 @@ Outcome on_import() {
     memcpy(ids, request().payload + sizeof list, list.count * sizeof ids[0]);
     session.frame->descriptors = 0;  // import takes them
     Tally tally;
-    Failure failure = session.vendor->import(ids, request().descriptor, list.count, &tally);
+    Failure failure = session.vendors.import(ids, request().descriptor, list.count, &tally);
+    return failure ? refuse(failure) : reply_count(tally);
+}
+
+Outcome on_create() {
+    const auto& list = asked<wire::IdList>();
+    if (request().header.length != sizeof list + list.count * sizeof(uint64_t)) return kMalformed;
+    const auto* ids = reinterpret_cast<const uint64_t*>(request().payload + sizeof list);
+    Tally tally;
+    Failure failure = session.vendors.create(ids, list.count, &tally);
     return failure ? refuse(failure) : reply_count(tally);
 }
 
 Outcome on_map() {
     Tally tally;
-    Failure failure = session.vendor->map(&tally);
+    Failure failure = session.vendors.map(&tally);
     if (failure) return refuse(failure);
     enter_phase(wire::kMapped);
     return reply_count(tally);
@@ -233,7 +262,7 @@ Outcome on_map() {
 
 Outcome on_discard() {
     Tally tally;
-    Failure failure = session.vendor->discard(&tally);
+    Failure failure = session.vendors.discard(&tally);
     if (failure) return refuse(failure);
     enter_phase(wire::kHandedOver);
     return reply_count(tally);
@@ -279,6 +308,9 @@ const Rule kRules[] = {
     {wire::kQuiesce, sizeof(wire::QuiesceRequest), in(kPrepared), false, false, kCurrent, on_quiesce},
     {wire::kHandOver, sizeof(wire::TransactionRecord), in(kQuiesced), false, false, kCurrent, on_hand_over},
     {wire::kImport, sizeof(wire::IdList), in(kHandedOver), false, true, kCurrent, on_import},
+    {wire::kCopyOut, sizeof(wire::CopyRequest), in(kQuiesced), false, true, kCurrent, on_copy_out},
+    {wire::kCreate, sizeof(wire::IdList), in(kHandedOver), false, false, kCurrent, on_create},
+    {wire::kCopyIn, sizeof(wire::CopyRequest), in(kHandedOver), false, true, kCurrent, on_copy_in},
     {wire::kMap, sizeof(wire::TransactionRecord), in(kHandedOver), false, false, kCurrent, on_map},
     {wire::kDiscard, sizeof(wire::TransactionRecord), in(kHandedOver) | in(kMapped), false, false, kCurrent,
      on_discard},
@@ -286,7 +318,7 @@ const Rule kRules[] = {
      kCurrent, on_resume},
     {wire::kFreeze, sizeof(wire::TransactionRecord), in(kHandedOver), false, false, kCurrent, on_freeze},
     {wire::kThaw, sizeof(wire::TransactionRecord), in(kHandedOver), true, false, kCurrent, on_thaw},
-    {wire::kStage, sizeof(wire::StageRequest), in(kHandedOver), true, true, kCurrent, on_stage},
+    {wire::kStage, sizeof(wire::StageRequest), in(kQuiesced) | in(kHandedOver), true, true, kCurrent, on_stage},
     {wire::kUnstage, sizeof(wire::StageRequest), kAnyPhase, true, false, kOfTheStaged, on_unstage},
     {wire::kDrop, sizeof(wire::TransactionRecord), kAnyPhase, true, false, kOfTheStaged, on_drop},
 };
@@ -328,6 +360,7 @@ uint64_t named_transaction() {
 }  // namespace
 
 bool answer_request() {
+    if (!session.frozen) session.vendors.enter_new();
     const Rule* rule = rule_for(request().header.type);
     if (rule == nullptr) return refuse(wire::kBadFrame, "no such request in this version") == kAnswered;
     bool stray = !rule->descriptors && (request().descriptors > 0 || request().descriptors_lost);
@@ -346,12 +379,13 @@ uint32_t session_flags() {
     uint32_t flags = 0;
     if (session.staged.complete()) flags |= wire::kFlagStaged;
     if (session.frozen) flags |= wire::kFlagFrozen;
-    if (session.vendor->simulated()) flags |= wire::kFlagSimulated;
+    if (!session.vendors.exports()) flags |= wire::kFlagUnexportable;
+    if (session.vendors.simulated()) flags |= wire::kFlagSimulated;
     return flags;
 }
 
 void end_transaction() {
-    session.vendor->end_transaction();
+    session.vendors.end_transaction();
     session.transaction.store(0);
     enter_phase(wire::kRunning);
     open_gate();

@@ -8,13 +8,13 @@
 #include "core/crew.h"
 #include "core/questions.h"
 #include "core/staged.h"
-#include "core/vendor.h"
+#include "core/vendors.h"
 
 namespace gcr {
 
 // Everything an agent's thread works with. Made once, never destroyed: the process may end at any instant.
 struct Session {
-    const VendorOps* vendor = nullptr;
+    Vendors vendors;
     Channel channel;
     Questions questions;
     Staged staged;

@@ -55,20 +55,26 @@ struct AllSignalsBlocked {
     uint64_t before = 0;
 };
 
+// stack_bytes: 0 for the default.
+bool start_detached(void* (*body)(void*), void* argument, size_t stack_bytes) {
+    pthread_attr_t attributes;
+    pthread_attr_init(&attributes);
+    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+    if (stack_bytes != 0) pthread_attr_setstacksize(&attributes, stack_bytes);
+    pthread_t thread;
+    bool started = pthread_create(&thread, &attributes, body, argument) == 0;
+    pthread_attr_destroy(&attributes);
+    return started;
+}
+
 }  // namespace
 
 bool start_thread(void* (*body)(void*), void* argument) {
     KeepErrno keep;
     if (pthread_create == nullptr || pthread_attr_setstacksize == nullptr) return false;
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-    pthread_attr_setstacksize(&attributes, kStackBytes);
-    pthread_t thread;
     AllSignalsBlocked blocked;  // inherited by the new thread
-    bool started = pthread_create(&thread, &attributes, body, argument) == 0;
-    pthread_attr_destroy(&attributes);
-    return started;
+    // The program's thread-local data lies on the stack, too: where it is large, only the default has room for it.
+    return start_detached(body, argument, kStackBytes) || start_detached(body, argument, 0);
 }
 
 bool at_thread_exit(void (*leave)(void*), void* value) {

@@ -1,22 +1,32 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// What the agent asks of one vendor's half of the shim. All but `captures` and `status` may call the driver; they are
-// called by the agent's thread (`synchronize` and `stuck`: by a helper thread), never while the agent is frozen.
+// What the agent asks of one vendor's half of the shim, besides what src/device does with its memory. All but
+// `simulated` and `contexts` may call the driver; they are called by the agent's thread (`synchronize` and `stuck`: by a
+// helper thread), never while the agent is frozen.
 #ifndef GCR_CORE_VENDOR_H
 #define GCR_CORE_VENDOR_H
 
 #include <stdint.h>
 
 #include "core/array.h"
+#include "core/lock.h"
 #include "gcr/wire.h"
 
 namespace gcr {
+
+namespace device {
+struct State;
+}
 
 // Why a request could not be done; becomes an ErrorRecord.
 struct Failure {
     uint32_t code = 0;  // wire::ErrorCode; 0: none
     int32_t vendor_error = 0;
     const char* message = "";
+    const char* call = nullptr;  // the driver's function that failed
+    constexpr Failure() = default;
+    constexpr Failure(uint32_t why, int32_t error, const char* text, const char* name = nullptr)
+        : code(why), vendor_error(error), message(text), call(name) {}
     explicit operator bool() const { return code != 0; }
 };
 
@@ -26,7 +36,7 @@ struct ExportBatch {
     uint32_t more = 0;
     uint64_t last_id = 0;
     wire::HandleRecord records[wire::kMaxDescriptors] = {};
-    uint32_t descriptor_count = 0;  // records flagged kHandleKept have none
+    uint32_t descriptor_count = 0;  // records flagged kHandleKept or kHandleUnexportable have none
     int descriptors[wire::kMaxDescriptors] = {};
 };
 
@@ -35,7 +45,7 @@ struct MappingPage {
     uint32_t limit = 0;
     uint32_t count = 0;
     uint32_t more = 0;
-    uint64_t cursor = 0;
+    uint64_t cursor = 0;  // opaque to the daemon; 0: from the first
     wire::MappingRecord records[kLimit] = {};
 };
 
@@ -44,24 +54,16 @@ struct Tally {
     uint64_t bytes = 0;
 };
 
+enum class Direction { kOut, kIn };  // device memory to host memory, and back
+
 struct VendorOps {
-    uint32_t vendor;
+    device::State* memory;
     bool (*simulated)();
     void (*enter_thread)();  // once, on each thread of ours, before its first driver call
-    void (*status)(wire::StatusRecord* status, Array<wire::DeviceRecord>* devices);
-    uint32_t (*captures)();
-    Failure (*export_after)(uint64_t after_id, ExportBatch* batch);
-    void (*mappings_after)(uint64_t cursor, MappingPage* page);
+    uint32_t (*contexts)();  // the program's
     Failure (*synchronize)();
     uint32_t (*stuck)(wire::StuckRecord* records, uint32_t limit);
-    Failure (*hand_over)(Tally* tally);
-    // Takes the descriptors: each is closed, whatever happens.
-    Failure (*import)(const uint64_t* ids, const int* descriptors, uint32_t count, Tally* tally);
-    Failure (*map)(Tally* tally);
-    Failure (*discard)(Tally* tally);
-    void (*end_transaction)();  // nothing is exported any more; makes no driver call
-    void (*lock_for_fork)();
-    void (*unlock_after_fork)();
+    void (*each_lock)(void (Lock::*act)());  // the vendor's own, besides those of its memory
     void (*reset_after_fork)();  // in the child, which holds none of the parent's device state
 };
 

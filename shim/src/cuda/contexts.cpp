@@ -8,10 +8,11 @@
 #include "cuda/captures.h"
 #include "cuda/carried.h"
 #include "cuda/driver.h"
-#include "cuda/host.h"
-#include "cuda/memory.h"
 #include "cuda/streams.h"
 #include "cuda/vendor.h"
+#include "device/allocations.h"
+#include "device/devices.h"
+#include "device/peers.h"
 #include "hooks/cuda_calls.h"
 
 namespace gcr {
@@ -29,9 +30,9 @@ Context* find(CUcontext handle) {
 
 Context* record(CUcontext handle, CUdevice device) {
     Guard guard(state.lock);
-    Context* known = find(handle);
-    if (known != nullptr) return known;
-    Context* context = make<Context>();
+    Context* context = find(handle);
+    if (context != nullptr) return context;
+    context = make<Context>();
     if (context == nullptr) return nullptr;
     context->handle = handle;
     context->device = device;
@@ -56,13 +57,6 @@ void put_back(Context* context) {
     state.contexts.push(context);
 }
 
-void forget_peers_of(const Context* context) {
-    Guard guard(state.lock);
-    for (size_t i = state.peers.size(); i-- > 0;)
-        if (state.peers[i].owner == context || state.peers[i].accessor == context) state.peers.swap_out(i);
-    state.peer_changes++;
-}
-
 // One of our threads may be in the driver with it: a synchronisation, an export.
 void wait_unpinned(const Context* context) {
     Deadline deadline(kUnpinMs);
@@ -70,12 +64,12 @@ void wait_unpinned(const Context* context) {
 }
 
 void bury(Context* context) {
-    forget_peers_of(context);
+    device::forget_peers_of(state, context);
     forget_captures_of(context->handle);
     forget_streams_of(context->handle);
-    forget_carried_of(context->handle);
-    forget_pinned_of(context->handle);
-    free_all_of(context);
+    state.carried.forget_owned_by(context->handle);
+    state.pinned.forget_owned_by(context->handle);
+    device::free_all_of(state, context);
     if (context->pins.load() > 0) return;  // leaked rather than freed under a thread of ours
     context->slabs.dispose();
     free(context);
@@ -146,16 +140,25 @@ size_t learn_pitch_unit(unsigned int element_bytes) {
     return pitch;
 }
 
+Context* known(CUcontext handle) {
+    Guard guard(state.lock);
+    return find(handle);
+}
+
+// The calling thread's context may, or may no longer, use what belongs to the peer.
+void peers_changed(CUcontext peer, void (*change)(device::State&, device::Owner*, device::Owner*)) {
+    Context* accessor = current_context();
+    Context* owner = accessor == nullptr ? nullptr : known(peer);
+    if (owner != nullptr) change(state, accessor, owner);
+}
+
 }  // namespace
 
 Context* current_context() {
     CUcontext handle = nullptr;
     if (real::cuCtxGetCurrent(&handle) != CUDA_SUCCESS || handle == nullptr) return nullptr;
-    {
-        Guard guard(state.lock);
-        Context* context = find(handle);
-        if (context != nullptr) return context;
-    }
+    Context* context = known(handle);
+    if (context != nullptr) return context;
     CUdevice device = 0;
     return alive() && real::cuCtxGetDevice(&device) == CUDA_SUCCESS ? record(handle, device) : nullptr;
 }
@@ -166,7 +169,7 @@ size_t pitch_of(size_t width, unsigned int element_bytes) {
     size_t known = unit.load(std::memory_order_relaxed);
     if (known == 0) unit.store(known = learn_pitch_unit(element_bytes), std::memory_order_relaxed);
     if (known == 0 || width > SIZE_MAX - known) return 0;
-    return round_up(width, known);
+    return device::round_up(width, known);
 }
 
 CUresult on_cuInit(unsigned int Flags) {
@@ -212,32 +215,13 @@ CUresult on_cuDevicePrimaryCtxReset_v2(CUdevice dev) {
 
 CUresult on_cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {
     CUresult result = real::cuCtxEnablePeerAccess(peerContext, Flags);
-    Context* accessor = result == CUDA_SUCCESS ? current_context() : nullptr;
-    if (accessor == nullptr) return result;
-    Context* owner;
-    {
-        Guard guard(state.lock);
-        owner = find(peerContext);
-        if (owner != nullptr) state.peers.push({accessor, owner});
-        state.peer_changes++;
-    }
-    if (owner != nullptr) apply_access(owner);
+    if (result == CUDA_SUCCESS) peers_changed(peerContext, device::add_peer);
     return result;
 }
 
 CUresult on_cuCtxDisablePeerAccess(CUcontext peerContext) {
     CUresult result = real::cuCtxDisablePeerAccess(peerContext);
-    Context* accessor = result == CUDA_SUCCESS ? current_context() : nullptr;
-    if (accessor == nullptr) return result;
-    Context* owner;
-    {
-        Guard guard(state.lock);
-        owner = find(peerContext);
-        for (size_t i = state.peers.size(); i-- > 0;)
-            if (state.peers[i].owner == owner && state.peers[i].accessor == accessor) state.peers.swap_out(i);
-        state.peer_changes++;
-    }
-    if (owner != nullptr) apply_access(owner);
+    if (result == CUDA_SUCCESS) peers_changed(peerContext, device::remove_peer);
     return result;
 }
 

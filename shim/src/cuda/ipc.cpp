@@ -12,10 +12,10 @@ namespace {
 uint64_t allocation_bytes(CUdeviceptr address) {
     {
         Guard guard(state.lock);
-        Allocation* allocation = allocation_at(address);
+        Allocation* allocation = device::allocation_at(state, address);
         if (allocation != nullptr) return allocation->size;
     }
-    return carried_bytes(address);
+    return state.carried.bytes_of(address);
 }
 
 }  // namespace
@@ -23,13 +23,13 @@ uint64_t allocation_bytes(CUdeviceptr address) {
 // The driver gives no legacy handle for mapped memory (INVALID_VALUE), so plain memory of ours has none: see limitations.
 CUresult on_cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
     CUresult result = real::cuIpcGetMemHandle(pHandle, dptr);
-    if (result == CUDA_SUCCESS) note(wire::kReasonIpcExport, allocation_bytes(dptr));
+    if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonIpcExport, allocation_bytes(dptr));
     return result;
 }
 
 CUresult on_cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
     CUresult result = real::cuIpcGetEventHandle(pHandle, event);
-    if (result == CUDA_SUCCESS) note(wire::kReasonIpcExport, 0);
+    if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonIpcExport, 0);
     return result;
 }
 
@@ -49,7 +49,7 @@ CUresult on_cuIpcCloseMemHandle(CUdeviceptr dptr) {
 
 CUresult on_cuIpcOpenEventHandle(CUevent* phEvent, CUipcEventHandle handle) {
     CUresult result = real::cuIpcOpenEventHandle(phEvent, handle);
-    if (result == CUDA_SUCCESS) note(wire::kReasonIpcImport, 0);
+    if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonIpcImport, 0);
     return result;
 }
 

@@ -6,7 +6,6 @@
 #include "cuda/carried.h"
 #include "cuda/contexts.h"
 #include "cuda/driver.h"
-#include "cuda/memory.h"
 #include "hooks/cuda_calls.h"
 
 namespace gcr {
@@ -103,7 +102,7 @@ CUresult on_cuMemPoolDestroy(CUmemoryPool pool) {
 CUresult on_cuMemPoolExportToShareableHandle(void* handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType,
                                              unsigned long long flags) {
     CUresult result = real::cuMemPoolExportToShareableHandle(handle_out, pool, handleType, flags);
-    if (result == CUDA_SUCCESS) note(wire::kReasonShareableExport, 0);
+    if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonShareableExport, 0);
     return result;
 }
 

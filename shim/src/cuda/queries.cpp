@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cuda/driver.h"
+#include "device/state.h"
 #include "hooks/cuda_calls.h"
 
 namespace gcr {
@@ -15,30 +16,52 @@ namespace {
 // An address that is nobody's. Room of ours that is not allocated right now must look like that, too.
 constexpr CUdeviceptr kNowhere = 512;
 
-// What may be told without the lock.
+// What may be told without the lock. A launch may ask of every pointer it passes: one look at the tables a question.
 struct Facts {
-    bool ours = false;
+    CUdeviceptr ask = 0;  // what to ask the driver about
+    bool plain = false;   // a plain allocation; then the five below
     CUdeviceptr start = 0;
     size_t size = 0;
     CUcontext context = nullptr;
     uint64_t id = 0;
     uint32_t sync_memops = 0;
+    bool programs_own = false;  // the program's own physical memory; then what it asked for
+    uint32_t handle_types = 0;
+    uint8_t rdma_capable = 0;
 };
 
-Facts facts_at(CUdeviceptr address) {
-    Guard guard(state.lock);
-    Allocation* allocation = allocation_at(address);
-    if (allocation == nullptr) return {};
-    return {true,           allocation->key,        allocation->size, allocation->mapping->owner->handle,
-            allocation->id, allocation->sync_memops};
+void add_plain(const Allocation& allocation, Facts* facts) {
+    facts->plain = true;
+    facts->start = allocation.key;
+    facts->size = allocation.size;
+    facts->context = context_of(allocation)->handle;
+    facts->id = allocation.id;
+    facts->sync_memops = allocation.sync_memops;
 }
 
-// What to ask the driver about.
-CUdeviceptr address_to_ask(CUdeviceptr address) {
+void add_as_asked(const Handle& handle, Facts* facts) {
+    auto asked = handle.asked.as<CUmemAllocationProp>();
+    facts->programs_own = true;
+    facts->handle_types = static_cast<uint32_t>(asked.requestedHandleTypes);
+    facts->rdma_capable = static_cast<uint8_t>(asked.allocFlags.gpuDirectRDMACapable);
+}
+
+Facts facts_at(CUdeviceptr address) {
+    Facts facts;
+    facts.ask = address;
     Guard guard(state.lock);
-    Mapping* mapping = mapping_at(address);
-    bool unused = mapping != nullptr && mapping->owner != nullptr && allocation_at(address) == nullptr;
-    return unused ? kNowhere : address;
+    Mapping* mapping = device::mapping_at(state, address);
+    if (mapping == nullptr) return facts;
+    if (mapping->owner == nullptr) {
+        add_as_asked(*mapping->handle, &facts);
+        return facts;
+    }
+    Allocation* allocation = device::allocation_at(state, address);
+    if (allocation != nullptr)
+        add_plain(*allocation, &facts);
+    else
+        facts.ask = kNowhere;
+    return facts;
 }
 
 template <typename Value>
@@ -70,24 +93,16 @@ bool correct(void* data, CUpointer_attribute attribute, const Facts& facts) {
 }
 
 // A program's own physical memory is exportable and RDMA-capable for us; the program is told what it asked for.
-bool correct_as_asked(void* data, CUpointer_attribute attribute, CUdeviceptr address) {
-    Guard guard(state.lock);
-    Mapping* mapping = mapping_at(address);
-    if (mapping == nullptr || mapping->owner != nullptr) return false;
-    const CUmemAllocationProp& asked = mapping->handle->asked;
-    if (attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES)
-        return tell(data, static_cast<uint32_t>(asked.requestedHandleTypes));
-    if (attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE)
-        return tell(data, static_cast<uint8_t>(asked.allocFlags.gpuDirectRDMACapable));
+bool correct_as_asked(void* data, CUpointer_attribute attribute, const Facts& facts) {
+    if (attribute == CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES) return tell(data, facts.handle_types);
+    if (attribute == CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE) return tell(data, facts.rdma_capable);
     return false;
 }
 
-void correct_answer(void* data, CUpointer_attribute attribute, CUdeviceptr address, const Facts& facts) {
+void correct_answer(void* data, CUpointer_attribute attribute, const Facts& facts) {
     if (data == nullptr) return;
-    if (facts.ours)
-        correct(data, attribute, facts);
-    else
-        correct_as_asked(data, attribute, address);
+    if (facts.plain) correct(data, attribute, facts);
+    if (facts.programs_own) correct_as_asked(data, attribute, facts);
 }
 
 bool only_ours_to_tell(CUpointer_attribute attribute) {
@@ -98,33 +113,33 @@ bool only_ours_to_tell(CUpointer_attribute attribute) {
 // Plain memory is its owner's: that peers reach it is not told as access.
 bool is_peer_of_plain_memory(CUdeviceptr address, const CUmemLocation& location) {
     Guard guard(state.lock);
-    Allocation* allocation = allocation_at(address);
+    Allocation* allocation = device::allocation_at(state, address);
     return allocation != nullptr && allocation->mapping->owner->device != location.id;
 }
 
 }  // namespace
 
 CUresult on_cuMemGetAccess(unsigned long long* flags, const CUmemLocation* location, CUdeviceptr ptr) {
-    CUresult result = real::cuMemGetAccess(flags, location, address_to_ask(ptr));
+    CUresult result = real::cuMemGetAccess(flags, location, facts_at(ptr).ask);
     if (result == CUDA_SUCCESS && is_peer_of_plain_memory(ptr, *location)) *flags = CU_MEM_ACCESS_FLAGS_PROT_NONE;
     return result;
 }
 
 CUresult on_cuMemGetAddressRange_v2(CUdeviceptr* pbase, size_t* psize, CUdeviceptr dptr) {
-    CUresult result = real::cuMemGetAddressRange_v2(pbase, psize, address_to_ask(dptr));
     Facts facts = facts_at(dptr);
-    if (result != CUDA_SUCCESS || !facts.ours) return result;
+    CUresult result = real::cuMemGetAddressRange_v2(pbase, psize, facts.ask);
+    if (result != CUDA_SUCCESS || !facts.plain) return result;
     if (pbase != nullptr) *pbase = facts.start;
     if (psize != nullptr) *psize = facts.size;
     return CUDA_SUCCESS;
 }
 
 CUresult on_cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUdeviceptr ptr) {
-    CUresult result = real::cuPointerGetAttribute(data, attribute, address_to_ask(ptr));
     Facts facts = facts_at(ptr);
+    CUresult result = real::cuPointerGetAttribute(data, attribute, facts.ask);
     if (result == CUDA_SUCCESS) {
-        correct_answer(data, attribute, ptr, facts);
-    } else if (facts.ours && data != nullptr && only_ours_to_tell(attribute) && correct(data, attribute, facts)) {
+        correct_answer(data, attribute, facts);
+    } else if (facts.plain && data != nullptr && only_ours_to_tell(attribute) && correct(data, attribute, facts)) {
         return CUDA_SUCCESS;  // a question the driver does not answer for mapped memory
     }
     return result;
@@ -132,19 +147,19 @@ CUresult on_cuPointerGetAttribute(void* data, CUpointer_attribute attribute, CUd
 
 CUresult on_cuPointerGetAttributes(unsigned int numAttributes, CUpointer_attribute* attributes, void** data,
                                    CUdeviceptr ptr) {
-    CUresult result = real::cuPointerGetAttributes(numAttributes, attributes, data, address_to_ask(ptr));
-    if (result != CUDA_SUCCESS) return result;
     Facts facts = facts_at(ptr);
-    for (unsigned int i = 0; i < numAttributes; i++) correct_answer(data[i], attributes[i], ptr, facts);
+    CUresult result = real::cuPointerGetAttributes(numAttributes, attributes, data, facts.ask);
+    if (result != CUDA_SUCCESS) return result;
+    for (unsigned int i = 0; i < numAttributes; i++) correct_answer(data[i], attributes[i], facts);
     return result;
 }
 
 // Slabs hold many allocations: what is set for one of them is remembered for it.
 CUresult on_cuPointerSetAttribute(const void* value, CUpointer_attribute attribute, CUdeviceptr ptr) {
-    CUresult result = real::cuPointerSetAttribute(value, attribute, address_to_ask(ptr));
+    CUresult result = real::cuPointerSetAttribute(value, attribute, facts_at(ptr).ask);
     if (attribute != CU_POINTER_ATTRIBUTE_SYNC_MEMOPS || value == nullptr) return result;
     Guard guard(state.lock);
-    Allocation* allocation = allocation_at(ptr);
+    Allocation* allocation = device::allocation_at(state, ptr);
     if (allocation == nullptr || allocation->key != ptr) return result;
     allocation->sync_memops = *static_cast<const unsigned char*>(value) != 0;
     return CUDA_SUCCESS;

@@ -3,20 +3,27 @@
 // Memory that reaches beyond this process or this device: imports, exports, multicast, sparse arrays, dma-buf. It works as
 // it does bare, is recorded from the first call on, and is never handed over.
 #include "cuda/driver.h"
-#include "cuda/held.h"
+#include "device/held.h"
 #include "hooks/cuda_calls.h"
 
 namespace gcr {
 namespace cuda {
 namespace {
 
+using device::Held;
+
 // From now on someone else may hold this memory: it is no longer ours to hand over.
 void becomes(Handle* handle, Reason reason) {
     Guard guard(state.lock);
-    if (handle->reason == reason) return;
-    if (handle->reason != kCovered) drop_uncovered(handle->reason, handle->size);
-    handle->reason = reason;
-    add_uncovered(reason, handle->size);
+    device::uncover(handle, reason);
+}
+
+CUresult give_id(CUmemGenericAllocationHandle* out, CUmemGenericAllocationHandle made, uint64_t size,
+                 const CUmemAllocationProp& asked, Reason reason) {
+    uint64_t id = 0;
+    CUresult result = device::give_id(state, made, size, Properties::of(asked), reason, &id);
+    if (result == CUDA_SUCCESS) *out = id;
+    return result;
 }
 
 // A copy with the driver's handles in it; the caller's list is left as it is.
@@ -26,17 +33,17 @@ CUresult map_arrays(const CUarrayMapInfo* list, unsigned int count, Call call) {
     if (list == nullptr || count == 0 || !translated.reserve(count)) return call(const_cast<CUarrayMapInfo*>(list));
     for (unsigned int i = 0; i < count; i++) {
         translated.push(list[i]);
-        translated[i].memHandle.memHandle = Held(list[i].memHandle.memHandle).real();
+        translated[i].memHandle.memHandle = Held(state, list[i].memHandle.memHandle).real();
     }
     CUresult result = call(translated.data());
-    if (result == CUDA_SUCCESS) note(wire::kReasonSparse, 0);
+    if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonSparse, 0);
     return result;
 }
 
 template <typename Call>
 CUresult multicast(Call call) {
     CUresult result = call();
-    if (result == CUDA_SUCCESS) note(wire::kReasonMulticast, 0);
+    if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonMulticast, 0);
     return result;
 }
 
@@ -44,12 +51,12 @@ CUresult multicast(Call call) {
 
 CUresult on_cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllocationHandle handle,
                                          CUmemAllocationHandleType handleType, unsigned long long flags) {
-    Held held(handle);
+    Held held(state, handle);
     Handle* found = held.get();
-    if (found == nullptr)
-        return real::cuMemExportToShareableHandle(shareableHandle, as_passed_on(handle), handleType, flags);
+    if (found == nullptr) return real::cuMemExportToShareableHandle(shareableHandle, held.real(), handleType, flags);
     // ours is exportable as a descriptor whether the program asked for it or not; what it did not ask for stays an error
-    bool asked = (found->asked.requestedHandleTypes & handleType) != 0 || found->reason == wire::kReasonMulticast;
+    bool asked = (found->asked.as<CUmemAllocationProp>().requestedHandleTypes & handleType) != 0 ||
+                 found->reason == wire::kReasonMulticast;
     if (!asked) return CUDA_ERROR_INVALID_VALUE;
     CUresult result = real::cuMemExportToShareableHandle(shareableHandle, found->real, handleType, flags);
     if (result != CUDA_SUCCESS || found->reason == wire::kReasonMulticast) return result;
@@ -62,7 +69,11 @@ CUresult on_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
     CUmemGenericAllocationHandle made = 0;
     CUresult result = real::cuMemImportFromShareableHandle(handle == nullptr ? nullptr : &made, osHandle, shHandleType);
     if (result != CUDA_SUCCESS) return result;
-    if (give_same_id(handle, made)) return CUDA_SUCCESS;
+    uint64_t id = 0;
+    if (device::give_same_id(state, made, &id)) {
+        *handle = id;
+        return CUDA_SUCCESS;
+    }
     CUmemAllocationProp asked{};
     real::cuMemGetAllocationPropertiesFromHandle(&asked, made);
     Reason reason = shHandleType == CU_MEM_HANDLE_TYPE_FABRIC ? wire::kReasonFabric : wire::kReasonShareableImport;
@@ -82,7 +93,7 @@ CUresult on_cuMemMapArrayAsync_ptsz(CUarrayMapInfo* mapInfoList, unsigned int co
 CUresult on_cuMemGetHandleForAddressRange(void* handle, CUdeviceptr dptr, size_t size, CUmemRangeHandleType handleType,
                                           unsigned long long flags) {
     CUresult result = real::cuMemGetHandleForAddressRange(handle, dptr, size, handleType, flags);
-    if (result == CUDA_SUCCESS) note(wire::kReasonDmaBuf, size);
+    if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonDmaBuf, size);
     return result;
 }
 
@@ -96,15 +107,15 @@ CUresult on_cuMulticastCreate(CUmemGenericAllocationHandle* mcHandle, const CUmu
 }
 
 CUresult on_cuMulticastAddDevice(CUmemGenericAllocationHandle mcHandle, CUdevice dev) {
-    return real::cuMulticastAddDevice(Held(mcHandle).real(), dev);
+    return real::cuMulticastAddDevice(Held(state, mcHandle).real(), dev);
 }
 
 CUresult on_cuMulticastBindMem(CUmemGenericAllocationHandle mcHandle, size_t mcOffset,
                                CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
                                unsigned long long flags) {
     return multicast([&] {
-        return real::cuMulticastBindMem(Held(mcHandle).real(), mcOffset, Held(memHandle).real(), memOffset, size,
-                                        flags);
+        return real::cuMulticastBindMem(Held(state, mcHandle).real(), mcOffset, Held(state, memHandle).real(),
+                                        memOffset, size, flags);
     });
 }
 
@@ -112,31 +123,33 @@ CUresult on_cuMulticastBindMem_v2(CUmemGenericAllocationHandle mcHandle, CUdevic
                                   CUmemGenericAllocationHandle memHandle, size_t memOffset, size_t size,
                                   unsigned long long flags) {
     return multicast([&] {
-        return real::cuMulticastBindMem_v2(Held(mcHandle).real(), dev, mcOffset, Held(memHandle).real(), memOffset,
-                                           size, flags);
+        return real::cuMulticastBindMem_v2(Held(state, mcHandle).real(), dev, mcOffset, Held(state, memHandle).real(),
+                                           memOffset, size, flags);
     });
 }
 
 CUresult on_cuMulticastBindAddr(CUmemGenericAllocationHandle mcHandle, size_t mcOffset, CUdeviceptr memptr, size_t size,
                                 unsigned long long flags) {
-    return multicast([&] { return real::cuMulticastBindAddr(Held(mcHandle).real(), mcOffset, memptr, size, flags); });
+    return multicast(
+        [&] { return real::cuMulticastBindAddr(Held(state, mcHandle).real(), mcOffset, memptr, size, flags); });
 }
 
 CUresult on_cuMulticastBindAddr_v2(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset,
                                    CUdeviceptr memptr, size_t size, unsigned long long flags) {
     return multicast(
-        [&] { return real::cuMulticastBindAddr_v2(Held(mcHandle).real(), dev, mcOffset, memptr, size, flags); });
+        [&] { return real::cuMulticastBindAddr_v2(Held(state, mcHandle).real(), dev, mcOffset, memptr, size, flags); });
 }
 
 CUresult on_cuMulticastUnbind(CUmemGenericAllocationHandle mcHandle, CUdevice dev, size_t mcOffset, size_t size) {
-    return real::cuMulticastUnbind(Held(mcHandle).real(), dev, mcOffset, size);
+    return real::cuMulticastUnbind(Held(state, mcHandle).real(), dev, mcOffset, size);
 }
 
 CUresult on_cuLogicalEndpointBindMem(CUlogicalEndpointId leId, CUdevice dev, uint64_t offset,
                                      CUmemGenericAllocationHandle memHandle, uint64_t memOffset, uint64_t size,
                                      unsigned long long flags) {
-    CUresult result = real::cuLogicalEndpointBindMem(leId, dev, offset, Held(memHandle).real(), memOffset, size, flags);
-    if (result == CUDA_SUCCESS) note(wire::kReasonFabric, size);
+    CUresult result =
+        real::cuLogicalEndpointBindMem(leId, dev, offset, Held(state, memHandle).real(), memOffset, size, flags);
+    if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonFabric, size);
     return result;
 }
 

@@ -90,7 +90,7 @@ Failure synchronize_contexts() {
         if (context.handle() == nullptr) continue;  // destroyed meanwhile
         CurrentContext scope(context.handle());
         CUresult result = real::cuCtxSynchronize();
-        if (result != CUDA_SUCCESS) return {wire::kDriver, result, "cuCtxSynchronize"};
+        if (result != CUDA_SUCCESS) return {wire::kDriver, result, "failed", "cuCtxSynchronize"};
     }
     return {};
 }

@@ -36,13 +36,13 @@ namespace real = gcr::real;
         return real::symbol arguments;                  \
     }
 
-#define GCR_WRAP_REFUSE(reason, symbol, parameters, arguments)             \
-    GCR_EXPORT(symbol, parameters) {                                       \
-        if (gcr::reentered()) return real::symbol arguments;               \
-        gcr::GateEntry in_flight;                                          \
-        CUresult result = real::symbol arguments;                          \
-        if (result == CUDA_SUCCESS) gcr::cuda::note(gcr::wire::reason, 0); \
-        return result;                                                     \
+#define GCR_WRAP_REFUSE(reason, symbol, parameters, arguments)                \
+    GCR_EXPORT(symbol, parameters) {                                          \
+        if (gcr::reentered()) return real::symbol arguments;                  \
+        gcr::GateEntry in_flight;                                             \
+        CUresult result = real::symbol arguments;                             \
+        if (result == CUDA_SUCCESS) gcr::add_uncovered(gcr::wire::reason, 0); \
+        return result;                                                        \
     }
 
 #define GCR_WRAP_LOOKUP(symbol, parameters, arguments)                    \

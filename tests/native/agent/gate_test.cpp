@@ -178,8 +178,9 @@ int main() {
     threads_give_their_slots_back();
     a_thread_that_ends_in_flight_is_not_waited_for();
     captures_wait_while_they_are_held();
-    gcr::gate_fenced.store(0);  // without the kernel's fence
+    gcr::gate_words.fenced.store(0);  // without the kernel's fence
     closed_means_nobody_inside();
-    printf("%.1f ns a gated call, %.1f with fences of its own\n", (gcr::gate_fenced.store(1), nanoseconds_a_call()),
-           (gcr::gate_fenced.store(0), nanoseconds_a_call()));
+    printf("%.1f ns a gated call, %.1f with fences of its own\n",
+           (gcr::gate_words.fenced.store(1), nanoseconds_a_call()),
+           (gcr::gate_words.fenced.store(0), nanoseconds_a_call()));
 }

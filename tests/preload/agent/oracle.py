@@ -21,7 +21,9 @@ WELCOME = struct.Struct("<HHIQ24s")
 EXPORT_REQUEST = struct.Struct("<QQII")
 EXPORT_REPLY = struct.Struct("<QQIIII")
 HANDLE = struct.Struct("<QQIIIIBBHI")  # the last: flags
-KEPT = 1
+KEPT, UNEXPORTABLE = 1, 2
+COPY = struct.Struct("<QIIII")
+COPY_RECORD = struct.Struct("<QQQQII")
 MAPPING = struct.Struct("<QQQQII")
 COUNT = struct.Struct("<QQQ")
 ID_LIST = struct.Struct("<QII")
@@ -38,10 +40,10 @@ REPLY, FAILED = 0x8000, 0xFFFF
 KINDS = {
     "hello": 1, "released": 2, "let_go": 3, "status": 16, "export": 17, "quiesce": 18, "hand_over": 19, "import": 20,
     "map": 21, "resume": 22, "stage": 23, "freeze": 24, "thaw": 25, "unstage": 26, "drop": 27, "mappings": 28,
-    "discard": 29,
+    "discard": 29, "create": 30, "copy_out": 31, "copy_in": 32,
 }  # fmt: skip
 RUNNING, PREPARED, QUIESCED, HANDED_OVER, MAPPED = range(5)
-STAGED, FROZEN, SIMULATED = 1, 2, 4
+STAGED, FROZEN, SIMULATED, COPIED_ONLY = 1, 2, 4, 8
 BAD_FRAME, _, WRONG_PHASE, WRONG_TRANSACTION, STUCK_CODE, DRIVER, NO_DESCRIPTORS, UNKNOWN, INCOMPLETE = range(1, 10)
 PATIENCE = 20.0
 
@@ -65,6 +67,7 @@ class Handle:
     type: int
     asked_types: int
     kept: bool
+    unexportable: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +123,7 @@ def receive(link: socket.socket) -> tuple[int, int, bytes, list[int]]:
 
 def handles_in(payload: bytes) -> list[Handle]:
     rows = HANDLE.iter_unpack(payload[EXPORT_REPLY.size :])
-    return [Handle(*row[:6], kept=bool(row[9] & KEPT)) for row in rows]
+    return [Handle(*row[:6], bool(row[9] & KEPT), bool(row[9] & UNEXPORTABLE)) for row in rows]
 
 
 @dataclass
@@ -163,6 +166,8 @@ class Agent:
         for handle in handles_in(payload):
             if handle.kept:
                 assert handle.id in self.held
+                continue
+            if handle.unexportable:
                 continue
             if handle.id in self.held:
                 os.close(self.held[handle.id])
@@ -266,6 +271,22 @@ class Agent:
 
     def stage(self, fds: Sequence[int], offset: int = 0, total: int | None = None) -> None:
         self.ask("stage", STAGE.pack(self.transaction, offset, len(fds) if total is None else total), fds)
+
+    def copy(self, way: str, pieces: Sequence[tuple[int, int, int, int, int]], fds: Sequence[int]) -> tuple[int, int]:
+        """Pieces: id, offset in the handle, offset in the segment, bytes, segment. Until all are done."""
+        done = moved = 0
+        while done < len(pieces):
+            rows = b"".join(COPY_RECORD.pack(*piece, 0) for piece in pieces[done:])
+            body = COPY.pack(self.transaction, len(pieces) - done, COPY_RECORD.size, 1000, 0) + rows
+            _, count, size = COUNT.unpack(self.ask(way, body, fds)[0])
+            assert 0 < count <= len(pieces) - done
+            done, moved = done + count, moved + size
+        return done, moved
+
+    def create(self, ids: Sequence[int]) -> tuple[int, int]:
+        body = ID_LIST.pack(self.transaction, len(ids), 0) + struct.pack(f"<{len(ids)}Q", *ids)
+        _, count, size = COUNT.unpack(self.ask("create", body)[0])
+        return count, size
 
     # ---- whole ways ----------------------------------------------------------------------------------------------
     def take(self) -> tuple[int, int]:

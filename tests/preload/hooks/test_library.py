@@ -45,6 +45,11 @@ def test_driver_symbols_are_invisible_to_dlsym(product):
     assert re.search(r"Index: 2 .*Name: GCR_HOOKS", dump("readelf", "-V", product))
 
 
+def test_nothing_of_it_runs_before_it_is_called(product):
+    """A constructor of the program may call the driver before ours would have run. One entry is the compiler's own."""
+    assert re.findall(r"\(INIT_ARRAYSZ\)\s+(\d+)", dump("readelf", "-d", product)) == ["8"]
+
+
 def test_needs_libc_only(product):
     assert re.findall(r"\(NEEDED\).*\[(.*)\]", dump("readelf", "-d", product)) == ["libc.so.6"]
 

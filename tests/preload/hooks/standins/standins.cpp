@@ -14,9 +14,7 @@
 namespace gcr {
 
 __thread Slot* thread_slot __attribute__((tls_model("initial-exec")));
-std::atomic<uint32_t> gate_closed;
-std::atomic<uint32_t> frozen_shut{1};  // so that passive calls say they came
-std::atomic<uint32_t> gate_fenced;
+GateWords gate_words{{0}, {1}, {0}};  // frozen, so that passive calls say they came
 
 namespace {
 __thread Slot own_slot;

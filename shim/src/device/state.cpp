@@ -1,35 +1,31 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "cuda/state.h"
-
-#include <new>
+#include "device/state.h"
 
 namespace gcr {
-namespace cuda {
+namespace device {
 
-State state;
-
-Handle* find_handle(uint64_t id) {
+Handle* find_handle(const State& state, uint64_t id) {
     Handle* handle = state.handles.find(id);
     return handle == nullptr || handle->internal || handle->dying || handle->retains == 0 ? nullptr : handle;
 }
 
-Mapping* mapping_at(CUdeviceptr address) {
+Mapping* mapping_at(const State& state, uint64_t address) {
     Mapping* mapping = state.mappings.at_most(address);
     return mapping != nullptr && address - mapping->key < mapping->size ? mapping : nullptr;
 }
 
-Allocation* allocation_at(CUdeviceptr address) {
+Allocation* allocation_at(const State& state, uint64_t address) {
     Allocation* allocation = state.allocations.at_most(address);
     return allocation != nullptr && address - allocation->key < allocation->size ? allocation : nullptr;
 }
 
-void link_mapping(Mapping* mapping) {
+void link_mapping(State& state, Mapping* mapping) {
     state.mappings.insert(mapping);
     mapping->sibling = mapping->handle->mappings;
     mapping->handle->mappings = mapping;
 }
 
-void unlink_mapping(Mapping* mapping) {
+void unlink_mapping(State& state, Mapping* mapping) {
     state.mappings.erase(mapping);
     for (Mapping** place = &mapping->handle->mappings; *place != nullptr; place = &(*place)->sibling) {
         if (*place != mapping) continue;
@@ -38,7 +34,7 @@ void unlink_mapping(Mapping* mapping) {
     }
 }
 
-Handle* record_handle(CUmemGenericAllocationHandle real, uint64_t size, const CUmemAllocationProp& asked, Reason reason,
+Handle* record_handle(State& state, uint64_t real, uint64_t size, const Properties& asked, Reason reason,
                       bool internal) {
     Handle* handle = make<Handle>();
     if (handle == nullptr) return nullptr;
@@ -46,6 +42,7 @@ Handle* record_handle(CUmemGenericAllocationHandle real, uint64_t size, const CU
     handle->real = real;
     handle->size = size;
     handle->asked = asked;
+    handle->device = state.ops->device_of(asked);
     handle->reason = reason;
     handle->retains = 1;
     handle->internal = internal;
@@ -54,9 +51,29 @@ Handle* record_handle(CUmemGenericAllocationHandle real, uint64_t size, const CU
     return handle;
 }
 
-bool coverable(const Handle& handle) {
-    return handle.reason == kCovered && !handle.dying;
+void uncover(Handle* handle, Reason reason) {
+    if (handle->reason == reason) return;
+    if (handle->reason != kCovered) drop_uncovered(handle->reason, handle->size);
+    handle->reason = reason;
+    add_uncovered(reason, handle->size);
 }
 
-}  // namespace cuda
+void each_lock(State& state, void (Lock::*act)()) {
+    (state.lock.*act)();
+    (state.carried.lock().*act)();
+    (state.pinned.lock().*act)();
+}
+
+void forget_all_after_fork(State& state) {
+    state.lock.reset_after_fork();
+    state.handles.forget_all();
+    state.mappings.forget_all();
+    state.allocations.forget_all();
+    state.peers.clear();
+    state.put_off.clear();
+    state.carried.forget_all_after_fork();
+    state.pinned.forget_all_after_fork();
+}
+
+}  // namespace device
 }  // namespace gcr

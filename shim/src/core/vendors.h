@@ -1,0 +1,80 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Vendors: those whose libraries this process uses. One agent and one gate serve them all; what the daemon asks is asked
+// of each, in the order of their numbers, which is that of their ids.
+//
+// Ordinals  the daemon sees one row of devices a process: a vendor's begin where those of the vendor that was learnt
+//           before it end. Within src/device and below, ordinals are the vendor's own.
+// Threads   add: any. The rest: the agent's thread, but for synchronize and stuck (helper threads) and fork.
+#ifndef GCR_CORE_VENDORS_H
+#define GCR_CORE_VENDORS_H
+
+#include <atomic>
+
+#include "core/vendor.h"
+
+namespace gcr {
+
+class Vendors {
+  public:
+    void add(const VendorOps* vendor);  // again and again: once
+    uint32_t first() const { return first_.load(std::memory_order_acquire); }  // wire::Vendor: who was added first
+
+    const VendorOps* whose(uint64_t id) const;  // null: nobody's
+
+    void enter_thread() const;  // every vendor's driver, with the calling thread
+    void enter_new();  // those added since the last time; by the agent's thread, which also learns their devices
+
+    bool simulated() const;
+    bool exports() const;  // every device's memory can leave as descriptors
+    uint32_t captures() const;
+    void status(wire::StatusRecord* status, Array<wire::DeviceRecord>* devices) const;
+
+    // Failed with nothing in the batch; a failure after some of it is met again by who asks for more.
+    Failure export_after(uint64_t after_id, ExportBatch* batch) const;
+    void mappings_after(uint64_t cursor, MappingPage* page) const;
+    Failure synchronize() const;
+    uint32_t stuck(wire::StuckRecord* records, uint32_t limit) const;
+    Failure hand_over(Tally* tally) const;  // of all vendors, or of none
+    // Takes the descriptors: each is closed, whatever happens. All of them, or none.
+    Failure import(const uint64_t* ids, const int* descriptors, uint32_t count, Tally* tally) const;
+    Failure create(const uint64_t* ids, uint32_t count, Tally* tally) const;  // all of them, or none
+    Failure copy(Direction direction, uint64_t id, uint64_t offset, void* host, uint64_t size) const;
+    Failure map(Tally* tally) const;
+    Failure discard(Tally* tally) const;
+    void end_transaction() const;  // nothing is exported any more; makes no driver call
+
+    void lock_for_fork();
+    void unlock_after_fork();
+    void reset_after_fork();  // in the child: nobody, until its own first call
+
+  private:
+    static constexpr uint32_t kLimit = wire::kAscend + 1;
+
+    template <typename Visit>
+    void each(Visit visit) const {
+        for (const auto& place : vendors_)
+            if (const VendorOps* vendor = place.load(std::memory_order_acquire)) visit(*vendor);
+    }
+    template <typename Visit>  // until one fails
+    Failure each_until(Visit visit) const {
+        Failure failure;
+        each([&](const VendorOps& vendor) {
+            if (!failure) failure = visit(vendor);
+        });
+        return failure;
+    }
+    void each_lock(void (Lock::*act)());
+    bool place(device::State& memory);  // false: not yet, or no numbers left
+
+    std::atomic<const VendorOps*> vendors_[kLimit] = {};  // by wire::Vendor; release by add(), acquire by each()
+    std::atomic<uint32_t> first_{wire::kVendorNone};
+    std::atomic<uint32_t> count_{0};
+    uint32_t entered_ = 0;  // of `count_`; the agent's thread alone
+    uint32_t next_ordinal_ = 0;
+    Lock adding_;  // a fork finds the vendors it locked
+};
+
+}  // namespace gcr
+
+#endif  // GCR_CORE_VENDORS_H

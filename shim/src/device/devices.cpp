@@ -1,0 +1,54 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/devices.h"
+
+namespace gcr {
+namespace device {
+namespace {
+
+enum Known : uint32_t { kUnknown, kBeingWritten, kKnown };
+
+}  // namespace
+
+// Two threads may ask at once; both get, and store, the same answer.
+Facts facts_of(State& state, int device) {
+    if (device < 0 || device >= kMaxDevices) return {};
+    State::Device& entry = state.devices[device];
+    if (entry.known.load(std::memory_order_acquire) == kKnown) return entry.facts;
+    Facts facts = state.ops->facts(device);
+    uint32_t unknown = kUnknown;
+    if (entry.known.compare_exchange_strong(unknown, kBeingWritten)) {
+        entry.facts = facts;
+        entry.known.store(kKnown, std::memory_order_release);  // pairs with the acquire above
+    }
+    return facts;
+}
+
+bool exports(const State& state, int device) {
+    if (device < 0 || device >= kMaxDevices) return true;
+    const State::Device& entry = state.devices[device];
+    return entry.known.load(std::memory_order_acquire) != kKnown || !(entry.facts.shareable && entry.facts.copied_only);
+}
+
+bool all_export(const State& state) {
+    bool all = true;
+    for (int device = 0; device < kMaxDevices; device++) all = all && exports(state, device);
+    return all;
+}
+
+// A helper thread and the agent's may learn at once: both write the same bytes, under the lock.
+void learn_devices(State& state) {
+    if (state.device_count.load(std::memory_order_acquire) > 0) return;
+    uint32_t count = state.ops->count();
+    if (count > kMaxDevices) count = kMaxDevices;
+    for (uint32_t i = 0; i < count; i++) {
+        facts_of(state, static_cast<int>(i));
+        uint8_t uuid[16];
+        if (!state.ops->uuid(static_cast<int>(i), uuid)) continue;
+        Guard guard(state.lock);
+        memcpy(state.devices[i].uuid, uuid, sizeof uuid);
+    }
+    state.device_count.store(count, std::memory_order_release);  // pairs with the acquire above, and fill_status()'s
+}
+
+}  // namespace device
+}  // namespace gcr

@@ -1,0 +1,45 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/physical.h"
+
+#include "core/agent.h"
+#include "device/allocations.h"
+#include "device/devices.h"
+
+namespace gcr {
+namespace device {
+
+Result create_once(State& state, uint64_t size, const Properties& asked, uint64_t flags, Physical* made) {
+    const DeviceOps& ops = *state.ops;
+    bool export_too = !facts_of(state, ops.device_of(asked)).copied_only;
+    made->exportable = true;
+    Result result = ops.create(size, asked, flags, export_too, &made->real);
+    if (result == kSuccess || result == ops.out_of_memory || !export_too) return result;
+    made->exportable = ops.exportable(asked);
+    return ops.create(size, asked, flags, false, &made->real);
+}
+
+Result create_physical(State& state, uint64_t size, const Properties& asked, uint64_t flags, Physical* made) {
+    Result result = create_once(state, size, asked, flags, made);
+    if (result != state.ops->out_of_memory) return result;
+    bool kept_for_reuse = give_back_spares(state);
+    bool others_let_go = ask_to_let_go();  // handles of ours that somebody still maps
+    return kept_for_reuse || others_let_go ? create_once(state, size, asked, flags, made) : result;
+}
+
+Result destroy_physical(State& state, Handle* handle) {
+    if (handle->exported || handle->kept) tell_released(handle->key);
+    Result result = handle->released ? kSuccess : state.ops->release(handle->real);
+    free(handle);
+    return result;
+}
+
+bool retire_if_unused(State& state, Handle* handle) {
+    if (handle->retains > 0 || handle->mapped > 0) return false;
+    handle->dying = true;
+    state.handles.erase(handle);
+    if (handle->reason != kCovered) drop_uncovered(handle->reason, handle->size);
+    return true;
+}
+
+}  // namespace device
+}  // namespace gcr

@@ -1,0 +1,105 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "device/regions.h"
+
+#include "device/peers.h"
+#include "device/physical.h"
+
+namespace gcr {
+namespace device {
+namespace {
+
+// A reservation of its own: on an H200 with r580 reserve, create, map and access cost 23 us for 2 or 20 MiB, less than
+// cuMemAlloc's 26; inside one large reservation they cost 34.
+struct Address {
+    uint64_t start;
+    uint64_t size;
+};
+
+struct Access {
+    uint32_t devices;
+    uint32_t as_of;  // state.peer_changes
+};
+
+Access access_for(State& state, const Owner* owner) {
+    Guard guard(state.lock);
+    return {accessors_of(state, owner), state.peer_changes};
+}
+
+// False: the peers changed since; the access must be set again before anybody is given the region.
+bool record(State& state, const Physical& physical, const Address& address, const Access& access, Mapping* region) {
+    Properties asked = state.ops->plain(region->owner->device);
+    Guard guard(state.lock);
+    if (access.as_of != state.peer_changes) return false;
+    Handle* handle = record_handle(state, physical.real, address.size, asked,
+                                   physical.exportable ? kCovered : wire::kReasonUnexportable, true);
+    if (handle == nullptr) return false;
+    handle->retains = 0;
+    handle->mapped = 1;
+    region->handle = handle;
+    region->read = region->write = access.devices;
+    link_mapping(state, region);
+    return true;
+}
+
+Result map_accessible(State& state, const Physical& physical, const Address& address, Mapping* region) {
+    Result result = state.ops->map(address.start, address.size, 0, physical.real);
+    if (result != kSuccess) return result;
+    for (int attempt = 0; attempt < 8; attempt++) {
+        Access access = access_for(state, region->owner);
+        result = state.ops->set_access(address.start, address.size, access.devices, access.devices);
+        if (result != kSuccess) break;
+        if (record(state, physical, address, access, region)) return kSuccess;
+        result = state.ops->out_of_memory;
+    }
+    state.ops->unmap(address.start, address.size);
+    return result;
+}
+
+Mapping* describe_region(Owner* owner, const Address& address, bool slab) {
+    Mapping* region = make<Mapping>();
+    if (region == nullptr) return nullptr;
+    region->key = address.start;
+    region->size = address.size;
+    region->owner = owner;
+    region->slab = slab;
+    region->range.owner = region;
+    return region;
+}
+
+}  // namespace
+
+Result make_region(State& state, Owner* owner, uint64_t size, bool slab, Mapping** made) {
+    const DeviceOps& ops = *state.ops;
+    Physical physical{};
+    Result result = create_physical(state, size, ops.plain(owner->device), 0, &physical);
+    if (result != kSuccess) return result;
+    Address address{0, size};
+    result = ops.reserve(size, 0, &address.start);
+    Mapping* region = result == kSuccess ? describe_region(owner, address, slab) : nullptr;
+    if (region != nullptr) result = map_accessible(state, physical, address, region);
+    if (region != nullptr && result == kSuccess) {
+        *made = region;
+        return kSuccess;
+    }
+    free(region);
+    if (address.start != 0) ops.give_back(address.start, size);
+    ops.release(physical.real);
+    return result == kSuccess ? ops.out_of_memory : result;
+}
+
+void forget_region(State& state, Mapping* region) {
+    unlink_mapping(state, region);
+    region->handle->mapped--;
+    retire_if_unused(state, region->handle);
+}
+
+Result give_region(State& state, Mapping* region) {
+    Result result = state.ops->unmap(region->key, region->size);
+    Result released = destroy_physical(state, region->handle);
+    if (result == kSuccess) state.ops->give_back(region->key, region->size);
+    free(region);  // an address that could not be unmapped is never given out again
+    return result == kSuccess ? released : result;
+}
+
+}  // namespace device
+}  // namespace gcr

@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// What the shim knows of one vendor's device memory in this process: physical memory by id, mappings by address, what
+// the program allocated, and who owns it. One State a vendor; a process may use several.
+//
+// Lock   one lock guards all of it but the ledgers, which have their own. It is never held across a driver call; it
+//        comes after the agent's batch lock.
+// Order  a thing is recorded after the driver made it and forgotten before the driver takes it back: in between another
+//        thread may already be given the same address or handle, and must not find ours. tests/preload/agent races it.
+// Ids    virtual handles, never reused, of all vendors: the vendor's number is part of them. Messages name ids, never
+//        addresses.
+#ifndef GCR_DEVICE_STATE_H
+#define GCR_DEVICE_STATE_H
+
+#include <stdint.h>
+#include <stdlib.h>
+
+#include <new>
+
+#include "core/array.h"
+#include "core/blocks.h"
+#include "core/coverage.h"
+#include "core/lock.h"
+#include "core/tree.h"
+#include "device/ids.h"
+#include "device/ledger.h"
+#include "device/ops.h"
+
+namespace gcr {
+namespace device {
+
+constexpr Reason kCovered = static_cast<Reason>(0);
+
+struct Mapping;
+
+// Physical memory. `key` is the id.
+struct Handle : TreeNode<Handle> {
+    uint64_t real;  // the driver's; meaningless while handed over
+    uint64_t size;
+    Properties asked;  // as the program asked; what it is told
+    int device;
+    Reason reason;  // kCovered, or why it is not handed over
+    uint32_t retains;  // references the program holds
+    uint32_t mapped;  // mappings, and calls about to make one
+    Mapping* mappings;
+    bool internal;  // behind a plain allocation: the program never sees the id
+    bool exported;  // the daemon holds it, since this transaction's EXPORT
+    bool released;  // handed over: unmapped, `real` given back
+    bool imported;  // came back, with IMPORT or CREATE
+    bool kept;  // imported and in use again: others hold it too, since a driver need not export it once more
+    bool dying;  // being destroyed: no longer exported, no longer found
+};
+
+// A mapped range. `key` is the address.
+struct Mapping : TreeNode<Mapping> {
+    Handle* handle;
+    uint64_t offset;
+    uint64_t size;
+    uint32_t read;  // bit d: device ordinal d
+    uint32_t write;
+    Mapping* sibling;  // next mapping of the same handle
+    Owner* owner;  // internal ones: whose allocation it serves
+    Range range;  // slabs: units of kSlabUnit
+    bool slab;
+};
+
+// What a plain allocation returned. `key` is the address.
+struct Allocation : TreeNode<Allocation> {
+    uint64_t size;  // bytes, as asked
+    Mapping* mapping;
+    Block* block;  // slabs; null: the whole mapping
+    uint64_t id;  // in the order of allocation, never reused
+    uint32_t sync_memops;
+};
+
+// Whose end frees an allocation, and whose peers reach it. CUDA: a context; HIP and ACL: a device.
+struct Owner {
+    int device = 0;
+    Blocks slabs;
+    uint64_t slab_bytes = 0;
+    uint32_t empty_slabs = 0;
+};
+
+struct Peer {
+    Owner* accessor;
+    Owner* owner;
+};
+
+struct State {
+    constexpr explicit State(const DeviceOps& table) : ops(&table), last_id(first_id(table.vendor) - 1) {}
+
+    const DeviceOps* const ops;
+    Lock lock;
+    Tree<Handle> handles;
+    Tree<Mapping> mappings;
+    Tree<Allocation> allocations;
+    Array<Peer> peers;
+    uint32_t peer_changes = 0;
+    uint64_t last_id;
+    uint64_t last_allocation = 0;
+    Array<Allocation*> put_off;  // freed during a capture; given back after it
+    std::atomic<bool> any_put_off{false};
+
+    Ledger carried;  // what the driver keeps for the program and we do not hand over
+    Ledger pinned;  // host memory
+
+    static constexpr uint32_t kUnplaced = ~0u;
+    struct Device {
+        std::atomic<uint32_t> known{0};  // 2: facts may be read
+        Facts facts{};
+        uint8_t uuid[16] = {};
+    };
+    Device devices[kMaxDevices];
+    std::atomic<uint32_t> device_count{0};  // once learnt; release: the uuids are there
+    std::atomic<uint32_t> first_ordinal{kUnplaced};  // device 0's number on the wire; the agent's thread writes
+};
+
+// ---- allocated with malloc, zeroed; null when host memory is exhausted ---------------------------------------------
+template <typename T>
+T* make() {
+    void* memory = calloc(1, sizeof(T));
+    return memory == nullptr ? nullptr : new (memory) T();
+}
+
+// ---- under state.lock -------------------------------------------------------------------------------------------
+Handle* find_handle(const State& state, uint64_t id);  // alive and known to the program
+Mapping* mapping_at(const State& state, uint64_t address);  // the one that contains it
+Allocation* allocation_at(const State& state, uint64_t address);  // the one that contains it
+void link_mapping(State& state, Mapping* mapping);  // into the tree and its handle
+void unlink_mapping(State& state, Mapping* mapping);
+Handle* record_handle(State& state, uint64_t real, uint64_t size, const Properties& asked, Reason reason,
+                      bool internal);  // a new id, one reference; null: no host memory
+void uncover(Handle* handle, Reason reason);  // not ours to hand over, from now on
+inline bool coverable(const Handle& handle) {  // can be handed over
+    return handle.reason == kCovered && !handle.dying;
+}
+
+// The daemon has numbers for its devices. Before that nothing of it is exported: the hand-over refuses as incomplete.
+inline bool is_placed(const State& state) {
+    return state.first_ordinal.load(std::memory_order_relaxed) != State::kUnplaced;
+}
+
+// ---- fork ---------------------------------------------------------------------------------------------------------
+// In the order in which they nest; nobody holds two but as state.lock, then another.
+void each_lock(State& state, void (Lock::*act)());
+// In the child: what the tables named belongs to the parent. The nodes themselves are left: a few kilobytes, once.
+void forget_all_after_fork(State& state);
+
+}  // namespace device
+}  // namespace gcr
+
+#endif  // GCR_DEVICE_STATE_H

@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Drivers that keep books in host memory and refuse what a real one would: two of them, so that two vendors can be had in
+// one process. `plain` takes ranges of mappings in one call; `strict` does the first of them and says success.
+#ifndef GCR_TEST_FAKE_DRIVER_H
+#define GCR_TEST_FAKE_DRIVER_H
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "core/vendor.h"
+#include "device/state.h"
+
+namespace fake {
+
+constexpr int32_t kNoRoom = 2, kInvalid = 1, kBroken = 999;
+constexpr uint64_t MiB = 1ull << 20;
+
+struct Physical {
+    std::vector<unsigned char> bytes;
+    int references;
+};
+
+struct Mapped {
+    uint64_t size;
+    uint64_t offset;
+    uint64_t real;
+    uint32_t read;
+    uint32_t write;
+};
+
+struct Driver {
+    uint32_t devices = 2;
+    uint64_t granularity = 2 * MiB;
+    uint64_t room = 1ull << 40;  // bytes of physical memory
+    uint32_t captures = 0;
+    bool may_export = true;
+    std::string broken;  // the name of an operation that fails …
+    int broken_after = 0;  // … once it succeeded so often
+    int broken_times = 1;  // … so often, then no more
+
+    uint64_t next_address = 0;
+    uint64_t next_real = 1;
+    std::map<uint64_t, uint64_t> reserved;  // address -> size
+    std::map<uint64_t, Physical> physical;
+    std::map<uint64_t, uint64_t> handles;  // real -> which physical; an import is another real of the same one
+    std::map<uint64_t, Mapped> mapped;
+    std::vector<uint64_t> unmapped_sizes;  // bytes of each unmap, in order
+    uint32_t synchronized = 0;
+    uint32_t entered = 0;  // threads of ours inside
+
+    bool fails(const char* operation);
+    uint64_t used() const;
+    unsigned char& at(uint64_t address);
+};
+
+extern Driver plain, strict;
+extern gcr::device::State plain_memory, strict_memory;  // wire::kNvidia, wire::kAscend
+extern const gcr::VendorOps plain_vendor, strict_vendor;
+
+extern std::vector<uint64_t> released;  // what the agent was told to say
+extern bool others_let_go;  // what it will answer
+
+}  // namespace fake
+
+#endif
