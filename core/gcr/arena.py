@@ -10,8 +10,6 @@ What one owner's bytes have been in is never shown to another: such a segment is
 `_turns` is held while memory is made, filled and pinned, `_lock` only while the books are changed; in that order.
 """
 
-import errno
-import fcntl
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -22,23 +20,13 @@ from threading import Condition, Lock
 
 from gcr import hostmap
 from gcr.errors import NoRoom, RolledBack
-from gcr.hostmemory import available_host_bytes, free_huge_bytes
+from gcr.hostmemory import available_host_bytes
 from gcr.layout import Segment
+from gcr.memfiles import NO_MEMORY, NotASegment, Places, checked_size, filled_memfd, round_up
 
 __all__ = ["Arena", "NotASegment", "Segment", "Segments", "available_host_bytes"]
 
 log = logging.getLogger(__name__)
-
-HUGE_PAGE = 2 << 20
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_HUGETLB = os.MFD_HUGETLB | os.MFD_HUGE_2MB
-_NO_MEMORY = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, errno.EAGAIN})
-
-
-class NotASegment(RolledBack):
-    """A descriptor that should be an arena segment is something else, or of another size, or not sealed."""
-
-    code = "not_a_segment"
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +61,10 @@ class Arena:
     ) -> None:
         self._pin = pin
         self._unpin = unpin
-        self._segment_bytes = _round_up(segment_bytes)
+        self._segment_bytes = round_up(segment_bytes)
         self._limit = limit_bytes
         self._threads = threads
-        self._places = _Places(self._segment_bytes, 4 * limit_bytes)
+        self._places = Places(self._segment_bytes, 4 * limit_bytes)
         self._lock = Lock()
         self._turns = _Turns()
         self._closed = False
@@ -149,7 +137,7 @@ class Arena:
         """
         made: list[Segment] = []
         try:
-            checked = [_checked(fd, None if sizes is None else sizes[index]) for index, fd in enumerate(fds)]
+            checked = [checked_size(fd, None if sizes is None else sizes[index]) for index, fd in enumerate(fds)]
             with self._turns.next(), ThreadPoolExecutor(self._threads) as pool:
                 jobs = [pool.submit(self._map, fd, size) for fd, size in zip(fds, checked, strict=True)]
                 self._collect(jobs, made, ready)
@@ -190,7 +178,7 @@ class Arena:
 
     def _sizes(self, nbytes: int) -> list[int]:
         """Whole segments and a last one for the rest, a multiple of a huge page."""
-        whole, rest = divmod(_round_up(nbytes), self._segment_bytes)
+        whole, rest = divmod(round_up(nbytes), self._segment_bytes)
         return [self._segment_bytes] * whole + ([rest] if rest else [])
 
     def _grow(self, sizes: Sequence[int], owner: str) -> None:
@@ -204,7 +192,7 @@ class Arena:
                 self._collect([pool.submit(self._make, size) for size in sizes], made, None)
         except OSError as error:
             self._release(made)
-            if error.errno in _NO_MEMORY:
+            if error.errno in NO_MEMORY:
                 raise _no_room(sum(sizes) - _total(made)) from error
             raise
         except BaseException:
@@ -249,7 +237,7 @@ class Arena:
             raise
 
     def _make(self, size: int) -> Segment:
-        fd = _filled_memfd(size)
+        fd = filled_memfd(size)
         try:
             return self._map(fd, size)
         except BaseException:
@@ -309,41 +297,6 @@ class _Turns:
                 self._condition.notify_all()
 
 
-class _Places:
-    """Addresses for segments: one large reservation, in slots of the largest segment. A larger one takes several."""
-
-    def __init__(self, slot: int, size: int) -> None:
-        self._slot = slot
-        self._count = max(16, -(-size // slot))
-        try:
-            self._base = hostmap.reserve(self._slot * self._count)
-        except OSError as error:
-            raise NoRoom("no address space for the arena", missing=self._slot * self._count) from error
-        self._lock = Lock()
-        self._used = bytearray(self._count)
-
-    def take(self, size: int) -> int:
-        slots = -(-size // self._slot)
-        with self._lock:
-            first = self._used.find(bytes(slots))
-            if first < 0:
-                raise NoRoom("no addresses left in the arena", missing=size)
-            self._used[first : first + slots] = b"\1" * slots
-        return self._base + first * self._slot
-
-    def give_back(self, address: int, size: int) -> None:
-        hostmap.blank(address, size)
-        first, slots = (address - self._base) // self._slot, -(-size // self._slot)
-        with self._lock:
-            self._used[first : first + slots] = bytes(slots)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._count:
-                hostmap.unreserve(self._base, self._slot * self._count)
-            self._count, self._used = 0, bytearray()
-
-
 def _choose(candidates: Sequence[Segment], last: "dict[Segment, str]", nbytes: int) -> list[Segment]:
     """Segments of `nbytes` in all: used before fresh, large before small, the last one no larger than needed."""
     order = sorted(candidates, key=lambda s: (last[s] == "", -s.size))
@@ -358,48 +311,10 @@ def _choose(candidates: Sequence[Segment], last: "dict[Segment, str]", nbytes: i
     return chosen
 
 
-def _filled_memfd(size: int) -> int:
-    """A memfd of `size` bytes that are really there; in huge pages when enough are free. Raises OSError."""
-    if free_huge_bytes(HUGE_PAGE) >= size:
-        with suppress(OSError):  # others take huge pages, too; ordinary ones serve as well
-            return _filled(size, _HUGETLB)
-    return _filled(size, 0)
-
-
-def _filled(size: int, flags: int) -> int:
-    fd = os.memfd_create("gcr-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
-    try:
-        os.ftruncate(fd, size)
-        os.posix_fallocate(fd, 0, size)
-        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
-    except BaseException:
-        os.close(fd)
-        raise
-    return fd
-
-
-def _checked(fd: int, expected: int | None) -> int:
-    """The size of a descriptor that is a segment. Raises NotASegment."""
-    try:
-        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
-        size = os.fstat(fd).st_size
-    except OSError as error:  # EINVAL: not a memfd
-        raise NotASegment(f"descriptor {fd} is not a memfd: {error.strerror}") from error
-    if not seals & fcntl.F_SEAL_SHRINK or seals & fcntl.F_SEAL_WRITE:
-        raise NotASegment(f"descriptor {fd} is not sealed as a segment is (seals {seals:#x})")
-    if size == 0 or size % HUGE_PAGE or expected not in (None, size):
-        raise NotASegment(f"descriptor {fd} holds {size} bytes, not {expected}")
-    return size
-
-
 def _close_quietly(fds: Iterable[int]) -> None:
     for fd in fds:
         with suppress(OSError):
             os.close(fd)
-
-
-def _round_up(nbytes: int) -> int:
-    return -(-nbytes // HUGE_PAGE) * HUGE_PAGE
 
 
 def _total(segments: Iterable[Segment]) -> int:

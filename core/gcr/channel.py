@@ -52,6 +52,7 @@ __all__ = ["AgentError", "BadFrame", "Channel", "PeerIdentity", "Received", "Req
 log = logging.getLogger(__name__)
 
 REPLY_TIMEOUT = 30.0  # seconds a reply may wait for room in the socket
+PROGRESS_PATIENCE = 0.02  # seconds a progress report may
 MAX_SERVING = 32  # requests of one peer served at once
 MAX_WAITING = 256  # requests of one peer waiting for a thread; beyond it they are refused
 MAX_PROGRESS = 256  # progress reports waiting for a slow caller; beyond it they are dropped
@@ -92,8 +93,11 @@ class Request:
             self._answer(ERROR, error_payload(error), ())
 
     def progress(self, body: Mapping[str, Any]) -> None:
-        """Tell the caller how far it is. Raises PeerGone."""
-        self._send_json(FrameType.PROGRESS, body, ())
+        """Tell the caller how far it is; one who does not read misses it, and holds nobody up. Raises PeerGone."""
+        try:
+            self.channel.send_json(FrameType.PROGRESS, self.frame.request, body, (), PROGRESS_PATIENCE)
+        except DeadlinePassed:
+            log.debug("%s does not read its progress", self.channel.name)
 
     def _answer_json(self, body: Mapping[str, Any], fds: Sequence[int]) -> None:
         if not self._answered:

@@ -39,7 +39,7 @@ class Config:
     )
     segment_bytes: int = _setting(1 << 30, "largest arena segment", 2 << 20, 1 << 36)
     prepare_arena: bool = _setting(True, "fill and pin the arena in the background, so that a checkpoint need not")
-    worker_idle_s: float = _setting(600.0, "a worker without jobs on its device ends after this", 0)
+    worker_idle_s: float = _setting(600.0, "a worker ends after this, once no job runs on its device", 0)
     daemon_idle_s: float = _setting(3600.0, "a daemon without jobs ends after this", 1)
     threads: int = _setting(8, "threads of a worker that fill and pin host memory", 1, 256)
     batch: int = _setting(64, "descriptors in one message; the target holds no more at a time", 1, 253)

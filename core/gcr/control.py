@@ -20,6 +20,14 @@ class ControlPhase(Enum):
     ABSENT = "absent"  # the driver does not know this process
 
 
+class ControlMeans(Enum):
+    """By whose hand the control state of a process is saved."""
+
+    DRIVER = "driver"  # the driver's calls, made from outside by the control helper
+    AGENT = "agent"  # the runtime's calls, which only the process itself can make
+    PROCESS = "process"  # there is no call: what the driver keeps goes with an image of the whole process
+
+
 @dataclass(frozen=True, slots=True)
 class Refusal:
     """State the driver would take and never give back, or that we may not touch."""
@@ -39,6 +47,9 @@ class ProcessView:
 
 
 class ControlState(Protocol):
+    means: ControlMeans
+    """With other means than DRIVER, only `phase` and `inspect` are called."""
+
     def phase(self, pid: int) -> ControlPhase: ...
 
     def inspect(self, pid: int) -> ProcessView:

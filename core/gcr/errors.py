@@ -58,13 +58,19 @@ class UnsupportedState(Refused):
 
 
 class NoRoom(Refused):
-    """Host or device memory is short; the message says by how much."""
+    """Host or device memory is short: by `missing` bytes, None where nobody can tell."""
 
     code = "no_room"
 
-    def __init__(self, message: str, *, missing: int, state: str | None = None, hint: str = "") -> None:
+    def __init__(self, message: str, *, missing: int | None, state: str | None = None, hint: str = "") -> None:
         super().__init__(message, state=state, hint=hint)
         self.missing = missing
+
+
+class NoContext(Refused):
+    """No context on the device can be had: it is full, or exclusively somebody else's."""
+
+    code = "no_context"
 
 
 class DriverTooOld(Refused):
@@ -129,6 +135,16 @@ class NotDeviceMemory(RolledBack):
     """A descriptor that should be device memory is something else."""
 
     code = "not_device_memory"
+
+
+class NotTakenBack(RolledBack):
+    """A failure could not be undone for want of device memory; the job is suspended and can be restored."""
+
+    code = "not_taken_back"
+
+    def __init__(self, message: str, *, missing: int, state: str | None = None, hint: str = "") -> None:
+        super().__init__(message, state=state, hint=hint)
+        self.missing = missing
 
 
 class PeerGone(RolledBack):

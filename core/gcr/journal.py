@@ -37,6 +37,7 @@ class ProcessDecision:
     start_time: int
     bytes: Mapping[str, int]
     ballast: Mapping[str, int]
+    copied_out: bool = False  # by its own agent, strategy `copyout`
 
 
 @dataclass(frozen=True, slots=True)

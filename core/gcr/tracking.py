@@ -58,15 +58,29 @@ class AllocationTable:
         """In the order of their ids, which is that of their making."""
         return [self.allocations[id] for id in sorted(self.allocations) if self.allocations[id].device == device]
 
+    def mappings(self) -> Sequence[MappingRecord]:
+        return [place for each in self.allocations.values() for place in each.mappings]
+
+
+NOTHING = AllocationTable(0, MappingProxyType({}), MappingProxyType({}))
+
 
 class AllocationTracker(Protocol):
-    """One per process. Thread-safety is the caller's."""
+    """One per process and transaction. Thread-safety is the caller's."""
 
     def apply(self, record: AllocationRecord) -> None:
         """Take a report in. Raises Contradiction and then is unchanged."""
         ...
 
     def table(self) -> AllocationTable: ...
+
+    def ordinals(self) -> Mapping[int, str]:
+        """Device UUIDs as far as they were reported: a handle on another device is a Contradiction."""
+        ...
+
+    def bytes_by_device(self) -> Mapping[str, int]:
+        """Of every device (UUID) that a handle was reported on, as `table` would add them up, without making one."""
+        ...
 
     def uncovered(self) -> Mapping[Reason, int]:
         """Bytes the driver would have to carry, and why."""
@@ -85,8 +99,9 @@ class ReportedAllocations:
         self._status: StatusReply | None = None
         self._ordinals: dict[int, str] = {}
         self._handles: dict[int, HandleRecord] = {}
-        self._mappings: dict[tuple[int, int], MappingRecord] = {}  # by id and address
+        self._mappings: dict[int, dict[int, MappingRecord]] = {}  # by id, then by address
         self._released: set[int] = set()
+        self._bytes: dict[str, int] = {}
 
     def apply(self, record: AllocationRecord) -> None:
         match record:
@@ -100,13 +115,15 @@ class ReportedAllocations:
                 self._apply_released(record.ids)
 
     def table(self) -> AllocationTable:
-        """Raises Contradiction while a handle's device or some of its mappings have not been reported."""
-        places: dict[int, list[MappingRecord]] = {id: [] for id in self._handles}
-        for (id, _), mapping in sorted(self._mappings.items()):
-            places[id].append(mapping)
-        allocations = {id: self._allocation(handle, places[id]) for id, handle in self._handles.items()}
+        allocations = {id: self._allocation(handle) for id, handle in self._handles.items()}
         generation = self._status.status.generation if self._status else 0
         return AllocationTable(generation, MappingProxyType(dict(self._ordinals)), MappingProxyType(allocations))
+
+    def ordinals(self) -> Mapping[int, str]:
+        return MappingProxyType(self._ordinals)
+
+    def bytes_by_device(self) -> Mapping[str, int]:
+        return dict(self._bytes)
 
     def uncovered(self) -> Mapping[Reason, int]:
         # Reasons only a newer shim knows come together under Reason.COUNT; its word on refusing them stands.
@@ -122,41 +139,65 @@ class ReportedAllocations:
     def _apply_status(self, reply: StatusReply) -> None:
         fresh = {device.ordinal: self._name_device(device.uuid) for device in reply.devices}
         for ordinal, device in fresh.items():
-            _expect(
-                self._ordinals.get(ordinal, device) == device, f"device {ordinal} was {self._ordinals.get(ordinal)}"
-            )
+            if self._ordinals.get(ordinal, device) != device:
+                raise Contradiction(f"device {ordinal} was {self._ordinals[ordinal]} and is {device}")
         self._ordinals.update(fresh)
         self._status = reply
 
     def _apply_handles(self, handles: Sequence[HandleRecord]) -> None:
         for handle in handles:
-            _expect(handle.id not in self._released, f"handle {handle.id} was released and is back")
-            known = self._handles.get(handle.id)
-            _expect(known is None or _physical(known) == _physical(handle), f"handle {handle.id} is another one now")
-            _expect(handle.size > 0, f"handle {handle.id} has no bytes")
-        _expect(len({handle.id for handle in handles}) == len(handles), "a handle is listed twice in one batch")
-        self._handles.update({handle.id: handle for handle in handles})
+            self._check_handle(handle)
+        if len({handle.id for handle in handles}) != len(handles):
+            raise Contradiction("a handle is listed twice in one batch")
+        for handle in handles:
+            if handle.id not in self._handles:
+                self._count(handle, handle.size)
+            self._handles[handle.id] = handle
+
+    def _check_handle(self, handle: HandleRecord) -> None:
+        known = self._handles.get(handle.id)
+        if handle.id in self._released:
+            raise Contradiction(f"handle {handle.id} was released and is back")
+        if known is not None and _physical(known) != _physical(handle):
+            raise Contradiction(f"handle {handle.id} is another one now")
+        if handle.size <= 0:
+            raise Contradiction(f"handle {handle.id} has no bytes")
+        if handle.device not in self._ordinals:
+            raise Contradiction(f"handle {handle.id} is on device {handle.device}, which has no UUID")
+
+    def _count(self, handle: HandleRecord, change: int) -> None:
+        device = self._ordinals[handle.device]
+        self._bytes[device] = self._bytes.get(device, 0) + change
 
     def _apply_mappings(self, mappings: Sequence[MappingRecord]) -> None:
         live = [mapping for mapping in mappings if mapping.id not in self._released]  # freed while it was listed
         for mapping in live:
-            handle = self._handles.get(mapping.id)
-            _expect(handle is not None, f"mapping of handle {mapping.id}, which was never reported")
-            inside = handle is not None and mapping.offset + mapping.size <= handle.size and mapping.size > 0
-            _expect(inside, f"mapping at {mapping.address:#x} goes beyond handle {mapping.id}")
-        self._mappings.update({(mapping.id, mapping.address): mapping for mapping in live})
+            self._check_mapping(mapping)
+        for mapping in live:
+            self._mappings.setdefault(mapping.id, {})[mapping.address] = mapping
+
+    def _check_mapping(self, mapping: MappingRecord) -> None:
+        handle = self._handles.get(mapping.id)
+        if handle is None:
+            raise Contradiction(f"mapping of handle {mapping.id}, which was never reported")
+        if mapping.size <= 0 or mapping.offset + mapping.size > handle.size:
+            raise Contradiction(f"mapping at {mapping.address:#x} goes beyond handle {mapping.id}")
 
     def _apply_released(self, ids: Sequence[int]) -> None:
-        gone = set(ids)
-        self._released |= gone
-        self._handles = {id: handle for id, handle in self._handles.items() if id not in gone}
-        self._mappings = {key: mapping for key, mapping in self._mappings.items() if key[0] not in gone}
+        self._released.update(ids)
+        for id in ids:
+            self._mappings.pop(id, None)
+            if gone := self._handles.pop(id, None):
+                self._count(gone, -gone.size)
 
-    def _allocation(self, handle: HandleRecord, mappings: Sequence[MappingRecord]) -> Allocation:
-        _expect(handle.device in self._ordinals, f"handle {handle.id} is on device {handle.device}, which has no UUID")
-        _expect(len(mappings) == handle.mappings, f"handle {handle.id}: {len(mappings)} of {handle.mappings} mappings")
-        spec = HandleSpec(handle.id, handle.size, handle.type, handle.compression, handle.rdma_capable, handle.usage)
-        return Allocation(spec, self._ordinals[handle.device], tuple(mappings))
+    def _allocation(self, handle: HandleRecord) -> Allocation:
+        # How many mappings a handle's record announces is not held against them: the program may have mapped it again.
+        places = self._mappings.get(handle.id, {})
+        return Allocation(spec_of(handle), self._ordinals[handle.device], tuple(places[at] for at in sorted(places)))
+
+
+def spec_of(record: HandleRecord) -> HandleSpec:
+    return HandleSpec(record.id, record.size, record.type, record.compression, record.rdma_capable, record.usage)
 
 
 def _physical(handle: HandleRecord) -> tuple[int, ...]:
@@ -166,8 +207,3 @@ def _physical(handle: HandleRecord) -> tuple[int, ...]:
 
 def _reason(number: int) -> Reason:
     return Reason(number) if number in Reason._value2member_map_ else Reason.COUNT
-
-
-def _expect(fits: bool, otherwise: str) -> None:
-    if not fits:
-        raise Contradiction(otherwise)

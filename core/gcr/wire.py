@@ -12,120 +12,27 @@ Its reply has the same request and type 0x8016; an error has type 0xffff and an 
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import IntEnum, IntFlag
 from typing import Annotated, ClassVar, Self
 
+from gcr.codes import CARRIED_REASONS as CARRIED_REASONS
+from gcr.codes import ERROR as ERROR
+from gcr.codes import JSON_TYPES as JSON_TYPES
+from gcr.codes import MAGIC as MAGIC
+from gcr.codes import MAX_DESCRIPTORS as MAX_DESCRIPTORS
+from gcr.codes import MAX_FRAME as MAX_FRAME
+from gcr.codes import REFUSED_REASONS as REFUSED_REASONS
+from gcr.codes import REPLY as REPLY
+from gcr.codes import UNANSWERED_TYPES as UNANSWERED_TYPES
+from gcr.codes import VERSION as VERSION
+from gcr.codes import AgentFlag as AgentFlag
+from gcr.codes import AgentPhase as AgentPhase
+from gcr.codes import ErrorCode as ErrorCode
+from gcr.codes import FrameType as FrameType
+from gcr.codes import HandleFlag as HandleFlag
+from gcr.codes import Reason as Reason
+from gcr.codes import Role as Role
+from gcr.codes import Vendor as Vendor
 from gcr.record import I32, U8, U16, U32, U64, BadFrame, Record, Uuid
-
-MAGIC = 0x57524347
-VERSION = 1
-MAX_FRAME = 65536
-MAX_DESCRIPTORS = 253
-REPLY = 0x8000  # or-ed with the type of the request
-ERROR = 0xFFFF
-
-
-class FrameType(IntEnum):
-    HELLO = 1
-    RELEASED = 2
-    LET_GO = 3
-    STATUS = 16
-    EXPORT = 17
-    QUIESCE = 18
-    HAND_OVER = 19
-    IMPORT = 20
-    MAP = 21
-    RESUME = 22
-    STAGE = 23
-    FREEZE = 24
-    THAW = 25
-    UNSTAGE = 26
-    DROP = 27
-    MAPPINGS = 28
-    DISCARD = 29
-    COMMAND = 64
-    PROGRESS = 65
-    CALL = 66
-    NOTICE = 67
-
-
-JSON_TYPES = frozenset({FrameType.COMMAND, FrameType.PROGRESS, FrameType.CALL, FrameType.NOTICE})
-UNANSWERED_TYPES = frozenset({FrameType.PROGRESS, FrameType.NOTICE})
-
-
-class Role(IntEnum):
-    AGENT = 1
-    SUPERVISOR = 2
-    CLIENT = 3
-
-
-class Vendor(IntEnum):
-    VENDOR_NONE = 0
-    NVIDIA = 1
-    AMD = 2
-    ASCEND = 3
-
-
-class AgentPhase(IntEnum):
-    RUNNING = 0
-    PREPARED = 1
-    QUIESCED = 2
-    HANDED_OVER = 3
-    MAPPED = 4
-
-
-class AgentFlag(IntFlag):
-    STAGED = 1
-    FROZEN = 2
-    SIMULATED = 4
-
-
-class HandleFlag(IntFlag):
-    KEPT = 1  # by whoever gave it: an imported handle cannot be exported again
-
-
-class ErrorCode(IntEnum):
-    BAD_FRAME = 1
-    WRONG_VERSION = 2
-    WRONG_PHASE = 3
-    WRONG_TRANSACTION = 4
-    STUCK = 5
-    DRIVER = 6
-    NO_DESCRIPTORS = 7
-    UNKNOWN_HANDLE = 8
-    INCOMPLETE = 9
-    REFUSED = 10
-    NO_MEMORY = 11
-    NOT_PERMITTED = 12
-
-
-class Reason(IntEnum):
-    """Why bytes are not handed over."""
-
-    POOL = 1
-    ARRAY = 2
-    CAPTURE = 3
-    MANAGED = 4
-    MULTICAST = 5
-    IPC_EXPORT = 6
-    IPC_IMPORT = 7
-    SHAREABLE_EXPORT = 8
-    SHAREABLE_IMPORT = 9
-    DMA_BUF = 10
-    HOST_NUMA = 11
-    FABRIC = 12
-    EXTERNAL = 13
-    SPARSE = 14
-    UNEXPORTABLE = 15
-    GREEN_CONTEXT = 16
-    BEFORE_SHIM = 17
-    COUNT = 18  # how many there are, not one of them
-
-
-CARRIED_REASONS = frozenset({Reason.POOL, Reason.ARRAY, Reason.CAPTURE, Reason.UNEXPORTABLE, Reason.BEFORE_SHIM})
-"""The driver carries these bytes, slowly."""
-REFUSED_REASONS = frozenset(Reason) - CARRIED_REASONS - {Reason.COUNT}
-"""The driver would take such a process and never give it back (DESIGN §9)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,6 +156,27 @@ class StageRequest(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class CopyRequest(Record):
+    transaction: U64
+    count: U32
+    record_size: U32
+    budget_ms: U32
+    reserved: ClassVar[U32] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecord(Record):
+    """One piece of one handle, and where it lies in the segment that is descriptor `segment` of its frame."""
+
+    id: U64
+    handle_offset: U64
+    segment_offset: U64
+    size: U64
+    segment: U32
+    reserved: ClassVar[U32] = 0
+
+
+@dataclass(frozen=True, slots=True)
 class StatusRecord(Record):
     phase: U32 = 0
     flags: U32 = 0
@@ -330,10 +258,15 @@ class StatusReply:
 
 @dataclass(frozen=True, slots=True)
 class ExportBatch:
-    """Reply to EXPORT; the frame has a descriptor for each of `handles` that is not HandleFlag.KEPT, in that order."""
+    """Reply to EXPORT; the frame has a descriptor for each of `handed`, in that order."""
 
     reply: ExportReply
     handles: tuple[HandleRecord, ...]
+
+    @property
+    def handed(self) -> list[HandleRecord]:
+        """The handles that are not KEPT by others, nor UNEXPORTABLE."""
+        return [each for each in self.handles if not each.flags & (HandleFlag.KEPT | HandleFlag.UNEXPORTABLE)]
 
     @classmethod
     def of(cls, transaction: int, handles: Sequence[HandleRecord], *, more: bool) -> Self:
@@ -367,6 +300,25 @@ class MappingBatch:
     def unpack(cls, data: bytes) -> Self:
         reply = ExportReply.unpack(data)
         return cls(reply, MappingRecord.unpack_many(data, ExportReply.SIZE, reply.count, reply.record_size))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBatch:
+    """Request COPY_OUT or COPY_IN; the frame's descriptors are the segments that the records name by index."""
+
+    transaction: int
+    records: tuple[CopyRecord, ...]
+    budget_ms: int
+
+    def pack(self) -> bytes:
+        head = CopyRequest(self.transaction, len(self.records), CopyRecord.SIZE, self.budget_ms)
+        return _concat(head, *self.records)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        head = CopyRequest.unpack(data)
+        records = CopyRecord.unpack_many(data, CopyRequest.SIZE, head.count, head.record_size)
+        return cls(head.transaction, records, head.budget_ms)
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,6 @@ Everything is driven from outside, by the command line and by signals, as a user
 
 import json
 import os
-import re
 import shutil
 import signal
 import subprocess
@@ -19,6 +18,7 @@ from typing import Any
 
 from gcr.client import Client
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone
+from gcr.jsonbody import error_to_json
 
 ROOT = Path(__file__).parents[2]
 VICTIMS = ROOT / "tests" / "victims"
@@ -118,8 +118,7 @@ class Machine:
             with client:
                 return Answer(0, client.request(command, {"target": target, **more}, timeout=60.0), "")
         except GcrError as error:
-            told = {"code": error.code, "exit": error.exit, "message": error.message, "state": error.state}
-            return Answer(error.exit, {"error": told}, "")
+            return Answer(error.exit, {"error": error_to_json(error)}, "")
 
     def connected(self) -> Client:
         """A connection to the daemon. Raises DaemonUnavailable."""
@@ -272,10 +271,10 @@ def until(probe: Callable[[], Any], patience: float, what: str) -> Any:
 
 
 def bytes_short(answer: Answer) -> int:
-    """How much is missing, as a refusal for lack of room says it."""
-    short = re.search(r"(\d+) bytes short", answer.body["error"]["message"])
-    assert short, answer.body["error"]
-    return int(short[1])
+    """How much is missing, as a refusal for lack of room says it: in its field and to people alike."""
+    error = answer.body["error"]
+    assert f"{error['missing']} bytes short" in error["message"]
+    return int(error["missing"])
 
 
 def alive(pid: int) -> bool:

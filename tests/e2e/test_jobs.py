@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -190,6 +191,29 @@ def test_signals_go_on_to_the_program(machine: Machine, number: signal.Signals) 
     assert job.supervisor.wait(10) == 0
 
 
+def test_a_signal_that_was_ignored_stays_ignored(machine: Machine) -> None:
+    """As under nohup."""
+    script = "import signal; print(signal.getsignal(signal.SIGHUP).name, flush=True); input()"
+    ignoring = "import os, signal, sys; signal.signal(1, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
+    command = [sys.executable, "-m", "gcr", "run", "--simulate", "nvidia", "--", sys.executable, "-c", script]
+    process = machine.begin_other(sys.executable, "-c", ignoring, *command)
+    job = Victim("llm", process)
+    assert job.hear() == "SIG_IGN"
+    process.send_signal(signal.SIGHUP)
+    job.tell("end")
+    assert process.wait(10) == 0
+
+
+def test_descriptors_the_caller_left_open_are_the_programs(machine: Machine) -> None:
+    reading, writing = os.pipe()
+    script = f"import os; os.write({writing}, b'passed on')"
+    command = [sys.executable, "-m", "gcr", "run", "--simulate", "nvidia", "--", sys.executable, "-c", script]
+    subprocess.run(command, env=machine.env, pass_fds=[writing], check=True, timeout=30)
+    os.close(writing)
+    with os.fdopen(reading) as pipe:
+        assert pipe.read() == "passed on"
+
+
 def test_a_signal_that_ends_the_program_is_its_code(machine: Machine) -> None:
     job = machine.told("llm")
     assert machine.ask("checkpoint", "llm").code == 0
@@ -239,3 +263,38 @@ def test_a_pipe_stays_a_pipe(machine: Machine) -> None:
     command = [sys.executable, "-m", "gcr", "run", "--simulate", "nvidia", "--", "cat"]
     done = subprocess.run(command, env=machine.env, input="through\n", capture_output=True, text=True, timeout=30)
     assert (done.returncode, done.stdout) == (0, "through\n")
+
+
+def test_a_worker_ends_when_its_jobs_are_suspended_and_the_restore_is_cold_and_right(machine: Machine) -> None:
+    machine.extra["GCR_WORKER_IDLE_S"] = "0.2"
+    job = machine.told("llm")
+    before = job.ask()
+    until(lambda: machine.children("gcr.worker") or None, 20, "a worker is there as long as the job runs")
+    time.sleep(2.5)
+    assert machine.children("gcr.worker"), "the job runs: its worker keeps its context"
+    assert machine.ask("checkpoint", "llm").code == 0
+    until(lambda: not machine.children("gcr.worker") or None, 20, "no job runs on the device")
+    back = machine.ask("restore", "llm")
+    assert (back.code, back.body["cold"]) == (0, True)
+    assert job.ask() == before
+
+
+def test_no_worker_for_a_device_that_the_job_does_not_use(machine: Machine) -> None:
+    machine.devices = 2
+    machine.told("llm")
+    until(lambda: machine.children("gcr.worker") or None, 20, "a worker for the device it uses")
+    time.sleep(2.5)
+    assert len(machine.children("gcr.worker")) == 1
+
+
+def test_a_program_whose_thread_local_data_is_larger_than_a_small_stack(machine: Machine) -> None:
+    """The C library lays thread-local data on each thread's stack, our agent's too."""
+    program = machine.folder / "c_victim"
+    source = VICTIMS / "c_victim.c"
+    assert "_Thread_local" in source.read_text()
+    subprocess.run(["cc", "-O1", "-o", program, source, "-ldl", "-lpthread"], check=True, timeout=60)
+    job = machine.run("c", str(program), "2", "2", "1000000", ready=False)
+    machine.targets("c")
+    assert machine.ask("checkpoint", "c").code == 0
+    assert machine.ask("restore", "c").code == 0
+    assert job.supervisor.poll() is None

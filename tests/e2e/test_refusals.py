@@ -9,6 +9,8 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from machine import Answer, Machine, Victim, bytes_short, until
@@ -21,6 +23,7 @@ from gcr.errors import NotOurs, UnsupportedState
 from gcr.hostmemory import available_host_bytes
 from gcr.journal import Journal
 from gcr.native import sim_dir
+from gcr.tracking import ReportedAllocations
 from gcr.version import __version__
 from gcr.wire import AgentPhase, StatusRecord, StatusReply
 
@@ -226,11 +229,16 @@ def test_multicast_is_refused_where_a_driver_has_it(machine: Machine) -> None:
 def test_open_verbs(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     """No RDMA device here, so what the kernel says is made up; that it is asked, and what follows, is not."""
     monkeypatch.setattr(processes, "_open_files", lambda pid: iter(["/dev/null", device]) if pid == 7 else iter([]))
-    idle = StatusReply(StatusRecord(phase=AgentPhase.RUNNING), (), ())
     with pytest.raises(UnsupportedState, match=device) as caught:
-        refuse_unsupported(7, idle)
+        refuse_unsupported(idle(7))
     assert caught.value.exit == 3
-    refuse_unsupported(8, idle)
+    refuse_unsupported(idle(8))
+
+
+def idle(pid: int) -> Any:
+    """A target that runs and has nothing unusual."""
+    status = StatusReply(StatusRecord(phase=AgentPhase.RUNNING), (), ())
+    return SimpleNamespace(pid=pid, look=lambda: status, reports=ReportedAllocations())
 
 
 # ---- room --------------------------------------------------------------------------------------------------------

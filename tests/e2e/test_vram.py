@@ -80,3 +80,32 @@ def test_what_a_suspended_job_frees_when_it_is_killed(machine: Machine) -> None:
     until(lambda: machine.job("llm") is None or None, 20, "the job is forgotten")
     free = machine.stranger().ask("everything")
     assert int(free) == machine.memory - 6 * MIB - 2 * CONTEXT
+
+
+BARE_CONTEXT = """
+import sys
+from cuda.bindings import driver
+driver.cuInit(0)
+error, device = driver.cuDeviceGet(0)
+error, context = driver.cuDevicePrimaryCtxRetain(device)
+driver.cuCtxSetCurrent(context)
+print("ready", flush=True)
+for line in sys.stdin:
+    print(int(driver.cuCtxSynchronize()[0]), flush=True)
+"""
+
+
+def test_a_program_with_a_context_and_no_memory(machine: Machine) -> None:
+    """Nothing is handed over there, and yet the device is asked, and room is wanted for the driver."""
+    job = machine.run("bare", sys.executable, "-c", BARE_CONTEXT)
+    gone = machine.gcr("checkpoint", "bare").body
+    assert (gone["ok"], gone["bytes"], gone["vram_after_bytes"]) == (True, 0, 0), gone
+
+    taker = machine.stranger()
+    assert int(taker.ask("everything")) > 0
+    refused = machine.gcr("restore", "bare")
+    assert (refused.code, refused.body["error"]["code"]) == (3, "no_room"), refused.body
+    taker.supervisor.kill()
+    taker.supervisor.wait(10)
+    assert machine.gcr("restore", "bare").code == 0
+    assert job.ask() == "0"

@@ -334,6 +334,24 @@ def test_progress_does_not_move_the_deadline(connect_pair):
     stop.set()
 
 
+def test_progress_that_nobody_reads_holds_nobody_up(raw_pair):
+    """A caller that stands still (Ctrl-Z) must not stop the job it asked something of."""
+    longest: list[float] = []
+    told = threading.Event()
+
+    def serve(request: Request) -> None:
+        for step in range(60):  # far more than a socket holds
+            began = time.monotonic()
+            request.progress({"step": step, "padding": "x" * 32768})
+            longest.append(time.monotonic() - began)
+        told.set()
+
+    ours, _ = raw_pair(serve)
+    ours.send(encode(Frame(FrameType.CALL, 1, b'{"op": "work"}')))
+    assert told.wait(25)
+    assert max(longest) < 1
+
+
 def test_a_peer_that_dies_ends_every_call(connect_pair):
     ours, theirs = connect_pair(lambda request: None)
     errors = []

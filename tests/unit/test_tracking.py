@@ -119,17 +119,26 @@ def test_a_mapping_of_a_handle_freed_meanwhile_is_passed_over(tracker):
     assert tracker.table().allocations == {}
 
 
-def test_a_table_with_mappings_missing_is_not_given_out(tracker):
-    tracker.apply(handles(HandleRecord(1, 2 * MiB, mappings=2)))
-    tracker.apply(mappings(mapped(1, 0x7000)))
-    with pytest.raises(Contradiction, match="1 of 2 mappings"):
-        tracker.table()
+def test_a_program_may_map_a_handle_again_after_it_was_listed(tracker):
+    tracker.apply(handles(HandleRecord(1, 2 * MiB, mappings=1)))
+    tracker.apply(mappings(mapped(1, 0x7000), mapped(1, 0x9000)))
+    assert len(tracker.table().allocations[1].mappings) == 2
+    assert [place.address for place in tracker.table().mappings()] == [0x7000, 0x9000]
 
 
-def test_a_handle_on_a_device_without_uuid_is_not_given_out(tracker):
-    tracker.apply(handles(HandleRecord(1, 2 * MiB, device=7)))
+def test_a_handle_on_a_device_without_uuid_is_an_error(tracker):
     with pytest.raises(Contradiction, match="device 7"):
-        tracker.table()
+        tracker.apply(handles(HandleRecord(1, 2 * MiB), HandleRecord(2, 2 * MiB, device=7)))
+    assert tracker.table().allocations == {}
+
+
+def test_bytes_by_device_follow_what_is_reported_and_freed(tracker):
+    tracker.apply(handles(HandleRecord(1, 2 * MiB), HandleRecord(2, 4 * MiB, 1), HandleRecord(3, 6 * MiB, 1)))
+    tracker.apply(handles(HandleRecord(2, 4 * MiB, 1, mappings=1)))  # again: counted once
+    tracker.apply(IdList(1, (3, 99)))
+    tracker.apply(IdList(1, (3,)))
+    assert tracker.bytes_by_device() == {"GPU-0": 2 * MiB, "GPU-1": 4 * MiB}
+    assert tracker.ordinals() == {0: "GPU-0", 1: "GPU-1"}
 
 
 def test_an_ordinal_keeps_its_device(tracker):

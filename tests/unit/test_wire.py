@@ -10,6 +10,8 @@ from hypothesis import strategies as st
 from gcr import wire
 from gcr.record import BadFrame, Record
 from gcr.wire import (
+    CopyBatch,
+    CopyRecord,
     ErrorCode,
     ErrorRecord,
     ExportBatch,
@@ -17,6 +19,7 @@ from gcr.wire import (
     Frame,
     FrameHeader,
     FrameType,
+    HandleFlag,
     HandleRecord,
     HelloRecord,
     IdList,
@@ -32,7 +35,7 @@ from gcr.wire import (
 )
 
 RECORDS = [k for k in vars(wire).values() if isinstance(k, type) and issubclass(k, Record) and k is not Record]
-COMPOUNDS = [StatusReply, ExportBatch, MappingBatch, StuckError, IdList]
+COMPOUNDS = [StatusReply, ExportBatch, MappingBatch, StuckError, IdList, CopyBatch]
 
 
 def field_values(code: str) -> st.SearchStrategy:
@@ -132,6 +135,19 @@ def test_an_export_batch_comes_back(handles, more):
 def test_a_mapping_batch_comes_back(mappings, more):
     batch = MappingBatch.of(7, 99, mappings, more=more)
     assert MappingBatch.unpack(batch.pack()) == batch
+
+
+@given(many(CopyRecord), st.integers(0, (1 << 32) - 1))
+def test_a_copy_batch_comes_back(records, budget):
+    batch = CopyBatch(7, records, budget)
+    assert CopyBatch.unpack(batch.pack()) == batch
+    assert len(batch.pack()) == wire.CopyRequest.SIZE + len(records) * CopyRecord.SIZE
+
+
+def test_only_handles_that_leave_as_descriptors_are_handed():
+    flags = [0, HandleFlag.KEPT, HandleFlag.UNEXPORTABLE, HandleFlag.KEPT | HandleFlag.UNEXPORTABLE]
+    batch = ExportBatch.of(7, [HandleRecord(i, 4096, flags=f) for i, f in enumerate(flags, 1)], more=False)
+    assert [handle.id for handle in batch.handed] == [1]
 
 
 @given(st.lists(st.integers(0, (1 << 64) - 1), max_size=30).map(tuple))

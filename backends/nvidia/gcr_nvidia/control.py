@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from gcr.control import ControlPhase, ProcessView
+from gcr.control import ControlMeans, ControlPhase, ProcessView
 from gcr.errors import BackendMissing, DeadlinePassed, DriverError, DriverTooOld
 from gcr_nvidia import devices, refusals, uuids
 from gcr_nvidia.driver import (
@@ -49,6 +49,8 @@ _LOCK_GRACE_SECONDS = 1.0  # the driver times the lock itself; ours is only for 
 
 class NvidiaControl:
     """Implements gcr.control.ControlState."""
+
+    means = ControlMeans.DRIVER
 
     def __init__(self) -> None:
         initialise()  # restore wants cuInit or persistence mode, and start-up must not be on the critical path

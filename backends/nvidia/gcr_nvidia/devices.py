@@ -12,6 +12,7 @@ from gcr.errors import BackendMissing, DriverError
 from gcr_nvidia import uuids
 
 _REMEDY = "install the NVIDIA driver's NVML (libnvidia-ml.so.1), and nvidia-ml-py beside gcr"
+EXCLUSIVE_THREAD, EXCLUSIVE_PROCESS = 1, 3  # NVML's compute modes
 OLDEST_BRANCH = 570  # the first driver with cuCheckpoint*
 _starting = threading.Lock()
 

@@ -5,10 +5,11 @@ import stat
 from typing import Any
 
 from gcr.drain import DeviceMemory, HandleSpec
-from gcr.errors import BackendMissing, DriverError, NotDeviceMemory
+from gcr.errors import BackendMissing, DriverError, NoContext, NotDeviceMemory
 from gcr.vmm import DeviceFull
 from gcr_nvidia import devices, uuids
 from gcr_nvidia.driver import (
+    DEVICE_UNAVAILABLE,
     INVALID_HANDLE,
     INVALID_VALUE,
     NOT_READY,
@@ -18,6 +19,7 @@ from gcr_nvidia.driver import (
     attempt,
     bindings,
     cuda,
+    describe,
     enum,
     failure,
     initialise,
@@ -37,7 +39,7 @@ class CudaDevice:
         self._counter = devices.handle(uuid)
         self._simulated = devices.is_simulated(str(devices.nvml("nvmlDeviceGetName", self._counter)))
         self._device = cuda.cuDeviceGet(self._ordinal)
-        self._context: Any = cuda.cuDevicePrimaryCtxRetain(self._device)
+        self._context: Any = retain_context(self._device, devices.compute_mode(self._counter))
         self.enter()
         minimum = enum("CUmemAllocationGranularity_flags", "CU_MEM_ALLOC_GRANULARITY_MINIMUM")
         self.granularity = int(cuda.cuMemGetAllocationGranularity(allocation_prop(self._ordinal, None), minimum))
@@ -150,6 +152,21 @@ class CudaStream:
 
     def close(self) -> None:
         cuda.cuStreamDestroy(self._stream)
+
+
+def retain_context(device: Any, compute_mode: int) -> Any:
+    """The primary context. Raises NoContext when the device is full, or belongs to one process at a time.
+
+    An exclusive device is not even tried: a context of ours would keep the program itself from coming back.
+    """
+    if compute_mode in (devices.EXCLUSIVE_THREAD, devices.EXCLUSIVE_PROCESS):
+        raise NoContext("the device is in exclusive compute mode")
+    result, context = attempt("cuDevicePrimaryCtxRetain", device)
+    if result in (OUT_OF_MEMORY, DEVICE_UNAVAILABLE):
+        raise NoContext(describe("cuDevicePrimaryCtxRetain", result))
+    if result != SUCCESS:
+        raise failure("cuDevicePrimaryCtxRetain", result)
+    return context
 
 
 def ordinal_of(uuid: str) -> int:

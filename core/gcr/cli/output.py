@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import click
 
 from gcr.errors import GcrError, Lost, Refused, RolledBack
+from gcr.jsonbody import error_to_json
 
 SCHEMA = 1
 
@@ -24,18 +25,7 @@ def success(command: str, fields: Mapping[str, object]) -> dict[str, object]:
 
 def failure(command: str, error: GcrError) -> dict[str, object]:
     """The object any command prints under --json when it did not."""
-    return {
-        "schema": SCHEMA,
-        "command": command,
-        "ok": False,
-        "error": {
-            "code": error.code,
-            "exit": error.exit,
-            "message": error.message,
-            "state": error.state,
-            "hint": error.hint,
-        },
-    }
+    return {"schema": SCHEMA, "command": command, "ok": False, "error": error_to_json(error)}
 
 
 def print_json(document: Mapping[str, object]) -> None:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 Record = Mapping[str, Any]
 _LINE_INTERVAL_S = 1.0
+_BAR = 24  # columns
+_WIDE = 80 + _BAR  # a terminal where there is room for it beside the figures
 
 
 class ProgressView(Protocol):
@@ -84,8 +86,10 @@ class BarProgress:
         from rich.console import Console
         from rich.progress import BarColumn, Progress, TextColumn
 
-        columns = (TextColumn("  {task.description:<12}"), BarColumn(24), TextColumn("{task.fields[detail]}"))
-        self._bars = Progress(*columns, console=Console(stderr=True))
+        console = Console(stderr=True)
+        bar = (BarColumn(_BAR),) if console.width >= _WIDE else ()
+        columns = (TextColumn("  {task.description:<12}"), *bar, TextColumn("{task.fields[detail]}"))
+        self._bars = Progress(*columns, console=console)
         self._bars.start()
         return self._bars
 

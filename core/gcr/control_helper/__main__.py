@@ -31,6 +31,8 @@ class ControlService:
     def _answer(self, op: str, body: dict[str, Any]) -> dict[str, object]:
         if op == "devices":
             return {"devices": [asdict(device) for device in self._backend.devices()]}
+        if op == "means":
+            return {"means": self._control.means.value}
         pid, deadline = int(body["pid"]), float(body.get("deadline", 10.0))
         match op:
             case "phase":

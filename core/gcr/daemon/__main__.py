@@ -53,8 +53,7 @@ def _look_after(server: Server) -> None:
     while not server.stopping.wait(LOOK_EVERY):
         try:
             server.arrivals.look_after()
-            needed = {job.world for job in coordinator.jobs.all()}
-            coordinator.fleet.retire(coordinator.config.worker_idle_s, lambda world, _device: world in needed)  # noqa: B023
+            coordinator.fleet.retire(coordinator.config.worker_idle_s, coordinator.needs_worker)
             if coordinator.jobs.all():
                 busy_at = time.monotonic()
             elif time.monotonic() - busy_at > coordinator.config.daemon_idle_s:

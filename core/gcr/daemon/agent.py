@@ -4,7 +4,7 @@ Every method blocks until the agent answered or its timeout passed, and raises P
 Descriptors that come back belong to the caller.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gcr.channel import AgentError, Channel, Received
@@ -13,16 +13,15 @@ from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
 from gcr.wire import (
     AgentFlag,
+    CopyBatch,
     CountRecord,
     ErrorCode,
     ExportBatch,
     ExportRequest,
     FrameType,
-    HandleFlag,
     HelloRecord,
     IdList,
     MappingBatch,
-    MappingRecord,
     QuiesceRequest,
     StageRequest,
     StatusReply,
@@ -48,9 +47,8 @@ class AgentPeer:
         fds = frame.take_fds()
         try:
             batch = ExportBatch.unpack(frame.payload)
-            fresh = [h for h in batch.handles if not h.flags & HandleFlag.KEPT]
-            if len(fresh) != len(fds):
-                raise RolledBack(f"{self.identity.pid} sent {len(fds)} descriptors for {len(fresh)} handles")
+            if len(batch.handed) != len(fds):
+                raise RolledBack(f"{self.identity.pid} sent {len(fds)} descriptors for {len(batch.handed)} handles")
         except BaseException:
             close_all(fds)
             raise
@@ -67,6 +65,14 @@ class AgentPeer:
         """Import physical memory at its old addresses."""
         payload = IdList(transaction=transaction, ids=tuple(ids)).pack()
         self._ask(FrameType.IMPORT, payload, fds, timeout=60.0)
+
+    def create(self, transaction: int, ids: Sequence[int]) -> None:
+        """New physical memory at the old addresses, of undefined bytes. Raises NoRoom with nothing of `ids` made."""
+        self._ask(FrameType.CREATE, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
+
+    def copy(self, direction: FrameType, batch: CopyBatch, segments: Sequence[int], timeout: float) -> CountRecord:
+        """COPY_OUT or COPY_IN; `count` records of the batch were done, at least one."""
+        return CountRecord.unpack(self._ask(direction, batch.pack(), segments, timeout=timeout).payload)
 
     def map(self, transaction: int) -> None:
         self._ask(FrameType.MAP, _named(transaction), timeout=60.0)
@@ -108,15 +114,14 @@ class AgentPeer:
     def drop(self, transaction: int) -> None:
         self._ask(FrameType.DROP, _named(transaction))
 
-    def mappings(self, transaction: int, limit: int = 1024) -> list[MappingRecord]:
-        found: list[MappingRecord] = []
+    def mappings(self, transaction: int, limit: int = 1024) -> Iterator[MappingBatch]:
+        """Page by page, where each handle is mapped."""
         cursor, more = 0, True
         while more:
             request = ExportRequest(transaction=transaction, after_id=cursor, limit=limit)
             batch = MappingBatch.unpack(self._ask(FrameType.MAPPINGS, request.pack()).payload)
-            found += batch.mappings
+            yield batch
             cursor, more = batch.reply.last_id, bool(batch.reply.more)
-        return found
 
     def frozen(self) -> bool:
         return bool(self.status().status.flags & AgentFlag.FROZEN)
@@ -138,8 +143,8 @@ class AgentPeer:
                 return Stuck(f"{text}; stuck: {streams}", hint="docs/troubleshooting.md#stuck")
             case ErrorCode.DRIVER:
                 return DriverError(f"{text} (driver error {refusal.vendor_error})")
-            case ErrorCode.NO_MEMORY | ErrorCode.NO_DESCRIPTORS:
-                return NoRoom(text, missing=0)
+            case ErrorCode.NO_MEMORY | ErrorCode.NO_DESCRIPTORS | ErrorCode.NO_ROOM:
+                return NoRoom(text, missing=None)
             case ErrorCode.REFUSED:
                 return UnsupportedState(text)
             case ErrorCode.WRONG_PHASE | ErrorCode.WRONG_TRANSACTION:

@@ -17,12 +17,12 @@ from gcr.daemon.agent import AgentPeer
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job, world_of
 from gcr.daemon.peers import SupervisorPeer
-from gcr.daemon.process import Process
+from gcr.daemon.process import Prepared, Process
 from gcr.engine.node import World
 from gcr.engine.recover import driver_phase
 from gcr.engine.target import let_go, quietly
 from gcr.errors import GcrError, NameTaken, WrongState
-from gcr.journal import DecisionRecord
+from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.processes import ProcessIdentity, alive
 from gcr.states import State, Strategy
 from gcr.wire import AgentFlag, AgentPhase
@@ -49,7 +49,7 @@ class Arrivals:
             for known in record.processes:
                 identity = ProcessIdentity(known.pid, known.start_time)
                 if alive(identity):
-                    job.processes[known.pid] = _suspended(job, record, identity, known.bytes, known.ballast)
+                    job.processes[known.pid] = _suspended(job, record, identity, known)
             if not job.processes:
                 self._coordinator.journal.forget(record.job)
                 continue
@@ -263,11 +263,22 @@ class Arrivals:
                 continue
             try:
                 for device in process.look().devices:
-                    worker = self._coordinator.worker(job.world, process.uuids[device.ordinal])
-                    worker.prepare(f"{job.name}/{process.identity.pid}", int(device.covered_bytes * ARENA_AHEAD))
+                    if device.covered_bytes:
+                        self._prepare_device(job, process, process.uuids[device.ordinal], device.covered_bytes)
                 self._coordinator.control(job.world)
             except GcrError as error:
                 log.info("process %d: arena not prepared: %s", process.identity.pid, error)
+
+    def _prepare_device(self, job: Job, process: Process, device: str, covered: int) -> None:
+        """A worker with its context, and pinned room for what the process has there and some more."""
+        wanted, now = int(covered * ARENA_AHEAD), time.monotonic()
+        known = process.prepared.get(device)
+        warm = self._coordinator.warm_worker(job.world, device)
+        if known and warm and known.covers(warm.pid, covered, now):
+            return
+        worker = self._coordinator.worker(job.world, device)
+        worker.prepare(f"{job.name}/{process.identity.pid}", wanted)
+        process.prepared[device] = Prepared(worker.pid, wanted, now)
 
     def check_stoppable(self, force: bool) -> None:
         held = [job.name for job in self._jobs.all() if job.state not in (State.RUNNING, State.EXITED)]
@@ -281,9 +292,7 @@ def stranded(peer: AgentPeer) -> bool:
     return peer.hello.phase != AgentPhase.RUNNING or bool(flags)
 
 
-def _suspended(
-    job: Job, record: DecisionRecord, identity: ProcessIdentity, size: Mapping[str, int], ballast: Mapping[str, int]
-) -> Process:
+def _suspended(job: Job, record: DecisionRecord, identity: ProcessIdentity, known: ProcessDecision) -> Process:
     data_only = record.kind == "data_only"
     at_rest = State.DATA_SUSPENDED if data_only else State.SUSPENDED
     return Process(
@@ -291,9 +300,10 @@ def _suspended(
         identity,
         state=State.RESTORING if record.kind == "restored" else at_rest,
         strategy=Strategy.DATA_ONLY if data_only else Strategy.HANDOFF,
+        copied_out=known.copied_out,
         transaction=record.transaction,
-        bytes_by_device=dict(size),
-        ballast_by_device=dict(ballast),
+        bytes_by_device=dict(known.bytes),
+        ballast_by_device=dict(known.ballast),
     )
 
 

@@ -52,6 +52,9 @@ class Coordinator:
     def warm_worker(self, world: World, device: str) -> WorkerPeer | None:
         return self.fleet.warm_worker(world, device)
 
+    def needs_worker(self, world: World, device: str) -> bool:
+        return any(job.needs_worker(world, device) for job in self.jobs.all())
+
     def control(self, world: World) -> ControlPeer:
         return self.fleet.control(world)
 
@@ -104,13 +107,14 @@ class Coordinator:
         course = self._course("restore", body, progress, cancelled)
         job = self.jobs.find(body["target"])
         with saying_state(job), job.changing("restore"):
-            if job.state not in (State.SUSPENDED, State.DATA_SUSPENDED) or job.decision is None:
+            resting = [p for p in job.living if p.state in (State.SUSPENDED, State.DATA_SUSPENDED)]
+            if not resting or job.decision is None:
                 raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
             if job.decision.kind == "driver":
                 return self._driver_restore(job, course)
-            targets = [self._target(job, process, process.transaction) for process in job.living]
+            targets = [self._target(job, process, process.transaction) for process in resting]
             for target in targets:
-                target.bytes_by_device = dict(target.process.bytes_by_device)
+                target.suspended = dict(target.process.bytes_by_device)
             done = Restore(job.name, targets, job.decision, self, course)
             with self._active(targets):
                 try:
@@ -178,20 +182,23 @@ class Coordinator:
                     action = recover(job.name, targets, job.decision, self, course)
                 if action in ("restored", "kept running", "rolled back"):
                     job.decision = None
+                elif job.decision is None:
+                    job.decision = next(r for r in self.journal.records() if r.job == job.name)
                 log.info("job %s: %s", job.name, action)
         return {"job": job.name, "was": was, "now": reports.shown(job.state), "action": action}
 
     def _stranded(self, job: Job, process: Process) -> Target | None:
         if process.strategy == Strategy.DRIVER or process.peer is None or process.peer.channel.closed.is_set():
             return None
-        status = process.look().status
+        found = process.look()
+        status = found.status
         at_rest = process.state in (State.SUSPENDED, State.DATA_SUSPENDED) and job.settled.is_set()
         if at_rest or (status.phase == AgentPhase.RUNNING and not status.flags & 3 and job.decision is None):
             return None
         target = self._target(job, process, status.transaction or process.transaction)
-        target.bytes_by_device = dict(process.bytes_by_device)
-        if not target.bytes_by_device:
-            target.bytes_by_device = {process.uuids[d.ordinal]: d.covered_bytes for d in process.look().devices}
+        target.suspended = dict(process.bytes_by_device)
+        if not target.suspended:
+            target.suspended = {process.uuids[d.ordinal]: d.covered_bytes for d in found.devices if d.handles}
         return target
 
     def _recover_if_uneven(self, job: Job) -> None:

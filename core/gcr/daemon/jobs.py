@@ -79,6 +79,12 @@ class Job:
     def busy(self) -> bool:
         return self._changing.locked()
 
+    def needs_worker(self, world: World, device: str) -> bool:
+        """One of its processes runs on that device, or may be about to. What is suspended needs none: it is staged."""
+        if world != self.world:
+            return False
+        return self.busy or any(p.state == State.RUNNING and device in p.prepared for p in self.living)
+
 
 @dataclass(slots=True)
 class Jobs:

@@ -104,6 +104,14 @@ class WorkerPeer:
         """Wait until it has its context. Raises what kept it from getting one."""
         self._call("ready", {}, timeout=timeout)
 
+    def attach(self, timeout: float = CALL_TIMEOUT) -> bool:
+        """Whether it has a context, after one more try if it has none: the device may have had no room before."""
+        return bool(self._call("attach", {}, timeout=timeout)["attached"])
+
+    def detach(self) -> None:
+        """It gives its context back and goes on keeping the arena. Raises WrongState while it holds memory."""
+        self._call("detach", {}, timeout=120.0)
+
     def held(self, hold: str) -> set[int]:
         """Ids of the device memory it holds of a process."""
         return set(self._call("held", {"hold": hold})["ids"])
@@ -117,6 +125,11 @@ class WorkerPeer:
     def reserve(self, hold: str, owner: str, nbytes: int) -> None:
         """Take `nbytes` of the arena for a process before anything of it stops. Raises NoRoom."""
         self._call("reserve", {"hold": hold, "owner": owner, "bytes": nbytes}, timeout=120.0)
+
+    def lay_out(self, hold: str, owner: str, specs: Sequence[HandleSpec]) -> None:
+        """Places in the arena for memory that the process's own agent copies; `seal` says which. Raises NoRoom."""
+        body = {"hold": hold, "owner": owner, "handles": [spec_to_json(spec) for spec in specs]}
+        self._call("lay_out", body, timeout=120.0)
 
     def drain(self, hold: str, owner: str, deadline: float, progress: Progress) -> dict[str, Any]:
         """Copy everything held to the arena; `bytes`, `seconds`, `link_bytes_per_s`."""
@@ -151,6 +164,10 @@ class WorkerPeer:
     def create(self, hold: str, ballast: int) -> None:
         """Physical memory for everything in the table, and `ballast` bytes more; raises NoRoom, nothing kept."""
         self._call("create", {"hold": hold, "ballast": ballast}, timeout=60.0)
+
+    def hold_ballast(self, hold: str, nbytes: int) -> None:
+        """Occupy room for the driver's own needs; nothing if it holds some already. Raises NoRoom."""
+        self._call("hold_ballast", {"hold": hold, "bytes": nbytes})
 
     def drop_ballast(self, hold: str) -> None:
         self._call("drop_ballast", {"hold": hold})

@@ -9,6 +9,20 @@ from gcr.processes import ProcessIdentity
 from gcr.states import State, Strategy, move
 from gcr.wire import StatusReply
 
+ASK_AGAIN = 30.0  # seconds: room that was short may be there by then, or taken by somebody else
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """What a worker was last asked to have ready for a process, so that it is not asked every second."""
+
+    worker_pid: int
+    bytes: int
+    asked_at: float
+
+    def covers(self, worker_pid: int, size: int, now: float) -> bool:
+        return worker_pid == self.worker_pid and size <= self.bytes and now - self.asked_at < ASK_AGAIN
+
 
 @dataclass(slots=True)
 class Process:
@@ -16,12 +30,14 @@ class Process:
     identity: ProcessIdentity
     state: State = State.RUNNING
     strategy: Strategy = Strategy.HANDOFF
+    copied_out: bool = False  # by its own agent, `copyout`; chosen anew at each checkpoint
     peer: AgentPeer | None = None
     transaction: int = 0  # of the suspension it is in
     bytes_by_device: dict[str, int] = field(default_factory=dict)
     ballast_by_device: dict[str, int] = field(default_factory=dict)
     last_status: StatusReply | None = None
     uuids: dict[int, str] = field(default_factory=dict)  # ordinal in the process -> UUID
+    prepared: dict[str, "Prepared"] = field(default_factory=dict)  # by device UUID
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -41,11 +57,6 @@ class Process:
         self.last_status = status
         self.uuids.update({d.ordinal: uuid_text(d.uuid) for d in status.devices})
         return status
-
-    def device_uuid(self, ordinal: int) -> str:
-        if ordinal not in self.uuids:
-            self.look()
-        return self.uuids[ordinal]
 
     def move(self, to: State) -> None:
         with self._lock:

@@ -1,6 +1,6 @@
 """What a checkpoint, a restore and `ps` say of themselves: the fields of CONTRACT §4."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -8,9 +8,11 @@ from gcr.daemon.jobs import Job
 from gcr.daemon.process import Process
 from gcr.engine.admit import reason_name
 from gcr.engine.checkpoint import Checkpoint
+from gcr.engine.copyout import unexportable
 from gcr.engine.driver import DriverSwap
 from gcr.engine.restore import Restore
 from gcr.states import State, Strategy
+from gcr.wire import DeviceRecord
 
 STRATEGY = {Strategy.HANDOFF: "handoff", Strategy.DATA_ONLY: "handoff", Strategy.DRIVER: "driver"}
 
@@ -24,7 +26,7 @@ def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, A
         "job": job.name,
         "simulated": job.world.simulated,
         "state": shown(job.state),
-        "strategy": "handoff",
+        "strategy": "copyout" if any(target.process.copied_out for target in done.targets) else "handoff",
         "bytes": size,
         "vram_free_s": course.since_start("vram_free"),
         "stop_s": course.between("stop", "vram_free"),
@@ -33,7 +35,7 @@ def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, A
         "control_s": None if done.data_only else course.between("handed_over", "frozen"),
         "link_bytes_per_s": link,
         "durable_s": None,
-        "vram_after_bytes": sum(done.after.values()) if done.after else None,
+        "vram_after_bytes": sum(done.after.values()),
         "processes": [row for process in job.living for row in rows(process)],
         "phases_s": phases(course.marks, course.began),
     }
@@ -119,7 +121,7 @@ def of_job(job: Job) -> dict[str, Any]:
 def rows(process: Process) -> list[dict[str, Any]]:
     """One row a process and device; a process that has allocated nothing yet has one without a device."""
     status = process.last_status
-    base = {"pid": process.identity.pid, "state": shown(process.state), "strategy": STRATEGY[process.strategy]}
+    base = {"pid": process.identity.pid, "state": shown(process.state), "strategy": strategy(process)}
     if status is None:
         devices = process.bytes_by_device or {"": 0}
         return [
@@ -129,12 +131,12 @@ def rows(process: Process) -> list[dict[str, Any]]:
         ]
     uncovered = {reason_name(u.reason): u.bytes for u in status.uncovered if u.count}
     found = []
-    for index, device in enumerate(status.devices):
+    for index, device in enumerate(used(status.devices)):
         extra = uncovered if index == 0 else {}
         found.append(
             {
                 **base,
-                "device": process.uuids.get(device.ordinal, ""),
+                "device": process.uuids[device.ordinal],
                 "bytes": device.covered_bytes + sum(extra.values()),
                 "covered_bytes": device.covered_bytes,
                 "uncovered": extra,
@@ -143,6 +145,17 @@ def rows(process: Process) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def used(devices: Sequence[DeviceRecord]) -> Sequence[DeviceRecord]:
+    """Those where it has allocated; without any the first, as the driver has it."""
+    return [device for device in devices if device.handles] or devices[:1]
+
+
+def strategy(process: Process) -> str:
+    """How its data leaves, or would."""
+    flags = process.last_status.status.flags if process.last_status else 0
+    return "copyout" if process.copied_out or unexportable(flags) else STRATEGY[process.strategy]
 
 
 def shown(state: State) -> str:

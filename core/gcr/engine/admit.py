@@ -7,7 +7,7 @@ from gcr.engine.target import Target
 from gcr.errors import DriverError, NotAGpuProcess, UnsupportedState, WrongState
 from gcr.processes import open_verbs
 from gcr.states import State
-from gcr.wire import AgentPhase, Reason, StatusReply, UncoveredRecord
+from gcr.wire import AgentPhase, Reason
 
 WHY = {
     Reason.MANAGED: "uses unified (managed) memory",
@@ -22,6 +22,7 @@ WHY = {
     Reason.EXTERNAL: "imported memory or semaphores of another API",
     Reason.SPARSE: "maps its memory into sparse arrays",
     Reason.GREEN_CONTEXT: "uses green contexts",
+    Reason.COUNT: "uses something that only a newer gcr has a name for",
 }
 
 
@@ -33,18 +34,18 @@ def admit(targets: Sequence[Target]) -> None:
         if target.process.state != State.RUNNING:
             state = target.process.state
             raise WrongState(f"process {target.pid} is {state}", state=state, hint="gcr restore")
-        refuse_unsupported(target.pid, target.process.look())
+        refuse_unsupported(target)
 
 
-def refuse_unsupported(pid: int, status: StatusReply) -> None:
+def refuse_unsupported(target: Target) -> None:
     """State the driver would take and never give back."""
-    if status.status.phase != AgentPhase.RUNNING:
-        raise WrongState(f"process {pid} is in the middle of something; try again")
-    for record in status.uncovered:
-        if record.refuse and record.count:
-            raise UnsupportedState(refusal(pid, record), hint=f"docs/limitations.md#{reason_name(record.reason)}")
-    if verbs := open_verbs(pid):
-        text = f"process {pid} has {verbs[0]} open: a network card may write to its device memory after the cut"
+    if target.look().status.phase != AgentPhase.RUNNING:
+        raise WrongState(f"process {target.pid} is in the middle of something; try again")
+    for reason in target.reports.refusals():
+        text = refusal(target.pid, reason, target.reports.uncovered()[reason])
+        raise UnsupportedState(text, hint=f"docs/limitations.md#{reason_name(reason)}")
+    if verbs := open_verbs(target.pid):
+        text = f"process {target.pid} has {verbs[0]} open: a network card may write to its device memory after the cut"
         raise UnsupportedState(text, hint="docs/limitations.md#verbs")
 
 
@@ -59,11 +60,12 @@ def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
         if view.refusals:
             first = view.refusals[0]
             raise UnsupportedState(f"process {target.pid}: {first.detail}", hint=f"docs/limitations.md#{first.reason}")
+        target.counts = view.bytes_by_device
 
 
-def refusal(pid: int, record: UncoveredRecord) -> str:
-    what = WHY.get(Reason(record.reason), reason_name(record.reason))
-    size = f" ({record.bytes / 2**20:.0f} MiB)" if record.bytes else ""
+def refusal(pid: int, reason: Reason, nbytes: int) -> str:
+    what = WHY.get(reason, f"uses {reason_name(reason)}")
+    size = f" ({nbytes / 2**20:.0f} MiB)" if nbytes else ""
     return f"process {pid} {what}{size}. The driver would take this job and could not give it back."
 
 

@@ -9,14 +9,18 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
+from gcr.engine.ballast import WayBack
+from gcr.engine.copyout import AgentCopy, StagedCopy
 from gcr.engine.node import Course, Node
+from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target, quietly
-from gcr.errors import PeerGone
+from gcr.errors import NoRoom, NotTakenBack, PeerGone
 from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.seqpacket import close_all
 from gcr.states import State, Strategy
 from gcr.transaction import Transaction
+from gcr.wire import FrameType
 
 BALLAST_FACTOR = 1.1  # the driver's own needs at restore, measured before the freeze, and some more
 VRAM_GONE_WITHIN = 5.0
@@ -34,17 +38,29 @@ class Checkpoint:
     before: dict[tuple[int, str], int] = field(default_factory=dict)  # bytes the device counts, before anything
     after: dict[tuple[int, str], int] = field(default_factory=dict)
     decision: DecisionRecord | None = None
+    ways_back: dict[int, WayBack] = field(default_factory=dict)  # by pid
+    left: dict[int, NoRoom] = field(default_factory=dict)  # by pid: who could not be brought back, and why
 
     def run(self) -> None:
+        try:
+            self._up_to_the_decision()
+            self._commit()
+        except Exception as error:
+            self._say_who_is_left(error)
+            raise
+        finally:
+            for target in self.targets:
+                target.forget_copy()
+
+    def _up_to_the_decision(self) -> None:
         with Transaction(self.job) as undo:
             self._prepare(undo)
             self._quiesce(undo)
-            self._hand_over(undo)
-            self._freeze_and_drain(undo)
+            meter = self._hand_over(undo)
+            self._freeze_and_drain(undo, meter)
             self._stage(undo)
             self._decide()
             undo.commit()
-        self._commit()
 
     # ---- up to the decision -----------------------------------------------------------------------------------
 
@@ -52,9 +68,10 @@ class Checkpoint:
         self.course.tell("preparing")
         self.course.left(self.node.config.prepare_s)
         for target in self.targets:
-            undo.push("export", target.forget_exports)
+            undo.push("export", partial(self._forget_exports, target))
             undo.push("prepare", partial(self._run_on, target))
             target.process.strategy = Strategy.DATA_ONLY if self.data_only else Strategy.HANDOFF
+        side_by_side(target.choose_strategy for target in self.targets)
         side_by_side(target.export_new for target in self.targets)
         for target in self.targets:
             target.process.move(State.PREPARED)
@@ -65,14 +82,19 @@ class Checkpoint:
         """Room on the host, before anything stops. Raises NoRoom."""
         for target in self.targets:
             for device, size in target.bytes_by_device.items():
-                worker = target.worker(device)
-                worker.reserve(target.hold, target.owner, size)
-                self.before[target.pid, device] = worker.bytes_of(target.pid)
+                target.worker(device).reserve(target.hold, target.owner, size)
+            for device in target.devices:
+                self.before[target.pid, device] = target.counted(device)
+
+    def _forget_exports(self, target: Target) -> None:
+        if target.pid not in self.left:  # whose copy is all there is
+            target.forget_exports()
 
     def _run_on(self, target: Target) -> None:
         """Undo of everything up to QUIESCE: the gate opens, the exports are nobody's."""
-        target.resume()
-        target.process.state = State.RUNNING
+        if target.pid not in self.left:
+            target.resume()
+            target.process.state = State.RUNNING
 
     def _quiesce(self, undo: Transaction) -> None:
         self.course.tell("stopping")
@@ -84,25 +106,82 @@ class Checkpoint:
             target.process.move(State.QUIESCED)
         self.course.mark("quiesced")
 
-    def _hand_over(self, undo: Transaction) -> None:
+    def _hand_over(self, undo: Transaction) -> Meter:
+        """Returns what tells of the transfer that begins."""
         self.course.left(self.node.config.prepare_s)
+        side_by_side(partial(self._close_books, target) for target in self.targets)
+        meter = Meter(self.course, "draining", self._sizes())
         for target in self.targets:
+            if target.process.copied_out:
+                undo.push("stage", partial(self._unstage, target))  # after the mapping back, which may need the copy
             undo.push("hand over", partial(self._map_back, target))
-        side_by_side(partial(self._hand_over_one, target) for target in self.targets)
+        side_by_side(partial(self._hand_over_one, target, meter) for target in self.targets)
         self.course.mark("handed_over")
+        return meter
 
-    def _hand_over_one(self, target: Target) -> None:
+    def _close_books(self, target: Target) -> None:
+        """What was made up to the stop is exported, too; from here on nothing changes any more."""
         target.export_new()
+        target.close_books()
+
+    def _sizes(self) -> dict[Copy, int]:
+        return {(target.pid, device): n for target in self.targets for device, n in target.bytes_by_device.items()}
+
+    def _hand_over_one(self, target: Target, meter: Meter) -> None:
+        if target.process.copied_out:
+            self._copy_out(target, meter)
         target.hand_over()
         target.process.move(State.HANDED_OVER)
-        target.mappings = target.process.agent.mappings(target.transaction)
+
+    def _copy_out(self, target: Target, meter: Meter) -> None:
+        """Every byte is in the arena, and staged, before any is released."""
+        target.copy = staged = StagedCopy.of(self._seal(target, lay_out=True))
+        meter.start()
+        copy = AgentCopy(
+            target.process.agent,
+            target.transaction,
+            staged,
+            tell=lambda device, done: meter.at((target.pid, device), {"bytes": done}),
+            check=partial(self.course.left, self.node.config.drain_s),
+        )
+        seconds = copy.run(FrameType.COPY_OUT, self.course.left(self.node.config.drain_s))
+        for device, size in copy.moved.items():
+            self.drained[target.pid, device] = {"bytes": size, "seconds": seconds}
+        self.course.mark("copied_out")
+        self._keep(target, staged.fds)
 
     def _map_back(self, target: Target) -> None:
-        target.map_back()
+        try:
+            target.map_back()
+        except NoRoom as short:
+            if target.copy is None:
+                raise
+            self._leave(target, short)
+            return
         target.process.state = State.QUIESCED
 
-    def _freeze_and_drain(self, undo: Transaction) -> None:
-        steps = [partial(self._drain, target) for target in self.targets]
+    def _leave(self, target: Target, short: NoRoom) -> None:
+        """Its memory was released, and somebody else took the room: it stays what it is, suspended, and says so."""
+        target.process.agent.discard(target.transaction)
+        quietly("drop", lambda: target.keeper().drop(target.pid))
+        target.spare.close()
+        self.left[target.pid] = short
+        others = self.decision.processes if self.decision else ()
+        self._journal("data_only", (*others, self._record(target)))
+        target.process.strategy = Strategy.DATA_ONLY
+        target.process.state = State.DATA_SUSPENDED
+
+    def _say_who_is_left(self, error: Exception) -> None:
+        """Raises NotTakenBack when the failure could not be undone for everyone."""
+        if self.left:
+            pids = ", ".join(map(str, self.left))
+            missing = sum(short.missing or 0 for short in self.left.values())
+            text = f"{error}; and process {pids} cannot run on, {missing} bytes short on its device: it is suspended"
+            raise NotTakenBack(text, missing=missing, state=State.DATA_SUSPENDED, hint="gcr restore") from error
+
+    def _freeze_and_drain(self, undo: Transaction, meter: Meter) -> None:
+        meter.start()
+        steps = [partial(self._drain, target, meter) for target in self.targets]
         if not self.data_only:
             for target in self.targets:
                 undo.push("freeze", partial(self._thaw, target))
@@ -112,46 +191,67 @@ class Checkpoint:
 
     def _freeze(self, target: Target) -> None:
         target.freeze(self.course.left(self.node.config.control_s))
+        if not target.process.copied_out:  # else there may be no context to hold it with
+            sizes = {device: self._ballasts(target, device) for device in target.bytes_by_device}
+            self.ways_back[target.pid] = WayBack(target, sizes)
+            self.ways_back[target.pid].keep()
         target.process.moved_to_frozen()
         self.course.mark("frozen")
 
     def _thaw(self, target: Target) -> None:
+        if way_back := self.ways_back.pop(target.pid, None):
+            way_back.give()
         target.thaw(self.node.config.control_s)
         target.process.state = State.HANDED_OVER
 
-    def _drain(self, target: Target) -> None:
+    def _drain(self, target: Target, meter: Meter) -> None:
         limit = self.course.left(self.node.config.drain_s)
-        side_by_side(partial(self._drain_device, target, worker, limit) for worker in target.workers())
+        workers = [] if target.process.copied_out else target.workers()
+        side_by_side(partial(self._drain_device, target, worker, limit, meter) for worker in workers)
         target.process.moved_to_drained()
         self.course.mark("drained")
 
-    def _drain_device(self, target: Target, worker: WorkerPeer, limit: float) -> None:
-        told = partial(self._told, target)
-        done = worker.drain(target.hold, target.owner, limit, told)
-        expected = [i for i, device in target.exported.items() if device == worker.device]
-        if done["handles"] != len(expected) or done["bytes"] != target.bytes_by_device[worker.device]:
+    def _drain_device(self, target: Target, worker: WorkerPeer, limit: float, meter: Meter) -> None:
+        copy = target.pid, worker.device
+        done = worker.drain(target.hold, target.owner, limit, partial(meter.at, copy))
+        expected = target.table.of_device(worker.device)
+        if done["handles"] != len(expected) or done["bytes"] != sum(each.spec.size for each in expected):
             raise PeerGone(f"the worker of {worker.device} copied {done['bytes']} bytes, not all there are")
-        self.drained[target.pid, worker.device] = done
-
-    def _told(self, target: Target, report: dict[str, object]) -> None:
-        self.course.tell("draining", **report)
+        self.drained[copy] = done
+        meter.at(copy, done)
 
     def _stage(self, undo: Transaction) -> None:
         """Whoever dies from here on, two others still hold the bytes: the target itself and its keeper."""
         for target in self.targets:
-            undo.push("stage", partial(self._unstage, target))
-            self._stage_one(target)
+            if not target.process.copied_out:
+                undo.push("stage", partial(self._unstage, target))
+                self._stage_one(target)
         self.course.mark("staged")
 
     def _stage_one(self, target: Target) -> None:
+        fds = self._seal(target)
+        try:
+            self._keep(target, fds)
+        finally:
+            close_all(fds)
+
+    def _seal(self, target: Target, lay_out: bool = False) -> list[int]:
+        """The sealed table and the segments of each device; the caller's."""
         fds: list[int] = []
         try:
             for worker in target.workers():
+                if lay_out:
+                    specs = [each.spec for each in target.table.of_device(worker.device)]
+                    worker.lay_out(target.hold, target.owner, specs)
                 fds += worker.seal(target.hold, self._about(target))
-            target.process.agent.stage(target.transaction, fds)
-            self._keep_staged(target, fds)
-        finally:
+        except BaseException:
             close_all(fds)
+            raise
+        return fds
+
+    def _keep(self, target: Target, fds: Sequence[int]) -> None:
+        target.process.agent.stage(target.transaction, fds)
+        self._keep_staged(target, fds)
 
     def _keep_staged(self, target: Target, fds: Sequence[int]) -> None:
         """If the supervisor dies here its escrow is gone and no way leads back: but the next keeper can stage."""
@@ -162,32 +262,31 @@ class Checkpoint:
 
     def _about(self, target: Target) -> dict[str, object]:
         identity = target.process.identity
-        rows = [[m.id, m.address, m.offset, m.size, m.read_devices, m.write_devices] for m in target.mappings]
+        places = target.table.mappings()
+        rows = [[m.id, m.address, m.offset, m.size, m.read_devices, m.write_devices] for m in places]
         return {
             "job": self.job,
             "pid": identity.pid,
             "start_time": identity.start_time,
             "transaction": target.transaction,
-            "ordinals": dict(target.process.uuids),
+            "ordinals": dict(target.table.ordinals),
             "mappings": rows,
         }
 
     def _unstage(self, target: Target) -> None:
-        quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
-        target.process.agent.drop(target.transaction)
+        if target.pid not in self.left:
+            quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
+            quietly("drop", partial(target.process.agent.drop, target.transaction))
 
     def _decide(self) -> None:
         self.course.left(self.node.config.stage_s)
-        decision = self._decision()
-        self.node.journal.decide(decision)
-        self.decision = decision
+        processes = tuple(self._record(target) for target in self.targets)
+        self._journal("data_only" if self.data_only else "checkpoint", processes)
         self.course.mark("decided")
 
-    def _decision(self) -> DecisionRecord:
+    def _journal(self, kind: str, processes: tuple[ProcessDecision, ...]) -> None:
         first = self.targets[0]
-        kind = "data_only" if self.data_only else "checkpoint"
-        processes = tuple(self._record(target) for target in self.targets)
-        return DecisionRecord(
+        decision = DecisionRecord(
             job=self.job,
             transaction=first.transaction,
             kind=kind,
@@ -197,20 +296,30 @@ class Checkpoint:
             simulated=first.world.simulated,
             environment=dict(first.world.environment),
         )
+        self.node.journal.decide(decision)
+        self.decision = decision
 
     def _record(self, target: Target) -> ProcessDecision:
         identity = target.process.identity
-        ballast = {device: self._ballast(target, device) for device in target.bytes_by_device}
+        ballast = {device: self._ballast(target, device) for device in target.devices}
         target.process.ballast_by_device = ballast
         target.process.bytes_by_device = dict(target.bytes_by_device)
         target.process.transaction = target.transaction
-        return ProcessDecision(identity.pid, identity.start_time, dict(target.bytes_by_device), ballast)
+        return ProcessDecision(
+            identity.pid, identity.start_time, dict(target.bytes_by_device), ballast, target.process.copied_out
+        )
 
     def _ballast(self, target: Target, device: str) -> int:
         """What the driver had for itself; never less than an earlier checkpoint found."""
-        own = self.before[target.pid, device] - target.bytes_by_device[device]
         known = target.process.ballast_by_device.get(device, 0)
-        return max(known, int(max(0, own) * BALLAST_FACTOR))
+        return max(known, int(self._own(target, device) * BALLAST_FACTOR))
+
+    def _ballasts(self, target: Target, device: str) -> list[int]:
+        """On a device that is full no more can be held than the driver has just given back."""
+        return [self._ballast(target, device), self._own(target, device)]
+
+    def _own(self, target: Target, device: str) -> int:
+        return max(0, self.before[target.pid, device] - target.bytes_by_device.get(device, 0))
 
     # ---- after it ---------------------------------------------------------------------------------------------
 
@@ -224,6 +333,8 @@ class Checkpoint:
         self.course.mark("vram_free")
 
     def _let_go(self, target: Target) -> None:
+        if way_back := self.ways_back.pop(target.pid, None):
+            way_back.settle()
         for worker in target.workers():
             quietly("release", partial(worker.release, target.hold))
         quietly("drop", lambda: target.keeper().drop(target.pid))
@@ -237,14 +348,13 @@ class Checkpoint:
             time.sleep(VRAM_POLL)
 
     def _still_held(self) -> bool:
-        held = [self._holds(target, worker) for target in self.targets for worker in target.workers()]
+        held = [self._holds(target, device) for target in self.targets for device in target.devices]
         return any(held)
 
-    def _holds(self, target: Target, worker: WorkerPeer) -> bool:
-        key = target.pid, worker.device
+    def _holds(self, target: Target, device: str) -> bool:
+        key = target.pid, device
         try:
-            self.after[key] = worker.bytes_of(target.pid)
+            self.after[key] = target.counted(device)
         except PeerGone:  # it holds nothing any more; what is the process's own, the control helper sees as well
-            self.after[key] = target.control.inspect(target.pid).bytes_by_device.get(worker.device, 0)
-        floor = self.before[key] - target.bytes_by_device[worker.device] if self.data_only else 0
-        return self.after[key] > max(0, floor)
+            self.after[key] = target.counted_by_control(device)
+        return self.after[key] > (self._own(target, device) if self.data_only else 0)

@@ -36,7 +36,7 @@ class DriverSwap:
         self._admit()
         control, limit = self.node.control(self.world), self.course.left(self.node.config.drain_s)
         with Transaction(self.process.job) as undo:
-            self.course.tell("freezing: the driver carries the data")
+            self.course.tell("freezing", message="the driver carries the data")
             undo.push("record", partial(self.node.journal.forget, self.process.job))
             self.node.journal.decide(self._decision())  # first: nothing else leads a successor to this process
             self.course.mark("stop")

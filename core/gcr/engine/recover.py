@@ -14,7 +14,7 @@ from gcr.engine.node import Course, Node
 from gcr.engine.restore import Restore
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target, quietly
-from gcr.errors import Lost
+from gcr.errors import Lost, NoRoom
 from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.states import State, Strategy
 from gcr.wire import AgentFlag, AgentPhase
@@ -27,6 +27,9 @@ def recover(job: str, targets: Sequence[Target], decision: DecisionRecord | None
     if decision is None:
         moved = [target for target in targets if _open(target)]
         side_by_side(partial(_roll_back, target, node) for target in moved)
+        if left := [target for target in moved if target.process.state == State.DATA_SUSPENDED]:
+            node.journal.decide(_suspended_as_they_are(left))
+            return "suspended"
         return "rolled back" if moved else "kept running"
     if decision.kind == "restored":
         side_by_side(partial(_roll_on, target, node) for target in targets)
@@ -35,7 +38,8 @@ def recover(job: str, targets: Sequence[Target], decision: DecisionRecord | None
     if not any(_open(target) for target in targets):
         node.journal.forget(job)  # every gate is open: the restore was complete but for this
         return "kept running"
-    side_by_side(partial(_suspend, target, decision, node) for target in targets)
+    decided = {known.pid for known in decision.processes}
+    side_by_side(partial(_suspend, target, decision, node) for target in targets if target.pid in decided)
     return "suspended"
 
 
@@ -50,8 +54,9 @@ def _roll_back(target: Target, node: Node) -> None:
     target.thaw(node.config.control_s)
     if status.phase == AgentPhase.HANDED_OVER:
         target.process.agent.discard(target.transaction)
-        if status.handles and not target.keeper().ids(target.pid):
-            _restore_from_arena(target, node, bool(status.flags & AgentFlag.STAGED))
+        staged, kept = bool(status.flags & AgentFlag.STAGED), len(target.keeper().ids(target.pid))
+        if kept < status.handles if staged else status.handles and not kept:
+            _restore_from_arena(target, node, staged)
             return
     target.map_back()
     target.resume()
@@ -66,22 +71,43 @@ def _restore_from_arena(target: Target, node: Node, staged: bool) -> None:
     if not staged:
         target.process.state = State.LOST
         raise Lost(f"process {target.pid}: its memory was in escrow with a supervisor that died too", state="lost")
-    restore_alone(target, node)
+    quietly("drop", lambda: target.keeper().drop(target.pid))
+    try:
+        restore_alone(target, node)
+    except NoRoom as short:  # somebody took the room: suspended, as it is, and restorable
+        log.warning("process %d is left suspended: %s", target.pid, short)
 
 
 def restore_alone(target: Target, node: Node) -> None:
     """Bring one process back from its staged arena, control state already thawed."""
     process = target.process
-    known = ProcessDecision(process.identity.pid, process.identity.start_time, process.bytes_by_device, {})
-    world = target.world
-    decision = DecisionRecord(
-        process.job, target.transaction, "data_only", time.time(), (known,), world.backend, world.simulated
+    process.state = State.DATA_SUSPENDED
+    process.strategy = Strategy.DATA_ONLY
+    process.bytes_by_device = dict(target.bytes_by_device)
+    process.transaction = target.transaction
+    decision = _suspended_as_they_are([target])
+    Restore(process.job, [target], decision, node, Course("recover", target.transaction, node.config.drain_s)).run()
+
+
+def _suspended_as_they_are(targets: Sequence[Target]) -> DecisionRecord:
+    """Their bytes are staged, their control state is back: as after `--data-only`."""
+    first = targets[0]
+    return DecisionRecord(
+        first.process.job,
+        first.transaction,
+        "data_only",
+        time.time(),
+        tuple(_known(target) for target in targets),
+        first.world.backend,
+        first.world.simulated,
+        dict(first.world.environment),
     )
-    target.process.state = State.DATA_SUSPENDED
-    target.process.strategy = Strategy.DATA_ONLY
-    Restore(
-        target.process.job, [target], decision, node, Course("recover", target.transaction, node.config.drain_s)
-    ).run()
+
+
+def _known(target: Target) -> ProcessDecision:
+    identity = target.process.identity
+    copied_out = target.process.copied_out
+    return ProcessDecision(identity.pid, identity.start_time, dict(target.bytes_by_device), {}, copied_out)
 
 
 def _roll_on(target: Target, node: Node) -> None:
@@ -91,6 +117,7 @@ def _roll_on(target: Target, node: Node) -> None:
         target.resume()
         quietly("drop", partial(target.process.agent.drop, target.transaction))
     target.process.state = State.RUNNING
+    target.process.copied_out = False
     quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
 
 

@@ -5,19 +5,23 @@ touched before the very end.
 """
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
+from gcr.engine.copyout import AgentCopy, StagedCopy, refuse_without_room, unexportable
 from gcr.engine.node import Course, Node
+from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target, quietly
-from gcr.errors import Lost
+from gcr.errors import Lost, NoRoom
 from gcr.journal import DecisionRecord
 from gcr.seqpacket import close_all
 from gcr.states import State
 from gcr.transaction import Transaction
+from gcr.wire import FrameType
 
 
 @dataclass(slots=True)
@@ -48,6 +52,9 @@ class Restore:
             for target in self.targets:
                 target.process.state = State.LOST
             raise
+        finally:
+            for target in self.targets:
+                target.forget_copy()
         self.finish()
 
     def _begin(self, undo: Transaction, suspended: State) -> None:
@@ -60,17 +67,46 @@ class Restore:
         self.course.tell("making room")
         self.course.left(self.node.config.prepare_s)
         for target in self.targets:
+            if self._agent_must_copy(target) or not self._create(undo, target):
+                target.copy = StagedCopy.of(target.process.agent.unstage(target.transaction))
+        self._refuse_without_room()
+        self.course.mark("room")
+
+    def _agent_must_copy(self, target: Target) -> bool:
+        """No worker can have a context, or hand on what it makes."""
+        devices = sorted(target.bytes_by_device)
+        self.cold = self.cold or any(self.node.warm_worker(target.world, device) is None for device in devices)
+        return unexportable(target.process.look().status.flags) or not all(map(target.attach, devices))
+
+    def _create(self, undo: Transaction, target: Target) -> bool:
+        """Room made by the workers; False when there is none beside their own contexts, which they gave back then."""
+        try:
             for worker in self._workers(target):
                 undo.push("create", partial(self._uncreate, target, worker))
-                ballast = target.process.ballast_by_device.get(worker.device, 0)
-                worker.create(target.hold, 0 if self.data_only else ballast)
-        self.course.mark("room")
+                worker.create(target.hold, self._ballast(target, worker.device))
+        except NoRoom:
+            if not target.process.copied_out or not target.without_contexts():  # else there was room for them before
+                raise
+            return False
+        return True
+
+    def _ballast(self, target: Target, device: str) -> int:
+        return 0 if self.data_only else target.process.ballast_by_device.get(device, 0)
+
+    def _refuse_without_room(self) -> None:
+        """Where no worker holds the room, nobody can: it is looked at, as late as possible."""
+        needs: Counter[str] = Counter()
+        for target in self.targets:
+            devices = {*target.bytes_by_device, *target.process.ballast_by_device}
+            for device in devices if target.copy is not None else devices - {*target.bytes_by_device}:
+                needs[device] += target.bytes_by_device.get(device, 0) + self._ballast(target, device)
+        if +needs:
+            refuse_without_room(needs, self.targets[0].free_bytes(needs))
 
     def _workers(self, target: Target) -> list[WorkerPeer]:
         """The workers of a process, started and given its sealed table and segments if they know nothing of it."""
         found = []
         for device in sorted(target.bytes_by_device):
-            self.cold = self.cold or self.node.warm_worker(target.world, device) is None
             worker = target.worker(device)
             if not worker.knows(target.hold):
                 self._reclaim(target, worker)
@@ -94,27 +130,47 @@ class Restore:
             if not self.data_only:
                 undo.push("thaw", partial(self._freeze_again, target))
             undo.push("map", partial(self._discard, target))
-        steps = [partial(self._refill, t, w) for t in self.targets for w in t.workers()]
-        side_by_side([*steps, *(partial(self._reenter, target) for target in self.targets)])
+        sizes = {(target.pid, device): n for target in self.targets for device, n in target.bytes_by_device.items()}
+        meter = Meter(self.course, "refilling", sizes)
+        meter.start()
+        steps = [partial(self._refill, t, w, meter) for t in self.targets if t.copy is None for w in t.workers()]
+        side_by_side([*steps, *(partial(self._reenter, target, meter) for target in self.targets)])
         self.course.mark("back")
 
-    def _refill(self, target: Target, worker: WorkerPeer) -> None:
-        limit = self.node.config.drain_s
-        told = partial(self._told, target)
-        self.refilled[target.pid, worker.device] = worker.refill(target.hold, limit, told)
+    def _refill(self, target: Target, worker: WorkerPeer, meter: Meter) -> None:
+        copy = target.pid, worker.device
+        done = worker.refill(target.hold, self.node.config.drain_s, partial(meter.at, copy))
+        self.refilled[copy] = done
+        meter.at(copy, done)
         self.course.mark("refilled")
 
-    def _told(self, target: Target, report: dict[str, object]) -> None:
-        self.course.tell("refilling", **report)
-
-    def _reenter(self, target: Target) -> None:
+    def _reenter(self, target: Target, meter: Meter) -> None:
         if not self.data_only:
-            for worker in target.workers():
+            for worker in target.workers() if target.copy is None else ():
                 worker.drop_ballast(target.hold)
             began = time.monotonic()
             target.thaw(self.node.config.control_s)
             self.course.marks["control_s"] = max(self.course.marks.get("control_s", 0.0), time.monotonic() - began)
-        target.give_from_workers(keep=True)
+        if target.copy is None:
+            target.give_from_workers(keep=True)
+        else:
+            self._copy_in(target, target.copy, meter)
+
+    def _copy_in(self, target: Target, staged: StagedCopy, meter: Meter) -> None:
+        """Control state first: a driver that finds too little room for itself never gives the process back."""
+        target.create(staged.sizes())
+        self.course.mark("created")
+        copy = AgentCopy(
+            target.process.agent,
+            target.transaction,
+            staged,
+            tell=lambda device, done: meter.at((target.pid, device), {"bytes": done}),
+            check=partial(self.course.left, self.node.config.drain_s),
+        )
+        seconds = copy.run(FrameType.COPY_IN, self.course.left(self.node.config.drain_s))
+        for device, size in copy.moved.items():
+            self.refilled[target.pid, device] = {"bytes": size, "seconds": seconds}
+        self.course.mark("refilled")
 
     def _freeze_again(self, target: Target) -> None:
         target.freeze_again(self.node.config.control_s)
@@ -148,6 +204,7 @@ class Restore:
     def _open(self, target: Target) -> None:
         target.process.agent.resume(target.transaction)
         target.process.state = State.RUNNING
+        target.process.copied_out = False
         self.course.reach("opened_one")
 
     def _tidy(self, target: Target) -> None:

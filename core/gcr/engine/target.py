@@ -6,20 +6,22 @@ so that a free never overtakes the handle it frees.
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 
 from gcr.control import ControlPhase
 from gcr.daemon.peers import ControlPeer, WorkerPeer
-from gcr.daemon.process import Process
+from gcr.daemon.process import Process, uuid_text
 from gcr.drain import HandleSpec
+from gcr.engine.copyout import AgentCopy, StagedCopy, create, unexportable
 from gcr.engine.node import Node, World
-from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, NoRoom, PeerGone
+from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, NoRoom, PeerGone, WrongState
 from gcr.seqpacket import close_all
 from gcr.supervisor.escrow import Escrow, Keeper
-from gcr.wire import AgentPhase, HandleFlag, HandleRecord, MappingRecord
+from gcr.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, spec_of
+from gcr.wire import AgentPhase, ExportBatch, FrameType, HandleFlag, HandleRecord, IdList, StatusReply
 
 log = logging.getLogger("gcr.engine")
 
@@ -33,15 +35,16 @@ class Target:
     node: Node
     world: World
     keeper: Callable[[], Keeper]
-    exported: dict[int, str] = field(default_factory=dict)  # id -> device UUID
-    bytes_by_device: dict[str, int] = field(default_factory=dict)
-    mappings: list[MappingRecord] = field(default_factory=list)
+    reports: AllocationTracker = field(default_factory=lambda: ReportedAllocations(uuid_text))
+    table: AllocationTable = NOTHING  # of what is handed over; closed before it is
+    suspended: Mapping[str, int] = field(default_factory=dict)  # bytes by device of one whose shim reports nothing now
     spare: Escrow = field(default_factory=Escrow)  # the daemon's own duplicates, should the supervisor die on the way
     fresh: set[int] = field(default_factory=set)  # exported in this transaction, and exportable again
     given_back: set[int] = field(default_factory=set)  # imported by the process in this transaction
+    copy: StagedCopy | None = None  # strategy `copyout`: every byte of it, from before it is released
     _workers: dict[str, WorkerPeer] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)  # by device UUID: bytes the device counted at admission
     _held_before: dict[str, set[int]] = field(default_factory=dict)
-    _sizes: dict[int, int] = field(default_factory=dict)
     _after: int = 0
     _exports: RLock = field(default_factory=RLock)
 
@@ -59,6 +62,10 @@ class Target:
         return f"{self.process.job}/{self.pid}"
 
     @property
+    def bytes_by_device(self) -> Mapping[str, int]:
+        return self.suspended or self.reports.bytes_by_device()
+
+    @property
     def control(self) -> ControlPeer:
         return self.node.control(self.world)
 
@@ -73,6 +80,53 @@ class Target:
 
     # ---- memory out -------------------------------------------------------------------------------------------
 
+    def choose_strategy(self) -> None:
+        """`copyout` where nothing can be exported, or a worker can have no context; of one that was looked at."""
+        status = self.process.last_status
+        assert status
+        used = [self.reports.ordinals()[device.ordinal] for device in status.devices if device.handles]
+        self.process.copied_out = unexportable(status.status.flags) or not all(self.attach(uuid) for uuid in used)
+
+    def attach(self, device: str) -> bool:
+        """Whether the device's worker has a context, after a try."""
+        return self.worker(device).attach(self.node.config.worker_start_s)
+
+    def without_contexts(self) -> bool:
+        """The workers give their contexts back, and with them the room these take; False: others need them."""
+        try:
+            for worker in self.workers():
+                worker.release(self.hold)
+                worker.detach()
+        except WrongState:
+            return False
+        return True
+
+    def counted(self, device: str) -> int:
+        """What the device counts for the process; where a worker holds its memory, of that worker's, too."""
+        if self.process.copied_out or device not in self.bytes_by_device:
+            return self.counted_by_control(device)
+        return self.worker(device).bytes_of(self.pid)
+
+    @property
+    def devices(self) -> list[str]:
+        """Where it has memory that we carry, or, by the device's own count, something of the driver's alone."""
+        return sorted({*self.bytes_by_device, *self.counts})
+
+    def counted_by_control(self, device: str) -> int:
+        return self.control.inspect(self.pid).bytes_by_device.get(device, 0)
+
+    def forget_copy(self) -> None:
+        """The daemon's own descriptors of it."""
+        if self.copy is not None:
+            self.copy.close()
+        self.copy = None
+
+    def look(self) -> StatusReply:
+        """Ask the process how things stand, and take it into the books. Raises Contradiction."""
+        status = self.process.look()
+        self.reports.apply(status)
+        return status
+
     def export_new(self) -> None:
         """See that every handle made since the last call is with its worker and with the keeper."""
         more = True
@@ -80,22 +134,26 @@ class Target:
             with self._exports:
                 batch, fds = self.process.agent.export(self.transaction, self._after, self.node.config.batch)
                 try:
-                    self._pass_on(batch.handles, fds)
+                    self._pass_on(batch, fds)
                 finally:
                     close_all(fds)
                 more = bool(batch.reply.more)
                 self._after = max(self._after, batch.reply.last_id)
 
-    def _pass_on(self, handles: Sequence[HandleRecord], fds: Sequence[int]) -> None:
-        came = iter(fds)
-        fresh = [(h, next(came)) for h in handles if not h.flags & HandleFlag.KEPT]
-        for device in sorted({self.process.device_uuid(h.device) for h in handles}):
-            here = [h for h in handles if self.process.device_uuid(h.device) == device]
-            self._pass_on_fresh(device, [(h, fd) for h, fd in fresh if h in here])
+    def _pass_on(self, batch: ExportBatch, fds: Sequence[int]) -> None:
+        if any(h.device not in self.reports.ordinals() for h in batch.handles):
+            self.look()
+        self.reports.apply(batch)
+        fresh = dict(zip((h.id for h in batch.handed), fds, strict=True))
+        if any(h.flags & HandleFlag.UNEXPORTABLE for h in batch.handles):
+            self.process.copied_out = True
+        for device in sorted({self._device(h) for h in batch.handles}):
+            here = [h for h in batch.handles if self._device(h) == device]
+            self._pass_on_fresh(device, [(h, fresh[h.id]) for h in here if h.id in fresh])
             self._pass_on_kept(device, [h for h in here if h.flags & HandleFlag.KEPT])
-            self.exported.update({h.id: device for h in here})
-            self._sizes.update({h.id: h.size for h in here})
-            self.bytes_by_device[device] = self.bytes_by_device.get(device, 0) + sum(h.size for h in here)
+
+    def _device(self, handle: HandleRecord) -> str:
+        return self.reports.ordinals()[handle.device]
 
     def _pass_on_fresh(self, device: str, fresh: Sequence[tuple[HandleRecord, int]]) -> None:
         if not fresh:
@@ -104,7 +162,8 @@ class Target:
         self.fresh.update(spec.id for spec in specs)
         self.keeper().put(self.pid, [spec.id for spec in specs], fds)
         self._spare(specs, fds)
-        self.worker(device).adopt(self.hold, specs, fds)
+        if not self.process.copied_out:
+            self.worker(device).adopt(self.hold, specs, fds)
 
     def _spare(self, specs: Sequence[HandleSpec], fds: Sequence[int]) -> None:
         try:
@@ -114,7 +173,7 @@ class Target:
 
     def _pass_on_kept(self, device: str, kept: Sequence[HandleRecord]) -> None:
         """Handles that cannot be exported again: worker and keeper each make up for what the other lost."""
-        if not kept:
+        if not kept or self.process.copied_out:  # what is copied needs no descriptor: it can be made anew
             return
         worker, keeper = self.worker(device), self.keeper()
         held, escrowed = self._held(device, worker), set(keeper.ids(self.pid))
@@ -140,14 +199,20 @@ class Target:
         with self._exports:
             let_go(self.process, ids, self.node, self.world, self.keeper())
             self.spare.drop(self.pid, list(ids))
-            for i in set(ids) & set(self.exported):
-                self.bytes_by_device[self.exported.pop(i)] -= self._sizes.pop(i)
-                self.fresh.discard(i)
+            self.reports.apply(IdList(self.transaction, tuple(ids)))
+            self.fresh.difference_update(ids)
+
+    def close_books(self) -> None:
+        """The gate is closed: the books are, too, before anything is released. Raises Contradiction."""
+        for page in self.process.agent.mappings(self.transaction):
+            self.reports.apply(page)
+        self.table = self.reports.table()
 
     def hand_over(self) -> None:
+        """Raises PeerGone when the process released something else than the books say."""
         count = self.process.agent.hand_over(self.transaction)
-        if count.count != len(self.exported):
-            raise PeerGone(f"process {self.pid} handed over {count.count} handles of {len(self.exported)}")
+        if count.count != len(self.table.allocations):
+            raise PeerGone(f"process {self.pid} handed over {count.count} handles of {len(self.table.allocations)}")
 
     def forget_exports(self) -> None:
         """Undo of the exports: what the process can export again is nobody's; what was given back stays kept."""
@@ -166,9 +231,28 @@ class Target:
             return
         self._give_from_keeper()
         self._give_from_spare()
-        if self.given_back < set(self.exported):
+        if self.given_back < set(self.table.allocations):
             self.give_from_workers()
+        if self.copy is not None:
+            self._make_anew(self.copy, set(self.table.allocations) - self.given_back)
         self.process.agent.map(self.transaction)
+
+    def _make_anew(self, copy: StagedCopy, missing: set[int]) -> None:
+        """What nobody holds as memory any more comes back as a copy. Raises NoRoom."""
+        if missing:
+            self.create({id: size for id, size in copy.sizes().items() if id in missing})
+            back = AgentCopy(self.process.agent, self.transaction, copy)
+            back.run(FrameType.COPY_IN, self.node.config.drain_s, wanted=missing)
+
+    def create(self, sizes: Mapping[int, int]) -> None:
+        """New physical memory in the process, by handle. Raises NoRoom."""
+        devices = self.bytes_by_device
+        create(self.process.agent, self.transaction, sizes, lambda: sum(self.free_bytes(devices).values()))
+
+    def free_bytes(self, devices: Iterable[str]) -> dict[str, int]:
+        """As the devices themselves count."""
+        free = self.control.free_bytes()
+        return {device: free.get(device, 0) for device in devices}
 
     def resume(self) -> None:
         if self._phase() != AgentPhase.RUNNING:
@@ -307,10 +391,6 @@ def ids_of(records: Sequence[HandleRecord]) -> list[int]:
 
 def batched(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:
     return (ids[first : first + size] for first in range(0, len(ids), size))
-
-
-def spec_of(record: HandleRecord) -> HandleSpec:
-    return HandleSpec(record.id, record.size, record.type, record.compression, record.rdma_capable, record.usage)
 
 
 def quietly(step: str, action: Callable[[], object]) -> None:

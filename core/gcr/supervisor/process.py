@@ -62,8 +62,9 @@ class Supervisor:
 
     def start(self) -> None:
         for number in FORWARDED:
-            signal.signal(number, lambda got, _frame: self._pending.append(got))
-        self.child = subprocess.Popen(self.spec.argv, env=self.environment())
+            if signal.getsignal(number) != signal.SIG_IGN:  # ignored, as under nohup: the program inherits that
+                signal.signal(number, lambda got, _frame: self._pending.append(got))
+        self.child = subprocess.Popen(self.spec.argv, env=self.environment(), close_fds=False)  # ours are all CLOEXEC
         signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
         for early in self._pending:
             self.child.send_signal(early)

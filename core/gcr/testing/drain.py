@@ -157,7 +157,7 @@ class DrainContract(ContractBase):
         half = memory.total // (4 * MIB) + 1  # units of 2 MiB: two halves are more than the device has
         with pytest.raises(NoRoom) as refused:
             owner.call("create", specs(2, 2 * half, 2 * half))
-        assert 0 < refused.value.missing <= memory.total + 4 * MIB
+        assert 0 < (refused.value.missing or 0) <= memory.total + 4 * MIB
         assert eventually(lambda: owner.call("memory").used < memory.used + NEAR)
 
     def test_adopting_takes_the_descriptors(self, owner: Peer, worker: Peer) -> None:
@@ -212,7 +212,7 @@ class DrainContract(ContractBase):
         memory = owner.call("memory")
         with pytest.raises(NoRoom) as refused:
             owner.call("ballast", 2 * memory.total)
-        assert refused.value.missing > 0
+        assert (refused.value.missing or 0) > 0
 
     def test_unpinning_what_is_not_pinned_is_an_error(self, owner: Peer) -> None:
         with pytest.raises(DriverError):

@@ -1,7 +1,7 @@
 """Copies between device memory and pinned host memory, with progress and a deadline.
 
 One stream keeps the link full (55.2 GB/s of 55.3 measured on an H200 with one call across many handles), so spans are
-cut only for progress: an event follows each 256 MiB, about every 5 ms.
+cut only for progress: an event follows each 64 MiB, about every millisecond.
 """
 
 import threading
@@ -14,7 +14,7 @@ from gcr.drain import Span
 from gcr.errors import DeadlinePassed, DriverError
 from gcr.vmm.driver import CopyStream, Event, VmmDriver
 
-PIECE_BYTES = 256 << 20
+PIECE_BYTES = 64 << 20
 POLL_SECONDS = 0.0005
 ABANDON_SECONDS = 60.0
 

@@ -2,6 +2,7 @@
 
 import logging
 import os
+import resource
 import socket
 import sys
 import threading
@@ -13,6 +14,7 @@ from gcr.config import load
 from gcr.errors import GcrError
 from gcr.hostmemory import available_host_bytes
 from gcr.plugins import load_plugins
+from gcr.worker.attachment import Attachment
 from gcr.worker.service import WorkerService
 
 log = logging.getLogger("gcr.worker")
@@ -48,16 +50,24 @@ class Starting:
 def make_service(backend: str, device: str) -> WorkerService:
     began = time.monotonic()
     config = load({})
-    drain = load_plugins().backend(backend).drain(device)
+    attachment = Attachment(lambda: load_plugins().backend(backend).drain(device))
+    attachment.attach()
     limit = int(available_host_bytes() * config.arena_share)
-    arena = Arena(drain.pin, drain.unpin, segment_bytes=config.segment_bytes, limit_bytes=limit, threads=config.threads)
-    context_bytes = drain.memory().by_pid.get(os.getpid(), 0)
-    return WorkerService(drain, arena, device, time.monotonic() - began, context_bytes)
+    arena = Arena(
+        attachment.pin,
+        attachment.unpin,
+        segment_bytes=config.segment_bytes,
+        limit_bytes=limit,
+        threads=config.threads,
+    )
+    return WorkerService(attachment, arena, device, time.monotonic() - began)
 
 
 def main(argv: list[str]) -> int:
     backend, device, fd = argv[0], argv[1], int(argv[2])
     logging.basicConfig(level=os.environ.get("GCR_LOG_LEVEL", "INFO"), format="%(asctime)s worker %(message)s")
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a descriptor a handle is kept
     over = threading.Event()
     channel = Channel(
         socket.socket(fileno=fd), Starting(backend, device).serve, on_close=lambda _channel: over.set(), name="gcrd"

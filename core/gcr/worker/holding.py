@@ -4,8 +4,10 @@ One lock a holding. It is not held while a copy is waited for, so that handles c
 waits for the copies in flight first.
 """
 
+import logging
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from threading import Event, RLock, Thread
@@ -16,7 +18,11 @@ from gcr.drain import Ballast, DataDrain, DeviceRange, Handed, HandleSpec, Span,
 from gcr.errors import DeadlinePassed, RolledBack, WrongState
 from gcr.layout import Layout, SealedHandle, SealedSegment, SealedTable, Segment, pack, spans
 from gcr.seqpacket import close_all
+from gcr.supervisor.escrow import duplicate
 from gcr.wire import MappingRecord
+from gcr.worker.attachment import Attachment
+
+log = logging.getLogger("gcr.worker")
 
 PROGRESS_EVERY = 0.1
 UNMAP_PATIENCE = 60.0  # a copy over the link always ends; unmapping under it would break the context
@@ -25,7 +31,7 @@ Progress = Callable[[dict[str, Any]], None]
 
 @dataclass(slots=True)
 class Holding:
-    drain: DataDrain
+    attachment: Attachment
     arena: Arena
     device: str
     owner: str = ""
@@ -35,8 +41,19 @@ class Holding:
     layout: Layout | None = None
     ballast: Ballast | None = None
     arriving: "Arriving | None" = None
+    kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: what was imported cannot be exported again
     lock: RLock = field(default_factory=RLock)
     _copies: list[Transfer] = field(default_factory=list)
+
+    @property
+    def drain(self) -> DataDrain:
+        """Raises NoContext."""
+        return self.attachment.drain
+
+    @property
+    def uses_the_device(self) -> bool:
+        with self.lock:
+            return bool(self.ranges or self.ballast)
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -44,10 +61,18 @@ class Holding:
 
     # ---- memory from the program, and back to it --------------------------------------------------------------
 
-    def adopt(self, handed: Sequence[Handed]) -> None:
+    def adopt(self, handed: Sequence[Handed], drain: DataDrain) -> None:
+        """Takes the descriptors; a duplicate of each is kept, for a keeper that comes after the present one's death."""
         with self.lock:
-            self.ranges.append(self.drain.adopt(handed))
+            copies = duplicates(handed)
+            try:
+                self.ranges.append(drain.adopt(handed))
+            except BaseException:
+                close_all(list(copies.values()))
+                raise
             self.specs.update({h.spec.id: h.spec for h in handed})
+            self._drop_kept(copies)
+            self.kept.update(copies)
 
     def held(self) -> list[int]:
         with self.lock:
@@ -64,6 +89,10 @@ class Holding:
                     self.ranges[index] = replace(where, offsets=left)
             for i in ids:
                 self.specs.pop(i, None)
+            self._drop_kept(ids)
+
+    def _drop_kept(self, ids: Iterable[int]) -> None:
+        close_all([self.kept.pop(i) for i in list(ids) if i in self.kept])
 
     def create(self, ballast: int) -> None:
         """Physical memory for all handles, in arena order, and ballast. Raises NoRoom with nothing kept."""
@@ -85,13 +114,27 @@ class Holding:
         """Descriptors, in the order of `ids`; the caller's."""
         with self.lock:
             found: dict[int, int] = {}
-            for where in self.ranges:
-                mine = [i for i in ids if i in where.offsets]
-                found.update({h.spec.id: h.fd for h in (self.drain.export(where, mine) if mine else ())})
-            if len(found) != len(ids):
+            try:
+                for where in self.ranges:
+                    self._export_some([i for i in ids if i in where.offsets], where, found)
+                if len(found) != len(ids):
+                    raise RolledBack(f"{len(ids) - len(found)} handles are not held here")
+            except BaseException:
                 close_all(list(found.values()))
-                raise RolledBack(f"{len(ids) - len(found)} handles are not held here")
+                raise
             return [found[i] for i in ids]
+
+    def _export_some(self, ids: Sequence[int], where: DeviceRange, found: dict[int, int]) -> None:
+        """What came with a descriptor leaves with a duplicate of it, all else by the driver."""
+        found.update({i: os.dup(self.kept[i]) for i in ids if i in self.kept})
+        if rest := [i for i in ids if i not in self.kept]:
+            found.update({h.spec.id: h.fd for h in self.drain.export(where, rest)})
+
+    def hold_ballast(self, nbytes: int) -> None:
+        """Occupy what the driver gave back, until `drop_ballast` or `release`. Raises NoRoom."""
+        with self.lock:
+            if self.ballast is None and nbytes:
+                self.ballast = self.drain.ballast(nbytes)
 
     def drop_ballast(self) -> None:
         with self.lock:
@@ -107,6 +150,7 @@ class Holding:
             while self.ranges:
                 self.drain.release(self.ranges[-1])
                 self.ranges.pop()
+            self._drop_kept(list(self.kept))
             if self.layout is None:
                 self.specs.clear()
 
@@ -118,11 +162,22 @@ class Holding:
     def forget_copy(self) -> None:
         """The process has its bytes back, or never gave them: the arena's are nobody's now."""
         with self.lock:
-            if self.arriving:
-                self.segments, self.arriving = self.arriving.finish(), None
+            self.settle()
             if self.segments:
                 self.arena.give_back(self.segments)
             self.segments = self.layout = None
+            self.specs = {i: self.specs[i] for where in self.ranges for i in where.offsets}
+
+    def settle(self) -> None:
+        """What was arriving is here, or will never be."""
+        with self.lock:
+            try:
+                if self.arriving:
+                    self.segments = self.arriving.finish()
+            except RolledBack as error:
+                log.warning("segments of %s did not arrive: %s", self.owner, error)
+                self.layout = None  # they can be handed over again
+            self.arriving = None
 
     def forfeit(self) -> None:
         with self.lock:
@@ -141,6 +196,14 @@ class Holding:
                 self.segments = None
             self.segments = self.arena.take(self.owner, nbytes)
 
+    def lay_out(self, specs: Sequence[HandleSpec]) -> None:
+        """Places in the arena for bytes that somebody else copies, back to back in this order. Raises NoRoom."""
+        with self.lock:
+            starts = list(accumulate((spec.size for spec in specs), initial=0))
+            self.reserve(starts[-1])
+            self.specs.update({spec.id: spec for spec in specs})
+            self.layout = Layout({spec.id: at for spec, at in zip(specs, starts, strict=False)}, starts[-1])
+
     def copy_out(self, deadline: float, progress: Progress) -> dict[str, float]:
         began = time.monotonic()
         with self.lock:
@@ -149,22 +212,25 @@ class Holding:
             assert self.segments
             plan = spans(self.ranges, self.sizes, layout, self.segments.parts)
             self._copies = copies = [self.drain.read(plan)] if plan else []
-        _wait(copies, layout.size, began + deadline, progress)
+        _wait(_Telling(copies, progress), began + deadline)
         return {**_outcome(layout.size, time.monotonic() - began), "handles": len(layout.offsets)}
 
     def copy_in(self, deadline: float, progress: Progress) -> dict[str, float]:
         """Segment after segment, each as soon as it is pinned."""
-        began = time.monotonic()
+        began, drain = time.monotonic(), self.drain
         with self.lock:
             assert self.layout
             size = self.layout.size
-            self._copies = copies = []
+            copies: list[Transfer] = []
+            self._copies = copies
             groups = self._plan_by_segment()
+        telling = _Telling(copies, progress)
         for index, plan in enumerate(groups):
             segment = self._segment(index, began + deadline - time.monotonic())
             placed = [Span(s.device, s.host + segment.address, s.size) for s in plan]
-            copies.append(self.drain.write(placed))
-        _wait(copies, size, began + deadline, progress)
+            copies.append(drain.write(placed))
+            telling.now_and_then()
+        _wait(telling, began + deadline)
         with self.lock:
             if self.arriving:
                 self.segments, self.arriving = self.arriving.finish(), None
@@ -210,8 +276,8 @@ class Holding:
                 start_time=about["start_time"],
                 transaction=about["transaction"],
                 ordinals={int(k): v for k, v in about["ordinals"].items()},
-                handles=tuple(SealedHandle(s, self.device, offsets[s.id]) for s in self.specs.values()),
-                mappings=tuple(MappingRecord(*row) for row in about["mappings"] if row[0] in self.specs),
+                handles=tuple(SealedHandle(self.specs[i], self.device, at) for i, at in offsets.items()),
+                mappings=tuple(MappingRecord(*row) for row in about["mappings"] if row[0] in offsets),
                 segments=tuple(SealedSegment(self.device, part.size) for part in self.segments),
             )
 
@@ -262,20 +328,47 @@ class Arriving:
         self._events[len(self._ready) - 1].set()
 
 
-def _wait(copies: Sequence[Transfer], total: int, end: float, progress: Progress) -> None:
+@dataclass(slots=True)
+class _Telling:
+    """Says now and then how many bytes have moved."""
+
+    copies: Sequence[Transfer]
+    progress: Progress
+    last: float = field(default_factory=time.monotonic)
+
+    def now_and_then(self) -> None:
+        now = time.monotonic()
+        if now - self.last >= PROGRESS_EVERY:
+            self.last = now
+            self.progress({"bytes": sum(copy.done() for copy in self.copies)})
+
+
+def _wait(telling: _Telling, end: float) -> None:
     """Until all are done. Raises DeadlinePassed; they stay the holding's to finish."""
-    began = time.monotonic()
-    for copy in copies:
-        while True:
-            try:
-                copy.wait(min(PROGRESS_EVERY, max(0.0, end - time.monotonic())))
-                break
-            except DeadlinePassed:
-                if time.monotonic() >= end:
-                    raise
-                done = sum(c.done() for c in copies)
-                rate = done / max(1e-9, time.monotonic() - began)
-                progress({"bytes": done, "total_bytes": total, "bytes_per_s": rate})
+    for copy in telling.copies:
+        while not _ended(copy, end):
+            telling.now_and_then()
+        telling.now_and_then()
+
+
+def _ended(copy: Transfer, end: float) -> bool:
+    """After a short wait. Raises DeadlinePassed at the `end`."""
+    try:
+        copy.wait(min(PROGRESS_EVERY, max(0.0, end - time.monotonic())))
+    except DeadlinePassed:
+        if time.monotonic() >= end:
+            raise
+        return False
+    return True
+
+
+def duplicates(handed: Sequence[Handed]) -> dict[int, int]:
+    """By id; none at all where there are not enough descriptors left: the keeper's are the ones that count."""
+    try:
+        return dict(zip((h.spec.id for h in handed), duplicate([h.fd for h in handed]), strict=True))
+    except OSError as error:
+        log.warning("no duplicates of %d handles kept: %s", len(handed), error)
+        return {}
 
 
 def _outcome(size: int, seconds: float) -> dict[str, float]:

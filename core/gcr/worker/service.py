@@ -3,6 +3,7 @@
 import logging
 import os
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from threading import Lock, Thread
 from typing import Any
@@ -10,10 +11,11 @@ from typing import Any
 from gcr.arena import Arena
 from gcr.channel import Request
 from gcr.daemon.peers import spec_from_json
-from gcr.drain import DataDrain, Handed
-from gcr.errors import GcrError, UsageError
+from gcr.drain import Handed
+from gcr.errors import GcrError, UsageError, WrongState
 from gcr.layout import SealedTable
 from gcr.seqpacket import close_all
+from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
 from gcr.worker.link import measure_link
 
@@ -24,11 +26,10 @@ CONTEXT_GROWTH = 64 << 20  # a context grows as it is used; 18 MiB were seen on 
 
 @dataclass(slots=True)
 class WorkerService:
-    drain: DataDrain
+    attachment: Attachment
     arena: Arena
     device: str
     cold_s: float
-    context_bytes: int  # what the device counts for this process while it holds nobody's memory
     link: dict[str, float] = field(default_factory=dict)
     holdings: dict[str, Holding] = field(default_factory=dict)
     _incoming: dict[str, list[int]] = field(default_factory=dict)
@@ -53,7 +54,7 @@ class WorkerService:
         with self._lock:
             known = self.holdings.get(body["hold"])
             if known is None:
-                known = self.holdings[body["hold"]] = Holding(self.drain, self.arena, self.device)
+                known = self.holdings[body["hold"]] = Holding(self.attachment, self.arena, self.device)
             known.owner = body.get("owner", known.owner)
             return known
 
@@ -62,11 +63,24 @@ class WorkerService:
     def op_ready(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         return None
 
+    def op_attach(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
+        return {"attached": self.attachment.attach()}, (), False
+
+    def op_detach(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> None:
+        with self._lock:
+            for known in self.holdings.values():
+                known.settle()
+            holding = [name for name, known in self.holdings.items() if known.uses_the_device]
+            if holding:
+                raise WrongState(f"memory of {len(holding)} processes is held with this worker's context")
+            self.attachment.detach()
+
     def op_adopt(self, body: dict[str, Any], fds: list[int], _request: Request) -> None:
         specs = [spec_from_json(item) for item in body["handles"]]
         handed = [Handed(spec, fd) for spec, fd in zip(specs, fds, strict=True)]
+        drain, holding = self.attachment.drain, self.holding(body)
         fds.clear()  # the drain closes them
-        self.holding(body).adopt(handed)
+        holding.adopt(handed, drain)
 
     def op_forget(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         self.holding(body).forget(body["ids"])
@@ -74,8 +88,11 @@ class WorkerService:
     def op_reserve(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         self.holding(body).reserve(body["bytes"])
 
+    def op_lay_out(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
+        self.holding(body).lay_out([spec_from_json(item) for item in body["handles"]])
+
     def op_drain(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
-        return self.holding(body).copy_out(body["deadline"], request.progress), (), False
+        return self.holding(body).copy_out(body["deadline"], self._teller(request, "link_out_bytes_per_s")), (), False
 
     def op_seal(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         holding = self.holding(body)
@@ -139,19 +156,26 @@ class WorkerService:
     def op_create(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         self.holding(body).create(body["ballast"])
 
+    def op_hold_ballast(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
+        self.holding(body).hold_ballast(body["bytes"])
+
     def op_drop_ballast(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         self.holding(body).drop_ballast()
 
     def op_refill(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
-        return self.holding(body).copy_in(body["deadline"], request.progress), (), False
+        return self.holding(body).copy_in(body["deadline"], self._teller(request, "link_in_bytes_per_s")), (), False
+
+    def _teller(self, request: Request, which: str) -> Callable[[dict[str, Any]], None]:
+        """Progress with what the link can do, once that was measured."""
+        return lambda report: request.progress({**report, "link_bytes_per_s": self.link.get(which)})
 
     def op_export(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         return {}, self.holding(body).export(body["ids"]), True
 
     def op_memory(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
-        found = self.drain.memory()
+        found = self.attachment.drain.memory()
         by_pid = {str(pid): used for pid, used in found.by_pid.items()}
-        beyond = found.by_pid.get(os.getpid(), 0) - self.context_bytes
+        beyond = found.by_pid.get(os.getpid(), 0) - self.attachment.context_bytes
         beyond = beyond if beyond > CONTEXT_GROWTH else 0
         return {"used": found.used, "total": found.total, "by_pid": by_pid, "beyond_context": beyond}, (), False
 
@@ -169,8 +193,8 @@ class WorkerService:
     def _prepare(self, owner: str) -> None:
         began = time.monotonic()
         try:
-            if not self.link:
-                self.link = measure_link(self.drain, self.arena)
+            if not self.link and self.attachment.attached:
+                self.link = measure_link(self.attachment.drain, self.arena)
             before = self.arena.bytes
             self.arena.prepare(self._wanted, owner)
             if self.arena.bytes > before:

@@ -15,7 +15,7 @@ from gcr.runtime import log_dir, runtime_dir
 from gcr.version import __version__
 
 from .conftest import DEADLINE, Gcr
-from .fake_daemon import JOBS, PID, FakeDaemon, answering
+from .fake_daemon import CHECKPOINT, JOBS, PID, FakeDaemon, answering
 
 STATUS = {
     "pid": PID,
@@ -77,6 +77,15 @@ def test_ps_says_what_is_simulated(gcr: Gcr, daemon: FakeDaemon) -> None:
     assert "SIMULATED" not in gcr("ps").out
     daemon.answers["ps"] = answering({"jobs": [{**JOBS[0], "simulated": True}]})
     assert gcr("ps").out.splitlines()[1].endswith("SIMULATED, pool 500 B")
+
+
+def test_ps_and_checkpoint_say_who_copies(gcr: Gcr, daemon: FakeDaemon) -> None:
+    assert "copied by its own agent" not in gcr("checkpoint", "llm").out
+    row = {**JOBS[0]["processes"][0], "strategy": "copyout"}
+    daemon.answers["ps"] = answering({"jobs": [{**JOBS[0], "processes": [row]}]})
+    daemon.answers["checkpoint"] = answering({**CHECKPOINT, "strategy": "copyout"})
+    assert gcr("ps").out.splitlines()[1].endswith("copyout, pool 500 B")
+    assert "copied by its own agent. Back with: gcr restore llm" in gcr("checkpoint", "llm").out
 
 
 def test_ps_without_a_daemon_starts_none(gcr: Gcr) -> None:

@@ -1,5 +1,6 @@
 """`gcr checkpoint` and `gcr restore`, as a user and as a script see them."""
 
+import inspect
 import os
 import signal
 import subprocess
@@ -50,8 +51,12 @@ def test_options_before_and_after_the_command_mean_the_same(gcr: Gcr, daemon: Fa
     ]
 
 
-# The errors a command can end with; NoRoom has a case of its own below, frames' own errors never leave the daemon.
-ENDINGS = [error for error in all_errors().values() if error.__module__ == "gcr.errors" and error is not NoRoom]
+def _plain(error: type[GcrError]) -> bool:
+    """One that a command can end with (frames' own never leave the daemon) and that says nothing of its own."""
+    return error.__module__ == "gcr.errors" and "missing" not in inspect.signature(error).parameters
+
+
+ENDINGS = [error for error in all_errors().values() if _plain(error)]
 
 
 @pytest.mark.parametrize("error", ENDINGS)
@@ -67,6 +72,13 @@ def test_every_error_keeps_its_code_and_exit_code_across_the_socket(
         "state": "running",
         "hint": "what to do",
     }
+
+
+def test_no_room_says_in_a_field_how_much_is_missing(gcr: Gcr, daemon: FakeDaemon) -> None:
+    daemon.answers["checkpoint"] = raising(NoRoom("1 GiB short", missing=1 << 30, state="running"))
+    assert gcr("checkpoint", "llm", "--json").json["error"]["missing"] == 1 << 30
+    daemon.answers["checkpoint"] = raising(NoRoom("no descriptor left", missing=None))
+    assert "missing" not in gcr("checkpoint", "llm", "--json").json["error"]
 
 
 @pytest.mark.parametrize(

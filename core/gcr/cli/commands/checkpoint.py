@@ -22,4 +22,5 @@ def command(options: Options, target: Target, data_only: bool) -> None:
 
 def _summary(report: Answer) -> str:
     freed = f"VRAM free in {text.seconds(report['vram_free_s'])} (stopped for {text.seconds(report['stop_s'])})"
-    return f"{freed}. Back with: gcr restore {report['job']}"
+    by_itself = ", copied by its own agent" if report["strategy"] == "copyout" else ""
+    return f"{freed}{by_itself}. Back with: gcr restore {report['job']}"

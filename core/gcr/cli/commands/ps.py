@@ -85,7 +85,8 @@ def _cells(process: dict[str, Any], note: str) -> tuple[str, ...]:
 
 
 def _notes(process: dict[str, Any], note: str) -> str:
-    """Why some bytes are not covered."""
+    """How data leaves, where it is not handed over, and why some bytes are not covered."""
     uncovered = process.get("uncovered") or {}
     reasons = [f"{reason} {text.size(count)}" for reason, count in sorted(uncovered.items())]
-    return ", ".join([*filter(None, [note]), *reasons])
+    strategy = "copyout" if process.get("strategy") == "copyout" else ""
+    return ", ".join([*filter(None, [note, strategy]), *reasons])

@@ -1,0 +1,119 @@
+"""The numbers of the wire protocol: limits, frame types, flags, errors, reasons. Mirror of the enums of wire.h."""
+
+from enum import IntEnum, IntFlag
+
+MAGIC = 0x57524347
+VERSION = 1
+MAX_FRAME = 65536
+MAX_DESCRIPTORS = 253
+REPLY = 0x8000  # or-ed with the type of the request
+ERROR = 0xFFFF
+
+
+class FrameType(IntEnum):
+    HELLO = 1
+    RELEASED = 2
+    LET_GO = 3
+    STATUS = 16
+    EXPORT = 17
+    QUIESCE = 18
+    HAND_OVER = 19
+    IMPORT = 20
+    MAP = 21
+    RESUME = 22
+    STAGE = 23
+    FREEZE = 24
+    THAW = 25
+    UNSTAGE = 26
+    DROP = 27
+    MAPPINGS = 28
+    DISCARD = 29
+    CREATE = 30
+    COPY_OUT = 31
+    COPY_IN = 32
+    COMMAND = 64
+    PROGRESS = 65
+    CALL = 66
+    NOTICE = 67
+
+
+JSON_TYPES = frozenset({FrameType.COMMAND, FrameType.PROGRESS, FrameType.CALL, FrameType.NOTICE})
+UNANSWERED_TYPES = frozenset({FrameType.PROGRESS, FrameType.NOTICE})
+
+
+class Role(IntEnum):
+    AGENT = 1
+    SUPERVISOR = 2
+    CLIENT = 3
+
+
+class Vendor(IntEnum):
+    VENDOR_NONE = 0
+    NVIDIA = 1
+    AMD = 2
+    ASCEND = 3
+
+
+class AgentPhase(IntEnum):
+    RUNNING = 0
+    PREPARED = 1
+    QUIESCED = 2
+    HANDED_OVER = 3
+    MAPPED = 4
+
+
+class AgentFlag(IntFlag):
+    STAGED = 1
+    FROZEN = 2
+    SIMULATED = 4
+    UNEXPORTABLE = 8  # bytes leave by COPY_OUT alone
+
+
+class HandleFlag(IntFlag):
+    KEPT = 1  # by whoever gave it: an imported handle cannot be exported again
+    UNEXPORTABLE = 2  # listed by EXPORT without a descriptor
+
+
+class ErrorCode(IntEnum):
+    BAD_FRAME = 1
+    WRONG_VERSION = 2
+    WRONG_PHASE = 3
+    WRONG_TRANSACTION = 4
+    STUCK = 5
+    DRIVER = 6
+    NO_DESCRIPTORS = 7
+    UNKNOWN_HANDLE = 8
+    INCOMPLETE = 9
+    REFUSED = 10
+    NO_MEMORY = 11
+    NOT_PERMITTED = 12
+    NO_ROOM = 13
+
+
+class Reason(IntEnum):
+    """Why bytes are not handed over."""
+
+    POOL = 1
+    ARRAY = 2
+    CAPTURE = 3
+    MANAGED = 4
+    MULTICAST = 5
+    IPC_EXPORT = 6
+    IPC_IMPORT = 7
+    SHAREABLE_EXPORT = 8
+    SHAREABLE_IMPORT = 9
+    DMA_BUF = 10
+    HOST_NUMA = 11
+    FABRIC = 12
+    EXTERNAL = 13
+    SPARSE = 14
+    UNEXPORTABLE = 15
+    GREEN_CONTEXT = 16
+    BEFORE_SHIM = 17
+    COUNT = 18  # how many there are, not one of them
+
+
+CARRIED_REASONS = frozenset({Reason.POOL, Reason.ARRAY, Reason.CAPTURE, Reason.UNEXPORTABLE, Reason.BEFORE_SHIM})
+"""The driver carries these bytes, slowly."""
+REFUSED_REASONS = frozenset(Reason) - CARRIED_REASONS - {Reason.COUNT}
+"""The driver would take such a process and never give it back (DESIGN §9)."""

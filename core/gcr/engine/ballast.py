@@ -1,0 +1,59 @@
+"""Ballast of a checkpoint: what the driver gave back when it froze a process is kept for its way back.
+
+A rollback restores the control state, and that needs the room again: had another program taken it meanwhile, the job
+would be lost. It cannot be held before the driver gives it back, since that would need it twice.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Thread
+
+from gcr.daemon.peers import WorkerPeer
+from gcr.engine.target import Target, quietly
+from gcr.errors import NoRoom
+
+log = logging.getLogger("gcr.engine")
+
+SETTLED_WITHIN = 20.0  # longer than a call to a worker may take
+
+
+@dataclass(slots=True)
+class WayBack:
+    """Of one process. `sizes`: by device, bytes to try, the largest first; taken beside everything else."""
+
+    target: Target
+    sizes: Mapping[str, Sequence[int]]
+    _taking: Thread | None = field(default=None)
+
+    def keep(self) -> None:
+        """Begin; best effort, and nobody waits for it."""
+        self._taking = Thread(target=self._take, name="gcr-ballast", daemon=True)
+        self._taking.start()
+
+    def settle(self) -> None:
+        """What was begun is over: what was taken is known to the worker and goes with its next release."""
+        if self._taking:
+            self._taking.join(SETTLED_WITHIN)
+        self._taking = None
+
+    def give(self) -> None:
+        """The driver is about to need the room."""
+        self.settle()
+        for worker in self.target.workers():
+            quietly("drop ballast", partial(worker.drop_ballast, self.target.hold))
+
+    def _take(self) -> None:
+        for worker in self.target.workers():
+            quietly("ballast", partial(self._take_some, worker))
+
+    def _take_some(self, worker: WorkerPeer) -> None:
+        """Raises NoRoom when somebody else was faster; a rollback then depends on their leaving."""
+        *more, least = self.sizes[worker.device]
+        for size in more:
+            try:
+                return worker.hold_ballast(self.target.hold, size)
+            except NoRoom:
+                continue
+        return worker.hold_ballast(self.target.hold, least)

@@ -1,0 +1,192 @@
+"""Strategy `copyout`: a process's own agent copies its bytes: no worker can have a context, or nothing is exported.
+
+The one exception to "no copies in the target". What is copied goes from the quiesced process straight into the arena,
+and is staged before anything is released:
+
+    PREPARE (exports, if any, to the escrows alone) · QUIESCE · COPY OUT · STAGE · HAND OVER · FREEZE · JOURNAL · COMMIT
+    restore:  room, by the device's own count · thaw · CREATE at the old addresses · COPY IN · MAP · gates open
+
+Who dies or fails, and what becomes of the job:
+
+| when                | then |
+|---|---|
+| before HAND OVER    | its memory is still its own: the gate opens, and an agent without a daemon opens it by itself |
+| after it            | mapped back from the escrows; what no escrow has is created anew and copied in from the copy |
+| no room for that    | it is left `data_suspended`, journaled so: nothing is lost, `gcr restore` when there is room |
+| arena's worker dies | before STAGE the transaction rolls back; after it nobody needs the worker |
+| daemon dies         | agent and supervisor hold what was staged; the next daemon does the same as above |
+| during a restore    | created memory is discarded, the control state frozen again: suspended as before |
+"""
+
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import accumulate
+
+from gcr.daemon.agent import AgentPeer
+from gcr.errors import DeadlinePassed, NoRoom, RolledBack
+from gcr.layout import SealedTable
+from gcr.seqpacket import close_all
+from gcr.wire import MAX_DESCRIPTORS, AgentFlag, CopyBatch, CopyRecord, CountRecord, FrameType
+
+PIECE = 64 << 20  # bytes of one copy call: what a deadline may have to wait for
+FRAME_RECORDS = 1500  # fit MAX_FRAME
+FRAME_IDS = 4096
+BUDGET = 0.25  # seconds an agent copies before it answers, for progress
+SLOWEST = 60.0  # seconds a single piece may take
+
+
+@dataclass(frozen=True, slots=True)
+class StagedCopy:
+    """Where every byte of one process lies: a sealed table a device, each followed by its segments' descriptors."""
+
+    tables: Sequence[SealedTable]
+    fds: list[int]  # ours
+
+    @classmethod
+    def of(cls, fds: list[int]) -> "StagedCopy":
+        """Takes the descriptors. Raises DamagedTable."""
+        try:
+            tables, at = [], 0
+            while at < len(fds):
+                tables.append(SealedTable.from_bytes(os.pread(fds[at], os.fstat(fds[at]).st_size, 0)))
+                at += 1 + len(tables[-1].segments)
+        except BaseException:
+            close_all(fds)
+            raise
+        if at != len(fds):
+            close_all(fds)
+            raise RolledBack(f"{len(fds)} descriptors were staged, the tables name {at}")
+        return cls(tuple(tables), fds)
+
+    def close(self) -> None:
+        close_all(self.fds)
+        self.fds.clear()
+
+    def sizes(self) -> dict[int, int]:
+        """Bytes by handle."""
+        return {each.spec.id: each.spec.size for table in self.tables for each in table.handles}
+
+    def devices(self) -> list[str]:
+        return [device for table in self.tables for device in sorted({each.device for each in table.handles})]
+
+    def pieces(self, device: str, wanted: "set[int] | None" = None) -> Iterator[CopyRecord]:
+        """Every byte of a device's wanted handles (None: all) once; `segment` indexes `fds`."""
+        first = 0
+        for table in self.tables:
+            if any(each.device == device for each in table.handles):
+                yield from _pieces_of(table, first + 1, wanted)
+            first += 1 + len(table.segments)
+
+
+def _pieces_of(table: SealedTable, first: int, wanted: "set[int] | None") -> Iterator[CopyRecord]:
+    """No piece crosses a segment's end."""
+    starts = list(accumulate((part.size for part in table.segments), initial=0))
+    segment = 0
+    for each in sorted(table.handles, key=lambda handle: handle.offset):
+        if wanted is not None and each.spec.id not in wanted:
+            continue
+        done = 0
+        while done < each.spec.size:
+            at = each.offset + done
+            while starts[segment + 1] <= at:
+                segment += 1
+            size = min(each.spec.size - done, starts[segment + 1] - at, PIECE)
+            yield CopyRecord(each.spec.id, done, at - starts[segment], size, first + segment)
+            done += size
+
+
+def frames(pieces: Iterator[CopyRecord], fds: Sequence[int]) -> Iterator[tuple[list[CopyRecord], list[int]]]:
+    """Pieces as they fit into messages, `segment` counting that message's own descriptors."""
+    records: list[CopyRecord] = []
+    used: dict[int, int] = {}  # index in `fds` -> index in the frame
+    for piece in pieces:
+        full = len(used) == MAX_DESCRIPTORS and piece.segment not in used
+        if full or len(records) == FRAME_RECORDS:
+            yield records, [fds[index] for index in used]
+            records, used = [], {}
+        place = used.setdefault(piece.segment, len(used))
+        records.append(replace(piece, segment=place))
+    if records:
+        yield records, [fds[index] for index in used]
+
+
+def _untold(_device: str, _moved: int) -> None:
+    """Nobody listens to a rollback."""
+
+
+@dataclass(slots=True)
+class AgentCopy:
+    """One copy by one agent, from or to what is staged, device after device.
+
+    tell: hears of each device's bytes so far · check: raises when it must not go on.
+    """
+
+    agent: AgentPeer
+    transaction: int
+    staged: StagedCopy
+    tell: Callable[[str, int], object] = _untold
+    check: Callable[[], object] = lambda: None
+    moved: dict[str, int] = field(default_factory=dict)  # by device
+
+    def run(self, direction: FrameType, limit: float, wanted: "set[int] | None" = None) -> float:
+        """Seconds it took. Raises DeadlinePassed, DriverError, NoRoom (host), PeerGone."""
+        began = time.monotonic()
+        for device in self.staged.devices():
+            self.moved[device] = 0
+            for records, segments in frames(self.staged.pieces(device, wanted), self.staged.fds):
+                while records:
+                    left = began + limit - time.monotonic()
+                    done = self._step(direction, CopyBatch(self.transaction, tuple(records), _budget(left)), segments)
+                    self.moved[device] += done.bytes
+                    self.tell(device, self.moved[device])
+                    records = records[done.count :]
+        self._count(wanted)
+        return time.monotonic() - began
+
+    def _step(self, direction: FrameType, batch: CopyBatch, segments: Sequence[int]) -> CountRecord:
+        self.check()
+        done = self.agent.copy(direction, batch, segments, SLOWEST)
+        if not 0 < done.count <= len(batch.records):
+            raise RolledBack(f"an agent copied {done.count} pieces of {len(batch.records)}")
+        return done
+
+    def _count(self, wanted: "set[int] | None") -> None:
+        """What was copied against what there is."""
+        expected = sum(size for id, size in self.staged.sizes().items() if wanted is None or id in wanted)
+        if sum(self.moved.values()) != expected:
+            raise RolledBack(f"{sum(self.moved.values())} bytes were copied, there are {expected}")
+
+
+def _budget(left: float) -> int:
+    """Milliseconds for one message. Raises DeadlinePassed."""
+    if left <= 0:
+        raise DeadlinePassed("the agent's copy was not done in time")
+    return max(1, int(1000 * min(BUDGET, left)))
+
+
+def unexportable(flags: int) -> bool:
+    """A runtime that exports nothing leaves no other way, whatever room there is."""
+    return bool(flags & AgentFlag.UNEXPORTABLE)
+
+
+def create(agent: AgentPeer, transaction: int, sizes: Mapping[int, int], free: Callable[[], int]) -> None:
+    """Physical memory for the handles, at their old addresses. `free`: bytes on their devices. Raises NoRoom."""
+    ids = sorted(sizes)
+    for first in range(0, len(ids), FRAME_IDS):
+        try:
+            agent.create(transaction, ids[first : first + FRAME_IDS])
+        except NoRoom as short:
+            wanted = sum(sizes[id] for id in ids[first:])
+            missing = max(1, wanted - free())
+            raise NoRoom(f"{missing} bytes short on the device of {wanted} wanted", missing=missing) from short
+
+
+def refuse_without_room(needs: Mapping[str, int], free: Mapping[str, int]) -> None:
+    """Both by device, in bytes. Raises NoRoom: a driver that comes back without room never gives the process back."""
+    for device, wanted in needs.items():
+        have = free.get(device, 0)
+        if missing := max(0, wanted - have):
+            text = f"device {device} has {have} bytes free, {missing} bytes short of the {wanted} wanted"
+            raise NoRoom(text, missing=missing)

@@ -1,0 +1,62 @@
+"""How far a transfer is: what the workers of all devices report, added up and told as one."""
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Any
+
+from gcr.engine.node import Course
+
+WINDOW = 1.0  # seconds over which the rate is taken
+Copy = tuple[int, str]  # pid and device UUID
+
+
+@dataclass(slots=True)
+class Meter:
+    """Several copies at once. `sizes`: bytes of each. Thread-safe: every worker reports on a thread of its own."""
+
+    course: Course
+    phase: str
+    sizes: Mapping[Copy, int]
+    clock: Callable[[], float] = time.monotonic
+    _done: dict[Copy, int] = field(default_factory=dict)
+    _links: dict[str, float] = field(default_factory=dict)
+    _seen: deque[tuple[float, int]] = field(default_factory=deque)
+    _lock: Lock = field(default_factory=Lock)
+
+    def start(self) -> None:
+        """The clock of the rate begins, unless it runs already."""
+        with self._lock:
+            self.course.tell(self.phase, **self._report())
+
+    def at(self, copy: Copy, report: Mapping[str, Any]) -> None:
+        """A worker says how far one copy is, in bytes, and where it was measured what its link can do."""
+        with self._lock:  # told inside it, or a report could overtake the one before
+            self._done[copy] = max(self._done.get(copy, 0), int(report["bytes"]))
+            if link := report.get("link_bytes_per_s"):
+                self._links[copy[1]] = link
+            self.course.tell(self.phase, **self._report())
+
+    def _report(self) -> dict[str, object]:
+        done, total = sum(self._done.values()), sum(self.sizes.values())
+        report: dict[str, object] = {"bytes": done, "total_bytes": total}
+        if rate := self._rate(done):
+            report |= {"bytes_per_s": rate, "left_s": max(0, total - done) / rate}
+            devices = {device for _, device in self.sizes}
+            if devices <= self._links.keys():  # a share of a link that was never measured is no figure
+                report["link_share"] = rate / sum(self._links[device] for device in devices)
+        return report
+
+    def _rate(self, done: int) -> float:
+        """From step to step: bytes come in pieces, and a look between two of them says nothing new."""
+        now = self.clock()
+        if not self._seen or done > self._seen[-1][1]:
+            self._seen.append((now, done))
+        while len(self._seen) > 2 and self._seen[1][0] <= now - WINDOW:
+            self._seen.popleft()
+        (since, before), (last, _) = self._seen[0], self._seen[-1]
+        if now - last > WINDOW:  # it stands still
+            last = now
+        return (done - before) / (last - since) if last > since else 0.0

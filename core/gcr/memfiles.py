@@ -1,0 +1,95 @@
+"""What arena segments are made of: sealed memory files that are really there, and addresses to map them at."""
+
+import errno
+import fcntl
+import os
+from contextlib import suppress
+from threading import Lock
+
+from gcr import hostmap
+from gcr.errors import NoRoom, RolledBack
+from gcr.hostmemory import free_huge_bytes
+
+HUGE_PAGE = 2 << 20
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_HUGETLB = os.MFD_HUGETLB | os.MFD_HUGE_2MB
+NO_MEMORY = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, errno.EAGAIN})
+
+
+class NotASegment(RolledBack):
+    """A descriptor that should be an arena segment is something else, or of another size, or not sealed."""
+
+    code = "not_a_segment"
+
+
+class Places:
+    """Addresses for segments: one large reservation, in slots of the largest segment. A larger one takes several."""
+
+    def __init__(self, slot: int, size: int) -> None:
+        self._slot = slot
+        self._count = max(16, -(-size // slot))
+        try:
+            self._base = hostmap.reserve(self._slot * self._count)
+        except OSError as error:
+            raise NoRoom("no address space for the arena", missing=self._slot * self._count) from error
+        self._lock = Lock()
+        self._used = bytearray(self._count)
+
+    def take(self, size: int) -> int:
+        slots = -(-size // self._slot)
+        with self._lock:
+            first = self._used.find(bytes(slots))
+            if first < 0:
+                raise NoRoom("no addresses left in the arena", missing=size)
+            self._used[first : first + slots] = b"\1" * slots
+        return self._base + first * self._slot
+
+    def give_back(self, address: int, size: int) -> None:
+        hostmap.blank(address, size)
+        first, slots = (address - self._base) // self._slot, -(-size // self._slot)
+        with self._lock:
+            self._used[first : first + slots] = bytes(slots)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._count:
+                hostmap.unreserve(self._base, self._slot * self._count)
+            self._count, self._used = 0, bytearray()
+
+
+def filled_memfd(size: int) -> int:
+    """A memfd of `size` bytes that are really there; in huge pages when enough are free. Raises OSError."""
+    if free_huge_bytes(HUGE_PAGE) >= size:
+        with suppress(OSError):  # others take huge pages, too; ordinary ones serve as well
+            return _filled(size, _HUGETLB)
+    return _filled(size, 0)
+
+
+def _filled(size: int, flags: int) -> int:
+    fd = os.memfd_create("gcr-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
+    try:
+        os.ftruncate(fd, size)
+        os.posix_fallocate(fd, 0, size)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def checked_size(fd: int, expected: int | None) -> int:
+    """The size of a descriptor that is a segment. Raises NotASegment."""
+    try:
+        seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
+        size = os.fstat(fd).st_size
+    except OSError as error:  # EINVAL: not a memfd
+        raise NotASegment(f"descriptor {fd} is not a memfd: {error.strerror}") from error
+    if not seals & fcntl.F_SEAL_SHRINK or seals & fcntl.F_SEAL_WRITE:
+        raise NotASegment(f"descriptor {fd} is not sealed as a segment is (seals {seals:#x})")
+    if size == 0 or size % HUGE_PAGE or expected not in (None, size):
+        raise NotASegment(f"descriptor {fd} holds {size} bytes, not {expected}")
+    return size
+
+
+def round_up(nbytes: int) -> int:
+    return -(-nbytes // HUGE_PAGE) * HUGE_PAGE

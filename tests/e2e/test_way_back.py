@@ -1,0 +1,103 @@
+"""The ways back of a checkpoint that fails, when somebody is quick or somebody else is dead."""
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+from machine import Machine, Victim, alive, until
+
+MIB = 1 << 20
+
+
+def failing(machine: Machine, step: str) -> "tuple[subprocess.Popen[str], Path]":
+    """A checkpoint that stands at the step, and the file that holds it there; then it fails."""
+    held = machine.folder / "held"
+    machine.inject(f"checkpoint.{step} hold {held}", f"checkpoint.{step} fail")
+    running = machine.begin("checkpoint", "llm", "--timeout", "40")
+    machine.wait_held()
+    return running, held
+
+
+@pytest.mark.parametrize("step", ["drained", "staged"])
+def test_nobody_takes_the_room_that_a_rollback_needs(machine: Machine, step: str) -> None:
+    """Another program grabs every free byte while the job is frozen."""
+    job = machine.told("llm")
+    job.ask("alloc 20 1000000")
+    before = job.ask()
+    taker = machine.stranger()
+    running, held = failing(machine, step)
+    until(lambda: machine_is_frozen(machine), 10, "the driver has checkpointed")
+    time.sleep(0.2)  # a quick one may be faster than the ballast; this one is not
+    assert int(taker.ask("everything")) > 0
+    held.unlink()
+    running.communicate(timeout=60)
+    assert machine.until_state("llm", "running", "lost") == "running"
+    assert job.ask() == before
+    taker.supervisor.kill()
+    taker.supervisor.wait(10)
+    gone = machine.ask("checkpoint", "llm")
+    assert (gone.code, gone.body.get("vram_after_bytes")) == (0, 0), gone.body
+    assert machine.ask("restore", "llm").code == 0
+    assert job.ask() == before
+
+
+def machine_is_frozen(machine: Machine) -> bool:
+    return machine.job("llm")["state"] in ("frozen", "drained")
+
+
+@pytest.mark.parametrize("then", ["supervisor", "supervisor and worker later", "worker"])
+def test_kept_handles_survive_the_death_of_either_keeper(machine: Machine, then: str) -> None:
+    """After a rollback nobody can export what the program has imported: whoever is left hands its descriptors on."""
+    job = machine.told("llm")
+    job.ask("alloc 20 1000000")
+    before = job.ask()
+    fails(machine, "staged")
+    assert job.ask() == before
+    if "supervisor" in then:
+        kill(machine, job.supervisor.pid)
+    if then == "worker":
+        kill(machine, *machine.children("gcr.worker"))
+    if then == "supervisor and worker later":
+        fails(machine, "staged")
+        kill(machine, *machine.children("gcr.worker"))
+    assert machine.until_state("llm", "running") == "running"
+    for _ in range(2):
+        gone = machine.ask("checkpoint", "llm")
+        assert (gone.code, gone.body.get("vram_after_bytes")) == (0, 0), gone.body
+        assert machine.ask("restore", "llm").code == 0
+        assert job.ask() == before
+
+
+def fails(machine: Machine, step: str) -> None:
+    machine.inject(f"checkpoint.{step} fail")
+    failed = machine.ask("checkpoint", "llm")
+    assert failed.body["error"]["code"] == "injected_fault", failed.body
+
+
+def kill(machine: Machine, *pids: int) -> None:
+    for pid in pids:
+        os.kill(pid, signal.SIGKILL)
+        until(lambda p=pid: not alive(p) or None, 10, "it is dead")
+
+
+def test_a_worker_keeps_no_descriptor_of_what_was_let_go(machine: Machine) -> None:
+    job = machine.told("llm")
+    job.ask("alloc 20 1000000")
+    cycle(machine, job)
+    (worker,) = machine.children("gcr.worker")
+    counts = []
+    for _ in range(3):
+        fails(machine, "quiesced")
+        cycle(machine, job)
+        counts.append(len(list(Path(f"/proc/{worker}/fd").iterdir())))
+    assert len(set(counts)) == 1, counts
+
+
+def cycle(machine: Machine, job: Victim) -> None:
+    before = job.ask()
+    assert machine.ask("checkpoint", "llm").code == 0
+    assert machine.ask("restore", "llm").code == 0
+    assert job.ask() == before

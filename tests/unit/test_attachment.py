@@ -1,0 +1,155 @@
+"""A worker without a context keeps the arena; one that comes later finds everything pinned that lies there."""
+
+import os
+from collections.abc import Iterator
+
+import pytest
+
+from gcr.arena import Arena
+from gcr.drain import DeviceMemory, HandleSpec
+from gcr.errors import DriverError, NoContext
+from gcr.worker.attachment import Attachment
+from gcr.worker.holding import Holding
+
+MIB = 1 << 20
+CONTEXT = 16 * MIB
+
+
+class Drain:
+    """Counts what is pinned with it."""
+
+    def __init__(self) -> None:
+        self.pinned: dict[int, int] = {}
+        self.closed = False
+
+    def pin(self, address: int, size: int) -> None:
+        self.pinned[address] = size
+
+    def unpin(self, address: int) -> None:
+        del self.pinned[address]
+
+    def memory(self) -> DeviceMemory:
+        return DeviceMemory(used=CONTEXT, total=1 << 30, by_pid={os.getpid(): CONTEXT})
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class Device:
+    def __init__(self) -> None:
+        self.full = True
+        self.drains: list[Drain] = []
+
+    def drain(self) -> Drain:
+        if self.full:
+            raise NoContext("full")
+        self.drains.append(Drain())
+        return self.drains[-1]
+
+
+@pytest.fixture
+def device() -> Device:
+    return Device()
+
+
+@pytest.fixture
+def attachment(device: Device) -> Attachment:
+    return Attachment(device.drain)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def arena(attachment: Attachment) -> Iterator[Arena]:
+    made = Arena(attachment.pin, attachment.unpin, segment_bytes=4 * MIB, limit_bytes=64 * MIB, threads=2)
+    yield made
+    made.close()
+
+
+def test_without_a_context_there_is_no_drain(attachment: Attachment) -> None:
+    assert not attachment.attach()
+    with pytest.raises(NoContext):
+        _ = attachment.drain
+    assert attachment.context_bytes == 0
+
+
+def test_what_lies_in_the_arena_is_pinned_once_there_is_a_context(
+    attachment: Attachment, device: Device, arena: Arena
+) -> None:
+    early = arena.take("a", 6 * MIB)
+    gone = arena.take("b", 2 * MIB)
+    arena.give_back(gone)
+    arena.trim(0)
+    device.full = False
+    assert attachment.attach()
+    assert attachment.attach()
+    (drain,) = device.drains
+    assert drain.pinned == {part.address: part.size for part in early}
+    assert attachment.context_bytes == CONTEXT
+    late = arena.take("c", 2 * MIB)
+    assert drain.pinned.keys() >= {part.address for part in late}
+    arena.give_back(late)
+    arena.trim(0)
+    assert drain.pinned == {part.address: part.size for part in early}
+
+
+def test_a_context_is_given_back_and_had_again(attachment: Attachment, device: Device, arena: Arena) -> None:
+    device.full = False
+    attachment.attach()
+    kept = arena.take("a", 4 * MIB)
+    attachment.detach()
+    attachment.detach()
+    assert device.drains[0].closed
+    assert not attachment.attached
+    assert attachment.attach()
+    assert device.drains[1].pinned == {part.address: part.size for part in kept}
+
+
+def test_memory_that_cannot_be_pinned_makes_no_attachment(
+    attachment: Attachment, device: Device, arena: Arena, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arena.take("a", 4 * MIB)
+
+    def refuse(_drain: Drain, _address: int, _size: int) -> None:
+        raise DriverError("cuMemHostRegister")
+
+    monkeypatch.setattr(Drain, "pin", refuse)
+    device.full = False
+    with pytest.raises(DriverError):
+        attachment.attach()
+    assert device.drains[0].closed
+    assert not attachment.attached
+
+
+def test_a_pin_that_fails_is_forgotten(attachment: Attachment, device: Device, monkeypatch: pytest.MonkeyPatch) -> None:
+    device.full = False
+    attachment.attach()
+    with monkeypatch.context() as broken:
+        broken.setattr(Drain, "pin", lambda *_: (_ for _ in ()).throw(DriverError("no")))
+        with pytest.raises(DriverError):
+            attachment.pin(4096, 4096)
+    attachment.detach()
+    attachment.attach()
+    assert device.drains[1].pinned == {}
+
+
+def test_places_for_bytes_that_somebody_else_copies(attachment: Attachment, arena: Arena) -> None:
+    holding = Holding(attachment, arena, "GPU-a", owner="llm/1")
+    holding.lay_out([HandleSpec(7, 3 * MIB), HandleSpec(5, 2 * MIB), HandleSpec(9, MIB)])
+    about = {"job": "llm", "pid": 1, "start_time": 2, "transaction": 3, "ordinals": {"0": "GPU-a"}, "mappings": []}
+    table = holding.seal(about)
+    assert [(each.spec.id, each.offset) for each in table.handles] == [(7, 0), (5, 3 * MIB), (9, 5 * MIB)]
+    assert sum(part.size for part in table.segments) >= 6 * MIB
+    assert holding.held() == []
+    holding.forget_copy()
+    assert arena.free_bytes == arena.bytes
+    assert holding.specs == {}
+    holding.forfeit()
+
+
+def test_what_needs_a_context_says_so(attachment: Attachment, arena: Arena) -> None:
+    holding = Holding(attachment, arena, "GPU-a", owner="llm/1")
+    holding.lay_out([HandleSpec(7, MIB)])
+    with pytest.raises(NoContext):
+        holding.create(0)
+    with pytest.raises(NoContext):
+        holding.copy_in(1.0, lambda _report: None)
+    holding.release()

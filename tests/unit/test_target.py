@@ -1,0 +1,152 @@
+"""A process inside a transaction, with an agent that says what the test wants."""
+
+from dataclasses import dataclass, field
+
+import pytest
+
+from gcr.daemon.process import Process, uuid_text
+from gcr.engine.checkpoint import Checkpoint
+from gcr.engine.node import Course, World
+from gcr.engine.target import Target
+from gcr.errors import PeerGone
+from gcr.processes import ProcessIdentity
+from gcr.states import State
+from gcr.supervisor.escrow import Escrow
+from gcr.tracking import Contradiction
+from gcr.transaction import Transaction
+from gcr.wire import (
+    CountRecord,
+    DeviceRecord,
+    ExportBatch,
+    HandleFlag,
+    HandleRecord,
+    MappingBatch,
+    MappingRecord,
+    StatusRecord,
+    StatusReply,
+)
+
+MiB = 1 << 20
+RAW = b"\1" * 16
+DEVICE = uuid_text(RAW)
+
+
+class Channel:
+    class closed:
+        is_set = staticmethod(lambda: False)
+
+
+@dataclass
+class Agent:
+    """Every handle is KEPT and in everybody's hands already: nothing needs a descriptor."""
+
+    handles: list[HandleRecord]
+    places: list[MappingRecord]
+    handed_over: list[int] = field(default_factory=list)
+    channel: type[Channel] = Channel
+
+    def status(self):
+        return StatusReply(StatusRecord(), (DeviceRecord(RAW, 0, 0, 0),))
+
+    def export(self, transaction, after, limit):
+        page = [h for h in self.handles if h.id > after][:limit]
+        return ExportBatch.of(transaction, page, more=bool(page) and page[-1] is not self.handles[-1]), []
+
+    def mappings(self, transaction):
+        for place in self.places:
+            yield MappingBatch.of(transaction, place.address, [place], more=place is not self.places[-1])
+
+    def hand_over(self, transaction):
+        self.handed_over.append(transaction)
+        return CountRecord(transaction, len(self.handles), sum(h.size for h in self.handles))
+
+
+class Node:
+    class config:
+        batch = 2
+        prepare_s = 10.0
+
+
+@dataclass
+class Holder:
+    """Worker and keeper of everything."""
+
+    known: list[int]
+
+    def held(self, _hold):
+        return set(self.known)
+
+    def ids(self, _pid):
+        return self.known
+
+    def drop(self, _pid, ids):
+        self.known = [i for i in self.known if i not in ids]
+
+
+def target_of(agent: Agent) -> Target:
+    process = Process("llm", ProcessIdentity(4711, 1), peer=agent)
+    holder = Holder([h.id for h in agent.handles])
+    made = Target(process, 7, Node, World("nvidia"), lambda: holder, spare=Escrow())
+    made._workers[DEVICE] = holder
+    return made
+
+
+def handed_over(target: Target) -> None:
+    """The step of a checkpoint."""
+    target.process.state = State.QUIESCED
+    with Transaction("llm") as undo:
+        Checkpoint("llm", [target], Node, Course("checkpoint", 7, 60))._hand_over(undo)
+        undo.commit()
+
+
+def kept(id: int, **more: int) -> HandleRecord:
+    return HandleRecord(id, 2 * MiB, flags=HandleFlag.KEPT, mappings=1, **more)
+
+
+def place(id: int, size: int = 2 * MiB) -> MappingRecord:
+    return MappingRecord(id, id << 30, 0, size, 1, 1)
+
+
+def test_the_books_are_what_the_process_reported():
+    agent = Agent([kept(1), kept(2), kept(3)], [place(1), place(2), place(3)])
+    target = target_of(agent)
+    target.look()
+    target.export_new()
+    assert target.bytes_by_device == {DEVICE: 6 * MiB}
+    handed_over(target)
+    assert (list(target.table.allocations), agent.handed_over) == ([1, 2, 3], [7])
+    assert target.table.mappings() == [place(1), place(2), place(3)]
+
+
+@pytest.mark.parametrize("wrong", [place(3), place(1, 4 * MiB)], ids=["of no handle", "beyond its handle"])
+def test_a_mapping_that_does_not_fit_stops_it_before_anything_is_released(wrong):
+    agent = Agent([kept(1), kept(2)], [place(2), wrong])
+    target = target_of(agent)
+    with pytest.raises(Contradiction):
+        handed_over(target)
+    assert agent.handed_over == []
+    assert target.process.state == State.QUIESCED
+
+
+def test_a_handle_that_became_another_one_stops_it():
+    agent = Agent([kept(1)], [place(1)])
+    target = target_of(agent)
+    target.export_new()
+    agent.handles = [HandleRecord(1, 4 * MiB, flags=HandleFlag.KEPT)]
+    target._after = 0
+    with pytest.raises(Contradiction, match="another one"):
+        target.export_new()
+
+
+def test_a_freed_handle_is_out_of_the_books_and_must_not_come_back(monkeypatch):
+    agent = Agent([kept(1), kept(2)], [place(2)])
+    target = target_of(agent)
+    target.export_new()
+    monkeypatch.setattr("gcr.engine.target.let_go", lambda *_: None)
+    target.released([1])
+    assert target.bytes_by_device == {DEVICE: 2 * MiB}
+    with pytest.raises(PeerGone, match="handed over 2 handles of 1"):
+        handed_over(target)
+    target._after = 0
+    with pytest.raises(Contradiction, match="released and is back"):
+        target.export_new()
