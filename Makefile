@@ -3,6 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
+TEST_WORKERS ?= 3
 
 BIN := .venv/bin
 BUILD_TOOLS := cmake==4.4.4 ninja==1.13.2 scikit-build-core==1.1.2
@@ -24,7 +25,12 @@ demo: .venv/.installed ## checkpoint and restore a program on a SIMULATED GPU
 	@$(BIN)/gcr demo
 
 test: .venv/.test native-test ## every test that needs no GPU
+ifeq ($(PYTEST_ARGS),)
+	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m alone
+else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+endif
 
 check: .venv/.dev ## linters, types and formatting
 	$(BIN)/ruff check .

@@ -32,6 +32,15 @@ def _reason(longrepr: object) -> str:
     return str(longrepr[2]) if isinstance(longrepr, tuple) else str(longrepr)
 
 
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What measures time has a run of its own, `-m alone`, when tests run side by side."""
+    if not hasattr(config, "workerinput"):
+        return
+    alone = [item for item in items if item.get_closest_marker("alone")]
+    config.hook.pytest_deselected(items=alone)
+    items[:] = [item for item in items if item not in alone]
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
     if hasattr(session.config, "workerinput") or not os.environ.get(STRICT):

@@ -99,6 +99,7 @@ def judge(run: Storm) -> None:
     assert statistics.median(run.took) < MEDIAN_CYCLE, run.summary()
 
 
+@pytest.mark.alone
 def test_cycles_under_load(machine: Machine) -> None:
     """As many of the thousand as fit into 45 seconds of a busy machine."""
     run = storm(machine, cycles=1000, seconds=45, seed=2)

@@ -223,6 +223,7 @@ def test_trimming_releases_what_held_somebody_s_bytes_first(arena, pins):
     assert pins.ever == made
 
 
+@pytest.mark.alone
 def test_filling_and_pinning_run_side_by_side(pins):
     arena = make(pins)
     pins.delay = 0.1
@@ -232,6 +233,7 @@ def test_filling_and_pinning_run_side_by_side(pins):
     arena.close()
 
 
+@pytest.mark.alone
 def test_a_take_need_not_wait_for_all_of_a_preparation(pins):
     arena = make(pins, threads=1)
     pins.delay = 0.05

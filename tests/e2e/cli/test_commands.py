@@ -242,6 +242,7 @@ def test_neither_a_vendor_nor_rich_is_imported(daemon: FakeDaemon, line: tuple[s
     assert not imported & {"rich", *_VENDORS}
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("line", [("--help",), ("ps",)], ids=" ".join)
 def test_help_and_ps_take_less_than_a_fifth_of_a_second(daemon: FakeDaemon, line: tuple[str, ...]) -> None:
     def once() -> float:
