@@ -174,6 +174,19 @@ typedef struct aclCANNPackageVersion {
     char reserved[128];
 } aclCANNPackageVersion;
 
+typedef struct aclrtUuid {
+    char bytes[16];
+} aclrtUuid;
+
+typedef struct aclrtMemManagedLocation {
+    int32_t type;
+    int32_t id;
+} aclrtMemManagedLocation;
+
+typedef struct aclrtIpcEventHandle {
+    char reserved[64];
+} aclrtIpcEventHandle;
+
 typedef struct aclrtSnapShotBackupArgs {
     uint32_t backupFlags;
     char reserved[60];
@@ -198,6 +211,7 @@ aclError aclrtResetDevice(int32_t deviceId);
 aclError aclrtResetDeviceForce(int32_t deviceId);
 aclError aclrtSynchronizeDevice(void);
 aclError aclrtDeviceGetBareTgid(int32_t* pid);
+aclError aclrtDeviceGetUuid(int32_t deviceId, aclrtUuid* uuid);
 aclError aclrtDeviceCanAccessPeer(int32_t* canAccessPeer, int32_t deviceId, int32_t peerDeviceId);
 aclError aclrtDeviceEnablePeerAccess(int32_t peerDeviceId, uint32_t flags);
 aclError aclrtDeviceDisablePeerAccess(int32_t peerDeviceId);

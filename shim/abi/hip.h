@@ -31,6 +31,7 @@ typedef struct ihipGraph* hipGraph_t;
 typedef struct hipGraphNode* hipGraphNode_t;
 typedef struct hipGraphExec* hipGraphExec_t;
 typedef struct hipArray* hipArray_t;
+typedef struct hipMipmappedArray* hipMipmappedArray_t;
 
 typedef void (*hipHostFn_t)(void* userData);
 typedef void (*hipStreamCallback_t)(hipStream_t stream, hipError_t status, void* userData);
@@ -257,6 +258,54 @@ typedef struct hipMemPoolProps {
     size_t maxSize;
     unsigned char reserved[56];
 } hipMemPoolProps;
+
+typedef struct hipExtent {
+    size_t width;
+    size_t height;
+    size_t depth;
+} hipExtent;
+
+typedef struct hipPitchedPtr {
+    void* ptr;
+    size_t pitch;
+    size_t xsize;
+    size_t ysize;
+} hipPitchedPtr;
+
+typedef struct hipChannelFormatDesc {
+    int x, y, z, w;  // bits
+    unsigned int f;
+} hipChannelFormatDesc;
+
+typedef struct HIP_ARRAY_DESCRIPTOR {
+    size_t Width;
+    size_t Height;
+    unsigned int Format;
+    unsigned int NumChannels;
+} HIP_ARRAY_DESCRIPTOR;
+
+typedef struct HIP_ARRAY3D_DESCRIPTOR {
+    size_t Width;
+    size_t Height;
+    size_t Depth;
+    unsigned int Format;
+    unsigned int NumChannels;
+    unsigned int Flags;
+} HIP_ARRAY3D_DESCRIPTOR;
+
+typedef struct hipArrayMapInfo {
+    unsigned int resourceType;
+    void* resource;
+    unsigned int subresourceType;
+    unsigned long long subresource[4];
+    unsigned int memOperationType;
+    unsigned int memHandleType;
+    hipMemGenericAllocationHandle_t memHandle;
+    unsigned long long offset;
+    unsigned int deviceBitMask;
+    unsigned int flags;
+    unsigned int reserved[2];
+} hipArrayMapInfo;
 
 typedef struct hipPointerAttribute_t {
     hipMemoryType type;

@@ -59,6 +59,8 @@ enum FrameType {
     kCopyOut = 31,  // CopyRequest + CopyRecord[] + arena segments; reply CountRecord: so many records were done, all
                     // or at least one when the time was up. Device memory to segments, gate closed.
     kCopyIn = 32,   // the same the other way, into memory that kImport or kCreate brought back
+    kSnapshot = 33,  // SnapshotRequest; reply SnapshotReply. A step of the runtime's own snapshot of its process, as
+                     // only the process itself can make it: frozen, memory handed over. Or a look, at any time.
 
     // between gcr's own Python processes: a JSON object as payload
     kCommand = 64,   // client -> daemon; reply JSON
@@ -68,7 +70,7 @@ enum FrameType {
 };
 
 enum Role { kAgent = 1, kSupervisor = 2, kClient = 3 };
-enum Vendor { kVendorNone = 0, kNvidia = 1, kAmd = 2, kAscend = 3 };
+enum Vendor { kVendorNone = 0, kNvidia = 1, kAmd = 2, kAscend = 3, kThirdParty = 4 };
 
 // Where an agent stands. It is the truth about its process; a new daemon starts from it.
 enum AgentPhase {
@@ -83,6 +85,23 @@ enum AgentFlag {
     kFlagFrozen = 2,     // makes no driver call
     kFlagSimulated = 4,  // the driver below says it is simulated
     kFlagUnexportable = 8,  // a device in use exports no descriptors: bytes leave by kCopyOut alone
+    kFlagMapsOver = 16,  // this runtime keeps what was released while its address is kept; found out at a hand-over
+};
+
+// A snapshot by the runtime itself: RUNNING -Lock-> LOCKED -Backup-> SAVED -Restore-> LOCKED -Unlock-> RUNNING, and
+// Unlock from SAVED.
+enum SnapshotStep {
+    kStepLook = 0,
+    kStepLock = 1,
+    kStepBackup = 2,
+    kStepRestore = 3,
+    kStepUnlock = 4,
+};
+enum SnapshotPhase {
+    kSnapshotUnknown = 0,  // no vendor of this process has such calls
+    kSnapshotRunning = 1,
+    kSnapshotLocked = 2,
+    kSnapshotSaved = 3,
 };
 
 enum ErrorCode {
@@ -257,6 +276,18 @@ struct CopyRecord {
     uint32_t reserved;
 };
 
+struct SnapshotRequest {
+    uint64_t transaction;  // kStepLook: not looked at
+    uint32_t step;         // SnapshotStep
+    uint32_t reserved;
+};
+
+struct SnapshotReply {
+    uint64_t transaction;
+    uint32_t phase;  // SnapshotPhase, after the step
+    uint32_t reserved;
+};
+
 struct StatusRecord {
     uint32_t phase;
     uint32_t flags;
@@ -312,6 +343,8 @@ static_assert(sizeof(StuckRecord) == 24, "wire layout");
 static_assert(sizeof(StageRequest) == 16, "wire layout");
 static_assert(sizeof(CopyRequest) == 24, "wire layout");
 static_assert(sizeof(CopyRecord) == 40, "wire layout");
+static_assert(sizeof(SnapshotRequest) == 16, "wire layout");
+static_assert(sizeof(SnapshotReply) == 16, "wire layout");
 static_assert(sizeof(StatusRecord) == 80, "wire layout");
 static_assert(sizeof(DeviceRecord) == 32, "wire layout");
 static_assert(sizeof(UncoveredRecord) == 24, "wire layout");

@@ -126,6 +126,14 @@ SIM_API aclError aclrtDeviceGetBareTgid(int32_t* pid) {
     return ACL_SUCCESS;
 }
 
+SIM_API aclError aclrtDeviceGetUuid(int32_t device, aclrtUuid* out) {
+    LOOK();
+    REQUIRE(out);
+    DEVICE(device);
+    sim_machine_uuid(sim_device_real((unsigned)device), (uint8_t*)out->bytes);
+    return ACL_SUCCESS;
+}
+
 SIM_API aclError aclrtGetMemInfo(aclrtMemAttr attribute, size_t* free, size_t* total) {
     LOOK();
     REQUIRE(free && total && (attribute == ACL_HBM_MEM || front_is_device_memory(attribute)));

@@ -119,6 +119,11 @@ void wait_while_frozen(Slot* slot) {
     }
 }
 
+void stand_aside() {
+    Slot* slot = thread_slot != nullptr ? thread_slot : attach_slot();
+    if (slot != nullptr && slot->depth == 0) slot->depth = 1;  // inside a call for good, and never in flight
+}
+
 void prepare_gate() {
 #if defined(__SANITIZE_THREAD__)
     gate_words.fenced.store(0, std::memory_order_seq_cst);  // the sanitizer does not know the kernel's fence

@@ -55,6 +55,15 @@ inline bool reentered() {
     return thread_slot != nullptr && thread_slot->depth != 0;
 }
 
+// True inside any call of this thread, gated or passive. A runtime that calls its own exports from a call that waits
+// must not be parked: the agent may be waiting for that call.
+inline bool inside_a_call() {
+    return thread_slot != nullptr && (thread_slot->depth != 0 || thread_slot->passive_depth != 0);
+}
+
+// The calling thread is ours: whatever a runtime calls of its own exports on it goes straight on, gate closed or not.
+void stand_aside();
+
 // In flight for as long as it lives. Made before the driver is called, in every ALLOCATE and ENQUEUE wrapper.
 class GateEntry {
   public:

@@ -206,6 +206,20 @@ Outcome on_stage() {
     return refuse(wire::kBadFrame, "these are not the next descriptors of the set");
 }
 
+// The look makes no call that could wait, whatever the phase.
+Outcome on_snapshot() {
+    const auto& wanted = asked<wire::SnapshotRequest>();
+    if (wanted.step > wire::kStepUnlock) return refuse(wire::kBadFrame, "no such step of a snapshot");
+    if (wanted.step != wire::kStepLook) {
+        if (!session.frozen || !in_phase(wire::kHandedOver)) return refuse(wire::kWrongPhase, "illegal in this phase");
+        if (wanted.transaction != session.transaction.load())
+            return refuse(wire::kWrongTransaction, "another transaction is open");
+        Failure failure = session.vendors.snapshot(static_cast<wire::SnapshotStep>(wanted.step));
+        if (failure) return refuse(failure);
+    }
+    return reply(wire::SnapshotReply{session.transaction.load(), session.vendors.snapshot_phase(), 0});
+}
+
 // ---- and back -------------------------------------------------------------------------------------------------
 
 Outcome on_unstage() {
@@ -318,6 +332,7 @@ const Rule kRules[] = {
      kCurrent, on_resume},
     {wire::kFreeze, sizeof(wire::TransactionRecord), in(kHandedOver), false, false, kCurrent, on_freeze},
     {wire::kThaw, sizeof(wire::TransactionRecord), in(kHandedOver), true, false, kCurrent, on_thaw},
+    {wire::kSnapshot, sizeof(wire::SnapshotRequest), kAnyPhase, true, false, kNoTransaction, on_snapshot},
     {wire::kStage, sizeof(wire::StageRequest), in(kQuiesced) | in(kHandedOver), true, true, kCurrent, on_stage},
     {wire::kUnstage, sizeof(wire::StageRequest), kAnyPhase, true, false, kOfTheStaged, on_unstage},
     {wire::kDrop, sizeof(wire::TransactionRecord), kAnyPhase, true, false, kOfTheStaged, on_drop},
@@ -381,6 +396,7 @@ uint32_t session_flags() {
     if (session.frozen) flags |= wire::kFlagFrozen;
     if (!session.vendors.exports()) flags |= wire::kFlagUnexportable;
     if (session.vendors.simulated()) flags |= wire::kFlagSimulated;
+    if (session.vendors.maps_over()) flags |= wire::kFlagMapsOver;
     return flags;
 }
 

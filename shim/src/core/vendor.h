@@ -65,6 +65,10 @@ struct VendorOps {
     uint32_t (*stuck)(wire::StuckRecord* records, uint32_t limit);
     void (*each_lock)(void (Lock::*act)());  // the vendor's own, besides those of its memory
     void (*reset_after_fork)();  // in the child, which holds none of the parent's device state
+    // ---- or null: only an image of the process, or the driver from outside, saves what the driver keeps.
+    // The runtime's own snapshot, made by the process itself. `snapshot`: the one thing called while the agent is frozen.
+    Failure (*snapshot)(wire::SnapshotStep step) = nullptr;
+    wire::SnapshotPhase (*snapshot_phase)() = nullptr;
 };
 
 }  // namespace gcr

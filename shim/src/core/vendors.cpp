@@ -88,6 +88,12 @@ bool Vendors::simulated() const {
     return any;
 }
 
+bool Vendors::maps_over() const {
+    bool any = false;
+    each([&](const VendorOps& vendor) { any = any || vendor.memory->maps_over.load(std::memory_order_relaxed); });
+    return any;
+}
+
 bool Vendors::exports() const {
     bool all = true;
     each([&](const VendorOps& vendor) { all = all && device::all_export(*vendor.memory); });
@@ -219,6 +225,25 @@ Failure Vendors::map(Tally* tally) const {
 
 Failure Vendors::discard(Tally* tally) const {
     return each_until([&](const VendorOps& vendor) { return device::discard_imported(*vendor.memory, tally); });
+}
+
+// ---- control state, by the process itself -------------------------------------------------------------------------
+
+Failure Vendors::snapshot(wire::SnapshotStep step) const {
+    bool any = false;
+    Failure failure = each_until([&](const VendorOps& vendor) {
+        any = any || vendor.snapshot != nullptr;
+        return vendor.snapshot == nullptr ? Failure{} : vendor.snapshot(step);
+    });
+    return any ? failure : Failure{wire::kRefused, 0, "no runtime of this process makes snapshots of itself"};
+}
+
+wire::SnapshotPhase Vendors::snapshot_phase() const {
+    wire::SnapshotPhase phase = wire::kSnapshotUnknown;
+    each([&](const VendorOps& vendor) {
+        if (phase == wire::kSnapshotUnknown && vendor.snapshot_phase != nullptr) phase = vendor.snapshot_phase();
+    });
+    return phase;
 }
 
 void Vendors::end_transaction() const {

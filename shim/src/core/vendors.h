@@ -26,6 +26,7 @@ class Vendors {
     void enter_new();  // those added since the last time; by the agent's thread, which also learns their devices
 
     bool simulated() const;
+    bool maps_over() const;  // some vendor's State says so
     bool exports() const;  // every device's memory can leave as descriptors
     uint32_t captures() const;
     void status(wire::StatusRecord* status, Array<wire::DeviceRecord>* devices) const;
@@ -42,6 +43,8 @@ class Vendors {
     Failure copy(Direction direction, uint64_t id, uint64_t offset, void* host, uint64_t size) const;
     Failure map(Tally* tally) const;
     Failure discard(Tally* tally) const;
+    Failure snapshot(wire::SnapshotStep step) const;  // of the vendors that have such a thing; nobody has: kRefused
+    wire::SnapshotPhase snapshot_phase() const;  // of the first that has
     void end_transaction() const;  // nothing is exported any more; makes no driver call
 
     void lock_for_fork();
@@ -49,7 +52,7 @@ class Vendors {
     void reset_after_fork();  // in the child: nobody, until its own first call
 
   private:
-    static constexpr uint32_t kLimit = wire::kAscend + 1;
+    static constexpr uint32_t kLimit = wire::kThirdParty + 1;
 
     template <typename Visit>
     void each(Visit visit) const {

@@ -9,11 +9,11 @@ namespace gcr {
 namespace device {
 namespace {
 
-Result allocate_large(State& state, Owner* owner, uint64_t size, Allocation* allocation) {
-    uint64_t granularity = facts_of(state, owner->device).granularity;
+Result allocate_region(State& state, Owner* owner, uint64_t size, const Properties& asked, uint64_t granularity,
+                       Allocation* allocation) {
     if (size > UINT64_MAX - granularity) return state.ops->out_of_memory;
     Mapping* region = nullptr;
-    Result result = make_region(state, owner, round_up(size, granularity), false, &region);
+    Result result = make_region_of(state, owner, asked, round_up(size, granularity), false, &region);
     if (result != kSuccess) return result;
     Guard guard(state.lock);
     allocation->key = region->key;
@@ -21,6 +21,11 @@ Result allocate_large(State& state, Owner* owner, uint64_t size, Allocation* all
     allocation->id = ++state.last_allocation;
     state.allocations.insert(allocation);
     return kSuccess;
+}
+
+Result allocate_large(State& state, Owner* owner, uint64_t size, Allocation* allocation) {
+    uint64_t granularity = facts_of(state, owner->device).granularity;
+    return allocate_region(state, owner, size, state.ops->plain(owner->device), granularity, allocation);
 }
 
 Result give_large(State& state, const Allocation& allocation) {
@@ -69,19 +74,33 @@ Mapping* take_region_of(State& state, const Owner* owner) {
     return nullptr;
 }
 
-}  // namespace
-
-Result allocate(State& state, Owner* owner, uint64_t size, uint64_t* address) {
+template <typename Allocate>
+Result allocate_with(State& state, uint64_t size, uint64_t* address, Allocate allocate) {
     Allocation* allocation = make<Allocation>();
     if (allocation == nullptr) return state.ops->out_of_memory;
     allocation->size = size;
-    Result result = size <= kSmall ? allocate_small(state, owner, size, allocation)
-                                   : allocate_large(state, owner, size, allocation);
+    Result result = allocate(allocation);
     if (result == kSuccess)
         *address = allocation->key;
     else
         free(allocation);
     return result;
+}
+
+}  // namespace
+
+Result allocate(State& state, Owner* owner, uint64_t size, uint64_t* address) {
+    return allocate_with(state, size, address, [&](Allocation* allocation) {
+        return size <= kSmall ? allocate_small(state, owner, size, allocation)
+                              : allocate_large(state, owner, size, allocation);
+    });
+}
+
+Result allocate_as(State& state, Owner* owner, uint64_t size, const Properties& asked, uint64_t granularity,
+                   uint64_t* address) {
+    return allocate_with(state, size, address, [&](Allocation* allocation) {
+        return allocate_region(state, owner, size, asked, granularity, allocation);
+    });
 }
 
 Allocation* take_allocation(State& state, uint64_t address) {

@@ -12,6 +12,9 @@ namespace device {
 
 // All in flight, no lock held.
 Result allocate(State& state, Owner* owner, uint64_t size, uint64_t* address);
+// Of memory of another kind than plain(), in a region of its own. `granularity`: bytes, of that kind.
+Result allocate_as(State& state, Owner* owner, uint64_t size, const Properties& asked, uint64_t granularity,
+                   uint64_t* address);
 
 // A free has two halves. take_allocation: nobody finds it any more, its memory is as it was; null: not one of ours.
 // Then one of: free_when_idle(), put_off(), or take_back(), which makes the free not to have happened.

@@ -44,19 +44,24 @@ const Handle* find_here(State& state, uint64_t id, uint64_t offset, uint64_t siz
     return offset <= handle->size && size <= handle->size - offset ? handle : nullptr;
 }
 
+Failure copy_at(const State& state, Direction direction, uint64_t address, void* host, uint64_t size) {
+    Result result = direction == Direction::kOut ? state.ops->copy_to_host(host, address, size)
+                                                 : state.ops->copy_to_device(address, host, size);
+    if (result != kSuccess) return {wire::kDriver, result, "a copy failed"};
+    return {};
+}
+
 }  // namespace
 
 Failure copy_piece(State& state, Direction direction, uint64_t id, uint64_t offset, void* host, uint64_t size) {
     const Handle* handle = find_here(state, id, offset, size);
     if (handle == nullptr) return {wire::kUnknownHandle, 0, "no such piece of memory is here"};
     Current current(state, handle->device);
+    bool in_place = (state.ops->quirks & kMapsWithAccess) != 0 && handle->mappings != nullptr;
+    if (in_place) return copy_at(state, direction, handle->mappings->key + offset, host, size);
     Aside aside(*state.ops, *handle);
     if (aside.result() != kSuccess) return {wire::kDriver, aside.result(), "memory could not be mapped to be copied"};
-    uint64_t address = aside.address() + offset;
-    Result result = direction == Direction::kOut ? state.ops->copy_to_host(host, address, size)
-                                                 : state.ops->copy_to_device(address, host, size);
-    if (result != kSuccess) return {wire::kDriver, result, "a copy failed"};
-    return {};
+    return copy_at(state, direction, aside.address() + offset, host, size);
 }
 
 }  // namespace device

@@ -129,6 +129,12 @@ Failure remap_exported(State& state) {
     return {};
 }
 
+void vacate(const State& state, const Handle& handle) {
+    if (state.ops->vacate == nullptr) return;
+    for (const Mapping* mapping = handle.mappings; mapping != nullptr; mapping = mapping->sibling)
+        state.ops->vacate(mapping->key, mapping->size);
+}
+
 // The tables do not change while the gate is closed: no lock across the driver's calls.
 void release_exported(State& state, Tally* tally) {
     Current current(state);
@@ -137,6 +143,7 @@ void release_exported(State& state, Tally* tally) {
         handle->released = true;
         handle->imported = false;
         if (state.ops->release(handle->real) == kSuccess) add(tally, *handle);  // else the count tells
+        vacate(state, *handle);
     }
 }
 
@@ -215,6 +222,7 @@ Failure discard_imported(State& state, Tally* tally) {
         if (!handle->imported) continue;
         handle->imported = false;
         if (state.ops->release(handle->real) == kSuccess) add(tally, *handle);
+        vacate(state, *handle);
     }
     return {};
 }

@@ -62,6 +62,9 @@ struct Entered {
 enum Quirk : uint32_t {
     // unmap and set_access take exactly one mapping a call. ACL: aclrtUnmapMem is told no size.
     kOneMappingACall = 1,
+    // A mapping is of a whole handle, and accessible to its own device at once: bytes are copied where the program has
+    // mapped them, since a second mapping may not be had. ACL.
+    kMapsWithAccess = 2,
 };
 
 // What the vendor calls the calls that an error message may have to name.
@@ -118,6 +121,9 @@ struct DeviceOps {
     // ---- bytes. The copy is done when it returns. It may wait for the program's streams: only while the gate is closed.
     Result (*copy_to_host)(void* host, uint64_t address, uint64_t size);
     Result (*copy_to_device)(uint64_t address, const void* host, uint64_t size);
+
+    // ---- or null. The memory that was unmapped there is released too, and the address stays for it to come back.
+    void (*vacate)(uint64_t address, uint64_t size);
 };
 
 }  // namespace device

@@ -26,8 +26,8 @@ Access access_for(State& state, const Owner* owner) {
 }
 
 // False: the peers changed since; the access must be set again before anybody is given the region.
-bool record(State& state, const Physical& physical, const Address& address, const Access& access, Mapping* region) {
-    Properties asked = state.ops->plain(region->owner->device);
+bool record(State& state, const Physical& physical, const Properties& asked, const Address& address,
+            const Access& access, Mapping* region) {
     Guard guard(state.lock);
     if (access.as_of != state.peer_changes) return false;
     Handle* handle = record_handle(state, physical.real, address.size, asked,
@@ -41,14 +41,15 @@ bool record(State& state, const Physical& physical, const Address& address, cons
     return true;
 }
 
-Result map_accessible(State& state, const Physical& physical, const Address& address, Mapping* region) {
+Result map_accessible(State& state, const Physical& physical, const Properties& asked, const Address& address,
+                      Mapping* region) {
     Result result = state.ops->map(address.start, address.size, 0, physical.real);
     if (result != kSuccess) return result;
     for (int attempt = 0; attempt < 8; attempt++) {
         Access access = access_for(state, region->owner);
         result = state.ops->set_access(address.start, address.size, access.devices, access.devices);
         if (result != kSuccess) break;
-        if (record(state, physical, address, access, region)) return kSuccess;
+        if (record(state, physical, asked, address, access, region)) return kSuccess;
         result = state.ops->out_of_memory;
     }
     state.ops->unmap(address.start, address.size);
@@ -69,14 +70,18 @@ Mapping* describe_region(Owner* owner, const Address& address, bool slab) {
 }  // namespace
 
 Result make_region(State& state, Owner* owner, uint64_t size, bool slab, Mapping** made) {
+    return make_region_of(state, owner, state.ops->plain(owner->device), size, slab, made);
+}
+
+Result make_region_of(State& state, Owner* owner, const Properties& asked, uint64_t size, bool slab, Mapping** made) {
     const DeviceOps& ops = *state.ops;
     Physical physical{};
-    Result result = create_physical(state, size, ops.plain(owner->device), 0, &physical);
+    Result result = create_physical(state, size, asked, 0, &physical);
     if (result != kSuccess) return result;
     Address address{0, size};
     result = ops.reserve(size, 0, &address.start);
     Mapping* region = result == kSuccess ? describe_region(owner, address, slab) : nullptr;
-    if (region != nullptr) result = map_accessible(state, physical, address, region);
+    if (region != nullptr) result = map_accessible(state, physical, asked, address, region);
     if (region != nullptr && result == kSuccess) {
         *made = region;
         return kSuccess;

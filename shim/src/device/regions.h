@@ -11,6 +11,8 @@ namespace device {
 
 // In flight, no lock held. The region is recorded, and its access is what the peers of `owner` need at that instant.
 Result make_region(State& state, Owner* owner, uint64_t size, bool slab, Mapping** made);
+// The same, of memory of another kind than plain().
+Result make_region_of(State& state, Owner* owner, const Properties& asked, uint64_t size, bool slab, Mapping** made);
 
 // Under state.lock: forgets the region. Nobody finds it any more; give_region() may now take it down.
 void forget_region(State& state, Mapping* region);

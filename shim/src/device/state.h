@@ -111,6 +111,7 @@ struct State {
         uint8_t uuid[16] = {};
     };
     Device devices[kMaxDevices];
+    std::atomic<bool> maps_over{false};  // vacate() found out that it has something to do; for STATUS
     std::atomic<uint32_t> device_count{0};  // once learnt; release: the uuids are there
     std::atomic<uint32_t> first_ordinal{kUnplaced};  // device 0's number on the wire; the agent's thread writes
 };

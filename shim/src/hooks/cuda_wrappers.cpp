@@ -65,15 +65,3 @@ namespace real = gcr::real;
 #define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) \
     GCR_WRAP_##kind(symbol, parameters, arguments)
 #include "hooks/cuda.def"
-
-namespace gcr {
-namespace hooks {
-
-void* const wrappers[kSymbolCount] = {
-#define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) reinterpret_cast<void*>(gcr_wrap_##symbol),
-#define GCR_ALONE(symbol, base, version, stream) nullptr,
-#include "hooks/cuda.def"
-};
-
-}  // namespace hooks
-}  // namespace gcr

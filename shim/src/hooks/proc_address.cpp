@@ -6,6 +6,7 @@
 #include <initializer_list>
 
 #include "core/sys.h"
+#include "hooks/libraries.h"
 #include "hooks/real.h"
 #include "hooks/symbols.h"
 #include "hooks/unclassified.h"
@@ -57,7 +58,7 @@ bool is_newer_than_the_list(const Question& asked, const void* given, Ask ask) {
 
 template <class Ask>
 void* replacement(const Question& asked, void* given, Ask ask) {
-    if (!driver_like(asked.name)) return given;
+    if (library_like(asked.name) == nullptr) return given;
     Index index = find_asked(asked);
     if (index == kNoSymbol || is_newer_than_the_list(asked, given, ask)) {
         note_unclassified(asked.name);

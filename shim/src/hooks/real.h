@@ -1,15 +1,17 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The driver's own functions: gcr::real::<symbol>(…) for every GCR_HOOK of cuda.def.
+// The driver's own functions: gcr::real::<symbol>(…) for every GCR_HOOK of the lists.
 //
 // Who      any thread, any time. No lock; the first call of a symbol looks it up, later calls load one pointer.
-// Answer   what the driver says. CUDA_ERROR_NOT_FOUND where the driver has no such symbol, CUDA_ERROR_STUB_LIBRARY where
-//          no driver is loaded; neither is ever seen by a program that could have made the call bare.
+// Answer   what the driver says. Where it has no such symbol, or is not loaded: what libraries.cpp says, which is never
+//          seen by a program that could have made the call bare.
 // Ask      gcr::real::has_<symbol>() before a call whose absence matters.
 #ifndef GCR_HOOKS_REAL_H
 #define GCR_HOOKS_REAL_H
 
+#include "abi/acl.h"
 #include "abi/cuda.h"
+#include "abi/hip.h"
 #include "hooks/slots.h"
 
 namespace gcr {
@@ -18,12 +20,12 @@ namespace hooks {
 template <Index kIndex, class Signature>
 struct Original;
 
-template <Index kIndex, class... P>
-struct Original<kIndex, cuda_abi::CUresult(P...)> {
-    cuda_abi::CUresult operator()(P... arguments) const {
-        using Function = cuda_abi::CUresult (*)(P...);
+template <Index kIndex, class Result, class... P>
+struct Original<kIndex, Result(P...)> {
+    Result operator()(P... arguments) const {
+        using Function = Result (*)(P...);
         Function function = reinterpret_cast<Function>(original(kIndex));
-        return __builtin_expect(function != nullptr, 1) ? function(arguments...) : missing();
+        return __builtin_expect(function != nullptr, 1) ? function(arguments...) : static_cast<Result>(missing(kIndex));
     }
 };
 
@@ -32,14 +34,20 @@ struct Original<kIndex, cuda_abi::CUresult(P...)> {
 namespace real {
 
 using namespace cuda_abi;
+using namespace hip_abi;
+using namespace acl_abi;
 
-#define GCR_REAL(symbol, parameters)                                                   \
-    inline constexpr hooks::Original<hooks::k_##symbol, CUresult parameters> symbol{}; \
-    inline bool has_##symbol() {                                                       \
-        return hooks::original(hooks::k_##symbol) != nullptr;                          \
+#define GCR_REAL(symbol, Result, parameters)                                         \
+    inline constexpr hooks::Original<hooks::k_##symbol, Result parameters> symbol{}; \
+    inline bool has_##symbol() {                                                     \
+        return hooks::original(hooks::k_##symbol) != nullptr;                        \
     }
-#define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) GCR_REAL(symbol, parameters)
+#define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) GCR_REAL(symbol, CUresult, parameters)
 #include "hooks/cuda.def"
+#define GCR_HOOK(symbol, kind, parameters, arguments) GCR_REAL(symbol, hipError_t, parameters)
+#include "hooks/hip.def"
+#define GCR_HOOK(symbol, kind, parameters, arguments) GCR_REAL(symbol, aclError, parameters)
+#include "hooks/acl.def"
 #undef GCR_REAL
 
 }  // namespace real

@@ -15,13 +15,29 @@
 namespace gcr {
 namespace hooks {
 
+// Every symbol of every vendor's list, in the order of libraries.h.
 enum Index : uint16_t {
-#define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) k_##symbol,
-#define GCR_ALONE(symbol, base, version, stream) k_##symbol,
+#define GCR_HOOK(symbol, ...) k_##symbol,
+#define GCR_ALONE(symbol, ...) k_##symbol,
 #include "hooks/cuda.def"
-    kSymbolCount,
+    kCudaEnd,
+    kCudaFirst = 0,
+    kBeforeHip = kCudaEnd - 1,  // enumerators count on from here
+#define GCR_HOOK(symbol, ...) k_##symbol,
+#define GCR_ALONE(symbol, ...) k_##symbol,
+#include "hooks/hip.def"
+    kHipEnd,
+    kHipFirst = kCudaEnd,
+    kBeforeAcl = kHipEnd - 1,
+#define GCR_HOOK(symbol, ...) k_##symbol,
+#define GCR_ALONE(symbol, ...) k_##symbol,
+#include "hooks/acl.def"
+    kAclEnd,
+    kAclFirst = kHipEnd,
+    kSymbolCount = kAclEnd,
     kNoSymbol = 0xffff,
 };
+constexpr int kLibraries = 3;
 
 extern std::atomic<void*> slots[kSymbolCount];
 
@@ -30,8 +46,8 @@ extern void* const wrappers[kSymbolCount];
 
 void* publish(Index index,
               void* address);  // what the slot holds now; null where `address` was refused and nothing was there
-void* resolve(Index index);  // slow: RTLD_NEXT, then libcuda.so.1 if it is loaded; null if neither has it
-int missing();  // the CUresult of a call the driver cannot take
+void* resolve(Index index);  // slow: RTLD_NEXT, then the vendor's library if it is loaded; null if neither has it
+int missing(Index index);  // the result of a call the driver cannot take
 
 inline void* original(Index index) {
     void* address = slots[index].load(std::memory_order_acquire);  // pairs with publish()

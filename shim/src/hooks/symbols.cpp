@@ -3,14 +3,22 @@
 
 #include <string.h>
 
+#include "hooks/libraries.h"
+
 namespace gcr {
 namespace hooks {
 namespace {
 
 constexpr const char* kNames[] = {
-#define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) #symbol,
-#define GCR_ALONE(symbol, base, version, stream) #symbol,
+#define GCR_HOOK(symbol, ...) #symbol,
+#define GCR_ALONE(symbol, ...) #symbol,
 #include "hooks/cuda.def"
+#define GCR_HOOK(symbol, ...) #symbol,
+#define GCR_ALONE(symbol, ...) #symbol,
+#include "hooks/hip.def"
+#define GCR_HOOK(symbol, ...) #symbol,
+#define GCR_ALONE(symbol, ...) #symbol,
+#include "hooks/acl.def"
 };
 
 struct Variant {
@@ -53,8 +61,8 @@ constexpr Variants sorted() {
     return out;
 }
 
-constexpr bool names_are_sorted() {
-    for (int i = 1; i < kSymbolCount; ++i)
+constexpr bool names_are_sorted(int first, int end) {
+    for (int i = first + 1; i < end; ++i)
         if (compare(kNames[i - 1], kNames[i]) >= 0) return false;
     return true;
 }
@@ -66,7 +74,9 @@ constexpr bool newest_version_is_right() {
     return newest == kNewestVersion;
 }
 
-static_assert(names_are_sorted(), "cuda.def is searched by name: every symbol once, in byte order");
+static_assert(names_are_sorted(kCudaFirst, kCudaEnd), "cuda.def is searched by name: every symbol once, in byte order");
+static_assert(names_are_sorted(kAclFirst, kAclEnd), "acl.def is searched by name: every symbol once, in byte order");
+static_assert(names_are_sorted(kHipFirst, kHipEnd), "hip.def is searched by name: every symbol once, in byte order");
 static_assert(newest_version_is_right(), "kNewestVersion follows cuda.def");
 constexpr Variants kVariants = sorted();
 
@@ -90,7 +100,9 @@ bool is_of(int position, const char* base) {
 }  // namespace
 
 Index find_symbol(const char* symbol) {
-    int low = 0, high = kSymbolCount;
+    const Library* library = library_like(symbol);
+    if (library == nullptr) return kNoSymbol;
+    int low = library->first, high = library->end;
     while (low < high) {
         int middle = (low + high) / 2;
         int order = strcmp(kNames[middle], symbol);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Finding a driver symbol of cuda.def by its name, or by what cuGetProcAddress is asked for.
+// Finding a driver symbol of the lists by its name, or by what cuGetProcAddress is asked for.
 // Pure: tables sorted by the compiler, binary search, no allocation, no lock.
 #ifndef GCR_HOOKS_SYMBOLS_H
 #define GCR_HOOKS_SYMBOLS_H
@@ -21,11 +21,6 @@ Index find_variant(const char* base, int version, bool per_thread);
 
 bool knows_base(const char* base);
 const char* name_of(Index index);
-
-// cu[A-Z]…: a driver symbol by its looks. Everything else is not ours to look at.
-inline bool driver_like(const char* name) {
-    return name[0] == 'c' && name[1] == 'u' && name[2] >= 'A' && name[2] <= 'Z';
-}
 
 }  // namespace hooks
 }  // namespace gcr

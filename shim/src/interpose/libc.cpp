@@ -51,8 +51,16 @@ bool is_defined_elsewhere(const Object& object, void* context) {
            defines(object, static_cast<Wanted*>(context)->name);
 }
 
-bool is_loaded_driver(const Object& object, void*) {
-    return is_driver(object);
+struct Loaded {
+    const hooks::Library& library;
+    const char* path;
+};
+
+bool is_loaded_library(const Object& object, void* context) {
+    auto* wanted = static_cast<Loaded*>(context);
+    if (!is_of(wanted->library, object)) return false;
+    wanted->path = object.name;
+    return true;
 }
 
 template <class Function>
@@ -109,12 +117,13 @@ void* find_next(const char* name) {
     return each_object(is_defined_elsewhere, &wanted) ? find_in(RTLD_NEXT, name) : nullptr;
 }
 
-void* find_in_driver(const char* name, bool* loaded) {
+void* find_in_driver(const hooks::Library& library, const char* name, bool* loaded) {
     *loaded = false;
-    if (!each_object(is_loaded_driver, nullptr)) return nullptr;
+    Loaded wanted{library, nullptr};
+    if (!each_object(is_loaded_library, &wanted)) return nullptr;
     Dlopen dlopen = in_libc(loader.dlopen, "dlopen");
     Dlclose dlclose = in_libc(loader.dlclose, "dlclose");
-    void* handle = dlopen != nullptr ? dlopen("libcuda.so.1", RTLD_LAZY | RTLD_NOLOAD) : nullptr;
+    void* handle = dlopen != nullptr ? dlopen(wanted.path, RTLD_LAZY | RTLD_NOLOAD) : nullptr;
     *loaded = handle != nullptr;
     if (handle == nullptr) {
         forget_error();
@@ -131,6 +140,17 @@ void* program_handle() {
     if (handle != nullptr || dlopen == nullptr) return handle;
     handle = dlopen(nullptr, RTLD_LAZY);
     program_handle_.store(handle, std::memory_order_relaxed);
+    return handle;
+}
+
+// Kept: closing it would take away the message that a failed lookup in it left.
+void* libc_handle() {
+    static std::atomic<void*> known;
+    void* handle = known.load(std::memory_order_relaxed);
+    Dlopen dlopen = in_libc(loader.dlopen, "dlopen");
+    if (handle != nullptr || dlopen == nullptr) return handle;
+    handle = dlopen("libc.so.6", RTLD_LAZY | RTLD_NOLOAD);
+    known.store(handle, std::memory_order_relaxed);
     return handle;
 }
 

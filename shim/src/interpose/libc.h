@@ -5,6 +5,8 @@
 #ifndef GCR_INTERPOSE_LIBC_H
 #define GCR_INTERPOSE_LIBC_H
 
+#include "hooks/libraries.h"
+
 namespace gcr {
 namespace interpose {
 
@@ -21,8 +23,10 @@ Dlvsym next_dlvsym();
 // Lookups of ours. A failed one leaves no message behind: the program may ask dlerror at any time.
 void* find_next(const char* name);                    // after us in the global scope
 void* find_in(void* handle, const char* name);
-void* find_in_driver(const char* name, bool* loaded);  // in libcuda.so.1, only if the process has it
+// In the vendor's library, only if the process has it.
+void* find_in_driver(const hooks::Library& library, const char* name, bool* loaded);
 void* program_handle();                               // the global scope, from its beginning
+void* libc_handle();                                  // an object that has no vendor's symbols
 void* handle_of(const void* address);                 // of the object that holds `address`; null if none does
 void keep_loaded(const char* path);                   // we hold addresses inside it: it must not be unloaded
 

@@ -4,6 +4,7 @@
 #include <dlfcn.h>
 
 #include "core/sys.h"
+#include "hooks/libraries.h"
 #include "hooks/symbols.h"
 #include "hooks/unclassified.h"
 #include "interpose/libc.h"
@@ -68,14 +69,27 @@ bool is_behind_us(const void* caller, const char* name) {
     return object_of(caller, &object) && defines(object, name) && follows_us(caller);
 }
 
+// Symbols of some libraries we export without a version, as references with any version must bind to ours (HIP). The
+// loader finds them even where bare it would find nothing; what it would find bare comes after us.
+void* as_bare(void* found, const char* name) {
+    return found != nullptr && is_ours(found) ? find_next(name) : found;
+}
+
+// The failure of the lookup as a bare program would see it: null, and a message for dlerror.
+Lookup fail(const char* name) {
+    void* libc = libc_handle();
+    return give(libc == nullptr ? nullptr : libc_dlsym()(libc, name));
+}
+
 // RTLD_NEXT for a symbol that we too would give. Wherever the answer would not plainly be the driver, the loader decides.
 Lookup look_behind(Index index, const char* name, const void* caller, void* next) {
     prepare(index);
     void* last = held(index);
     After after{caller, name, false, {}};
     each_object(first_definition, &after);
-    if (last == nullptr || !after.found) return go_to(next);
+    if (!after.found) return go_to(next);
     bool ours = is_ours(reinterpret_cast<const void*>(after.first.start));
+    if (last == nullptr) return ours && hooks::library_of(index).unversioned ? fail(name) : go_to(next);
     if (ours || (is_driver(after.first) && in_driver(last))) return give(hooks::wrappers[index]);
     return go_to(next);
 }
@@ -83,16 +97,20 @@ Lookup look_behind(Index index, const char* name, const void* caller, void* next
 // RTLD_DEFAULT: the global scope, then the caller's own. Our exports are invisible to it, see hooks/exports.map.
 Lookup look_everywhere(Index index, const char* name, const void* caller, void* next) {
     prepare(index);
-    void* found = find_in(program_handle(), name);
+    void* first = find_in(program_handle(), name);
+    void* found = as_bare(first, name);
     if (found == nullptr)
-        if (void* own = handle_of(caller)) found = find_in(own, name);
-    return found != nullptr ? give(substitute(index, found, caller)) : go_to(next);
+        if (void* own = handle_of(caller)) found = as_bare(find_in(own, name), name);
+    if (found != nullptr) return give(substitute(index, found, caller));
+    return first == nullptr ? go_to(next) : fail(name);
 }
 
 Lookup look_in(void* handle, Index index, const char* name, const void* caller, Dlsym next) {
     prepare(index);
-    void* found = next(handle, name);
-    return give(found != nullptr ? substitute(index, found, caller) : nullptr);
+    void* first = next(handle, name);
+    void* found = as_bare(first, name);
+    if (found == nullptr) return first == nullptr ? give(nullptr) : fail(name);
+    return give(substitute(index, found, caller));
 }
 
 Lookup look_up_unknown(void* handle, const char* name, Dlsym next) {
@@ -130,7 +148,7 @@ Lookup gcr_look_up(void* handle, const char* name, const void* caller) {
     gcr::KeepErrno keep;
     Dlsym next = next_dlsym();
     void* target = reinterpret_cast<void*>(next);
-    if (next == nullptr || name == nullptr || !gcr::hooks::driver_like(name)) return go_to(target);
+    if (next == nullptr || name == nullptr || gcr::hooks::library_like(name) == nullptr) return go_to(target);
     Index index = gcr::hooks::find_symbol(name);
     if (index == kNoSymbol) return is_handle(handle) ? look_up_unknown(handle, name, next) : go_to(target);
     if (gcr::hooks::wrappers[index] == nullptr || in_remembered_driver(caller)) return go_to(target);
@@ -144,7 +162,7 @@ Lookup gcr_look_up_version(void* handle, const char* name, const char* version, 
     gcr::KeepErrno keep;
     Dlvsym next = next_dlvsym();
     void* target = reinterpret_cast<void*>(next);
-    if (next == nullptr || name == nullptr || !gcr::hooks::driver_like(name) || !is_handle(handle))
+    if (next == nullptr || name == nullptr || gcr::hooks::library_like(name) == nullptr || !is_handle(handle))
         return go_to(target);
     Index index = gcr::hooks::find_symbol(name);
     if (index == kNoSymbol || gcr::hooks::wrappers[index] == nullptr) return go_to(target);

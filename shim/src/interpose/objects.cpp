@@ -9,7 +9,10 @@ namespace gcr {
 namespace interpose {
 namespace {
 
-std::atomic<uintptr_t> driver_start, driver_end;
+struct Driver {
+    std::atomic<uintptr_t> start, end;
+};
+Driver drivers[hooks::kLibraries];
 
 struct Walk {
     bool (*visit)(const Object&, void*);
@@ -157,9 +160,18 @@ const char* soname(const Object& object) {
     return "";
 }
 
-bool is_driver(const Object& object) {
+bool is_of(const hooks::Library& library, const Object& object) {
     const char* slash = strrchr(object.name, '/');
-    return strncmp(slash != nullptr ? slash + 1 : object.name, "libcuda.so", sizeof("libcuda.so") - 1) == 0;
+    const char* name = slash != nullptr ? slash + 1 : object.name;
+    for (const char* file : library.files)
+        if (file != nullptr && strncmp(name, file, strlen(file)) == 0) return true;
+    return false;
+}
+
+bool is_driver(const Object& object) {
+    for (const hooks::Library& library : hooks::libraries)
+        if (is_of(library, object)) return true;
+    return false;
 }
 
 bool in_driver(const void* address) {
@@ -167,15 +179,19 @@ bool in_driver(const void* address) {
     return in_remembered_driver(address) || (object_of(address, &object) && is_driver(object));
 }
 
-void remember_driver(const Object& object) {
-    driver_start.store(object.start, std::memory_order_relaxed);
-    driver_end.store(object.end,
+void remember_driver(const hooks::Library& library, const Object& object) {
+    Driver& driver = drivers[&library - hooks::libraries];
+    driver.start.store(object.start, std::memory_order_relaxed);
+    driver.end.store(object.end,
                      std::memory_order_release);  // pairs with in_remembered_driver: start is there before end
 }
 
 bool in_remembered_driver(const void* address) {
     auto at = reinterpret_cast<uintptr_t>(address);
-    return at < driver_end.load(std::memory_order_acquire) && at >= driver_start.load(std::memory_order_relaxed);
+    for (const Driver& driver : drivers)
+        if (at < driver.end.load(std::memory_order_acquire) && at >= driver.start.load(std::memory_order_relaxed))
+            return true;
+    return false;
 }
 
 bool is_ours(const void* address) {

@@ -11,6 +11,8 @@
 #include <link.h>
 #include <stdint.h>
 
+#include "hooks/libraries.h"
+
 namespace gcr {
 namespace interpose {
 
@@ -30,9 +32,10 @@ bool defines(const Object& object, const char* symbol);
 const void* address_in(const Object& object, const char* symbol);  // its default version; null if it has none
 const char* soname(const Object& object);  // "" if it has none
 
-bool is_driver(const Object& object);  // a file named libcuda.so*
+bool is_of(const hooks::Library& library, const Object& object);  // by the name of its file
+bool is_driver(const Object& object);  // of any vendor's library
 bool in_driver(const void* address);
-void remember_driver(const Object& object);  // one that stays loaded; the first is kept
+void remember_driver(const hooks::Library& library, const Object& object);  // one that stays loaded
 bool in_remembered_driver(const void* address);  // cheap: no walk
 bool is_ours(const void* address);
 

@@ -206,7 +206,8 @@ struct Operations {
                 set_access,
                 drop_access,
                 copy_to_host,
-                copy_to_device};
+                copy_to_device,
+                nullptr};
     }
 
     // ---- and as a vendor, for the agent

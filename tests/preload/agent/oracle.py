@@ -30,6 +30,7 @@ ID_LIST = struct.Struct("<QII")
 QUIESCE = struct.Struct("<QII")
 STUCK = struct.Struct("<QQII")
 STAGE = struct.Struct("<QII")
+SNAPSHOT = struct.Struct("<QII")
 STATUS = struct.Struct("<IIQQQQQIIIIIIQ")
 DEVICE = struct.Struct("<16sIIQ")
 UNCOVERED = struct.Struct("<IIQQ")
@@ -40,7 +41,7 @@ REPLY, FAILED = 0x8000, 0xFFFF
 KINDS = {
     "hello": 1, "released": 2, "let_go": 3, "status": 16, "export": 17, "quiesce": 18, "hand_over": 19, "import": 20,
     "map": 21, "resume": 22, "stage": 23, "freeze": 24, "thaw": 25, "unstage": 26, "drop": 27, "mappings": 28,
-    "discard": 29, "create": 30, "copy_out": 31, "copy_in": 32,
+    "discard": 29, "create": 30, "copy_out": 31, "copy_in": 32, "snapshot": 33,
 }  # fmt: skip
 RUNNING, PREPARED, QUIESCED, HANDED_OVER, MAPPED = range(5)
 STAGED, FROZEN, SIMULATED, COPIED_ONLY = 1, 2, 4, 8

@@ -8,6 +8,7 @@
 #include "core/gate.h"
 #include "core/sys.h"
 #include "hooks/cuda_calls.h"
+#include "hooks/hip_calls.h"
 #include "hooks/real.h"
 #include "hooks/unclassified.h"
 
@@ -57,6 +58,30 @@ namespace cuda {
 #include "hooks/cuda.def"
 
 }  // namespace cuda
+
+namespace hip {
+
+__thread bool arrived = false;
+void arrive() {
+    arrived = true;
+}
+void use_device(int) {}
+LastError::LastError() : clean_(false) {}
+hipError_t LastError::after(hipError_t result) {
+    return result;
+}
+
+#define GCR_ON_SELECT(...)
+#define GCR_HOOK(symbol, kind, parameters, arguments) GCR_ON_##kind(symbol, parameters, arguments)
+#undef GCR_ON_ALLOCATE
+#define GCR_ON_ALLOCATE(symbol, parameters, arguments) \
+    hipError_t on_##symbol parameters {                \
+        answered.fetch_add(1);                         \
+        return real::symbol arguments;                 \
+    }
+#include "hooks/hip.def"
+
+}  // namespace hip
 }  // namespace gcr
 
 // What the tests ask. Calls entered: gated, or passive, at the outermost level, by the calling thread.
