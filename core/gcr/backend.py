@@ -1,8 +1,9 @@
 """Backend: one vendor's plugin. Importing one loads no vendor library; absence of hardware never raises."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 from gcr.control import ControlState
 from gcr.drain import DataDrain
@@ -53,4 +54,30 @@ class Backend(Protocol):
 
     def control(self) -> ControlState:
         """Called once, inside the control helper."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Simulator:
+    """A simulated driver: the folder of its libraries, and what else a process must see to find it."""
+
+    folder: Path
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+
+@runtime_checkable
+class BringsShim(Protocol):
+    """A backend whose programs are preloaded with a shim of its own, since gcr's does not know the vendor's calls."""
+
+    def shim(self) -> Path | None:
+        """Its file; None: gcr's own. Called by `gcr run`; loads no vendor library."""
+        ...
+
+
+@runtime_checkable
+class BringsSimulator(Protocol):
+    """A backend with a simulated driver, for `gcr run --simulate`."""
+
+    def simulator(self) -> Simulator | None:
+        """None: it was not built. Raises NativeMissing. Called by `gcr run`; loads no vendor library."""
         ...

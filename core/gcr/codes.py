@@ -31,6 +31,7 @@ class FrameType(IntEnum):
     CREATE = 30
     COPY_OUT = 31
     COPY_IN = 32
+    SNAPSHOT = 33
     COMMAND = 64
     PROGRESS = 65
     CALL = 66
@@ -52,6 +53,7 @@ class Vendor(IntEnum):
     NVIDIA = 1
     AMD = 2
     ASCEND = 3
+    THIRD_PARTY = 4  # one vendor that gcr does not know, in a shim of its own
 
 
 class AgentPhase(IntEnum):
@@ -67,11 +69,29 @@ class AgentFlag(IntFlag):
     FROZEN = 2
     SIMULATED = 4
     UNEXPORTABLE = 8  # bytes leave by COPY_OUT alone
+    MAPS_OVER = 16  # its runtime keeps released memory while the address is kept, but for a mapping over it
 
 
 class HandleFlag(IntFlag):
     KEPT = 1  # by whoever gave it: an imported handle cannot be exported again
     UNEXPORTABLE = 2  # listed by EXPORT without a descriptor
+
+
+class SnapshotStep(IntEnum):
+    """Of the snapshot that a runtime makes of its own process."""
+
+    LOOK = 0
+    LOCK = 1
+    BACKUP = 2
+    RESTORE = 3
+    UNLOCK = 4
+
+
+class SnapshotPhase(IntEnum):
+    UNKNOWN = 0  # no runtime of the process has such calls
+    RUNNING = 1
+    LOCKED = 2
+    SAVED = 3
 
 
 class ErrorCode(IntEnum):

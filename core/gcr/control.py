@@ -8,7 +8,7 @@ DeadlinePassed and may still finish in the driver: ask `phase`.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class ControlPhase(Enum):
@@ -44,6 +44,15 @@ class ProcessView:
     phase: ControlPhase
     bytes_by_device: Mapping[str, int]  # device UUID -> bytes in use, by the device's own count
     refusals: Sequence[Refusal]
+
+
+@runtime_checkable
+class NamesHolders(Protocol):
+    """A ControlState that can tell who uses a device. Needed with means AGENT."""
+
+    def holders(self, device: str) -> Mapping[int, int]:
+        """Bytes by process, by the device's own count."""
+        ...
 
 
 class ControlState(Protocol):

@@ -73,6 +73,12 @@ class NoContext(Refused):
     code = "no_context"
 
 
+class DeviceShared(Refused):
+    """The runtime brings a process back only to a device that no other process uses."""
+
+    code = "device_shared"
+
+
 class DriverTooOld(Refused):
     code = "driver_too_old"
 

@@ -19,7 +19,8 @@ def gcr_backends() -> "Sequence[Backend]":  # type: ignore[empty-body]  # a spec
     """The vendors this plugin serves; more than one plugin may answer.
 
     Called once in every process of gcr that needs a vendor: the command line (`backends`, `devices`, `doctor`), each
-    worker and the control helper; never in a target, and in the daemon and the supervisor never.
+    worker, the control helper, and by `gcr run` of a named backend before its supervisor begins (for `shim` and
+    `simulator` alone); never in a target, and in the daemon and the supervisor never.
     It may touch nothing but its own Python modules: no vendor library, no device, no file, no environment variable.
     Vendor libraries are loaded by the first call of a Backend's own methods. A name already taken by another plugin
     makes this one broken.

@@ -1,4 +1,4 @@
-"""Where the native parts are: the shim, and the simulated drivers.
+"""Where the native parts are: the shim, the simulated drivers, and the SDK for other vendors' ones.
 
 They are installed into the package. `GCR_NATIVE_DIR` names a CMake build folder instead, to run from a source tree.
 """
@@ -28,6 +28,11 @@ def shim_path() -> Path:
 def sim_dir(vendor: str) -> Path:
     """The folder of one vendor's simulated drivers, for LD_LIBRARY_PATH. Raises NativeMissing."""
     return _find(f"the simulated {vendor} driver", [f"sim/{vendor}", f"shim/sim/{vendor}"])
+
+
+def sdk_dir() -> Path:
+    """Sources and CMake functions for the shim of a vendor that gcr does not know. Raises NativeMissing."""
+    return _find("the SDK", ["sdk"])
 
 
 def _find(what: str, places: Sequence[str]) -> Path:

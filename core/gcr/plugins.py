@@ -7,12 +7,15 @@ from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from typing import TypeVar
 
 import pluggy
 
 from gcr import hookspecs
 from gcr.backend import INTERFACE_VERSION, Backend
-from gcr.errors import BackendMissing
+from gcr.errors import BackendMissing, GcrError
+
+Answer = TypeVar("Answer")
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +71,18 @@ def load_plugins() -> Plugins:
             log.warning("plugin %s (%s) is broken", name, origin, exc_info=True)
             plugins.broken.append(BrokenPlugin(name, origin, f"{type(error).__name__}: {error}"))
     return plugins
+
+
+def asked(name: str, question: Callable[[], Answer]) -> Answer:
+    """A backend's answer. Raises the errors of gcr that it raises, and BackendMissing for any other of a stranger's."""
+    try:
+        return question()
+    except GcrError:
+        raise
+    except Exception as error:
+        log.warning("backend %s is broken", name, exc_info=True)
+        told = f"backend {name} is broken: {type(error).__name__}: {error}"
+        raise BackendMissing(told, hint="report this to its author") from error
 
 
 def _candidates() -> Sequence[tuple[str, str, Callable[[], object]]]:

@@ -200,6 +200,14 @@ def spec_of(record: HandleRecord) -> HandleSpec:
     return HandleSpec(record.id, record.size, record.type, record.compression, record.rdma_capable, record.usage)
 
 
+def specs_of(records: Sequence[HandleRecord]) -> list[HandleSpec]:
+    return [spec_of(record) for record in records]
+
+
+def ids_of(records: Sequence[HandleRecord]) -> list[int]:
+    return [record.id for record in records]
+
+
 def _physical(handle: HandleRecord) -> tuple[int, ...]:
     """What never changes in the life of a handle; its mappings may."""
     return (handle.size, handle.device, handle.type, handle.compression, handle.rdma_capable, handle.usage)

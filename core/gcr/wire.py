@@ -31,6 +31,8 @@ from gcr.codes import FrameType as FrameType
 from gcr.codes import HandleFlag as HandleFlag
 from gcr.codes import Reason as Reason
 from gcr.codes import Role as Role
+from gcr.codes import SnapshotPhase as SnapshotPhase
+from gcr.codes import SnapshotStep as SnapshotStep
 from gcr.codes import Vendor as Vendor
 from gcr.record import I32, U8, U16, U32, U64, BadFrame, Record, Uuid
 
@@ -173,6 +175,20 @@ class CopyRecord(Record):
     segment_offset: U64
     size: U64
     segment: U32
+    reserved: ClassVar[U32] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest(Record):
+    transaction: U64
+    step: U32
+    reserved: ClassVar[U32] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReply(Record):
+    transaction: U64
+    phase: U32
     reserved: ClassVar[U32] = 0
 
 

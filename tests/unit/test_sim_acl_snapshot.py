@@ -153,7 +153,8 @@ PASSING = """
     passing = {
         "aclInit": (None,), "aclrtGetVersion": (), "aclsysGetCANNVersion": (0,), "aclrtGetSocName": (),
         "aclGetRecentErrMsg": (), "aclrtGetDeviceCount": (), "aclrtGetDevice": (), "aclrtSynchronizeDevice": (),
-        "aclrtDeviceGetBareTgid": (), "aclrtDeviceEnablePeerAccess": (1, 0), "aclrtDeviceDisablePeerAccess": (1,),
+        "aclrtDeviceGetBareTgid": (), "aclrtDeviceGetUuid": (0,), "aclrtDeviceEnablePeerAccess": (1, 0),
+        "aclrtDeviceDisablePeerAccess": (1,),
         "aclrtGetMemInfo": (HBM,), "aclrtSetCurrentContext": (context,), "aclrtGetCurrentContext": (),
         "aclrtPointerGetAttributes": (plain,), "aclrtMemGetAddressRange": (plain,),
         "aclrtMemSetAccess": (where, 2 * MiB, MemAccessDesc(flags=3, location=MemLocation(1, DEVICE)), 1),

@@ -16,7 +16,13 @@ from gcr.record import Record
 
 HEADER = Path(__file__).parents[2] / "shim/include/gcr/wire.h"
 CODES = {"uint8_t": "B", "uint16_t": "H", "uint32_t": "I", "int32_t": "i", "uint64_t": "Q", "char": "s"}
-PREFIXES = {"AgentFlag": "kFlag", "HandleFlag": "kHandle", "Reason": "kReason"}
+PREFIXES = {
+    "AgentFlag": "kFlag",
+    "HandleFlag": "kHandle",
+    "Reason": "kReason",
+    "SnapshotStep": "kStep",
+    "SnapshotPhase": "kSnapshot",
+}
 CONSTANTS = {"REPLY": "kReply", "ERROR": "kError"}  # of FrameType, but no types of a request
 
 

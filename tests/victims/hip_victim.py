@@ -40,13 +40,15 @@ def main() -> None:
     parser.add_argument("--pause-ms", type=int, default=0)
     parser.add_argument("--kernels", default=os.environ.get("GCR_SIM_KERNELS"))
     parser.add_argument("--interactive", action="store_true")
+    parser.add_argument("--still", action="store_true", help="with --interactive: no step before an answer")
     options = parser.parse_args()
     buffers = Buffers(options.kernels)
     if options.interactive:
         steps = iter(range(1, 1 << 30))
 
         def answer() -> str:
-            buffers.step(next(steps))
+            if not options.still:
+                buffers.step(next(steps))
             return buffers.digest()
 
         serve(answer)

@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from gcr.backend import Capability, Device
+from gcr.backend import Capability, Device, Simulator
 from gcr.control import ControlState
 from gcr.drain import DataDrain
+from gcr.native import sim_dir
 from gcr.vmm import VmmDrain
 from gcr_amd import devices, probe
 from gcr_amd.control import AmdControl
@@ -26,3 +27,7 @@ class AmdBackend:
 
     def control(self) -> ControlState:
         return AmdControl()
+
+    def simulator(self) -> Simulator:
+        folder = sim_dir("amd")
+        return Simulator(folder, {"ROCM_PATH": str(folder)})  # hip-python 10 prefers it to the search path

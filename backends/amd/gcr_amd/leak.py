@@ -1,17 +1,27 @@
 """Does this runtime keep the VRAM of memory that was unmapped and released, while its address stays reserved?
 
-ROCm 7.0 does not, 7.2 does (its unmap leaves the kernel's mapping in place until the address is given back). What a
-target does about it is chosen by the shim, which probes the same way; this is for `gcr doctor`, and to verify.
+ROCm 7.0 does not, 7.2 does (its unmap leaves the kernel's mapping in place until the address is given back). Here for
+a worker, which takes single handles out of a range, and for `gcr doctor`; a target's shim probes for itself, the same
+way.
 """
 
+import ctypes
+import mmap
+import os
+import time
 from contextlib import ExitStack
 from enum import Enum
 from functools import partial
+from typing import Protocol
 
+from gcr.drain import DeviceMemory, HandleSpec
 from gcr.vmm.ranges import quietly
-from gcr_amd.memory import HipDevice
 
 PROBE_BYTES = 64 << 20
+SETTLE_SECONDS = 0.5
+_MAP_NORESERVE = 0x4000
+_MAP_FIXED = 0x10
+_FAILED = ctypes.c_void_p(-1).value
 
 
 class Release(Enum):
@@ -21,7 +31,23 @@ class Release(Enum):
     MAP_OVER = "map_over"  # and an inaccessible mapping over the range, which drops the kernel's reference
 
 
-def probe(device: HipDevice) -> Release:
+class Probed(Protocol):
+    """What the probe needs of a device: gcr_amd.memory.HipDevice."""
+
+    granularity: int
+
+    def enter(self) -> None: ...
+    def memory(self) -> DeviceMemory: ...
+    def reserve(self, size: int) -> int: ...
+    def unreserve(self, address: int, size: int) -> None: ...
+    def create(self, size: int, spec: HandleSpec | None) -> object: ...
+    def release(self, handle: object) -> None: ...
+    def map(self, address: int, size: int, handle: object) -> None: ...
+    def allow(self, address: int, size: int) -> None: ...
+    def unmap_alone(self, address: int, size: int) -> None: ...
+
+
+def probe(device: Probed) -> Release:
     """Allocate, unmap, release, and look at the device's own count. Raises DeviceFull without 64 MiB of room."""
     device.enter()
     size = -(-PROBE_BYTES // device.granularity) * device.granularity
@@ -33,8 +59,30 @@ def probe(device: HipDevice) -> Release:
         try:
             device.map(address, size, handle)
             device.allow(address, size)
-            device.unmap(address, size)
+            device.unmap_alone(address, size)
         finally:
             device.release(handle)
         kept = device.memory().used - before
-    return Release.MAP_OVER if kept >= size // 2 else Release.PLAIN
+    if kept < size // 2:
+        return Release.PLAIN
+    _settle(device, before + size // 2)
+    return Release.MAP_OVER
+
+
+def _settle(device: Probed, limit: int) -> None:
+    """What the probe kept went with its address; the kernel's count may follow a little later."""
+    give_up = time.monotonic() + SETTLE_SECONDS
+    while device.memory().used >= limit and time.monotonic() < give_up:
+        time.sleep(0.005)
+
+
+def map_over(address: int, size: int) -> None:
+    """Replace what lies at an unmapped range; its reservation stays the runtime's. Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.mmap.restype = ctypes.c_void_p
+    words = (ctypes.c_void_p(address), ctypes.c_size_t(size), 0, _FLAGS, -1, ctypes.c_long(0))
+    if libc.mmap(*words) == _FAILED:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+
+
+_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE | _MAP_FIXED

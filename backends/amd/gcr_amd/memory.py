@@ -1,8 +1,8 @@
 """One AMD device's calls for the data plane: implements gcr.vmm.VmmDriver on the HIP runtime.
 
 Some ROCm releases (7.0 is good, 7.2 is not) keep the VRAM of unmapped and released memory for as long as its address
-stays reserved. A worker always gives its addresses back, so here nothing is kept; what a target does about it is the
-shim's business, and `leak.py` probes which of the two a runtime is.
+stays reserved. A worker gives whole ranges back with their addresses; where it takes single handles out of one, what
+the runtime left there is mapped over (`leak.py`).
 """
 
 import ctypes
@@ -15,6 +15,7 @@ from gcr.drain import DeviceMemory, HandleSpec
 from gcr.errors import BackendMissing, DriverError, NotDeviceMemory
 from gcr.vmm import DeviceFull
 from gcr_amd import devices
+from gcr_amd.leak import Release, map_over, probe
 from gcr_amd.runtime import (
     INVALID_HANDLE,
     INVALID_VALUE,
@@ -28,12 +29,14 @@ from gcr_amd.runtime import (
     failure,
     hip,
     initialise,
+    version,
 )
 
 _NON_BLOCKING = 1  # hipStreamNonBlocking
 _DISABLE_TIMING = 2  # hipEventDisableTiming
 _PORTABLE = 1  # hipHostRegisterPortable
 _HANDLE_TYPE_OFFSET = 4  # bytes, of hipMemAllocationProp
+_IMPORTS_BY_VALUE = (7, 1, 0)  # the first runtime that takes a descriptor itself; before, its address
 
 
 class HipDevice:
@@ -48,6 +51,7 @@ class HipDevice:
         self.enter()
         minimum = enum("hipMemAllocationGranularity_flags", "hipMemAllocationGranularityMinimum")
         self.granularity = int(hip.hipMemGetAllocationGranularity(allocation_prop(self._ordinal, None), minimum))
+        self._release = release_of(self)
 
     def enter(self) -> None:
         if self._ordinal < 0:
@@ -65,7 +69,9 @@ class HipDevice:
         raise NotDeviceMemory(f"its descriptor is {kind}")
 
     def import_(self, fd: int) -> Any:
-        result, handle = attempt("hipMemImportFromShareableHandle", fd, posix_descriptor())
+        descriptor = ctypes.c_int(fd)
+        passed = fd if version() >= _IMPORTS_BY_VALUE else ctypes.addressof(descriptor)
+        result, handle = attempt("hipMemImportFromShareableHandle", passed, posix_descriptor())
         if result in (INVALID_VALUE, INVALID_HANDLE, UNKNOWN):
             raise NotDeviceMemory("the runtime does not know its descriptor")
         if result != SUCCESS:
@@ -104,6 +110,11 @@ class HipDevice:
         hip.hipMemSetAccess(address, size, _read_write(self._ordinal), 1)
 
     def unmap(self, address: int, size: int) -> None:
+        self.unmap_alone(address, size)
+        if self._release is Release.MAP_OVER:
+            map_over(address, size)
+
+    def unmap_alone(self, address: int, size: int) -> None:
         hip.hipMemUnmap(address, size)
 
     # ---- host memory, copies, room ----------------------------------------------------------------------------
@@ -162,6 +173,14 @@ class HipStream:
 
     def close(self) -> None:
         hip.hipStreamDestroy(self._stream)
+
+
+def release_of(device: HipDevice) -> Release:
+    """Found out by trying. No room to try: a mapping too many does no harm."""
+    try:
+        return probe(device)
+    except DeviceFull:
+        return Release.MAP_OVER
 
 
 def ordinal_of(uuid: str) -> int:

@@ -12,6 +12,7 @@ from typing import TypeVar
 from gcr.backend import Capability
 from gcr.drain import HandleSpec
 from gcr.errors import GcrError
+from gcr.facilities import facility, resting_on
 from gcr.vmm import DeviceFull
 from gcr_amd import devices, leak
 from gcr_amd.memory import HipDevice
@@ -32,7 +33,20 @@ OPTIONAL = frozenset({"descriptors", "criu", "criu_plugin", "release"})
 
 
 def capabilities() -> Sequence[Capability]:
-    return [_ask(*check) for check in _CHECKS]
+    checks = [_ask(*check) for check in _CHECKS]
+    return [*checks, *_facilities(checks)]
+
+
+def _facilities(checks: Sequence[Capability]) -> Sequence[Capability]:
+    return [
+        resting_on("handoff", checks, ("runtime", "device", "virtual_memory", "descriptors"), "memory as descriptors"),
+        resting_on("copyout", checks, ("runtime", "device", "virtual_memory"), "copies made by the agent"),
+        facility("driver_strategy", False, "HIP has no checkpoint call", "start the program with gcr run"),
+        facility("device_hash", False, "not built yet", "nothing is compared by content; all of it is moved"),
+        facility("control_state", False, "HIP has no checkpoint call", "--data-only keeps the process and its state"),
+        facility("device_map", False, "not built yet", "a job comes back on the devices that it left"),
+        facility("verified_on", False, "a simulated runtime only", "run the contract of gcr.testing on a device"),
+    ]
 
 
 def _ask(name: str, evidence: Callable[[], str], remedy: str) -> Capability:

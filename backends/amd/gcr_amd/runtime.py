@@ -30,10 +30,10 @@ _INSTALL = "install ROCm's runtime (libamdhip64.so), and hip-python >= 7.2 besid
 
 @functools.cache
 def bindings() -> Any:
-    """The module `hip.hip`. Raises BackendMissing when it is not installed."""
+    """hip-python's module of the runtime. Raises BackendMissing when it is not installed."""
     try:
-        return importlib.import_module("hip.hip")
-    except ImportError as missing:
+        return importlib.import_module("hip").hip  # "hip.hip" is a name, but no module of its own, since 10
+    except (ImportError, AttributeError) as missing:
         raise BackendMissing(f"hip-python cannot be imported: {missing}", hint=_INSTALL) from missing
 
 

@@ -37,6 +37,10 @@ class CANNPackageVersion(ctypes.Structure):
     ]
 
 
+class DeviceUuid(ctypes.Structure):
+    _fields_: ClassVar = [("bytes", ctypes.c_uint8 * 16)]
+
+
 class SnapShotBackupArgs(ctypes.Structure):
     _fields_: ClassVar = [("backupFlags", ctypes.c_uint32), ("reserved", ctypes.c_char * 60)]
 
@@ -82,6 +86,7 @@ STRUCTURES: dict[str, type[ctypes.Structure]] = {
     "aclrtMemAccessDesc": MemAccessDesc,
     "aclrtPtrAttributes": PtrAttributes,
     "aclCANNPackageVersion": CANNPackageVersion,
+    "aclrtUuid": DeviceUuid,
     "aclrtSnapShotBackupArgs": SnapShotBackupArgs,
     "aclrtSnapShotRestoreArgs": SnapShotRestoreArgs,
     "struct dcmi_chip_info": ChipInfo,

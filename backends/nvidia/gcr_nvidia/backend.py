@@ -2,9 +2,10 @@
 
 from collections.abc import Sequence
 
-from gcr.backend import Capability, Device
+from gcr.backend import Capability, Device, Simulator
 from gcr.control import ControlState
 from gcr.drain import DataDrain
+from gcr.native import sim_dir
 from gcr.vmm import VmmDrain
 from gcr_nvidia import devices, probe
 from gcr_nvidia.control import NvidiaControl
@@ -26,3 +27,6 @@ class NvidiaBackend:
 
     def control(self) -> ControlState:
         return NvidiaControl()
+
+    def simulator(self) -> Simulator:
+        return Simulator(sim_dir("nvidia"))

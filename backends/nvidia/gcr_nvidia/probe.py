@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gcr.backend import Capability
 from gcr.errors import GcrError
+from gcr.facilities import facility, resting_on
 from gcr_nvidia import devices
 from gcr_nvidia.driver import (
     INVALID_VALUE,
@@ -33,7 +34,22 @@ OPTIONAL = frozenset({"rdma"})
 
 
 def capabilities() -> Sequence[Capability]:
-    return [_ask(*check) for check in _CHECKS]
+    checks = [_ask(*check) for check in _CHECKS]
+    return [*checks, *_facilities(checks)]
+
+
+def _facilities(checks: Sequence[Capability]) -> Sequence[Capability]:
+    return [
+        resting_on("handoff", checks, ("driver", "device", "virtual_memory", "descriptors"), "memory as descriptors"),
+        resting_on("copyout", checks, ("driver", "device", "virtual_memory"), "copies made by the agent"),
+        resting_on(
+            "driver_strategy", checks, ("driver", "device", "checkpoint_api"), "the driver's own checkpoint"
+        ),
+        facility("device_hash", False, "not built yet", "nothing is compared by content; all of it is moved"),
+        resting_on("control_state", checks, ("driver", "checkpoint_api"), "the driver's calls, from outside"),
+        facility("device_map", False, "not built yet", "a job comes back on the devices that it left"),
+        facility("verified_on", True, "NVIDIA H200, driver 580.159 (r580), CUDA 13.0; on no other"),
+    ]
 
 
 def _ask(name: str, evidence: Callable[[], str], remedy: str) -> Capability:

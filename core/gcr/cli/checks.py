@@ -16,6 +16,7 @@ from gcr.backend import Backend, Capability
 from gcr.cli import text, vendors
 from gcr.client import Client
 from gcr.errors import DaemonUnavailable, GcrError
+from gcr.facilities import FACILITIES
 
 HUGE_PAGE = 2 << 20
 PROBE_TIMEOUT = 10.0
@@ -184,7 +185,8 @@ def _backend_checks(wanted: str | None) -> list[Check]:
 def _capability_checks(backend: Backend, wanted: object) -> list[Check]:
     """A vendor's rows are needed where it was asked for, is the only one, or has a device."""
     counts = bool(wanted) or bool(vendors.devices(backend))
-    return [_capability_check(backend.name, each, counts) for each in vendors.capabilities(backend)]
+    checks = [each for each in vendors.capabilities(backend) if each.name not in FACILITIES]  # those: `gcr backends`
+    return [_capability_check(backend.name, each, counts) for each in checks]
 
 
 def _capability_check(backend: str, capability: Capability, counts: bool) -> Check:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from gcr.backend import Backend, Capability, Device
+from gcr.errors import BackendMissing
 from gcr.plugins import Plugins, load_plugins
 
 Answer = TypeVar("Answer")
@@ -23,8 +24,11 @@ def capabilities(backend: Backend) -> Sequence[Capability]:
     return found or [Capability("probe", False, error, "report this to the backend's author")]
 
 
-def devices(backend: Backend) -> Sequence[Device]:
-    found, _ = _ask(backend.devices)
+def devices(backend: Backend, *, insist: bool = False) -> Sequence[Device]:
+    """None of a broken one. With `insist`, for who asked for this very backend: raises BackendMissing instead."""
+    found, error = _ask(backend.devices)
+    if found is None and insist:
+        raise BackendMissing(f"backend {backend.name} is broken: {error}", hint="report this to its author")
     return found or []
 
 

@@ -1,18 +1,21 @@
 """Started by gcrd: `python -m gcr.control_helper BACKEND FD`. Ends when the daemon's socket closes."""
 
+import contextlib
 import logging
 import os
 import socket
 import sys
 import threading
+from collections.abc import Mapping
 from dataclasses import asdict
+from functools import cached_property
 from typing import Any
 
 from gcr.backend import Backend
 from gcr.channel import Channel, Request
-from gcr.control import ControlState, ProcessView
-from gcr.errors import UsageError
-from gcr.plugins import load_plugins
+from gcr.control import ControlState, NamesHolders, ProcessView
+from gcr.errors import GcrError, UsageError
+from gcr.plugins import asked, load_plugins
 
 log = logging.getLogger("gcr.control")
 
@@ -20,19 +23,39 @@ log = logging.getLogger("gcr.control")
 class ControlService:
     """Answers the daemon's control calls; each runs on a thread of its own, so one stuck call stops no other."""
 
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self._control: ControlState = backend.control()
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._starting = threading.Lock()
+        self._started: ControlState | None = None
+        with contextlib.suppress(GcrError):  # who asks is told
+            self._control  # noqa: B018  # the driver's start must not be on the critical path
+
+    @cached_property
+    def _backend(self) -> Backend:
+        return load_plugins().backend(self._name)
+
+    @property
+    def _control(self) -> ControlState:
+        """Tried again at each request until it works. Raises BackendMissing."""
+        with self._starting:
+            if self._started is None:
+                self._started = asked(self._name, self._backend.control)
+            return self._started
 
     def serve(self, request: Request) -> None:
         body = request.json()
-        request.reply_json(self._answer(str(body["op"]), body))
+        request.reply_json(asked(self._name, lambda: self._answer(str(body["op"]), body)))
+
+    def _holders(self, device: str) -> Mapping[int, int]:
+        return self._control.holders(device) if isinstance(self._control, NamesHolders) else {}
 
     def _answer(self, op: str, body: dict[str, Any]) -> dict[str, object]:
         if op == "devices":
             return {"devices": [asdict(device) for device in self._backend.devices()]}
         if op == "means":
             return {"means": self._control.means.value}
+        if op == "holders":
+            return {"holders": {str(pid): size for pid, size in self._holders(str(body["device"])).items()}}
         pid, deadline = int(body["pid"]), float(body.get("deadline", 10.0))
         match op:
             case "phase":
@@ -64,7 +87,7 @@ def view_to_json(view: ProcessView) -> dict[str, object]:
 def main(argv: list[str]) -> int:
     backend_name, fd = argv[0], int(argv[1])
     logging.basicConfig(level=os.environ.get("GCR_LOG_LEVEL", "INFO"), format="%(asctime)s control %(message)s")
-    service = ControlService(load_plugins().backend(backend_name))
+    service = ControlService(backend_name)
     over = threading.Event()
     Channel(socket.socket(fileno=fd), service.serve, on_close=lambda _channel: over.set(), name="gcrd").start()
     over.wait()

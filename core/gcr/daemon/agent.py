@@ -23,6 +23,10 @@ from gcr.wire import (
     IdList,
     MappingBatch,
     QuiesceRequest,
+    SnapshotPhase,
+    SnapshotReply,
+    SnapshotRequest,
+    SnapshotStep,
     StageRequest,
     StatusReply,
     TransactionRecord,
@@ -88,6 +92,15 @@ class AgentPeer:
 
     def thaw(self, transaction: int) -> None:
         self._ask(FrameType.THAW, _named(transaction))
+
+    def snapshot(self, transaction: int, step: SnapshotStep, timeout: float = ANSWER_TIMEOUT) -> SnapshotPhase:
+        """A step of the runtime's snapshot of its own process, or a look; the phase after it.
+
+        Raises UnsupportedState where no runtime of the process makes snapshots, DriverError.
+        """
+        request = SnapshotRequest(transaction=transaction, step=step)
+        answer = self._ask(FrameType.SNAPSHOT, request.pack(), timeout=timeout)
+        return SnapshotPhase(SnapshotReply.unpack(answer.payload).phase)
 
     def stage(self, transaction: int, fds: Sequence[int]) -> None:
         for first in range(0, len(fds), STAGE_BATCH):

@@ -25,13 +25,14 @@ from gcr.errors import GcrError, NameTaken, WrongState
 from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.processes import ProcessIdentity, alive
 from gcr.states import State, Strategy
-from gcr.wire import AgentFlag, AgentPhase
+from gcr.wire import AgentFlag, AgentPhase, Vendor
 
 log = logging.getLogger("gcr.daemon")
 
 TOGETHER_WITHIN = 5.0  # a restarted daemon waits so long for supervisor and agents to come back
 ARENA_AHEAD = 1.05
 POLL = 0.05
+OURS: dict[int, str] = {Vendor.NVIDIA: "nvidia", Vendor.AMD: "amd", Vendor.ASCEND: "ascend"}
 
 
 class Arrivals:
@@ -133,6 +134,8 @@ class Arrivals:
         with self._lock, self._jobs.lock:
             job = self._job_of(peer)
             pid = peer.identity.pid
+            if not job.processes:
+                job.world = _world_as_seen(job.world, peer.hello.vendor)
             process = job.processes.get(pid)
             if process is None or process.identity != peer.identity:
                 process = job.processes[pid] = Process(job.name, peer.identity)
@@ -309,6 +312,13 @@ def _suspended(job: Job, record: DecisionRecord, identity: ProcessIdentity, know
 
 def _world_of_record(record: DecisionRecord) -> World:
     return World(record.backend, record.simulated, tuple(sorted(record.environment.items())))
+
+
+def _world_as_seen(named: World, vendor: int) -> World:
+    """A job's first process tells whose devices it uses; a simulated world, or a plugin's, was chosen by name."""
+    if named.simulated or named.backend not in OURS.values():
+        return named
+    return World(OURS.get(vendor, named.backend))
 
 
 def _world_of_agent(peer: AgentPeer) -> World:

@@ -11,7 +11,7 @@ def world_of_process(pid: int) -> World:
     vendor = env.get("GCR_SIMULATE")
     if not vendor:
         return World("nvidia")
-    names = ("GCR_SIMULATE", "LD_LIBRARY_PATH", *(n for n in env if n.startswith("GCR_SIM_")))
+    names = ("GCR_SIMULATE", "LD_LIBRARY_PATH", "ROCM_PATH", *(n for n in env if n.startswith("GCR_SIM_")))
     return World(vendor, simulated=True, environment=tuple(sorted((n, env[n]) for n in names if n in env)))
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gcr.channel import Channel
-from gcr.control import ControlPhase, ProcessView, Refusal
+from gcr.control import ControlMeans, ControlPhase, ProcessView, Refusal
 from gcr.drain import HandleSpec
 from gcr.seqpacket import close_all
 
@@ -62,6 +62,14 @@ class ControlPeer:
 
     channel: Channel
     pid: int
+    _means: ControlMeans | None = None
+
+    @property
+    def means(self) -> ControlMeans:
+        """By whose hand control state is saved; asked once."""
+        if self._means is None:
+            self._means = ControlMeans(self._call("means", {}, 20.0)["means"])
+        return self._means
 
     def phase(self, pid: int) -> ControlPhase:
         return ControlPhase(self._call("phase", {"pid": pid}, 20.0)["phase"])
@@ -75,6 +83,11 @@ class ControlPeer:
         """By device UUID, what nobody uses."""
         found = self.channel.call_json("devices", {}, timeout=20.0)[0]["devices"]
         return {device["uuid"]: device["total_bytes"] - device["used_bytes"] for device in found}
+
+    def holders(self, device: str) -> dict[int, int]:
+        """Who uses a device, and how many bytes; empty where nobody can tell."""
+        found = self._call("holders", {"device": device}, 20.0)["holders"]
+        return {int(pid): int(size) for pid, size in found.items()}
 
     def lock(self, pid: int, deadline: float) -> None:
         self._call("lock", {"pid": pid, "deadline": deadline}, deadline + 2)

@@ -1,5 +1,6 @@
 """One process of a job, as gcrd knows it: identity, agent, state, and what it had when it was suspended."""
 
+import logging
 from dataclasses import dataclass, field
 from threading import Lock
 
@@ -7,7 +8,9 @@ from gcr.daemon.agent import AgentPeer
 from gcr.errors import PeerGone
 from gcr.processes import ProcessIdentity
 from gcr.states import State, Strategy, move
-from gcr.wire import StatusReply
+from gcr.wire import AgentFlag, StatusReply
+
+log = logging.getLogger("gcr.daemon")
 
 ASK_AGAIN = 30.0  # seconds: room that was short may be there by then, or taken by somebody else
 
@@ -54,6 +57,9 @@ class Process:
     def look(self) -> StatusReply:
         """Ask the agent how things stand, and remember it."""
         status = self.agent.status()
+        before = self.last_status.status.flags if self.last_status else 0
+        if status.status.flags & ~before & AgentFlag.MAPS_OVER:
+            log.info("process %d: its runtime keeps released memory: mapped over", self.identity.pid)
         self.last_status = status
         self.uuids.update({d.ordinal: uuid_text(d.uuid) for d in status.devices})
         return status

@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from gcr.control import ControlPhase
+from gcr.control import ControlMeans, ControlPhase
+from gcr.engine.snapshot import AgentControl
 from gcr.engine.target import Target
 from gcr.errors import DriverError, NotAGpuProcess, UnsupportedState, WrongState
 from gcr.processes import open_verbs
@@ -52,6 +53,8 @@ def refuse_unsupported(target: Target) -> None:
 def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
     """What only the vendor can see from outside: MIG, NCCL's shared memory, a process the driver gave up."""
     for target in targets:
+        refuse_without_means(target.control.means, f"process {target.pid}")
+        refuse_what_a_snapshot_loses(target)
         view = target.control.inspect(target.pid)
         if view.phase not in (ControlPhase.RUNNING, ControlPhase.ABSENT):
             raise WrongState(f"process {target.pid} is {view.phase.value} in the driver", state=view.phase.value)
@@ -61,6 +64,38 @@ def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
             first = view.refusals[0]
             raise UnsupportedState(f"process {target.pid}: {first.detail}", hint=f"docs/limitations.md#{first.reason}")
         target.counts = view.bytes_by_device
+    refuse_crowded_devices(targets)
+
+
+def refuse_without_means(means: ControlMeans, what: str) -> None:
+    """A living process whose control state only an image of the whole process could take along."""
+    if means is ControlMeans.PROCESS:
+        text = f"{what} cannot give its whole device back: its driver has no call that saves a living process's state"
+        raise UnsupportedState(text, hint="--data-only, which leaves the context where it is")
+
+
+def refuse_what_a_snapshot_loses(target: Target) -> None:
+    """Where the process saves its own control state: what is not ours to move comes back with other bytes."""
+    control = target.control
+    if not isinstance(control, AgentControl):
+        return
+    control.refuse_without_snapshots()
+    for reason, size in target.reports.uncovered().items():
+        what = f"{reason_name(reason)}, {size / 2**20:.0f} MiB"
+        text = f"a snapshot would bring device memory of process {target.pid}'s runtime back with other bytes ({what})"
+        raise UnsupportedState(text, hint="--data-only, which leaves it where it is")
+
+
+def refuse_crowded_devices(targets: Sequence[Target]) -> None:
+    """Two processes of one job on a device would each keep the other from coming back."""
+    users: dict[str, int] = {}
+    for target in targets:
+        for device in target.bytes_by_device if target.keeps_context else ():
+            if device in users:
+                both = f"processes {users[device]} and {target.pid}"
+                text = f"{both} share device {device}: neither could come back to it"
+                raise UnsupportedState(text, hint="--data-only, which leaves the contexts where they are")
+            users[device] = target.pid
 
 
 def refusal(pid: int, reason: Reason, nbytes: int) -> str:

@@ -201,7 +201,7 @@ class Checkpoint:
     def _thaw(self, target: Target) -> None:
         if way_back := self.ways_back.pop(target.pid, None):
             way_back.give()
-        target.thaw(self.node.config.control_s)
+        target.thaw(self.node.config.control_s, undo=True)
         target.process.state = State.HANDED_OVER
 
     def _drain(self, target: Target, meter: Meter) -> None:
@@ -311,6 +311,8 @@ class Checkpoint:
 
     def _ballast(self, target: Target, device: str) -> int:
         """What the driver had for itself; never less than an earlier checkpoint found."""
+        if target.keeps_context:
+            return 0
         known = target.process.ballast_by_device.get(device, 0)
         return max(known, int(self._own(target, device) * BALLAST_FACTOR))
 
@@ -342,7 +344,7 @@ class Checkpoint:
         self.course.reach("committed_one")
 
     def _wait_for_vram(self) -> None:
-        """Until the device counts nothing (`--data-only`: only the context) of the targets, or the patience ends."""
+        """Until the device counts nothing of the targets (only their contexts, where those stay), or patience ends."""
         end = time.monotonic() + VRAM_GONE_WITHIN
         while self._still_held() and time.monotonic() < end:
             time.sleep(VRAM_POLL)
@@ -357,4 +359,5 @@ class Checkpoint:
             self.after[key] = target.counted(device)
         except PeerGone:  # it holds nothing any more; what is the process's own, the control helper sees as well
             self.after[key] = target.counted_by_control(device)
-        return self.after[key] > (self._own(target, device) if self.data_only else 0)
+        stays = self.data_only or target.keeps_context
+        return self.after[key] > (self._own(target, device) if stays else 0)

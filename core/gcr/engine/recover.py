@@ -51,7 +51,7 @@ def _open(target: Target) -> bool:
 def _roll_back(target: Target, node: Node) -> None:
     """The checkpoint was never decided: the process runs on with the memory that is in escrow."""
     status = target.process.look().status
-    target.thaw(node.config.control_s)
+    target.thaw(node.config.control_s, undo=True)
     if status.phase == AgentPhase.HANDED_OVER:
         target.process.agent.discard(target.transaction)
         staged, kept = bool(status.flags & AgentFlag.STAGED), len(target.keeper().ids(target.pid))

@@ -15,6 +15,7 @@ from gcr.engine.copyout import AgentCopy, StagedCopy, refuse_without_room, unexp
 from gcr.engine.node import Course, Node
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
+from gcr.engine.snapshot import refuse_shared
 from gcr.engine.target import Target, quietly
 from gcr.errors import Lost, NoRoom
 from gcr.journal import DecisionRecord
@@ -67,6 +68,8 @@ class Restore:
         self.course.tell("making room")
         self.course.left(self.node.config.prepare_s)
         for target in self.targets:
+            if target.keeps_context and not self.data_only:
+                refuse_shared(target.control, target.pid, target.bytes_by_device)
             if self._agent_must_copy(target) or not self._create(undo, target):
                 target.copy = StagedCopy.of(target.process.agent.unstage(target.transaction))
         self._refuse_without_room()

@@ -11,16 +11,17 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 
-from gcr.control import ControlPhase
+from gcr.control import ControlMeans, ControlPhase
 from gcr.daemon.peers import ControlPeer, WorkerPeer
 from gcr.daemon.process import Process, uuid_text
 from gcr.drain import HandleSpec
 from gcr.engine.copyout import AgentCopy, StagedCopy, create, unexportable
 from gcr.engine.node import Node, World
+from gcr.engine.snapshot import AgentControl
 from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, NoRoom, PeerGone, WrongState
 from gcr.seqpacket import close_all
 from gcr.supervisor.escrow import Escrow, Keeper
-from gcr.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, spec_of
+from gcr.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, ids_of, spec_of, specs_of
 from gcr.wire import AgentPhase, ExportBatch, FrameType, HandleFlag, HandleRecord, IdList, StatusReply
 
 log = logging.getLogger("gcr.engine")
@@ -66,8 +67,17 @@ class Target:
         return self.suspended or self.reports.bytes_by_device()
 
     @property
-    def control(self) -> ControlPeer:
-        return self.node.control(self.world)
+    def control(self) -> "ControlPeer | AgentControl":
+        """The vendor's helper; where only the process itself can save its control state, its agent through it."""
+        helper = self.node.control(self.world)
+        if helper.means is not ControlMeans.AGENT:
+            return helper
+        return AgentControl(helper, self.process, self.transaction)
+
+    @property
+    def keeps_context(self) -> bool:
+        """What the runtime has for itself stays on the device, also while its control state is saved."""
+        return self.control.means is ControlMeans.AGENT
 
     def worker(self, device: str) -> WorkerPeer:
         """The same one all through the transaction: one that took its place would hold nothing."""
@@ -319,8 +329,10 @@ class Target:
             self.process.agent.freeze(self.transaction)
         self._drive(ControlPhase.CHECKPOINTED, deadline)
 
-    def thaw(self, deadline: float) -> None:
-        """Bring the control state back from wherever it is. Raises Lost when the driver will not."""
+    def thaw(self, deadline: float, undo: bool = False) -> None:
+        """Bring the control state back; `undo`: from a freeze that was not decided. Raises Lost, DeviceShared."""
+        if undo and self.keeps_context and self.settled() == ControlPhase.CHECKPOINTED:
+            self.control.unlock(self.pid, deadline)  # nothing was given up: it need not be made again
         self._drive(ControlPhase.RUNNING, deadline)
         if self.process.agent.frozen():
             self.process.agent.thaw(self.transaction)
@@ -379,14 +391,6 @@ def let_go(process: Process, ids: Sequence[int], node: Node, world: World, keepe
         if worker:
             quietly("forget", partial(worker.forget, process.hold, ids))
     quietly("drop", lambda: keeper.drop(process.identity.pid, ids))
-
-
-def specs_of(records: Sequence[HandleRecord]) -> list[HandleSpec]:
-    return [spec_of(record) for record in records]
-
-
-def ids_of(records: Sequence[HandleRecord]) -> list[int]:
-    return [record.id for record in records]
 
 
 def batched(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:

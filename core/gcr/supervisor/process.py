@@ -17,6 +17,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from gcr.backend import Simulator
 from gcr.errors import CannotStart, GcrError
 from gcr.jsonbody import error_from_json, error_to_json
 from gcr.native import shim_path, sim_dir
@@ -54,8 +55,12 @@ class Supervisor:
             "pid": self.child.pid if self.child else None,
             "backend": self.spec.backend,
             "simulate": self.spec.simulate,
-            "sim_environment": simulated_environment(self.spec.simulate) if self.spec.simulate else {},
+            "sim_environment": self.simulated_world() if self.spec.simulate else {},
         }
+
+    def simulated_world(self) -> dict[str, str]:
+        assert self.spec.simulate
+        return simulated_environment(self.spec.simulate, self.spec.simulator)
 
     def register(self) -> None:
         self.name = str(self.link.open()["name"])
@@ -92,14 +97,14 @@ class Supervisor:
     def environment(self) -> dict[str, str]:
         """The program's environment: its own, our shim first among its preloads, and where to find the daemon."""
         env = dict(os.environ)
-        chained = env.get("LD_PRELOAD")
-        env["LD_PRELOAD"] = f"{shim_path()}:{chained}" if chained else str(shim_path())
+        chained, shim = env.get("LD_PRELOAD"), self.spec.shim or shim_path()
+        env["LD_PRELOAD"] = f"{shim}:{chained}" if chained else str(shim)
         env.update(GCR_SOCKET=str(socket_path()), GCR_JOB=str(self.name), GCR_TOKEN=self.token)
         if "NCCL_CUMEM_HOST_ENABLE" not in env:
             env["NCCL_CUMEM_HOST_ENABLE"] = "0"
             log.info("NCCL_CUMEM_HOST_ENABLE=0 set: the driver never gives back NCCL's host memory")
         if self.spec.simulate:
-            env.update(simulated_environment(self.spec.simulate))
+            env.update(self.simulated_world())
         return env
 
     def _tell(self, op: str, body: Mapping[str, object]) -> Mapping[str, object]:
@@ -110,14 +115,16 @@ class Supervisor:
             return {}
 
 
-def simulated_environment(vendor: str) -> dict[str, str]:
-    """What a process must see to find the simulated driver of a vendor instead of a real one."""
-    libraries = str(sim_dir(vendor))
+def simulated_environment(vendor: str, simulator: Simulator | None = None) -> dict[str, str]:
+    """What a process must see to find a vendor's simulated driver, by default ours, instead of a real one."""
+    simulator = simulator or Simulator(sim_dir(vendor))
+    libraries = str(simulator.folder)
     rest = os.environ.get("LD_LIBRARY_PATH")
     ours = {k: v for k, v in os.environ.items() if k.startswith("GCR_SIM_")}
     state = os.environ.get("GCR_SIM_STATE", f"/dev/shm/gcr-sim-{os.getuid()}")
     path = libraries if not rest or rest.startswith(libraries) else f"{libraries}:{rest}"
-    return {**ours, "GCR_SIMULATE": vendor, "GCR_SIM_STATE": state, "LD_LIBRARY_PATH": path}
+    world = {"GCR_SIMULATE": vendor, "GCR_SIM_STATE": state, "LD_LIBRARY_PATH": path}
+    return {**ours, **simulator.environment, **world}
 
 
 def supervise(spec: JobSpec) -> int:

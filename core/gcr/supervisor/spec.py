@@ -1,6 +1,9 @@
 """What a user asked `gcr run` to do."""
 
 from dataclasses import dataclass
+from pathlib import Path
+
+from gcr.backend import Simulator
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,4 +13,6 @@ class JobSpec:
     detach: bool = False
     backend: str | None = None
     simulate: str | None = None  # a vendor whose simulated driver the job shall see
+    simulator: Simulator | None = None  # that driver; None: the one gcr brings for `simulate`
+    shim: Path | None = None  # None: gcr's own
     report: str | None = None  # file that receives the job's last report as JSON

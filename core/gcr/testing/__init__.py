@@ -5,18 +5,33 @@
     class TestMyBackend(BackendContract, DrainContract, ControlContract):
         backend = "my_package:MyBackend"            # a factory, importable in a child process
         vendor_libraries = ("libmyvendor",)         # must not be mapped by importing it
-        victim_command = (sys.executable, "victim.py")  # see ControlContract
+        victim_command = (sys.executable, "victim.py")  # see gcr.testing.control
 
         @pytest.fixture
-        def environment(self): return {"LD_LIBRARY_PATH": ...}   # what the children need to find the driver
+        def environment(self, gcr_device): return gcr_device   # what the children need to find the driver
+
+Which classes: BackendContract always; DrainContract where its probe claims `handoff`, else CopyContract;
+ControlContract where its control means are DRIVER, else InspectContract with `means` set. A class that does not fit
+the claims fails.
 
 Everything vendor-specific happens in child processes (`gcr.testing.peer`), each with a deadline: the two ends of a
-hand-over are two processes, and the descriptors cross between them as they do in gcr. Needs pytest.
+hand-over are two processes, and the descriptors cross between them as they do in gcr. `gcr.testing.plugin` has fixtures
+for devices, and for gcr at work on them. Needs pytest. docs/writing-a-backend.md leads through it.
 """
 
 from gcr.testing.contract import BackendContract
-from gcr.testing.control import ControlContract
-from gcr.testing.drain import DrainContract
+from gcr.testing.control import ControlContract, InspectContract
+from gcr.testing.drain import CopyContract, DrainContract
+from gcr.testing.machine import Job, SimulatedMachine
 from gcr.testing.peer import Peer
 
-__all__ = ["BackendContract", "ControlContract", "DrainContract", "Peer"]
+__all__ = [
+    "BackendContract",
+    "ControlContract",
+    "CopyContract",
+    "DrainContract",
+    "InspectContract",
+    "Job",
+    "Peer",
+    "SimulatedMachine",
+]

@@ -1,5 +1,6 @@
 """What any backend must say of itself, whether or not its hardware is there."""
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from typing import ClassVar
@@ -7,10 +8,13 @@ from typing import ClassVar
 import pytest
 
 from gcr.backend import Device
+from gcr.control import ControlMeans
 from gcr.errors import BackendMissing
+from gcr.facilities import FACILITIES
 from gcr.testing.peer import Peer
 
 MakePeer = Callable[[], Peer]
+UUID_TEXT = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class ContractBase:
@@ -18,6 +22,8 @@ class ContractBase:
 
     backend: ClassVar[str]
     vendor_libraries: ClassVar[Sequence[str]] = ()
+    hands_over: ClassVar[bool] = False  # DrainContract says yes
+    means: ClassVar[ControlMeans | None] = None  # ControlContract says DRIVER
 
     @pytest.fixture
     def environment(self) -> Mapping[str, str]:
@@ -53,12 +59,27 @@ class BackendContract(ContractBase):
         names = [answer.name for answer in new_peer().call("probe")]
         assert sorted(names) == sorted(set(names))
 
+    def test_it_answers_what_every_backend_is_asked(self, new_peer: MakePeer) -> None:
+        names = [answer.name for answer in new_peer().call("probe")]
+        assert [name for name in FACILITIES if name not in names] == []
+
+    def test_what_it_claims_is_what_is_tested(self, new_peer: MakePeer, device: Device) -> None:
+        """No skips: a backend that claims more than its tests show, or less, fails here."""
+        peer = new_peer()
+        claims = {answer.name: answer.ok for answer in peer.call("probe")}
+        assert claims["handoff"] is self.hands_over, (
+            "it claims handoff: subclass DrainContract" if claims["handoff"] else "no handoff: subclass CopyContract"
+        )
+        means = peer.call("means")
+        assert means is self.means, f"its control means are {means}: subclass ControlContract, or InspectContract"
+
     def test_devices_are_named_by_uuid(self, new_peer: MakePeer) -> None:
         peer = new_peer()
         found = peer.call("devices")
         assert len({device.uuid for device in found}) == len(found)
         assert [device.uuid for device in found] == [device.uuid for device in peer.call("devices")]
         for device in found:
+            assert UUID_TEXT.fullmatch(device.uuid), "GPU- and sixteen bytes as a UUID, for every vendor"
             assert device.name
             assert 0 <= device.used_bytes <= device.total_bytes
 

@@ -12,7 +12,7 @@ from typing import IO, ClassVar
 
 import pytest
 
-from gcr.control import ControlPhase
+from gcr.control import ControlMeans, ControlPhase
 from gcr.errors import DriverError
 from gcr.testing.contract import ContractBase, MakePeer
 from gcr.testing.drain import eventually
@@ -72,7 +72,9 @@ class Victim:
                 pipe.close()
 
 
-class ControlContract(ContractBase):
+class InspectContract(ContractBase):
+    """What is asked of every ControlState. For a backend whose means are AGENT or PROCESS a subclass sets `means`."""
+
     victim_command: ClassVar[Sequence[str]]
 
     @pytest.fixture
@@ -85,6 +87,38 @@ class ControlContract(ContractBase):
     def control(self, new_peer: MakePeer) -> Peer:
         """The process that makes the driver's checkpoint calls."""
         return new_peer()
+
+    def test_a_process_with_a_device_runs(self, control: Peer, victim: Victim) -> None:
+        victim.digest()
+        assert control.call("phase", victim.pid) is ControlPhase.RUNNING
+        assert eventually(lambda: sum(control.call("inspect", victim.pid).bytes_by_device.values()) > 0)
+
+    def test_a_process_without_a_device_is_absent(self, control: Peer) -> None:
+        sleeper = subprocess.Popen(["sleep", "60"])
+        try:
+            assert control.call("phase", sleeper.pid) is ControlPhase.ABSENT
+            view = control.call("inspect", sleeper.pid)
+            assert (view.phase, dict(view.bytes_by_device), list(view.refusals)) == (ControlPhase.ABSENT, {}, [])
+        finally:
+            sleeper.kill()
+            sleeper.wait(ANSWER_SECONDS)
+
+    def test_a_process_that_is_gone_is_absent(self, control: Peer) -> None:
+        gone = subprocess.Popen(["true"])
+        gone.wait(ANSWER_SECONDS)
+        assert control.call("phase", gone.pid) is ControlPhase.ABSENT
+
+    def test_inspecting_touches_nothing(self, control: Peer, victim: Victim) -> None:
+        before = victim.digest()
+        view = control.call("inspect", victim.pid)
+        assert (view.pid, view.phase, list(view.refusals)) == (victim.pid, ControlPhase.RUNNING, [])
+        assert victim.digest() == before
+
+
+class ControlContract(InspectContract):
+    """Of a ControlState whose means are DRIVER: the driver's calls, from another process."""
+
+    means = ControlMeans.DRIVER
 
     def test_a_cycle_through_every_phase_keeps_the_bytes(self, control: Peer, victim: Victim) -> None:
         before = victim.digest()
@@ -126,35 +160,18 @@ class ControlContract(ContractBase):
         other.call("unlock", victim.pid, CALL_SECONDS)
         assert victim.digest() == before
 
+    def test_a_process_that_is_gone_cannot_be_locked(self, control: Peer) -> None:
+        gone = subprocess.Popen(["true"])
+        gone.wait(ANSWER_SECONDS)
+        with pytest.raises(DriverError):
+            control.call("lock", gone.pid, CALL_SECONDS)
+
     def test_a_step_out_of_order_fails_and_harms_nobody(self, control: Peer, victim: Victim) -> None:
         before = victim.digest()
         for step, arguments in (("checkpoint", ()), ("restore", ({},)), ("unlock", ())):
             with pytest.raises(DriverError):
                 control.call(step, victim.pid, *arguments, CALL_SECONDS)
         assert control.call("phase", victim.pid) is ControlPhase.RUNNING
-        assert victim.digest() == before
-
-    def test_a_process_without_a_device_is_absent(self, control: Peer) -> None:
-        sleeper = subprocess.Popen(["sleep", "60"])
-        try:
-            assert control.call("phase", sleeper.pid) is ControlPhase.ABSENT
-            view = control.call("inspect", sleeper.pid)
-            assert (view.phase, dict(view.bytes_by_device), list(view.refusals)) == (ControlPhase.ABSENT, {}, [])
-        finally:
-            sleeper.kill()
-            sleeper.wait(ANSWER_SECONDS)
-
-    def test_a_process_that_is_gone_is_absent(self, control: Peer) -> None:
-        gone = subprocess.Popen(["true"])
-        gone.wait(ANSWER_SECONDS)
-        assert control.call("phase", gone.pid) is ControlPhase.ABSENT
-        with pytest.raises(DriverError):
-            control.call("lock", gone.pid, CALL_SECONDS)
-
-    def test_inspecting_touches_nothing(self, control: Peer, victim: Victim) -> None:
-        before = victim.digest()
-        view = control.call("inspect", victim.pid)
-        assert (view.pid, view.phase, list(view.refusals)) == (victim.pid, ControlPhase.RUNNING, [])
         assert victim.digest() == before
 
     def test_other_threads_run_while_the_driver_works(self, control: Peer, victim: Victim) -> None:

@@ -53,7 +53,9 @@ def eventually(condition: Callable[[], bool]) -> bool:
     return True
 
 
-class DrainContract(ContractBase):
+class CopyContract(ContractBase):
+    """What is asked of every drain, also of one whose memory cannot leave as a descriptor."""
+
     handles: ClassVar[Sequence[int]] = (4, 2, 6)  # MiB, multiples of the granularity, of different sizes
 
     @pytest.fixture
@@ -87,15 +89,85 @@ class DrainContract(ContractBase):
         assert where.size == offset
         assert where.address != 0
 
-    def test_bytes_cross_to_another_process(self, owner: Peer, worker: Peer) -> None:
-        handles, where = self._made(owner)
-        adopted = send(owner, where, handles, worker)
-        assert worker.call("digests", adopted, sizes(handles)) == expected(handles, 7)
-
     def test_one_copy_may_cross_the_border_between_handles(self, owner: Peer) -> None:
         handles, where = self._made(owner)
         whole = {handles[0].id: where.size}
         assert owner.call("digests", where, whole)[handles[0].id] not in expected(handles, 7).values()
+
+    def test_the_device_names_who_holds_memory(self, owner: Peer) -> None:
+        where = owner.call("create", specs(64))
+        assert owner.call("memory").by_pid[owner.pid] >= 64 * MIB
+        owner.call("release", where)
+
+    def test_release_is_idempotent(self, owner: Peer) -> None:
+        _handles, where = self._made(owner)
+        owner.call("release", where)
+        owner.call("release", where)
+        with pytest.raises(DriverError):
+            owner.call("export", where, [1])
+
+    def test_no_room_says_how_much_is_missing_and_keeps_nothing(self, owner: Peer) -> None:
+        memory = owner.call("memory")
+        half = memory.total // (4 * MIB) + 1  # units of 2 MiB: two halves are more than the device has
+        with pytest.raises(NoRoom) as refused:
+            owner.call("create", specs(2, 2 * half, 2 * half))
+        assert 0 < (refused.value.missing or 0) <= memory.total + 4 * MIB
+        assert eventually(lambda: owner.call("memory").used < memory.used + NEAR)
+
+    def test_ballast_occupies_and_gives_back(self, owner: Peer) -> None:
+        before = owner.call("memory").used
+        ballast = owner.call("ballast", 64 * MIB)
+        assert owner.call("memory").used >= before + 64 * MIB
+        owner.call("drop", ballast)
+        owner.call("drop", ballast)
+        assert eventually(lambda: owner.call("memory").used < before + NEAR)
+
+    def test_ballast_beyond_the_device_is_no_room(self, owner: Peer) -> None:
+        memory = owner.call("memory")
+        with pytest.raises(NoRoom) as refused:
+            owner.call("ballast", 2 * memory.total)
+        assert (refused.value.missing or 0) > 0
+
+    def test_unpinning_what_is_not_pinned_is_an_error(self, owner: Peer) -> None:
+        with pytest.raises(DriverError):
+            owner.call("unpin", 0x10000)
+
+    def test_progress_grows_to_the_whole(self, owner: Peer) -> None:
+        handles, where = self._made(owner)
+        _passed, seen = owner.call("progress", where, sizes(handles), 10.0)
+        assert seen == sorted(seen)
+        assert seen[-1] == where.size
+
+    def test_closing_gives_everything_back(self, owner: Peer, worker: Peer) -> None:
+        before = worker.call("memory").used
+        owner.call("create", specs(64))
+        owner.call("ballast", 64 * MIB)
+        owner.call("close")
+        assert eventually(lambda: worker.call("memory").used <= before)
+        with pytest.raises(DriverError):
+            owner.call("create", specs(2))
+
+    def test_what_was_released_is_free(self, owner: Peer) -> None:
+        before = owner.call("memory").used
+        where = owner.call("create", specs(64))
+        assert owner.call("memory").used >= before + 64 * MIB
+        owner.call("release", where)
+        assert eventually(lambda: owner.call("memory").used < before + NEAR)
+
+    def test_what_was_written_is_read_back(self, owner: Peer) -> None:
+        handles, where = self._made(owner)
+        assert owner.call("digests", where, sizes(handles)) == expected(handles, 7)
+
+
+class DrainContract(CopyContract):
+    """Of a drain whose memory crosses from one process to another as descriptors."""
+
+    hands_over = True
+
+    def test_bytes_cross_to_another_process(self, owner: Peer, worker: Peer) -> None:
+        handles, where = self._made(owner)
+        adopted = send(owner, where, handles, worker)
+        assert worker.call("digests", adopted, sizes(handles)) == expected(handles, 7)
 
     def test_both_processes_see_the_same_memory(self, owner: Peer, worker: Peer) -> None:
         handles, where = self._made(owner)
@@ -119,18 +191,6 @@ class DrainContract(ContractBase):
         worker.call("release", adopted)
         assert eventually(lambda: owner.call("memory").used < before + NEAR)
 
-    def test_the_device_names_who_holds_memory(self, owner: Peer) -> None:
-        where = owner.call("create", specs(64))
-        assert owner.call("memory").by_pid[owner.pid] >= 64 * MIB
-        owner.call("release", where)
-
-    def test_release_is_idempotent(self, owner: Peer) -> None:
-        _handles, where = self._made(owner)
-        owner.call("release", where)
-        owner.call("release", where)
-        with pytest.raises(DriverError):
-            owner.call("export", where, [1])
-
     def test_forgotten_handles_are_free_and_the_others_whole(self, owner: Peer, worker: Peer) -> None:
         handles, where = self._made(owner)
         adopted = send(owner, where, handles, worker)
@@ -151,14 +211,6 @@ class DrainContract(ContractBase):
         worker.call("forget", adopted, [handles[1].id])
         assert eventually(lambda: worker.call("memory").used <= before - 64 * MIB)
         worker.call("release", adopted)
-
-    def test_no_room_says_how_much_is_missing_and_keeps_nothing(self, owner: Peer) -> None:
-        memory = owner.call("memory")
-        half = memory.total // (4 * MIB) + 1  # units of 2 MiB: two halves are more than the device has
-        with pytest.raises(NoRoom) as refused:
-            owner.call("create", specs(2, 2 * half, 2 * half))
-        assert 0 < (refused.value.missing or 0) <= memory.total + 4 * MIB
-        assert eventually(lambda: owner.call("memory").used < memory.used + NEAR)
 
     def test_adopting_takes_the_descriptors(self, owner: Peer, worker: Peer) -> None:
         handles, where = self._made(owner)
@@ -199,39 +251,6 @@ class DrainContract(ContractBase):
         where = owner.call("adopt", [])
         assert (where.size, dict(where.offsets)) == (0, {})
         owner.call("release", where)
-
-    def test_ballast_occupies_and_gives_back(self, owner: Peer) -> None:
-        before = owner.call("memory").used
-        ballast = owner.call("ballast", 64 * MIB)
-        assert owner.call("memory").used >= before + 64 * MIB
-        owner.call("drop", ballast)
-        owner.call("drop", ballast)
-        assert eventually(lambda: owner.call("memory").used < before + NEAR)
-
-    def test_ballast_beyond_the_device_is_no_room(self, owner: Peer) -> None:
-        memory = owner.call("memory")
-        with pytest.raises(NoRoom) as refused:
-            owner.call("ballast", 2 * memory.total)
-        assert (refused.value.missing or 0) > 0
-
-    def test_unpinning_what_is_not_pinned_is_an_error(self, owner: Peer) -> None:
-        with pytest.raises(DriverError):
-            owner.call("unpin", 0x10000)
-
-    def test_progress_grows_to_the_whole(self, owner: Peer) -> None:
-        handles, where = self._made(owner)
-        _passed, seen = owner.call("progress", where, sizes(handles), 10.0)
-        assert seen == sorted(seen)
-        assert seen[-1] == where.size
-
-    def test_closing_gives_everything_back(self, owner: Peer, worker: Peer) -> None:
-        before = worker.call("memory").used
-        owner.call("create", specs(64))
-        owner.call("ballast", 64 * MIB)
-        owner.call("close")
-        assert eventually(lambda: worker.call("memory").used <= before)
-        with pytest.raises(DriverError):
-            owner.call("create", specs(2))
 
 
 def _stranger(kind: str) -> int:

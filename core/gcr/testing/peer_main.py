@@ -16,7 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gcr.backend import Backend, Capability, Device
-from gcr.control import ControlPhase, ControlState, ProcessView
+from gcr.control import ControlMeans, ControlPhase, ControlState, ProcessView
 from gcr.drain import Ballast, DataDrain, DeviceMemory, DeviceRange, Handed, HandleSpec, Span
 from gcr.errors import GcrError
 from gcr.jsonbody import error_to_json
@@ -173,6 +173,9 @@ class Service:
         if self._control is None:
             self._control = self._backend.control()
         return self._control
+
+    def means(self) -> ControlMeans:
+        return self.control.means
 
     def phase(self, pid: int) -> ControlPhase:
         return self.control.phase(pid)

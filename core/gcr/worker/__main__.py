@@ -7,14 +7,17 @@ import socket
 import sys
 import threading
 import time
+from functools import partial
 
 from gcr.arena import Arena
 from gcr.channel import Channel, Request
 from gcr.config import load
+from gcr.drain import DataDrain
 from gcr.errors import GcrError
 from gcr.hostmemory import available_host_bytes
-from gcr.plugins import load_plugins
+from gcr.plugins import asked, load_plugins
 from gcr.worker.attachment import Attachment
+from gcr.worker.guarded import guarded
 from gcr.worker.service import WorkerService
 
 log = logging.getLogger("gcr.worker")
@@ -47,10 +50,14 @@ class Starting:
         self._done.set()
 
 
+def open_drain(backend: str, device: str) -> DataDrain:
+    return guarded(backend, asked(backend, partial(load_plugins().backend(backend).drain, device)))
+
+
 def make_service(backend: str, device: str) -> WorkerService:
     began = time.monotonic()
     config = load({})
-    attachment = Attachment(lambda: load_plugins().backend(backend).drain(device))
+    attachment = Attachment(lambda: open_drain(backend, device))
     attachment.attach()
     limit = int(available_host_bytes() * config.arena_share)
     arena = Arena(

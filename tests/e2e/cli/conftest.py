@@ -46,7 +46,8 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         folder = tmp_path / name.lower()
         folder.mkdir(mode=0o700)
         monkeypatch.setenv(name, str(folder))
-    for name in [name for name in os.environ if name.startswith("GCR_") and name != "GCR_NATIVE_DIR"]:
+    kept = ("GCR_NATIVE_DIR", "GCR_PLUGINS")  # where this tree's own parts are
+    for name in [name for name in os.environ if name.startswith("GCR_") and name not in kept]:
         monkeypatch.delenv(name)
     monkeypatch.delenv("NO_COLOR", raising=False)
     return tmp_path

@@ -8,8 +8,10 @@ import pytest
 
 import gcr as library
 from gcr import supervisor
+from gcr.backend import Simulator
 from gcr.cli.main import main
 from gcr.errors import NameTaken, NoRoom, NoSuchJob, UsageError
+from gcr.native import sim_dir
 from gcr.report import CheckpointReport, RestoreReport
 from gcr.supervisor import JobSpec
 
@@ -45,7 +47,9 @@ def test_run_hands_over_what_was_asked_and_returns_the_programs_code(specs: list
         "-b",
     ]
     assert main(line) == 7
-    assert specs == [JobSpec(argv=("a", "-b"), name="llm", backend="nvidia", simulate="nvidia", report="r")]
+    simulator = Simulator(sim_dir("nvidia"))
+    wanted = {"name": "llm", "backend": "nvidia", "simulate": "nvidia", "simulator": simulator, "report": "r"}
+    assert specs == [JobSpec(argv=("a", "-b"), **wanted)]
 
 
 def test_options_after_the_program_are_the_programs(specs: list[JobSpec]) -> None:

@@ -36,7 +36,7 @@ def _present(wanted: str | None) -> list[dict[str, Any]]:
             "simulated": vendors.is_simulated(device),
         }
         for backend in vendors.chosen(wanted)[1]
-        for device in vendors.devices(backend)
+        for device in vendors.devices(backend, insist=wanted is not None)
     ]
 
 

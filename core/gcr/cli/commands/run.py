@@ -8,7 +8,7 @@ import click
 
 from gcr.cli.options import Options, common_options, examples, parse_name
 from gcr.cli.output import print_json, success
-from gcr.errors import GcrError
+from gcr.errors import GcrError, UsageError
 
 if TYPE_CHECKING:
     from gcr.supervisor import JobSpec
@@ -29,9 +29,8 @@ FAILED_BEFORE_START = 125
 @click.option("-d", "--detach", is_flag=True, help="Leave the program running and return at once.")
 @click.option(
     "--simulate",
-    type=click.Choice(["nvidia", "amd", "ascend"]),
     metavar="VENDOR",
-    help="Let the program see a SIMULATED device of nvidia, amd or ascend.",
+    help="Let the program see a SIMULATED device of VENDOR: nvidia, amd, ascend, or a plugin's.",
 )
 @click.option(
     "--report",
@@ -49,9 +48,10 @@ def command(ctx: click.Context, /, program: tuple[str, ...], **chosen: Any) -> i
     With --json one object is printed once CMD has ended, or with -d once it runs; what CMD prints is its own affair.
     """
     options = ctx.ensure_object(Options)
-    spec = _spec(options, program, **chosen)
     try:
-        return _run(spec, options.json)
+        return _run(_spec(options, program, **chosen), options.json)
+    except UsageError:
+        raise
     except GcrError as error:
         vars(error)["exit"] = FAILED_BEFORE_START
         raise
@@ -60,9 +60,19 @@ def command(ctx: click.Context, /, program: tuple[str, ...], **chosen: Any) -> i
 def _spec(
     options: Options, program: tuple[str, ...], name: str | None, detach: bool, simulate: str | None, report: str | None
 ) -> "JobSpec":
+    from gcr.cli import parts
     from gcr.supervisor import JobSpec
 
-    return JobSpec(program, name, detach=detach, backend=options.backend, simulate=simulate, report=report)
+    return JobSpec(
+        program,
+        name,
+        detach=detach,
+        backend=options.backend,
+        simulate=simulate,
+        simulator=parts.simulator_of(simulate) if simulate else None,
+        shim=parts.shim_of(simulate or options.backend),
+        report=report,
+    )
 
 
 def _run(spec: "JobSpec", as_json: bool) -> int:

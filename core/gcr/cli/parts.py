@@ -1,0 +1,43 @@
+"""Which shim a job is started under, and which simulated driver it sees: a backend's own, where it brings one.
+
+Plugins are loaded only for a job that names a backend. A plugin's module loads no vendor library.
+"""
+
+from functools import cache
+from pathlib import Path
+
+from gcr.backend import BringsShim, BringsSimulator, Simulator
+from gcr.errors import UsageError
+from gcr.native import NativeMissing
+from gcr.plugins import Plugins, asked, load_plugins
+
+
+def shim_of(name: str | None) -> Path | None:
+    """The interposer for a job of this backend; None: gcr's own. Raises BackendMissing, NativeMissing."""
+    backend = _plugins().backend(name) if name else None
+    own = asked(backend.name, backend.shim) if isinstance(backend, BringsShim) else None
+    if own is not None and not own.is_file():
+        raise NativeMissing(f"the shim of backend {name} is not at {own}", hint="reinstall its plugin")
+    return own
+
+
+def simulator_of(name: str) -> Simulator:
+    """A backend's simulated driver. Raises UsageError for a name that has none, BackendMissing for a broken plugin."""
+    backend = _plugins().backends.get(name)
+    if backend is None and any(each.name == name for each in _plugins().broken):
+        _plugins().backend(name)  # raises, and says why
+    found = asked(backend.name, backend.simulator) if isinstance(backend, BringsSimulator) else None
+    if found is None:
+        known = ", ".join(sorted(simulated_vendors())) or "none"
+        raise UsageError(f"there is no simulated {name}; there is: {known}", hint="gcr backends")
+    return found
+
+
+def simulated_vendors() -> list[str]:
+    """Backends that bring a simulated driver; whether it was built is not asked."""
+    return [name for name, backend in _plugins().backends.items() if isinstance(backend, BringsSimulator)]
+
+
+@cache
+def _plugins() -> Plugins:
+    return load_plugins()

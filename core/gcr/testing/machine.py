@@ -1,0 +1,291 @@
+"""A private machine for one test: simulated devices, gcr's daemon in a directory of its own, and what runs on them.
+
+Everything is driven from outside, by the command line, as a user would. Every wait has a deadline: a silence is a
+failure, never a skip. `close` ends every process that belongs to the machine and removes its devices.
+"""
+
+import json
+import os
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gcr.client import Client
+from gcr.errors import DaemonUnavailable, GcrError, PeerGone
+from gcr.jsonbody import error_to_json
+
+PATIENCE = 30.0
+LAST_WORDS_SECONDS = 10.0
+
+
+@dataclass
+class Answer:
+    """What a command of gcr's came to: its exit code and its JSON object."""
+
+    code: int
+    body: dict[str, Any]
+    stderr: str
+
+
+@dataclass
+class Job:
+    """A program, under `gcr run` or bare, spoken to line by line."""
+
+    name: str
+    supervisor: "subprocess.Popen[str]"
+
+    def ask(self, line: str = "?") -> str:
+        self.tell(line)
+        return self.hear()
+
+    def tell(self, line: str = "?") -> None:
+        assert self.supervisor.stdin
+        self.supervisor.stdin.write(f"{line}\n")
+        self.supervisor.stdin.flush()
+
+    def silent(self, seconds: float = 0.3) -> bool:
+        """Whether it says nothing for so long; what it said instead is in the failure."""
+        assert self.supervisor.stdout
+        ready, _, _ = select.select([self.supervisor.stdout], [], [], seconds)
+        assert not ready, f"{self.name} said {self.supervisor.stdout.readline()!r}; its code: {self.supervisor.poll()}"
+        return True
+
+    def hear(self, patience: float = PATIENCE) -> str:
+        """Its next line."""
+        assert self.supervisor.stdout
+        ready, _, _ = select.select([self.supervisor.stdout], [], [], patience)
+        assert ready, f"{self.name} said nothing for {patience:g} s"
+        return self.supervisor.stdout.readline().strip()
+
+
+@dataclass
+class SimulatedMachine:
+    """`memory`: bytes of each device. `extra`: environment of everything that runs here, over all else."""
+
+    folder: Path
+    vendor: str
+    memory: int = 256 << 20
+    devices: int = 1
+    extra: dict[str, str] = field(default_factory=dict)
+    started: list["subprocess.Popen[str]"] = field(default_factory=list)
+
+    @property
+    def env(self) -> dict[str, str]:
+        ours = {
+            "XDG_RUNTIME_DIR": str(self.folder / "run"),
+            "XDG_STATE_HOME": str(self.folder / "state"),
+            "GCR_SIM_STATE": str(self.simulated),
+            "GCR_SIM_DEVICES": str(self.devices),
+            "GCR_SIM_MEMORY": str(self.memory),
+            "GCR_FAULTS": str(self.folder / "faults"),
+            "GCR_LOG_LEVEL": "DEBUG",
+            "GCR_SEGMENT_BYTES": str(16 << 20),
+        }
+        inherited = {name: value for name, value in os.environ.items() if name != "GCR_SOCKET"}
+        return {**inherited, **ours, **self.extra}
+
+    @property
+    def simulated(self) -> Path:
+        return Path("/dev/shm") / f"gcr-test-{self.folder.name}-{os.getpid()}"
+
+    @property
+    def socket(self) -> Path:
+        return Path(self.extra.get("GCR_SOCKET", self.folder / "run" / "gcr" / "gcrd.sock"))
+
+    @property
+    def world(self) -> Sequence[str]:
+        """Options of `gcr run` that lead a job to this machine's devices."""
+        return ("--simulate", self.vendor)
+
+    def bare_env(self) -> dict[str, str]:
+        """What a program without gcr must see to use these devices."""
+        return {**self.env, **simulated_driver(self.vendor)}
+
+    # ---- commands ---------------------------------------------------------------------------------------------
+
+    def gcr(self, *arguments: str, timeout: float = 60.0) -> Answer:
+        """One command, with --json; its exit code and its object."""
+        command = [sys.executable, "-m", "gcr", "--json", *arguments]
+        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=timeout)
+        body = json.loads(done.stdout) if done.stdout.strip() else {}
+        return Answer(done.returncode, body, done.stderr)
+
+    def ask(self, command: str, target: str | int = "", **more: Any) -> Answer:
+        """The same without the start of a command: through a connection of the test's own, when there is a daemon."""
+        try:
+            client = self.connected()
+        except (DaemonUnavailable, PeerGone):  # it is dead, or dying
+            words = [str(target)] if target else []
+            return self.gcr(command, *words)
+        try:
+            with client:
+                return Answer(0, dict(client.request(command, {"target": target, **more}, timeout=60.0)), "")
+        except GcrError as error:
+            return Answer(error.exit, {"error": error_to_json(error)}, "")
+
+    def connected(self) -> Client:
+        """A connection to the daemon. Raises DaemonUnavailable."""
+        before = os.environ.get("GCR_SOCKET")
+        os.environ["GCR_SOCKET"] = str(self.socket)
+        try:
+            return Client.connect(autostart=False)
+        finally:
+            if before is None:
+                del os.environ["GCR_SOCKET"]
+            else:
+                os.environ["GCR_SOCKET"] = before
+
+    def begin(self, *arguments: str) -> "subprocess.Popen[str]":
+        """A command that is not waited for."""
+        return self._popen([sys.executable, "-m", "gcr", "--json", *arguments])
+
+    def begin_other(self, *command: str) -> "subprocess.Popen[str]":
+        """A program of this machine that is no command of gcr's."""
+        return self._popen(command)
+
+    # ---- programs ---------------------------------------------------------------------------------------------
+
+    def run(self, name: str, *argv: str, ready: bool = True) -> Job:
+        """A job. `ready`: wait for its first line, which must be that word."""
+        command = [sys.executable, "-m", "gcr", "run", "--name", name, *self.world, "--", *argv]
+        job = Job(name, self._popen(command))
+        return self.ready(job) if ready else job
+
+    @staticmethod
+    def ready(job: Job) -> Job:
+        assert job.hear() == "ready"
+        return job
+
+    def bare(self, *argv: str, timeout: float = 60.0) -> str:
+        """What a program prints without gcr, on the same simulated driver."""
+        done = subprocess.run(argv, env=self.bare_env(), capture_output=True, text=True, timeout=timeout, check=True)
+        return done.stdout
+
+    def begin_bare(self, *argv: str) -> Job:
+        """A program on the same simulated devices that gcr knows nothing of."""
+        return self.ready(Job("bare", self._popen(argv, self.bare_env())))
+
+    def job(self, name: str) -> dict[str, Any] | None:
+        jobs = until(self._jobs, PATIENCE, "a daemon answers")["jobs"]
+        return next((job for job in jobs if job["job"] == name), None)
+
+    def until_state(self, name: str, *states: str, patience: float = PATIENCE) -> str:
+        def found() -> str | None:
+            job = self.job(name)
+            return job["state"] if job and job["state"] in states else None
+
+        return str(until(found, patience, f"{name} becomes {' or '.join(states)}"))
+
+    def _jobs(self) -> dict[str, Any] | None:
+        """None from a daemon that is dying just now."""
+        answer = self.ask("ps")
+        return answer.body if answer.code == 0 else None
+
+    def inject(self, *rules: str) -> None:
+        """Faults that gcr's processes make on purpose, each once: `checkpoint.staged fail`. See gcr.faults."""
+        fresh = self.folder / "faults.fresh"
+        fresh.write_text("".join(f"{rule}\n" for rule in rules))
+        fresh.replace(self.folder / "faults")
+
+    # ---- who is who -------------------------------------------------------------------------------------------
+
+    def daemon(self) -> int:
+        """Its pid; the command starts it if there is none."""
+        return int(self.gcr("daemon", "start").body["pid"])
+
+    def children(self, module: str) -> list[int]:
+        """Living processes of this machine that run a module of gcr's."""
+        return [pid for pid in self._processes() if module.encode() in _read(pid, "cmdline")]
+
+    def target(self, name: str) -> int:
+        return self.targets(name)[0]
+
+    def targets(self, name: str, count: int = 1) -> list[int]:
+        """Pids of the processes of a job whose agents have reported, at least so many."""
+
+        def found() -> list[int] | None:
+            job = self.job(name)
+            pids = sorted({row["pid"] for row in job["processes"]}) if job else []
+            return pids if len(pids) >= count else None
+
+        pids: list[int] = until(found, PATIENCE, f"{count} processes of {name} report")
+        return pids
+
+    # ---- the end ----------------------------------------------------------------------------------------------
+
+    def logs(self) -> Mapping[str, str]:
+        """What everything here wrote, by name of the file."""
+        files = [*sorted((self.folder / "state").rglob("*.log")), self.folder / "stderr"]
+        return {file.name: file.read_text(errors="replace") for file in files if file.exists()}
+
+    def close(self) -> None:
+        for process in self.started:
+            if process.poll() is None:
+                process.kill()
+        for pid in self._processes():
+            _kill(pid)
+        for process in self.started:
+            if process.stdin and process.stdin.closed:
+                process.stdin = None
+            process.communicate(timeout=LAST_WORDS_SECONDS)
+        shutil.rmtree(self.simulated, ignore_errors=True)
+
+    def _popen(self, command: Sequence[str], env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
+        with (self.folder / "stderr").open("a") as log:
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(
+                command, env=env or self.env, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True
+            )
+        self.started.append(process)
+        return process
+
+    def _processes(self) -> list[int]:
+        mark = f"GCR_SIM_STATE={self.simulated}".encode()
+        also = f"XDG_STATE_HOME={self.folder / 'state'}".encode()
+        names = [entry.name for entry in Path("/proc").iterdir()]
+        pids = [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
+        return [pid for pid in pids if (environ := _read(pid, "environ")) and (mark in environ or also in environ)]
+
+
+def simulated_driver(vendor: str) -> dict[str, str]:
+    """What leads a process to a backend's simulated driver. Raises UsageError for a backend without one."""
+    from gcr.cli.parts import simulator_of
+
+    simulator = simulator_of(vendor)
+    return {**simulator.environment, "LD_LIBRARY_PATH": str(simulator.folder), "GCR_SIMULATE": vendor}
+
+
+def until(probe: Callable[[], Any], patience: float, what: str) -> Any:
+    """The probe's first true answer."""
+    end = time.monotonic() + patience
+    while not (found := probe()):
+        assert time.monotonic() < end, f"not within {patience:g} s: {what}"
+        time.sleep(0.02)
+    return found
+
+
+def alive(pid: int) -> bool:
+    state = _read(pid, "stat").rpartition(b")")[2].split()
+    return bool(state) and state[0] not in (b"Z", b"X")
+
+
+def _kill(pid: int) -> None:
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+
+
+def _read(pid: int, name: str) -> bytes:
+    """Empty for a process that is gone."""
+    try:
+        return Path(f"/proc/{pid}/{name}").read_bytes()
+    except OSError:
+        return b""
