@@ -10,7 +10,7 @@ BUILD_TOOLS := cmake==4.4.4 ninja==1.13.2 scikit-build-core==1.1.2
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 CMAKE := $(BIN)/cmake
 NATIVE_SOURCES = $(shell find CMakeLists.txt shim tests/native -type f 2>/dev/null)
-FORMATTED = $(shell find shim tests/native tests/preload tests/victims \
+FORMATTED = $(shell find shim docs tests/native tests/preload tests/victims \
 	-name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.hpp' 2>/dev/null)
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
