@@ -42,9 +42,7 @@ def _facilities(checks: Sequence[Capability]) -> Sequence[Capability]:
     return [
         resting_on("handoff", checks, ("driver", "device", "virtual_memory", "descriptors"), "memory as descriptors"),
         resting_on("copyout", checks, ("driver", "device", "virtual_memory"), "copies made by the agent"),
-        resting_on(
-            "driver_strategy", checks, ("driver", "device", "checkpoint_api"), "the driver's own checkpoint"
-        ),
+        resting_on("driver_strategy", checks, ("driver", "device", "checkpoint_api"), "the driver's own checkpoint"),
         facility("device_hash", False, "not built yet", "nothing is compared by content; all of it is moved"),
         resting_on("control_state", checks, ("driver", "checkpoint_api"), "the driver's calls, from outside"),
         facility("device_map", False, "not built yet", "a job comes back on the devices that it left"),
