@@ -111,3 +111,21 @@ def cycle(machine: Machine, job: Victim) -> None:
     assert machine.ask("checkpoint", "llm").code == 0
     assert machine.ask("restore", "llm").code == 0
     assert job.ask() == before
+
+
+@pytest.mark.parametrize("way", ["checkpoint", "restore"])
+def test_a_decision_that_cannot_be_written_is_taken_back(machine: Machine, way: str) -> None:
+    job = machine.told("llm")
+    before = job.ask()
+    if way == "restore":
+        assert machine.ask("checkpoint", "llm").code == 0
+    journal = machine.folder / "run" / "gcr" / "journal"
+    journal.rename(machine.folder / "elsewhere")
+    answer = machine.gcr(way, "llm")
+    assert (answer.code, answer.body["error"]["code"]) == (4, "rolled_back"), answer.body
+    (machine.folder / "elsewhere").rename(journal)
+    if way == "checkpoint":
+        assert job.ask() == before
+        assert machine.ask("checkpoint", "llm").code == 0
+    assert machine.ask("restore", "llm").code == 0
+    assert job.ask() == before

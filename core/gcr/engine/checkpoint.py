@@ -11,7 +11,7 @@ from functools import partial
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.ballast import WayBack
 from gcr.engine.copyout import AgentCopy, StagedCopy
-from gcr.engine.node import Course, Node
+from gcr.engine.node import Course, Node, decide
 from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target, quietly
@@ -296,7 +296,7 @@ class Checkpoint:
             simulated=first.world.simulated,
             environment=dict(first.world.environment),
         )
-        self.node.journal.decide(decision)
+        decide(self.node.journal, decision)
         self.decision = decision
 
     def _record(self, target: Target) -> ProcessDecision:

@@ -9,7 +9,7 @@ from functools import partial
 
 from gcr.control import ControlPhase
 from gcr.daemon.process import Process
-from gcr.engine.node import Course, Node, World
+from gcr.engine.node import Course, Node, World, decide
 from gcr.errors import GcrError, Lost, NoRoom, NotAGpuProcess, UnsupportedState, WrongState
 from gcr.hostmemory import available_host_bytes
 from gcr.journal import DecisionRecord, ProcessDecision
@@ -38,7 +38,7 @@ class DriverSwap:
         with Transaction(self.process.job) as undo:
             self.course.tell("freezing", message="the driver carries the data")
             undo.push("record", partial(self.node.journal.forget, self.process.job))
-            self.node.journal.decide(self._decision())  # first: nothing else leads a successor to this process
+            decide(self.node.journal, self._decision())  # first: nothing else leads a successor to this process
             self.course.mark("stop")
             undo.push("freeze", self._thaw)
             control.lock(self.pid, limit)

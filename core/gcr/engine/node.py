@@ -7,9 +7,9 @@ from typing import Protocol
 
 from gcr.config import Config
 from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
-from gcr.errors import DeadlinePassed, Interrupted
+from gcr.errors import DeadlinePassed, Interrupted, RolledBack
 from gcr.faults import reach
-from gcr.journal import Journal
+from gcr.journal import DecisionRecord, Journal
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +36,15 @@ class Node(Protocol):
     def control(self, world: World) -> ControlPeer:
         """A living control helper."""
         ...
+
+
+def decide(journal: Journal, record: DecisionRecord) -> None:
+    """The one decision of a transaction. Raises RolledBack for a disk that is full, or fails, or is gone."""
+    try:
+        journal.decide(record)
+    except OSError as error:
+        text = f"the decision on job {record.job} could not be written: {error}"
+        raise RolledBack(text, hint="is there room where gcr keeps its state? gcr daemon logs") from error
 
 
 @dataclass(slots=True)

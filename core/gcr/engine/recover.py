@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gcr.control import ControlPhase
-from gcr.engine.node import Course, Node
+from gcr.engine.node import Course, Node, decide
 from gcr.engine.restore import Restore
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target, quietly
@@ -28,7 +28,7 @@ def recover(job: str, targets: Sequence[Target], decision: DecisionRecord | None
         moved = [target for target in targets if _open(target)]
         side_by_side(partial(_roll_back, target, node) for target in moved)
         if left := [target for target in moved if target.process.state == State.DATA_SUSPENDED]:
-            node.journal.decide(_suspended_as_they_are(left))
+            decide(node.journal, _suspended_as_they_are(left))
             return "suspended"
         return "rolled back" if moved else "kept running"
     if decision.kind == "restored":

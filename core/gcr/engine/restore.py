@@ -12,7 +12,7 @@ from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.copyout import AgentCopy, StagedCopy, refuse_without_room, unexportable
-from gcr.engine.node import Course, Node
+from gcr.engine.node import Course, Node, decide
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.snapshot import refuse_shared
@@ -192,7 +192,7 @@ class Restore:
 
     def _decide(self) -> None:
         """From here on the job runs: a successor of this daemon opens the gates."""
-        self.node.journal.decide(replace(self.decision, kind="restored"))
+        decide(self.node.journal, replace(self.decision, kind="restored"))
         self.course.reach("decided")
 
     def finish(self) -> None:
