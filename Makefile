@@ -3,7 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
-TEST_WORKERS ?= 3
+TEST_WORKERS ?= 4
 
 BIN := .venv/bin
 BUILD_TOOLS := cmake==4.4.4 ninja==1.13.2 scikit-build-core==1.1.2
@@ -84,7 +84,7 @@ build/sanitize/.tested: SANITIZE := address,undefined
 build/thread/.tested: SANITIZE := thread
 build/%/.tested: .venv/.tools $(NATIVE_SOURCES)
 	$(CMAKE) -S . -B $(@D) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
-		-DGCR_BUILD_TESTS=ON -DGCR_SANITIZE=$(SANITIZE) -Wno-dev --log-level=WARNING
+		-DGCR_BUILD_TESTS=ON -DGCR_NATIVE_TESTS_ONLY=ON -DGCR_SANITIZE=$(SANITIZE) -Wno-dev --log-level=WARNING
 	$(CMAKE) --build $(@D)
 	$(BIN)/ctest --test-dir $(@D) --output-on-failure --timeout 120 \
 		$(if $(wildcard tests/native/*/CMakeLists.txt),--no-tests=error)
