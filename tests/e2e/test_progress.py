@@ -49,6 +49,7 @@ def measure_the_link(machine: Machine) -> None:
     until(measured, 30, "the link is measured")
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("command", ["checkpoint", "restore"])
 def test_bytes_only_grow_and_the_rate_is_the_links(slow: Machine, command: str) -> None:
     slow.extra["GCR_PREPARE_ARENA"] = "no"
@@ -70,6 +71,7 @@ def test_bytes_only_grow_and_the_rate_is_the_links(slow: Machine, command: str) 
         assert "link_share" not in report  # never measured: no figure
 
 
+@pytest.mark.alone
 def test_the_share_of_a_link_that_was_measured(slow: Machine) -> None:
     big(slow)
     measure_the_link(slow)
@@ -82,6 +84,7 @@ def test_the_share_of_a_link_that_was_measured(slow: Machine) -> None:
         assert len(shares) >= 6
 
 
+@pytest.mark.alone
 def test_piped_it_is_a_line_a_second_on_stderr(slow: Machine) -> None:
     slow.extra["GCR_PREPARE_ARENA"] = "no"
     big(slow)

@@ -130,13 +130,14 @@ def test_every_hook_says_when_where_and_what_it_may_touch():
             assert word in hook.__doc__
 
 
-def test_the_backend_in_this_tree_is_found_like_a_stranger_s_and_loads_no_vendor_library():
+def test_the_backends_in_this_tree_are_found_like_a_stranger_s_and_load_no_vendor_library():
     root = Path(__file__).parents[2]
     code = (
         "import sys; from gcr.plugins import load_plugins; found = load_plugins();"
         "print(found.broken, sorted(found.backends));"
         "print([m for m in sys.modules if m.split('.')[0] in ('cuda', 'pynvml', 'torch', 'hip', 'acl')])"
     )
-    environment = {"PYTHONPATH": f"{root}/core:{root}/backends/nvidia", "GCR_PLUGINS": "gcr_nvidia"}
+    backends = ":".join(f"{root}/backends/{name}" for name in ("amd", "ascend", "nvidia"))
+    environment = {"PYTHONPATH": f"{root}/core:{backends}", "GCR_PLUGINS": "gcr_amd,gcr_ascend,gcr_nvidia"}
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, timeout=30)
-    assert done.stdout.splitlines() == ["[] ['nvidia']", "[]"], done.stderr
+    assert done.stdout.splitlines() == ["[] ['amd', 'ascend', 'nvidia']", "[]"], done.stderr

@@ -68,7 +68,7 @@ def test_a_vendor_must_be_chosen_and_must_have_a_simulated_device(tmp_path: Path
     code, said = suite(
         tmp_path, '@pytest.mark.parametrize("gcr_vendor", ["intel"])\ndef test_other(gcr_device): pass\n'
     )
-    assert code == 1 and "there is no simulated intel; there is: nvidia" in said
+    assert code == 1 and "there is no simulated intel; there is: " in said
 
 
 def test_no_one_else_s_run_is_changed_by_it() -> None:
