@@ -200,6 +200,18 @@ def test_a_device_that_others_use_is_named_and_the_job_stays_suspended(ascend: M
     assert job.ask("?") == before
 
 
+def test_two_processes_on_one_device_are_refused(ascend: Machine) -> None:
+    """Each would keep the other from coming back."""
+    both = f"sleep 60 | {sys.executable} {TOLD} >/dev/null & exec {sys.executable} {TOLD}"
+    job = ascend.run("llm", "sh", "-c", both)
+    before = job.ask("?")
+    ascend.targets("llm", 2)
+    refused = ascend.gcr("checkpoint", "llm")
+    assert code_of(refused) == (3, "unsupported_state"), refused.body
+    assert "share device" in refused.body["error"]["message"]
+    assert job.ask("?") == before
+
+
 def test_memory_that_a_snapshot_would_lose_is_refused_and_data_only_leaves_it(ascend: Machine) -> None:
     job = told(ascend, "alloc 1 300000")
     assert job.ask("shared").isdigit()

@@ -90,7 +90,7 @@ def refuse_crowded_devices(targets: Sequence[Target]) -> None:
     """Two processes of one job on a device would each keep the other from coming back."""
     users: dict[str, int] = {}
     for target in targets:
-        for device in target.bytes_by_device if target.keeps_context else ():
+        for device in target.counts if target.keeps_context else ():
             if device in users:
                 both = f"processes {users[device]} and {target.pid}"
                 text = f"{both} share device {device}: neither could come back to it"

@@ -83,7 +83,12 @@ class Checkpoint:
         for target in self.targets:
             for device, size in target.bytes_by_device.items():
                 target.worker(device).reserve(target.hold, target.owner, size)
-            for device in target.devices:
+            self._count(target)
+
+    def _count(self, target: Target) -> None:
+        """What the device counts on each device that was not counted yet."""
+        for device in target.devices:
+            if (target.pid, device) not in self.before:
                 self.before[target.pid, device] = target.counted(device)
 
     def _forget_exports(self, target: Target) -> None:
@@ -123,6 +128,7 @@ class Checkpoint:
         """What was made up to the stop is exported, too; from here on nothing changes any more."""
         target.export_new()
         target.close_books()
+        self._count(target)  # a device that it began to use after the first look
 
     def _sizes(self) -> dict[Copy, int]:
         return {(target.pid, device): n for target in self.targets for device, n in target.bytes_by_device.items()}

@@ -85,10 +85,17 @@ Result create_one(State& state, Handle* handle) {
     return result;
 }
 
+void vacate(const State& state, const Handle& handle) {
+    if (state.ops->vacate == nullptr) return;
+    for (const Mapping* mapping = handle.mappings; mapping != nullptr; mapping = mapping->sibling)
+        state.ops->vacate(mapping->key, mapping->size);
+}
+
 void discard_one(const State& state, Handle* handle) {
     for (Mapping* mapping = handle->mappings; mapping != nullptr; mapping = mapping->sibling)
         state.ops->unmap(mapping->key, mapping->size);
     state.ops->release(handle->real);
+    vacate(state, *handle);
     handle->imported = false;
 }
 
@@ -127,12 +134,6 @@ Failure remap_exported(State& state) {
     Result result = map_again(state, mappings, mappings.size());
     if (result != kSuccess) return {wire::kDriver, result, "mapping again failed"};
     return {};
-}
-
-void vacate(const State& state, const Handle& handle) {
-    if (state.ops->vacate == nullptr) return;
-    for (const Mapping* mapping = handle.mappings; mapping != nullptr; mapping = mapping->sibling)
-        state.ops->vacate(mapping->key, mapping->size);
 }
 
 // The tables do not change while the gate is closed: no lock across the driver's calls.
