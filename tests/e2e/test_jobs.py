@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -188,6 +189,17 @@ def test_signals_go_on_to_the_program(machine: Machine, number: signal.Signals) 
     job = machine.run("llm", sys.executable, "-c", script)
     job.supervisor.send_signal(number)
     assert job.hear() == number.name
+    assert job.supervisor.wait(10) == 0
+
+
+def test_no_other_thread_takes_a_signal_from_the_supervisor(machine: Machine) -> None:
+    """One that the kernel gave to another thread would be neither forwarded nor acted on."""
+    job = machine.run("llm", sys.executable, "-c", "print('ready', flush=True); input()")
+    wanted = sum(1 << number - 1 for number in (1, 2, 10, 12, 15, signal.SIGCHLD))
+    others = [t for t in Path(f"/proc/{job.supervisor.pid}/task").iterdir() if int(t.name) != job.supervisor.pid]
+    masks = [re.search(r"^SigBlk:\s*(\w+)$", (t / "status").read_text(), re.MULTILINE) for t in others]
+    assert {int(mask[1], 16) & wanted for mask in masks if mask} == {wanted}
+    job.tell("")
     assert job.supervisor.wait(10) == 0
 
 

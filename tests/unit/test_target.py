@@ -79,6 +79,9 @@ class Holder:
     def ids(self, _pid):
         return self.known
 
+    def bytes_of(self, _pid):
+        return 2 * MiB * len(self.known)
+
     def drop(self, _pid, ids):
         self.known = [i for i in self.known if i not in ids]
 

@@ -27,6 +27,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="gcrd")
     parser.add_argument("--allow-uid", type=int, action="append", default=[], help="another user who may connect")
     options = parser.parse_args(argv)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a supervisor's thread, which blocks signals, may have started us
     _set_up_log()
     _raise_descriptor_limit()
     try:

@@ -30,6 +30,7 @@ log = logging.getLogger("gcr.supervisor")
 
 FAILED_BEFORE_START = 125
 FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
+AWAITED = FORWARDED | {signal.SIGCHLD}
 
 
 @dataclass(slots=True)
@@ -63,14 +64,18 @@ class Supervisor:
         return simulated_environment(self.spec.simulate, self.spec.simulator)
 
     def register(self) -> None:
-        self.name = str(self.link.open()["name"])
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)  # the link's threads inherit it: `wait` misses nothing
+        try:
+            self.name = str(self.link.open()["name"])
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def start(self) -> None:
         for number in FORWARDED:
             if signal.getsignal(number) != signal.SIG_IGN:  # ignored, as under nohup: the program inherits that
                 signal.signal(number, lambda got, _frame: self._pending.append(got))
         self.child = subprocess.Popen(self.spec.argv, env=self.environment(), close_fds=False)  # ours are all CLOEXEC
-        signal.pthread_sigmask(signal.SIG_BLOCK, FORWARDED | {signal.SIGCHLD})
+        signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
         for early in self._pending:
             self.child.send_signal(early)
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -81,7 +86,7 @@ class Supervisor:
         """The program's code; 128+n if a signal ended it."""
         assert self.child
         while self.child.poll() is None:
-            told = signal.sigtimedwait(FORWARDED | {signal.SIGCHLD}, 0.5)
+            told = signal.sigtimedwait(AWAITED, 0.5)
             if told and told.si_signo in FORWARDED and told.si_code <= 0:
                 self.child.send_signal(told.si_signo)
         code = self.child.returncode
