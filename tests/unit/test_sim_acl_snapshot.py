@@ -110,12 +110,14 @@ PREPARED = """
     data = (ctypes.c_uint64 * 512)()
     pids = (ctypes.c_int32 * 1)(1)
     words = (ctypes.c_uint64 * 3)(plain, 8, 1)
+    arguments = acl.aclrtMalloc(4096, 0)
+    acl.aclrtMemcpy(arguments, 24, words, 24, H2D)
     nothing = HostFunc(lambda _argument: None)
     binary = open(os.environ["GCR_SIM_KERNELS"], "rb").read()
 """
 
 # GLOBAL_STATE_WAIT_IF_LOCKED in the vendor's runtime 9.1: each of these waits while the process is locked. So does
-# aclrtResetDeviceForce, which would take the device from the others here.
+# aclrtResetDeviceForce, which would take the device from the others here; and aclFinalize, in a test of its own.
 WAITING = """
     waiting = {
         "aclrtSetDevice": (0,), "aclrtResetDevice": (1,), "aclrtCreateContext": (0,), "aclrtDestroyContext": (private,),
@@ -142,9 +144,9 @@ WAITING = """
         "aclrtBinaryLoadFromFile": (os.environ["GCR_SIM_KERNELS"].encode(), None),
         "aclrtBinaryLoadFromData": (binary, len(binary), None), "aclrtBinaryUnLoad": (12345,),
         "aclrtBinaryGetFunction": (kernels.binary, b"add"),
-        "aclrtLaunchKernel": (fill, 1, plain, 24, stream), "aclrtLaunchKernelV2": (fill, 1, plain, 24, None, stream),
+        "aclrtLaunchKernel": (fill, 1, arguments, 24, stream),
+        "aclrtLaunchKernelV2": (fill, 1, arguments, 24, None, stream),
         "aclrtLaunchKernelWithHostArgs": (fill, 1, stream, None, words, 24, None, 0),
-        "aclFinalize": (),
     }
 """
 
@@ -190,11 +192,26 @@ def test_the_calls_that_change_device_resources_wait_while_locked_and_no_others(
     """
     whole = "".join(map(textwrap.dedent, (PREPARED, WAITING, PASSING, program)))
     assert machine.run(whole) == [
-        "['aclrtResetDeviceForce'] []",
+        "['aclFinalize', 'aclrtResetDeviceForce'] []",
         "went through: []",
         "went through: []",
         "still wait: []",
     ]
+
+
+def test_the_end_of_the_library_waits_while_locked(machine: AclMachine) -> None:
+    program = """
+        use()
+        lock()
+        ending = Aside(acl.aclFinalize)
+        time.sleep(0.2)
+        say(ending.returned(0))
+        backup()
+        say(ending.returned(0.05))
+        unlock()
+        say(ending.returned(10))
+    """
+    assert machine.run(textwrap.dedent(program)) == ["False", "False", "True"]
 
 
 def test_a_waiting_call_hangs_for_as_long_as_nobody_unlocks(machine: AclMachine) -> None:

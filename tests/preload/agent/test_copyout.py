@@ -201,6 +201,7 @@ def test_what_does_not_fit_is_refused_and_nothing_is_touched(closed, tmp_path):
     assert code((handle.id, 2**64 - 4096, 0, 8192, 0), good) == UNKNOWN
     assert code((handle.id + 1, 0, 0, 4096, 0), good) == UNKNOWN
     assert code((12345, 0, 0, 4096, 0), good) == UNKNOWN
+    assert code((handle.id, 0, 0, 4096, 0)) == BAD_FRAME  # by when what came with the last one is closed
     assert puppet.tell("descriptors") == before
     assert agent.status().phase == QUIESCED
     agent.ask("resume")
