@@ -5,11 +5,13 @@ import sys
 import textwrap
 from pathlib import Path
 
+from gcr.native import sim_dir
+
 sys.path.insert(0, str(Path(__file__).parents[1] / "native" / "sim"))
 sys.path.insert(0, str(Path(__file__).parents[1] / "victims"))
 
 import hip_python
-from simulated import Machine, library_directory
+from simulated import Machine
 
 TESTS = Path(__file__).parents[1]
 PRELUDE = """
@@ -33,7 +35,7 @@ def kernels():
 
 def runtime() -> Path:
     """Where the simulated libamdhip64 and librocm_smi64 are."""
-    return library_directory().parent / "amd"
+    return sim_dir("amd")
 
 
 class HipMachine(Machine):

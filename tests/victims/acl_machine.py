@@ -5,10 +5,12 @@ import sys
 import textwrap
 from pathlib import Path
 
+from gcr.native import sim_dir
+
 ROOT = Path(__file__).parents[2]
 sys.path[:0] = [str(ROOT / "tests" / "native" / "sim"), str(ROOT / "backends" / "ascend")]
 
-from simulated import CONTEXT, DEADLINE, Machine, MiB, library_directory  # noqa: E402
+from simulated import CONTEXT, DEADLINE, Machine, MiB  # noqa: E402
 
 __all__ = ["CONTEXT", "DEADLINE", "AclMachine", "MiB", "build", "folder"]
 
@@ -17,8 +19,8 @@ IMPORTED = (ROOT / "tests" / "victims", ROOT / "core", ROOT / "backends" / "asce
 
 
 def folder(version: str = NEWEST) -> Path:
-    """The libraries of the runtime that plays one CANN release; built on the first call."""
-    return library_directory().with_name("ascend" if version == NEWEST else f"ascend-{version}")
+    """The libraries of the runtime that plays one CANN release."""
+    return sim_dir("ascend" if version == NEWEST else f"ascend-{version}")
 
 
 class AclMachine(Machine):

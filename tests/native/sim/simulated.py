@@ -1,14 +1,14 @@
-"""Builds the simulated driver once and runs programs on simulated machines of their own, each with a deadline."""
+"""Runs programs on simulated machines of their own, each with a deadline."""
 
-import functools
 import os
-import shutil
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from gcr.native import sim_dir
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -17,31 +17,12 @@ MiB = 1 << 20
 CONTEXT = 16 * MiB  # what a context costs, by default
 
 
-def _tool(name: str) -> str:
-    beside = Path(sys.executable).with_name(name)
-    found = str(beside) if beside.exists() else shutil.which(name)
-    assert found, f"{name} is needed to build the simulator"
-    return found
-
-
-@functools.cache
-def library_directory() -> Path:
-    """Where libcuda.so.1 and libnvidia-ml.so.1 of the simulator are; built on the first call."""
-    build = ROOT / "build" / "simulator"
-    commands = [[_tool("cmake"), "-S", str(ROOT / "shim/sim"), "-B", str(build), "-Wno-dev"]]
-    commands.append([_tool("cmake"), "--build", str(build), "--parallel", "2"])
-    for command in commands:
-        done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-    return build / "sim" / "nvidia"
-
-
 class Machine:
     """One simulated machine. `settings` are the simulator's environment variables without GCR_SIM_."""
 
     def __init__(self, directory: Path, **settings: object) -> None:
         self.state = directory / "machine"
-        libraries = library_directory()
+        libraries = sim_dir("nvidia")
         self.env = {k: v for k, v in os.environ.items() if not k.startswith(("GCR_", "CUDA_", "LD_"))}
         self.env |= {f"GCR_SIM_{name}": str(value) for name, value in settings.items()}
         self.env |= {
@@ -131,11 +112,11 @@ class Program:
         self.process.wait(timeout=DEADLINE)
 
 
-def _with_deadline(read: "functools.partial[str] | object") -> str:
+def _with_deadline(read: Callable[[], str]) -> str:
     import threading
 
     lines: list[str] = []
-    reader = threading.Thread(target=lambda: lines.append(read()), daemon=True)  # type: ignore[operator]
+    reader = threading.Thread(target=lambda: lines.append(read()), daemon=True)
     reader.start()
     reader.join(DEADLINE)
     assert lines, "no answer before the deadline"

@@ -3,6 +3,7 @@
 Programs are C, run bare and preloaded in a process of their own with a deadline; a hang is a failure.
 """
 
+import fcntl
 import os
 import re
 import shutil
@@ -68,12 +69,15 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def shim(workshop: Path) -> Path:
-    """The interposer with stand-ins, built by the project's own rules."""
-    build = workshop / "build"
+def shim() -> Path:
+    """The interposer with stand-ins, built by the project's own rules: once, whoever of several runs needs it first."""
+    build = ROOT / "build" / "hooks"
+    build.mkdir(parents=True, exist_ok=True)
     standins = ";".join(str(source) for source in sorted((HERE / "standins").glob("*.cpp")))
-    checked([tool("cmake"), "-S", ROOT, "-B", build, "-DGCR_BUILD_SIM=OFF", f"-DGCR_SHIM_CALLS={standins}"])
-    checked([tool("cmake"), "--build", build, "--parallel", "2"])
+    with (build / ".lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        checked([tool("cmake"), "-S", ROOT, "-B", build, "-DGCR_BUILD_SIM=OFF", f"-DGCR_SHIM_CALLS={standins}"])
+        checked([tool("cmake"), "--build", build, "--parallel", "2"])
     return build / "shim/libgcr_shim.so"
 
 
