@@ -1,5 +1,6 @@
 """Admission: what must be true of every process of a job before anything of it is touched (DESIGN §3, §9)."""
 
+from collections import Counter
 from collections.abc import Sequence
 
 from gcr.control import ControlMeans, ControlPhase
@@ -72,6 +73,19 @@ def refuse_without_means(means: ControlMeans, what: str) -> None:
     if means is ControlMeans.PROCESS:
         text = f"{what} cannot give its whole device back: its driver has no call that saves a living process's state"
         raise UnsupportedState(text, hint="--data-only, which leaves the context where it is")
+
+
+def refuse_nothing_to_move(targets: Sequence[Target]) -> None:
+    """Where data alone is to leave, once it is known what there is, and no byte can: the device would gain nothing."""
+    if any(size for target in targets for size in target.bytes_by_device.values()):
+        return
+    stays = Counter[Reason]()
+    for target in targets:
+        stays.update(target.reports.uncovered())
+    if stays:
+        why = ", ".join(f"{reason_name(reason)}, {size / 2**20:.0f} MiB" for reason, size in stays.items())
+        text = f"none of this job's device memory can be moved ({why}), and with --data-only nothing else would be"
+        raise UnsupportedState(text, hint="gcr ps, and gcr doctor: is the vendor's runtime too old?")
 
 
 def refuse_what_a_snapshot_loses(target: Target) -> None:

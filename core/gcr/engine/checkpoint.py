@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
+from gcr.engine.admit import refuse_nothing_to_move
 from gcr.engine.ballast import WayBack
 from gcr.engine.copyout import AgentCopy, StagedCopy
 from gcr.engine.node import Course, Node, decide
@@ -73,6 +74,8 @@ class Checkpoint:
             target.process.strategy = Strategy.DATA_ONLY if self.data_only else Strategy.HANDOFF
         side_by_side(target.choose_strategy for target in self.targets)
         side_by_side(target.export_new for target in self.targets)
+        if self.data_only:
+            refuse_nothing_to_move(self.targets)
         for target in self.targets:
             target.process.move(State.PREPARED)
         self._reserve()

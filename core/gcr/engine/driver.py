@@ -7,7 +7,7 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
-from gcr.control import ControlPhase
+from gcr.control import ControlMeans, ControlPhase
 from gcr.daemon.process import Process
 from gcr.engine.node import Course, Node, World, decide
 from gcr.errors import GcrError, Lost, NoRoom, NotAGpuProcess, UnsupportedState, WrongState
@@ -70,9 +70,13 @@ class DriverSwap:
         self.node.journal.forget(self.process.job)
 
     def _admit(self) -> None:
-        view = self.node.control(self.world).inspect(self.pid)
+        control = self.node.control(self.world)
+        view = control.inspect(self.pid)
         if view.phase == ControlPhase.ABSENT:
             raise NotAGpuProcess(f"process {self.pid} does not use a device of {self.world.backend}")
+        if control.means is not ControlMeans.DRIVER:
+            text = f"process {self.pid} was not started by gcr run, and its driver saves no process from outside"
+            raise UnsupportedState(text, hint="start it with gcr run")
         if view.phase != ControlPhase.RUNNING:
             raise WrongState(f"process {self.pid} is {view.phase.value} already", state=view.phase.value)
         if view.refusals:
