@@ -49,7 +49,7 @@ def test_every_environment_variable_is_documented() -> None:
 def test_every_reason_has_a_section_of_its_own() -> None:
     """Messages point to docs/limitations.md#<reason>."""
     reasons = {reason.name.lower() for reason in Reason if reason is not Reason.COUNT}
-    words = (ROOT / "backends").rglob("*.py")
+    words = [path for part in ("backends", "core") for path in (ROOT / part).rglob("*.py")]
     reasons |= {reason for path in words for reason in re.findall(r'Refusal\("([a-z_]+)"', path.read_text())}
     assert {"managed", "nccl"} <= reasons
     assert reasons <= _anchors(DOCS / "limitations.md")
@@ -88,3 +88,12 @@ def test_hints_in_the_code_name_documents_and_anchors_that_exist() -> None:
         name, _, anchor = hint.partition("#")
         assert (DOCS / name).exists(), hint
         assert not anchor or anchor in _anchors(DOCS / name), hint
+
+
+def test_the_page_on_amd_has_every_check_of_its_doctor() -> None:
+    from gcr_amd.probe import CHECKS
+
+    text = (DOCS / "amd.md").read_text()
+    table = text.partition("\n## What `gcr --backend amd doctor` checks\n")[2].partition("\n## ")[0]
+    rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
+    assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == [check.name for check in CHECKS]
