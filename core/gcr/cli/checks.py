@@ -7,12 +7,12 @@ import platform
 import resource
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from gcr import config, hostmemory, native, runtime
-from gcr.backend import Backend, Capability
+from gcr.backend import Backend, Capability, Device
 from gcr.cli import text, vendors
 from gcr.client import Client
 from gcr.errors import DaemonUnavailable, GcrError
@@ -37,6 +37,39 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
+class Vendor:
+    """`counts`: what it lacks is missed, since it was asked for, is the only one, or has a device.
+
+    `facilities`: what the backend can do here, by the names of `gcr.facilities`.
+    """
+
+    name: str
+    counts: bool
+    facilities: Mapping[str, Capability]
+    devices: Sequence[Device]
+    checks: Sequence[Check]
+
+
+@dataclass(frozen=True, slots=True)
+class Findings:
+    """`plugins`: those that are broken, or that there is none."""
+
+    host: Sequence[Check]
+    vendors: Sequence[Vendor]
+    plugins: Sequence[Check]
+
+    def checks(self) -> list[Check]:
+        """In the order made; a vendor's are named `amd: runtime`."""
+        of_vendors = [
+            replace(check, name=f"{each.name}: {check.name}") for each in self.vendors for check in each.checks
+        ]
+        return [*self.host, *of_vendors, *self.plugins]
+
+    def missing(self) -> list[str]:
+        return [check.name for check in self.checks() if check.needed and not check.ok]
+
+
+@dataclass(frozen=True, slots=True)
 class Missing(Exception):
     """Raised by a check; the text says what was found instead."""
 
@@ -46,9 +79,16 @@ class Missing(Exception):
 Look = Callable[[], str]
 
 
-def all_checks(backend: str | None) -> list[Check]:
-    """Every check, those of the backends last. Raises BackendMissing for a backend nobody knows."""
-    return [*(_look(*each) for each in _HOST), *_backend_checks(backend)]
+def look(backend: str | None) -> Findings:
+    """Every check, with those of one backend or of all. Raises BackendMissing for a backend nobody knows."""
+    plugins, backends = vendors.chosen(backend)
+    wanted = backend is not None or len(backends) == 1
+    broken = [
+        Check(f"plugin {each.name}", False, False, f"{each.origin}: {each.error}", "reinstall or remove it")
+        for each in plugins.broken
+    ]
+    none = [] if backends else [Check("backend", False, True, "no backend found", "reinstall gcr")]
+    return Findings([_look(*each) for each in _HOST], [_vendor(each, wanted) for each in backends], [*none, *broken])
 
 
 def _look(name: str, needed: bool, look: Look, remedy: str) -> Check:
@@ -162,7 +202,7 @@ def _huge_pages() -> str:
     setting = Path("/sys/kernel/mm/transparent_hugepage/shmem_enabled")
     shmem = setting.read_text() if setting.exists() else ""
     if not free and "[never]" in shmem:
-        raise Missing("none free, and shmem may not use transparent ones")
+        raise Missing("none free, and the kernel makes none for shared memory")
     return f"{text.size(free)} free in pages of 2 MiB"
 
 
@@ -170,35 +210,25 @@ def _backends() -> Sequence[Backend]:
     return vendors.chosen(None)[1]
 
 
-def _backend_checks(wanted: str | None) -> list[Check]:
-    plugins, backends = vendors.chosen(wanted)
-    rows = [check for backend in backends for check in _capability_checks(backend, wanted or len(backends) == 1)]
-    broken = [
-        Check(f"plugin {each.name}", False, False, f"{each.origin}: {each.error}", "reinstall or remove it")
-        for each in plugins.broken
-    ]
-    if not backends:
-        rows.append(Check("backend", False, True, "no backend found", "from a checkout: pip install '.[nvidia]'"))
-    return rows + broken
+def _vendor(backend: Backend, wanted: bool) -> Vendor:
+    devices = vendors.devices(backend)
+    counts = wanted or bool(devices)
+    answers = vendors.capabilities(backend)
+    facilities = {each.name: each for each in answers if each.name in FACILITIES}
+    checks = [_capability_check(each, counts) for each in answers if each.name not in FACILITIES]
+    return Vendor(backend.name, counts, facilities, devices, checks)
 
 
-def _capability_checks(backend: Backend, wanted: object) -> list[Check]:
-    """A vendor's rows are needed where it was asked for, is the only one, or has a device."""
-    counts = bool(wanted) or bool(vendors.devices(backend))
-    checks = [each for each in vendors.capabilities(backend) if each.name not in FACILITIES]  # those: `gcr backends`
-    return [_capability_check(backend.name, each, counts) for each in checks]
-
-
-def _capability_check(backend: str, capability: Capability, counts: bool) -> Check:
+def _capability_check(capability: Capability, counts: bool) -> Check:
     needed = counts and bool(getattr(capability, "needed", True))
-    return Check(f"{backend}: {capability.name}", capability.ok, needed, capability.evidence, capability.remedy)
+    return Check(capability.name, capability.ok, needed, capability.evidence, capability.remedy)
 
 
 _HOST: Sequence[tuple[str, bool, Look, str]] = (
     ("platform", True, _platform, "gcr runs on Linux on x86-64"),
     ("python", True, _python, ""),
     ("shim", True, _shim, "reinstall gcr"),
-    ("simulated drivers", False, _simulator, "only `gcr demo` and --simulate need them"),
+    ("simulated drivers", False, _simulator, "reinstall gcr; only `gcr demo` and --simulate need them"),
     ("runtime directory", True, _runtime_dir, "set XDG_RUNTIME_DIR to a directory of yours"),
     ("log directory", True, _state_dir, "set XDG_STATE_HOME to a directory of yours"),
     ("configuration", True, _config, "docs/configuration.md lists the settings"),
@@ -206,8 +236,13 @@ _HOST: Sequence[tuple[str, bool, Look, str]] = (
     ("memfd", True, _memfd, "Linux 3.17 or newer"),
     ("pidfd", False, _pidfd, "Linux 5.3 or newer; without it processes are told apart by their start time"),
     ("membarrier", False, _membarrier, "Linux 4.14 or newer, and a container that permits it"),
-    ("descriptors", False, _descriptors, f"raise the hard limit: ulimit -Hn {DESCRIPTORS_WANTED}"),
-    ("locked memory", False, _memlock, "ulimit -l unlimited, should pinning host memory fail"),
+    ("descriptors", False, _descriptors, f"for jobs of many allocations: ulimit -Hn {DESCRIPTORS_WANTED}"),
+    ("locked memory", False, _memlock, "ulimit -l unlimited, if a checkpoint says that host memory cannot be pinned"),
     ("host memory", False, _host_memory, "more memory, or a larger arena_share, for jobs that fill the device"),
-    ("huge pages", False, _huge_pages, "echo advise > /sys/kernel/mm/transparent_hugepage/shmem_enabled"),
+    (
+        "huge pages",
+        False,
+        _huge_pages,
+        "for faster copies: echo advise | sudo tee /sys/kernel/mm/transparent_hugepage/shmem_enabled",
+    ),
 )

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from gcr.backend import BringsShim, BringsSimulator, Simulator
-from gcr.errors import UsageError
+from gcr.errors import GcrError, UsageError
 from gcr.native import NativeMissing
 from gcr.plugins import Plugins, asked, load_plugins
 
@@ -36,6 +36,19 @@ def simulator_of(name: str) -> Simulator:
 def simulated_vendors() -> list[str]:
     """Backends that bring a simulated driver; whether it was built is not asked."""
     return [name for name, backend in _plugins().backends.items() if isinstance(backend, BringsSimulator)]
+
+
+def simulators_built() -> list[str]:
+    """Those of them whose simulated driver can be had here."""
+    return [name for name in simulated_vendors() if _built(name)]
+
+
+def _built(name: str) -> bool:
+    try:
+        simulator_of(name)
+    except GcrError:
+        return False
+    return True
 
 
 @cache

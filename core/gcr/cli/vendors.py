@@ -32,11 +32,6 @@ def devices(backend: Backend, *, insist: bool = False) -> Sequence[Device]:
     return found or []
 
 
-def is_simulated(device: Device) -> bool:
-    """The simulated drivers say so in every device's name."""
-    return "simulated" in device.name.lower()
-
-
 def _ask(question: Callable[[], Answer]) -> tuple[Answer | None, str]:
     try:
         return question(), "no answer"

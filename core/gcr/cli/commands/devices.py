@@ -24,6 +24,7 @@ def command(options: Options) -> None:
 
 def _present(wanted: str | None) -> list[dict[str, Any]]:
     from gcr.cli import vendors
+    from gcr.devices import is_simulated
 
     return [
         {
@@ -33,7 +34,7 @@ def _present(wanted: str | None) -> list[dict[str, Any]]:
             "total_bytes": device.total_bytes,
             "used_bytes": device.used_bytes,
             "link": device.link,
-            "simulated": vendors.is_simulated(device),
+            "simulated": is_simulated(device.name),
         }
         for backend in vendors.chosen(wanted)[1]
         for device in vendors.devices(backend, insist=wanted is not None)

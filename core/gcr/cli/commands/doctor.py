@@ -1,11 +1,9 @@
 """`gcr doctor`: is this machine fit, and if not, what would mend it."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
 
 import click
 
-from gcr.cli.checks import Check
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import failure, print_json, success
 from gcr.errors import Refused
@@ -17,31 +15,26 @@ class NotReady(Refused):
     code = "not_ready"
 
 
-@click.command("doctor", epilog=examples("gcr doctor", "gcr doctor --strict --json"))
+@click.command("doctor", epilog=examples("gcr doctor", "gcr --backend amd doctor", "gcr doctor --strict --json"))
 @click.option("--strict", is_flag=True, help="Exit with 3 if something needed is missing.")
 @common_options
 @click.pass_context
 def command(ctx: click.Context, strict: bool) -> int:
-    """Check what gcr needs on this machine; say for each thing that is missing what would mend it."""
-    from gcr.cli import checks
+    """Check what gcr needs on this machine; say what is missing, whether it matters, and what would mend it.
+
+    A vendor without a device here is not missed, unless it was asked for with --backend. -v lists every check.
+    """
+    from gcr.cli import checks, parts
+    from gcr.cli.page import page
 
     options = ctx.ensure_object(Options)
-    found = checks.all_checks(options.backend)
-    missing = [check.name for check in found if check.needed and not check.ok]
+    found = checks.look(options.backend)
+    missing = found.missing()
     error = NotReady(f"needed and missing: {', '.join(missing)}") if strict and missing else None
     if options.json:
         envelope = failure("doctor", error) if error else success("doctor", {})
-        print_json({**envelope, "checks": [asdict(check) for check in found]})
+        print_json({**envelope, "checks": [asdict(check) for check in found.checks()]})
     else:
-        click.echo(_render(found))
+        simulators = parts.simulators_built()
+        click.echo(page(found, simulators=simulators, asked=options.backend, every=options.verbose > 0))
     return error.exit if error else 0
-
-
-def _render(checks: Sequence[Check]) -> str:
-    return "\n".join(line for check in checks for line in _lines(check))
-
-
-def _lines(check: Check) -> list[str]:
-    mark = "ok" if check.ok else "MISSING" if check.needed else "note"
-    lines = [f"{mark:<8} {check.name:<24} {check.detail}"]
-    return lines if check.ok or not check.remedy else [*lines, f"{'':<8} {'':<24} try: {check.remedy}"]

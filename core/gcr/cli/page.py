@@ -1,0 +1,162 @@
+"""What `gcr doctor` says to people: whether gcr works here, what is missing and whether that matters, what to do next.
+
+A check that failed is shown with its remedy. What is fine is counted; a vendor that has no device here and was not
+asked for gets one line. `-v` lists every check instead.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+
+from gcr.cli import text
+from gcr.cli.checks import Check, Findings, Vendor
+from gcr.devices import is_simulated
+
+_MARK = 9  # columns
+
+
+def page(findings: Findings, *, simulators: Sequence[str], asked: str | None, every: bool) -> str:
+    """`simulators`: vendors of which a simulated device can be had; `asked`: the vendor named by --backend."""
+    if every:
+        groups = [_rows(findings.checks())]
+    else:
+        groups = [_host(findings.host), *_vendors(findings.vendors), _rows(findings.plugins)]
+    blocks = [_verdict(findings), *groups, _next(findings, simulators, asked)]
+    closing = [] if every else ["gcr doctor -v lists every check."]
+    return "\n\n".join(filter(None, ["\n".join(filter(None, block)) for block in [*blocks, closing]]))
+
+
+# ---- is it fit ----------------------------------------------------------------------------------------------------
+
+
+def _verdict(findings: Findings) -> list[str]:
+    missing = [*_needed(findings.host), *_needed(findings.plugins)]
+    for vendor in findings.vendors:
+        missing += [f"{vendor.name}: {name}" for name in _needed(_causes(vendor.checks)[0])]
+    if missing:
+        return [f"Not ready. Missing: {', '.join(missing)}"]
+    devices = [device for each in findings.vendors for device in each.devices]
+    if not devices:
+        return [
+            "gcr works on this machine, but there is no GPU or NPU here that it could use.",
+            "Nothing is wrong with that: a SIMULATED device is enough to try gcr.",
+        ]
+    simulated = "SIMULATED " if any(is_simulated(each.name) for each in devices) else ""
+    return [f"Ready: {text.plural(len(devices), simulated + 'device')}."]
+
+
+def _needed(checks: Sequence[Check]) -> list[str]:
+    return [check.name for check in _failed(checks) if check.needed]
+
+
+def _next(findings: Findings, simulators: Sequence[str], asked: str | None) -> list[str]:
+    """What to do now, as commands."""
+    present = [each for each in findings.vendors if each.devices]
+    steps: list[tuple[str, str]] = []
+    if findings.missing():
+        again = f"gcr --backend {asked} doctor" if asked else "gcr doctor"
+        steps.append((again, "once what is marked MISSING is mended"))
+    elif present:
+        then = "gcr checkpoint llm" if _saves_all(present[0]) else "gcr checkpoint --data-only llm"
+        steps.append(("gcr run --name llm -- python serve.py", f"start a program under gcr; then: {then}"))
+    if asked in simulators and not present:
+        steps.append((f"gcr run --simulate {asked} -- CMD", "a program of yours on a SIMULATED device"))
+    if simulators and not present:
+        steps.append(("gcr demo", "a program leaves a SIMULATED device and comes back; needs no GPU"))
+    width = max((len(command) for command, _ in steps), default=0)
+    return ["Next", *(f"  {command:<{width}}   {why}" for command, why in steps)] if steps else []
+
+
+def _saves_all(vendor: Vendor) -> bool:
+    """Or the device's data alone, while the process keeps what the driver has for it."""
+    control = vendor.facilities.get("control_state")
+    return control is not None and control.ok
+
+
+# ---- the machine --------------------------------------------------------------------------------------------------
+
+
+def _host(checks: Sequence[Check]) -> list[str]:
+    failed = _failed(checks)
+    bearable = "; what is noted is not needed" if failed and not _needed(checks) else ""
+    return [f"This machine: {_fine(checks)}{bearable}", *_rows(failed)]
+
+
+def _fine(checks: Sequence[Check]) -> str:
+    fine = sum(check.ok for check in checks)
+    return f"{fine} of {text.plural(len(checks), 'check')} fine"
+
+
+def _failed(checks: Sequence[Check]) -> list[Check]:
+    return [check for check in checks if not check.ok]
+
+
+# ---- vendors ------------------------------------------------------------------------------------------------------
+
+
+def _vendors(found: Sequence[Vendor]) -> list[list[str]]:
+    """One group for each that counts, and one for all the others."""
+    others = [each for each in found if not each.counts]
+    return [*(_vendor(each) for each in found if each.counts), _absent(others)]
+
+
+def _vendor(vendor: Vendor) -> list[str]:
+    first, later = _causes(vendor.checks)
+    waiting = ", ".join(each.name for each in later)
+    verified = vendor.facilities.get("verified_on")
+    return [
+        f"{vendor.name}: {_fine(vendor.checks)}; seen to work on: {verified.evidence if verified else 'nothing'}",
+        *(_plain("device", f"{each.name}, {text.size(each.total_bytes)}, {each.uuid}") for each in vendor.devices),
+        *_rows(first),
+        _plain("unknown", f"until that is mended: {waiting}") if later else "",
+    ]
+
+
+def _causes(checks: Sequence[Check]) -> tuple[list[Check], list[Check]]:
+    """Those that failed with a finding of their own, and those that only met what an earlier one had met."""
+    first: dict[str, Check] = {}
+    later: list[Check] = []
+    for check in _failed(checks):
+        if first.setdefault(check.detail, check) is not check:
+            later.append(check)
+    return list(first.values()), later
+
+
+def _absent(vendors: Sequence[Vendor]) -> list[str]:
+    if not vendors:
+        return []
+    width = max(len(each.name) for each in vendors)
+    rows = [f"  {each.name:<{width}}   {_first_step(each)}" for each in vendors]
+    return [
+        "No device of these vendors was found. The first step, if you have one:",
+        *rows,
+        "  then: gcr --backend VENDOR doctor",
+    ]
+
+
+def _first_step(vendor: Vendor) -> str:
+    for check in vendor.checks:
+        if not check.ok:
+            return check.remedy or check.detail
+    return "is the device switched on, and hidden by no environment variable?"
+
+
+# ---- rows ---------------------------------------------------------------------------------------------------------
+
+
+def _rows(checks: Sequence[Check]) -> list[str]:
+    """A row each, and a remedy below those that share it."""
+    width = max((len(check.name) for check in checks), default=0) + 2
+    indent = " " * (2 + _MARK + width)
+    lines: list[str] = []
+    for remedy, group in groupby(checks, key=lambda check: "" if check.ok else check.remedy):
+        lines += [_plain(_mark(check), f"{check.name:<{width}}{check.detail}") for check in group]
+        lines += [f"{indent}try: {remedy}"] if remedy else []
+    return lines
+
+
+def _plain(mark: str, told: str) -> str:
+    return f"  {mark:<{_MARK}}{told}"
+
+
+def _mark(check: Check) -> str:
+    return "ok" if check.ok else "MISSING" if check.needed else "note"
