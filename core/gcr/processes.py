@@ -97,7 +97,18 @@ def open_verbs(pid: int) -> Sequence[str]:
 
     Raises PermissionError when the process is not ours to look into; empty when it is gone.
     """
-    return sorted({target for target in _open_files(pid) if target.startswith("/dev/infiniband/")})
+    return open_files(pid, "/dev/infiniband/")
+
+
+def open_files(pid: int, beginning: str) -> Sequence[str]:
+    """Paths that begin so and that the process has open, each once. Raises PermissionError; empty when it is gone."""
+    return sorted({target for target in _open_files(pid) if target.startswith(beginning)})
+
+
+def mapped_files(pid: int) -> Sequence[str]:
+    """Paths of the files it has mapped, each once. Raises PermissionError; empty when it is gone."""
+    lines = (line.split(maxsplit=5) for line in _read(pid, "maps").splitlines())
+    return sorted({fields[5] for fields in lines if len(fields) > 5})
 
 
 def maps_contain(pid: int, fragments: Iterable[str]) -> Sequence[str]:
@@ -105,7 +116,7 @@ def maps_contain(pid: int, fragments: Iterable[str]) -> Sequence[str]:
 
     Raises PermissionError when the process is not ours to look into; empty when it is gone.
     """
-    files = {line.split(maxsplit=5)[5] for line in _read(pid, "maps").splitlines() if len(line.split(maxsplit=5)) > 5}
+    files = mapped_files(pid)
     return [fragment for fragment in fragments if any(fragment in file for file in files)]
 
 

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from gcr.daemon.process import Process, uuid_text
+from gcr.daemon.process import Process
+from gcr.devices import uuid_text
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.node import Course, World
 from gcr.engine.target import Target

@@ -5,14 +5,13 @@ without an image of the whole process.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 
+from gcr import sharing
 from gcr.control import ControlMeans, ControlPhase, ProcessView, Refusal
 from gcr.errors import UnsupportedState
 from gcr_amd import devices, kfd
 
 _RCCL_SEGMENT = "/dev/shm/nccl-"  # RCCL kept NCCL's name
-_VERBS = "/dev/infiniband/uverbs"
 
 
 class AmdControl:
@@ -48,26 +47,9 @@ def _no_such_call() -> UnsupportedState:
 
 def refusals_of(pid: int) -> Sequence[Refusal]:
     """What shares a process's memory with others; one `not_permitted` when it may not be looked into."""
-    try:
-        return list(_sharing(pid))
-    except PermissionError as denied:
-        return [Refusal("not_permitted", f"process {pid} cannot be inspected: {denied.strerror}")]
-    except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
-        return []
+    return sharing.refusals(pid, _reasons)
 
 
-def _sharing(pid: int) -> Iterator[Refusal]:
-    opened = sorted({path for path in _open_files(pid) if path.startswith(_VERBS)})
-    if opened:
-        yield Refusal("verbs", f"holds {opened[0]}: a network card may write its memory after the cut")
-    maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
-    if _RCCL_SEGMENT in maps:
-        yield Refusal("nccl", "maps segments of RCCL: it shares memory with other ranks")
-
-
-def _open_files(pid: int) -> Iterator[str]:
-    for link in Path(f"/proc/{pid}/fd").iterdir():
-        try:
-            yield str(link.readlink())
-        except FileNotFoundError:  # closed while we looked
-            continue
+def _reasons(pid: int) -> Iterator[Refusal]:
+    yield from sharing.verbs(pid)
+    yield from sharing.collectives(pid, "RCCL", _RCCL_SEGMENT)

@@ -1,12 +1,11 @@
 """Devices as the HIP runtime lists them, and the kernel's count of their memory."""
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from gcr.backend import Device
+from gcr.devices import described, if_present, is_simulated, uuid_text, where_it_has_bytes
 from gcr.drain import DeviceMemory
-from gcr.errors import BackendMissing
 from gcr_amd import kfd
 from gcr_amd.runtime import hip, initialise
 
@@ -15,8 +14,7 @@ _PCI_BYTES = 64
 
 
 def uuid_of(ordinal: int) -> str:
-    """`GPU-xxxxxxxx-xxxx-…` over the runtime's 16 bytes, as gcr writes every vendor's."""
-    return f"GPU-{uuid.UUID(bytes=_sixteen(hip.hipDeviceGetUuid(ordinal).bytes))}"
+    return uuid_text(_sixteen(hip.hipDeviceGetUuid(ordinal).bytes))
 
 
 def _sixteen(raw: object) -> bytes:
@@ -50,32 +48,26 @@ class Counter:
         return self.gpu.memory()
 
 
+def count() -> int:
+    """Raises BackendMissing without a runtime."""
+    initialise()
+    return int(hip.hipGetDeviceCount())
+
+
 def counted() -> Sequence[tuple[str, Counter]]:
     """UUID and counter of every device. Raises BackendMissing without a runtime."""
-    initialise()
-    return [(uuid_of(ordinal), Counter.of(ordinal)) for ordinal in range(int(hip.hipGetDeviceCount()))]
+    return [(uuid_of(ordinal), Counter.of(ordinal)) for ordinal in range(count())]
 
 
 def present() -> Sequence[Device]:
     """Every device; empty without a runtime."""
-    try:
-        initialise()
-        return [_describe(ordinal) for ordinal in range(int(hip.hipGetDeviceCount()))]
-    except BackendMissing:
-        return []
+    return if_present(lambda: [_describe(ordinal) for ordinal in range(count())])
 
 
 def _describe(ordinal: int) -> Device:
-    memory = Counter.of(ordinal).memory()
-    return Device(uuid_of(ordinal), name_of(ordinal), memory.total, memory.used)
+    return described(uuid_of(ordinal), name_of(ordinal), Counter.of(ordinal).memory())
 
 
 def bytes_of(pid: int) -> dict[str, int]:
     """Device UUID to the bytes a process has there; devices where it has none are left out."""
-    found = {uuid: counter.gpu.bytes_of(pid) for uuid, counter in counted()}
-    return {uuid: size for uuid, size in found.items() if size}
-
-
-def is_simulated(name: str) -> bool:
-    """The simulated runtime says so in every device's name."""
-    return "simulated" in name.lower()
+    return where_it_has_bytes({uuid: counter.gpu.bytes_of(pid) for uuid, counter in counted()})

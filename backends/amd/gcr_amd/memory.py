@@ -6,14 +6,12 @@ the runtime left there is mapped over (`leak.py`).
 """
 
 import ctypes
-import os
-import stat
-from pathlib import Path
 from typing import Any
 
+from gcr.devices import ordinal_in
 from gcr.drain import DeviceMemory, HandleSpec
-from gcr.errors import BackendMissing, DriverError, NotDeviceMemory
-from gcr.vmm import DeviceFull
+from gcr.errors import DriverError
+from gcr.vmm import DeviceFull, descriptors
 from gcr_amd import devices
 from gcr_amd.leak import Release, map_over, probe
 from gcr_amd.runtime import (
@@ -21,12 +19,10 @@ from gcr_amd.runtime import (
     INVALID_VALUE,
     NOT_READY,
     OUT_OF_MEMORY,
-    SUCCESS,
     UNKNOWN,
     attempt,
     bindings,
     enum,
-    failure,
     hip,
     initialise,
     version,
@@ -35,6 +31,7 @@ from gcr_amd.runtime import (
 _NON_BLOCKING = 1  # hipStreamNonBlocking
 _DISABLE_TIMING = 2  # hipEventDisableTiming
 _PORTABLE = 1  # hipHostRegisterPortable
+_FOREIGN = dict.fromkeys((INVALID_VALUE, INVALID_HANDLE, UNKNOWN), descriptors.unknown)
 _HANDLE_TYPE_OFFSET = 4  # bytes, of hipMemAllocationProp
 _IMPORTS_BY_VALUE = (7, 1, 0)  # the first runtime that takes a descriptor itself; before, its address
 
@@ -62,35 +59,22 @@ class HipDevice:
 
     def check_descriptor(self, fd: int) -> None:
         """The kernel's are dma-bufs, which have a file type of their own; the simulator's are files."""
-        kind = str(Path(f"/proc/self/fd/{fd}").readlink())
-        regular = stat.S_ISREG(os.fstat(fd).st_mode)
-        if regular if self._counter.simulated else kind.startswith("/dmabuf:"):
-            return
-        raise NotDeviceMemory(f"its descriptor is {kind}")
+        genuine = descriptors.kind_of(fd).startswith("/dmabuf:")
+        descriptors.refuse_unless(descriptors.is_file(fd) if self._counter.simulated else genuine, fd)
 
     def import_(self, fd: int) -> Any:
         descriptor = ctypes.c_int(fd)
         passed = fd if version() >= _IMPORTS_BY_VALUE else ctypes.addressof(descriptor)
-        result, handle = attempt("hipMemImportFromShareableHandle", passed, posix_descriptor())
-        if result in (INVALID_VALUE, INVALID_HANDLE, UNKNOWN):
-            raise NotDeviceMemory("the runtime does not know its descriptor")
-        if result != SUCCESS:
-            raise failure("hipMemImportFromShareableHandle", result)
-        return handle
+        return hip.checked("hipMemImportFromShareableHandle", passed, posix_descriptor(), errors=_FOREIGN)
 
     def export(self, handle: Any) -> int:
         exported = ctypes.c_int(-1)
         hip.hipMemExportToShareableHandle(ctypes.addressof(exported), handle, posix_descriptor(), 0)
-        os.set_inheritable(exported.value, False)
-        return exported.value
+        return descriptors.closed_on_exec(exported.value)
 
     def create(self, size: int, spec: HandleSpec | None) -> Any:
-        result, handle = attempt("hipMemCreate", size, allocation_prop(self._ordinal, spec), 0)
-        if result == OUT_OF_MEMORY:
-            raise DeviceFull
-        if result != SUCCESS:
-            raise failure("hipMemCreate", result)
-        return handle
+        prop = allocation_prop(self._ordinal, spec)
+        return hip.checked("hipMemCreate", size, prop, 0, errors={OUT_OF_MEMORY: DeviceFull})
 
     def release(self, handle: Any) -> None:
         hip.hipMemRelease(handle)
@@ -157,10 +141,7 @@ class HipStream:
         return event
 
     def passed(self, event: Any) -> bool:
-        result, _ = attempt("hipEventQuery", event)
-        if result not in (SUCCESS, NOT_READY):
-            raise failure("hipEventQuery", result)
-        return result == SUCCESS
+        return hip.ready("hipEventQuery", event, not_yet=NOT_READY)
 
     def seconds(self, first: Any, last: Any) -> float:
         return float(hip.hipEventElapsedTime(first, last)) / 1000.0
@@ -185,10 +166,8 @@ def release_of(device: HipDevice) -> Release:
 
 def ordinal_of(uuid: str) -> int:
     """The runtime's ordinal of a device. Raises BackendMissing."""
-    for ordinal in range(int(hip.hipGetDeviceCount())):
-        if devices.uuid_of(ordinal) == uuid:
-            return ordinal
-    raise BackendMissing(f"the runtime shows no device {uuid}", hint="is it hidden by HIP_VISIBLE_DEVICES?")
+    known = map(devices.uuid_of, range(int(hip.hipGetDeviceCount())))
+    return ordinal_in(known, uuid, "is it hidden by HIP_VISIBLE_DEVICES?")
 
 
 def allocation_prop(ordinal: int, spec: HandleSpec | None) -> Any:

@@ -5,14 +5,11 @@ path alone; 10 also by ROCM_PATH), and which arguments are results (hipGetDevice
 Both load the library at the first call and raise RuntimeError when it, or a symbol of it, is missing.
 """
 
-import functools
 import importlib
-from collections.abc import Callable
-from typing import Any
 
-from gcr.errors import BackendMissing, DriverError
+from gcr.calls import SUCCESS, Bindings
+from gcr.errors import BackendMissing
 
-SUCCESS = 0
 INVALID_VALUE = 1
 OUT_OF_MEMORY = 2
 NO_DEVICE = 100
@@ -25,60 +22,18 @@ UNKNOWN = 999
 OLDEST_RUNTIME = (5, 4)
 """The first release whose hipMemAllocationProp is laid out as declared here and in the shim."""
 
-_INSTALL = "install ROCm's runtime (libamdhip64.so), and hip-python >= 7.2 beside gcr: pip install 'gpu-cr[amd]'"
+__all__ = ["SUCCESS", "attempt", "bindings", "describe", "enum", "failure", "hip", "initialise", "version"]
+
+_INSTALL = "install ROCm's runtime (libamdhip64.so), and beside gcr: pip install 'hip-python>=7.2.2'"
 
 
-@functools.cache
-def bindings() -> Any:
-    """hip-python's module of the runtime. Raises BackendMissing when it is not installed."""
-    try:
-        return importlib.import_module("hip").hip  # "hip.hip" is a name, but no module of its own, since 10
-    except (ImportError, AttributeError) as missing:
-        raise BackendMissing(f"hip-python cannot be imported: {missing}", hint=_INSTALL) from missing
-
-
-def describe(call: str, result: int) -> str:
-    """`hipMemCreate: hipErrorOutOfMemory (2)`."""
-    try:
-        name = bindings().hipError_t(result).name
-    except ValueError:  # a result newer than these bindings
-        name = "hipError_t"
-    return f"{call}: {name} ({result})"
-
-
-def failure(call: str, result: int) -> DriverError:
-    return DriverError(describe(call, result))
-
-
-def attempt(call: str, *arguments: object) -> tuple[int, Any]:
-    """Make a call; its hipError_t and its value (None, one value, or a tuple).
-
-    Raises BackendMissing without a runtime, or with one that lacks the call.
-    """
-    try:
-        result, *values = getattr(bindings(), call)(*arguments)
-    except AttributeError as missing:
-        raise BackendMissing(f"these bindings have no {call}", hint=_INSTALL) from missing
-    except RuntimeError as missing:  # no libamdhip64.so, or a symbol it does not have
-        raise BackendMissing(f"{call}: {missing}", hint=_INSTALL) from missing
-    return int(result), values[0] if len(values) == 1 else tuple(values) or None
-
-
-class Runtime:
-    """Every call as a method that returns the value and raises DriverError otherwise."""
-
-    def __getattr__(self, call: str) -> Callable[..., Any]:
-        def checked(*arguments: object) -> Any:
-            result, value = attempt(call, *arguments)
-            if result != SUCCESS:
-                raise failure(call, result)
-            return value
-
-        setattr(self, call, checked)
-        return checked
-
-
-hip = Runtime()
+hip = Bindings(
+    "hip-python",
+    lambda: importlib.import_module("hip").hip,  # "hip.hip" is a name, but no module of its own, since 10
+    results="hipError_t",
+    hint=_INSTALL,
+)
+attempt, bindings, describe, enum, failure = hip.attempt, hip.module, hip.describe, hip.enum, hip.failure
 
 
 def version() -> tuple[int, int, int]:
@@ -98,8 +53,3 @@ def initialise() -> None:
         raise BackendMissing("the HIP runtime sees no device", hint="is /dev/kfd there, and may you open it?")
     if result != SUCCESS:
         raise failure("hipInit", result)
-
-
-def enum(kind: str, member: str) -> Any:
-    """A constant of the bindings, as `enum("hipMemLocationType", "hipMemLocationTypeDevice")`."""
-    return getattr(getattr(bindings(), kind), member)

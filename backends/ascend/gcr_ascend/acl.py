@@ -8,14 +8,14 @@ import ctypes
 import functools
 import importlib.resources
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gcr.errors import BackendMissing, DriverError, DriverTooOld
+from gcr.calls import SUCCESS, Calls
+from gcr.errors import BackendMissing, DriverTooOld
 from gcr_ascend.abi import ctype
 
-SUCCESS = 0
 _MISSING = object()
 _INSTALL = "install CANN and the Ascend driver, and source CANN's set_env.sh so that its libraries are found"
 
@@ -66,13 +66,14 @@ def table() -> Table:
 @functools.cache
 def library(name: str) -> ctypes.CDLL:
     """One of the vendor's libraries, found by the loader's own search. Raises BackendMissing."""
-    reasons = []
-    for file in table().libraries[name]:
+    files = table().libraries[name]
+    reasons: dict[str, None] = {}
+    for file in files:
         try:
             return ctypes.CDLL(file)
         except OSError as missing:
-            reasons.append(str(missing))
-    raise BackendMissing("; ".join(reasons), hint=_INSTALL)
+            reasons[str(missing).removeprefix(f"{file}: ")] = None
+    raise BackendMissing(f"{' or '.join(files)}: {'; '.join(reasons)}", hint=_INSTALL)
 
 
 def _symbol(call: Call) -> Any:
@@ -102,13 +103,6 @@ def has(name: str) -> bool:
     return True
 
 
-def describe(name: str, result: int) -> str:
-    """`aclrtMalloc: ACL_ERROR_RT_MEMORY_ALLOCATION (207001)`, with the runtime's own message if it has one."""
-    text = f"{name}: {table().errors.get(result, 'error')} ({result})"
-    own = table().calls[name].library == "acl" and function("aclGetRecentErrMsg")()
-    return f"{text}: {own.decode(errors='replace')}" if own else text
-
-
 def _value(output: Any) -> Any:
     """A scalar as a Python number, a null pointer as 0, a structure as itself."""
     return (output.value or 0) if hasattr(output, "value") else output
@@ -125,37 +119,27 @@ def _with_outputs(call: Call, arguments: tuple[Any, ...]) -> tuple[list[Any], li
     return every, list(places.values())
 
 
-def attempt(name: str, *arguments: Any) -> tuple[int, Any]:
-    """Make a call; its error code and its value (None, one value, or a tuple).
+class Acl(Calls):
+    """Every listed call; what the list does not have is an AttributeError."""
 
-    Raises BackendMissing without the library, DriverTooOld without the symbol, AttributeError for an unlisted name.
-    """
-    call = table().calls.get(name)
-    if call is None:
-        raise AttributeError(f"acl.toml does not list {name}")
-    every, places = _with_outputs(call, arguments)
-    result = function(name)(*every)
-    if call.returns:
-        return SUCCESS, result
-    values = tuple(_value(place) for place in places)
-    return int(result), values[0] if len(values) == 1 else values or None
+    def attempt(self, call: str, *arguments: Any) -> tuple[int, Any]:
+        """Raises BackendMissing without the library, DriverTooOld without the symbol, AttributeError unlisted."""
+        listed = table().calls.get(call)
+        if listed is None:
+            raise AttributeError(f"acl.toml does not list {call}")
+        every, places = _with_outputs(listed, arguments)
+        result = function(call)(*every)
+        if listed.returns:
+            return SUCCESS, result
+        values = tuple(_value(place) for place in places)
+        return int(result), values[0] if len(values) == 1 else values or None
 
-
-class Acl:
-    """Every listed call as a method that returns the value and raises DriverError otherwise."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        if name.startswith("__"):
-            raise AttributeError(name)
-
-        def checked(*arguments: Any) -> Any:
-            result, value = attempt(name, *arguments)
-            if result != SUCCESS:
-                raise DriverError(describe(name, result))
-            return value
-
-        setattr(self, name, checked)
-        return checked
+    def describe(self, call: str, result: int) -> str:
+        """With the runtime's own message if it has one."""
+        text = f"{call}: {table().errors.get(result, 'error')} ({result})"
+        own = table().calls[call].library == "acl" and function("aclGetRecentErrMsg")()
+        return f"{text}: {own.decode(errors='replace')}" if own else text
 
 
 acl = Acl()
+attempt = acl.attempt

@@ -3,11 +3,12 @@
 gcr's agent inside the process makes them (ControlMeans.AGENT) and knows their phase; here is who uses which device.
 """
 
-from collections.abc import Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Mapping, Sequence
 
+from gcr import sharing
 from gcr.control import ControlMeans, ControlPhase, ProcessView, Refusal
 from gcr.errors import UnsupportedState
+from gcr.processes import maps_contain
 from gcr_ascend import devices
 
 
@@ -48,12 +49,9 @@ def _not_from_outside(pid: int) -> UnsupportedState:
 
 def refusals_of(pid: int) -> Sequence[Refusal]:
     """What shares a process's memory with others; one `not_permitted` when it may not be looked into."""
-    try:
-        maps = Path(f"/proc/{pid}/maps").read_text(encoding="utf-8", errors="replace")
-    except PermissionError as denied:
-        return [Refusal("not_permitted", f"process {pid} cannot be inspected: {denied.strerror}")]
-    except (FileNotFoundError, ProcessLookupError):  # it ended while we looked
-        return []
-    if "libhccl.so" in maps and "/dev/shm/hccl" in maps:
-        return [Refusal("nccl", "maps segments of HCCL: it shares memory with other ranks")]
-    return []
+    return sharing.refusals(pid, _reasons)
+
+
+def _reasons(pid: int) -> Iterator[Refusal]:
+    if maps_contain(pid, ["libhccl.so"]):
+        yield from sharing.collectives(pid, "HCCL", "/dev/shm/hccl")

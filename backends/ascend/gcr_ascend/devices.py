@@ -2,18 +2,15 @@
 
 import ctypes
 import functools
-import logging
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gcr.backend import Device
+from gcr.devices import described, if_present, uuid_text, where_it_has_bytes
 from gcr.drain import DeviceMemory
-from gcr.errors import BackendMissing, DriverError, DriverTooOld
+from gcr.errors import BackendMissing, DriverError
 from gcr_ascend.abi import ProcMemInfo
 from gcr_ascend.acl import acl
-
-log = logging.getLogger("gcr.ascend")
 
 MB = 1 << 20
 MAX_PROCESSES = 32  # dcmi_get_device_resource_info writes no more
@@ -25,8 +22,7 @@ def _start_dcmi() -> None:
 
 
 def uuid_of(ordinal: int) -> str:
-    """`GPU-xxxxxxxx-xxxx-…` over the runtime's 16 bytes, as gcr writes every vendor's."""
-    return f"GPU-{uuid.UUID(bytes=bytes(acl.aclrtDeviceGetUuid(ordinal).bytes))}"
+    return uuid_text(bytes(acl.aclrtDeviceGetUuid(ordinal).bytes))
 
 
 def ordinals() -> Mapping[str, int]:
@@ -71,25 +67,14 @@ def card_of(device: str) -> Card:
 
 
 def present() -> Sequence[Device]:
-    """Every device; empty without a runtime and a driver, or with such that are too old. The probe says why."""
-    try:
-        return [_describe(device, Card.of(ordinal)) for device, ordinal in ordinals().items()]
-    except (BackendMissing, DriverTooOld, DriverError) as absent:
-        log.info("no Ascend devices: %s", absent)
-        return []
+    """Every device; empty without a runtime and a driver, or with such that are too old."""
+    return if_present(lambda: [_describe(device, Card.of(n)) for device, n in ordinals().items()], DriverError)
 
 
 def _describe(device: str, card: Card) -> Device:
-    memory = card.memory()
-    return Device(device, card.name(), memory.total, memory.used)
+    return described(device, card.name(), card.memory())
 
 
 def bytes_of(pid: int) -> dict[str, int]:
     """Device UUID to the bytes a process has there; devices where it has none are left out."""
-    found = {device: Card.of(ordinal).holders().get(pid, 0) for device, ordinal in ordinals().items()}
-    return {device: size for device, size in found.items() if size}
-
-
-def is_simulated(name: str) -> bool:
-    """The simulated runtime says so in every device's name."""
-    return "simulated" in name.lower()
+    return where_it_has_bytes({device: Card.of(n).holders().get(pid, 0) for device, n in ordinals().items()})

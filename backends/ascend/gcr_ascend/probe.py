@@ -1,14 +1,13 @@
 """What works here: each capability with what showed it and what would mend it. Absence is an answer, not an error."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gcr.backend import Capability
-from gcr.errors import GcrError
 from gcr.facilities import facility, resting_on
+from gcr.probing import Check, Lacking, answers, named
 from gcr_ascend import devices
 from gcr_ascend.acl import acl, has
 
-Check = tuple[str, Callable[[], str], str]  # name, the evidence or an error, remedy
 OLDEST_SNAPSHOTS = "8.5"
 _INSTALL = "install CANN and the Ascend driver, and source CANN's set_env.sh so that its libraries are found"
 _CANN = 0  # aclCANNPackageName
@@ -22,23 +21,11 @@ _VIRTUAL_MEMORY = (
     "aclrtUnmapMem",
     "aclrtMemGetAllocationGranularity",
 )
-OPTIONAL = frozenset({"snapshots"})
-
-
-class _Lacking(Exception):
-    """A capability is not there; the text is the evidence."""
 
 
 def capabilities() -> Sequence[Capability]:
-    checks = [_ask(*check) for check in _CHECKS]
+    checks = answers(CHECKS)
     return [*checks, *_facilities(checks)]
-
-
-def _ask(name: str, evidence: Callable[[], str], remedy: str) -> Capability:
-    try:
-        return Capability(name, True, evidence(), needed=name not in OPTIONAL)
-    except (_Lacking, GcrError) as lacking:
-        return Capability(name, False, str(lacking), remedy, needed=name not in OPTIONAL)
 
 
 def _facilities(checks: Sequence[Capability]) -> Sequence[Capability]:
@@ -60,19 +47,13 @@ def _runtime() -> str:
 
 
 def _device() -> str:
-    found = devices.present()
-    if not found:
-        acl.aclrtGetDeviceCount()
-        raise _Lacking("no device")
-    names = ", ".join(f"{each.name} ({each.uuid})" for each in found)
-    simulated = any(devices.is_simulated(each.name) for each in found)
-    return f"SIMULATED: {names}" if simulated else names
+    return named(devices.present() if acl.aclrtGetDeviceCount() else [])
 
 
 def _device_uuid() -> str:
     known = devices.ordinals()
     if len(known) != int(acl.aclrtGetDeviceCount()):
-        raise _Lacking("two devices have one UUID")
+        raise Lacking("two devices have one UUID")
     return f"{len(known)} devices told apart"
 
 
@@ -86,22 +67,22 @@ def _dcmi() -> str:
 def _virtual_memory() -> str:
     lacking = [name for name in _VIRTUAL_MEMORY if not has(name)]
     if lacking:
-        raise _Lacking(f"this CANN has no {', '.join(lacking)}")
+        raise Lacking(f"this CANN has no {', '.join(lacking)}")
     return "memory can be unmapped and mapped again"
 
 
 def _snapshots() -> str:
     lacking = [step for step in _SNAPSHOT_CALLS if not has(f"aclrtSnapShotProcess{step}")]
     if lacking or not has("rtSnapShotProcessGetState"):
-        raise _Lacking("this CANN has no snapshot calls")
+        raise Lacking("this CANN has no snapshot calls")
     return "aclrtSnapShotProcess* and their state"
 
 
-_CHECKS: Sequence[Check] = (
-    ("runtime", _runtime, _INSTALL),
-    ("device", _device, "is a device visible here? try npu-smi info"),
-    ("device_uuid", _device_uuid, "install CANN 8.5 or newer: devices are told apart by UUID"),
-    ("dcmi", _dcmi, "install the Ascend driver's DCMI (libdcmi.so)"),
-    ("virtual_memory", _virtual_memory, "memory that cannot be unmapped stays: install CANN 8.5 or newer"),
-    ("snapshots", _snapshots, f"install CANN {OLDEST_SNAPSHOTS} or newer; --data-only needs none"),
+CHECKS: Sequence[Check] = (
+    Check("runtime", _runtime, _INSTALL),
+    Check("device", _device, "is a device visible here? try npu-smi info"),
+    Check("device_uuid", _device_uuid, "install CANN 8.5 or newer: devices are told apart by UUID"),
+    Check("dcmi", _dcmi, "install the Ascend driver's DCMI (libdcmi.so)"),
+    Check("virtual_memory", _virtual_memory, "memory that cannot be unmapped stays: install CANN 8.5 or newer"),
+    Check("snapshots", _snapshots, f"install CANN {OLDEST_SNAPSHOTS} or newer; --data-only needs none", needed=False),
 )

@@ -8,16 +8,13 @@ The driver offers no deadline but for the lock. Each call therefore runs on a th
 deadline when the driver does; cuda.bindings >= 12.9.1 release the GIL meanwhile.
 """
 
-import logging
 import math
-import threading
-from collections.abc import Callable, Mapping
-from functools import partial
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from gcr.control import ControlMeans, ControlPhase, ProcessView
-from gcr.errors import BackendMissing, DeadlinePassed, DriverError, DriverTooOld
+from gcr.errors import DeadlinePassed, DriverTooOld
 from gcr_nvidia import devices, refusals, uuids
 from gcr_nvidia.driver import (
     INVALID_VALUE,
@@ -28,11 +25,10 @@ from gcr_nvidia.driver import (
     SUCCESS,
     attempt,
     bindings,
+    cuda,
     failure,
     initialise,
 )
-
-log = logging.getLogger("gcr.nvidia")
 
 # CUprocessState; 4 and 5 are newer than r580, which answers as before the call while it is under way.
 _PHASES = {
@@ -73,21 +69,20 @@ class NvidiaControl:
     def lock(self, pid: int, deadline: float) -> None:
         arguments = bindings().CUcheckpointLockArgs()
         arguments.timeoutMs = max(1, math.ceil(deadline * 1000))  # 0 would wait for ever
-        result = _bounded("cuCheckpointProcessLock", pid, arguments, deadline + _LOCK_GRACE_SECONDS)
-        if result == NOT_READY:
-            raise DeadlinePassed(f"process {pid} could not be locked in {deadline:.1f} s: its device work goes on")
-        _check("cuCheckpointProcessLock", result)
+        late = {NOT_READY: lambda _told: _not_idle(pid, deadline)}
+        ours = deadline + _LOCK_GRACE_SECONDS
+        cuda.bounded("cuCheckpointProcessLock", pid, arguments, deadline=ours, errors=late)
 
     def checkpoint(self, pid: int, deadline: float) -> None:
-        _check("cuCheckpointProcessCheckpoint", _bounded("cuCheckpointProcessCheckpoint", pid, None, deadline))
+        cuda.bounded("cuCheckpointProcessCheckpoint", pid, None, deadline=deadline)
 
     def restore(self, pid: int, devices: Mapping[str, str], deadline: float) -> None:
         keep_alive: list[object] = []
         arguments = _restore_arguments(devices, keep_alive) if devices else None
-        _check("cuCheckpointProcessRestore", _bounded("cuCheckpointProcessRestore", pid, arguments, deadline))
+        cuda.bounded("cuCheckpointProcessRestore", pid, arguments, deadline=deadline)
 
     def unlock(self, pid: int, deadline: float) -> None:
-        _check("cuCheckpointProcessUnlock", _bounded("cuCheckpointProcessUnlock", pid, None, deadline))
+        cuda.bounded("cuCheckpointProcessUnlock", pid, None, deadline=deadline)
 
 
 def _refuse_old_driver(version: str) -> None:
@@ -99,9 +94,8 @@ def _alive(pid: int) -> bool:
     return Path(f"/proc/{pid}").exists()
 
 
-def _check(call: str, result: int) -> None:
-    if result != SUCCESS:
-        raise failure(call, result)
+def _not_idle(pid: int, deadline: float) -> DeadlinePassed:
+    return DeadlinePassed(f"process {pid} could not be locked in {deadline:.1f} s: its device work goes on")
 
 
 def _restore_arguments(moves: Mapping[str, str], keep_alive: list[object]) -> Any:
@@ -120,32 +114,3 @@ def _restore_arguments(moves: Mapping[str, str], keep_alive: list[object]) -> An
     arguments.gpuPairs = pairs
     arguments.gpuPairsCount = len(pairs)
     return arguments
-
-
-class _Outcome:
-    """What a call on another thread came to."""
-
-    def __init__(self) -> None:
-        self.result = SUCCESS
-        self.error: BackendMissing | DriverError | None = None
-        self.over = threading.Event()
-
-    def run(self, call: Callable[[], tuple[int, Any]]) -> None:
-        try:
-            self.result, _ = call()
-        except (BackendMissing, DriverError) as error:
-            self.error = error
-        finally:
-            self.over.set()
-
-
-def _bounded(call: str, pid: int, arguments: Any, deadline: float) -> int:
-    """The CUresult of a call. Raises DeadlinePassed when the driver is not back in `deadline` seconds."""
-    outcome = _Outcome()
-    work = partial(outcome.run, partial(attempt, call, pid, arguments))
-    threading.Thread(target=work, name=f"{call}-{pid}", daemon=True).start()
-    if not outcome.over.wait(deadline):
-        raise DeadlinePassed(f"{call} of process {pid} is not back after {deadline:.1f} s", hint="ask its phase")
-    if outcome.error is not None:
-        raise outcome.error
-    return outcome.result

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from gcr.backend import Device
+from gcr.devices import if_present, same_uuid, where_it_has_bytes
 from gcr.drain import DeviceMemory
 from gcr.errors import BackendMissing, DriverError
-from gcr_nvidia import uuids
 
 _REMEDY = "install the NVIDIA driver's NVML (libnvidia-ml.so.1), and nvidia-ml-py beside gcr"
 EXCLUSIVE_THREAD, EXCLUSIVE_PROCESS = 1, 3  # NVML's compute modes
@@ -61,7 +61,7 @@ def handles() -> Sequence[Any]:
 def handle(uuid: str) -> Any:
     """The NVML handle of one device. Raises BackendMissing when there is none such."""
     for candidate in handles():
-        if uuids.same(uuid_of(candidate), uuid):
+        if same_uuid(uuid_of(candidate), uuid):
             return candidate
     raise BackendMissing(f"no NVIDIA device {uuid} here")
 
@@ -72,21 +72,17 @@ def uuid_of(device: Any) -> str:
 
 def present() -> Sequence[Device]:
     """Every device; empty without a driver."""
-    try:
-        return [_describe(device) for device in handles()]
-    except BackendMissing:
-        return []
+    return if_present(lambda: [_describe(device) for device in handles()])
 
 
 def _describe(device: Any) -> Device:
     counted = nvml("nvmlDeviceGetMemoryInfo", device)
-    return Device(
-        uuid=uuid_of(device),
-        name=str(nvml("nvmlDeviceGetName", device)),
-        total_bytes=int(counted.total),
-        used_bytes=int(counted.used),
-        link=_or("", lambda: link(device)),
-    )
+    widest = _or("", lambda: link(device))
+    return Device(uuid_of(device), name_of(device), int(counted.total), int(counted.used), widest)
+
+
+def name_of(device: Any) -> str:
+    return str(nvml("nvmlDeviceGetName", device))
 
 
 def link(device: Any) -> str:
@@ -108,8 +104,7 @@ def memory(device: Any) -> DeviceMemory:
 
 def bytes_of(pid: int) -> dict[str, int]:
     """Device UUID to the bytes a process has there; devices where it has none are left out."""
-    found = {uuid_of(device): memory(device).by_pid.get(pid, 0) for device in handles()}
-    return {uuid: size for uuid, size in found.items() if size}
+    return where_it_has_bytes({uuid_of(device): memory(device).by_pid.get(pid, 0) for device in handles()})
 
 
 def mig_enabled(device: Any) -> bool:
@@ -129,8 +124,3 @@ def compute_mode(device: Any) -> int:
 
 def driver_version() -> str:
     return str(nvml("nvmlSystemGetDriverVersion"))
-
-
-def is_simulated(name: str) -> bool:
-    """The simulated driver says so in every device's name."""
-    return "simulated" in name.lower()

@@ -4,28 +4,29 @@ import os
 import stat
 from typing import Any
 
+from gcr.devices import is_simulated, ordinal_in, uuid_text
 from gcr.drain import DeviceMemory, HandleSpec
-from gcr.errors import BackendMissing, DriverError, NoContext, NotDeviceMemory
-from gcr.vmm import DeviceFull
-from gcr_nvidia import devices, uuids
+from gcr.errors import DriverError, NoContext
+from gcr.vmm import DeviceFull, descriptors
+from gcr_nvidia import devices
 from gcr_nvidia.driver import (
     DEVICE_UNAVAILABLE,
     INVALID_HANDLE,
     INVALID_VALUE,
     NOT_READY,
     OUT_OF_MEMORY,
-    SUCCESS,
     UNKNOWN,
     attempt,
     bindings,
     cuda,
-    describe,
     enum,
-    failure,
     initialise,
 )
 
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE
+_FOREIGN = dict.fromkeys(
+    (INVALID_VALUE, INVALID_HANDLE, UNKNOWN), descriptors.unknown
+)  # r580: 999 for /dev/null, files
 
 
 class CudaDevice:
@@ -37,7 +38,7 @@ class CudaDevice:
         initialise()
         self._ordinal = ordinal_of(uuid)
         self._counter = devices.handle(uuid)
-        self._simulated = devices.is_simulated(str(devices.nvml("nvmlDeviceGetName", self._counter)))
+        self._simulated = is_simulated(devices.name_of(self._counter))
         self._device = cuda.cuDeviceGet(self._ordinal)
         self._context: Any = retain_context(self._device, devices.compute_mode(self._counter))
         self.enter()
@@ -55,25 +56,14 @@ class CudaDevice:
         check_kind(fd, self._simulated)
 
     def import_(self, fd: int) -> Any:
-        result, handle = attempt("cuMemImportFromShareableHandle", fd, posix_descriptor())
-        if result in (INVALID_VALUE, INVALID_HANDLE, UNKNOWN):  # r580 answers "unknown" for /dev/null and files
-            raise NotDeviceMemory("the driver does not know its descriptor")
-        if result != SUCCESS:
-            raise failure("cuMemImportFromShareableHandle", result)
-        return handle
+        return cuda.checked("cuMemImportFromShareableHandle", fd, posix_descriptor(), errors=_FOREIGN)
 
     def export(self, handle: Any) -> int:
-        fd = int(cuda.cuMemExportToShareableHandle(handle, posix_descriptor(), 0))
-        os.set_inheritable(fd, False)
-        return fd
+        return descriptors.closed_on_exec(int(cuda.cuMemExportToShareableHandle(handle, posix_descriptor(), 0)))
 
     def create(self, size: int, spec: HandleSpec | None) -> Any:
-        result, handle = attempt("cuMemCreate", size, allocation_prop(self._ordinal, spec), 0)
-        if result == OUT_OF_MEMORY:
-            raise DeviceFull
-        if result != SUCCESS:
-            raise failure("cuMemCreate", result)
-        return handle
+        prop = allocation_prop(self._ordinal, spec)
+        return cuda.checked("cuMemCreate", size, prop, 0, errors={OUT_OF_MEMORY: DeviceFull})
 
     def release(self, handle: Any) -> None:
         cuda.cuMemRelease(handle)
@@ -136,10 +126,7 @@ class CudaStream:
         return event
 
     def passed(self, event: Any) -> bool:
-        result, _ = attempt("cuEventQuery", event)
-        if result not in (SUCCESS, NOT_READY):
-            raise failure("cuEventQuery", result)
-        return result == SUCCESS
+        return cuda.ready("cuEventQuery", event, not_yet=NOT_READY)
 
     def seconds(self, first: Any, last: Any) -> float:
         return float(cuda.cuEventElapsedTime(first, last)) / 1000.0
@@ -161,29 +148,22 @@ def retain_context(device: Any, compute_mode: int) -> Any:
     """
     if compute_mode in (devices.EXCLUSIVE_THREAD, devices.EXCLUSIVE_PROCESS):
         raise NoContext("the device is in exclusive compute mode")
-    result, context = attempt("cuDevicePrimaryCtxRetain", device)
-    if result in (OUT_OF_MEMORY, DEVICE_UNAVAILABLE):
-        raise NoContext(describe("cuDevicePrimaryCtxRetain", result))
-    if result != SUCCESS:
-        raise failure("cuDevicePrimaryCtxRetain", result)
-    return context
+    full = dict.fromkeys((OUT_OF_MEMORY, DEVICE_UNAVAILABLE), NoContext)
+    return cuda.checked("cuDevicePrimaryCtxRetain", device, errors=full)
 
 
 def ordinal_of(uuid: str) -> int:
     """The driver's ordinal of a device. Raises BackendMissing."""
-    for ordinal in range(cuda.cuDeviceGetCount()):
-        if cuda.cuDeviceGetUuid(cuda.cuDeviceGet(ordinal)).bytes == uuids.raw(uuid):
-            return ordinal
-    raise BackendMissing(f"the driver shows no device {uuid}", hint="is it hidden by CUDA_VISIBLE_DEVICES?")
+    known = (uuid_text(cuda.cuDeviceGetUuid(cuda.cuDeviceGet(n)).bytes) for n in range(cuda.cuDeviceGetCount()))
+    return ordinal_in(known, uuid, "is it hidden by CUDA_VISIBLE_DEVICES?")
 
 
 def check_kind(fd: int, simulated: bool) -> None:
     """The driver's descriptors are character devices, or have no type where it uses anonymous inodes; the
     simulator's are files. Raises NotDeviceMemory."""
     mode = os.fstat(fd).st_mode
-    if stat.S_ISREG(mode) if simulated else stat.S_ISCHR(mode) or stat.S_IFMT(mode) == 0:
-        return
-    raise NotDeviceMemory(f"its descriptor is of type {stat.filemode(mode)[0]!r}")
+    genuine = stat.S_ISCHR(mode) or stat.S_IFMT(mode) == 0
+    descriptors.refuse_unless(descriptors.is_file(fd) if simulated else genuine, fd)
 
 
 def allocation_prop(ordinal: int, spec: HandleSpec | None) -> Any:

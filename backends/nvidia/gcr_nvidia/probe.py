@@ -2,11 +2,11 @@
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 from gcr.backend import Capability
-from gcr.errors import GcrError
 from gcr.facilities import facility, resting_on
+from gcr.probing import Check, Lacking, all_have, answers, named
 from gcr_nvidia import devices
 from gcr_nvidia.driver import (
     INVALID_VALUE,
@@ -23,18 +23,9 @@ from gcr_nvidia.driver import (
 _NEWER_DRIVER = f"install an NVIDIA driver of branch r{devices.OLDEST_BRANCH} or newer"
 _PER_PROCESS_EXCLUSIVE = 3
 
-Check = tuple[str, Callable[[], str], str]  # name, the evidence or an error, remedy
-
-
-class _Lacking(Exception):
-    """A capability is not there; the text is the evidence."""
-
-
-OPTIONAL = frozenset({"rdma"})
-
 
 def capabilities() -> Sequence[Capability]:
-    checks = [_ask(*check) for check in _CHECKS]
+    checks = answers(CHECKS)
     return [*checks, *_facilities(checks)]
 
 
@@ -50,20 +41,13 @@ def _facilities(checks: Sequence[Capability]) -> Sequence[Capability]:
     ]
 
 
-def _ask(name: str, evidence: Callable[[], str], remedy: str) -> Capability:
-    try:
-        return Capability(name, True, evidence(), needed=name not in OPTIONAL)
-    except (_Lacking, GcrError) as lacking:
-        return Capability(name, False, str(lacking), remedy, needed=name not in OPTIONAL)
-
-
 def _bindings() -> str:
     import importlib.metadata
 
     bindings()
     version = importlib.metadata.version("cuda-bindings")
     if tuple(int(part) for part in version.split(".")[:3]) < (12, 9, 1):
-        raise _Lacking(f"cuda-bindings {version} hold the GIL in driver calls")
+        raise Lacking(f"cuda-bindings {version} hold the GIL in driver calls")
     return f"cuda-bindings {version}"
 
 
@@ -74,57 +58,45 @@ def _driver() -> str:
 
 
 def _device() -> str:
-    found = devices.present()
-    if not found:
-        raise _Lacking("no device")
-    names = ", ".join(f"{each.name} ({each.uuid})" for each in found)
-    simulated = any(devices.is_simulated(each.name) for each in found)
-    return f"SIMULATED: {names}" if simulated else names
+    return named(devices.present() if devices.handles() else [])
 
 
 def _branch() -> str:
     version = devices.driver_version()
     if int(version.split(".")[0]) < devices.OLDEST_BRANCH:
-        raise _Lacking(f"driver {version}")
+        raise Lacking(f"driver {version}")
     return f"driver {version}"
 
 
 def _checkpoint_api() -> str:
     if platform.machine() == "aarch64":
-        raise _Lacking("the driver has no checkpoint on arm64")
+        raise Lacking("the driver has no checkpoint on arm64")
     initialise()
     result, _ = attempt("cuCheckpointProcessGetState", os.getpid())
     if result not in (SUCCESS, INVALID_VALUE, NOT_INITIALIZED):  # what it says of a process without a context
-        raise _Lacking(describe("cuCheckpointProcessGetState", result))
+        raise Lacking(describe("cuCheckpointProcessGetState", result))
     return "cuCheckpointProcessGetState answers"
 
 
-def _attribute(member: str) -> str:
+def _attribute(member: str, what: str) -> str:
     initialise()
     attribute = enum("CUdevice_attribute", member)
-    without = [n for n in range(_device_count()) if not cuda.cuDeviceGetAttribute(attribute, cuda.cuDeviceGet(n))]
-    if without:
-        raise _Lacking(f"{member} is 0 on device {without[0]}")
-    return f"{member} is 1 on every device"
-
-
-def _device_count() -> int:
     count = int(cuda.cuDeviceGetCount())
-    if not count:
-        raise _Lacking("no device")
-    return count
+    return all_have(what, lambda n: cuda.cuDeviceGetAttribute(attribute, cuda.cuDeviceGet(n)), count)
 
 
 def _vmm() -> str:
-    return _attribute("CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED")
+    return _attribute("CU_DEVICE_ATTRIBUTE_VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED", "virtual memory management")
 
 
 def _descriptors() -> str:
-    return _attribute("CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED")
+    return _attribute(
+        "CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED", "memory that exports as file descriptors"
+    )
 
 
 def _rdma() -> str:
-    return _attribute("CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED")
+    return _attribute("CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED", "GPUDirect RDMA for mapped memory")
 
 
 def _nvml() -> str:
@@ -134,7 +106,7 @@ def _nvml() -> str:
 def _mig_off() -> str:
     cut = [devices.uuid_of(device) for device in devices.handles() if devices.mig_enabled(device)]
     if cut:
-        raise _Lacking(f"{cut[0]} is in MIG mode")
+        raise Lacking(f"{cut[0]} is in MIG mode")
     return "no device is in MIG mode"
 
 
@@ -144,20 +116,20 @@ def _shared_mode() -> str:
         mode = devices.compute_mode(device)
         if mode:
             word = "exclusive" if mode == _PER_PROCESS_EXCLUSIVE else f"compute mode {mode}"
-            raise _Lacking(f"{devices.uuid_of(device)} is {word}")
+            raise Lacking(f"{devices.uuid_of(device)} is {word}")
     return "every device is in the default compute mode"
 
 
-_CHECKS: Sequence[Check] = (
-    ("bindings", _bindings, "pip install 'cuda-bindings>=12.9.1'"),
-    ("driver", _driver, "install the NVIDIA driver (libcuda.so.1)"),
-    ("nvml", _nvml, "install the NVIDIA driver's NVML (libnvidia-ml.so.1) and nvidia-ml-py"),
-    ("device", _device, "is a device visible here? try nvidia-smi"),
-    ("driver_branch", _branch, _NEWER_DRIVER),
-    ("checkpoint_api", _checkpoint_api, _NEWER_DRIVER),
-    ("virtual_memory", _vmm, "hand-over needs a device with virtual memory management"),
-    ("descriptors", _descriptors, "hand-over needs memory that exports as file descriptors (Linux, not WSL)"),
-    ("rdma", _rdma, "only programs that give device memory to a network card miss this"),
-    ("mig_off", _mig_off, "nvidia-smi -mig 0: the driver cannot checkpoint MIG instances"),
-    ("shared_mode", _shared_mode, "nvidia-smi -c DEFAULT: the worker needs a context beside the job's"),
+CHECKS: Sequence[Check] = (
+    Check("bindings", _bindings, "pip install 'cuda-bindings>=12.9.1'"),
+    Check("driver", _driver, "install the NVIDIA driver (libcuda.so.1)"),
+    Check("nvml", _nvml, "install the NVIDIA driver's NVML (libnvidia-ml.so.1) and nvidia-ml-py"),
+    Check("device", _device, "is a device visible here? try nvidia-smi"),
+    Check("driver_branch", _branch, _NEWER_DRIVER),
+    Check("checkpoint_api", _checkpoint_api, _NEWER_DRIVER),
+    Check("virtual_memory", _vmm, "hand-over needs a device with virtual memory management"),
+    Check("descriptors", _descriptors, "hand-over needs memory that exports as file descriptors (Linux, not WSL)"),
+    Check("rdma", _rdma, "only programs that give device memory to a network card miss this", needed=False),
+    Check("mig_off", _mig_off, "nvidia-smi -mig 0: the driver cannot checkpoint MIG instances"),
+    Check("shared_mode", _shared_mode, "nvidia-smi -c DEFAULT: the worker needs a context beside the job's"),
 )

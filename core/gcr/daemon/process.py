@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from threading import Lock
 
 from gcr.daemon.agent import AgentPeer
+from gcr.devices import uuid_text
 from gcr.errors import PeerGone
 from gcr.processes import ProcessIdentity
 from gcr.states import State, Strategy, move
@@ -78,9 +79,3 @@ class Process:
         with self._lock:
             to = State.FROZEN_DRAINED if self.state == State.DRAINED else State.FROZEN
             self.state = move(self.state, to, self.strategy)
-
-
-def uuid_text(raw: bytes) -> str:
-    """As the vendor's tools print it: GPU-xxxxxxxx-xxxx-…"""
-    digits = raw.hex()
-    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"

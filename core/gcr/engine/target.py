@@ -13,7 +13,8 @@ from threading import RLock
 
 from gcr.control import ControlMeans, ControlPhase
 from gcr.daemon.peers import ControlPeer, WorkerPeer
-from gcr.daemon.process import Process, uuid_text
+from gcr.daemon.process import Process
+from gcr.devices import uuid_text
 from gcr.drain import HandleSpec
 from gcr.engine.copyout import AgentCopy, StagedCopy, create, unexportable
 from gcr.engine.node import Node, World

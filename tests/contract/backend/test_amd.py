@@ -104,6 +104,8 @@ def test_without_a_runtime_probe_says_what_is_missing(tmp_path: Path, generation
     assert not found["device"][0]
     with Peer(BACKEND, environment) as peer:
         assert peer.call("devices") == []
+        with pytest.raises(BackendMissing):
+            peer.call("open", "GPU-00000000-0000-0000-0000-000000000000")
 
 
 def test_a_runtime_that_is_too_old_is_refused(tmp_path: Path) -> None:

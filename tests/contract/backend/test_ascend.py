@@ -10,7 +10,7 @@ from typing import ClassVar
 import pytest
 
 from gcr.control import ControlMeans
-from gcr.errors import NoContext, UnsupportedState
+from gcr.errors import BackendMissing, NoContext, UnsupportedState
 from gcr.native import sim_dir
 from gcr.testing import BackendContract, InspectContract, Peer
 from gcr.testing.contract import MakePeer
@@ -102,6 +102,8 @@ def test_without_a_runtime_probe_says_what_is_missing(tmp_path: Path) -> None:
     assert not any(found[name][0] for name in ("runtime", "device", "dcmi", "copyout", "control_state"))
     with Peer(BACKEND, environment) as peer:
         assert peer.call("devices") == []
+        with pytest.raises(BackendMissing, match=r"libascendcl\.so or libacl_rt\.so: "):
+            peer.call("open", "GPU-00000000-0000-0000-0000-000000000000")
 
 
 def test_a_driver_that_does_not_answer_is_no_device_and_says_why(tmp_path: Path) -> None:

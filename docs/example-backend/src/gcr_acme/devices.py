@@ -1,14 +1,14 @@
 """Devices by UUID, what they say of their memory, and what works here."""
 
-import uuid
-from collections.abc import Callable, Sequence
-from ctypes import create_string_buffer
+from collections.abc import Sequence
+from ctypes import byref, c_int, c_size_t, c_uint8, c_uint64, create_string_buffer
 
 from gcr.backend import Capability, Device
+from gcr.devices import described, if_present, ordinal_in, uuid_text
 from gcr.drain import DeviceMemory
-from gcr.errors import BackendMissing, GcrError
 from gcr.facilities import facility, resting_on
-from gcr_acme.driver import byref, c_int, c_size_t, c_uint8, c_uint64, call
+from gcr.probing import Check, answers, named
+from gcr_acme.driver import acme
 
 _NAME_BYTES = 64
 _MOST_PROCESSES = 256
@@ -16,35 +16,31 @@ _MOST_PROCESSES = 256
 
 def count() -> int:
     found = c_int()
-    call("acmeDeviceCount", byref(found))
+    acme.acmeDeviceCount(byref(found))
     return found.value
 
 
 def uuid_of(ordinal: int) -> str:
-    """As gcr writes it: GPU- and the sixteen bytes as a UUID, for every vendor."""
     raw = (c_uint8 * 16)()
-    call("acmeDeviceUuid", c_int(ordinal), raw)
-    return f"GPU-{uuid.UUID(bytes=bytes(raw))}"
+    acme.acmeDeviceUuid(c_int(ordinal), raw)
+    return uuid_text(bytes(raw))
 
 
 def ordinal_of(wanted: str) -> int:
     """Raises BackendMissing."""
-    for ordinal in range(count()):
-        if uuid_of(ordinal) == wanted:
-            return ordinal
-    raise BackendMissing(f"the driver shows no device {wanted}")
+    return ordinal_in(map(uuid_of, range(count())), wanted)
 
 
 def name_of(ordinal: int) -> str:
     text = create_string_buffer(_NAME_BYTES)
-    call("acmeDeviceName", c_int(ordinal), text, c_size_t(_NAME_BYTES))
+    acme.acmeDeviceName(c_int(ordinal), text, c_size_t(_NAME_BYTES))
     return text.value.decode()
 
 
 def memory_of(ordinal: int) -> DeviceMemory:
     """The device's own count; needs no context."""
     used, total = c_uint64(), c_uint64()
-    call("acmeDeviceMemory", c_int(ordinal), byref(used), byref(total))
+    acme.acmeDeviceMemory(c_int(ordinal), byref(used), byref(total))
     return DeviceMemory(used.value, total.value, users_of(ordinal))
 
 
@@ -52,31 +48,26 @@ def users_of(ordinal: int) -> dict[int, int]:
     """Bytes by process."""
     pids, sizes = (c_int * _MOST_PROCESSES)(), (c_uint64 * _MOST_PROCESSES)()
     found = c_size_t(_MOST_PROCESSES)
-    call("acmeDeviceUsers", c_int(ordinal), pids, sizes, byref(found))
+    acme.acmeDeviceUsers(c_int(ordinal), pids, sizes, byref(found))
     return {pids[i]: sizes[i] for i in range(found.value)}
 
 
 def present() -> Sequence[Device]:
     """None without a driver: absence is no error."""
-    try:
-        return [_describe(ordinal) for ordinal in range(count())]
-    except GcrError:
-        return []
-
-
-def _describe(ordinal: int) -> Device:
-    memory = memory_of(ordinal)
-    return Device(uuid_of(ordinal), name_of(ordinal), memory.total, memory.used)
+    return if_present(lambda: [described(uuid_of(n), name_of(n), memory_of(n)) for n in range(count())])
 
 
 # ---- what works here ----------------------------------------------------------------------------------------------
 
 
+CHECKS = (
+    Check("library", lambda: f"{count()} devices", "install acme's driver"),
+    Check("device", lambda: named(present()), "is there an acme device in this machine?"),
+)
+
+
 def capabilities() -> Sequence[Capability]:
-    checks = [
-        _ask("library", lambda: f"{count()} devices", "install acme's driver"),
-        _ask("device", _device, "is there an acme device in this machine?"),
-    ]
+    checks = answers(CHECKS)
     grounds = ("library", "device")
     return [
         *checks,
@@ -88,18 +79,3 @@ def capabilities() -> Sequence[Capability]:
         facility("device_map", False, "not built", "a job comes back on the devices that it left"),
         facility("verified_on", False, "a simulated driver only: acme does not exist", "run these tests on a device"),
     ]
-
-
-def _ask(name: str, evidence: Callable[[], str], remedy: str) -> Capability:
-    try:
-        return Capability(name, True, evidence())
-    except GcrError as lacking:
-        return Capability(name, False, str(lacking), remedy)
-
-
-def _device() -> str:
-    names = [name_of(ordinal) for ordinal in range(count())]
-    if not names:
-        raise BackendMissing("no device")
-    simulated = "SIMULATED: " if any("SIMULATED" in name for name in names) else ""
-    return simulated + ", ".join(names)

@@ -1,19 +1,18 @@
-"""The driver's calls through ctypes: `call` for those that must succeed, `attempt` for those whose result is looked at.
+"""The driver's calls through ctypes: `acme.acmeUnmap(address, size)` raises where the driver does not succeed.
 
 ctypes gives the GIL up for the time of a call, as gcr asks of every backend: a worker's other threads run on.
 """
 
 import ctypes
-from ctypes import byref, c_double, c_int, c_size_t, c_uint8, c_uint64, c_void_p
+from ctypes import c_uint64
 from enum import IntEnum
 from functools import cache
 from typing import Any
 
-from gcr.errors import BackendMissing, DriverError
+from gcr.calls import Calls
+from gcr.errors import BackendMissing
 
 LIBRARY = "libacme.so"
-
-__all__ = ["Result", "attempt", "byref", "c_double", "c_int", "c_size_t", "c_uint8", "c_uint64", "c_void_p", "call"]
 
 
 class Result(IntEnum):
@@ -36,25 +35,19 @@ def library() -> ctypes.CDLL:
     except OSError as error:
         raise BackendMissing(f"{LIBRARY}: {error}", hint="install acme's driver") from None
     if result := loaded.acmeInit():
-        raise BackendMissing(f"acmeInit: {name_of(result)}", hint="is there an acme device in this machine?")
+        raise BackendMissing(acme.describe("acmeInit", result), hint="is there an acme device in this machine?")
     return loaded
 
 
-def attempt(name: str, *arguments: Any) -> int:
-    """The result. Addresses, sizes and handles are 64 bits wide: numbers are passed so unless they are ctypes' own."""
-    wide = (c_uint64(each) if type(each) is int else each for each in arguments)
-    return int(getattr(library(), name)(*wide))
+class Acme(Calls):
+    def attempt(self, call: str, *arguments: Any) -> tuple[int, None]:
+        """Addresses, sizes and handles are 64 bits wide: numbers are passed so unless they are ctypes' own."""
+        wide = (c_uint64(each) if type(each) is int else each for each in arguments)
+        return int(getattr(library(), call)(*wide)), None
+
+    def describe(self, call: str, result: int) -> str:
+        known = result in Result.__members__.values()
+        return f"{call}: {f'ACME_{Result(result).name}' if known else 'result'} ({result})"
 
 
-def call(name: str, *arguments: Any) -> None:
-    """Raises DriverError for anything but success."""
-    if result := attempt(name, *arguments):
-        raise failure(name, result)
-
-
-def failure(name: str, result: int) -> DriverError:
-    return DriverError(f"{name}: {name_of(result)}")
-
-
-def name_of(result: int) -> str:
-    return f"ACME_{Result(result).name}" if result in Result.__members__.values() else f"result {result}"
+acme = Acme()
