@@ -3,8 +3,10 @@
 import os
 import signal
 import sys
+import time
 
 from machine import Machine, bytes_short, until
+from worlds import AMD_QUIRKS, NVIDIA, everywhere
 
 MIB = 1 << 20
 CONTEXT = 16 * MIB  # what a context of the simulated device costs
@@ -109,3 +111,20 @@ def test_a_program_with_a_context_and_no_memory(machine: Machine) -> None:
     taker.supervisor.wait(10)
     assert machine.gcr("restore", "bare").code == 0
     assert job.ask() == "0"
+
+
+@everywhere(slow=[NVIDIA, AMD_QUIRKS])
+def test_memory_that_comes_after_the_first_count_keeps_nobody_waiting(machine: Machine) -> None:
+    """What a context has is known only once the program stands: its memory is not mistaken for the context's."""
+    job = machine.told("llm", "alloc 5 1000000")
+    with machine.held_at("checkpoint.prepared"):
+        running = machine.command("checkpoint")
+        machine.wait_held()
+        assert job.ask("alloc 20 1000000") == "ok"
+        released = time.monotonic()
+    gone = running.result(timeout=60)
+    assert gone.code == 0, gone.body
+    assert gone.body["bytes"] > 20_000_000
+    assert time.monotonic() - released < 3.0
+    machine.come_back()
+    assert " held, digest " in job.ask()

@@ -26,6 +26,7 @@ from gcr.wire import FrameType
 BALLAST_FACTOR = 1.1  # the driver's own needs at restore, measured before the freeze, and some more
 VRAM_GONE_WITHIN = 5.0
 VRAM_POLL = 0.002
+VRAM_STEADY = 0.5  # seconds after which a count that lags does not change any more; AMD's lags by 0.05
 
 
 @dataclass(slots=True)
@@ -88,10 +89,10 @@ class Checkpoint:
                 target.worker(device).reserve(target.hold, target.owner, size)
             self._count(target)
 
-    def _count(self, target: Target) -> None:
+    def _count(self, target: Target, again: bool = False) -> None:
         """What the device counts on each device that was not counted yet."""
         for device in target.devices:
-            if (target.pid, device) not in self.before:
+            if again or (target.pid, device) not in self.before:
                 self.before[target.pid, device] = target.counted(device)
 
     def _forget_exports(self, target: Target) -> None:
@@ -131,7 +132,9 @@ class Checkpoint:
         """What was made up to the stop is exported, too; from here on nothing changes any more."""
         target.export_new()
         target.close_books()
-        self._count(target)  # a device that it began to use after the first look
+        copies = target.process.copied_out  # else a context that stays is there with --data-only alone
+        stays = self.data_only or (copies and target.keeps_context)
+        self._count(target, again=stays)  # what the context has is known only once the program stands
 
     def _sizes(self) -> dict[Copy, int]:
         return {(target.pid, device): n for target in self.targets for device, n in target.bytes_by_device.items()}
@@ -353,10 +356,23 @@ class Checkpoint:
         self.course.reach("committed_one")
 
     def _wait_for_vram(self) -> None:
-        """Until the device counts nothing of the targets (only their contexts, where those stay), or patience ends."""
-        end = time.monotonic() + VRAM_GONE_WITHIN
-        while self._still_held() and time.monotonic() < end:
+        """Until the device counts nothing of the targets (only their contexts, where those stay), or patience ends.
+
+        Where contexts stay a count that no longer falls is the end as well: how much they have is known no better
+        than the count is fresh.
+        """
+        began = changed = time.monotonic()
+        last: dict[Copy, int] = {}
+        while self._still_held() and (now := time.monotonic()) < began + VRAM_GONE_WITHIN:
+            if self.after != last:
+                last, changed = dict(self.after), now
+            elif now > changed + VRAM_STEADY and all(map(self._stays, self.targets)):
+                return
             time.sleep(VRAM_POLL)
+
+    def _stays(self, target: Target) -> bool:
+        """Whether the device goes on counting its context."""
+        return self.data_only or target.keeps_context
 
     def _still_held(self) -> bool:
         held = [self._holds(target, device) for target in self.targets for device in target.devices]
@@ -368,5 +384,4 @@ class Checkpoint:
             self.after[key] = target.counted(device)
         except PeerGone:  # it holds nothing any more; what is the process's own, the control helper sees as well
             self.after[key] = target.counted_by_control(device)
-        stays = self.data_only or target.keeps_context
-        return self.after[key] > (self._own(target, device) if stays else 0)
+        return self.after[key] > (self._own(target, device) if self._stays(target) else 0)
