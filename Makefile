@@ -4,6 +4,8 @@ PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
 TEST_WORKERS ?= 4
+SOAK_CYCLES ?= 1000
+VENDOR ?= all
 
 BIN := .venv/bin
 BUILD_TOOLS := cmake==4.4.4 ninja==1.13.2 scikit-build-core==1.1.2
@@ -15,7 +17,7 @@ FORMATTED = $(shell find shim docs tests/native tests/preload tests/victims \
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test check format wheel native native-test native-sanitize docs clean
+.PHONY: help demo test soak check format wheel native native-test native-sanitize docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -31,6 +33,12 @@ ifeq ($(PYTEST_ARGS),)
 else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif
+
+# First what must have the machine to itself, one world after the other; then what CI leaves out of the matrix.
+soak: THERE := $(if $(filter-out all,$(VENDOR)),and $(VENDOR))
+soak: .venv/.test ## SOAK_CYCLES=1000 under load in each world of VENDOR=all (nvidia, amd, ascend), and every death at every step
+	SOAK_CYCLES=$(SOAK_CYCLES) $(BIN)/python -m pytest tests/e2e/test_under_load.py -m slow -k "test_soak $(THERE)"
+	$(BIN)/python -m pytest tests/e2e -m slow -k "not test_soak $(THERE)" --numprocesses $(TEST_WORKERS) --dist worksteal
 
 check: .venv/.dev ## linters, types and formatting
 	$(BIN)/ruff check .

@@ -9,11 +9,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from machine import Machine
+from worlds import NVIDIA, World
 
 
 @pytest.fixture
 def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]:
-    made = Machine(tmp_path)
+    """In the world that the test's parameters name, NVIDIA's without any."""
+    where: World = getattr(request, "param", NVIDIA)
+    extra = where.environment() if where is not NVIDIA else {}
+    made = Machine(tmp_path, vendor=where.vendor, where=where, extra=extra)
     (tmp_path / "run").mkdir(mode=0o700)
     yield made
     made.close()

@@ -4,38 +4,130 @@ Everything is driven from outside, by the command line and by signals, as a user
 """
 
 import os
+import signal
 import sys
+import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
+from worlds import NVIDIA, ON_DEVICE, ROOT, VICTIMS, World
+
+from gcr.errors import DaemonUnavailable, PeerGone
 from gcr.testing.machine import PATIENCE, Answer, SimulatedMachine, alive, until
 from gcr.testing.machine import Job as Victim
 
-__all__ = ["PATIENCE", "ROOT", "TOLD", "VICTIMS", "Answer", "Machine", "Victim", "alive", "bytes_short", "until"]
+__all__ = [
+    "ALLOC",
+    "PATIENCE",
+    "ROOT",
+    "TOLD",
+    "VICTIMS",
+    "Answer",
+    "Machine",
+    "Victim",
+    "alive",
+    "bytes_short",
+    "kill",
+    "until",
+]
 
-ROOT = Path(__file__).parents[2]
-VICTIMS = ROOT / "tests" / "victims"
 TOLD = str(VICTIMS / "told_victim.py")
-ON_DEVICE = bool(os.environ.get("GCR_E2E_ON_DEVICE"))  # the same tests on a real GPU: tests/gpu/device.sh deaths
+SUCCESSOR_SECONDS = 3.0
+ALLOC = str(VICTIMS / "alloc_victim.py")
 
 
 @dataclass
 class Machine(SimulatedMachine):
     vendor: str = "nvidia"
+    where: World = NVIDIA
+    asking: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2))
 
     @property
     def world(self) -> Sequence[str]:
         return () if ON_DEVICE else super().world
 
-    def told(self, name: str, *, before: Sequence[str] = ()) -> Victim:
-        """A job that does what it is told (tests/victims/told_victim.py)."""
-        return self.run(name, *before, sys.executable, TOLD)
+    def close(self) -> None:
+        super().close()
+        self.asking.shutdown()
+
+    # ---- programs ---------------------------------------------------------------------------------------------
+
+    def told(self, name: str, *lines: str, before: Sequence[str] = ()) -> Victim:
+        """A job that does what it is told (tests/victims/told.py), and has done these."""
+        job = self.run(name, *before, sys.executable, str(VICTIMS / self.where.told))
+        for line in lines:
+            assert job.ask(line) == "ok", line
+        return job
+
+    def allocating(self, *arguments: str) -> list[str]:
+        """The command of a program whose threads know every word of theirs (tests/victims/alloc_victim.py)."""
+        return [sys.executable, ALLOC, "--vendor", self.vendor, *arguments]
+
+    def start(self) -> tuple[Victim, str]:
+        """Such a job, which has come to rest, and what it says of its memory from here on."""
+        job = self.run("llm", *self.allocating("--interactive", "--steps", "60"))
+        return job, job.ask()
 
     def stranger(self, *argv: str) -> Victim:
         """A program on the same simulated devices that gcr knows nothing of."""
-        return self.begin_bare(*(argv or (sys.executable, TOLD)))
+        return self.begin_bare(*(argv or (sys.executable, str(VICTIMS / self.where.told))))
+
+    def end(self, job: Victim) -> None:
+        """It and everything of it, until gcr knows it no more."""
+        for pid in {job.supervisor.pid, *self._of(job.name)}:
+            if alive(pid):
+                kill(pid)
+        until(lambda: self.job(job.name) is None or None, PATIENCE, "the job is forgotten")
+
+    def _of(self, name: str) -> list[int]:
+        job = self.job(name)
+        return [row["pid"] for row in job["processes"]] if job else []
+
+    # ---- there and back ---------------------------------------------------------------------------------------
+
+    def leave(self) -> Answer:
+        """The job is checkpointed, as it can be in this world, and the device counts nothing of it."""
+        gone = self.ask("checkpoint", "llm", **self.where.how)
+        assert gone.code == 0, gone.body
+        assert (gone.body["state"], gone.body["strategy"]) == (self.where.suspended, self.where.strategy), gone.body
+        if not (self.where.keeps_context or self.where.data_only):
+            assert gone.body["vram_after_bytes"] == 0
+        return gone
+
+    def come_back(self) -> Answer:
+        back = self.ask("restore", "llm")
+        assert (back.code, back.body.get("state")) == (0, "running"), back.body
+        return back
+
+    def comes_back(self, job: Victim, before: str) -> None:
+        """Whatever state it is in now, it can be brought to run, swapped once more, and is what it was."""
+        if self.settled() != "running":
+            self.come_back()
+        assert job.ask() == before
+        self.leave()
+        self.come_back()
+        assert job.ask() == before
+
+    def settled(self) -> str:
+        """Its state once it is none that passes. A supervisor starts the next daemon itself: that is waited for."""
+        end = time.monotonic() + SUCCESSOR_SECONDS
+        while not self.listens() and time.monotonic() < end:
+            time.sleep(0.02)
+        return self.until_state("llm", "running", "suspended", "data_suspended")
+
+    def listens(self) -> bool:
+        try:
+            self.connected().close()
+        except (DaemonUnavailable, PeerGone):
+            return False
+        return True
+
+    def command(self, command: str) -> "Future[Answer]":
+        """A checkpoint or restore that is not waited for, by a connection of its own."""
+        how = {**self.where.how} if command == "checkpoint" else {}
+        return self.asking.submit(self.ask, command, "llm", **how)
 
     # ---- faults -----------------------------------------------------------------------------------------------
 
@@ -51,6 +143,14 @@ class Machine(SimulatedMachine):
 
     def wait_held(self) -> None:
         until(lambda: (self.folder / "held").exists() or None, PATIENCE, "the transaction comes to the step")
+
+
+def kill(*pids: int) -> None:
+    """One after the other; a later one may have followed an earlier one by itself."""
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        until(lambda p=pid: not alive(p) or None, 10, "it is dead")
 
 
 def bytes_short(answer: Answer) -> int:

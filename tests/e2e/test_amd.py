@@ -1,22 +1,21 @@
-"""Jobs on simulated AMD devices: the data leaves and comes back, the process and its context stay."""
+"""What is AMD's alone: both generations of its Python binding, runtimes of every release, and the device's own count.
 
-import os
+The data leaves and comes back, the process and its context stay. What jobs of every vendor do is tested elsewhere.
+"""
+
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from machine import PATIENCE, ROOT, VICTIMS, Machine, Victim, until
+from worlds import AMD, hip_environment, hip_python
 
 from gcr.native import sim_dir
 
-sys.path.insert(0, str(VICTIMS))
-
-import hip_python
-
 GENERATIONS = tuple(hip_python.REQUIREMENTS)
-QUIRKS = ("", "leak", "noexport", "elsewhere", "leak,noexport,elsewhere")
 PYTHON_VICTIM = str(VICTIMS / "hip_victim.py")
 MIB = 1 << 20
 
@@ -25,21 +24,13 @@ Make = Callable[..., Machine]
 
 @pytest.fixture
 def make(tmp_path: Path) -> Iterator[Make]:
-    """make(generation, quirks, **environment): a machine whose programs and workers use that hip-python."""
+    """make(quirks, **environment): a machine with AMD's devices."""
     made: list[Machine] = []
 
-    def make_(generation: str = "10", quirks: str = "", **more: str) -> Machine:
-        folders = [str(hip_python.folder(generation)), str(VICTIMS), os.environ.get("PYTHONPATH", "")]
-        extra = {
-            "GCR_PLUGINS": "gcr_amd",
-            "GCR_SIM_QUIRKS": quirks,
-            "GCR_SIM_KERNELS": str(sim_dir("amd") / "kernels.so"),
-            "PYTHONPATH": os.pathsep.join([*folders, str(ROOT / "backends/amd"), str(ROOT / "core")]),
-            "ROCM_PATH": str(sim_dir("amd")),
-            **more,
-        }
+    def make_(quirks: str = "", **more: str) -> Machine:
+        where = replace(AMD, quirks=quirks, copies="noexport" in quirks)
         (tmp_path / "run").mkdir(mode=0o700, exist_ok=True)
-        made.append(Machine(tmp_path, vendor="amd", extra=extra))
+        made.append(Machine(tmp_path, vendor="amd", where=where, extra={**where.environment(), **more}))
         return made[-1]
 
     yield make_
@@ -65,62 +56,42 @@ def used(machine: Machine) -> int:
     return int(path.read_text())
 
 
-def swap(machine: Machine) -> dict[str, object]:
-    gone = machine.gcr("checkpoint", "llm", "--data-only")
-    assert gone.code == 0, gone.body
-    assert gone.body["state"] == "data_suspended"
-    back = machine.gcr("restore", "llm")
-    assert back.code == 0, back.body
-    assert back.body["state"] == "running"
-    return gone.body
-
-
-@pytest.mark.parametrize("quirks", QUIRKS)
-def test_a_linked_program_goes_and_comes_back_as_it_was(make: Make, linked: str, quirks: str) -> None:
-    machine = make(quirks=quirks)
-    job = machine.run("llm", linked, "--interactive", "4", "40")
+def swaps_like_a_bare_one(machine: Machine, *command: str) -> None:
+    job = machine.run("llm", *command)
     answers = []
-    for _ in range(3):
-        report = swap(machine)
-        assert report["bytes"] >= 8 * MIB  # type: ignore[operator]
-        assert report["strategy"] == ("copyout" if "noexport" in quirks else "handoff")
+    for _ in range(2):
+        machine.leave()
+        machine.come_back()
         answers.append(job.ask())
-    bare = machine.begin_bare(linked, "--interactive", "4", "40")
+    bare = machine.begin_bare(*command)
     assert [bare.ask() for _ in answers] == answers
+
+
+@pytest.mark.parametrize("quirks", ["", "leak", "noexport", "elsewhere"])
+def test_a_linked_program_goes_and_comes_back_as_it_was(make: Make, linked: str, quirks: str) -> None:
+    swaps_like_a_bare_one(make(quirks), linked, "--interactive", "4", "20")
 
 
 @pytest.mark.parametrize("generation", GENERATIONS)
 def test_a_python_program_goes_and_comes_back_as_it_was(make: Make, generation: str) -> None:
-    machine = make(generation)
-    job = machine.run("llm", sys.executable, PYTHON_VICTIM, "--interactive")
-    answers = [job.ask()]
-    for _ in range(2):
-        swap(machine)
-        answers.append(job.ask())
-    bare = machine.begin_bare(sys.executable, PYTHON_VICTIM, "--interactive")
-    assert [bare.ask() for _ in answers] == answers
+    swaps_like_a_bare_one(make(**hip_environment(generation)), sys.executable, PYTHON_VICTIM, "--interactive")
 
 
 @pytest.mark.parametrize("version", ["5.7", "6.4", "7.0"])
 def test_runtimes_that_import_by_address_swap_too(make: Make, linked: str, version: str) -> None:
-    machine = make(GCR_SIM_HIP_VERSION=version)
-    job = machine.run("llm", linked, "--interactive", "2", "20")
-    for _ in range(2):
-        swap(machine)
-    assert job.ask().startswith("digest")
+    swaps_like_a_bare_one(make(GCR_SIM_HIP_VERSION=version), linked, "--interactive", "2", "20")
 
 
 @pytest.mark.parametrize("quirks", ["", "leak", "noexport", "leak,noexport"])
 def test_the_device_is_free_while_the_data_is_gone(make: Make, linked: str, quirks: str) -> None:
-    machine = make(quirks=quirks, GCR_SIM_CONTEXT_BYTES=str(MIB // 16))
+    machine = make(quirks, GCR_SIM_CONTEXT_BYTES=str(MIB // 16))
     machine.run("llm", linked, "--interactive", "4", "20")
     before = until(lambda: used(machine), PATIENCE, "the program uses memory")
-    gone = machine.gcr("checkpoint", "llm", "--data-only")
-    assert gone.code == 0, gone.body
+    gone = machine.leave()
     assert gone.body["bytes"] >= 8 * MIB
     left = before - gone.body["bytes"] + MIB  # contexts: the program's and a worker's
     until(lambda: used(machine) <= left, 2.0, "the device counts the data as gone")
-    assert machine.gcr("restore", "llm").code == 0
+    machine.come_back()
     log = (machine.folder / "state" / "gcr" / "log" / "gcrd.log").read_text()
     assert ("mapped over" in log) is ("leak" in quirks)
 
@@ -133,16 +104,6 @@ def test_the_whole_device_cannot_be_given_back(make: Make, linked: str) -> None:
     assert "--data-only" in refused.body["error"]["hint"]
     assert machine.job("llm")["state"] == "running"  # type: ignore[index]
     assert job.ask().startswith("digest")
-
-
-def test_what_the_program_calls_while_its_data_is_gone_waits(make: Make, linked: str) -> None:
-    machine = make()
-    job = machine.run("llm", linked, "--interactive", "2", "20")
-    assert machine.gcr("checkpoint", "llm", "--data-only").code == 0
-    job.tell()
-    assert job.silent(0.4)
-    assert machine.gcr("restore", "llm").code == 0
-    assert job.hear().startswith("digest")
 
 
 def test_a_job_whose_vendor_nobody_named_is_served_by_the_right_backend(make: Make, linked: str) -> None:

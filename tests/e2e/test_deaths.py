@@ -1,17 +1,17 @@
-"""kill -9 of any one process at any step (DESIGN §3): the target runs on or is restorable, and a retry succeeds."""
+"""kill -9 of any one process at any step (DESIGN §3): the target runs on or is restorable, and a retry succeeds.
 
-import os
+Each step in turn on the same job, as long as its supervisor lives: what one death left behind would show at the next.
+`pytest -m slow` has the full product.
+"""
+
 import signal
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 
 import pytest
-from machine import VICTIMS, Machine, Victim, alive, until
+from machine import ALLOC, Machine, Victim, kill, until
+from worlds import AMD, AMD_QUIRKS, ASCEND, NVIDIA, ON_DEVICE, World, at, everywhere, here
 
-ALLOC = str(VICTIMS / "alloc_victim.py")
-
-CHECKPOINT_STEPS = ["prepared", "quiesced", "handed_over", "frozen", "drained", "staged", "decided", "committed_one"]
-RESTORE_STEPS = ["room", "refilled", "back", "mapped", "decided", "opened_one"]
+Who = Callable[[Machine, Victim], list[int]]
 
 
 def gcrd(machine: Machine, _job: Victim) -> list[int]:
@@ -30,73 +30,107 @@ def supervisor(_machine: Machine, job: Victim) -> list[int]:
     return [job.supervisor.pid]
 
 
-OURS = [gcrd, worker, control_helper, supervisor]
+def target(machine: Machine, job: Victim) -> list[int]:
+    return [pid for pid in machine.children(ALLOC) if pid != job.supervisor.pid]  # whose words name it as well
 
 
-def start(machine: Machine) -> tuple[Victim, str]:
-    job = machine.run("llm", sys.executable, ALLOC, "--interactive", "--steps", "60")
-    return job, job.ask()
+OURS: Sequence[Who] = (gcrd, worker, control_helper, supervisor)
+MOST_DANGEROUS = {"checkpoint": "handed_over", "restore": "refilled"}
 
 
-def strike(machine: Machine, job: Victim, who: Callable[[Machine, Victim], list[int]], command: str, step: str) -> None:
+def strike(machine: Machine, job: Victim, who: Who, command: str, step: str) -> None:
     """Kill whoever it is while the command stands at the step."""
     with machine.held_at(f"{command}.{step}"):
-        running = machine.begin(command, "llm", "--timeout", "40")
+        running = machine.command(command)
         machine.wait_held()
-        for pid in who(machine, job):
-            os.kill(pid, signal.SIGKILL)
-            until(lambda p=pid: not alive(p) or None, 10, "it is dead")
-    running.communicate(timeout=60)
+        condemned = who(machine, job)
+        assert condemned, f"nobody to kill at {command}.{step}"
+        kill(*condemned)
+    running.result(timeout=60)
 
 
-def settled(machine: Machine) -> str:
-    return machine.until_state("llm", "running", "suspended")
+def survives(machine: Machine, who: Who, command: str, steps: Sequence[str]) -> None:
+    job, before = machine.start()
+    for step in steps:
+        if job.supervisor.poll() is not None:
+            machine.end(job)
+            job, before = machine.start()
+        if command == "restore":
+            machine.leave()
+        try:
+            strike(machine, job, who, command, step)
+            machine.comes_back(job, before)
+        except BaseException as error:
+            error.add_note(f"{who.__name__} died at {command}.{step}")
+            raise
 
 
-def comes_back(machine: Machine, job: Victim, before: str) -> None:
-    """Whatever state it is in now, it can be brought to run, swapped once more, and is what it was."""
-    if settled(machine) == "suspended":
-        assert machine.ask("restore", "llm").code == 0
-    assert job.ask() == before
-    gone = machine.ask("checkpoint", "llm")
-    assert gone.code == 0, gone.body
-    assert gone.body["vram_after_bytes"] == 0
-    back = machine.ask("restore", "llm")
-    assert back.code == 0, back.body
-    assert job.ask() == before
+def takes_part(world: World, who: Who, command: str) -> bool:
+    """A checkpoint of data alone that workers drain asks no control helper."""
+    return not (who is control_helper and command == "checkpoint" and world.data_only and not world.copies)
 
 
-@pytest.mark.parametrize("step", CHECKPOINT_STEPS)
-@pytest.mark.parametrize("who", OURS, ids=lambda who: who.__name__)
-def test_a_death_during_a_checkpoint(machine: Machine, who: Callable[..., list[int]], step: str) -> None:
-    job, before = start(machine)
-    strike(machine, job, who, "checkpoint", step)
-    comes_back(machine, job, before)
+def deaths(command: str, everybody: Sequence[Who]) -> pytest.MarkDecorator:
+    """Everybody at every step of every world; `slow` where NVIDIA's, or the daemon's death, stands for it.
+
+    What is left of a row when not slow is the step at which most is in flight. On a device each step is a test of its
+    own, for its deadline.
+    """
+    rows = []
+    for world in here():
+        for who in (who for who in everybody if takes_part(world, who, command)):
+            for steps, slow in parts(world, who, getattr(world, command)(), MOST_DANGEROUS[command]):
+                name = f"{who.__name__}-{steps[0]}" if len(steps) == 1 else who.__name__
+                rows.append(at(world, who, steps, slow=slow, name=name))
+    return pytest.mark.parametrize("machine, who, steps", rows, indirect=["machine"])
 
 
-@pytest.mark.parametrize("step", RESTORE_STEPS)
-@pytest.mark.parametrize("who", OURS, ids=lambda who: who.__name__)
-def test_a_death_during_a_restore(machine: Machine, who: Callable[..., list[int]], step: str) -> None:
-    job, before = start(machine)
-    assert machine.ask("checkpoint", "llm").code == 0
-    strike(machine, job, who, "restore", step)
-    comes_back(machine, job, before)
+def parts(world: World, who: Who, steps: Sequence[str], danger: str) -> Iterator[tuple[Sequence[str], bool]]:
+    """Steps that one job goes through, and whether they are for the slow tests."""
+    if ON_DEVICE:
+        yield from (([step], False) for step in steps)
+    elif (world is NVIDIA and who is not target) or (world in (AMD, ASCEND) and who is gcrd):
+        yield steps, False
+    else:
+        yield [danger], world not in (NVIDIA, AMD, ASCEND) and not (world is AMD_QUIRKS and who is gcrd)
+        yield [step for step in steps if step != danger], True
 
 
-@pytest.mark.parametrize("step", ["prepared", "quiesced", "handed_over", "frozen", "decided"])
-def test_the_target_dies_and_everything_of_it_is_released(machine: Machine, step: str) -> None:
-    job, _ = start(machine)
-    pid = machine.target("llm")
-    strike(machine, job, lambda _m, _j: [pid], "checkpoint", step)
-    job.supervisor.wait(timeout=20)
-    assert job.supervisor.returncode == 128 + signal.SIGKILL
-    until(lambda: machine.job("llm") is None or None, 20, "the job is forgotten")
-    again, before = start(machine)
-    comes_back(machine, again, before)
+@deaths("checkpoint", OURS)
+def test_a_death_during_a_checkpoint(machine: Machine, who: Who, steps: Sequence[str]) -> None:
+    survives(machine, who, "checkpoint", steps)
+
+
+@deaths("restore", OURS)
+def test_a_death_during_a_restore(machine: Machine, who: Who, steps: Sequence[str]) -> None:
+    survives(machine, who, "restore", steps)
+
+
+@deaths("checkpoint", [target])
+def test_the_target_dies_in_a_checkpoint(machine: Machine, who: Who, steps: Sequence[str]) -> None:
+    is_released(machine, who, "checkpoint", steps)
+
+
+@deaths("restore", [target])
+def test_the_target_dies_in_a_restore(machine: Machine, who: Who, steps: Sequence[str]) -> None:
+    is_released(machine, who, "restore", steps)
+
+
+def is_released(machine: Machine, who: Who, command: str, steps: Sequence[str]) -> None:
+    """Everything of it, step after step; then another finds the device as it should be."""
+    for step in steps:
+        job, _ = machine.start()
+        if command == "restore":
+            machine.leave()
+        strike(machine, job, who, command, step)
+        assert job.supervisor.wait(timeout=20) == 128 + signal.SIGKILL, step
+        until(lambda: machine.job("llm") is None or None, 20, "the job is forgotten")
+    again, before = machine.start()
+    machine.comes_back(again, before)
 
 
 def test_the_caller_leaves_and_the_checkpoint_is_taken_back(machine: Machine) -> None:
-    job, before = start(machine)
+    job, before = machine.start()
     with machine.held_at("checkpoint.quiesced"):
         running = machine.begin("checkpoint", "llm")
         machine.wait_held()
@@ -106,26 +140,35 @@ def test_the_caller_leaves_and_the_checkpoint_is_taken_back(machine: Machine) ->
     assert job.ask() == before
 
 
+@everywhere(slow=[AMD, AMD_QUIRKS])
 def test_two_daemons_die_one_after_the_other(machine: Machine) -> None:
-    job, before = start(machine)
-    strike(machine, job, gcrd, "checkpoint", "frozen")
-    settled(machine)
+    job, before = machine.start()
+    strike(machine, job, gcrd, "checkpoint", "handed_over")
+    machine.settled()
     assert job.ask() == before
-    for pid in gcrd(machine, job):
-        os.kill(pid, signal.SIGKILL)
-    comes_back(machine, job, before)
+    kill(*gcrd(machine, job))
+    machine.comes_back(job, before)
 
 
+@everywhere(slow=[NVIDIA, AMD_QUIRKS])
+def test_a_suspended_job_outlives_the_daemon_and_its_worker(machine: Machine) -> None:
+    job, before = machine.start()
+    machine.leave()
+    kill(*gcrd(machine, job), *worker(machine, job))
+    assert machine.settled() == machine.where.suspended
+    machine.comes_back(job, before)
+
+
+@everywhere(slow=[AMD, AMD_QUIRKS])
 def test_the_supervisor_dies_and_then_the_checkpoint_fails(machine: Machine) -> None:
     """What was handed over is in nobody's escrow but the daemon's own: imported memory cannot be exported again."""
-    job, before = start(machine)
+    job, before = machine.start()
     held = machine.folder / "held"
     machine.inject(f"checkpoint.handed_over hold {held}", "checkpoint.staged fail")
-    running = machine.begin("checkpoint", "llm", "--timeout", "40")
+    running = machine.command("checkpoint")
     machine.wait_held()
-    os.kill(job.supervisor.pid, signal.SIGKILL)
-    until(lambda: not alive(job.supervisor.pid) or None, 10, "it is dead")
+    kill(job.supervisor.pid)
     held.unlink()
-    running.communicate(timeout=60)
-    assert settled(machine) == "running"
-    comes_back(machine, job, before)
+    assert running.result(timeout=60).code != 0
+    assert machine.settled() == "running"
+    machine.comes_back(job, before)

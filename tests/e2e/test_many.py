@@ -1,14 +1,13 @@
 """A great many of everything, and nothing that grows or stays behind."""
 
-import os
-import statistics
 import sys
 from pathlib import Path
 
 import pytest
+from growth import Growth, descriptors
 from machine import TOLD, Machine, Victim, until
+from worlds import FOREMOST, everywhere
 
-MIB = 1 << 20
 CYCLES = 30
 WARM = 5  # cycles after which everything that is kept has been made
 LIMITED = ("sh", "-c", f"ulimit -n 1024; exec {sys.executable} {TOLD}")
@@ -61,9 +60,9 @@ def test_more_handles_than_the_program_may_have_descriptors(fine_grained: Machin
     assert row(machine, "llm")["handles"] > 2100
     before = job.ask()
     for _ in range(2):
-        descriptors = open_descriptors(pid)
+        kept = descriptors(pid)
         cycle(machine, job)
-        assert open_descriptors(pid) == descriptors
+        assert descriptors(pid) == kept
         assert job.ask() == before
 
 
@@ -78,50 +77,31 @@ def test_a_few_descriptors_are_enough(fine_grained: Machine) -> None:
     assert job.ask() == before
 
 
+@everywhere(slow=FOREMOST[1:])
 def test_nothing_grows(machine: Machine) -> None:
-    machine.extra["GCR_PREPARE_ARENA"] = "no"  # it would grow in the background at its own time
-    job = machine.told("llm")
-    job.ask("alloc 30 300000")
+    job = machine.told("llm", "alloc 30 300000")
     before = job.ask()
-    who = {"target": machine.target("llm"), "supervisor": job.supervisor.pid, "gcrd": machine.daemon()}
-    cycle(machine, job)
-    (who["worker"],), (who["control helper"],) = machine.children("gcr.worker"), machine.children("gcr.control_helper")
-    seen = []
     with machine.connected() as client:  # one for all: a connection that comes or goes is a descriptor of gcrd's
-        for _ in range(CYCLES):
-            client.request("checkpoint", {"target": "llm"})
+        for number in range(WARM + CYCLES):
+            client.request("checkpoint", {"target": "llm", **machine.where.how})
             client.request("restore", {"target": "llm"})
-            seen.append(look(who))
+            if number == WARM:
+                growth = Growth.of(machine, job)
+            if number >= WARM:
+                growth.look()
     assert job.ask() == before
-    for name in who:
-        descriptors = [now[name][0] for now in seen[WARM:]]
-        assert len(set(descriptors)) == 1, f"{name}: {descriptors}"
-        memory = [now[name][1] for now in seen[WARM:]]
-        grown = statistics.median(memory[-5:]) - statistics.median(memory[:5])
-        assert grown < MIB, f"{name}: resident {memory}"
+    growth.judge()
 
 
-def look(who: dict[str, int]) -> dict[str, tuple[int, int]]:
-    """Descriptors and resident bytes of each."""
-    return {name: (open_descriptors(pid), resident(pid)) for name, pid in who.items()}
-
-
-def open_descriptors(pid: int) -> int:
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
-def resident(pid: int) -> int:
-    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-
-
+@everywhere(slow=FOREMOST[1:])
 @pytest.mark.parametrize("suspended", [False, True], ids=["running", "suspended"])
 def test_nothing_stays_behind(machine: Machine, suspended: bool) -> None:
-    job = machine.told("llm")
-    job.ask("alloc 10 1000000")
-    cycle(machine, job)
+    job = machine.told("llm", "alloc 10 1000000")
+    machine.leave()
+    machine.come_back()
     shared = in_shared_memory()
     if suspended:
-        assert machine.ask("checkpoint", "llm").code == 0
+        machine.leave()
     job.supervisor.terminate()
     job.supervisor.wait(10)
     until(lambda: machine.job("llm") is None or None, 10, "the job is forgotten")

@@ -1,27 +1,31 @@
 """Cycle after cycle at random instants, while threads of the program launch kernels, allocate and free.
 
-The program checks every word of every array against a model of its own; its counters say whether a cut met work in
-flight. Cycles go through one connection, so that what is measured is gcr and not the start of a command.
+The program checks every word of every array against a model of its own, and its digest must be that of a bare run of as
+many steps; its counters say whether a cut met work in flight. Cycles go through one connection, so that what is
+measured is gcr and not the start of a command.
 """
 
+import os
 import random
 import signal
 import statistics
 import struct
-import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from machine import VICTIMS, Machine, until
+from growth import Growth
+from machine import Machine, Victim, until
+from worlds import AMD_QUIRKS, NVIDIA, WORLDS, at, everywhere
 
 from gcr.client import Client
 from gcr.native import sim_dir
 
-ALLOC = str(VICTIMS / "alloc_victim.py")
 THREADS = 3
 MEDIAN_CYCLE = 0.120  # seconds; 0.04 s on an idle machine of two cores, of which the program itself keeps one busy
+SLOWEST_CYCLE = 1.0  # seconds that a machine full of other work is given
+WARM = 20  # cycles before anybody's growth is looked at
 
 
 @dataclass
@@ -38,12 +42,14 @@ class Counters:
 class Storm:
     """Cycles at seeded random instants, and what was seen at each."""
 
+    machine: Machine
     client: Client
     counters: Counters
     random: random.Random
     took: list[float] = field(default_factory=list)
     in_flight: int = 0  # cuts at which some thread had begun more than the device had finished
     idle: int = 0  # cycles before which the program had done nothing since the last one
+    growth: Growth | None = None
     _last: int = 0
 
     def cycle(self) -> None:
@@ -53,63 +59,101 @@ class Storm:
         self.idle += begun == self._last
         self._last = begun
         self.in_flight += any(thread[0] > thread[1] for thread in now)
-        began = time.monotonic()
-        gone = self.client.request("checkpoint", {"target": "llm"}, timeout=60.0)
+        where, began = self.machine.where, time.monotonic()
+        gone = self.client.request("checkpoint", {"target": "llm", **where.how}, timeout=60.0)
         back = self.client.request("restore", {"target": "llm"}, timeout=60.0)
         self.took.append(time.monotonic() - began)
-        assert (gone["state"], gone["vram_after_bytes"]) == ("suspended", 0)
+        assert gone["state"] == where.suspended
+        assert gone["vram_after_bytes"] == 0 or where.data_only or where.keeps_context
         assert back["state"] == "running"
         assert back["bytes"] == gone["bytes"] > 0
 
+    def watch(self, job: Victim) -> None:
+        """From here on, everybody's growth."""
+        if self.growth is None:
+            self.growth = Growth.of(self.machine, job)
+        self.growth.look()
+
     def summary(self) -> str:
         middle, worst = statistics.median(self.took), max(self.took)
+        grown = f"; growth: {self.growth.summary()}" if self.growth else ""
         return (
-            f"{len(self.took)} cycles on the SIMULATED device: median {middle * 1000:.1f} ms, longest "
-            f"{worst * 1000:.0f} ms; {self.in_flight} cuts with work in flight"
+            f"{self.machine.where.name} (SIMULATED): {len(self.took)} cycles, {self.in_flight} with work in flight, "
+            f"median {middle * 1000:.1f} ms, longest {worst * 1000:.0f} ms{grown}"
         )
 
 
-def storm(machine: Machine, cycles: int, seconds: float, seed: int) -> Storm:
-    """As many cycles as asked, or as fit into `seconds`; then the program must find every word right."""
+def storm(machine: Machine, cycles: int, seconds: float, seed: int, watched: bool = False) -> Storm:
+    """As many cycles as asked, or as fit into `seconds`; then the program must find every word right, as a bare one."""
     counters = Counters(machine.folder / "progress")
-    job = machine.run("llm", sys.executable, ALLOC, *load(counters.path, seconds + 30, seed), ready=False)
+    job = machine.run("llm", *load(machine, counters.path, seconds + 60, seed), ready=False)
     until(lambda: counters.path.exists() and all(begun for begun, _ in counters.read()), 20, "its threads work")
     end = time.monotonic() + seconds
     with machine.connected() as client:
-        run = Storm(client, counters, random.Random(seed))
+        run = Storm(machine, client, counters, random.Random(seed))
         while len(run.took) < cycles and time.monotonic() < end:
             run.cycle()
-    job.supervisor.send_signal(signal.SIGUSR1)  # the program comes to its end now
-    assert job.hear(30) == "verified"
-    assert job.supervisor.wait(10) == 0
+            if watched and len(run.took) > WARM:
+                run.watch(job)
+    job.supervisor.send_signal(signal.SIGUSR1)  # its threads come to an end now
+    assert job.hear(60) == "ready"
+    seen = job.ask()
+    assert seen.startswith("verified digest")
     print(run.summary())
+    assert seen == alone(machine, counters, seed, seconds)
     return run
 
 
-def load(progress: Path, seconds: float, seed: int) -> list[str]:
-    kernels = str(sim_dir("nvidia") / "kernels.so")
-    words = ["--threads", str(THREADS), "--seconds", f"{seconds:g}", "--seed", str(seed), "--kernels", kernels]
-    return [*words, "--progress", str(progress)]
+def load(machine: Machine, progress: Path, seconds: float, seed: int) -> list[str]:
+    words = ["--seconds", f"{seconds:g}", "--interactive", "--progress", str(progress)]
+    return machine.allocating(*words, *same(machine, seed))
 
 
-def judge(run: Storm) -> None:
+def alone(machine: Machine, counters: Counters, seed: int, seconds: float) -> str:
+    """What a bare run says whose threads do as many steps; it needs no longer than they did."""
+    steps = ",".join(str(begun) for begun, _ in counters.read())
+    return machine.bare(*machine.allocating("--steps", steps, *same(machine, seed)), timeout=seconds + 60).strip()
+
+
+def same(machine: Machine, seed: int) -> list[str]:
+    return [
+        *("--threads", str(THREADS), "--seed", str(seed)),
+        *("--kernels", str(sim_dir(machine.vendor) / "kernels.so")),
+    ]
+
+
+def judge(run: Storm, median: float, idle: float = 0.05) -> None:
+    """`median`: seconds · `idle`: the share of cycles before which the program may have got no turn."""
     cycles = len(run.took)
-    assert run.in_flight > cycles // 2
-    assert run.idle < cycles // 20 + 1
-    assert statistics.median(run.took) < MEDIAN_CYCLE, run.summary()
+    assert run.in_flight > cycles // 2, run.summary()
+    assert run.idle <= cycles * idle, run.summary()
+    assert statistics.median(run.took) < median, run.summary()
 
 
 @pytest.mark.alone
 def test_cycles_under_load(machine: Machine) -> None:
-    """As many of the thousand as fit into 45 seconds of a busy machine."""
-    run = storm(machine, cycles=1000, seconds=45, seed=2)
-    assert len(run.took) >= 300
-    judge(run)
+    """Three hundred, in as long as a busy machine may take for them."""
+    run = storm(machine, cycles=300, seconds=60, seed=2)
+    assert len(run.took) == 300
+    judge(run, MEDIAN_CYCLE)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_a_thousand_cycles_under_load(machine: Machine) -> None:
-    run = storm(machine, cycles=1000, seconds=300, seed=3)
-    assert len(run.took) == 1000
-    judge(run)
+@everywhere(slow=[NVIDIA, AMD_QUIRKS])
+def test_some_cycles_under_load(machine: Machine) -> None:
+    run = storm(machine, cycles=20, seconds=60, seed=5)
+    assert len(run.took) == 20
+    judge(run, SLOWEST_CYCLE, idle=0.3)
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("machine", [at(world, slow=True) for world in WORLDS], indirect=True)
+def test_soak(machine: Machine, capsys: pytest.CaptureFixture[str]) -> None:
+    """`make soak`: a thousand cycles or as many as SOAK_CYCLES says, and nothing grows."""
+    cycles = int(os.environ.get("SOAK_CYCLES", "1000"))
+    run = storm(machine, cycles, seconds=3000, seed=3, watched=True)
+    with capsys.disabled():
+        print(f"\n{run.summary()}")
+    assert len(run.took) == cycles
+    judge(run, SLOWEST_CYCLE)
+    assert run.growth
+    run.growth.judge(lively=True)

@@ -1,13 +1,12 @@
 """The ways back of a checkpoint that fails, when somebody is quick or somebody else is dead."""
 
-import os
-import signal
 import subprocess
 import time
 from pathlib import Path
 
 import pytest
-from machine import Machine, Victim, alive, until
+from growth import descriptors
+from machine import Machine, Victim, kill, until
 
 MIB = 1 << 20
 
@@ -57,12 +56,12 @@ def test_kept_handles_survive_the_death_of_either_keeper(machine: Machine, then:
     fails(machine, "staged")
     assert job.ask() == before
     if "supervisor" in then:
-        kill(machine, job.supervisor.pid)
+        kill(job.supervisor.pid)
     if then == "worker":
-        kill(machine, *machine.children("gcr.worker"))
+        kill(*machine.children("gcr.worker"))
     if then == "supervisor and worker later":
         fails(machine, "staged")
-        kill(machine, *machine.children("gcr.worker"))
+        kill(*machine.children("gcr.worker"))
     assert machine.until_state("llm", "running") == "running"
     for _ in range(2):
         gone = machine.ask("checkpoint", "llm")
@@ -75,12 +74,6 @@ def fails(machine: Machine, step: str) -> None:
     machine.inject(f"checkpoint.{step} fail")
     failed = machine.ask("checkpoint", "llm")
     assert failed.body["error"]["code"] == "injected_fault", failed.body
-
-
-def kill(machine: Machine, *pids: int) -> None:
-    for pid in pids:
-        os.kill(pid, signal.SIGKILL)
-        until(lambda p=pid: not alive(p) or None, 10, "it is dead")
 
 
 def test_a_worker_keeps_no_descriptor_of_what_was_let_go(machine: Machine) -> None:
@@ -97,12 +90,11 @@ def test_a_worker_keeps_no_descriptor_of_what_was_let_go(machine: Machine) -> No
 
 
 def fewest_descriptors(pid: int) -> int:
-    """Over a second, in which what runs in the background opens and closes some; the arena's own grow with it."""
+    """Over a while, in which what runs in the background opens and closes some."""
     seen = []
-    for _ in range(20):
-        links = [str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir() if link.exists()]
-        seen.append(sum("gcr-arena" not in link for link in links))
-        time.sleep(0.05)
+    for _ in range(10):
+        seen.append(descriptors(pid))
+        time.sleep(0.03)
     return min(seen)
 
 

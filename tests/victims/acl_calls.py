@@ -87,11 +87,13 @@ class Kernels:
         return int(acl.aclrtBinaryGetFunction(self.binary, name.encode()))
 
     def launch(self, name: str, *words: int, stream: int | None = None) -> None:
-        """Arguments that are all 64 bits wide, from host memory."""
-        arguments = (ctypes.c_uint64 * len(words))(*words)
-        acl.aclrtLaunchKernelWithHostArgs(
-            self.function(name), 1, stream, None, arguments, ctypes.sizeof(arguments), None, 0
-        )
+        launch(self.function(name), words, stream)
+
+
+def launch(function: int, words: tuple[int, ...], stream: int | None = None) -> None:
+    """Arguments that are all 64 bits wide, from host memory."""
+    arguments = (ctypes.c_uint64 * len(words))(*words)
+    acl.aclrtLaunchKernelWithHostArgs(function, 1, stream, None, arguments, ctypes.sizeof(arguments), None, 0)
 
 
 def lock() -> None:

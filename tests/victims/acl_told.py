@@ -1,15 +1,8 @@
-"""Does what it is told, on Ascend's runtime through ctypes: each line is a word and its numbers; each gets one back.
-
-What it holds it remembers as (address, bytes, seed); `?` reads everything back and says a digest.
-"""
+"""The dialogue of `told.py` on Ascend's runtime, and what only a test of Ascend's asks for."""
 
 import ctypes
-import hashlib
-import sys
-from collections.abc import Callable
 
 from acl_calls import (
-    HBM_HUGE,
     HBM_HUGE1G,
     LOCK_PRE,
     UNLOCK_POST,
@@ -24,49 +17,34 @@ from acl_calls import (
     export,
     lock,
     mapped,
-    pattern,
-    read,
     restore,
-    say,
     unlock,
-    use,
-    write,
 )
+from acl_device import AclDevice
+from told import Program as Told
+from told import serve
 
 HUGE1G_ONLY = 6  # aclrtMemMallocPolicy
-SHOWN = 4096  # bytes at both ends of what is large
 
 
-class Program:
+class Program(Told):
+    device: AclDevice
+
     def __init__(self) -> None:
-        use(0)
-        self.stream = int(acl.aclrtCreateStream())
-        self.held: dict[int, tuple[int, int]] = {}  # address -> bytes, seed
+        super().__init__(AclDevice())
+        self.stream = self.device.stream()
         self.kernels = Kernels()
         self.stages: list[int] = []  # devices that callbacks were called for
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
-    def fill(self, address: int, size: int) -> str:
-        seed = len(self.held) * 37 + 11
-        for at in sorted({0, size - min(size, SHOWN)}):
-            write(address + at, pattern(SHOWN, seed)[: min(size, SHOWN)])
-        self.held[address] = size, seed
-        return "ok"
-
-    def alloc(self, count: int, size: int, policy: int = 0) -> str:
-        for _ in range(count):
-            self.fill(int(acl.aclrtMalloc(size, policy)), size)
-        return "ok"
-
     def huge1g(self) -> str:
-        return self.alloc(1, MiB, HUGE1G_ONLY)
+        self.fill(self.device.allocate(MiB, HUGE1G_ONLY), MiB)
+        return "ok"
 
-    def handles(self, count: int, attribute: int = HBM_HUGE) -> str:
-        """Physical memory of its own, mapped."""
-        size = 1 << 30 if attribute == HBM_HUGE1G else 2 * MiB
-        for _ in range(count):
-            self.fill(mapped(create(size, attribute=attribute), size), size)
+    def gigabyte(self) -> str:
+        """Physical memory of its own in pages of 1 GiB."""
+        self.fill(mapped(create(1 << 30, attribute=HBM_HUGE1G), 1 << 30), 1 << 30)
         return "ok"
 
     def unmapped(self, count: int) -> str:
@@ -75,26 +53,15 @@ class Program:
             create(2 * MiB)
         return "ok"
 
-    def free_some(self, step: int) -> str:
-        for address in list(self.held)[::step]:
-            if attempt("aclrtFree", address)[0] == 0:
-                del self.held[address]
-        return "ok"
+    def free(self, address: int) -> bool:
+        return attempt("aclrtFree", address)[0] == 0  # what it mapped itself stays
 
     def shared(self) -> str:
         """A handle that leaves for other processes."""
         return str(export(create(2 * MiB)))
 
-    def digest(self) -> str:
+    def settle(self) -> None:
         acl.aclrtSynchronizeDevice()
-        state = hashlib.sha256()
-        for address, (size, seed) in self.held.items():
-            for at in sorted({0, size - min(size, SHOWN)}):
-                found = read(address + at, min(size, SHOWN))
-                if found != pattern(SHOWN, seed)[: len(found)]:
-                    return f"wrong: {size} bytes at {address:#x}"
-                state.update(found)
-        return f"{len(self.held)} held, digest {state.hexdigest()}"
 
     # ---- work and snapshots -----------------------------------------------------------------------------------
 
@@ -137,22 +104,7 @@ class Program:
         calls = (("aclrtUnmapMem", address), ("aclrtFree", address + 1), ("aclrtFreePhysical", 0x67630300000FFFFF))
         return " ".join(str(code(name, value)) for name, value in calls)
 
-    def address(self) -> str:
-        return " ".join(hex(address) for address in self.held)
-
-
-def main() -> None:
-    program = Program()
-    words: dict[str, Callable[..., str]] = {"?": program.digest, "digest": program.digest, "free": program.free_some}
-    names = ("alloc", "huge1g", "handles", "unmapped", "shared", "add", "refused", "address")
-    names += ("snapshot", "callbacks", "called_back", "locked")
-    words |= {name: getattr(program, name) for name in names}
-    say("ready")
-    for line in sys.stdin:
-        word, *numbers = line.split()
-        say(words[word](*map(int, numbers)))
-
 
 if __name__ == "__main__":
     ctypes.CDLL(None)  # the program's own scope, as a C program has it
-    main()
+    serve(Program())

@@ -2,7 +2,7 @@
 
 Every allocation is an array of equal 64-bit words; its thread knows which. With --steps the standard output is the same
 for every run of the same seed; with --seconds (or until SIGUSR1) only `verified` is, and the counters prove that work
-was in flight.
+was in flight. With --vendor it runs on other devices than NVIDIA's; --steps 7,9,8 is what each thread does.
 --progress FILE holds, for each thread, two little-endian u64: steps begun and steps the device has finished.
 """
 
@@ -17,10 +17,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
-from cuda.bindings import driver
-from cuda_calls import check, download, primary_context
+from device import VENDORS, Device, open_device
 from dialogue import note, say, serve
 
 HALF = 1 << 32
@@ -38,24 +36,24 @@ class Array:
 
 
 class Worker:
-    """One thread's stream, arrays and model. `launch(stream, array, addend)` adds to each word by a kernel."""
+    """One thread's stream, arrays and model. `launch(stream, address, words, addend)` adds to each by a kernel."""
 
-    def __init__(self, number: int, seed: int, context: Any, launch: Callable[[Any, Array, int], None] | None) -> None:
-        self.number, self.context, self.launch = number, context, launch
+    def __init__(self, number: int, seed: int, device: Device, launch: Callable[..., None] | None) -> None:
+        self.number, self.device, self.launch = number, device, launch
         self.random = random.Random(f"{seed}:{number}")
         self.arrays: list[Array] = []
         self.begun = self.finished = 0
         self.error = ""
 
     def enter(self) -> None:
-        check(driver.cuCtxSetCurrent(self.context))
-        self.stream = check(driver.cuStreamCreate(1))
+        self.device.enter()
+        self.stream = self.device.stream()
 
     def step(self) -> None:
         choices = [self.allocate] if len(self.arrays) < 2 else self.repertoire()
         self.random.choice(choices)()
         self.begun += 1
-        if int(driver.cuStreamQuery(self.stream)[0]) == 0:
+        if self.device.idle(self.stream):
             self.finished = self.begun
         if self.begun % CHECK_EVERY == 0:
             self.verify(self.random.choice(self.arrays))
@@ -66,28 +64,26 @@ class Worker:
 
     def allocate(self) -> None:
         size = int(SMALLEST * (LARGEST / SMALLEST) ** self.random.random()) // 8 * 8
-        self.arrays.append(Array(int(check(driver.cuMemAlloc(size))), size // 8, 0))
+        self.arrays.append(Array(self.device.allocate(size), size // 8, 0))
         self.fill(self.arrays[-1])
 
     def free(self) -> None:
         array = self.arrays.pop(self.random.randrange(len(self.arrays)))
         if self.random.random() < 0.25:  # else the driver's own synchronisation is what makes it safe
-            check(driver.cuStreamSynchronize(self.stream))
-        check(driver.cuMemFree(array.address))
+            self.device.wait(self.stream)
+        self.device.free(array.address, self.stream)
 
     def overwrite(self) -> None:
         self.fill(self.random.choice(self.arrays))
 
     def fill(self, array: Array) -> None:
-        half = self.random.randrange(HALF)
-        array.value = half * HALF + half
-        check(driver.cuMemsetD32Async(array.address, half, 2 * array.words, self.stream))
+        array.value = self.device.fill(array.address, array.words, self.random.randrange(HALF), self.stream)
 
     def copy(self) -> None:
         source, target = self.random.sample(self.arrays, 2)
         target.words = min(source.words, target.words)  # the rest is no longer looked at
         target.value = source.value
-        check(driver.cuMemcpyDtoDAsync(target.address, source.address, target.words * 8, self.stream))
+        self.device.copy(target.address, source.address, target.words * 8, self.stream)
 
     def add(self) -> None:
         array, addend = self.random.choice(self.arrays), self.random.randrange(WORDS)
@@ -95,12 +91,12 @@ class Worker:
             self.fill(array)
             return
         array.value = (array.value + addend) % WORDS
-        self.launch(self.stream, array, addend)
+        self.launch(self.stream, array.address, array.words, addend)
 
     def verify(self, array: Array) -> bytes:
-        check(driver.cuStreamSynchronize(self.stream))
+        self.device.wait(self.stream)
         self.finished = self.begun
-        found = download(array.address, array.words * 8)
+        found = self.device.read(array.address, array.words * 8)
         if found != struct.pack("<Q", array.value) * array.words:
             self.error = (
                 f"thread {self.number}: step {self.begun}: an array of {array.words} words is not all {array.value}"
@@ -119,7 +115,7 @@ def run(worker: Worker, go_on: Callable[[Worker], bool]) -> None:
     worker.enter()
     while go_on(worker) and not worker.error:
         worker.step()
-    check(driver.cuStreamSynchronize(worker.stream))
+    worker.device.wait(worker.stream)
     worker.finished = worker.begun
 
 
@@ -138,38 +134,31 @@ class Progress:
 
     def _publish(self) -> None:
         while not self._over.wait(0.002):
-            for worker in self._workers if self._map else []:
-                struct.pack_into("<QQ", self._map, 16 * worker.number, worker.begun, worker.finished)
+            self._write()
+
+    def _write(self) -> None:
+        for worker in self._workers if self._map else []:
+            struct.pack_into("<QQ", self._map, 16 * worker.number, worker.begun, worker.finished)
 
     def close(self) -> None:
+        """The last numbers are there, too."""
         self._over.set()
         self._thread.join()
+        self._write()
 
 
-def kernel_launcher(path: str | None) -> Callable[[Any, Array, int], None] | None:
-    """`add(out, words, value)` of a module, all u64: the simulator's kernels.so, or add.ptx on a GPU."""
-    if path is None:
-        return None
-    import ctypes
-
-    module = check(driver.cuModuleLoadData(Path(path).read_bytes()))
-    function = check(driver.cuModuleGetFunction(module, b"add"))
-    types = (ctypes.c_void_p, ctypes.c_uint64, ctypes.c_uint64)
-
-    def launch(stream: Any, array: Array, addend: int) -> None:
-        values = (array.address, array.words, addend)
-        check(driver.cuLaunchKernel(function, 64, 1, 1, 256, 1, 1, 0, stream, (values, types), 0))
-
-    return launch
+def numbers(text: str) -> list[int]:
+    return [int(word) for word in text.split(",")]
 
 
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     length = parser.add_mutually_exclusive_group()
-    length.add_argument("--steps", type=int, default=500, help="of each thread")
+    length.add_argument("--steps", type=numbers, default=[500], help="of each thread; or one number for each")
     length.add_argument("--seconds", type=float)
     parser.add_argument("--threads", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--vendor", choices=VENDORS, default="nvidia")
     parser.add_argument("--kernels", help="module with a kernel `add`; without it memsets take its place")
     parser.add_argument("--progress", help="file for the counters")
     parser.add_argument("--interactive", action="store_true")
@@ -178,7 +167,7 @@ def arguments() -> argparse.Namespace:
 
 def until(options: argparse.Namespace) -> Callable[[Worker], bool]:
     if options.seconds is None:
-        return lambda worker: worker.begun < options.steps
+        return lambda worker: worker.begun < options.steps[worker.number % len(options.steps)]
     end = time.monotonic() + options.seconds
     enough = threading.Event()
     signal.signal(signal.SIGUSR1, lambda _number, _frame: enough.set())
@@ -195,9 +184,9 @@ def report(workers: list[Worker], with_digest: bool) -> str:
 
 def main() -> None:
     options = arguments()
-    context = primary_context()
-    launch = kernel_launcher(options.kernels)
-    workers = [Worker(number, options.seed, context, launch) for number in range(options.threads)]
+    device = open_device(options.vendor)
+    launch = device.adder(options.kernels) if options.kernels else None
+    workers = [Worker(number, options.seed, device, launch) for number in range(options.threads)]
     progress = Progress(workers, options.progress)
     go_on = until(options)
     threads = [threading.Thread(target=run, args=(worker, go_on)) for worker in workers]

@@ -1,11 +1,9 @@
-"""Does what it is told: each line on standard input is a word of `WORDS` and its numbers; each gets one line back.
+"""The dialogue of `told.py` on CUDA's driver API, and what only a test of NVIDIA's asks for.
 
-What it holds it remembers as (address, bytes, pattern); `?` reads everything back and says a digest, or what is wrong.
 Lines that may have to wait for a closed gate run on threads of their own, so that it can always be spoken to.
 """
 
 import ctypes
-import hashlib
 import os
 import socket
 import sys
@@ -13,103 +11,32 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from cuda.bindings import driver
-from cuda_calls import check, download, primary_context
-from dialogue import note, say
+from cuda_calls import check, download
+from cuda_device import POSIX, CudaDevice, properties
+from told import MIB, serve
+from told import Program as Told
 
-MIB = 1 << 20
-POSIX = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
-DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-class Program:
+class Program(Told):
     def __init__(self) -> None:
-        self.context = primary_context()
-        self.stream, self.other = (check(driver.cuStreamCreate(1)) for _ in range(2))
-        self.held: dict[int, tuple[int, int]] = {}  # address -> bytes, the byte it is full of
+        super().__init__(CudaDevice())
+        self.stream, self.other = self.device.stream(), self.device.stream()
         self.flag = int(check(driver.cuMemAlloc(4096)))
         check(driver.cuMemsetD32(self.flag, 0, 1))
         self.door = threading.Event()
         self.callback = CALLBACK(lambda _data: self.wait_at_the_door())
         self.thread: threading.Thread | None = None
-        self.kept: list[Any] = []
 
     def wait_at_the_door(self) -> None:
         self.door.wait(60)
 
-    # ---- memory -----------------------------------------------------------------------------------------------
-
-    def fill(self, address: int, size: int) -> None:
-        pattern = (len(self.held) * 37 + 11) % 251
-        check(driver.cuMemsetD8(address, pattern, size))
-        self.held[address] = size, pattern
-
-    def alloc(self, count: int, size: int) -> str:
-        """`count` allocations of `size` bytes."""
-        for _ in range(count):
-            self.fill(int(check(driver.cuMemAlloc(size))), size)
-        return "ok"
-
-    def hold(self, count: int, size: int) -> str:
-        """The same, never written and never looked at."""
-        self.kept += [check(driver.cuMemAlloc(size)) for _ in range(count)]
-        return "ok"
-
-    def mixed(self, count: int, smallest: int, largest: int) -> str:
-        """Sizes between two, evenly spread over their logarithm."""
-        for index in range(count):
-            self.alloc(1, int(smallest * (largest / smallest) ** (index / count)))
-        return "ok"
-
-    def free_some(self, step: int) -> str:
-        """Every `step`-th of what is held."""
-        for address in list(self.held)[::step]:
-            check(driver.cuMemFree(address))
-            del self.held[address]
-        return "ok"
-
-    def handles(self, count: int, shareable: int = 1) -> str:
-        """VMM handles of its own, one granule each, side by side; 0: of a kind that nothing can be exported from."""
-        prop = properties(POSIX if shareable else POSIX.CU_MEM_HANDLE_TYPE_NONE)
-        size = int(check(driver.cuMemGetAllocationGranularity(prop, 0)))
-        base = int(check(driver.cuMemAddressReserve(count * size, 0, 0, 0)))
-        for index in range(count):
-            check(driver.cuMemMap(base + index * size, size, 0, check(driver.cuMemCreate(size, prop, 0)), 0))
-        check(driver.cuMemSetAccess(base, count * size, [access()], 1))
-        for index in range(count):
-            self.fill(base + index * size, size)
-        return "ok"
-
-    def everything(self) -> str:
-        return self.take(1 << 40)
-
-    def take(self, limit: int) -> str:
-        """Up to `limit` bytes of physical memory, whatever is left of the device. Says how much it got."""
-        size, taken = limit, 0
-        prop = properties(POSIX.CU_MEM_HANDLE_TYPE_NONE)
-        granule = int(check(driver.cuMemGetAllocationGranularity(prop, 0)))
-        while (size := size // granule * granule) and taken < limit:
-            result, handle = driver.cuMemCreate(min(size, limit - taken), prop, 0)
-            if int(result):
-                size //= 2
-                continue
-            self.kept.append(handle)
-            taken += min(size, limit - taken)
-        return str(taken)
-
-    def digest(self) -> str:
+    def settle(self) -> None:
         download(self.flag, 4)  # waits while a driver has us suspended; r580 faults in cuStreamSynchronize then
         check(driver.cuStreamSynchronize(self.other))
-        state = hashlib.sha256()
-        for address, (size, pattern) in self.held.items():
-            found = download(address, size)
-            if found != bytes([pattern]) * size:
-                return f"wrong: {size} bytes at {address:#x} are not all {pattern}"
-            state.update(found)
-        return f"{len(self.held)} held, digest {state.hexdigest()}"
 
     def synchronise(self) -> str:
         check(driver.cuStreamSynchronize(self.stream))
@@ -178,7 +105,7 @@ class Program:
         """Likewise; the door opens once the driver's call has returned."""
 
         def work() -> None:
-            self.fill(int(check(driver.cuMemAlloc(4096))), 4096)
+            self.alloc(1, 4096)
             self.door.set()
 
         return self.begin(work)
@@ -187,7 +114,7 @@ class Program:
         """First the one, then, after its call returned, the other."""
 
         def work() -> None:
-            self.fill(int(check(driver.cuMemAlloc(4096))), 4096)
+            self.alloc(1, 4096)
             self.door.set()
             check(driver.cuMemsetD32Async(self.flag, 1, 1, self.other))
 
@@ -195,7 +122,7 @@ class Program:
 
     def begin(self, work: Callable[[], object]) -> str:
         def live() -> None:
-            check(driver.cuCtxSetCurrent(self.context))
+            self.device.enter()
             work()
 
         self.thread = threading.Thread(target=live)
@@ -256,30 +183,10 @@ def leads_to(fd: int, path: str) -> bool:
         return False
 
 
-def properties(shareable: Any = POSIX) -> Any:
-    prop = driver.CUmemAllocationProp()
-    prop.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
-    prop.location.type, prop.location.id = DEVICE, 0
-    prop.requestedHandleTypes = shareable
-    return prop
-
-
-def access() -> Any:
-    wanted = driver.CUmemAccessDesc()
-    wanted.location.type, wanted.location.id = DEVICE, 0
-    wanted.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
-    return wanted
-
-
 def main() -> None:
     program = Program()
     program.alloc(4, MIB)
-    note(f"pid {os.getpid()}")
-    say("ready")
-    for line in sys.stdin:
-        name, *words = line.split()
-        told = getattr(program, "digest" if name == "?" else name)
-        say(told(*(int(word) if word.isdigit() else word for word in words)))
+    serve(program)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from gcr.jsonbody import error_to_json
 
 PATIENCE = 30.0
 LAST_WORDS_SECONDS = 10.0
+_THREADS = 17  # where /proc/pid/stat has their number, counted from the state
 
 
 @dataclass
@@ -123,7 +124,8 @@ class SimulatedMachine:
             client = self.connected()
         except (DaemonUnavailable, PeerGone):  # it is dead, or dying
             words = [str(target)] if target else []
-            return self.gcr(command, *words)
+            flags = [f"--{name.replace('_', '-')}" for name, wanted in more.items() if wanted is True]
+            return self.gcr(command, *words, *flags)
         try:
             with client:
                 return Answer(0, dict(client.request(command, {"target": target, **more}, timeout=60.0)), "")
@@ -272,8 +274,9 @@ def until(probe: Callable[[], Any], patience: float, what: str) -> Any:
 
 
 def alive(pid: int) -> bool:
+    """Until its last thread has ended: before that nobody can wait for it, and its descriptors are open."""
     state = _read(pid, "stat").rpartition(b")")[2].split()
-    return bool(state) and state[0] not in (b"Z", b"X")
+    return bool(state) and (state[0] not in (b"Z", b"X") or int(state[_THREADS]) > 1)
 
 
 def _kill(pid: int) -> None:
