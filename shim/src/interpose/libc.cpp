@@ -2,6 +2,7 @@
 #include "interpose/libc.h"
 
 #include <dlfcn.h>
+#include <link.h>
 #include <string.h>
 
 #include <atomic>
@@ -154,12 +155,23 @@ void* libc_handle() {
     return handle;
 }
 
-void* handle_of(const void* address) {
+// Opened, not its link map taken for a handle: glibc has a list to search for those only that a dlopen has seen, and
+// crashes for a library that came with the program. Another name space than ours is not looked into.
+void* find_beside(const void* address, const char* name) {
     Dladdr1 dladdr1 = in_libc(loader.dladdr1, "dladdr1");
+    Dlopen dlopen = in_libc(loader.dlopen, "dlopen");
+    Dlclose dlclose = in_libc(loader.dlclose, "dlclose");
     Dl_info info;
-    void* map = nullptr;  // a link_map is what glibc's handles are
-    if (dladdr1 == nullptr || dladdr1(address, &info, &map, RTLD_DL_LINKMAP) == 0) return nullptr;
-    return map;
+    void* map = nullptr;
+    if (dladdr1 == nullptr || dlopen == nullptr || dlclose == nullptr) return nullptr;
+    if (dladdr1(address, &info, &map, RTLD_DL_LINKMAP) == 0) return nullptr;
+    void* handle = dlopen(static_cast<link_map*>(map)->l_name, RTLD_LAZY | RTLD_NOLOAD);
+    void* found = handle == map ? find_in(handle, name) : nullptr;
+    if (handle == nullptr)
+        forget_error();
+    else
+        dlclose(handle);
+    return found;
 }
 
 void keep_loaded(const char* path) {

@@ -27,7 +27,7 @@ void* find_in(void* handle, const char* name);
 void* find_in_driver(const hooks::Library& library, const char* name, bool* loaded);
 void* program_handle();                               // the global scope, from its beginning
 void* libc_handle();                                  // an object that has no vendor's symbols
-void* handle_of(const void* address);                 // of the object that holds `address`; null if none does
+void* find_beside(const void* address, const char* name);  // in the scope of the object that holds `address`
 void keep_loaded(const char* path);                   // we hold addresses inside it: it must not be unloaded
 
 }  // namespace interpose

@@ -89,6 +89,7 @@ Lookup look_behind(Index index, const char* name, const void* caller, void* next
     each_object(first_definition, &after);
     if (!after.found) return go_to(next);
     bool ours = is_ours(reinterpret_cast<const void*>(after.first.start));
+    if (!ours && find_in(program_handle(), name) == nullptr && find_beside(caller, name) == nullptr) return go_to(next);
     if (last == nullptr) return ours && hooks::library_of(index).unversioned ? fail(name) : go_to(next);
     if (ours || (is_driver(after.first) && in_driver(last))) return give(hooks::wrappers[index]);
     return go_to(next);
@@ -99,8 +100,7 @@ Lookup look_everywhere(Index index, const char* name, const void* caller, void* 
     prepare(index);
     void* first = find_in(program_handle(), name);
     void* found = as_bare(first, name);
-    if (found == nullptr)
-        if (void* own = handle_of(caller)) found = as_bare(find_in(own, name), name);
+    if (found == nullptr) found = as_bare(find_beside(caller, name), name);
     if (found != nullptr) return give(substitute(index, found, caller));
     return first == nullptr ? go_to(next) : fail(name);
 }

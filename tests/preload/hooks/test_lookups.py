@@ -49,3 +49,25 @@ def test_a_linked_program_is_gated_and_keeps_arguments_results_and_errno(compile
     assert "0x1 2 3 4 5 6 7 8 0x9 0xa 0xb" in bare.out
     assert preloaded.out == bare.out
     assert preloaded.err == "green 1 answered 3\n"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_a_library_asks_whenever_and_however_it_came(shared, compile_c, shim, driver, run):
+    """Also one that no dlopen ever saw: the loader has no list of what such a one needs, and a handle of it, made of
+    its link map, would crash the loader."""
+
+    def library(name: str, *flags: str | Path) -> Path:
+        text = [f"-DNAME={name}", f"-DSELF=lib{name}.so", "-Wl,-soname," + f"lib{name}.so", "-pthread"]
+        return compile_c(f"lib{name}.so", "early_lib.c", *text, *flags, "-w")
+
+    linked = [f"-L{driver}", "-Wl,--no-as-needed", "-l:libcuda.so.1"]
+    start = library("start", "-DAT_START", *(linked if shared else []))
+    plugins = [library("plugin"), library("plugin_with_driver", *linked)]
+    program = compile_c("early", "early.c", str(start), f"-Wl,-rpath,{start.parent}", "-w")
+    bare = run(program, *map(str, plugins), path=driver)
+    preloaded = run(program, *map(str, plugins), path=driver, preload=[shim])
+    assert (bare.code, preloaded.code) == (0, 0)
+    assert preloaded.out.splitlines() == bare.out.splitlines()
+    first = "found" if shared else "null"
+    assert f"start constructor first: {first}" in bare.out
+    assert "plugin_with_driver plugin with the driver first: found" in bare.out
