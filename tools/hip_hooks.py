@@ -20,6 +20,7 @@ from pathlib import Path
 
 CLASSES = Path(__file__).with_name("hip_classes.toml")
 ABI = Path(__file__).parents[1] / "shim/abi/hip.h"
+ABI_PARTS = (ABI, ABI.with_name("hip_device.h"))
 PLAIN = frozenset(
     ("void", "char", "int", "float", "size_t", "uint8_t", "uint32_t", "uint64_t", "unsigned", "short", "long")
 )
@@ -110,7 +111,7 @@ def spell_value(kind: str, text: str) -> str:
 @cache
 def our_types() -> frozenset[str]:
     """The names that shim/abi/hip.h gives to types."""
-    text = ABI.read_text()
+    text = "".join(part.read_text() for part in ABI_PARTS)
     simple = re.findall(r"^typedef [^;{(]*?(\w+);$", text, re.M)
     structs = re.findall(r"^typedef struct (\w+) {", text, re.M) + re.findall(r"^} (\w+);$", text, re.M)
     return frozenset([*simple, *structs, *re.findall(r"^typedef .*\(\*(\w+)\)", text, re.M)])

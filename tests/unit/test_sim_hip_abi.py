@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from sim_hip import hip_python
 from simulated import ROOT
 
-HEADER = ROOT / "shim" / "abi" / "hip.h"
+HEADERS = [ROOT / "shim" / "abi" / name for name in ("hip.h", "hip_device.h")]
 GENERATIONS = tuple(hip_python.REQUIREMENTS)
 NOT_IN_PYTHON = {
     "HIP_STREAM_LEGACY",  # ours: the vendor's macros cast them to pointers
@@ -100,7 +100,7 @@ json.dump([{name: describe(getattr(hip, name)) for name in wanted_structs if has
 
 
 def our_constants() -> list[str]:
-    text = re.sub(r"//.*", "", HEADER.read_text())
+    text = re.sub(r"//.*", "", "".join(header.read_text() for header in HEADERS))
     return [name for body in re.findall(r"\benum \{(.*?)\};", text, re.S) for name in re.findall(r"(\w+) =", body)]
 
 
