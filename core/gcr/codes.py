@@ -70,6 +70,7 @@ class AgentFlag(IntFlag):
     SIMULATED = 4
     UNEXPORTABLE = 8  # bytes leave by COPY_OUT alone
     MAPS_OVER = 16  # its runtime keeps released memory while the address is kept, but for a mapping over it
+    RESERVES_AGAIN = 32  # and even under a mapping over it: addresses are given up for an instant
 
 
 class HandleFlag(IntFlag):
@@ -108,6 +109,7 @@ class ErrorCode(IntEnum):
     NO_MEMORY = 11
     NOT_PERMITTED = 12
     NO_ROOM = 13
+    ADDRESS_TAKEN = 14  # by another thread, while it was given up for an instant
 
 
 class Reason(IntEnum):

@@ -137,6 +137,12 @@ class DriverError(RolledBack):
     code = "driver_error"
 
 
+class AddressTaken(RolledBack):
+    """Of device memory, by another thread of the program; nothing is lost, the program waits until it is free."""
+
+    code = "address_taken"
+
+
 class NotDeviceMemory(RolledBack):
     """A descriptor that should be device memory is something else."""
 

@@ -67,7 +67,7 @@ def swaps_like_a_bare_one(machine: Machine, *command: str) -> None:
     assert [bare.ask() for _ in answers] == answers
 
 
-@pytest.mark.parametrize("quirks", ["", "leak", "noexport", "elsewhere"])
+@pytest.mark.parametrize("quirks", ["", "leak", "leak-hard", "noexport", "elsewhere"])
 def test_a_linked_program_goes_and_comes_back_as_it_was(make: Make, linked: str, quirks: str) -> None:
     swaps_like_a_bare_one(make(quirks), linked, "--interactive", "4", "20")
 
@@ -82,7 +82,7 @@ def test_runtimes_that_import_by_address_swap_too(make: Make, linked: str, versi
     swaps_like_a_bare_one(make(GCR_SIM_HIP_VERSION=version), linked, "--interactive", "2", "20")
 
 
-@pytest.mark.parametrize("quirks", ["", "leak", "noexport", "leak,noexport"])
+@pytest.mark.parametrize("quirks", ["", "leak", "leak-hard", "noexport", "leak,noexport", "leak-hard,noexport"])
 def test_the_device_is_free_while_the_data_is_gone(make: Make, linked: str, quirks: str) -> None:
     machine = make(quirks, GCR_SIM_CONTEXT_BYTES=str(MIB // 16))
     machine.run("llm", linked, "--interactive", "4", "20")
@@ -93,7 +93,40 @@ def test_the_device_is_free_while_the_data_is_gone(make: Make, linked: str, quir
     until(lambda: used(machine) <= left, 2.0, "the device counts the data as gone")
     machine.come_back()
     log = (machine.folder / "state" / "gcr" / "log" / "gcrd.log").read_text()
-    assert ("mapped over" in log) is ("leak" in quirks)
+    assert ("mapped over" in log) is ("leak" in quirks.split(","))
+    assert ("addresses reserved again" in log) is ("leak-hard" in quirks)
+
+
+def test_a_program_whose_address_was_taken_runs_on_when_it_is_free(make: Make, linked: str) -> None:
+    """The runtime keeps memory with its address, which is given up for an instant, and another thread has it then."""
+    machine = make(quirks="leak-hard")
+    job = machine.run("llm", linked, "--interactive", "4", "40")
+    answers = [job.ask()]
+    # two for the probe; from the third on they are for the program's own addresses
+    (pid,) = machine.targets("llm")
+    (machine.simulated / "faults").write_text(f"hipMemAddressReserve@{pid}:3+:fail=2\n")
+    failed = machine.gcr("checkpoint", "llm", "--data-only")
+    assert (failed.code, failed.body["error"]["code"]) == (4, "address_taken"), failed.body
+    job.tell()
+    assert job.silent(0.4)
+    again = machine.gcr("checkpoint", "llm", "--data-only")
+    assert (again.code, again.body["error"]["code"]) == (4, "address_taken"), again.body
+    (machine.simulated / "faults").write_text("")
+    answers.append(job.hear())
+    machine.leave()
+    machine.come_back()
+    answers.append(job.ask())
+    bare = machine.begin_bare(linked, "--interactive", "4", "40")
+    assert [bare.ask() for _ in answers] == answers
+
+
+def test_a_runtime_that_keeps_memory_for_good_is_refused_untouched(make: Make, linked: str) -> None:
+    machine = make(quirks="leak-hard,elsewhere")
+    job = machine.run("llm", linked, "--interactive", "2", "20")
+    refused = machine.gcr("checkpoint", "llm", "--data-only")
+    assert (refused.code, refused.body["error"]["code"]) == (3, "unsupported_state"), refused.body
+    assert machine.job("llm")["state"] == "running"  # type: ignore[index]
+    assert job.ask().startswith("digest")
 
 
 def test_the_whole_device_cannot_be_given_back(make: Make, linked: str) -> None:

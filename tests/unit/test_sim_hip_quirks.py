@@ -28,6 +28,11 @@ MAP_OVER = """
 
 
 @pytest.fixture(params=["7.2", "10"])
+def stubborn(request: pytest.FixtureRequest, tmp_path: Path) -> HipMachine:
+    return HipMachine(tmp_path, request.param, QUIRKS="leak-hard")
+
+
+@pytest.fixture(params=["7.2", "10"])
 def leaky(request: pytest.FixtureRequest, tmp_path: Path) -> HipMachine:
     return HipMachine(tmp_path, request.param, QUIRKS="leak")
 
@@ -57,6 +62,25 @@ def test_a_leak_ends_where_the_program_maps_over_it(leaky):
     )
     held, free = str(CONTEXT + 4 * MiB), str(CONTEXT)
     assert leaky.run(program) == [held, held, free, f"b'mapped again' {held}"]
+
+
+def test_a_hard_leak_ends_with_its_address_alone(stubborn):
+    program = (
+        MAP_OVER
+        + LEAVE
+        + """
+    map_over(at, 4 * MIB)
+    say(used())
+    check(hip.hipMemAddressFree(at, 4 * MIB))
+    say(used())
+    again = int(check(hip.hipMemAddressReserve(4 * MIB, 0, at, 0)))
+    mapped(handle := create(4 * MIB), 4 * MIB, at=again)
+    write(again, b"mapped again")
+    say(again == at, read(again, 12), used())
+"""
+    )
+    held, free = str(CONTEXT + 4 * MiB), str(CONTEXT)
+    assert stubborn.run(program) == [held, held, free, f"True b'mapped again' {held}"]
 
 
 def test_leaked_memory_counts_for_the_device_but_not_for_the_process(leaky):

@@ -2,7 +2,8 @@
 
 ROCm 7.0 does not, 7.2 does (its unmap leaves the kernel's mapping in place until the address is given back). Here for
 a worker, which takes single handles out of a range, and for `gcr doctor`; a target's shim probes for itself, the same
-way.
+way (shim/src/device/release.cpp). A worker has no third way: it gives the addresses of its ranges up with them, and
+single handles of one are free only then.
 """
 
 import ctypes
@@ -29,6 +30,8 @@ class Release(Enum):
 
     PLAIN = "plain"  # unmap and release are enough
     MAP_OVER = "map_over"  # and an inaccessible mapping over the range, which drops the kernel's reference
+    RESERVE_AGAIN = "reserve_again"  # and the address given back, and reserved again at once
+    KEPT = "kept"  # nothing of these, or the address does not come back: a target could not be checkpointed
 
 
 class Probed(Protocol):
@@ -38,7 +41,7 @@ class Probed(Protocol):
 
     def enter(self) -> None: ...
     def memory(self) -> DeviceMemory: ...
-    def reserve(self, size: int) -> int: ...
+    def reserve(self, size: int, wanted: int = 0) -> int: ...
     def unreserve(self, address: int, size: int) -> None: ...
     def create(self, size: int, spec: HandleSpec | None) -> object: ...
     def release(self, handle: object) -> None: ...
@@ -51,29 +54,46 @@ def probe(device: Probed) -> Release:
     """Allocate, unmap, release, and look at the device's own count. Raises DeviceFull without 64 MiB of room."""
     device.enter()
     size = -(-PROBE_BYTES // device.granularity) * device.granularity
+    limit = device.memory().used + size // 2
     with ExitStack() as undo:
-        before = device.memory().used
         address = device.reserve(size)
         undo.callback(quietly, "unreserve", partial(device.unreserve, address, size))
-        handle = device.create(size, None)
-        try:
-            device.map(address, size, handle)
-            device.allow(address, size)
-            device.unmap_alone(address, size)
-        finally:
-            device.release(handle)
-        kept = device.memory().used - before
-    if kept < size // 2:
-        return Release.PLAIN
-    _settle(device, before + size // 2)
-    return Release.MAP_OVER
+        _use_and_release(device, address, size)
+        if device.memory().used < limit:
+            return Release.PLAIN
+        map_over(address, size)
+        if _gone_soon(device, limit):
+            return Release.MAP_OVER
+        undo.pop_all()  # whether it comes back is what is asked
+        came_back = _reserve_again(device, address, size, undo)
+        return Release.RESERVE_AGAIN if came_back and _gone_soon(device, limit) else Release.KEPT
 
 
-def _settle(device: Probed, limit: int) -> None:
-    """What the probe kept went with its address; the kernel's count may follow a little later."""
+def _use_and_release(device: Probed, address: int, size: int) -> None:
+    handle = device.create(size, None)
+    try:
+        device.map(address, size, handle)
+        device.allow(address, size)
+        device.unmap_alone(address, size)
+    finally:
+        device.release(handle)
+
+
+def _reserve_again(device: Probed, address: int, size: int, undo: ExitStack) -> bool:
+    device.unreserve(address, size)
+    again = device.reserve(size, address)
+    undo.callback(quietly, "unreserve", partial(device.unreserve, again, size))
+    return again == address
+
+
+def _gone_soon(device: Probed, limit: int) -> bool:
+    """The kernel's count may follow a little later."""
     give_up = time.monotonic() + SETTLE_SECONDS
-    while device.memory().used >= limit and time.monotonic() < give_up:
+    while device.memory().used >= limit:
+        if time.monotonic() >= give_up:
+            return False
         time.sleep(0.005)
+    return True
 
 
 def map_over(address: int, size: int) -> None:

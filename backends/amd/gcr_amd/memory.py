@@ -81,8 +81,9 @@ class HipDevice:
 
     # ---- addresses --------------------------------------------------------------------------------------------
 
-    def reserve(self, size: int) -> int:
-        return int(hip.hipMemAddressReserve(size, 0, None, 0))
+    def reserve(self, size: int, wanted: int = 0) -> int:
+        """`wanted`: an address to try; the runtime may give another, and say so only by giving it."""
+        return int(hip.hipMemAddressReserve(size, 0, wanted or None, 0))
 
     def unreserve(self, address: int, size: int) -> None:
         hip.hipMemAddressFree(address, size)

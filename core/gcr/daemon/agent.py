@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gcr.channel import AgentError, Channel, Received
-from gcr.errors import DriverError, GcrError, NoRoom, RolledBack, Stuck, UnsupportedState, WrongState
+from gcr.errors import AddressTaken, DriverError, GcrError, NoRoom, RolledBack, Stuck, UnsupportedState, WrongState
 from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
 from gcr.wire import (
@@ -158,6 +158,8 @@ class AgentPeer:
                 return DriverError(f"{text} (driver error {refusal.vendor_error})")
             case ErrorCode.NO_MEMORY | ErrorCode.NO_DESCRIPTORS | ErrorCode.NO_ROOM:
                 return NoRoom(text, missing=None)
+            case ErrorCode.ADDRESS_TAKEN:
+                return AddressTaken(text)
             case ErrorCode.REFUSED:
                 return UnsupportedState(text)
             case ErrorCode.WRONG_PHASE | ErrorCode.WRONG_TRANSACTION:

@@ -86,6 +86,7 @@ enum AgentFlag {
     kFlagSimulated = 4,  // the driver below says it is simulated
     kFlagUnexportable = 8,  // a device in use exports no descriptors: bytes leave by kCopyOut alone
     kFlagMapsOver = 16,  // this runtime keeps what was released while its address is kept; found out at a hand-over
+    kFlagReservesAgain = 32,  // and even under another mapping: addresses are given up for an instant
 };
 
 // A snapshot by the runtime itself: RUNNING -Lock-> LOCKED -Backup-> SAVED -Restore-> LOCKED -Unlock-> RUNNING, and
@@ -118,6 +119,7 @@ enum ErrorCode {
     kNoMemory = 11,         // host memory
     kNotPermitted = 12,     // foreign uid, wrong job token, stale pid
     kNoRoom = 13,           // device memory
+    kAddressTaken = 14,  // by another thread, in the instant it was given up. kResume's gate opens when it is free
 };
 
 enum HandleFlag {
@@ -131,23 +133,23 @@ enum HandleFlag {
 // Why bytes are not handed over. `carry`: the driver carries them, slowly. `refuse`: the driver would take the
 // process and never give it back (DESIGN §9).
 enum Reason {
-    kReasonPool = 1,             // carry: stream-ordered allocation
-    kReasonArray = 2,            // carry: arrays, mipmaps, textures
-    kReasonCapture = 3,          // carry: allocated inside a stream capture or graph
-    kReasonManaged = 4,          // refuse: unified (UVM) memory
-    kReasonMulticast = 5,        // refuse
-    kReasonIpcExport = 6,        // refuse: cuIpcGetMemHandle / cuIpcGetEventHandle
-    kReasonIpcImport = 7,        // refuse: cuIpcOpenMemHandle / cuIpcOpenEventHandle
+    kReasonPool = 1,  // carry: stream-ordered allocation
+    kReasonArray = 2,  // carry: arrays, mipmaps, textures
+    kReasonCapture = 3,  // carry: allocated inside a stream capture or graph
+    kReasonManaged = 4,  // refuse: unified (UVM) memory
+    kReasonMulticast = 5,  // refuse
+    kReasonIpcExport = 6,  // refuse: cuIpcGetMemHandle / cuIpcGetEventHandle
+    kReasonIpcImport = 7,  // refuse: cuIpcOpenMemHandle / cuIpcOpenEventHandle
     kReasonShareableExport = 8,  // refuse: the program exported a handle itself
     kReasonShareableImport = 9,  // refuse
-    kReasonDmaBuf = 10,          // refuse: cuMemGetHandleForAddressRange
-    kReasonHostNuma = 11,        // refuse: physical memory on the host
-    kReasonFabric = 12,          // refuse
-    kReasonExternal = 13,        // refuse: external memory and semaphores, graphics interop
-    kReasonSparse = 14,          // refuse: sparse arrays over the program's handles
-    kReasonUnexportable = 15,    // carry: the driver would not make this allocation exportable
-    kReasonGreenContext = 16,    // refuse: green contexts and devices carved into resources
-    kReasonBeforeShim = 17,      // carry: allocated through a pointer the shim never saw
+    kReasonDmaBuf = 10,  // refuse: cuMemGetHandleForAddressRange
+    kReasonHostNuma = 11,  // refuse: physical memory on the host
+    kReasonFabric = 12,  // refuse
+    kReasonExternal = 13,  // refuse: external memory and semaphores, graphics interop
+    kReasonSparse = 14,  // refuse: sparse arrays over the program's handles
+    kReasonUnexportable = 15,  // carry: the driver would not make this allocation exportable
+    kReasonGreenContext = 16,  // refuse: green contexts and devices carved into resources
+    kReasonBeforeShim = 17,  // carry: allocated through a pointer the shim never saw
     kReasonCount = 18,
 };
 
@@ -165,15 +167,15 @@ struct HelloRecord {
     uint32_t role;
     uint16_t oldest;
     uint16_t newest;
-    uint32_t vendor;       // Vendor whose call came first; the process may use others, and ids tell
-    uint32_t phase;        // AgentPhase
-    uint32_t flags;        // AgentFlag
-    uint32_t pid_label;    // the pid in the sender's own namespace; identity is SO_PEERCRED
+    uint32_t vendor;  // Vendor whose call came first; the process may use others, and ids tell
+    uint32_t phase;  // AgentPhase
+    uint32_t flags;  // AgentFlag
+    uint32_t pid_label;  // the pid in the sender's own namespace; identity is SO_PEERCRED
     uint64_t transaction;  // 0: none open
-    uint64_t generation;   // bumped at every restore; tells a stale image from a fresh one
-    char job[64];          // name given by `gcr run`, NUL-padded
-    char token[40];        // per-job secret from GCR_TOKEN, NUL-padded
-    char version[24];      // gcr's version, NUL-padded
+    uint64_t generation;  // bumped at every restore; tells a stale image from a fresh one
+    char job[64];  // name given by `gcr run`, NUL-padded
+    char token[40];  // per-job secret from GCR_TOKEN, NUL-padded
+    char version[24];  // gcr's version, NUL-padded
 };
 
 struct WelcomeRecord {
@@ -203,7 +205,7 @@ struct IdList {  // followed by `count` ids, u64 each
 struct ExportRequest {
     uint64_t transaction;
     uint64_t after_id;  // 0: from the first
-    uint32_t limit;     // records wanted, at most kMaxDescriptors
+    uint32_t limit;  // records wanted, at most kMaxDescriptors
     uint32_t reserved;
 };
 
@@ -217,13 +219,13 @@ struct ExportReply {
 };
 
 struct HandleRecord {
-    uint64_t id;            // bits 40 to 47: Vendor; ids of one vendor grow with age and are never reused
+    uint64_t id;  // bits 40 to 47: Vendor; ids of one vendor grow with age and are never reused
     uint64_t size;
-    uint32_t device;        // its ordinal in that process; DeviceRecord gives the UUID
-    uint32_t mappings;      // MappingRecords with this id
-    uint32_t type;          // CUmemAllocationType as asked for
-    uint32_t asked_types;   // handle types the program itself asked for
-    uint8_t compression;    // CUmemAllocationProp.allocFlags
+    uint32_t device;  // its ordinal in that process; DeviceRecord gives the UUID
+    uint32_t mappings;  // MappingRecords with this id
+    uint32_t type;  // CUmemAllocationType as asked for
+    uint32_t asked_types;  // handle types the program itself asked for
+    uint8_t compression;  // CUmemAllocationProp.allocFlags
     uint8_t rdma_capable;
     uint16_t usage;
     uint32_t flags;  // HandleFlag
@@ -234,7 +236,7 @@ struct MappingRecord {
     uint64_t address;
     uint64_t offset;
     uint64_t size;
-    uint32_t read_devices;   // bit d: device ordinal d may read
+    uint32_t read_devices;  // bit d: device ordinal d may read
     uint32_t write_devices;  // bit d: device ordinal d may write
 };
 
@@ -254,7 +256,7 @@ struct StuckRecord {
 struct StageRequest {
     uint64_t transaction;
     uint32_t offset;  // index of the first descriptor in this frame
-    uint32_t total;   // descriptors in all
+    uint32_t total;  // descriptors in all
 };
 
 // Followed by `count` CopyRecords of `record_size` bytes each; the frame's descriptors are the segments they name.
@@ -278,7 +280,7 @@ struct CopyRecord {
 
 struct SnapshotRequest {
     uint64_t transaction;  // kStepLook: not looked at
-    uint32_t step;         // SnapshotStep
+    uint32_t step;  // SnapshotStep
     uint32_t reserved;
 };
 
@@ -298,10 +300,10 @@ struct StatusRecord {
     uint64_t pinned_host_bytes;
     uint32_t handles;
     uint32_t contexts;
-    uint32_t devices;      // DeviceRecords that follow
-    uint32_t uncovered;    // UncoveredRecords after them
-    uint32_t captures;     // stream captures in progress
-    uint32_t in_flight;    // gated calls inside the driver right now
+    uint32_t devices;  // DeviceRecords that follow
+    uint32_t uncovered;  // UncoveredRecords after them
+    uint32_t captures;  // stream captures in progress
+    uint32_t in_flight;  // gated calls inside the driver right now
     uint64_t gated_calls;  // gated calls seen so far, sampled
 };
 

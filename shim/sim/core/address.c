@@ -60,6 +60,34 @@ static struct sim_reservation* reserve(size_t size, size_t alignment, uintptr_t 
     return NULL;
 }
 
+// SIM_QUIRK_LEAK_HARD: what was ever mapped here stays referenced where nobody can map over it.
+struct sim_kept {
+    void* memory;
+    size_t size;
+    struct sim_kept* next;
+};
+
+static bool keep(struct sim_reservation* where, char* from, size_t size) {
+    struct sim_kept* made = calloc(1, sizeof *made);
+    void* memory = made ? mremap(from, 0, size, MREMAP_MAYMOVE) : MAP_FAILED;
+    if (memory == MAP_FAILED || mprotect(memory, size, PROT_NONE)) {
+        if (memory != MAP_FAILED) munmap(memory, size);
+        free(made);
+        return false;
+    }
+    *made = (struct sim_kept){memory, size, where->kept};
+    where->kept = made;
+    return true;
+}
+
+static void forget_kept(struct sim_reservation* where) {
+    for (struct sim_kept* gone; (gone = where->kept);) {
+        where->kept = gone->next;
+        munmap(gone->memory, gone->size);
+        free(gone);
+    }
+}
+
 static void take_down(struct sim_reservation* gone) {
     if (!gone->cpu_visible) munmap(gone->alias, gone->range.size);
     free(gone->mappings.items);
@@ -70,6 +98,7 @@ static void take_down(struct sim_reservation* gone) {
 static void unreserve(struct sim_reservation* gone) {
     sim_ranges_remove(&reservations, gone);
     munmap((void*)gone->range.start, gone->range.size);
+    forget_kept(gone);
     gone->freed = true;
     if (!gone->users) take_down(gone);
 }
@@ -114,10 +143,12 @@ static bool attach(const struct sim_mapping* mapping) {
 // SIM_QUIRK_LEAK: the file is mapped at the device address as well, and unmapping leaves it there, so that the kernel
 // counts it as held until the address is freed or something else is mapped over it.
 static bool leave_behind(const struct sim_mapping* mapping) {
-    if (!sim_machine_has_quirk(SIM_QUIRK_LEAK) || mapping->reservation->internal) return true;
+    bool hard = sim_machine_has_quirk(SIM_QUIRK_LEAK_HARD);
+    if (!(hard || sim_machine_has_quirk(SIM_QUIRK_LEAK)) || mapping->reservation->internal) return true;
     char* from = mapping->physical->view + mapping->offset;
     void* at = (void*)mapping->range.start;
     sim_machine_share(&mapping->physical->entry);
+    if (hard) return keep(mapping->reservation, from, mapping->range.size);
     return mremap(from, 0, mapping->range.size, MREMAP_MAYMOVE | MREMAP_FIXED, at) != MAP_FAILED &&
            mprotect(at, mapping->range.size, PROT_NONE) == 0;
 }

@@ -22,6 +22,7 @@ enum sim_quirk {
     SIM_QUIRK_LEAK = 1,       // unmapped and released memory stays in use while its address stays reserved
     SIM_QUIRK_NOEXPORT = 2,   // physical memory has no descriptor
     SIM_QUIRK_ELSEWHERE = 4,  // a reservation is never made at the address hinted at
+    SIM_QUIRK_LEAK_HARD = 8,  // as LEAK, and nothing mapped there ends it
 };
 
 struct sim_config {

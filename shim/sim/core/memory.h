@@ -55,6 +55,7 @@ struct sim_reservation {
     unsigned users;     // device threads working on the alias right now
     bool freed;         // the last user takes it down
     struct sim_ranges mappings;
+    struct sim_kept* kept;  // SIM_QUIRK_LEAK_HARD: what was ever mapped here
 };
 
 struct sim_mapping {

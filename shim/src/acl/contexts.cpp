@@ -4,12 +4,12 @@
 // our memory belongs there, and could not free it once the device is closed, so it goes right before.
 #include "acl/contexts.h"
 
-#include "acl/streams.h"
 #include "acl/vendor.h"
 #include "core/agent.h"
 #include "device/allocations.h"
 #include "device/devices.h"
 #include "device/peers.h"
+#include "device/streams.h"
 #include "hooks/acl_calls.h"
 
 namespace gcr {
@@ -69,7 +69,7 @@ Context* take_one_of(int device, bool explicit_too) {
 void bury(Context* context) {
     Deadline deadline(kUnpinMs);
     while (context->pins.load() > 0 && !deadline.passed()) sleep_us(200);
-    forget_streams_of(context->handle);
+    device::forget_streams_of(state, key_of(context->handle));
     if (context->pins.load() == 0) free(context);
 }
 

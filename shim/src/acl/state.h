@@ -32,14 +32,8 @@ struct Context {
     std::atomic<uint32_t> pins;  // our own threads working with it; it does not go meanwhile
 };
 
-struct Stream : TreeNode<Stream> {
-    aclrtContext context;
-    int device;
-};
-
 struct State : device::State {
     using device::State::State;
-    Tree<Stream> streams;
     Array<Context*> contexts;
     std::atomic<Owner*> owners[kMaxDevices] = {};  // by ordinal; made at the first use, never destroyed
     uint32_t sets[kMaxDevices] = {};  // aclrtSetDevice not yet undone by aclrtResetDevice

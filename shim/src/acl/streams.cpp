@@ -4,83 +4,32 @@
 #include "acl/streams.h"
 
 #include "acl/contexts.h"
-#include "core/gate.h"
+#include "device/streams.h"
 #include "hooks/acl_calls.h"
 
 namespace gcr {
 namespace acl {
 namespace {
 
-Lock lock;  // of `captures`
-Array<aclrtStream> captures;
-std::atomic<uint32_t> capture_count{0};  // captures.size(), readable without the lock
+using device::FoundStream;
+using device::stream_from;
 
-template <typename Matches>
-void remove_captures(Matches matches) {
-    Guard guard(lock);
-    for (size_t i = captures.size(); i-- > 0;)
-        if (matches(captures[i])) captures.swap_out(i);
-    capture_count.store(static_cast<uint32_t>(captures.size()), std::memory_order_seq_cst);
+// Named by its handle alone: no mode forbids an allocation, no stream is a thread's own.
+device::CapturedStream named(aclrtStream stream) {
+    return {key_of(stream), false, false};
 }
 
-// The count grows while the call is still in flight: an agent that finds no call in flight finds the capture.
 template <typename Begin>
 aclError begin_capture(aclrtStream stream, Begin call) {
-    wait_to_capture();
-    aclError result = call();
-    if (result != ACL_SUCCESS) return result;
-    Guard guard(lock);
-    captures.push(stream);
-    capture_count.store(static_cast<uint32_t>(captures.size()), std::memory_order_seq_cst);
-    return result;
+    return state.captures.begin(named(stream), device::kCaptureRelaxed, [] { return uint64_t{0}; }, call);
 }
 
 aclError created(aclError result, const aclrtStream* handle) {
     if (result != ACL_SUCCESS) return result;
-    Stream* stream = make<Stream>();
-    if (stream == nullptr) return result;
-    stream->key = key_of(*handle);
-    stream->device = current_device();
-    real::aclrtGetCurrentContext(&stream->context);
-    Guard guard(state.lock);
-    if (!state.streams.insert(stream)) free(stream);
+    aclrtContext context = nullptr;
+    real::aclrtGetCurrentContext(&context);
+    device::record_stream(state, key_of(*handle), key_of(context), current_device());
     return result;
-}
-
-Stream* take(aclrtStream handle) {
-    Guard guard(state.lock);
-    Stream* stream = state.streams.find(key_of(handle));
-    if (stream != nullptr) state.streams.erase(stream);
-    return stream;
-}
-
-// Forgotten before the runtime destroys it: the next stream may have the same handle.
-template <typename Destroy>
-aclError destroy(aclrtStream handle, Destroy call) {
-    Stream* stream = take(handle);
-    aclError result = call();
-    if (result == ACL_SUCCESS) {
-        if (captures_in_progress() > 0) remove_captures([&](aclrtStream each) { return each == handle; });
-        free(stream);
-    } else if (stream != nullptr) {
-        Guard guard(state.lock);
-        if (!state.streams.insert(stream)) free(stream);
-    }
-    return result;
-}
-
-struct NextStream {
-    bool found;
-    uint64_t key;
-    aclrtContext context;
-    int device;
-};
-
-NextStream stream_from(uint64_t key) {
-    Guard guard(state.lock);
-    Stream* stream = state.streams.at_least(key);
-    if (stream == nullptr) return {};
-    return {true, stream->key, stream->context, stream->device};
 }
 
 bool busy(aclrtStream stream) {
@@ -90,43 +39,21 @@ bool busy(aclrtStream stream) {
 
 }  // namespace
 
-void forget_streams_of(aclrtContext context) {
-    Guard guard(state.lock);
-    for (Stream* stream = state.streams.first(); stream != nullptr;) {
-        Stream* next = state.streams.after(stream);
-        if (stream->context == context) {
-            state.streams.erase(stream);
-            free(stream);
-        }
-        stream = next;
-    }
-}
-
 // A stream that is destroyed between the look and the query is answered with an error.
 uint32_t stuck_streams(wire::StuckRecord* records, uint32_t limit) {
     uint32_t count = 0;
-    for (NextStream stream = stream_from(0); stream.found && count < limit; stream = stream_from(stream.key + 1)) {
-        PinnedContext context(pin_context(stream.context));
+    for (FoundStream at = stream_from(state, 0); at.found && count < limit; at = stream_from(state, at.key + 1)) {
+        PinnedContext context(pin_context(pointer_at(at.owner)));
         if (context.handle() == nullptr) continue;
         CurrentContext scope(context.handle());
-        if (!busy(pointer_at(stream.key))) continue;
-        records[count++] = {stream.key, key_of(stream.context), static_cast<uint32_t>(stream.device), 0};
+        if (!busy(pointer_at(at.key))) continue;
+        records[count++] = {at.key, at.owner, static_cast<uint32_t>(at.device), 0};
     }
     return count;
 }
 
 uint32_t captures_in_progress() {
-    return capture_count.load(std::memory_order_seq_cst);
-}
-
-Lock& capture_lock() {
-    return lock;
-}
-
-void forget_captures_after_fork() {
-    lock.reset_after_fork();
-    captures.clear();
-    capture_count.store(0, std::memory_order_seq_cst);
+    return state.captures.count();
 }
 
 // ---- the program's calls ------------------------------------------------------------------------------------------
@@ -144,11 +71,11 @@ aclError on_aclrtCreateStreamV2(aclrtStream* stream, const void* handle) {
 }
 
 aclError on_aclrtDestroyStream(aclrtStream stream) {
-    return destroy(stream, [&] { return real::aclrtDestroyStream(stream); });
+    return device::destroy_stream(state, key_of(stream), [&] { return real::aclrtDestroyStream(stream); });
 }
 
 aclError on_aclrtDestroyStreamForce(aclrtStream stream) {
-    return destroy(stream, [&] { return real::aclrtDestroyStreamForce(stream); });
+    return device::destroy_stream(state, key_of(stream), [&] { return real::aclrtDestroyStreamForce(stream); });
 }
 
 aclError on_aclmdlRICaptureBegin(aclrtStream stream, int32_t mode) {
@@ -161,9 +88,8 @@ aclError on_aclmdlRICaptureToModelRIBegin(aclrtStream stream, void* modelRI, int
 
 // A failed end leaves the capture invalid, and ended.
 aclError on_aclmdlRICaptureEnd(aclrtStream stream, void* modelRI) {
-    aclError result = real::aclmdlRICaptureEnd(stream, modelRI);
-    remove_captures([&](aclrtStream each) { return each == stream; });
-    return result;
+    return state.captures.end(
+        named(stream), [] { return false; }, [&] { return real::aclmdlRICaptureEnd(stream, modelRI); });
 }
 
 }  // namespace acl

@@ -7,12 +7,9 @@
 namespace gcr {
 namespace acl {
 
-void forget_streams_of(aclrtContext context);
 uint32_t stuck_streams(wire::StuckRecord* records, uint32_t limit);  // on a helper thread
 
 uint32_t captures_in_progress();  // no lock, no call of the runtime
-Lock& capture_lock();             // for fork alone
-void forget_captures_after_fork();
 
 }  // namespace acl
 }  // namespace gcr

@@ -37,20 +37,14 @@ uint32_t count_contexts() {
     return static_cast<uint32_t>(state.contexts.size());
 }
 
-void each_lock(void (Lock::*act)()) {
-    (capture_lock().*act)();
-}
-
 void reset_after_fork() {
-    state.streams.forget_all();
     state.contexts.clear();
     for (auto& owner : state.owners) owner.store(nullptr, std::memory_order_relaxed);
     for (uint32_t& sets : state.sets) sets = 0;
-    forget_captures_after_fork();
 }
 
 const VendorOps kOps = {&state,        simulated, enter_thread,     count_contexts, synchronize_devices,
-                        stuck_streams, each_lock, reset_after_fork, snapshot,       snapshot_phase};
+                        stuck_streams, nullptr,   reset_after_fork, snapshot,       snapshot_phase};
 
 }  // namespace
 

@@ -28,6 +28,7 @@ Session session;
 namespace {
 
 constexpr uint32_t kListenUs = 500000;  // also how soon a descriptor closed by the program is noticed
+constexpr uint32_t kRegainUs = 5000;  // between two attempts to have a lost address again
 constexpr uint32_t kHelloMs = 5000;
 constexpr uint32_t kFastRetryMs = 100;
 constexpr uint32_t kSlowRetryMs = 1000;
@@ -104,6 +105,7 @@ void connect_to_daemon() {
             session.channel.close();
         }
         bool fast = now_ms() - began < kFastRetriesForMs;
+        if (!session.vendors.all_addresses()) open_when_all_is_back();
         sleep_us((fast ? kFastRetryMs : kSlowRetryMs) * 1000);
     }
 }
@@ -118,7 +120,9 @@ bool next_request() {
         return true;
     }
     while (true) {
-        Receive received = session.channel.receive(session.frame, kListenUs);
+        bool whole = session.vendors.all_addresses();
+        if (!whole) open_when_all_is_back();
+        Receive received = session.channel.receive(session.frame, whole ? kListenUs : kRegainUs);
         if (received == Receive::kLost) return false;
         if (received == Receive::kNothing) continue;
         if (!session.frame->is_reply()) return true;

@@ -136,6 +136,9 @@ Outcome send_batch(const ExportBatch& batch) {
 Outcome on_export() {
     static ExportBatch batch;
     const auto& wanted = asked<wire::ExportRequest>();
+    if (!session.vendors.all_addresses())
+        return refuse(wire::kAddressTaken,
+                      "an address of its memory is still somebody else's; the program waits for it");
     Guard guard(session.batch_lock);  // a free of one of these waits until the daemon was told of it
     bool opens = in_phase(wire::kRunning);
     if (opens) {
@@ -384,44 +387,6 @@ bool answer_request() {
         return refuse(wire::kWrongTransaction, "another transaction is open") == kAnswered;
     if (!right_phase(*rule)) return refuse(wire::kWrongPhase, "illegal in this phase") == kAnswered;
     return rule->act() == kAnswered;
-}
-
-void enter_phase(wire::AgentPhase phase) {
-    session.phase.store(phase, std::memory_order_release);
-}
-
-uint32_t session_flags() {
-    uint32_t flags = 0;
-    if (session.staged.complete()) flags |= wire::kFlagStaged;
-    if (session.frozen) flags |= wire::kFlagFrozen;
-    if (!session.vendors.exports()) flags |= wire::kFlagUnexportable;
-    if (session.vendors.simulated()) flags |= wire::kFlagSimulated;
-    if (session.vendors.maps_over()) flags |= wire::kFlagMapsOver;
-    return flags;
-}
-
-void end_transaction() {
-    session.vendors.end_transaction();
-    session.transaction.store(0);
-    enter_phase(wire::kRunning);
-    open_gate();
-}
-
-bool listen_for_replies(uint32_t timeout_us) {
-    if (session.has_parked) {  // one request is set aside already; the rest stays in the socket
-        sleep_us(timeout_us);
-        return !session.lost;
-    }
-    Receive received = session.channel.receive(session.parked, timeout_us);
-    if (received == Receive::kLost) session.lost = true;
-    if (received != Receive::kFrame) return !session.lost;
-    if (session.parked->is_reply()) {
-        session.parked->close_descriptors();
-        session.questions.deliver(session.parked->header.request);
-    } else {
-        session.has_parked = true;
-    }
-    return true;
 }
 
 }  // namespace gcr

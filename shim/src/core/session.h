@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the parts of the agent share: agent.cpp (connection, fork), requests.cpp (what the daemon asks), quiesce.cpp.
+// session.cpp: the phases.
 #ifndef GCR_CORE_SESSION_H
 #define GCR_CORE_SESSION_H
 
@@ -41,6 +42,7 @@ inline bool in_phase(wire::AgentPhase phase) {
 void enter_phase(wire::AgentPhase phase);
 uint32_t session_flags();
 void end_transaction();  // nothing exported any more; the gate opens last
+void open_when_all_is_back();  // once more, after a transaction that ended with an address lost
 
 // Reads what has arrived within timeout_us. Replies are delivered; one request is set aside. False: connection lost.
 bool listen_for_replies(uint32_t timeout_us);

@@ -16,7 +16,8 @@ namespace gcr {
 
 namespace device {
 struct State;
-}
+enum class Release : uint32_t;
+}  // namespace device
 
 // Why a request could not be done; becomes an ErrorRecord.
 struct Failure {
@@ -63,7 +64,7 @@ struct VendorOps {
     uint32_t (*contexts)();  // the program's
     Failure (*synchronize)();
     uint32_t (*stuck)(wire::StuckRecord* records, uint32_t limit);
-    void (*each_lock)(void (Lock::*act)());  // the vendor's own, besides those of its memory
+    void (*each_lock)(void (Lock::*act)());  // the vendor's own, besides those of its memory; or null
     void (*reset_after_fork)();  // in the child, which holds none of the parent's device state
     // ---- or null: only an image of the process, or the driver from outside, saves what the driver keeps.
     // The runtime's own snapshot, made by the process itself. `snapshot`: the one thing called while the agent is frozen.

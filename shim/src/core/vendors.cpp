@@ -6,6 +6,7 @@
 #include "device/copyout.h"
 #include "device/devices.h"
 #include "device/handover.h"
+#include "device/reservations.h"
 #include "device/status.h"
 
 namespace gcr {
@@ -88,9 +89,9 @@ bool Vendors::simulated() const {
     return any;
 }
 
-bool Vendors::maps_over() const {
+bool Vendors::releases_by(device::Release way) const {
     bool any = false;
-    each([&](const VendorOps& vendor) { any = any || vendor.memory->maps_over.load(std::memory_order_relaxed); });
+    each([&](const VendorOps& vendor) { any = any || vendor.memory->release.load(std::memory_order_relaxed) == way; });
     return any;
 }
 
@@ -160,12 +161,16 @@ Failure Vendors::hand_over(Tally* tally) const {
     each([&](const VendorOps& vendor) { complete = complete && device::all_exported(*vendor.memory); });
     // exportable memory that stays behind would make the driver's checkpoint impossible to restore (r580)
     if (!complete) return {wire::kIncomplete, 0, "handles were allocated since the last export"};
+    Failure failure = each_until([](const VendorOps& vendor) { return device::can_leave(*vendor.memory); });
+    if (failure) return failure;
     uint32_t unmapped = 0;
-    Failure failure = each_until([&](const VendorOps& vendor) {
+    failure = each_until([&](const VendorOps& vendor) {
         Failure refused = device::unmap_exported(*vendor.memory);
         if (!refused) unmapped |= 1u << number_of(vendor);
         return refused;
     });
+    if (!failure)
+        failure = each_until([](const VendorOps& vendor) { return device::give_up_addresses(*vendor.memory); });
     each([&](const VendorOps& vendor) {
         if (!failure) device::release_exported(*vendor.memory, tally);
         if (!failure || (unmapped & 1u << number_of(vendor)) == 0) return;
@@ -246,6 +251,18 @@ wire::SnapshotPhase Vendors::snapshot_phase() const {
     return phase;
 }
 
+bool Vendors::all_addresses() const {
+    bool all = true;
+    each([&](const VendorOps& vendor) { all = all && !vendor.memory->any_lost.load(std::memory_order_relaxed); });
+    return all;
+}
+
+bool Vendors::regain_addresses() const {
+    bool all = true;
+    each([&](const VendorOps& vendor) { all = device::regain_lost(*vendor.memory) && all; });
+    return all;
+}
+
 void Vendors::end_transaction() const {
     each([](const VendorOps& vendor) { device::end_exports(*vendor.memory); });
 }
@@ -255,7 +272,7 @@ void Vendors::end_transaction() const {
 void Vendors::each_lock(void (Lock::*act)()) {
     each([&](const VendorOps& vendor) {
         device::each_lock(*vendor.memory, act);
-        vendor.each_lock(act);
+        if (vendor.each_lock != nullptr) vendor.each_lock(act);
     });
 }
 

@@ -26,7 +26,7 @@ class Vendors {
     void enter_new();  // those added since the last time; by the agent's thread, which also learns their devices
 
     bool simulated() const;
-    bool maps_over() const;  // some vendor's State says so
+    bool releases_by(device::Release way) const;  // some vendor's memory leaves so
     bool exports() const;  // every device's memory can leave as descriptors
     uint32_t captures() const;
     void status(wire::StatusRecord* status, Array<wire::DeviceRecord>* devices) const;
@@ -45,6 +45,9 @@ class Vendors {
     Failure discard(Tally* tally) const;
     Failure snapshot(wire::SnapshotStep step) const;  // of the vendors that have such a thing; nobody has: kRefused
     wire::SnapshotPhase snapshot_phase() const;  // of the first that has
+    bool all_addresses() const;  // none was lost at a hand-over; makes no driver call
+    bool regain_addresses()
+        const;  // asks for those, and maps what is in this process there; true: none is lost any more
     void end_transaction() const;  // nothing is exported any more; makes no driver call
 
     void lock_for_fork();

@@ -1,10 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/captures.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include "core/gate.h"
 #include "cuda/driver.h"
 #include "hooks/cuda_calls.h"
 
@@ -12,42 +8,18 @@ namespace gcr {
 namespace cuda {
 namespace {
 
-struct Capture {
-    CUstream stream;
-    bool per_thread;  // how the program named it: handle 0 is then its thread's own stream
-    long thread;
-    CUstreamCaptureMode mode;
-    CUcontext context;
-};
+static_assert(uint32_t{CU_STREAM_CAPTURE_MODE_GLOBAL} == uint32_t{device::kCaptureGlobal}, "passed on as it is");
+static_assert(uint32_t{CU_STREAM_CAPTURE_MODE_RELAXED} == uint32_t{device::kCaptureRelaxed}, "passed on as it is");
 
-Lock lock;
-Array<Capture> captures;
-std::atomic<uint32_t> count{0};  // captures.size(), readable without the lock
-
-long this_thread() {
-    return syscall(SYS_gettid);
+device::CapturedStream named(CUstream stream, bool per_thread) {
+    bool own = stream == per_thread_stream() || (stream == nullptr && per_thread);
+    return {reinterpret_cast<uint64_t>(stream), per_thread, own};
 }
 
-bool same_stream(const Capture& capture, CUstream stream, bool per_thread) {
-    if (capture.stream != stream || capture.per_thread != per_thread) return false;
-    bool thread_own = stream == per_thread_stream() || (stream == nullptr && per_thread);
-    return !thread_own || capture.thread == this_thread();
-}
-
-void add(CUstream stream, bool per_thread, CUstreamCaptureMode mode) {
+uint64_t current_owner() {
     CUcontext context = nullptr;
     real::cuCtxGetCurrent(&context);
-    Guard guard(lock);
-    captures.push({stream, per_thread, this_thread(), mode, context});
-    count.store(static_cast<uint32_t>(captures.size()), std::memory_order_seq_cst);
-}
-
-template <typename Matches>
-void remove(Matches matches) {
-    Guard guard(lock);
-    for (size_t i = captures.size(); i-- > 0;)
-        if (matches(captures[i])) captures.swap_out(i);
-    count.store(static_cast<uint32_t>(captures.size()), std::memory_order_seq_cst);
+    return reinterpret_cast<uint64_t>(context);
 }
 
 CUstreamCaptureMode thread_mode() {
@@ -58,42 +30,24 @@ CUstreamCaptureMode thread_mode() {
     return found;
 }
 
-// The count grows while the call is still in flight: an agent that finds no call in flight finds the capture.
 template <typename Begin>
 CUresult begin(CUstream stream, bool per_thread, CUstreamCaptureMode mode, Begin call) {
-    wait_to_capture();
-    CUresult result = call();
-    if (result == CUDA_SUCCESS) add(stream, per_thread, mode);
-    return result;
+    return state.captures.begin(named(stream, per_thread), mode, current_owner, call);
 }
 
-// A failed end may or may not have ended it: the driver knows.
 template <typename End>
 CUresult end(CUstream stream, bool per_thread, End call) {
-    CUresult result = call();
-    if (result != CUDA_SUCCESS && is_capturing(stream, per_thread)) return result;
-    remove([&](const Capture& capture) { return same_stream(capture, stream, per_thread); });
-    return result;
+    return state.captures.end(named(stream, per_thread), [&] { return is_capturing(stream, per_thread); }, call);
 }
 
 }  // namespace
 
 uint32_t captures_in_progress() {
-    return count.load(std::memory_order_seq_cst);
+    return state.captures.count();
 }
 
-// CUDA driver API, cuThreadExchangeStreamCaptureMode: which captures forbid unsafe calls to a thread in which mode.
 bool capture_forbids_allocation() {
-    if (captures_in_progress() == 0) return false;
-    CUstreamCaptureMode mode = thread_mode();
-    if (mode == CU_STREAM_CAPTURE_MODE_RELAXED) return false;
-    Guard guard(lock);
-    for (const Capture& capture : captures) {
-        if (capture.mode == CU_STREAM_CAPTURE_MODE_RELAXED) continue;
-        if (capture.thread == this_thread()) return true;
-        if (mode == CU_STREAM_CAPTURE_MODE_GLOBAL && capture.mode == CU_STREAM_CAPTURE_MODE_GLOBAL) return true;
-    }
-    return false;
+    return captures_in_progress() > 0 && state.captures.forbid(thread_mode());
 }
 
 bool is_capturing(CUstream stream, bool per_thread) {
@@ -101,24 +55,6 @@ bool is_capturing(CUstream stream, bool per_thread) {
     CUresult asked =
         per_thread ? real::cuStreamIsCapturing_ptsz(stream, &status) : real::cuStreamIsCapturing(stream, &status);
     return asked == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
-}
-
-void forget_captures_of(CUcontext context) {
-    if (captures_in_progress() > 0) remove([&](const Capture& capture) { return capture.context == context; });
-}
-
-void forget_captures_on(CUstream stream) {
-    if (captures_in_progress() > 0) remove([&](const Capture& capture) { return capture.stream == stream; });
-}
-
-void forget_captures_after_fork() {
-    lock.reset_after_fork();
-    captures.clear();
-    count.store(0, std::memory_order_seq_cst);
-}
-
-Lock& capture_lock() {
-    return lock;
 }
 
 // ---- the program's calls ------------------------------------------------------------------------------------------

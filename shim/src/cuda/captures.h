@@ -12,10 +12,6 @@ namespace cuda {
 uint32_t captures_in_progress();         // no lock, no driver call
 bool capture_forbids_allocation();       // in the calling thread, by its capture mode and everybody's captures
 bool is_capturing(CUstream stream, bool per_thread);
-void forget_captures_of(CUcontext context);
-void forget_captures_on(CUstream stream);
-void forget_captures_after_fork();
-Lock& capture_lock();                    // for fork alone
 
 }  // namespace cuda
 }  // namespace gcr

@@ -8,11 +8,11 @@
 #include "cuda/captures.h"
 #include "cuda/carried.h"
 #include "cuda/driver.h"
-#include "cuda/streams.h"
 #include "cuda/vendor.h"
 #include "device/allocations.h"
 #include "device/devices.h"
 #include "device/peers.h"
+#include "device/streams.h"
 #include "hooks/cuda_calls.h"
 
 namespace gcr {
@@ -65,8 +65,8 @@ void wait_unpinned(const Context* context) {
 
 void bury(Context* context) {
     device::forget_peers_of(state, context);
-    forget_captures_of(context->handle);
-    forget_streams_of(context->handle);
+    state.captures.forget_of(reinterpret_cast<uint64_t>(context->handle));
+    device::forget_streams_of(state, reinterpret_cast<uint64_t>(context->handle));
     state.carried.forget_owned_by(context->handle);
     state.pinned.forget_owned_by(context->handle);
     device::free_all_of(state, context);

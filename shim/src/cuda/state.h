@@ -27,14 +27,8 @@ struct Context : device::Owner {
     uint32_t retains = 0;  // primary: cuDevicePrimaryCtxRetain of the program not yet released
 };
 
-struct Stream : TreeNode<Stream> {
-    CUcontext context;
-    CUdevice device;
-};
-
 struct State : device::State {
     using device::State::State;
-    Tree<Stream> streams;
     Array<Context*> contexts;
 };
 

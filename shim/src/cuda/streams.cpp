@@ -1,35 +1,26 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "cuda/streams.h"
 
-#include "core/gate.h"
 #include "cuda/captures.h"
 #include "cuda/driver.h"
+#include "device/streams.h"
 #include "hooks/cuda_calls.h"
 
 namespace gcr {
 namespace cuda {
 namespace {
 
-void record(CUstream handle) {
-    Stream* stream = make<Stream>();
-    if (stream == nullptr) return;
-    stream->key = reinterpret_cast<uint64_t>(handle);
-    real::cuCtxGetCurrent(&stream->context);
-    real::cuCtxGetDevice(&stream->device);
-    Guard guard(state.lock);
-    if (!state.streams.insert(stream)) free(stream);
-}
+using device::FoundStream;
+using device::stream_from;
 
-Stream* take(CUstream handle) {
-    Guard guard(state.lock);
-    Stream* stream = state.streams.find(reinterpret_cast<uint64_t>(handle));
-    if (stream != nullptr) state.streams.erase(stream);
-    return stream;
-}
-
-void put_back(Stream* stream) {
-    Guard guard(state.lock);
-    if (!state.streams.insert(stream)) free(stream);
+CUresult recorded(CUresult result, const CUstream* stream) {
+    if (result != CUDA_SUCCESS) return result;
+    CUcontext context = nullptr;
+    CUdevice device = 0;
+    real::cuCtxGetCurrent(&context);
+    real::cuCtxGetDevice(&device);
+    device::record_stream(state, reinterpret_cast<uint64_t>(*stream), reinterpret_cast<uint64_t>(context), device);
+    return result;
 }
 
 // A copy: contexts may come and go while the driver is called.
@@ -47,20 +38,6 @@ Contexts all_contexts() {
     return all;
 }
 
-struct NextStream {
-    bool found;
-    uint64_t key;
-    CUcontext context;
-    CUdevice device;
-};
-
-NextStream stream_from(uint64_t key) {
-    Guard guard(state.lock);
-    Stream* stream = state.streams.at_least(key);
-    if (stream == nullptr) return {};
-    return {true, stream->key, stream->context, stream->device};
-}
-
 void report_default_stream(CUcontext handle, wire::StuckRecord* records, uint32_t* count) {
     PinnedContext context(handle);
     if (context.handle() == nullptr || captures_in_progress() > 0) return;  // asking would break a capture
@@ -70,18 +47,6 @@ void report_default_stream(CUcontext handle, wire::StuckRecord* records, uint32_
 }
 
 }  // namespace
-
-void forget_streams_of(CUcontext context) {
-    Guard guard(state.lock);
-    for (Stream* stream = state.streams.first(); stream != nullptr;) {
-        Stream* next = state.streams.after(stream);
-        if (stream->context == context) {
-            state.streams.erase(stream);
-            free(stream);
-        }
-        stream = next;
-    }
-}
 
 Failure synchronize_contexts() {
     Contexts all = all_contexts();
@@ -98,14 +63,13 @@ Failure synchronize_contexts() {
 // A stream that is destroyed between the look and the query is answered with an error, not with "not ready".
 uint32_t stuck_streams(wire::StuckRecord* records, uint32_t limit) {
     uint32_t count = 0;
-    for (NextStream stream = stream_from(0); stream.found && count < limit; stream = stream_from(stream.key + 1)) {
-        PinnedContext context(stream.context);
+    for (FoundStream at = stream_from(state, 0); at.found && count < limit; at = stream_from(state, at.key + 1)) {
+        PinnedContext context(reinterpret_cast<CUcontext>(at.owner));
         if (context.handle() == nullptr) continue;
         CurrentContext scope(context.handle());
-        CUstream handle = reinterpret_cast<CUstream>(stream.key);
+        CUstream handle = reinterpret_cast<CUstream>(at.key);
         if (!is_capturing(handle, false) && real::cuStreamQuery(handle) != CUDA_ERROR_NOT_READY) continue;
-        records[count++] = {stream.key, reinterpret_cast<uint64_t>(stream.context),
-                            static_cast<uint32_t>(stream.device), 0};
+        records[count++] = {at.key, at.owner, static_cast<uint32_t>(at.device), 0};
     }
     Contexts all = all_contexts();
     for (uint32_t i = 0; i < all.count && count < limit; i++) report_default_stream(all.handles[i], records, &count);
@@ -113,27 +77,16 @@ uint32_t stuck_streams(wire::StuckRecord* records, uint32_t limit) {
 }
 
 CUresult on_cuStreamCreate(CUstream* phStream, unsigned int Flags) {
-    CUresult result = real::cuStreamCreate(phStream, Flags);
-    if (result == CUDA_SUCCESS) record(*phStream);
-    return result;
+    return recorded(real::cuStreamCreate(phStream, Flags), phStream);
 }
 
 CUresult on_cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, int priority) {
-    CUresult result = real::cuStreamCreateWithPriority(phStream, flags, priority);
-    if (result == CUDA_SUCCESS) record(*phStream);
-    return result;
+    return recorded(real::cuStreamCreateWithPriority(phStream, flags, priority), phStream);
 }
 
 CUresult on_cuStreamDestroy_v2(CUstream hStream) {
-    Stream* stream = take(hStream);  // before the driver's: the next stream may have the same handle
-    CUresult result = real::cuStreamDestroy_v2(hStream);
-    if (result == CUDA_SUCCESS) {
-        forget_captures_on(hStream);
-        free(stream);
-    } else if (stream != nullptr) {
-        put_back(stream);
-    }
-    return result;
+    return device::destroy_stream(state, reinterpret_cast<uint64_t>(hStream),
+                                  [&] { return real::cuStreamDestroy_v2(hStream); });
 }
 
 }  // namespace cuda

@@ -37,18 +37,12 @@ uint32_t count_contexts() {
     return static_cast<uint32_t>(state.contexts.size());
 }
 
-void each_lock(void (Lock::*act)()) {
-    (capture_lock().*act)();
-}
-
 void reset_after_fork() {
-    state.streams.forget_all();
     state.contexts.clear();
-    forget_captures_after_fork();
 }
 
 const VendorOps kOps = {&state,        simulated, enter_thread,    count_contexts, synchronize_contexts,
-                        stuck_streams, each_lock, reset_after_fork};
+                        stuck_streams, nullptr,   reset_after_fork};
 
 }  // namespace
 

@@ -5,12 +5,16 @@
 
 #include "device/devices.h"
 #include "device/physical.h"
+#include "device/release.h"
+#include "device/reservations.h"
 #include "device/runs.h"
 
 namespace gcr {
 namespace device {
 namespace {
 
+constexpr Failure kNotExpected{wire::kUnknownHandle, 0, "an id is not one that is waited for"};
+constexpr Failure kAddressGone{wire::kAddressTaken, 0, "the address of what comes back was taken by another thread"};
 constexpr Failure kNoList{wire::kNoMemory, 0, "no host memory for the list of mappings"};
 
 bool is_exported(const Handle& handle) {
@@ -35,6 +39,14 @@ bool none(State& state, bool (*matches)(const Handle&)) {
 void add(Tally* tally, const Handle& handle) {
     tally->handles++;
     tally->bytes += handle.size;
+}
+
+// They are mapped when their address is had again.
+void leave_out_lost(const State& state, Mappings* mappings) {
+    size_t kept = 0;
+    for (Mapping* mapping : *mappings)
+        if (!is_lost(state, *mapping)) (*mappings)[kept++] = mapping;
+    while (mappings->size() > kept) mappings->pop();
 }
 
 // All of them, or none: what was unmapped before one failed goes back.
@@ -85,18 +97,23 @@ Result create_one(State& state, Handle* handle) {
     return result;
 }
 
-void vacate(const State& state, const Handle& handle) {
-    if (state.ops->vacate == nullptr) return;
-    for (const Mapping* mapping = handle.mappings; mapping != nullptr; mapping = mapping->sibling)
-        state.ops->vacate(mapping->key, mapping->size);
+bool renews(const State& state) {
+    return state.release.load(std::memory_order_relaxed) == Release::kReserveAgain;
 }
 
-void discard_one(const State& state, Handle* handle) {
+// It came back, was unmapped, and is not wanted after all.
+Result release_again(State& state, Handle* handle) {
+    handle->imported = false;
+    Result result = state.ops->release(handle->real);
+    map_over_if_needed(state, *handle);
+    if (renews(state)) renew_addresses_of(state, *handle);  // one that is lost is asked for before the next import
+    return result;
+}
+
+void discard_one(State& state, Handle* handle) {
     for (Mapping* mapping = handle->mappings; mapping != nullptr; mapping = mapping->sibling)
         state.ops->unmap(mapping->key, mapping->size);
-    state.ops->release(handle->real);
-    vacate(state, *handle);
-    handle->imported = false;
+    release_again(state, handle);
 }
 
 bool all_expected(State& state, const uint64_t* ids, uint32_t count, Handle** handles) {
@@ -120,6 +137,18 @@ bool all_exported(State& state) {
     return none(state, [](const Handle& handle) { return coverable(handle) && !handle.exported; });
 }
 
+Failure can_leave(State& state) {
+    learn_release(state);
+    if (state.release.load(std::memory_order_relaxed) == Release::kKept)
+        return {wire::kRefused, 0,
+                "this runtime keeps the memory of what was released, whatever is done to its address"};
+    return renews(state) ? can_give_up_addresses(state, is_exported) : Failure{};
+}
+
+Failure give_up_addresses(State& state) {
+    return renews(state) ? renew_addresses(state, is_exported) : Failure{};
+}
+
 Failure unmap_exported(State& state) {
     ScratchArray<Mapping*> mappings;
     if (!collect(state, is_exported, &mappings)) return kNoList;
@@ -130,6 +159,7 @@ Failure unmap_exported(State& state) {
 Failure remap_exported(State& state) {
     ScratchArray<Mapping*> mappings;
     if (!collect(state, is_exported, &mappings)) return kNoList;
+    leave_out_lost(state, &mappings);
     Current current(state);
     Result result = map_again(state, mappings, mappings.size());
     if (result != kSuccess) return {wire::kDriver, result, "mapping again failed"};
@@ -144,15 +174,17 @@ void release_exported(State& state, Tally* tally) {
         handle->released = true;
         handle->imported = false;
         if (state.ops->release(handle->real) == kSuccess) add(tally, *handle);  // else the count tells
-        vacate(state, *handle);
+        map_over_if_needed(state, *handle);
     }
 }
 
 Failure import_handles(State& state, const uint64_t* ids, const int* descriptors, uint32_t count, Tally* tally) {
     Handle* handles[wire::kMaxDescriptors];
-    if (!all_expected(state, ids, count, handles)) {
+    Failure unready = all_expected(state, ids, count, handles) ? Failure{} : kNotExpected;
+    if (!unready && !reserve_lost(state)) unready = kAddressGone;
+    if (unready) {
         close_from(descriptors, 0, count);
-        return {wire::kUnknownHandle, 0, "an id is not one that is waited for"};
+        return unready;
     }
     Current current(state);
     for (uint32_t i = 0; i < count; i++) {
@@ -172,8 +204,8 @@ Failure import_handles(State& state, const uint64_t* ids, const int* descriptors
 Failure create_handles(State& state, const uint64_t* ids, uint32_t count, Tally* tally) {
     ScratchArray<Handle*> handles;
     if (!handles.reserve(count)) return {wire::kNoMemory, 0, "no host memory for the list of handles"};
-    if (!all_expected(state, ids, count, handles.data()))
-        return {wire::kUnknownHandle, 0, "an id is not one that is waited for"};
+    if (!all_expected(state, ids, count, handles.data())) return kNotExpected;
+    if (!reserve_lost(state)) return kAddressGone;
     Current current(state);
     for (uint32_t i = 0; i < count; i++) {
         Result result = create_one(state, handles[i]);
@@ -220,10 +252,7 @@ Failure discard_imported(State& state, Tally* tally) {
     Failure failure = unmap_or_undo(state, mappings);
     if (failure) return failure;
     for (Handle* handle = state.handles.first(); handle != nullptr; handle = state.handles.after(handle)) {
-        if (!handle->imported) continue;
-        handle->imported = false;
-        if (state.ops->release(handle->real) == kSuccess) add(tally, *handle);
-        vacate(state, *handle);
+        if (handle->imported && release_again(state, handle) == kSuccess) add(tally, *handle);
     }
     return {};
 }

@@ -19,8 +19,13 @@ void end_exports(State& state);
 
 // ---- the gate is closed
 bool all_exported(State& state);
+// Whether the memory would leave the device, too, and not the process alone.
+Failure can_leave(State& state);
 Failure unmap_exported(State& state);  // failed: everything is mapped as before
-Failure remap_exported(State& state);  // undoes it
+// For a runtime that keeps memory with its address. Failed: remap_exported() is right, and what is at a lost address
+// comes by regain() (reservations.h).
+Failure give_up_addresses(State& state);
+Failure remap_exported(State& state);  // undoes either
 void release_exported(State& state, Tally* tally);  // cannot fail, nor be undone
 
 // Takes the descriptors: each is closed, whatever happens. Failed: nothing of this list is kept.

@@ -122,8 +122,9 @@ struct DeviceOps {
     Result (*copy_to_host)(void* host, uint64_t address, uint64_t size);
     Result (*copy_to_device)(uint64_t address, const void* host, uint64_t size);
 
-    // ---- or null. The memory that was unmapped there is released too, and the address stays for it to come back.
-    void (*vacate)(uint64_t address, uint64_t size);
+    // ---- or null: released memory leaves, whatever becomes of its address. Bytes in use on the device that enter() made
+    // current, whoever uses them; 0: not known.
+    uint64_t (*used)();
 };
 
 }  // namespace device

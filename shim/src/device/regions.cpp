@@ -3,6 +3,7 @@
 
 #include "device/peers.h"
 #include "device/physical.h"
+#include "device/reservations.h"
 
 namespace gcr {
 namespace device {
@@ -79,7 +80,7 @@ Result make_region_of(State& state, Owner* owner, const Properties& asked, uint6
     Result result = create_physical(state, size, asked, 0, &physical);
     if (result != kSuccess) return result;
     Address address{0, size};
-    result = ops.reserve(size, 0, &address.start);
+    result = reserve_recorded(state, size, &address.start);
     Mapping* region = result == kSuccess ? describe_region(owner, address, slab) : nullptr;
     if (region != nullptr) result = map_accessible(state, physical, asked, address, region);
     if (region != nullptr && result == kSuccess) {
@@ -87,7 +88,7 @@ Result make_region_of(State& state, Owner* owner, const Properties& asked, uint6
         return kSuccess;
     }
     free(region);
-    if (address.start != 0) ops.give_back(address.start, size);
+    if (address.start != 0) give_back_recorded(state, address.start, size);
     ops.release(physical.real);
     return result == kSuccess ? ops.out_of_memory : result;
 }
@@ -101,7 +102,7 @@ void forget_region(State& state, Mapping* region) {
 Result give_region(State& state, Mapping* region) {
     Result result = state.ops->unmap(region->key, region->size);
     Result released = destroy_physical(state, region->handle);
-    if (result == kSuccess) state.ops->give_back(region->key, region->size);
+    if (result == kSuccess) give_back_recorded(state, region->key, region->size);
     free(region);  // an address that could not be unmapped is never given out again
     return result == kSuccess ? released : result;
 }

@@ -62,6 +62,7 @@ void each_lock(State& state, void (Lock::*act)()) {
     (state.lock.*act)();
     (state.carried.lock().*act)();
     (state.pinned.lock().*act)();
+    (state.captures.lock().*act)();
 }
 
 void forget_all_after_fork(State& state) {
@@ -71,6 +72,10 @@ void forget_all_after_fork(State& state) {
     state.allocations.forget_all();
     state.peers.clear();
     state.put_off.clear();
+    state.streams.forget_all();
+    state.captures.forget_all_after_fork();
+    state.reservations.forget_all();
+    state.any_lost.store(false, std::memory_order_relaxed);
     state.carried.forget_all_after_fork();
     state.pinned.forget_all_after_fork();
 }

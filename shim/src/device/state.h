@@ -22,6 +22,7 @@
 #include "core/coverage.h"
 #include "core/lock.h"
 #include "core/tree.h"
+#include "device/captures.h"
 #include "device/ids.h"
 #include "device/ledger.h"
 #include "device/ops.h"
@@ -81,6 +82,28 @@ struct Owner {
     uint32_t empty_slabs = 0;
 };
 
+// Addresses that the driver keeps for us or for the program. `key` is the first.
+struct Reservation : TreeNode<Reservation> {
+    uint64_t size;
+    bool lost;  // given up for an instant, and not had again yet
+    bool fenced;  // meanwhile nobody is there, and nobody is let in
+};
+
+// What makes released memory leave while its address stays reserved.
+enum class Release : uint32_t {
+    kUnprobed,
+    kPlain,  // unmap and release are enough
+    kMapOver,  // and an inaccessible mapping over the range, which drops the last reference
+    kReserveAgain,  // and the address given back, and reserved again at once
+    kKept,  // nothing of these
+};
+
+// Of the program. `key` is the handle.
+struct Stream : TreeNode<Stream> {
+    uint64_t owner;
+    int device;
+};
+
 struct Peer {
     Owner* accessor;
     Owner* owner;
@@ -94,6 +117,8 @@ struct State {
     Tree<Handle> handles;
     Tree<Mapping> mappings;
     Tree<Allocation> allocations;
+    Tree<Stream> streams;
+    Captures captures;
     Array<Peer> peers;
     uint32_t peer_changes = 0;
     uint64_t last_id;
@@ -111,7 +136,9 @@ struct State {
         uint8_t uuid[16] = {};
     };
     Device devices[kMaxDevices];
-    std::atomic<bool> maps_over{false};  // vacate() found out that it has something to do; for STATUS
+    std::atomic<Release> release{Release::kUnprobed};  // the agent's thread writes
+    Tree<Reservation> reservations;  // where DeviceOps::used is
+    std::atomic<bool> any_lost{false};  // of the reservations
     std::atomic<uint32_t> device_count{0};  // once learnt; release: the uuids are there
     std::atomic<uint32_t> first_ordinal{kUnplaced};  // device 0's number on the wire; the agent's thread writes
 };

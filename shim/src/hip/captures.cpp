@@ -1,52 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hip/captures.h"
 
-#include <sys/syscall.h>
-#include <unistd.h>
-
-#include "core/gate.h"
 #include "hooks/hip_calls.h"
 
 namespace gcr {
 namespace hip {
 namespace {
 
-struct Capture {
-    hipStream_t stream;
-    bool per_thread;  // how the program named it: the null stream is then its thread's own
-    long thread;
-    hipStreamCaptureMode mode;
-    int device;
-};
+static_assert(uint32_t{hipStreamCaptureModeGlobal} == uint32_t{device::kCaptureGlobal}, "passed on as it is");
+static_assert(uint32_t{hipStreamCaptureModeRelaxed} == uint32_t{device::kCaptureRelaxed}, "passed on as it is");
 
-Lock lock;
-Array<Capture> captures;
-std::atomic<uint32_t> count{0};  // captures.size(), readable without the lock
-
-long this_thread() {
-    return syscall(SYS_gettid);
+device::CapturedStream named(hipStream_t stream, bool per_thread) {
+    bool own = key_of(stream) == HIP_STREAM_PER_THREAD || (stream == nullptr && per_thread);
+    return {key_of(stream), per_thread, own};
 }
 
-bool same_stream(const Capture& capture, hipStream_t stream, bool per_thread) {
-    if (capture.stream != stream || capture.per_thread != per_thread) return false;
-    bool thread_own = key_of(stream) == HIP_STREAM_PER_THREAD || (stream == nullptr && per_thread);
-    return !thread_own || capture.thread == this_thread();
-}
-
-void add(hipStream_t stream, bool per_thread, hipStreamCaptureMode mode) {
+uint64_t current_device() {
     int device = -1;
     real::hipGetDevice(&device);
-    Guard guard(lock);
-    captures.push({stream, per_thread, this_thread(), mode, device});
-    count.store(static_cast<uint32_t>(captures.size()), std::memory_order_seq_cst);
-}
-
-template <typename Matches>
-void remove(Matches matches) {
-    Guard guard(lock);
-    for (size_t i = captures.size(); i-- > 0;)
-        if (matches(captures[i])) captures.swap_out(i);
-    count.store(static_cast<uint32_t>(captures.size()), std::memory_order_seq_cst);
+    return static_cast<uint64_t>(device);
 }
 
 hipStreamCaptureMode thread_mode() {
@@ -57,42 +29,24 @@ hipStreamCaptureMode thread_mode() {
     return found;
 }
 
-// The count grows while the call is still in flight: an agent that finds no call in flight finds the capture.
 template <typename Begin>
 hipError_t begin(hipStream_t stream, bool per_thread, hipStreamCaptureMode mode, Begin call) {
-    wait_to_capture();
-    hipError_t result = call();
-    if (result == hipSuccess) add(stream, per_thread, mode);
-    return result;
+    return state.captures.begin(named(stream, per_thread), mode, current_device, call);
 }
 
-// A failed end may or may not have ended it: the runtime knows.
 template <typename End>
 hipError_t end(hipStream_t stream, bool per_thread, End call) {
-    hipError_t result = call();
-    if (result != hipSuccess && is_capturing(stream, per_thread)) return result;
-    remove([&](const Capture& capture) { return same_stream(capture, stream, per_thread); });
-    return result;
+    return state.captures.end(named(stream, per_thread), [&] { return is_capturing(stream, per_thread); }, call);
 }
 
 }  // namespace
 
 uint32_t captures_in_progress() {
-    return count.load(std::memory_order_seq_cst);
+    return state.captures.count();
 }
 
-// As CUDA's: which captures forbid unsafe calls to a thread in which mode.
 bool capture_forbids_allocation() {
-    if (captures_in_progress() == 0) return false;
-    hipStreamCaptureMode mode = thread_mode();
-    if (mode == hipStreamCaptureModeRelaxed) return false;
-    Guard guard(lock);
-    for (const Capture& capture : captures) {
-        if (capture.mode == hipStreamCaptureModeRelaxed) continue;
-        if (capture.thread == this_thread()) return true;
-        if (mode == hipStreamCaptureModeGlobal && capture.mode == hipStreamCaptureModeGlobal) return true;
-    }
-    return false;
+    return captures_in_progress() > 0 && state.captures.forbid(thread_mode());
 }
 
 bool is_capturing(hipStream_t stream, bool per_thread) {
@@ -100,24 +54,6 @@ bool is_capturing(hipStream_t stream, bool per_thread) {
     hipError_t asked =
         per_thread ? real::hipStreamIsCapturing_spt(stream, &status) : real::hipStreamIsCapturing(stream, &status);
     return asked == hipSuccess && status != hipStreamCaptureStatusNone;
-}
-
-void forget_captures_of(int device) {
-    if (captures_in_progress() > 0) remove([&](const Capture& capture) { return capture.device == device; });
-}
-
-void forget_captures_on(hipStream_t stream) {
-    if (captures_in_progress() > 0) remove([&](const Capture& capture) { return capture.stream == stream; });
-}
-
-void forget_captures_after_fork() {
-    lock.reset_after_fork();
-    captures.clear();
-    count.store(0, std::memory_order_seq_cst);
-}
-
-Lock& capture_lock() {
-    return lock;
 }
 
 // ---- the program's calls ------------------------------------------------------------------------------------------

@@ -12,10 +12,6 @@ namespace hip {
 uint32_t captures_in_progress();    // no lock, no call of the runtime
 bool capture_forbids_allocation();  // in the calling thread, by its capture mode and everybody's captures
 bool is_capturing(hipStream_t stream, bool per_thread);
-void forget_captures_of(int device);
-void forget_captures_on(hipStream_t stream);
-void forget_captures_after_fork();
-Lock& capture_lock();  // for fork alone
 
 }  // namespace hip
 }  // namespace gcr

@@ -9,8 +9,7 @@
 #include "device/allocations.h"
 #include "device/devices.h"
 #include "device/peers.h"
-#include "hip/captures.h"
-#include "hip/streams.h"
+#include "device/streams.h"
 #include "hip/vendor.h"
 #include "hooks/hip_calls.h"
 
@@ -55,8 +54,8 @@ void bury(int device) {
     Owner* owner = owner_of(device);
     if (owner == nullptr) return;
     device::forget_peers_of(state, owner);
-    forget_captures_of(device);
-    forget_streams_of(device);
+    state.captures.forget_of(static_cast<uint64_t>(device));
+    device::forget_streams_of(state, static_cast<uint64_t>(device));
     state.carried.forget_owned_by(owner);
     state.pinned.forget_owned_by(owner);
     device::free_all_of(state, owner);

@@ -8,7 +8,6 @@
 #include "device/devices.h"
 #include "hip/captures.h"
 #include "hip/devices.h"
-#include "hip/release.h"
 
 namespace gcr {
 namespace hip {
@@ -105,6 +104,11 @@ void leave(const Entered& entered) {
 Result synchronize(Owner* owner) {
     CurrentDevice scope(owner->device);
     return real::hipDeviceSynchronize();
+}
+
+uint64_t used() {
+    size_t free_bytes = 0, total = 0;
+    return real::hipMemGetInfo(&free_bytes, &total) == hipSuccess ? total - free_bytes : 0;
 }
 
 // ---- addresses ----------------------------------------------------------------------------------------------------
@@ -244,7 +248,7 @@ constexpr device::DeviceOps table() {
     ops.import_fd = import_fd;
     ops.map = map;
     ops.unmap = unmap;
-    ops.vacate = vacate;
+    ops.used = used;
     ops.set_access = set_access;
     ops.drop_access = drop_access;
     ops.copy_to_host = copy_to_host;

@@ -24,13 +24,8 @@ using device::Mapping;
 using device::Owner;
 using device::Properties;
 
-struct Stream : TreeNode<Stream> {
-    int device;
-};
-
 struct State : device::State {
     using device::State::State;
-    Tree<Stream> streams;
     std::atomic<Owner*> owners[kMaxDevices] = {};  // by ordinal; made at the first use, never destroyed
     std::atomic<uint32_t> used{0};  // device mask: those the program made current, or allocates on
 };

@@ -2,6 +2,7 @@
 #include "hip/streams.h"
 
 #include "device/devices.h"
+#include "device/streams.h"
 #include "hip/captures.h"
 #include "hip/devices.h"
 #include "hooks/hip_calls.h"
@@ -10,44 +11,15 @@ namespace gcr {
 namespace hip {
 namespace {
 
-void record(hipStream_t handle) {
-    Stream* stream = make<Stream>();
-    Owner* owner = current_owner();
-    if (stream == nullptr) return;
-    stream->key = key_of(handle);
-    stream->device = owner == nullptr ? 0 : owner->device;
-    Guard guard(state.lock);
-    if (!state.streams.insert(stream)) free(stream);
-}
+using device::FoundStream;
+using device::stream_from;
 
 hipError_t recorded(hipError_t result, hipStream_t* stream) {
-    if (result == hipSuccess) record(*stream);
+    if (result != hipSuccess) return result;
+    Owner* owner = current_owner();
+    int device = owner == nullptr ? 0 : owner->device;
+    device::record_stream(state, key_of(*stream), static_cast<uint64_t>(device), device);
     return result;
-}
-
-Stream* take(hipStream_t handle) {
-    Guard guard(state.lock);
-    Stream* stream = state.streams.find(key_of(handle));
-    if (stream != nullptr) state.streams.erase(stream);
-    return stream;
-}
-
-void put_back(Stream* stream) {
-    Guard guard(state.lock);
-    if (!state.streams.insert(stream)) free(stream);
-}
-
-struct NextStream {
-    bool found;
-    uint64_t key;
-    int device;
-};
-
-NextStream stream_from(uint64_t key) {
-    Guard guard(state.lock);
-    Stream* stream = state.streams.at_least(key);
-    if (stream == nullptr) return {};
-    return {true, stream->key, stream->device};
 }
 
 template <typename Visit>
@@ -63,18 +35,6 @@ bool is_busy(hipStream_t stream) {
 
 }  // namespace
 
-void forget_streams_of(int device) {
-    Guard guard(state.lock);
-    for (Stream* stream = state.streams.first(); stream != nullptr;) {
-        Stream* next = state.streams.after(stream);
-        if (stream->device == device) {
-            state.streams.erase(stream);
-            free(stream);
-        }
-        stream = next;
-    }
-}
-
 Failure synchronize_devices() {
     Failure failure;
     each_used_device([&](int device) {
@@ -89,10 +49,10 @@ Failure synchronize_devices() {
 // A stream that is destroyed between the look and the query is answered with an error, not with "not ready".
 uint32_t stuck_streams(wire::StuckRecord* records, uint32_t limit) {
     uint32_t count = 0;
-    for (NextStream stream = stream_from(0); stream.found && count < limit; stream = stream_from(stream.key + 1)) {
-        CurrentDevice scope(stream.device);
-        if (is_busy(static_cast<hipStream_t>(pointer_at(stream.key))))
-            records[count++] = {stream.key, 0, static_cast<uint32_t>(stream.device), 0};
+    for (FoundStream at = stream_from(state, 0); at.found && count < limit; at = stream_from(state, at.key + 1)) {
+        CurrentDevice scope(at.device);
+        if (is_busy(static_cast<hipStream_t>(pointer_at(at.key))))
+            records[count++] = {at.key, 0, static_cast<uint32_t>(at.device), 0};
     }
     each_used_device([&](int device) {
         if (count == limit || captures_in_progress() > 0) return;  // asking would break a capture
@@ -120,15 +80,7 @@ hipError_t on_hipExtStreamCreateWithCUMask(hipStream_t* stream, uint32_t cuMaskS
 }
 
 hipError_t on_hipStreamDestroy(hipStream_t handle) {
-    Stream* stream = take(handle);  // before the runtime's: the next stream may have the same handle
-    hipError_t result = real::hipStreamDestroy(handle);
-    if (result == hipSuccess) {
-        forget_captures_on(handle);
-        free(stream);
-    } else if (stream != nullptr) {
-        put_back(stream);
-    }
-    return result;
+    return device::destroy_stream(state, key_of(handle), [&] { return real::hipStreamDestroy(handle); });
 }
 
 }  // namespace hip

@@ -7,7 +7,6 @@
 namespace gcr {
 namespace hip {
 
-void forget_streams_of(int device);
 Failure synchronize_devices();                                       // on a helper thread; may take for ever
 uint32_t stuck_streams(wire::StuckRecord* records, uint32_t limit);  // on another helper thread
 

@@ -41,20 +41,14 @@ uint32_t count_used() {
     return count;
 }
 
-void each_lock(void (Lock::*act)()) {
-    (capture_lock().*act)();
-}
-
 void reset_after_fork() {
     arrived = false;
-    state.streams.forget_all();
     state.used.store(0, std::memory_order_relaxed);
     for (auto& owner : state.owners) owner.store(nullptr, std::memory_order_relaxed);
-    forget_captures_after_fork();
 }
 
 const VendorOps kOps = {&state,        simulated, enter_thread,    count_used, synchronize_devices,
-                        stuck_streams, each_lock, reset_after_fork};
+                        stuck_streams, nullptr,   reset_after_fork};
 
 }  // namespace
 

@@ -4,6 +4,7 @@
 #include "device/held.h"
 #include "device/mappings.h"
 #include "device/physical.h"
+#include "device/reservations.h"
 #include "hip/devices.h"
 #include "hooks/hip_calls.h"
 
@@ -50,6 +51,17 @@ void becomes_exported(Handle* handle) {
 }
 
 }  // namespace
+
+hipError_t on_hipMemAddressReserve(void** ptr, size_t size, size_t alignment, void* addr, unsigned long long flags) {
+    hipError_t result = real::hipMemAddressReserve(ptr, size, alignment, addr, flags);
+    if (result != hipSuccess || device::record_reservation(state, key_of(*ptr), size)) return result;
+    real::hipMemAddressFree(*ptr, size);
+    return hipErrorOutOfMemory;
+}
+
+hipError_t on_hipMemAddressFree(void* devPtr, size_t size) {
+    return device::give_back_recorded(state, key_of(devPtr), size);
+}
 
 // Before 5.4 what a program asks lies elsewhere in its struct: passed on as it is, and never handed over.
 hipError_t on_hipMemCreate(hipMemGenericAllocationHandle_t* handle, size_t size, const hipMemAllocationProp* prop,

@@ -17,6 +17,7 @@ from gcr.errors import BackendMissing, UnsupportedState
 from gcr.native import sim_dir
 from gcr.testing import BackendContract, CopyContract, DrainContract, InspectContract, Peer
 from gcr.testing.control import Victim
+from gcr.testing.drain import eventually, send, specs
 
 VICTIMS = Path(__file__).parents[2] / "victims"
 BACKEND = "gcr_amd:AmdBackend"
@@ -70,6 +71,22 @@ class TestWhereMemoryIsKept(Amd, DrainContract):
     settings: ClassVar = {"GCR_SIM_QUIRKS": "leak,elsewhere"}
 
 
+class TestWhereMemoryIsKeptWithItsAddress(Amd, DrainContract):
+    generation = "10"
+    settings: ClassVar = {"GCR_SIM_QUIRKS": "leak-hard"}
+
+    def test_a_forgotten_handle_is_free_at_once(self, owner: Peer, worker: Peer) -> None:
+        """It cannot be: its address goes with the whole range. With that it is free."""
+        handles = specs(2, 64, 2)
+        before = worker.call("memory").used
+        where = owner.call("create", handles)
+        adopted = send(owner, where, handles, worker)
+        owner.call("release", where)
+        worker.call("forget", adopted, [handles[1].id])
+        worker.call("release", adopted)
+        assert eventually(lambda: worker.call("memory").used <= before)
+
+
 class TestWhereNothingIsExported(Amd, BackendContract, CopyContract):
     generation = "10"
     settings: ClassVar = {"GCR_SIM_QUIRKS": "noexport"}
@@ -88,11 +105,21 @@ def test_simulated_devices_say_so(tmp_path: Path, generation: str) -> None:
         assert all("simulated" in device.name.lower() for device in peer.call("devices"))
 
 
-@pytest.mark.parametrize("quirks, chosen", [("", "plain"), ("leak", "map_over")])
-def test_how_memory_is_given_back_is_found_out(tmp_path: Path, quirks: str, chosen: str) -> None:
-    found = answers(world(tmp_path, "10", GCR_SIM_QUIRKS=quirks))["release"]
+@pytest.mark.parametrize(
+    "quirks, chosen",
+    [("", "plain"), ("leak", "map_over"), ("leak,elsewhere", "map_over"), ("leak-hard", "reserve_again")],
+)
+@pytest.mark.parametrize("generation", hip_python.REQUIREMENTS)
+def test_how_memory_is_given_back_is_found_out(tmp_path: Path, generation: str, quirks: str, chosen: str) -> None:
+    found = answers(world(tmp_path, generation, GCR_SIM_QUIRKS=quirks))["release"]
     assert found[0]
     assert found[1].startswith(chosen)
+
+
+def test_a_runtime_that_keeps_memory_whatever_is_done_says_so(tmp_path: Path) -> None:
+    found = answers(world(tmp_path, "10", GCR_SIM_QUIRKS="leak-hard,elsewhere"))["release"]
+    assert not found[0]
+    assert found[1].startswith("kept")
 
 
 @pytest.mark.parametrize("generation", hip_python.REQUIREMENTS)

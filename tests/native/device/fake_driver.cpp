@@ -10,7 +10,7 @@
 
 namespace fake {
 
-Driver plain, strict;
+Driver plain, strict, keeping;
 std::vector<uint64_t> released;
 bool others_let_go = false;
 
@@ -49,7 +49,7 @@ struct Asked {
 };
 
 // An owner of these drivers is a device; a share of 1 GiB is not really backed.
-template <Driver& driver, uint64_t kBase, bool kStrict>
+template <Driver& driver, uint64_t kBase, bool kStrict, bool kKeeping = false>
 struct Operations {
     static uint32_t count() { return driver.devices; }
     static bool uuid(int device, uint8_t out[16]) {
@@ -71,8 +71,15 @@ struct Operations {
     }
     static uint32_t captures() { return driver.captures; }
 
-    static Result reserve(uint64_t size, uint64_t, uint64_t* address) {
+    static Result reserve_at(uint64_t size, uint64_t wanted, uint64_t* address) {
+        if (driver.wanted_by_others.count(wanted) != 0 && driver.others_stay-- > 0) return kNoRoom;
+        CHECK(driver.reserved.emplace(wanted, size).second);
+        *address = wanted;
+        return 0;
+    }
+    static Result reserve(uint64_t size, uint64_t wanted, uint64_t* address) {
         if (driver.fails("reserve")) return kNoRoom;
+        if (wanted != 0) return reserve_at(size, wanted, address);
         *address = kBase + driver.next_address;
         driver.next_address += size;
         driver.reserved[*address] = size;
@@ -82,6 +89,9 @@ struct Operations {
         auto found = driver.reserved.find(address);
         if (found == driver.reserved.end() || found->second != size) return kInvalid;
         driver.reserved.erase(found);
+        for (uint64_t which : driver.kept[address])
+            if (driver.keeps != Driver::kForGood) drop(which);
+        driver.kept.erase(address);
         return 0;
     }
 
@@ -136,6 +146,14 @@ struct Operations {
         for (const auto& each : driver.mapped)
             if (each.first < address + size && address < each.first + each.second.size) return kInvalid;
         driver.mapped[address] = {size, offset, real, 0, 0};
+        auto reservation = driver.reserved.upper_bound(address);
+        CHECK(reservation != driver.reserved.begin());
+        --reservation;
+        CHECK(address - reservation->first <= reservation->second - size);
+        if (kKeeping && driver.keeps != Driver::kNothing) {
+            driver.kept[reservation->first].push_back(driver.handles.at(real));
+            driver.physical.at(driver.handles.at(real)).references++;
+        }
         return 0;
     }
     // A strict one, as ACL, looks at the address alone: one mapping is done, and that is called success.
@@ -177,6 +195,8 @@ struct Operations {
         return 0;
     }
 
+    static uint64_t used_bytes() { return driver.used(); }
+
     static constexpr gcr::device::DeviceOps table(gcr::wire::Vendor vendor) {
         return {vendor,
                 {"unmap", "set_access", "export_fd", "import_fd"},
@@ -207,7 +227,7 @@ struct Operations {
                 drop_access,
                 copy_to_host,
                 copy_to_device,
-                nullptr};
+                kKeeping ? used_bytes : nullptr};
     }
 
     // ---- and as a vendor, for the agent
@@ -226,8 +246,10 @@ struct Operations {
 
 using Plain = Operations<plain, 1ull << 40, false>;
 using Strict = Operations<strict, 2ull << 40, true>;
+using Keeping = Operations<keeping, 0x7ea000000000, false, true>;  // mapped over: nobody is there, sanitizers included
 constexpr gcr::device::DeviceOps kPlain = Plain::table(gcr::wire::kNvidia);
 constexpr gcr::device::DeviceOps kStrict = Strict::table(gcr::wire::kAscend);
+constexpr gcr::device::DeviceOps kKeeping = Keeping::table(gcr::wire::kAmd);
 
 template <typename Vendor>
 constexpr gcr::VendorOps vendor_of(gcr::device::State* memory) {
@@ -237,9 +259,10 @@ constexpr gcr::VendorOps vendor_of(gcr::device::State* memory) {
 
 }  // namespace
 
-gcr::device::State plain_memory(kPlain), strict_memory(kStrict);
+gcr::device::State plain_memory(kPlain), strict_memory(kStrict), keeping_memory(kKeeping);
 const gcr::VendorOps plain_vendor = vendor_of<Plain>(&plain_memory);
 const gcr::VendorOps strict_vendor = vendor_of<Strict>(&strict_memory);
+const gcr::VendorOps keeping_vendor = vendor_of<Keeping>(&keeping_memory);
 
 }  // namespace fake
 

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Drivers that keep books in host memory and refuse what a real one would: two of them, so that two vendors can be had in
-// one process. `plain` takes ranges of mappings in one call; `strict` does the first of them and says success.
+// one process. `plain` takes ranges of mappings in one call; `strict` does the first of them and says success; `keeping`
+// is as a runtime that does not let go of what was mapped at an address before the address is given back.
 #ifndef GCR_TEST_FAKE_DRIVER_H
 #define GCR_TEST_FAKE_DRIVER_H
 
@@ -51,14 +52,21 @@ struct Driver {
     uint32_t synchronized = 0;
     uint32_t entered = 0;  // threads of ours inside
 
+    // `keeping` alone
+    enum Keeps { kNothing, kUntilGivenBack, kForGood };
+    Keeps keeps = kUntilGivenBack;
+    std::map<uint64_t, std::vector<uint64_t>> kept;  // reservation -> which physical
+    std::set<uint64_t> wanted_by_others;  // who takes them as soon as they are given back …
+    int others_stay = 0;  // … and keeps them for so many attempts to have them again
+
     bool fails(const char* operation);
     uint64_t used() const;
     unsigned char& at(uint64_t address);
 };
 
-extern Driver plain, strict;
-extern gcr::device::State plain_memory, strict_memory;  // wire::kNvidia, wire::kAscend
-extern const gcr::VendorOps plain_vendor, strict_vendor;
+extern Driver plain, strict, keeping;
+extern gcr::device::State plain_memory, strict_memory, keeping_memory;  // wire::kNvidia, wire::kAscend, wire::kAmd
+extern const gcr::VendorOps plain_vendor, strict_vendor, keeping_vendor;
 
 extern std::vector<uint64_t> released;  // what the agent was told to say
 extern bool others_let_go;  // what it will answer

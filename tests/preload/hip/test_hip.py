@@ -52,7 +52,7 @@ def test_without_a_runtime_a_program_finds_no_symbol_of_it(tmp_path: Path) -> No
     assert output(program, env, shim=True).split()[1::2] == ["0", "1", "0", "1", "0"]
 
 
-@pytest.mark.parametrize("quirks", ["", "leak", "noexport", "elsewhere"])
+@pytest.mark.parametrize("quirks", ["", "leak", "leak-hard", "noexport", "elsewhere"])
 @pytest.mark.parametrize("version", ["6.4", "7.2"])
 def test_a_program_is_told_the_same_bare_and_under_the_shim(tmp_path: Path, quirks: str, version: str) -> None:
     env = environment(tmp_path, GCR_SIM_QUIRKS=quirks, GCR_SIM_HIP_VERSION=version)

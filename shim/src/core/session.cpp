@@ -1,0 +1,53 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/session.h"
+
+#include "core/gate.h"
+#include "device/state.h"
+
+namespace gcr {
+
+void enter_phase(wire::AgentPhase phase) {
+    session.phase.store(phase, std::memory_order_release);
+}
+
+uint32_t session_flags() {
+    uint32_t flags = 0;
+    if (session.staged.complete()) flags |= wire::kFlagStaged;
+    if (session.frozen) flags |= wire::kFlagFrozen;
+    if (!session.vendors.exports()) flags |= wire::kFlagUnexportable;
+    if (session.vendors.simulated()) flags |= wire::kFlagSimulated;
+    if (session.vendors.releases_by(device::Release::kMapOver)) flags |= wire::kFlagMapsOver;
+    if (session.vendors.releases_by(device::Release::kReserveAgain)) flags |= wire::kFlagReservesAgain;
+    return flags;
+}
+
+void end_transaction() {
+    session.vendors.end_transaction();
+    session.transaction.store(0);
+    enter_phase(wire::kRunning);
+    open_when_all_is_back();
+}
+
+// Memory whose address was lost at a hand-over waits for it, and so does the program.
+void open_when_all_is_back() {
+    if (in_phase(wire::kRunning) && session.vendors.regain_addresses()) open_gate();
+}
+
+bool listen_for_replies(uint32_t timeout_us) {
+    if (session.has_parked) {  // one request is set aside already; the rest stays in the socket
+        sleep_us(timeout_us);
+        return !session.lost;
+    }
+    Receive received = session.channel.receive(session.parked, timeout_us);
+    if (received == Receive::kLost) session.lost = true;
+    if (received != Receive::kFrame) return !session.lost;
+    if (session.parked->is_reply()) {
+        session.parked->close_descriptors();
+        session.questions.deliver(session.parked->header.request);
+    } else {
+        session.has_parked = true;
+    }
+    return true;
+}
+
+}  // namespace gcr
