@@ -3,8 +3,11 @@
 Each step in turn on the same job: what one failure left behind would show at the next.
 """
 
+import pytest
 from machine import Machine
 from worlds import everywhere
+
+MAP = {"nvidia": "cuMemMap", "amd": "hipMemMap", "ascend": "aclrtMapMem"}
 
 
 @everywhere()
@@ -33,3 +36,23 @@ def test_a_restore_that_fails_leaves_the_job_suspended(machine: Machine) -> None
         assert machine.job("llm")["state"] == machine.where.suspended, step
         machine.come_back()
         assert job.ask() == before, step
+
+
+@pytest.mark.parametrize("step", ["handed_over", "staged"])
+@everywhere()
+def test_a_failure_that_cannot_be_taken_back_at_once_loses_nothing(machine: Machine, step: str) -> None:
+    """The driver refuses to map the memory again: whoever comes next finds it where it was."""
+    job, before = machine.start()
+    (pid,) = machine.targets("llm")
+    held = machine.folder / "held"
+    machine.inject(f"checkpoint.{step} hold {held}", f"checkpoint.{step} fail")
+    running = machine.command("checkpoint")
+    machine.wait_held()
+    (machine.simulated / "faults").write_text(f"{MAP[machine.vendor]}@{pid}:1+:fail=999\n")
+    held.unlink()
+    assert running.result(timeout=60).code == 4
+    assert machine.job("llm")["state"] != "lost"  # type: ignore[index]
+    (machine.simulated / "faults").write_text("")
+    recovered = machine.gcr("recover")
+    assert recovered.code == 0, recovered.body
+    machine.comes_back(job, before)

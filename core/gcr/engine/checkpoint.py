@@ -42,6 +42,7 @@ class Checkpoint:
     decision: DecisionRecord | None = None
     ways_back: dict[int, WayBack] = field(default_factory=dict)  # by pid
     left: dict[int, NoRoom] = field(default_factory=dict)  # by pid: who could not be brought back, and why
+    out: set[int] = field(default_factory=set)  # pids whose memory is with us alone: nobody of us lets go of it
 
     def run(self) -> None:
         try:
@@ -96,12 +97,16 @@ class Checkpoint:
                 self.before[target.pid, device] = target.counted(device)
 
     def _forget_exports(self, target: Target) -> None:
-        if target.pid not in self.left:  # whose copy is all there is
+        if target.pid in self.left:  # its copy is all there is
+            return
+        if target.pid in self.out:
+            target.entrust_spares()  # to its keeper, for whoever brings it back
+        else:
             target.forget_exports()
 
     def _run_on(self, target: Target) -> None:
         """Undo of everything up to QUIESCE: the gate opens, the exports are nobody's."""
-        if target.pid not in self.left:
+        if target.pid not in self.left and target.pid not in self.out:
             target.resume()
             target.process.state = State.RUNNING
 
@@ -163,6 +168,7 @@ class Checkpoint:
         self._keep(target, staged.fds)
 
     def _map_back(self, target: Target) -> None:
+        self.out.add(target.pid)
         try:
             target.map_back()
         except NoRoom as short:
@@ -170,6 +176,7 @@ class Checkpoint:
                 raise
             self._leave(target, short)
             return
+        self.out.remove(target.pid)
         target.process.state = State.QUIESCED
 
     def _leave(self, target: Target, short: NoRoom) -> None:
@@ -177,6 +184,7 @@ class Checkpoint:
         target.process.agent.discard(target.transaction)
         quietly("drop", lambda: target.keeper().drop(target.pid))
         target.spare.close()
+        self.out.remove(target.pid)
         self.left[target.pid] = short
         others = self.decision.processes if self.decision else ()
         self._journal("data_only", (*others, self._record(target)))
@@ -286,7 +294,7 @@ class Checkpoint:
         }
 
     def _unstage(self, target: Target) -> None:
-        if target.pid not in self.left:
+        if target.pid not in self.left and target.pid not in self.out:
             quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
             quietly("drop", partial(target.process.agent.drop, target.transaction))
 

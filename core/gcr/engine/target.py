@@ -234,6 +234,14 @@ class Target:
         quietly("drop", lambda: self.keeper().drop(self.pid, sorted(again)))
         self.spare.close()
 
+    def entrust_spares(self) -> None:
+        """What the keeper lost with its life, and the process cannot export again, is with its next keeper."""
+        keeper = self.keeper()
+        held = set(keeper.ids(self.pid))
+        for ids in batched([i for i in self.spare.ids(self.pid) if i not in held], self.node.config.batch):
+            self._with(self.spare.take(self.pid, ids), partial(keeper.put, self.pid, ids))
+        self.spare.close()
+
     # ---- memory back ------------------------------------------------------------------------------------------
 
     def map_back(self) -> None:
