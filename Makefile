@@ -11,8 +11,8 @@ BIN := .venv/bin
 BUILD_TOOLS := cmake==4.4.4 ninja==1.13.2 scikit-build-core==1.1.2
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
 CMAKE := $(BIN)/cmake
-NATIVE_SOURCES = $(shell find CMakeLists.txt shim tests/native -type f 2>/dev/null)
-FORMATTED = $(shell find shim docs tests/native tests/preload tests/victims \
+NATIVE_SOURCES = $(shell find CMakeLists.txt core/gcr/hashing/chunk_hash.h shim tests/native -type f 2>/dev/null)
+FORMATTED = $(shell find core shim docs tests/native tests/preload tests/victims \
 	-name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.hpp' 2>/dev/null)
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from gcr.hashing import CHUNK_BYTES, ChunkHashes, HashKey
+
 
 @dataclass(frozen=True, slots=True)
 class HandleSpec:
@@ -102,6 +104,17 @@ class DataDrain(Protocol):
 
     def write(self, spans: Sequence[Span]) -> Transfer:
         """Start copying host → device."""
+        ...
+
+    def hash(
+        self, where: DeviceRange, key: HashKey, chunk_bytes: int = CHUNK_BYTES, timeout: float = 120.0
+    ) -> ChunkHashes:
+        """Hashes of the chunks of every handle that is left in a range, as gcr.hashing defines them.
+
+        The same for the same bytes whoever computes them, wherever a handle lies in a range, and in whichever process.
+        A chunk that is written meanwhile gets the hash of some mixture of what it held.
+        Raises ValueError for a size of chunks that there is not, DeadlinePassed after `timeout` seconds.
+        """
         ...
 
     def ballast(self, size: int) -> "Ballast":

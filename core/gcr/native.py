@@ -1,4 +1,4 @@
-"""Where the native parts are: the shim, the simulated drivers, and the SDK for other vendors' ones.
+"""Where the native parts are: the shim, the hash library, the simulated drivers, and the SDK for other vendors' ones.
 
 They are installed into the package. `GCR_NATIVE_DIR` names a CMake build folder instead, to run from a source tree.
 """
@@ -11,6 +11,7 @@ from pathlib import Path
 from gcr.errors import Refused
 
 SHIM = "libgcr_shim.so"
+HASH = "libgcr_hash.so"
 VARIABLE = "GCR_NATIVE_DIR"
 
 
@@ -23,6 +24,11 @@ class NativeMissing(Refused):
 def shim_path() -> Path:
     """The interposer that `gcr run` preloads. Raises NativeMissing."""
     return _find("the shim", [SHIM, f"shim/{SHIM}"])
+
+
+def hash_path() -> Path:
+    """The chunk hash on the processor. Raises NativeMissing."""
+    return _find("the hash library", [HASH, f"shim/hash/{HASH}"])
 
 
 def sim_dir(vendor: str) -> Path:

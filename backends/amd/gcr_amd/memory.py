@@ -13,6 +13,7 @@ from gcr.drain import DeviceMemory, HandleSpec
 from gcr.errors import DriverError
 from gcr.vmm import DeviceFull, descriptors
 from gcr_amd import devices
+from gcr_amd.hashing import HipHashKernel
 from gcr_amd.leak import Release, map_over, probe
 from gcr_amd.runtime import (
     INVALID_HANDLE,
@@ -112,6 +113,9 @@ class HipDevice:
 
     def unpin(self, address: int) -> None:
         hip.hipHostUnregister(address)
+
+    def hash_kernel(self) -> HipHashKernel:
+        return HipHashKernel(self._counter.simulated)
 
     def free_bytes(self) -> int:
         free, _total = hip.hipMemGetInfo()

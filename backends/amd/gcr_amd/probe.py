@@ -8,10 +8,12 @@ from functools import cache
 from pathlib import Path
 
 from gcr.backend import Capability
+from gcr.devices import is_simulated
+from gcr.errors import GcrError
 from gcr.facilities import facility, resting_on
 from gcr.probing import Check, Lacking, all_have, answers, named
 from gcr.vmm import trial
-from gcr_amd import devices, leak
+from gcr_amd import devices, hashing, leak
 from gcr_amd.memory import HipDevice
 from gcr_amd.runtime import bindings, enum, hip, version
 
@@ -30,11 +32,22 @@ def _facilities(checks: Sequence[Capability]) -> Sequence[Capability]:
         resting_on("handoff", checks, ("runtime", "device", "virtual_memory", "descriptors"), "memory as descriptors"),
         resting_on("copyout", checks, ("runtime", "device", "virtual_memory"), "copies made by the agent"),
         facility("driver_strategy", False, "HIP has no checkpoint call", "start the program with gcr run"),
-        facility("device_hash", False, "not built yet", "nothing is compared by content; all of it is moved"),
+        _device_hash(checks),
         facility("control_state", False, "HIP has no checkpoint call", "--data-only keeps the process and its state"),
         facility("device_map", False, "not built yet", "a job comes back on the devices that it left"),
         facility("verified_on", False, "a simulated runtime only", "docs/amd.md: what hardware must answer"),
     ]
+
+
+def _device_hash(checks: Sequence[Capability]) -> Capability:
+    found = resting_on("device_hash", checks, ("runtime", "device"), "")
+    if not found.ok:
+        return found
+    try:
+        simulated = any(is_simulated(each.name) for each in devices.present())
+        return facility(found.name, True, hashing.evidence(simulated))
+    except GcrError as lacking:
+        return facility(found.name, False, str(lacking), "device memory is copied to the host and hashed there")
 
 
 def _bindings() -> str:

@@ -34,7 +34,7 @@ def _facilities(checks: Sequence[Capability]) -> Sequence[Capability]:
         facility("handoff", False, "a shareable handle of ACL is a name that holds nothing", "copyout is used instead"),
         resting_on("copyout", checks, grounds, "copies made by the agent"),
         facility("driver_strategy", False, "snapshots are a process's own", "start the program with gcr run"),
-        facility("device_hash", False, "not built yet", "nothing is compared by content; all of it is moved"),
+        facility("device_hash", False, "no kernel for Ascend", "what was copied to the host is hashed there"),
         resting_on("control_state", checks, ("runtime", "device", "snapshots"), "snapshot calls made by the agent"),
         facility("device_map", False, "ACL restores on the device that was left", "a job comes back where it was"),
         facility("verified_on", False, "a simulated runtime only", "docs/ascend.md: what hardware must answer"),

@@ -22,6 +22,7 @@ from gcr_nvidia.driver import (
     enum,
     initialise,
 )
+from gcr_nvidia.hashing import CudaHashKernel
 
 _PORTABLE = 1  # CU_MEMHOSTREGISTER_PORTABLE
 _FOREIGN = dict.fromkeys(
@@ -95,6 +96,9 @@ class CudaDevice:
 
     def unpin(self, address: int) -> None:
         cuda.cuMemHostUnregister(address)
+
+    def hash_kernel(self) -> CudaHashKernel:
+        return CudaHashKernel(self._simulated)
 
     def free_bytes(self) -> int:
         free, _total = cuda.cuMemGetInfo()

@@ -5,9 +5,11 @@ import platform
 from collections.abc import Sequence
 
 from gcr.backend import Capability
+from gcr.devices import is_simulated
+from gcr.errors import GcrError
 from gcr.facilities import facility, resting_on
 from gcr.probing import Check, Lacking, all_have, answers, named
-from gcr_nvidia import devices
+from gcr_nvidia import devices, hashing
 from gcr_nvidia.driver import (
     INVALID_VALUE,
     NOT_INITIALIZED,
@@ -34,11 +36,30 @@ def _facilities(checks: Sequence[Capability]) -> Sequence[Capability]:
         resting_on("handoff", checks, ("driver", "device", "virtual_memory", "descriptors"), "memory as descriptors"),
         resting_on("copyout", checks, ("driver", "device", "virtual_memory"), "copies made by the agent"),
         resting_on("driver_strategy", checks, ("driver", "device", "checkpoint_api"), "the driver's own checkpoint"),
-        facility("device_hash", False, "not built yet", "nothing is compared by content; all of it is moved"),
+        _device_hash(checks),
         resting_on("control_state", checks, ("driver", "checkpoint_api"), "the driver's calls, from outside"),
         facility("device_map", False, "not built yet", "a job comes back on the devices that it left"),
         facility("verified_on", True, "NVIDIA H200, driver 580.159 (r580), CUDA 13.0; on no other"),
     ]
+
+
+def _device_hash(checks: Sequence[Capability]) -> Capability:
+    found = resting_on("device_hash", checks, ("driver", "device"), "")
+    if not found.ok:
+        return found
+    try:
+        return facility(found.name, True, _hash_kernel())
+    except (Lacking, GcrError) as lacking:
+        return facility(found.name, False, str(lacking), "device memory is copied to the host and hashed there")
+
+
+def _hash_kernel() -> str:
+    major = enum("CUdevice_attribute", "CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR")
+    for ordinal in range(int(cuda.cuDeviceGetCount())):
+        found = int(cuda.cuDeviceGetAttribute(major, cuda.cuDeviceGet(ordinal)))
+        if found < hashing.OLDEST_CAPABILITY:
+            raise Lacking(f"device {ordinal} has compute capability {found}, older than {hashing.OLDEST_CAPABILITY}")
+    return hashing.evidence(any(is_simulated(each.name) for each in devices.present()))
 
 
 def _bindings() -> str:

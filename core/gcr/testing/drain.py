@@ -11,11 +11,13 @@ import pytest
 from gcr.backend import Device
 from gcr.drain import DeviceRange, HandleSpec
 from gcr.errors import DriverError, NoRoom, NotDeviceMemory
+from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, TILE_BYTES, ChunkHashes, HashKey, hash_bytes
 from gcr.testing.contract import ContractBase, MakePeer
-from gcr.testing.pattern import digest
+from gcr.testing.pattern import digest, pattern
 from gcr.testing.peer import Peer
 
 MIB = 1 << 20
+KEY = HashKey(bytes(range(32)))
 SETTLE_SECONDS = 5.0
 NEAR = 64 * MIB  # what a driver may keep for itself around an allocation
 
@@ -30,6 +32,12 @@ def sizes(handles: Sequence[HandleSpec]) -> dict[int, int]:
 
 def expected(handles: Sequence[HandleSpec], seed: int) -> dict[int, str]:
     return {spec.id: digest(seed, spec.id, spec.size) for spec in handles}
+
+
+def expected_hashes(handles: Sequence[HandleSpec], seed: int, chunk_bytes: int) -> ChunkHashes:
+    """What the host finds in the same bytes."""
+    digests = {spec.id: hash_bytes(pattern(seed, spec.id, spec.size), KEY, chunk_bytes) for spec in handles}
+    return ChunkHashes(chunk_bytes, digests)
 
 
 def send(source: Peer, where: DeviceRange, handles: Sequence[HandleSpec], target: Peer) -> DeviceRange:
@@ -158,11 +166,69 @@ class CopyContract(ContractBase):
         handles, where = self._made(owner)
         assert owner.call("digests", where, sizes(handles)) == expected(handles, 7)
 
+    @pytest.mark.parametrize("chunk_bytes", [TILE_BYTES, 3 * TILE_BYTES, CHUNK_BYTES, 16 * MIB])
+    def test_hashes_are_those_of_the_bytes(self, owner: Peer, chunk_bytes: int) -> None:
+        handles, where = self._made(owner)
+        found = owner.call("hash", where, KEY, chunk_bytes)
+        assert found == expected_hashes(handles, 7, chunk_bytes)
+        assert owner.call("digests", where, sizes(handles)) == expected(handles, 7), "hashing changed the memory"
+
+    def test_a_changed_byte_changes_the_hash_of_its_chunk_alone(self, owner: Peer) -> None:
+        handles, where = self._made(owner)
+        before = owner.call("hash", where, KEY, CHUNK_BYTES).digests
+        changed, chunk = handles[1].id, 3
+        was = pattern(7, changed, handles[1].size)[(chunk + 1) * CHUNK_BYTES - 1]
+        owner.call("poke", where, changed, (chunk + 1) * CHUNK_BYTES - 1, bytes([was ^ 1]))
+        after = owner.call("hash", where, KEY, CHUNK_BYTES).digests
+        differ = [
+            (id, at // DIGEST_BYTES)
+            for id in before
+            for at in range(0, len(before[id]), DIGEST_BYTES)
+            if before[id][at : at + DIGEST_BYTES] != after[id][at : at + DIGEST_BYTES]
+        ]
+        assert differ == [(changed, chunk)]
+
+    def test_an_empty_range_has_no_hashes(self, owner: Peer) -> None:
+        where = owner.call("create", [])
+        assert owner.call("hash", where, KEY, CHUNK_BYTES).digests == {}
+
+    def test_a_released_range_cannot_be_hashed(self, owner: Peer) -> None:
+        _handles, where = self._made(owner)
+        owner.call("release", where)
+        with pytest.raises(DriverError):
+            owner.call("hash", where, KEY, CHUNK_BYTES)
+
+    def test_memory_stays_mapped_while_it_is_hashed(self, owner: Peer) -> None:
+        handles = specs(96, 96)
+        where = owner.call("create", handles)
+        owner.call("fill", where, sizes(handles), 7)
+        assert owner.call("release_during_hash", where, KEY, CHUNK_BYTES) == expected_hashes(handles, 7, CHUNK_BYTES)
+
+    def test_hashing_keeps_no_memory(self, owner: Peer) -> None:
+        _handles, where = self._made(owner)
+        owner.call("hash", where, KEY, 16 * MIB)
+        before, reserved = owner.call("memory").used, owner.call("mapped_bytes")
+        for _ in range(12):
+            owner.call("hash", where, KEY, 16 * MIB)  # its key is half a MiB, so what is kept is counted
+        assert eventually(lambda: owner.call("memory").used <= before)
+        assert owner.call("mapped_bytes") < reserved + 16 * MIB
+
 
 class DrainContract(CopyContract):
     """Of a drain whose memory crosses from one process to another as descriptors."""
 
     hands_over = True
+
+    def test_hashes_cross_with_the_memory(self, owner: Peer, worker: Peer) -> None:
+        handles, where = self._made(owner)
+        adopted = send(owner, where, list(reversed(handles)), worker)
+        assert worker.call("hash", adopted, KEY, CHUNK_BYTES) == owner.call("hash", where, KEY, CHUNK_BYTES)
+
+    def test_forgotten_handles_are_not_hashed(self, owner: Peer) -> None:
+        handles, where = self._made(owner)
+        owner.call("forget", where, [handles[1].id])
+        left = [handles[0], handles[2]]
+        assert owner.call("hash", where, KEY, CHUNK_BYTES) == expected_hashes(left, 7, CHUNK_BYTES)
 
     def test_bytes_cross_to_another_process(self, owner: Peer, worker: Peer) -> None:
         handles, where = self._made(owner)

@@ -12,6 +12,7 @@ import threading
 import time
 import traceback
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -20,12 +21,14 @@ from gcr.backend import Backend, Capability, Device
 from gcr.control import ControlMeans, ControlPhase, ControlState, ProcessView
 from gcr.drain import Ballast, DataDrain, DeviceMemory, DeviceRange, Handed, HandleSpec, Span
 from gcr.errors import GcrError
+from gcr.hashing import ChunkHashes, HashKey
 from gcr.jsonbody import error_to_json
 from gcr.testing.pattern import pattern
 from gcr.testing.peer import MAX_DESCRIPTORS, MAX_PACKET
 
 COPY_SECONDS = 20.0
 LOOKS, LOOK_SECONDS = 11, 0.006
+HASH_BEGINS_SECONDS = 0.005
 
 
 class Service:
@@ -139,6 +142,25 @@ class Service:
                 time.sleep(0.002)
             transfer.wait(COPY_SECONDS)
             return passed, seen
+
+    def hash(self, where: DeviceRange, key: HashKey, chunk_bytes: int, timeout: float = COPY_SECONDS) -> ChunkHashes:
+        return self.drain.hash(where, key, chunk_bytes, timeout)
+
+    def poke(self, where: DeviceRange, id: int, at: int, value: bytes) -> None:
+        """Write some bytes of a handle."""
+        with self._pinned(len(value)) as (address, memory):
+            memory[:] = value
+            self.drain.write([Span(where.address + where.offsets[id] + at, address, len(value))]).wait(COPY_SECONDS)
+
+    def release_during_hash(self, where: DeviceRange, key: HashKey, chunk_bytes: int) -> ChunkHashes:
+        """Release a range while another thread hashes it; what that thread found."""
+        with ThreadPoolExecutor(1) as threads:
+            waiting = threads.submit(self.hash, where, key, chunk_bytes)
+            while not waiting.running() and not waiting.done():
+                time.sleep(0)
+            time.sleep(HASH_BEGINS_SECONDS)
+            self.drain.release(where)
+            return waiting.result(COPY_SECONDS)
 
     def release_during_read(self, where: DeviceRange, sizes: Mapping[int, int]) -> int:
         """Release a range while it is being read; the bytes that had moved when release came back."""

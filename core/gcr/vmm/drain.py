@@ -6,17 +6,22 @@ threads of the worker.
 
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
 from gcr.drain import DeviceMemory, DeviceRange, Handed, HandleSpec, Span
-from gcr.errors import DriverError, NoRoom, NotDeviceMemory
+from gcr.errors import DeadlinePassed, DriverError, NoRoom, NotDeviceMemory
+from gcr.hashing import CHUNK_BYTES, ChunkHashes, HashKey
+from gcr.hashing.chunks import check_chunk_bytes
 from gcr.vmm.driver import DeviceFull, Physical, VmmDriver
+from gcr.vmm.hashing import Asked, Hasher
 from gcr.vmm.ranges import OwnedRange, map_side_by_side, quietly
 from gcr.vmm.transfer import Copy, StreamTransfer, device_to_host, host_to_device
 
 SETTLE_SECONDS = 60.0
+HASH_SECONDS = 120.0
 
 
 class VmmDrain:
@@ -30,6 +35,8 @@ class VmmDrain:
         self._transfers: list[StreamTransfer] = []
         self._ballasts: list[PhysicalBallast] = []
         self._pinned: set[int] = set()
+        self._reading = threading.Lock()  # held while memory is hashed or unmapped: never both
+        self._hasher = Hasher(driver)
 
     def _enter(self) -> None:
         if self._closed:
@@ -56,8 +63,8 @@ class VmmDrain:
 
     def forget(self, where: DeviceRange, ids: Sequence[int]) -> None:
         self._enter()
-        self._settle()
-        self._owned(where).drop(ids)
+        with self._unread():
+            self._owned(where).drop(ids)
 
     def export(self, where: DeviceRange, ids: Sequence[int]) -> Sequence[Handed]:
         self._enter()
@@ -72,11 +79,11 @@ class VmmDrain:
 
     def release(self, where: DeviceRange) -> None:
         self._enter()
-        self._settle()
-        with self._lock:
-            owned = self._ranges.pop(where.address, None)
-        if owned is not None:
-            owned.dissolve()
+        with self._unread():
+            with self._lock:
+                owned = self._ranges.pop(where.address, None)
+            if owned is not None:
+                owned.dissolve()
 
     def _owned(self, where: DeviceRange) -> OwnedRange:
         with self._lock:
@@ -129,12 +136,43 @@ class VmmDrain:
             self._transfers.append(transfer)
         return transfer
 
+    @contextmanager
+    def _unread(self) -> Iterator[None]:
+        if not self._reading.acquire(timeout=SETTLE_SECONDS):
+            raise DeadlinePassed("memory that is to be unmapped is still being hashed")
+        try:
+            self._hasher.check_idle()
+            self._settle()
+            yield
+        finally:
+            self._reading.release()
+
+    def _wait_until_unread(self) -> None:
+        with self._unread():
+            pass
+
     def _settle(self) -> None:
         """Unmapping under a copy in flight would break the context, and every registration with it."""
         with self._lock:
             running = [each for each in self._transfers if each.running]
         for transfer in running:
             transfer.wait(SETTLE_SECONDS)
+
+    # ---- hashes -----------------------------------------------------------------------------------------------
+
+    def hash(
+        self, where: DeviceRange, key: HashKey, chunk_bytes: int = CHUNK_BYTES, timeout: float = HASH_SECONDS
+    ) -> ChunkHashes:
+        check_chunk_bytes(chunk_bytes)
+        give_up = time.monotonic() + timeout
+        self._enter()
+        if not self._reading.acquire(timeout=timeout):
+            raise DeadlinePassed("other memory of this device is still being hashed")
+        try:
+            pieces = self._owned(where).pieces.values() if where.size else ()
+            return self._hasher.hashes(where.address, pieces, Asked(key, chunk_bytes, give_up))
+        finally:
+            self._reading.release()
 
     # ---- room and host memory ---------------------------------------------------------------------------------
 
@@ -170,7 +208,8 @@ class VmmDrain:
         with self._lock:
             ranges, ballasts, pinned = list(self._ranges.values()), self._ballasts, list(self._pinned)
             self._ranges, self._ballasts, self._pinned = {}, [], set()
-        quietly("copies", self._settle)
+        quietly("copies", self._wait_until_unread)
+        quietly("hash kernel", self._hasher.close)
         for owned in ranges:
             quietly("range", owned.dissolve)
         for ballast in ballasts:

@@ -5,7 +5,8 @@ device is current is a thread's own setting. Sizes are bytes, addresses integers
 Everything may raise DriverError.
 """
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from gcr.drain import DeviceMemory, HandleSpec
 
@@ -17,6 +18,10 @@ Event = Any
 
 class DeviceFull(Exception):
     """`create` found no room on the device; becomes NoRoom once the attempt is undone."""
+
+
+class NoHashKernel(Exception):
+    """This device cannot run the kernel of gcr.hashing; the text says why. Its memory is hashed on the host."""
 
 
 class CopyStream(Protocol):
@@ -96,4 +101,39 @@ class VmmDriver(Protocol):
 
     def close(self) -> None:
         """Give the device back; nothing is called afterwards."""
+        ...
+
+
+class HashKernel(Protocol):
+    """`gcr_hash_chunks` of gcr/hashing/chunk_hash.h, loaded on the device, and a stream of its own for it."""
+
+    def allocate(self, size: int) -> int:
+        """Device memory, aligned to 256 bytes. Raises DeviceFull."""
+        ...
+
+    def free(self, address: int) -> None: ...
+
+    def upload(self, address: int, data: bytes) -> None:
+        """Done when it returns."""
+        ...
+
+    def launch(self, blocks: int, threads: int, arguments: Sequence[int]) -> None:
+        """Of one dimension each. The arguments are data, size, bytes of a chunk (32 bits), key, digests."""
+        ...
+
+    def idle(self) -> bool:
+        """What was launched is done. Raises DriverError when it failed."""
+        ...
+
+    def download(self, address: int, size: int) -> bytes: ...
+
+    def close(self) -> None: ...
+
+
+@runtime_checkable
+class RunsHashKernel(Protocol):
+    """A VmmDriver whose device hashes its memory; the memory of any other is copied to the host and hashed there."""
+
+    def hash_kernel(self) -> HashKernel:
+        """Called at the first hash, once. Raises NoHashKernel."""
         ...

@@ -74,7 +74,7 @@ def capabilities() -> Sequence[Capability]:
         resting_on("handoff", checks, grounds, "acmeExport and acmeImport"),
         resting_on("copyout", checks, grounds, "copies made by the agent"),
         resting_on("driver_strategy", checks, grounds, "acmeProcessCheckpoint carries the data too"),
-        facility("device_hash", False, "not built", "all of the data is moved"),
+        facility("device_hash", False, "no kernel", "device memory is copied to the host and hashed there"),
         resting_on("control_state", checks, grounds, "acmeProcessLock, Checkpoint, Restore, Unlock"),
         facility("device_map", False, "not built", "a job comes back on the devices that it left"),
         facility("verified_on", False, "a simulated driver only: acme does not exist", "run these tests on a device"),

@@ -1,0 +1,23 @@
+"""Chunk hashes: what device data is compared by, on the device or on the host, with the same result everywhere.
+
+A keyed universal hash of 128 bits. Two chunks that differ have equal hashes with probability less than 2**-121 over
+the key, whatever they contain, as long as the contents were not chosen by somebody who knows the key; docs/hash.md has
+the construction, its proof and what follows for an image. The key is random, one for each chain of images.
+
+Imports no vendor library and nothing outside the standard library.
+"""
+
+from gcr.hashing.chunks import CHUNK_BYTES, DIGEST_BYTES, MAX_CHUNK_BYTES, TILE_BYTES, ChunkHashes
+from gcr.hashing.key import HashKey
+from gcr.hashing.native import hash_address, hash_bytes
+
+__all__ = [
+    "CHUNK_BYTES",
+    "DIGEST_BYTES",
+    "MAX_CHUNK_BYTES",
+    "TILE_BYTES",
+    "ChunkHashes",
+    "HashKey",
+    "hash_address",
+    "hash_bytes",
+]
