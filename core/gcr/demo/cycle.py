@@ -29,6 +29,8 @@ CHECKPOINT_AT = 4
 MEMORY = 1 << 30  # of the simulated device
 ROOM = 768 << 20  # what the other program wants: more than is left beside the job
 PROGRAM = Path(__file__).with_name("program.py")
+VENDORS = ("nvidia", "amd", "ascend")
+DATA_ONLY = ("amd",)  # no call there saves a living process's control state
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +69,9 @@ class Lines:
 
 @dataclass(slots=True)
 class Machine:
-    """A simulated device, and gcr on it. `until` is the deadline, by the monotonic clock."""
+    """A vendor's simulated device, and gcr on it. `until` is the deadline, by the monotonic clock."""
 
+    vendor: str
     folder: Path
     environment: Mapping[str, str]
     until: float
@@ -81,7 +84,7 @@ class Machine:
 
     def gcr(self, *words: str) -> dict[str, Any]:
         """One gcr command's JSON object. Raises Failed with the message of its error."""
-        said, complaints = self._output([sys.executable, "-m", "gcr", "--json", *words])
+        said, complaints = self._output([sys.executable, "-m", "gcr", "--backend", self.vendor, "--json", *words])
         answer: dict[str, Any] = json.loads(said or "{}")
         if not answer.get("ok"):
             raise Failed(f"gcr {' '.join(words)}: {answer.get('error', {}).get('message', complaints)}")
@@ -89,7 +92,7 @@ class Machine:
 
     def program(self, *words: str) -> str:
         """The last line of the program, run without gcr."""
-        said, complaints = self._output([sys.executable, str(PROGRAM), *words])
+        said, complaints = self._output([sys.executable, str(PROGRAM), self.vendor, *words])
         return ["nothing printed", *(said or complaints).splitlines()][-1]
 
     def used(self) -> int:
@@ -98,9 +101,9 @@ class Machine:
         return used
 
     def start_job(self) -> "Lines":
-        command = [sys.executable, "-m", "gcr", "run", "--name", JOB, "--simulate", "nvidia", "--"]
+        command = [sys.executable, "-m", "gcr", "run", "--name", JOB, "--simulate", self.vendor, "--"]
         self.job = subprocess.Popen(
-            [*command, sys.executable, str(PROGRAM), "work", str(STEPS)],
+            [*command, sys.executable, str(PROGRAM), self.vendor, "work", str(STEPS)],
             env=self.environment,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
@@ -122,10 +125,10 @@ class Machine:
 
 
 @contextmanager
-def machine(timeout: float) -> Iterator[Machine]:
+def machine(vendor: str, timeout: float) -> Iterator[Machine]:
     """A fresh simulated machine with a daemon of its own; both are gone afterwards, but for the logs if it `failed`."""
     folder = Path(tempfile.mkdtemp(prefix="gcr-demo-"))
-    made = Machine(folder, _environment(folder), time.monotonic() + timeout)
+    made = Machine(vendor, folder, _environment(vendor, folder), time.monotonic() + timeout)
     try:
         yield made
     finally:
@@ -141,7 +144,7 @@ def _remove(folder: Path, keep: Path | None) -> None:
         folder.rmdir()
 
 
-def _environment(folder: Path) -> Mapping[str, str]:
+def _environment(vendor: str, folder: Path) -> Mapping[str, str]:
     from gcr.supervisor.process import simulated_environment
 
     private = {name: str(folder / name.lower()) for name in ("XDG_RUNTIME_DIR", "XDG_STATE_HOME", "XDG_CONFIG_HOME")}
@@ -150,7 +153,7 @@ def _environment(folder: Path) -> Mapping[str, str]:
     inherited = {name: value for name, value in os.environ.items() if name not in ("GCR_SOCKET", "GCR_SIM_STATE")}
     return {
         **inherited,
-        **simulated_environment("nvidia"),
+        **simulated_environment(vendor),
         **private,
         "GCR_SIM_STATE": str(folder / "machine"),
         "GCR_SIM_DEVICES": "1",
@@ -176,9 +179,9 @@ def _end(job: "subprocess.Popen[bytes]") -> None:
         job.stdout.close()
 
 
-def steps(timeout: float) -> Iterator[Step]:
+def steps(timeout: float, vendor: str = "nvidia") -> Iterator[Step]:
     """Do the cycle; each step is handed out once it is done. The first that is not ok is the last."""
-    with machine(timeout) as made:
+    with machine(vendor, timeout) as made:
         for step in _guarded(made):
             made.failed = not step.ok
             yield step if step.ok else replace(step, detail=f"{step.detail} (logs: {made.logs})")
@@ -211,9 +214,10 @@ def _cycle(made: Machine) -> Iterator[Step]:
 
 
 def _swap(made: Machine) -> Iterator[Step]:
-    report = made.gcr("checkpoint", JOB)
+    options, suspended = (("--data-only",), "data_suspended") if made.vendor in DATA_ONLY else ((), "suspended")
+    report = made.gcr("checkpoint", JOB, *options)
     moved = f"{text.size(report['bytes'])}, strategy {report['strategy']}"
-    yield Step("gcr checkpoint", report["state"] == "suspended", moved)
+    yield Step(" ".join(("gcr checkpoint", *options)), report["state"] == suspended, moved)
     used = made.used()
     yield Step("the device's own count", used < MEMORY - ROOM, f"{text.size(used)} of {text.size(MEMORY)} in use")
     granted = made.program("allocate", str(ROOM))

@@ -1,75 +1,61 @@
 """The program of the demonstration: an ordinary one, that knows nothing of gcr and is never imported by it.
 
-python program.py work STEPS       computes in device memory; prints `step N` and at the end a digest of that memory
-python program.py allocate BYTES   allocates so much device memory, prints whether it got it, and frees it
+python program.py VENDOR work STEPS       computes in device memory; prints `step N` and at the end a digest of it
+python program.py VENDOR allocate BYTES   allocates so much device memory, prints whether it got it, and frees it
+
+Beside it devices/VENDOR.py uses the first device by the vendor's own means: open_device(), allocate(size) (an address,
+or None without room), free(address), fill(address, byte, size), copy(to, source, size), download(address, size).
 """
 
-import ctypes
 import hashlib
+import runpy
 import sys
 import time
-from typing import Any
-
-from cuda.bindings import driver
+from pathlib import Path
+from types import SimpleNamespace
 
 BLOCK = 32 << 20
 BLOCKS = 12
 STRIDE = 4099  # bytes between the patches that a step writes
 PAUSE_S = 0.05
-_OUT_OF_MEMORY = 2  # CUDA_ERROR_OUT_OF_MEMORY
 
 
-def check(result: tuple[Any, ...]) -> Any:
-    if int(result[0]):
-        raise SystemExit(f"the driver returned {result[0]!r}")
-    return result[1] if len(result) == 2 else result[1:]
+def device_of(vendor: str) -> SimpleNamespace:
+    return SimpleNamespace(**runpy.run_path(str(Path(__file__).with_name("devices") / f"{vendor}.py")))
 
 
-def open_device() -> None:
-    check(driver.cuInit(0))
-    check(driver.cuCtxSetCurrent(check(driver.cuDevicePrimaryCtxRetain(check(driver.cuDeviceGet(0))))))
-
-
-def work(steps: int) -> None:
+def work(device: SimpleNamespace, steps: int) -> None:
     """Each step copies every block into the next, with a part of it overwritten; only the device holds the state."""
-    blocks = [check(driver.cuMemAlloc(BLOCK)) for _ in range(BLOCKS)]
+    blocks = [device.allocate(BLOCK) for _ in range(BLOCKS)]
     for number, block in enumerate(blocks):
-        check(driver.cuMemsetD32(block, number + 1, BLOCK // 4))
+        device.fill(block, number + 1, BLOCK)
     for step in range(steps):
-        _advance(blocks, step)
+        _advance(device, blocks, step)
         print(f"step {step}", flush=True)
         time.sleep(PAUSE_S)
     digest = hashlib.sha256()
     for block in blocks:
-        digest.update(download(int(block)))
+        digest.update(device.download(block, BLOCK))
     print(f"digest {digest.hexdigest()}", flush=True)
 
 
-def _advance(blocks: list[Any], step: int) -> None:
+def _advance(device: SimpleNamespace, blocks: list[int], step: int) -> None:
     for number, block in enumerate(blocks):
         following = blocks[(number + 1) % len(blocks)]
-        check(driver.cuMemcpyDtoD(following, block, BLOCK // 2))
-        check(driver.cuMemsetD8(int(block) + step * STRIDE, (step + number) % 256, STRIDE))
+        device.copy(following, block, BLOCK // 2)
+        device.fill(block + step * STRIDE, (step + number) % 256, STRIDE)
 
 
-def download(address: int) -> bytes:
-    host = bytearray(BLOCK)
-    view = (ctypes.c_char * BLOCK).from_buffer(host)
-    check(driver.cuMemcpyDtoH(ctypes.addressof(view), address, BLOCK))
-    del view
-    return bytes(host)
-
-
-def allocate(size: int) -> None:
-    error, address = driver.cuMemAlloc(size)
-    if int(error) == _OUT_OF_MEMORY:
+def allocate(device: SimpleNamespace, size: int) -> None:
+    address = device.allocate(size)
+    if address is None:
         print("no room", flush=True)
         return
-    check((error, address))
     print(f"allocated {size}", flush=True)
-    check(driver.cuMemFree(address))
+    device.free(address)
 
 
 if __name__ == "__main__":
-    open_device()
-    {"work": work, "allocate": allocate}[sys.argv[1]](int(sys.argv[2]))
+    used = device_of(sys.argv[1])
+    used.open_device()
+    {"work": work, "allocate": allocate}[sys.argv[2]](used, int(sys.argv[3]))

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,10 @@ from gcr import native
 from gcr.demo import cycle
 
 from .conftest import Gcr, Ran, gcr_command
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "victims"))
+
+import hip_python
 
 DEADLINE = 110.0
 
@@ -30,8 +35,10 @@ def demo(*words: str, env: dict[str, str]) -> Ran:
     return Ran(done.returncode, done.stdout, done.stderr)
 
 
-def test_the_demonstration_succeeds_and_every_line_says_simulated() -> None:
-    ran = demo(env={})
+@pytest.mark.parametrize("vendor", cycle.VENDORS)
+def test_the_demonstration_succeeds_and_every_line_says_simulated(vendor: str) -> None:
+    path = os.pathsep.join([str(hip_python.folder("10")), os.environ.get("PYTHONPATH", "")])
+    ran = demo("--backend", vendor, env={"PYTHONPATH": path})
     assert (ran.code, ran.err) == (0, "")
     lines = ran.out.splitlines()
     assert len(lines) == 10
@@ -62,9 +69,24 @@ def test_what_is_off_is_seen(
     text = cycle.PROGRAM.read_text()
     assert was in text
     changed = tmp_path / "program.py"
+    (tmp_path / "devices").symlink_to(cycle.PROGRAM.with_name("devices"))
     changed.write_text(text.replace(was, becomes.replace("IN_GCR", "'GCR_JOB' in __import__('os').environ")))
     monkeypatch.setattr(cycle, "PROGRAM", changed)
     assert next(found.name for found in cycle.steps(DEADLINE) if not found.ok) == step
+
+
+def test_a_vendor_without_one_is_told_who_has(gcr: Gcr) -> None:
+    ran = gcr("demo", "--backend", "acme")
+    assert (ran.code, ran.out) == (2, "")
+    assert "nvidia, amd, ascend" in ran.err
+
+
+def test_a_missing_binding_is_said(tmp_path: Path) -> None:
+    (tmp_path / "hip.py").write_text("raise ImportError('no hip here')\n")
+    path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
+    ran = demo("--backend", "amd", "--json", env={"PYTHONPATH": path})
+    assert (ran.code, ran.json["error"]["code"]) == (4, "demo_failed")
+    assert "no hip here; install gcr's extra [amd]" in ran.json["error"]["message"]
 
 
 def test_a_demonstration_that_takes_too_long_fails(gcr: Gcr) -> None:
@@ -72,7 +94,8 @@ def test_a_demonstration_that_takes_too_long_fails(gcr: Gcr) -> None:
     assert (ran.code, ran.json["error"]["code"]) == (4, "demo_failed")
 
 
-def test_the_program_is_an_ordinary_one() -> None:
-    text = cycle.PROGRAM.read_text()
+@pytest.mark.parametrize("part", ["program.py", *(f"devices/{vendor}.py" for vendor in cycle.VENDORS)])
+def test_the_program_is_an_ordinary_one(part: str) -> None:
+    text = (cycle.PROGRAM.parent / part).read_text()
     assert "import gcr" not in text
     assert "from gcr" not in text

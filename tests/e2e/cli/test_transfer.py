@@ -23,6 +23,11 @@ def test_checkpoint_says_how_long_it_took_and_how_to_come_back(gcr: Gcr, daemon:
     assert daemon.asked == [{"op": "checkpoint", "target": "llm", "data_only": False, "timeout": None, "backend": None}]
 
 
+def test_what_stays_on_the_device_is_said(gcr: Gcr, daemon: FakeDaemon) -> None:
+    daemon.answers["checkpoint"] = answering({**CHECKPOINT, "vram_after_bytes": 512 << 20})
+    assert gcr("checkpoint", "llm").out.startswith("VRAM free, but for 512.0 MiB that the driver keeps, in 0.71 s")
+
+
 def test_checkpoint_json_is_the_daemons_report_and_our_wall_time(gcr: Gcr, daemon: FakeDaemon) -> None:
     document = gcr("checkpoint", "llm", "--json").json
     wall = document.pop("wall_s")

@@ -21,6 +21,8 @@ def command(options: Options, target: Target, data_only: bool) -> None:
 
 
 def _summary(report: Answer) -> str:
-    freed = f"VRAM free in {text.seconds(report['vram_free_s'])} (stopped for {text.seconds(report['stop_s'])})"
+    stays = report["vram_after_bytes"]
+    what = f"VRAM free, but for {text.size(stays)} that the driver keeps," if stays else "VRAM free"
+    freed = f"{what} in {text.seconds(report['vram_free_s'])} (stopped for {text.seconds(report['stop_s'])})"
     by_itself = ", copied by its own agent" if report["strategy"] == "copyout" else ""
     return f"{freed}{by_itself}. Back with: gcr restore {report['job']}"

@@ -6,18 +6,25 @@ import click
 
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, success
+from gcr.errors import UsageError
 
 
-@click.command("demo", epilog=examples("gcr demo", "gcr demo --json"))
+@click.command("demo", epilog=examples("gcr demo", "gcr --backend amd demo", "gcr demo --json"))
 @common_options
 @click.pass_obj
 def command(options: Options) -> None:
-    """Checkpoint and restore a small program on a SIMULATED device; needs no GPU and shows nothing about speed."""
+    """Checkpoint and restore a small program on a SIMULATED device; needs no GPU and shows nothing about speed.
+
+    The device is NVIDIA's, or that of --backend: amd, ascend.
+    """
     from gcr.demo import cycle
 
+    vendor = options.backend or "nvidia"
+    if vendor not in cycle.VENDORS:
+        raise UsageError(f"there is no demonstration for {vendor}, only for {', '.join(cycle.VENDORS)}")
     began = time.monotonic()
     steps: list[cycle.Step] = []
-    for step in cycle.steps(options.timeout or cycle.TIMEOUT):
+    for step in cycle.steps(options.timeout or cycle.TIMEOUT, vendor):
         steps.append(step)
         if not options.json:
             click.echo(f"SIMULATED  {'ok  ' if step.ok else 'FAIL'}  {step.name:<34} {step.detail}")
