@@ -3,12 +3,16 @@
 
     pip install nvidia-cuda-nvrtc-cu12==12.4.127 && python tools/hash_ptx.py
 
+With `-` it reads another source from standard input and writes its PTX to standard output. The compiler changes the
+locale of its process, so it is given one of its own.
+
 That compiler's PTX (ISA 8.4) is older than every driver gcr works with, and its target (compute capability 7.0) is what
 every later device runs as well. tests/unit/test_hash_ptx.py compiles it again and compares.
 """
 
 import ctypes
 import importlib.metadata
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -56,6 +60,15 @@ def _check(result: int) -> None:
         raise RuntimeError(f"NVRTC: error {result}")
 
 
+def main(arguments: list[str]) -> None:
+    try:
+        if arguments == ["-"]:
+            sys.stdout.write(compile_ptx(sys.stdin.read()))
+        else:
+            COMPILED.write_text(compile_ptx(SOURCE.read_text()))
+    except RuntimeError as error:
+        sys.exit(str(error))
+
+
 if __name__ == "__main__":
-    COMPILED.write_text(compile_ptx(SOURCE.read_text()))
-    print(COMPILED, COMPILED.stat().st_size, "bytes")
+    main(sys.argv[1:])

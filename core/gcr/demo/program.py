@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from types import SimpleNamespace
 
-BLOCK = 32 << 20
+BLOCK = 8 << 20
 BLOCKS = 12
 STRIDE = 4099  # bytes between the patches that a step writes
 PAUSE_S = 0.05

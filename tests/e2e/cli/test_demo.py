@@ -60,7 +60,7 @@ def test_a_step_that_fails_fails_the_demonstration(tmp_path: Path) -> None:
     [
         ('print(f"digest', 'print(f"digest of {time.monotonic()}', "the program's digest"),
         ("time.sleep(PAUSE_S)", "step == 3 and IN_GCR and sys.exit(9)", "gcr run: the program computes"),
-        ('print(f"allocated {size}"', 'print("allocated some"', "another program wants 768.0 MiB"),
+        ('print(f"allocated {size}"', 'print("allocated some"', "another program wants 192.0 MiB"),
     ],
 )
 def test_what_is_off_is_seen(

@@ -18,7 +18,8 @@ from gcr.errors import DaemonUnavailable, DeadlinePassed, NameTaken, NoSuchJob, 
 from .conftest import DEADLINE, Gcr, gcr_command
 
 STEPS = "20"
-WORK = [sys.executable, str(PROGRAM), "work", STEPS]
+WORK = [sys.executable, str(PROGRAM), "nvidia", "work", STEPS]
+HELD = 96 << 20  # bytes of device memory
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
 
@@ -54,10 +55,10 @@ def wait_for_memory(job: library.Job, least: int) -> None:
 
 def test_run_checkpoint_restore_and_the_program_never_knew(capfd: pytest.CaptureFixture[str]) -> None:
     with library.run(WORK, name="llm", simulate="nvidia") as job:
-        wait_for_memory(job, 12 * (32 << 20))
+        wait_for_memory(job, HELD)
         report = job.checkpoint(timeout=60)
         assert (report.job, report.state, report.vram_after_bytes) == ("llm", "suspended", 0)
-        assert report.bytes == sum(one.covered_bytes for one in report.processes) == 12 * (32 << 20)
+        assert report.bytes == sum(one.covered_bytes for one in report.processes) == HELD
         with pytest.raises(WrongState):
             job.checkpoint()
         back = job.restore(timeout=60)
