@@ -3,7 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
-TEST_WORKERS ?= 4
+TEST_WORKERS ?= 6
 SOAK_CYCLES ?= 1000
 VENDOR ?= all
 
@@ -38,7 +38,7 @@ endif
 soak: THERE := $(if $(filter-out all,$(VENDOR)),and $(VENDOR))
 soak: .venv/.test ## SOAK_CYCLES=1000 under load in each world of VENDOR=all (nvidia, amd, ascend), and every death at every step
 	SOAK_CYCLES=$(SOAK_CYCLES) $(BIN)/python -m pytest tests/e2e/test_under_load.py -m slow -k "test_soak $(THERE)"
-	$(BIN)/python -m pytest tests/e2e -m slow -k "not test_soak $(THERE)" --numprocesses $(TEST_WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m slow -k "not test_soak $(THERE)" --numprocesses $(TEST_WORKERS) --dist worksteal
 
 check: .venv/.dev ## linters, types and formatting
 	$(BIN)/ruff check .

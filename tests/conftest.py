@@ -33,12 +33,15 @@ def _reason(longrepr: object) -> str:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What measures time has a run of its own, `-m alone`, when tests run side by side."""
-    if not hasattr(config, "workerinput"):
-        return
-    alone = [item for item in items if item.get_closest_marker("alone")]
-    config.hook.pytest_deselected(items=alone)
-    items[:] = [item for item in items if item not in alone]
+    """Slow tests run only when marks are chosen: `-m slow`, or `-m "slow or not slow"` for everything.
+
+    What measures time has a run of its own, `-m alone`, when tests run side by side.
+    """
+    later = [] if config.option.markexpr else ["slow"]
+    later += ["alone"] if hasattr(config, "workerinput") else []
+    out = [item for item in items if any(item.get_closest_marker(mark) for mark in later)]
+    config.hook.pytest_deselected(items=out)
+    items[:] = [item for item in items if item not in out]
 
 
 @pytest.hookimpl(trylast=True)

@@ -28,15 +28,6 @@ def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]
                 sys.stderr.write(f"==== {log.name}\n{log.read_text(errors='replace')[-6000:]}\n")
 
 
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Tests marked slow run only when marks are chosen: `-m slow`, or `-m "slow or not slow"` for everything."""
-    if config.option.markexpr:
-        return
-    slow = [item for item in items if item.get_closest_marker("slow") and Path(__file__).parent in item.path.parents]
-    config.hook.pytest_deselected(items=slow)
-    items[:] = [item for item in items if item not in slow]
-
-
 @pytest.hookimpl(hookwrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     outcome = yield

@@ -61,11 +61,13 @@ class TestWithHipPython10(Amd, BackendContract, DrainContract, InspectContract):
     generation = "10"
 
 
+@pytest.mark.slow
 class TestOnARuntimeThatImportsByAddress(Amd, DrainContract):
     generation = "10"
     settings: ClassVar = {"GCR_SIM_HIP_VERSION": "6.4"}
 
 
+@pytest.mark.slow
 class TestWhereMemoryIsKept(Amd, DrainContract):
     generation = "10"
     settings: ClassVar = {"GCR_SIM_QUIRKS": "leak,elsewhere"}
