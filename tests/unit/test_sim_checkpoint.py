@@ -110,7 +110,7 @@ def test_a_lock_that_times_out_leaves_the_process_running(machine: Machine) -> N
 
 @pytest.mark.parametrize("step", ["checkpoint", "restore"])
 def test_the_target_finishes_what_a_dead_caller_began(tmp_path: Path, step: str) -> None:
-    machine = Machine(tmp_path, CONTROL_MS=400)
+    machine = Machine(tmp_path, CONTROL_MS=1500)
     with machine.start(TARGET) as target:
         before = started(target)
         assert act(machine, target.pid, "say(lock())") == "0"
@@ -122,8 +122,10 @@ def test_the_target_finishes_what_a_dead_caller_began(tmp_path: Path, step: str)
             caller.kill()
         old = LOCKED if step == "checkpoint" else CHECKPOINTED
         assert state(machine, target.pid) == old
-        time.sleep(0.5)
-        assert state(machine, target.pid) == (CHECKPOINTED if step == "checkpoint" else LOCKED)
+        end = time.monotonic() + 10
+        while (now := state(machine, target.pid)) == old and time.monotonic() < end:
+            time.sleep(0.05)
+        assert now == (CHECKPOINTED if step == "checkpoint" else LOCKED)
         if step == "checkpoint":
             assert act(machine, target.pid, "say(restore())") == "0"
         assert act(machine, target.pid, "say(unlock())") == "0"

@@ -11,7 +11,8 @@ import pytest
 ROOT = Path(__file__).parents[3]
 TEXT = ROOT / "docs" / "writing-a-backend.md"
 EXAMPLE = ROOT / "docs" / "example-backend"
-DEADLINE = 110.0
+DEADLINE = 280.0  # it builds a shim and a simulated driver, beside other tests
+pytestmark = pytest.mark.timeout(300)
 LOADER = {"dlsym", "dlvsym"}
 COMMANDS = """
 pip() { "$PYTHON" -m pip --disable-pip-version-check "$@"; }
