@@ -3,6 +3,9 @@
 from pathlib import Path
 
 from gcr.engine.node import World
+from gcr.processes import open_files
+
+DEVICE_FILES = {"nvidia": "/dev/nvidia", "amd": "/dev/kfd", "ascend": "/dev/davinci"}
 
 
 def world_of_process(pid: int) -> World:
@@ -10,9 +13,17 @@ def world_of_process(pid: int) -> World:
     env = environment_of(pid)
     vendor = env.get("GCR_SIMULATE")
     if not vendor:
-        return World("nvidia")
+        return World(_vendor_of(pid))
     names = ("GCR_SIMULATE", "LD_LIBRARY_PATH", "ROCM_PATH", *(n for n in env if n.startswith("GCR_SIM_")))
     return World(vendor, simulated=True, environment=tuple(sorted((n, env[n]) for n in names if n in env)))
+
+
+def _vendor_of(pid: int) -> str:
+    """Whose devices it has open; NVIDIA for one that has none, or that may not be looked into."""
+    try:
+        return next((vendor for vendor, path in DEVICE_FILES.items() if open_files(pid, path)), "nvidia")
+    except PermissionError:
+        return "nvidia"
 
 
 def environment_of(pid: int) -> dict[str, str]:
