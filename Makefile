@@ -3,7 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
-TEST_WORKERS ?= 5
+TEST_WORKERS ?= 4
 SOAK_CYCLES ?= 1000
 VENDOR ?= all
 
@@ -94,6 +94,6 @@ build/%/.tested: .venv/.tools $(NATIVE_SOURCES)
 	$(CMAKE) -S . -B $(@D) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
 		-DGCR_BUILD_TESTS=ON -DGCR_NATIVE_TESTS_ONLY=ON -DGCR_SANITIZE=$(SANITIZE) -Wno-dev --log-level=WARNING
 	$(CMAKE) --build $(@D)
-	$(BIN)/ctest --test-dir $(@D) --output-on-failure --timeout 120 \
+	$(BIN)/ctest --test-dir $(@D) --output-on-failure --parallel $(JOBS) --timeout 120 \
 		$(if $(wildcard tests/native/*/CMakeLists.txt),--no-tests=error)
 	@touch $@

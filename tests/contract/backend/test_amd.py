@@ -73,6 +73,7 @@ class TestWhereMemoryIsKept(Amd, DrainContract):
     settings: ClassVar = {"GCR_SIM_QUIRKS": "leak,elsewhere"}
 
 
+@pytest.mark.slow
 class TestWhereMemoryIsKeptWithItsAddress(Amd, DrainContract):
     generation = "10"
     settings: ClassVar = {"GCR_SIM_QUIRKS": "leak-hard"}

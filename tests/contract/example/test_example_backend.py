@@ -38,7 +38,13 @@ def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     site = folder / "site"  # in place of the reader's environment, which this one must not become
     path = os.pathsep.join([str(site), *filter(None, sys.path)])
     told = {"GCR": str(ROOT), "PYTHON": sys.executable, "PIP_TARGET": str(site), "PYTHONPATH": path, "GCR_PLUGINS": ""}
-    env = {**os.environ, **told, "PYTHONDONTWRITEBYTECODE": "1", "PIP_NO_INDEX": "1"}
+    env = {
+        **os.environ,
+        **told,
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PIP_NO_INDEX": "1",
+        "SKBUILD_CMAKE_BUILD_TYPE": "Debug",
+    }
     script = "set -eu\n" + COMMANDS + "\n".join(blocks())
     return folder, run("bash", "-c", script, seconds=DEADLINE, cwd=folder, env=env)
 
