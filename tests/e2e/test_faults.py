@@ -3,8 +3,10 @@
 Each step in turn on the same job: what one failure left behind would show at the next.
 """
 
+from collections.abc import Callable
+
 import pytest
-from machine import Machine, until
+from machine import Machine, kill, until
 from worlds import everywhere
 
 MAP = {"nvidia": "cuMemMap", "amd": "hipMemMap", "ascend": "aclrtMapMem"}
@@ -38,20 +40,35 @@ def test_a_restore_that_fails_leaves_the_job_suspended(machine: Machine) -> None
         assert job.ask() == before, step
 
 
-@pytest.mark.parametrize("step", ["handed_over", "staged"])
-@everywhere()
-def test_a_failure_that_cannot_be_taken_back_at_once_loses_nothing(machine: Machine, step: str) -> None:
-    """The driver refuses to map the memory again: whoever comes next finds it where it was."""
-    job, before = machine.start()
+def fails_and_is_not_taken_back(machine: Machine, step: str, meanwhile: Callable[[], None] = lambda: None) -> None:
+    """A checkpoint fails at `step`, and the driver refuses to map the memory again; later it is recovered."""
     (pid,) = machine.targets("llm")
     held = machine.folder / "held"
     machine.inject(f"checkpoint.{step} hold {held}", f"checkpoint.{step} fail")
     running = machine.command("checkpoint")
     machine.wait_held()
+    meanwhile()
     (machine.simulated / "faults").write_text(f"{MAP[machine.vendor]}@{pid}:1+:fail=999\n")
     held.unlink()
     assert running.result(timeout=60).code == 4
     assert machine.job("llm")["state"] != "lost"  # type: ignore[index]
     (machine.simulated / "faults").write_text("")
     until(lambda: machine.gcr("recover").code == 0, 20, "it is recovered, unless that goes on already")
+
+
+@pytest.mark.parametrize("step", ["handed_over", "staged"])
+@everywhere()
+def test_a_failure_that_cannot_be_taken_back_at_once_loses_nothing(machine: Machine, step: str) -> None:
+    """Whoever comes next finds the memory where it was."""
+    job, before = machine.start()
+    fails_and_is_not_taken_back(machine, step)
+    machine.comes_back(job, before)
+
+
+@everywhere()
+def test_nor_does_one_whose_supervisor_died_before(machine: Machine) -> None:
+    """The daemon's own duplicates are all there is besides the workers', and outlive the transaction."""
+    machine.extra["GCR_BATCH"] = "1"  # the first handle that is refused must not be the only one that is kept
+    job, before = machine.start()
+    fails_and_is_not_taken_back(machine, "handed_over", lambda: kill(job.supervisor.pid))
     machine.comes_back(job, before)

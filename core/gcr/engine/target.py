@@ -236,11 +236,16 @@ class Target:
 
     def entrust_spares(self) -> None:
         """What the keeper lost with its life, and the process cannot export again, is with its next keeper."""
-        keeper = self.keeper()
+        try:
+            self._entrust_spares(self.keeper())
+        except PeerGone:  # it dies just now; the next one is the daemon itself
+            self._entrust_spares(self.keeper())
+        self.spare.close()
+
+    def _entrust_spares(self, keeper: Keeper) -> None:
         held = set(keeper.ids(self.pid))
         for ids in batched([i for i in self.spare.ids(self.pid) if i not in held], self.node.config.batch):
             self._with(self.spare.take(self.pid, ids), partial(keeper.put, self.pid, ids))
-        self.spare.close()
 
     # ---- memory back ------------------------------------------------------------------------------------------
 
