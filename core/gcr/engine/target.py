@@ -17,17 +17,16 @@ from gcr.daemon.process import Process
 from gcr.devices import uuid_text
 from gcr.drain import HandleSpec
 from gcr.engine.copyout import AgentCopy, StagedCopy, create, unexportable
+from gcr.engine.drive import ControlDrive
 from gcr.engine.node import Node, World
 from gcr.engine.snapshot import AgentControl
-from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, NoRoom, PeerGone, WrongState
+from gcr.errors import GcrError, NoRoom, PeerGone, WrongState
 from gcr.seqpacket import close_all
 from gcr.supervisor.escrow import Escrow, Keeper
 from gcr.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, ids_of, spec_of, specs_of
 from gcr.wire import AgentPhase, ExportBatch, FrameType, HandleFlag, HandleRecord, IdList, StatusReply
 
 log = logging.getLogger("gcr.engine")
-
-SETTLE = 60.0
 
 
 @dataclass(slots=True)
@@ -332,6 +331,10 @@ class Target:
 
     # ---- control state ----------------------------------------------------------------------------------------
 
+    @property
+    def drive(self) -> ControlDrive:
+        return ControlDrive(self.pid, lambda: self.control)
+
     def freeze(self, deadline: float) -> None:
         self.process.agent.freeze(self.transaction)
         self.control.lock(self.pid, deadline)
@@ -341,61 +344,15 @@ class Target:
         """Take a half-done thaw back, wherever it stopped."""
         if not self.process.agent.frozen():
             self.process.agent.freeze(self.transaction)
-        self._drive(ControlPhase.CHECKPOINTED, deadline)
+        self.drive.to(ControlPhase.CHECKPOINTED, deadline)
 
     def thaw(self, deadline: float, undo: bool = False) -> None:
         """Bring the control state back; `undo`: from a freeze that was not decided. Raises Lost, DeviceShared."""
-        if undo and self.keeps_context and self.settled() == ControlPhase.CHECKPOINTED:
+        if undo and self.keeps_context and self.drive.settled() == ControlPhase.CHECKPOINTED:
             self.control.unlock(self.pid, deadline)  # nothing was given up: it need not be made again
-        self._drive(ControlPhase.RUNNING, deadline)
+        self.drive.to(ControlPhase.RUNNING, deadline)
         if self.process.agent.frozen():
             self.process.agent.thaw(self.transaction)
-
-    def _drive(self, goal: ControlPhase, deadline: float) -> None:
-        """Step the driver from phase to phase until `goal`.
-
-        A call whose caller died goes on in the driver, which then refuses the next one for a while, and r580 does not
-        say so in its phase: a refused step is tried again until the deadline.
-        """
-        end = time.monotonic() + deadline
-        while (phase := self.settled()) != goal:
-            try:
-                self._step(phase, goal, max(0.1, end - time.monotonic()))
-            except DriverError as error:
-                if self.settled() == ControlPhase.FAILED:
-                    raise self._lost(error) from error
-                if time.monotonic() > end:
-                    raise
-                time.sleep(0.05)
-
-    def _step(self, phase: ControlPhase, goal: ControlPhase, limit: float) -> None:
-        outward = goal == ControlPhase.CHECKPOINTED
-        match phase:
-            case ControlPhase.RUNNING:
-                self.control.lock(self.pid, limit)
-            case ControlPhase.LOCKED if outward:
-                self.control.checkpoint(self.pid, limit)
-            case ControlPhase.LOCKED:
-                self.control.unlock(self.pid, limit)
-            case ControlPhase.CHECKPOINTED:
-                self.control.restore(self.pid, {}, limit)
-            case ControlPhase.FAILED:
-                raise self._lost("it says so itself")
-            case _:
-                raise PeerGone(f"the driver does not know process {self.pid}")
-
-    def _lost(self, why: object) -> Lost:
-        text = f"the driver will not give process {self.pid} back: {why}"
-        return Lost(text, state="lost", hint="docs/troubleshooting.md#lost")
-
-    def settled(self) -> ControlPhase:
-        """The driver's phase once it is not between two. A driver call goes on though its caller died."""
-        end = time.monotonic() + SETTLE
-        while (phase := self.control.phase(self.pid)) == ControlPhase.BUSY:
-            if time.monotonic() > end:
-                raise DeadlinePassed(f"the driver is still busy with process {self.pid} after {SETTLE:g} s")
-            time.sleep(0.02)
-        return phase
 
 
 def let_go(process: Process, ids: Sequence[int], node: Node, world: World, keeper: Keeper) -> None:
