@@ -1,7 +1,7 @@
 """What gcr costs a program that is never checkpointed: pairs of programs that take turns, see `slices`.
 
-Both programs of a pair are started, warmed up and pinned to the same cores; then they take short turns, and the one
-whose turn it is not has nothing queued. The unit of the statistics is the pair.
+A few pairs are started at once. When all of them are ready, and pinned to the same cores, one pair after the other
+takes short turns; a program whose turn it is not has nothing queued. The unit of the statistics is the pair.
 """
 
 import json
@@ -23,8 +23,8 @@ from slices import BARE, OTHER, Estimate, Slice, estimate, log_ratio, parse, tur
 from gcr.native import SHIM, shim_path
 
 HERE = Path(__file__).resolve().parent
-LAUNCH_SLICES, STEP_SLICES, ALLOC_SLICES = 12, 12, 4
-SLICE_SECONDS, ALLOC_SECONDS = 0.25, 0.1
+SLICES, ALLOC_SLICES = 20, 4
+SLICE_SECONDS, ALLOC_SECONDS = 0.08, 0.1
 ALLOC_SIZES = tuple(1 << shift for shift in (10, 15, 20, 25, 30))
 PREPARE_SECONDS = 120.0
 QUIET_SECONDS = 1.2  # more than the daemon's own round
@@ -41,18 +41,23 @@ class Arm(StrEnum):
     BESIDE = "beside"  # the same bare program while an idle job of gcr, its daemon and worker are there
 
 
-PAIRS = {Arm.SHIMMED: 20, Arm.INERT: 8, Arm.NULL: 8, Arm.BESIDE: 8}
+PAIRS = {Arm.SHIMMED: 40, Arm.INERT: 20, Arm.NULL: 20, Arm.BESIDE: 8}
+ENOUGH = 20  # pairs, for a verdict
 
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """`names`: of its slices; `slices`: of each name and program in a pair, even; `seconds` each, on `cores` cores."""
+    """`names`: of its slices; `slices`: of each name and program in a pair, even; `seconds` each, on `cores` cores.
+
+    together: pairs that are started at once
+    """
 
     command: tuple[str, ...]
     names: tuple[str, ...]
     slices: int
     seconds: float
     cores: int
+    together: int = 1
     environment: Mapping[str, str] = field(default_factory=dict)
     flags: tuple[str, ...] = ()  # of `gcr run`
 
@@ -67,10 +72,10 @@ def pieces() -> dict[str, tuple[str, Arm]]:
 def workload(kind: str, build: Path) -> Workload:
     """`launch`, `alloc` (a C program over the driver) or `step` (PyTorch, whose backward pass has its own thread)."""
     if kind == "step":
-        return Workload((sys.executable, str(HERE / "train_step.py")), ("step",), STEP_SLICES, SLICE_SECONDS, 4)
+        return Workload((sys.executable, str(HERE / "train_step.py")), ("step",), SLICES, SLICE_SECONDS, 4, 4)
     program = str(compiled(build))
     if kind == "launch":
-        return Workload((program, "launch"), ("launch",), LAUNCH_SLICES, SLICE_SECONDS, 1)
+        return Workload((program, "launch"), ("launch",), SLICES, SLICE_SECONDS, 1, 5)
     sizes = tuple(map(str, ALLOC_SIZES))
     return Workload((program, "alloc", sizes[-1]), sizes, ALLOC_SLICES, ALLOC_SECONDS, 1)
 
@@ -87,40 +92,46 @@ def compiled(build: Path) -> Path:
 
 
 def more_pairs(arm: Arm, work: Workload, pairs: list[Pair], deadline: float, wanted: int) -> Iterator[list[Pair]]:
-    """`pairs` and one more, and so on, while there is time before `deadline`, up to `wanted`."""
-    measure = beside if arm is Arm.BESIDE else side_by_side
+    """`pairs` and a few more, and so on, while there is time before `deadline`, up to `wanted`."""
     while len(pairs) < wanted and time.monotonic() < deadline:
-        pairs = [*pairs, measure(arm, work, len(pairs))]
+        count = min(work.together, wanted - len(pairs))
+        more = [beside(work, len(pairs))] if arm is Arm.BESIDE else side_by_side(arm, work, len(pairs), count)
+        pairs = [*pairs, *more]
         yield pairs
 
 
-def side_by_side(arm: Arm, work: Workload, number: int) -> Pair:
-    """One pair of processes that take turns."""
+def side_by_side(arm: Arm, work: Workload, first: int, count: int) -> list[Pair]:
+    """Pairs of processes, the two of each take turns; `first`: the number of the first pair."""
     if arm is Arm.SHIMMED:
         start_daemon()
     with ExitStack() as stack:
-        with pinned(work.cores):
-            programs = {which: stack.enter_context(_start(arm, which, work, number)) for which in _order(number)}
-        for which, program in programs.items():
+        programs = [
+            {which: stack.enter_context(_start(arm, which, work, number)) for which in _order(number)}
+            for number in range(first, first + count)
+        ]
+        for which, program in (item for each in programs for item in each.items()):
             program.await_ready()
             _check_shim(program, which == OTHER and arm in (Arm.SHIMMED, Arm.INERT))
-        gcrs = _gcrs(programs[OTHER]) if arm is Arm.SHIMMED else []
-        for program in programs.values():
-            _take_all(program, work, BARE)  # warm, not counted
-        began, used = time.monotonic(), cpu_seconds(gcrs)
-        slices = {name: [_take(programs[which], work, name, which) for which in _turns(work)] for name in work.names}
-        cost = {"gcr_cpu_s": cpu_seconds(gcrs) - used, "wall_s": time.monotonic() - began}
+            pin(program.pid, work.cores)
+        gcrs = _gcrs([each[OTHER] for each in programs]) if arm is Arm.SHIMMED else []
+        return [_one_pair(each, work, gcrs) for each in programs]
+
+
+def _one_pair(programs: Mapping[str, Program], work: Workload, gcrs: Sequence[int]) -> Pair:
+    for program in programs.values():
+        _take_all(program, work, BARE)  # warm, not counted
+    began, used = time.monotonic(), cpu_seconds(gcrs)
+    slices = {name: [_take(programs[which], work, name, which) for which in _turns(work)] for name in work.names}
+    cost = {"gcr_cpu_s": cpu_seconds(gcrs) - used, "wall_s": time.monotonic() - began}
     return {"slices": _plain(slices), **(cost if gcrs else {})}
 
 
-def beside(_arm: Arm, work: Workload, number: int) -> Pair:
+def beside(work: Workload, number: int) -> Pair:
     """One bare process; its turns are with and without gcr around it."""
     slices: dict[str, list[Slice]] = {name: [] for name in work.names}
-    with pinned(work.cores):
-        alone = Program(work.command, None, work.environment, wait=False)
-    with alone:
-        alone.await_ready()
+    with Program(work.command, None, work.environment) as alone:
         _check_shim(alone, False)
+        pin(alone.pid, work.cores)
         for which in _order(number):
             with company(work, number) if which == OTHER else solitude():
                 _take_all(alone, work, which)  # warm again, not counted
@@ -167,22 +178,17 @@ def _plain(slices: Mapping[str, Sequence[Slice]]) -> dict[str, list[dict[str, An
     return {name: [asdict(each) for each in taken] for name, taken in slices.items()}
 
 
-@contextmanager
-def pinned(cores: int) -> Iterator[None]:
-    """What is started inside runs on the last `cores` cores: on the same ones whichever of a pair it is."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[-cores:])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+def pin(pid: int, cores: int) -> None:
+    """All threads of a process to the last `cores` cores: the same ones for both of a pair."""
+    last = sorted(os.sched_getaffinity(0))[-cores:]
+    for task in Path(f"/proc/{pid}/task").iterdir():
+        os.sched_setaffinity(int(task.name), last)
 
 
 # ---- gcr around a program ---------------------------------------------------------------------------------------
 
 
 def start_daemon() -> None:
-    """Before anything is pinned: a daemon, and its workers, keep the cores of whoever started it."""
     subprocess.run([*GCR, "daemon", "start"], capture_output=True, timeout=PREPARE_SECONDS, check=True)
 
 
@@ -191,7 +197,7 @@ def company(work: Workload, number: int) -> Iterator[None]:
     """An idle job beside, all its preparation over."""
     start_daemon()
     with Program(work.command, f"beside-{number}", flags=work.flags) as idle:
-        _gcrs(idle)
+        _gcrs([idle])
         yield
 
 
@@ -204,19 +210,19 @@ def solitude() -> Iterator[None]:
     yield
 
 
-def _gcrs(program: Program) -> list[int]:
-    """The pids of daemon, workers and supervisor, once nothing is left to be prepared for a program."""
+def _gcrs(programs: Sequence[Program]) -> list[int]:
+    """The pids of daemon, workers and supervisors, once nothing is left to be prepared for the programs."""
     give_up = time.monotonic() + PREPARE_SECONDS
     while time.monotonic() < give_up:
-        status, wanted = gcr("daemon", "status"), _covered(program)
+        status, wanted = gcr("daemon", "status"), _covered([program.job for program in programs])
         pids = [int(each["pid"]) for each in (status, *status["workers"])]
         if status["workers"] and status["arena_pinned_bytes"] >= wanted and quiet(pids):
-            return [*pids, *([program.supervisor] if program.supervisor else [])]
+            return [*pids, *(program.supervisor for program in programs if program.supervisor)]
     raise SystemExit(f"benchmark: {PREPARE_SECONDS:.0f} s after the start gcr still prepares: {json.dumps(status)}")
 
 
-def _covered(program: Program) -> int:
-    jobs = [job for job in gcr("ps")["jobs"] if job["job"] == program.job]
+def _covered(names: Sequence[str | None]) -> int:
+    jobs = [job for job in gcr("ps")["jobs"] if job["job"] in names]
     return sum(process["covered_bytes"] for job in jobs for process in job["processes"])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from overhead import PAIRS, Arm, estimates, pieces
+from overhead import ENOUGH, Arm, estimates, pieces
 from slices import Estimate, log_ratio, parse
 from stats import median
 
@@ -150,8 +150,8 @@ def _overhead(found: Pieces) -> Iterator[Line]:
 def _loss(what: str, found: Estimate, arm: Arm) -> Line:
     if arm is not Arm.SHIMMED:
         return what, _said(found), "", ""
-    if found.pairs < PAIRS[arm]:
-        return what, _said(found), "< 1 %", f"too few: {PAIRS[arm]} pairs wanted"
+    if found.pairs < ENOUGH:
+        return what, _said(found), "< 1 %", f"too few: {ENOUGH} pairs wanted"
     return _judged(what, found.at_most, _said(found), 0.01, "< 1 %")
 
 

@@ -7,8 +7,9 @@ from collections.abc import Callable
 
 import pytest
 from machine import Machine, kill, until
-from worlds import everywhere
+from worlds import ON_DEVICE, everywhere
 
+refused = pytest.mark.skipif(ON_DEVICE, reason="a real driver refuses nothing on demand")
 MAP = {"nvidia": "cuMemMap", "amd": "hipMemMap", "ascend": "aclrtMapMem"}
 
 
@@ -56,6 +57,7 @@ def fails_and_is_not_taken_back(machine: Machine, step: str, meanwhile: Callable
     until(lambda: machine.gcr("recover").code == 0, 20, "it is recovered, unless that goes on already")
 
 
+@refused
 @pytest.mark.parametrize("step", ["handed_over", "staged"])
 @everywhere()
 def test_a_failure_that_cannot_be_taken_back_at_once_loses_nothing(machine: Machine, step: str) -> None:
@@ -65,6 +67,7 @@ def test_a_failure_that_cannot_be_taken_back_at_once_loses_nothing(machine: Mach
     machine.comes_back(job, before)
 
 
+@refused
 @everywhere()
 def test_nor_does_one_whose_supervisor_died_before(machine: Machine) -> None:
     """The daemon's own duplicates are all there is besides the workers', and outlive the transaction."""

@@ -8,6 +8,7 @@ import sys
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ VICTIMS = ROOT / "tests" / "victims"
 BUDGET_SECONDS = 400.0
 VICTIM_SECONDS = 150.0
 CYCLES = 3
+VICTIMS_AT_ONCE, TESTS_AT_ONCE = 4, "6"  # what is slow about them is starting
 Result = dict[str, Any]
 
 RUNS: dict[str, tuple[str, ...]] = {
@@ -63,14 +65,17 @@ def contract() -> Result:
 
 def deaths(of: str) -> Result:
     """kill -9 of gcr's processes at every step, on the device: what tests/e2e/test_deaths.py does on the simulator."""
-    os.environ["GCR_E2E_ON_DEVICE"] = "1"
-    return _pytest(["tests/e2e/test_deaths.py"], "-k", of, "--timeout", "120")
+    return _e2e(["tests/e2e/test_deaths.py"], "-k", of)
 
 
 def faults() -> Result:
     """A failure at every step, and plain swaps, on the device."""
+    return _e2e(["tests/e2e/test_faults.py", "tests/e2e/test_swap.py"])
+
+
+def _e2e(paths: Sequence[str], *flags: str) -> Result:
     os.environ["GCR_E2E_ON_DEVICE"] = "1"
-    return _pytest(["tests/e2e/test_faults.py", "tests/e2e/test_swap.py"], "--timeout", "120")
+    return _pytest(paths, "-m", "slow or not slow", "-n", TESTS_AT_ONCE, "--timeout", "120", *flags)
 
 
 def conformance() -> Result:
@@ -124,21 +129,26 @@ def victims(path: Path) -> Result:
     earlier = json.loads(path.read_text())["result"]["runs"] if path.exists() else {}
     runs: Result = {name: run for name, run in earlier.items() if run["ok"]}
     give_up = time.monotonic() + BUDGET_SECONDS - VICTIM_SECONDS
-    for name, words in RUNS.items():
-        if name not in runs and time.monotonic() < give_up:
-            runs[name] = _victim(words)
+
+    def run(name: str) -> None:
+        if time.monotonic() < give_up:
+            runs[name] = _victim(name, RUNS[name])
             print(name, json.dumps(runs[name])[:600], flush=True)
+
+    with ThreadPoolExecutor(VICTIMS_AT_ONCE) as several:
+        list(several.map(run, [name for name in RUNS if name not in runs]))
     return {"ok": set(runs) == set(RUNS) and all(run["ok"] for run in runs.values()), "runs": runs}
 
 
-def _victim(words: Sequence[str]) -> Result:
+def _victim(name: str, words: Sequence[str]) -> Result:
+    job = f"victim-{name}"
     command = _command(words)
     bare = subprocess.run(command, capture_output=True, text=True, timeout=VICTIM_SECONDS, check=False)
     shimmed = subprocess.Popen(
-        [*GCR, "run", "--name", "victim", "--", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [*GCR, "run", "--name", job, "--", *command], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     try:
-        cycles = _cycles(shimmed)
+        cycles = _cycles(job, shimmed)
         stdout, stderr = shimmed.communicate(timeout=VICTIM_SECONDS)
     finally:
         shimmed.kill()
@@ -155,9 +165,9 @@ def _command(words: Sequence[str]) -> list[str]:
     return [str(_compile(words[0], [VICTIMS / f"{words[0]}.c"])), *words[1:]]
 
 
-def _cycles(running: "subprocess.Popen[str]") -> list[Result]:
+def _cycles(job: str, running: "subprocess.Popen[str]") -> list[Result]:
     """Checkpoints and restores while the victim works; a refusal is recorded, and the victim runs on."""
-    if not _until_on_device(running):
+    if not _until_on_device(job, running):
         return [{"error": f"gcr never saw the victim on the device; its exit code is {running.poll()}"}]
     cycles: list[Result] = []
     for _ in range(CYCLES):
@@ -165,29 +175,37 @@ def _cycles(running: "subprocess.Popen[str]") -> list[Result]:
         if running.poll() is not None:
             cycles.append({"error": "the victim ended before this cycle"})
             break
-        cycles.append(_cycle())
+        cycles.append(_cycle(job))
     return cycles
 
 
-def _cycle() -> Result:
+def _cycle(job: str) -> Result:
     try:
-        out = gcr("checkpoint", "victim")
+        out = gcr("checkpoint", job)
         time.sleep(0.3)
-        back = gcr("restore", "victim")
+        back = gcr("restore", job)
     except SystemExit as refused:
         return {"error": str(refused)[:700]}
     parts = [{k: each[k] for k in ("strategy", "covered_bytes", "uncovered", "handles")} for each in out["processes"]]
     return {"vram_free_s": out["vram_free_s"], "total_s": back["total_s"], "processes": parts}
 
 
-def _until_on_device(running: "subprocess.Popen[str]") -> bool:
+def _until_on_device(name: str, running: "subprocess.Popen[str]") -> bool:
     give_up = time.monotonic() + 60.0
     while running.poll() is None and time.monotonic() < give_up:
-        jobs = gcr("ps")["jobs"]
+        jobs = [job for job in gcr("ps")["jobs"] if job["job"] == name]
         if any(process["bytes"] > 0 for job in jobs for process in job["processes"]):
             return True
         time.sleep(0.2)
     return False
+
+
+def chunk_hash() -> Result:
+    """Rates of the chunk hash and of a copy on the device, and whether the host agrees."""
+    made = Path(os.environ["XDG_RUNTIME_DIR"]) / "hash.json"
+    words = [sys.executable, str(ROOT / "benchmarks" / "hash.py"), "--gib", "64", "--out", str(made)]
+    done = subprocess.run(words, timeout=BUDGET_SECONDS, check=False)
+    return {"ok": done.returncode == 0, **json.loads(made.read_text())}
 
 
 CHECKS: dict[str, Callable[[], Result]] = {
@@ -198,6 +216,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "faults": faults,
     "deaths-out": lambda: deaths("checkpoint or target or caller or daemons"),
     "deaths-in": lambda: deaths("restore"),
+    "hash": chunk_hash,
 }
 GROUPS = {
     "swap": ["link", "gcr-1", "gcr-8", "gcr-32"],

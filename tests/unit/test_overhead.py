@@ -150,7 +150,7 @@ def test_nothing_is_measured_before_workers_arena_and_quiet_are_there(monkeypatc
     asked: list[list[int]] = []
     monkeypatch.setattr(overhead, "quiet", lambda pids: bool(asked.append(pids) or len(asked) > 1))
     program = SimpleNamespace(job="mine", supervisor=3)
-    assert overhead._gcrs(program) == [1, 2, 3]
+    assert overhead._gcrs([program]) == [1, 2, 3]
     assert asked == [[1, 2]] * 2 and next(told, None) is None
 
 

@@ -94,6 +94,24 @@ def test_two_programs_take_turns_and_both_work(simulated: Path, arm: Arm) -> Non
     assert ("gcr_cpu_s" in pair) == (arm is Arm.SHIMMED)
 
 
+def test_pairs_are_started_a_few_at_once(simulated: Path) -> None:
+    work = replace(launches(simulated), together=2)
+    known = list(overhead.more_pairs(Arm.SHIMMED, work, [], time.monotonic() + 100, 3))
+    assert [len(each) for each in known] == [2, 3]
+    assert all("gcr_cpu_s" in pair and len(parse(pair)["launch"]) == 8 for pair in known[-1])
+
+
+def test_a_program_is_pinned_with_all_its_threads() -> None:
+    program = "import sys, threading; threading.Thread(target=sys.stdin.read).start(); print('up', flush=True)"
+    running = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    with running:
+        assert running.stdout is not None and running.stdout.readline()
+        overhead.pin(running.pid, 1)
+        tasks = [int(task.name) for task in Path(f"/proc/{running.pid}/task").iterdir()]
+        assert len(tasks) == 2
+        assert {frozenset(os.sched_getaffinity(task)) for task in tasks} == {frozenset({max(os.sched_getaffinity(0))})}
+
+
 def test_one_program_works_with_and_without_gcr_beside(simulated: Path) -> None:
     (pair,) = measured(Arm.BESIDE, launches(simulated))
     taken = parse(pair)["launch"]
