@@ -12,7 +12,8 @@ What one owner's bytes have been in is never shown to another: such a segment is
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -88,26 +89,26 @@ class Arena:
         with self._lock:
             return _total(self._free)
 
-    def prepare(self, nbytes: int, owner: str = "", progress: Callable[[int], None] | None = None) -> None:
-        """Make sure `nbytes` that `owner` may take lie ready. Raises NoRoom, and what `pin` raises.
+    def prepare(self, wishes: Callable[[], Mapping[str, int]]) -> None:
+        """Make sure that all owners could have their bytes at once. Raises NoRoom, and what `pin` raises.
 
-        Made in rounds, one segment per thread; between rounds a `take` gets its turn and `close` its way.
+        Made in rounds, one segment per thread; between rounds a `take` gets its turn, `close` its way, and the wishes
+        are asked for anew.
         """
         while True:
             with self._turns.background():
-                ready = self._usable_bytes(owner)
-                if progress:
-                    progress(min(ready, nbytes))
-                if ready >= nbytes or self._closed:
+                wanted = wishes()
+                missing = self._missing(wanted)
+                if not missing or self._closed:
                     return
-                self._grow(self._sizes(nbytes - ready)[: self._threads], owner)
+                self._grow(missing[: self._threads], wanted)
 
     def take(self, owner: str, nbytes: int) -> Segments:
         """Segments of at least `nbytes` in all, those first that held this owner's bytes before. Raises NoRoom."""
         with self._turns.next():
             missing = nbytes - self._usable_bytes(owner)
             if missing > 0:
-                self._grow(self._sizes(missing), owner)
+                self._grow(self._sizes(missing), (owner,))
             with self._lock:
                 parts = _choose([s for s, last in self._free.items() if last in ("", owner)], self._free, nbytes)
                 for part in parts:
@@ -176,16 +177,35 @@ class Arena:
         with self._lock:
             return sum(part.size for part, last in self._free.items() if last in ("", owner))
 
+    def _missing(self, wishes: Mapping[str, int]) -> list[int]:
+        """Sizes of segments to be made, should every owner take what it has and of what is fresh, as `take` would."""
+        with self._lock:
+            has = Counter[str]()
+            for part, owner in (*self._free.items(), *self._taken.items()):
+                has[owner] += part.size
+            fresh = sorted((part.size for part, last in self._free.items() if last == ""), reverse=True)
+        sizes: list[int] = []
+        for owner, wanted in wishes.items():
+            left = wanted - has[owner]
+            for size in [*fresh]:
+                if size <= left:
+                    fresh.remove(size)
+                    left -= size
+            if left > 0 and fresh:
+                left -= fresh.pop()
+            sizes += self._sizes(max(0, left))
+        return sizes
+
     def _sizes(self, nbytes: int) -> list[int]:
         """Whole segments and a last one for the rest, a multiple of a huge page."""
         whole, rest = divmod(round_up(nbytes), self._segment_bytes)
         return [self._segment_bytes] * whole + ([rest] if rest else [])
 
-    def _grow(self, sizes: Sequence[int], owner: str) -> None:
+    def _grow(self, sizes: Sequence[int], owners: Collection[str]) -> None:
         """Make fresh free segments, all or none. A turn is held."""
         if self._closed:
             raise RolledBack("the arena is closed")
-        self._make_room(sum(sizes), owner)
+        self._make_room(sum(sizes), {"", *owners})
         made: list[Segment] = []
         try:
             with ThreadPoolExecutor(self._threads) as pool:
@@ -201,15 +221,15 @@ class Arena:
         with self._lock:
             self._free.update(dict.fromkeys(made, ""))
 
-    def _make_room(self, nbytes: int, owner: str) -> None:
+    def _make_room(self, nbytes: int, spared: Collection[str]) -> None:
         """Give up free segments nobody else may see, as far as needed. Raises NoRoom before anything is made."""
         with self._lock:
             own = _total(s for s in (*self._free, *self._taken) if s not in self._adopted)
-            others = _total(s for s, last in self._free.items() if last not in ("", owner))
+            others = _total(s for s, last in self._free.items() if last not in spared)
         short = max(own + nbytes - self._limit, nbytes - available_host_bytes())
         if short > others:
             raise _no_room(short - others)
-        self._release_free(short, lambda last: last not in ("", owner))
+        self._release_free(short, lambda last: last not in spared)
 
     def _release_free(self, nbytes: int, which: Callable[[str], bool]) -> None:
         with self._lock:

@@ -1,15 +1,18 @@
 """Device memory really gone: another program takes the whole device while the job is suspended."""
 
+import ctypes
 import os
 import signal
 import sys
 import time
+from pathlib import Path
 
 from machine import Machine, bytes_short, until
 from worlds import AMD_QUIRKS, NVIDIA, everywhere
 
 MIB = 1 << 20
 CONTEXT = 16 * MIB  # what a context of the simulated device costs
+PIDFD_GETFD = 438  # on every architecture
 
 BYTES_OF = """
 import pynvml as n
@@ -71,6 +74,61 @@ def test_the_device_itself_counts_nothing_of_a_suspended_job(machine: Machine) -
     assert counted_for(machine, pid) >= 20 * 1_000_000
     machine.gcr("checkpoint", "llm")
     assert counted_for(machine, pid) == 0
+
+
+def test_what_another_job_has_is_not_taken_for_this_one_s(machine: Machine) -> None:
+    """After a restore drivers count a job's memory for the worker that made it: while the next one leaves, too."""
+    other = machine.told("other", "alloc 5 20000000")
+    content = other.ask()
+    theirs = machine.ask("checkpoint", "other").body["bytes"]
+    machine.ask("restore", "other")
+    job = machine.told("llm", "alloc 20 1000000")
+    before = job.ask()
+    gone = machine.ask("checkpoint", "llm").body
+    assert gone["vram_after_bytes"] == 0
+    assert gone["vram_free_s"] < 3  # it was not waited for
+
+    taker = machine.stranger()
+    free = machine.memory - (theirs + CONTEXT) - CONTEXT - (6 * MIB + CONTEXT)
+    assert int(taker.ask(f"take {free - gone['bytes'] - 2 * CONTEXT}")) > 0
+    assert machine.ask("restore", "llm").code == 0  # nor is room wanted for it
+    assert job.ask() == before
+    assert other.ask() == content
+
+
+def test_memory_that_somebody_still_holds_is_said_to_be_in_use(machine: Machine) -> None:
+    """Drivers count it for no process once its maker let go of it: only the device as a whole shows it."""
+    job = machine.told("llm", "alloc 5 20000000")
+    before, held = job.ask(), machine.folder / "held"
+    machine.inject(f"checkpoint.handed_over hold {held}")
+    running = machine.command("checkpoint")
+    machine.wait_held()
+    stolen = [steal(job.supervisor.pid, fd) for fd in device_memory(job.supervisor.pid)]
+    held.unlink()
+    gone = running.result(timeout=60)
+    assert gone.code == 0
+    assert gone.body["vram_after_bytes"] >= 100 * MIB
+    for fd in stolen:
+        os.close(fd)
+    assert machine.ask("restore", "llm").code == 0
+    assert job.ask() == before
+    assert machine.ask("checkpoint", "llm").body["vram_after_bytes"] == 0
+
+
+def device_memory(pid: int) -> list[int]:
+    """Descriptors of a process that are memory of a simulated device."""
+    links = {int(link.name): link.readlink() for link in Path(f"/proc/{pid}/fd").iterdir()}
+    return [fd for fd, where in links.items() if where.parent.name == "physical"]
+
+
+def steal(pid: int, fd: int) -> int:
+    """The very same open file of another process, as it would have been sent."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    process = os.pidfd_open(pid)
+    mine: int = libc.syscall(PIDFD_GETFD, process, fd, 0)
+    os.close(process)
+    assert mine >= 0, os.strerror(ctypes.get_errno())
+    return mine
 
 
 def test_what_a_suspended_job_frees_when_it_is_killed(machine: Machine) -> None:

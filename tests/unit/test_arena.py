@@ -68,6 +68,10 @@ def make(pins, limit=64 * MiB, segment=SEGMENT, threads=4) -> Arena:
     return Arena(pins.pin, pins.unpin, segment_bytes=segment, limit_bytes=limit, threads=threads)
 
 
+def wishing(**wishes):
+    return lambda: wishes
+
+
 def fill(segments, text: bytes) -> None:
     for part in segments:
         ctypes.memmove(part.address, text, len(text))
@@ -97,21 +101,38 @@ def test_sizes_are_rounded_to_a_huge_page(arena, nbytes, held):
 
 
 def test_prepared_memory_is_taken_without_making_more(arena, pins):
-    seen = []
-    arena.prepare(10 * MiB, progress=seen.append)
-    assert seen == sorted(seen)
-    assert (seen[0], seen[-1], arena.free_bytes) == (0, 10 * MiB, 10 * MiB)
+    arena.prepare(wishing(llm=10 * MiB))
+    assert arena.free_bytes == 10 * MiB
     made = pins.ever
     assert arena.take("llm", 10 * MiB).size == 10 * MiB
     assert pins.ever == made
-    arena.prepare(0)
+    arena.prepare(wishing(llm=0))
     assert arena.free_bytes == 0
+
+
+def test_everybody_who_wished_could_take_at_once(arena, pins):
+    used = arena.take("llm", 6 * MiB)
+    arena.give_back(used)  # good for this owner alone
+    arena.prepare(wishing(llm=8 * MiB, ddp=8 * MiB, small=2 * MiB))
+    made = pins.ever
+    for owner, nbytes in (("ddp", 8 * MiB), ("small", 2 * MiB), ("llm", 8 * MiB)):
+        assert arena.take(owner, nbytes).size == nbytes
+    assert pins.ever == made
+    arena.prepare(wishing(llm=8 * MiB, ddp=8 * MiB))  # they have it
+    assert pins.ever == made
+
+
+def test_wishes_that_come_meanwhile_are_seen(arena):
+    later = iter([{"llm": 2 * MiB}, {"llm": 2 * MiB, "ddp": 4 * MiB}])
+    last = {}
+    arena.prepare(lambda: last.update(next(later, {})) or last)
+    assert arena.free_bytes == 6 * MiB
 
 
 def test_the_same_owner_gets_its_segments_again(arena, pins):
     first = arena.take("llm", 6 * MiB)
     arena.give_back(first)
-    arena.prepare(16 * MiB, "llm")
+    arena.prepare(wishing(llm=16 * MiB))
     assert set(arena.take("llm", 6 * MiB)) == set(first)
 
 
@@ -215,7 +236,7 @@ def test_giving_back_what_was_recycled_since_does_not_touch_its_new_owner(pins):
 def test_trimming_releases_what_held_somebody_s_bytes_first(arena, pins):
     used = arena.take("llm", 8 * MiB)
     arena.give_back(used)
-    arena.prepare(16 * MiB, "llm")
+    arena.prepare(wishing(llm=16 * MiB))
     made = pins.ever
     arena.trim(8 * MiB)
     assert arena.free_bytes == sum(pins.now.values()) == 8 * MiB
@@ -228,7 +249,7 @@ def test_filling_and_pinning_run_side_by_side(pins):
     arena = make(pins)
     pins.delay = 0.1
     began = time.monotonic()
-    arena.prepare(16 * MiB)
+    arena.prepare(wishing(llm=16 * MiB))
     assert time.monotonic() - began < 0.35
     arena.close()
 
@@ -237,7 +258,7 @@ def test_filling_and_pinning_run_side_by_side(pins):
 def test_a_take_need_not_wait_for_all_of_a_preparation(pins):
     arena = make(pins, threads=1)
     pins.delay = 0.05
-    background = threading.Thread(target=arena.prepare, args=(60 * MiB,))
+    background = threading.Thread(target=arena.prepare, args=(wishing(llm=60 * MiB),))
     background.start()
     time.sleep(0.01)
     began = time.monotonic()

@@ -280,7 +280,7 @@ class Arrivals:
         if known and warm and known.covers(warm.pid, covered, now):
             return
         worker = self._coordinator.worker(job.world, device)
-        worker.prepare(f"{job.name}/{process.identity.pid}", wanted)
+        worker.prepare(process.hold, f"{job.name}/{process.identity.pid}", wanted)
         process.prepared[device] = Prepared(worker.pid, wanted, now)
 
     def check_stoppable(self, force: bool) -> None:

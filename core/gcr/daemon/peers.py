@@ -192,14 +192,17 @@ class WorkerPeer:
         """Descriptors of handles it holds, in order; the caller's."""
         return self.channel.call_json("export", {"hold": hold, "ids": list(ids)}, timeout=CALL_TIMEOUT)[1]
 
-    def prepare(self, owner: str, nbytes: int) -> None:
-        """Grow the pinned arena in the background."""
-        self._call("prepare", {"owner": owner, "bytes": nbytes})
+    def prepare(self, hold: str, owner: str, nbytes: int) -> None:
+        """Grow the pinned arena in the background, until the hold is forfeited."""
+        self._call("prepare", {"hold": hold, "owner": owner, "bytes": nbytes})
 
-    def bytes_of(self, pid: int) -> int:
-        """What the device counts for a process, and for us beyond our context: handed-over memory may be either's."""
+    def counted(self, pid: int) -> tuple[int, int]:
+        """Bytes the device counts for a process, and those it counts for nobody that no worker's books explain.
+
+        The latter since the worker's context was made; it may be less than nothing. Handed-over memory belongs there.
+        """
         found = self._call("memory", {})
-        return int(found["by_pid"].get(str(pid), 0)) + int(found["beyond_context"])
+        return int(found["by_pid"].get(str(pid), 0)), int(found["unexplained"])
 
     def arena(self) -> dict[str, Any]:
         """`bytes`, `pinned_bytes`, `link_bytes_per_s`, `cold_s`."""

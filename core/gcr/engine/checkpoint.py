@@ -38,6 +38,7 @@ class Checkpoint:
     data_only: bool = False
     drained: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict)
     before: dict[tuple[int, str], int] = field(default_factory=dict)  # bytes the device counts, before anything
+    own: dict[tuple[int, str], int] = field(default_factory=dict)  # the same, of what only the driver can free
     after: dict[tuple[int, str], int] = field(default_factory=dict)
     decision: DecisionRecord | None = None
     ways_back: dict[int, WayBack] = field(default_factory=dict)  # by pid
@@ -210,6 +211,8 @@ class Checkpoint:
         self.course.left(self.node.config.stage_s)
 
     def _freeze(self, target: Target) -> None:
+        if not target.keeps_context:
+            self.own |= {(target.pid, device): target.counted(device) for device in target.devices}
         target.freeze(self.course.left(self.node.config.control_s))
         if not target.process.copied_out:  # else there may be no context to hold it with
             sizes = {device: self._ballasts(target, device) for device in target.bytes_by_device}
@@ -331,8 +334,6 @@ class Checkpoint:
 
     def _ballast(self, target: Target, device: str) -> int:
         """What the driver had for itself; never less than an earlier checkpoint found."""
-        if target.keeps_context:
-            return 0
         known = target.process.ballast_by_device.get(device, 0)
         return max(known, int(self._own(target, device) * BALLAST_FACTOR))
 
@@ -341,7 +342,7 @@ class Checkpoint:
         return [self._ballast(target, device), self._own(target, device)]
 
     def _own(self, target: Target, device: str) -> int:
-        return max(0, self.before[target.pid, device] - target.bytes_by_device.get(device, 0))
+        return self.own.get((target.pid, device), 0)
 
     # ---- after it ---------------------------------------------------------------------------------------------
 
@@ -392,4 +393,9 @@ class Checkpoint:
             self.after[key] = target.counted(device)
         except PeerGone:  # it holds nothing any more; what is the process's own, the control helper sees as well
             self.after[key] = target.counted_by_control(device)
-        return self.after[key] > (self._own(target, device) if self._stays(target) else 0)
+        return self.after[key] > (self._context(target, device) if self._stays(target) else 0)
+
+    def _context(self, target: Target, device: str) -> int:
+        """What stays. Memory that an earlier restore brought never counted for the process."""
+        before, moved = self.before[target.pid, device], target.bytes_by_device.get(device, 0)
+        return before - moved if before >= moved else before

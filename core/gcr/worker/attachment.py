@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from threading import Lock
 
-from gcr.drain import DataDrain
+from gcr.drain import DataDrain, DeviceMemory
 from gcr.errors import NoContext
 
 log = logging.getLogger("gcr.worker")
@@ -25,7 +25,7 @@ class Attachment:
         self._places: dict[int, int] = {}  # address -> bytes, of everything the arena has mapped
         self._lock = Lock()
         self._trying = Lock()
-        self.context_bytes = 0  # what the device counts for this process while it holds nobody's memory
+        self._at_rest = 0  # what the device counts beside other processes while nobody's memory is held here
 
     @property
     def attached(self) -> bool:
@@ -55,9 +55,13 @@ class Attachment:
     def detach(self) -> None:
         """Give the context back. The caller sees to it that nothing is held or copied with it."""
         with self._trying, self._lock:
-            drain, self._drain, self.context_bytes = self._drain, None, 0
+            drain, self._drain = self._drain, None
         if drain is not None:
             drain.close()  # registrations go with the context
+
+    def beyond_rest(self, counted: DeviceMemory) -> int:
+        """Bytes that came since the context did, of ours or of no process the device can name."""
+        return beside_others(counted) - self._at_rest
 
     def pin(self, address: int, size: int) -> None:
         with self._lock:
@@ -80,12 +84,17 @@ class Attachment:
             drain.unpin(address)
 
     def _take(self, made: DataDrain) -> None:
-        context_bytes = made.memory().by_pid.get(os.getpid(), 0)
+        at_rest = beside_others(made.memory())
         try:
             with self._lock:
                 for address, size in self._places.items():
                     made.pin(address, size)
-                self._drain, self.context_bytes = made, context_bytes
+                self._drain, self._at_rest = made, at_rest
         except BaseException:
             made.close()
             raise
+
+
+def beside_others(counted: DeviceMemory) -> int:
+    """Ours and nobody's: memory counts for the process that made it, and for none once that one has let go of it."""
+    return counted.used - sum(used for pid, used in counted.by_pid.items() if pid != os.getpid())

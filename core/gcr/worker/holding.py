@@ -40,6 +40,7 @@ class Holding:
     segments: Segments | None = None
     layout: Layout | None = None
     ballast: Ballast | None = None
+    ballast_bytes: int = 0
     arriving: "Arriving | None" = None
     kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: what was imported cannot be exported again
     lock: RLock = field(default_factory=RLock)
@@ -54,6 +55,13 @@ class Holding:
     def uses_the_device(self) -> bool:
         with self.lock:
             return bool(self.ranges or self.ballast)
+
+    @property
+    def device_bytes(self) -> int:
+        """Device memory held here, ballast included. Without the lock: who only looks waits for no copy."""
+        sizes = dict(self.specs)
+        handles = (i for where in list(self.ranges) for i in where.offsets)
+        return self.ballast_bytes + sum(sizes[i].size for i in handles if i in sizes)
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -103,7 +111,7 @@ class Holding:
             order = sorted(self.layout.offsets, key=self.layout.offsets.__getitem__)
             made = self.drain.create([self.specs[i] for i in order]) if order else None
             try:
-                self.ballast = self.drain.ballast(ballast) if ballast else None
+                self._take_ballast(ballast)
             except BaseException:
                 if made:
                     self.drain.release(made)
@@ -133,14 +141,18 @@ class Holding:
     def hold_ballast(self, nbytes: int) -> None:
         """Occupy what the driver gave back, until `drop_ballast` or `release`. Raises NoRoom."""
         with self.lock:
-            if self.ballast is None and nbytes:
-                self.ballast = self.drain.ballast(nbytes)
+            if self.ballast is None:
+                self._take_ballast(nbytes)
+
+    def _take_ballast(self, nbytes: int) -> None:
+        self.ballast = self.drain.ballast(nbytes) if nbytes else None
+        self.ballast_bytes = nbytes
 
     def drop_ballast(self) -> None:
         with self.lock:
             if self.ballast:
                 self.ballast.release()
-            self.ballast = None
+            self.ballast, self.ballast_bytes = None, 0
 
     def release(self) -> None:
         """Let go of device memory; the copy in the arena stays. Waits for copies in flight."""

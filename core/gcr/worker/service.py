@@ -21,8 +21,6 @@ from gcr.worker.link import measure_link
 
 log = logging.getLogger("gcr.worker")
 
-CONTEXT_GROWTH = 64 << 20  # a context grows as it is used; 18 MiB were seen on an H200 after 140 handles
-
 
 @dataclass(slots=True)
 class WorkerService:
@@ -34,7 +32,8 @@ class WorkerService:
     holdings: dict[str, Holding] = field(default_factory=dict)
     _incoming: dict[str, list[int]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
-    _wanted: int = 0
+    _wishes: dict[str, tuple[str, int]] = field(default_factory=dict)  # by hold: the owner, and bytes
+    _preparing: bool = False
 
     def serve(self, request: Request) -> None:
         body, fds = request.json(), request.take_fds()
@@ -116,6 +115,7 @@ class WorkerService:
         self.holding(body).forfeit()
         with self._lock:
             self.holdings.pop(body["hold"], None)
+            self._wishes.pop(body["hold"], None)
 
     def op_knows(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         with self._lock:
@@ -173,37 +173,43 @@ class WorkerService:
         return {}, self.holding(body).export(body["ids"]), True
 
     def op_memory(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
+        """What the device counts for each process, and what for nobody that our books do not explain."""
+        with self._lock:
+            held = sum(known.device_bytes for known in self.holdings.values())
         found = self.attachment.drain.memory()
         by_pid = {str(pid): used for pid, used in found.by_pid.items()}
-        beyond = found.by_pid.get(os.getpid(), 0) - self.attachment.context_bytes
-        beyond = beyond if beyond > CONTEXT_GROWTH else 0
-        return {"used": found.used, "total": found.total, "by_pid": by_pid, "beyond_context": beyond}, (), False
+        return {"by_pid": by_pid, "unexplained": self.attachment.beyond_rest(found) - held}, (), False
 
     def op_arena(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         facts = {"bytes": self.arena.bytes, "pinned_bytes": self.arena.pinned_bytes, "cold_s": self.cold_s}
         return {**facts, **self.link}, (), False
 
     def op_prepare(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        """Grow the arena behind the answer; several wishes become one."""
+        """Grow the arena behind the answer, so that everybody who asked could leave at once."""
         with self._lock:
-            started, self._wanted = self._wanted > 0, max(self._wanted, body["bytes"])
+            self._wishes[body["hold"]] = body["owner"], body["bytes"]
+            started, self._preparing = self._preparing, True
         if not started:
-            Thread(target=self._prepare, args=(body["owner"],), name="gcr-arena", daemon=True).start()
+            Thread(target=self._prepare, name="gcr-arena", daemon=True).start()
 
-    def _prepare(self, owner: str) -> None:
+    def _wished(self) -> dict[str, int]:
+        with self._lock:
+            return dict(self._wishes.values())
+
+    def _prepare(self) -> None:
         began = time.monotonic()
         try:
             if not self.link and self.attachment.attached:
                 self.link = measure_link(self.attachment.drain, self.arena)
             before = self.arena.bytes
-            self.arena.prepare(self._wanted, owner)
+            self.arena.prepare(self._wished)
             if self.arena.bytes > before:
                 log.info("arena of %d bytes pinned in %.2f s", self.arena.bytes, time.monotonic() - began)
         except GcrError as error:
             log.warning("arena not prepared: %s", error)
         finally:
             with self._lock:
-                self._wanted = 0
+                self._preparing = False
 
 
 def read_all(fd: int) -> bytes:

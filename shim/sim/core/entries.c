@@ -98,6 +98,12 @@ static bool nobody_holds(uint32_t slot, const struct sim_table_entry* entry) {
     return nobody;
 }
 
+static void drop_holder(struct sim_table_entry* entry, uint64_t key) {
+    for (unsigned i = 0; i < SIM_HOLDERS; i++)
+        if (entry->holders[i] == key) entry->holders[i] = 0;
+    if (entry->maker == key) entry->maker = 0;
+}
+
 static bool known_holder_lives(struct sim_table_entry* entry, struct census* census) {
     bool lives = false;
     for (unsigned i = 0; i < SIM_HOLDERS; i++) {
@@ -105,7 +111,7 @@ static bool known_holder_lives(struct sim_table_entry* entry, struct census* cen
         if (is_alive(census, entry->holders[i]))
             lives = true;
         else
-            entry->holders[i] = 0;
+            drop_holder(entry, entry->holders[i]);
     }
     return lives;
 }
@@ -127,7 +133,7 @@ static bool add_holder(struct sim_table_entry* entry, uint64_t key) {
         entry->holders[i] = key;
         return true;
     }
-    return false;  // more holders than places: flock still knows, only the figures per process miss one
+    return false;  // more holders than places: flock still knows
 }
 
 static struct sim_table_entry* find_entry(const struct sim_entry* name) {
@@ -144,7 +150,7 @@ static sim_result claim(unsigned device, uint64_t size, struct sim_entry* name) 
     name->generation = sim_table->next_generation++;
     *entry = (struct sim_table_entry){
         .generation = name->generation, .size = size, .device = device, .next_free = SIM_NO_ENTRY};
-    entry->holders[0] = own_key();
+    entry->holders[0] = entry->maker = own_key();
     entry->state = SIM_ENTRY_LIVE;
     sim_table->used[device] += size;
     return SIM_OK;
@@ -267,9 +273,7 @@ void sim_machine_let_go(const struct sim_entry* name) {
     sim_table_lock();
     struct sim_table_entry* entry = find_entry(name);
     if (entry) {
-        uint64_t own = own_key();
-        for (unsigned i = 0; i < SIM_HOLDERS; i++)
-            if (entry->holders[i] == own) entry->holders[i] = 0;
+        drop_holder(entry, own_key());
         if (!entry->exported || nobody_holds(name->slot, entry)) free_slot(name->slot);
     }
     sim_table_unlock();
@@ -294,6 +298,7 @@ static void count_holder(struct sim_holder* holders, size_t capacity, size_t* co
     ++*count;
 }
 
+// As an H200 with r580 counts: for the process that made it; an import counts for nobody, also when its maker let go.
 size_t sim_machine_holders(unsigned device, struct sim_holder* holders, size_t capacity) {
     size_t count = 0;
     sim_table_lock();
@@ -301,8 +306,7 @@ size_t sim_machine_holders(unsigned device, struct sim_holder* holders, size_t c
     for (uint32_t slot = 0; slot < sim_table->high; slot++) {
         const struct sim_table_entry* entry = &sim_table->entries[slot];
         if (entry->state != SIM_ENTRY_LIVE || entry->device != device) continue;
-        for (unsigned i = 0; i < SIM_HOLDERS; i++)
-            if (entry->holders[i]) count_holder(holders, capacity, &count, (int)(entry->holders[i] >> 32), entry->size);
+        if (entry->maker) count_holder(holders, capacity, &count, (int)(entry->maker >> 32), entry->size);
     }
     sim_table_unlock();
     return count;

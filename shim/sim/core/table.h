@@ -20,7 +20,8 @@ struct sim_table_entry {
     uint32_t state;
     uint32_t exported;  // a descriptor was made: others may hold it, only flock can tell
     uint32_t next_free;
-    uint64_t holders[SIM_HOLDERS];  // pid << 32 | low half of its start time; 0: empty. For figures only
+    uint64_t holders[SIM_HOLDERS];  // pid << 32 | low half of its start time; 0: empty
+    uint64_t maker;                 // whom it counts for: who made it, until that one lets go; 0: nobody
 };
 
 struct sim_table {
