@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from gcr.devices import is_simulated
 from gcr.drain import DeviceRange, HandleSpec, Span
 from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, TILE_BYTES, HashKey, hash_address, hash_bytes
 from gcr.hashing.chunks import chunk_count
@@ -171,7 +172,7 @@ def main() -> int:
         raise SystemExit("benchmark: there is no such NVIDIA device")
     size = max(int(asked.gib * GIB) // (64 * MIB), 1) * 64 * MIB
     name = present[0].name
-    found = {"device": name, "simulated": devices.is_simulated(name), **measure(present[0].uuid, size)}
+    found = {"device": name, "simulated": is_simulated(name), **measure(present[0].uuid, size)}
     found["host_bytes_per_s"] = host_rates()
     print("\n".join(report(found)))
     if asked.out:

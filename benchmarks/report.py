@@ -76,6 +76,9 @@ def _whole(found: Pieces) -> Iterator[Line]:
         left = max(row["target_vram_after"] for row in rows)
         yield _judged(f"{size} GiB: cycles with a wrong byte", wrong, f"{wrong} of {len(rows)}", 0, "0")
         yield _judged(f"{size} GiB: target's VRAM after", left, f"{left} B", 0, "0")
+        if kept := [row["out_bytes"] - row["device_freed"] for row in rows if "device_freed" in row]:
+            text = f"{-max(kept) / MIB:.0f} MiB more than the job's data"
+            yield _judged(f"{size} GiB: the whole device's use fell by", max(kept), text, 0, ">= the data")
 
 
 def _peers(found: Pieces) -> Iterator[Line]:

@@ -30,7 +30,9 @@ def by_gcr(gib: float, cycles: int = CYCLES, more: Sequence[str] = (), flags: Se
 
 
 def cycle(program: Program, before: str, number: int, flags: Sequence[str] = ()) -> Row:
+    used = machine.used_bytes()
     out, target_vram = checkpoint(program, flags)
+    freed = used - machine.used_bytes()
     back = gcr("restore", str(program.job))
     return {
         "cycle": number,
@@ -38,6 +40,7 @@ def cycle(program: Program, before: str, number: int, flags: Sequence[str] = ())
         "handles": sum(each["handles"] for each in out["processes"]),
         "uncovered": [each["uncovered"] for each in out["processes"]],
         "target_vram_after": target_vram,
+        "device_freed": freed,  # all in use on the device, whomever it counts for
         **{f"in_{name}": back.get(name) for name in RESTORE},
         "bytes_right": program.ask() == before,
     }

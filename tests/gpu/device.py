@@ -49,13 +49,14 @@ RUNS: dict[str, tuple[str, ...]] = {
 def smoke() -> Result:
     """A small PyTorch program out to VRAM 0 and back, every byte right."""
     with Program(fill(0.5), job="smoke") as program:
-        before, held = program.ask(), machine.bytes_of(program.pid)
+        before, held, used = program.ask(), machine.bytes_of(program.pid), machine.used_bytes()
         out = gcr("checkpoint", "smoke")
-        left = machine.bytes_of(program.pid)
+        left, freed = machine.bytes_of(program.pid), used - machine.used_bytes()
         back = gcr("restore", "smoke")
         after = program.ask()
-    ok = held > 0 and left == 0 and before == after
-    return {"ok": ok, "held": held, "left": left, "bytes_right": before == after, "checkpoint": out, "restore": back}
+    ok = 0 < out["bytes"] <= freed and left == 0 and before == after
+    found = {"ok": ok, "held": held, "left": left, "freed": freed, "bytes_right": before == after}
+    return {**found, "checkpoint": out, "restore": back}
 
 
 def contract() -> Result:
@@ -75,7 +76,9 @@ def faults() -> Result:
 
 def _e2e(paths: Sequence[str], *flags: str) -> Result:
     os.environ["GCR_E2E_ON_DEVICE"] = "1"
-    return _pytest(paths, "-m", "slow or not slow", "-n", TESTS_AT_ONCE, "--timeout", "120", *flags)
+    return _pytest(
+        paths, "-m", "slow or not slow", "-p", "no:benchmark", "-n", TESTS_AT_ONCE, "--timeout", "120", *flags
+    )
 
 
 def conformance() -> Result:

@@ -1,5 +1,6 @@
 """Where device memory is hashed on the SIMULATED devices, and what happens when the device cannot."""
 
+import os
 import shutil
 import subprocess
 import sys
@@ -168,3 +169,13 @@ def test_without_hiprtc_the_probe_says_so(hiprtc: Callable[..., Mapping[str, str
         assert not answer(peer).ok
         assert "hiprtcVersion" in answer(peer).evidence
         assert peer.call("hash", filled(peer), KEY, CHUNK_BYTES) == expected_hashes(MEMORY, 7, CHUNK_BYTES)
+
+
+def test_the_benchmark_runs_and_says_that_its_device_is_simulated(environment: Mapping[str, str]) -> None:
+    program = FOLDER.parents[2] / "benchmarks" / "hash.py"
+    words = [sys.executable, str(program), "--gib", "0.0625"]
+    done = subprocess.run(
+        words, env={**os.environ, **environment}, capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("SIMULATED") and "host agrees on 64 MiB" in done.stdout
