@@ -64,11 +64,24 @@ def arena(attachment: Attachment) -> Iterator[Arena]:
     made.close()
 
 
+def counted(used: int, by_pid: dict[int, int]) -> DeviceMemory:
+    return DeviceMemory(used=used, total=1 << 30, by_pid=by_pid)
+
+
+def test_what_came_is_ours_or_nobody_s_and_not_another_process_s(attachment: Attachment, device: Device) -> None:
+    device.full = False
+    assert attachment.attach()
+    ours, other = {os.getpid(): CONTEXT}, {1: 90 * MIB}
+    assert attachment.beyond_rest(counted(CONTEXT, ours)) == 0
+    assert attachment.beyond_rest(counted(CONTEXT + 90 * MIB, ours | other)) == 0
+    assert attachment.beyond_rest(counted(CONTEXT + 97 * MIB, ours | other)) == 7 * MIB
+    assert attachment.beyond_rest(counted(CONTEXT + 7 * MIB, {os.getpid(): CONTEXT + 7 * MIB})) == 7 * MIB
+
+
 def test_without_a_context_there_is_no_drain(attachment: Attachment) -> None:
     assert not attachment.attach()
     with pytest.raises(NoContext):
         _ = attachment.drain
-    assert attachment.context_bytes == 0
 
 
 def test_what_lies_in_the_arena_is_pinned_once_there_is_a_context(
@@ -83,7 +96,7 @@ def test_what_lies_in_the_arena_is_pinned_once_there_is_a_context(
     assert attachment.attach()
     (drain,) = device.drains
     assert drain.pinned == {part.address: part.size for part in early}
-    assert attachment.context_bytes == CONTEXT
+    assert attachment.beyond_rest(counted(CONTEXT + 5 * MIB, {os.getpid(): CONTEXT})) == 5 * MIB
     late = arena.take("c", 2 * MIB)
     assert drain.pinned.keys() >= {part.address for part in late}
     arena.give_back(late)
