@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
 from collections.abc import Callable, Mapping, Sequence
@@ -57,6 +58,17 @@ def smoke() -> Result:
     ok = 0 < out["bytes"] <= freed and left == 0 and before == after
     found = {"ok": ok, "held": held, "left": left, "freed": freed, "bytes_right": before == after}
     return {**found, "checkpoint": out, "restore": back}
+
+
+def namespace() -> Result:
+    """The same in a pid namespace, as in a container: who counts by process may know it by another number."""
+    with tempfile.TemporaryDirectory() as folder:
+        words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, __file__, folder, "smoke"]
+        environment = {**os.environ, "XDG_RUNTIME_DIR": folder}  # a daemon that lives there as well
+        done = subprocess.run(words, env=environment, capture_output=True, text=True, timeout=120, check=False)
+        found = Path(folder) / "smoke.json"
+        inner: Result = json.loads(found.read_text())["result"] if found.exists() else {"ok": False}
+    return {**inner, "exit": done.returncode, "said": (done.stdout + done.stderr)[-1500:]}
 
 
 def contract() -> Result:
@@ -214,6 +226,7 @@ def chunk_hash() -> Result:
 CHECKS: dict[str, Callable[[], Result]] = {
     "facts": device_facts.collect,
     "smoke": smoke,
+    "namespace": namespace,
     "contract": contract,
     "conformance": conformance,
     "faults": faults,
