@@ -1,9 +1,14 @@
 """Pure parts of the data plane that all vendors share."""
 
+import gc
+import weakref
+from unittest.mock import Mock
+
 import pytest
 
 from gcr.drain import HandleSpec, Span
 from gcr.errors import DriverError
+from gcr.vmm.drain import VmmDrain
 from gcr.vmm.ranges import Piece, quietly, runs
 from gcr.vmm.transfer import cut
 
@@ -40,3 +45,18 @@ def test_a_failing_undo_hides_nothing_and_stops_nothing(caplog: pytest.LogCaptur
 
     quietly("cuMemRelease", fail)
     assert "CUDA_ERROR_UNKNOWN" in caplog.text
+
+
+def test_ballast_that_was_released_is_forgotten_and_other_is_released_at_the_end() -> None:
+    """A worker makes some at every checkpoint, for years."""
+    driver = Mock(granularity=2 << 20)
+    driver.create.side_effect = ["first", "second"]
+    drain = VmmDrain(driver)
+    first, _second = drain.ballast(1), drain.ballast(3 << 20)
+    gone = weakref.ref(first)
+    first.release()
+    del first
+    gc.collect()
+    assert gone() is None
+    drain.close()
+    assert [call.args[0] for call in driver.release.call_args_list] == ["first", "second"]

@@ -7,7 +7,7 @@ threads of the worker.
 import os
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
@@ -33,7 +33,7 @@ class VmmDrain:
         self._lock = threading.Lock()  # guards the four collections below; never held across a driver call
         self._ranges: dict[int, OwnedRange] = {}
         self._transfers: list[StreamTransfer] = []
-        self._ballasts: list[PhysicalBallast] = []
+        self._ballasts: set[PhysicalBallast] = set()
         self._pinned: set[int] = set()
         self._reading = threading.Lock()  # held while memory is hashed or unmapped: never both
         self._hasher = Hasher(driver)
@@ -180,10 +180,15 @@ class VmmDrain:
         self._enter()
         rounded = -(-size // self._driver.granularity) * self._driver.granularity
         with self._or_no_room(rounded):
-            ballast = PhysicalBallast(self._driver, self._driver.create(rounded, None) if rounded else None)
+            handle = self._driver.create(rounded, None) if rounded else None
+        ballast = PhysicalBallast(self._driver, handle, self._forget)
         with self._lock:
-            self._ballasts.append(ballast)
+            self._ballasts.add(ballast)
         return ballast
+
+    def _forget(self, ballast: "PhysicalBallast") -> None:
+        with self._lock:
+            self._ballasts.discard(ballast)
 
     def pin(self, address: int, size: int) -> None:
         self._enter()
@@ -207,7 +212,7 @@ class VmmDrain:
         self._enter()
         with self._lock:
             ranges, ballasts, pinned = list(self._ranges.values()), self._ballasts, list(self._pinned)
-            self._ranges, self._ballasts, self._pinned = {}, [], set()
+            self._ranges, self._ballasts, self._pinned = {}, set(), set()
         quietly("copies", self._wait_until_unread)
         quietly("hash kernel", self._hasher.close)
         for owned in ranges:
@@ -223,9 +228,10 @@ class VmmDrain:
 class PhysicalBallast:
     """Physical memory that nobody maps. Implements gcr.drain.Ballast."""
 
-    def __init__(self, driver: VmmDriver, handle: Physical) -> None:
+    def __init__(self, driver: VmmDriver, handle: Physical, forget: "Callable[[PhysicalBallast], None]") -> None:
         self._driver = driver
         self._handle = handle
+        self._forget = forget
         self._lock = threading.Lock()
 
     def release(self) -> None:
@@ -234,6 +240,7 @@ class PhysicalBallast:
         if handle is not None:
             self._driver.enter()
             self._driver.release(handle)
+        self._forget(self)
 
 
 @contextmanager
