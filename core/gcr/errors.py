@@ -74,7 +74,7 @@ class NoContext(Refused):
 
 
 class DeviceShared(Refused):
-    """The runtime brings a process back only to a device that no other process uses."""
+    """The runtime brings a process back only to a device that no other process uses, and one does, or would."""
 
     code = "device_shared"
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from machine import ROOT, VICTIMS, Machine, Victim, alive
-from worlds import ASCEND
+from machine import ROOT, VICTIMS, Machine, Victim, alive, kill
+from worlds import ASCEND, NVIDIA
 
 from gcr.native import sim_dir
 
@@ -175,6 +175,30 @@ def test_a_device_that_others_use_is_named_and_the_job_stays_suspended(ascend: M
     assert job.ask("?") == before
 
 
+def test_of_two_jobs_on_a_device_only_one_is_suspended_as_a_whole(ascend: Machine) -> None:
+    """Each would keep the other from coming back, for good. A new daemon knows it as well."""
+    first, second = ascend.told("first", "alloc 1 300000"), ascend.told("second", "alloc 2 300000")
+    contents = first.ask("?"), second.ask("?")
+    assert ascend.gcr("checkpoint", "first").code == 0
+    for _ in range(2):
+        refused = ascend.gcr("checkpoint", "second")
+        assert code_of(refused) == (3, "device_shared"), refused.body
+        assert "job first" in refused.body["error"]["message"]
+        assert (second.ask("?"), refused.body["error"]["state"]) == (contents[1], "running")
+        kill(*ascend.children("gcr.daemon"))
+        ascend.until_state("second", "running")
+    assert ascend.gcr("checkpoint", "second", "--data-only").code == 0
+    refused = ascend.gcr("restore", "first")
+    assert code_of(refused) == (3, "device_shared"), refused.body
+    assert "of job second, data_suspended" in refused.body["error"]["message"]
+    assert ascend.gcr("restore", "second").code == 0
+    assert second.ask("?") == contents[1]
+    ascend.end(second)
+    assert ascend.gcr("restore", "first").code == 0
+    assert first.ask("?") == contents[0]
+    assert ascend.gcr("checkpoint", "first").code == 0
+
+
 def test_two_processes_on_one_device_are_refused(ascend: Machine) -> None:
     """Each would keep the other from coming back."""
     both = f"sleep 60 | {sys.executable} {TOLD} >/dev/null & exec {sys.executable} {TOLD}"
@@ -253,3 +277,24 @@ def test_a_restore_that_the_runtime_refuses_leaves_the_job_suspended(ascend: Mac
     (ascend.simulated / "faults").write_text("")
     assert ascend.gcr("restore", "llm").code == 0
     assert job.ask("?") == before
+
+
+def test_a_worker_of_another_vendor_s_job_that_is_over_is_not_in_the_way(tmp_path: Path) -> None:
+    """Workers stay for a while; one that nobody needs goes before a restore wants the device for itself."""
+    machine = machine_of(tmp_path)
+    try:
+        program = (sys.executable, str(VICTIMS / NVIDIA.told))
+        over = Victim("over", machine.begin("run", "--name", "over", "--simulate", "nvidia", "--", *program))
+        assert over.hear() == "ready"
+        assert over.ask("alloc 1 300000") == "ok"
+        assert machine.gcr("checkpoint", "over").code == 0
+        assert machine.gcr("restore", "over").code == 0
+        machine.end(over)
+        assert machine.children("gcr.worker\0nvidia")
+        job = machine.told("llm", "alloc 1 300000")
+        before = job.ask("?")
+        swap(machine)
+        assert not machine.children("gcr.worker\0nvidia")
+        assert job.ask("?") == before
+    finally:
+        machine.close()

@@ -78,6 +78,17 @@ def test_not_a_gpu_process(machine: Machine) -> None:
     assert sleeper.supervisor.poll() is None
 
 
+def test_a_refused_stranger_is_no_job(machine: Machine) -> None:
+    """Nor is it said to use what it does not."""
+    sleeper = machine.begin_other("sleep", "60")
+    answer = machine.gcr("--backend", "amd", "checkpoint", str(sleeper.pid))
+    assert answer.code == 3, answer.body
+    assert "nvidia" not in answer.body["error"]["message"]
+    assert machine.gcr("ps").body["jobs"] == []
+    sleeper.kill()
+    sleeper.wait(10)
+
+
 def test_a_job_that_uses_no_device(machine: Machine) -> None:
     job = machine.run("llm", sys.executable, "-c", "print('ready', flush=True); print(input(), flush=True)")
     refused(machine.gcr("checkpoint", "llm"), "not_a_gpu_process")

@@ -51,6 +51,7 @@ class Arrivals:
                 identity = ProcessIdentity(known.pid, known.start_time)
                 if alive(identity):
                     job.processes[known.pid] = _suspended(job, record, identity, known)
+                    job.context_on |= {*known.bytes, *known.ballast}
             if not job.processes:
                 self._coordinator.journal.forget(record.job)
                 continue

@@ -58,6 +58,13 @@ class Coordinator:
     def control(self, world: World) -> ControlPeer:
         return self.fleet.control(world)
 
+    def leave(self, device: str) -> None:
+        self.fleet.leave(device, self.needs_worker)
+
+    def who(self, pid: int) -> str:
+        job = next((job for job in self.jobs.all() if pid in job.processes), None)
+        return f"process {pid} of job {job.name}, {reports.shown(job.state)}" if job else f"process {pid}"
+
     # ---- checkpoint -------------------------------------------------------------------------------------------
 
     def checkpoint(self, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event) -> dict[str, Any]:
@@ -78,6 +85,7 @@ class Coordinator:
         admit(targets)
         if not data_only:
             refuse_what_the_driver_refuses(targets)
+        self.jobs.claim(job, {device for t in targets if t.keeps_context and not data_only for device in t.counts})
         done = Checkpoint(job.name, targets, self, course, data_only)
         with self._active(targets):
             try:
@@ -247,13 +255,11 @@ class Coordinator:
         except NoSuchJob:
             if not isinstance(target, int):
                 raise
-            job = self._foreign(target)
-        wanted = body.get("backend")
-        if wanted and wanted != job.world.backend:
-            raise BackendMissing(f"job {job.name} uses {job.world.backend}, not {wanted}")
+            return self._foreign(target, body.get("backend"))
+        _refuse_other_backend(job, body.get("backend"))
         return job
 
-    def _foreign(self, pid: int) -> Job:
+    def _foreign(self, pid: int, backend: str | None) -> Job:
         """A process gcr did not start, as a job of its own."""
         identity = identify(pid)
         if identity is None:
@@ -261,10 +267,16 @@ class Coordinator:
         if os.getuid() not in (0, owner_uid(pid)):
             raise NotOurs(f"process {pid} belongs to another user")
         name = str(pid)
-        job = Job(name, token="", world=world_of_process(pid), pid=pid)
+        job = Job(name, token="", world=world_of_process(pid, backend), pid=pid)
+        _refuse_other_backend(job, backend)
         job.processes[pid] = Process(name, identity, strategy=Strategy.DRIVER)
         self.jobs.add(job)
         return job
+
+
+def _refuse_other_backend(job: Job, wanted: str | None) -> None:
+    if wanted and wanted != job.world.backend:
+        raise BackendMissing(f"job {job.name} uses {job.world.backend}, not {wanted}", hint="leave --backend out")
 
 
 @contextmanager

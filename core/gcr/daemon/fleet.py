@@ -85,6 +85,13 @@ class Fleet:
             if not child.lives and child.process.poll() is not None:
                 self._workers.pop(key, None)
 
+    def leave(self, device: str, busy: Callable[[World, str], bool]) -> None:
+        """End the workers of one device that no job needs, and wait for it."""
+        for key, child in list(self._workers.items()):
+            if key[1] == device and child.lives and not busy(*key):
+                _end(child.process, child.channel)
+                self._workers.pop(key, None)
+
     def close(self) -> None:
         for worker in self._workers.values():
             _end(worker.process, worker.channel)

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -14,7 +14,7 @@ from gcr.daemon.peers import SupervisorPeer
 from gcr.daemon.process import Process
 from gcr.engine.node import World
 from gcr.engine.target import Target
-from gcr.errors import NameTaken, NoSuchJob, WrongState
+from gcr.errors import DeviceShared, NameTaken, NoSuchJob, WrongState
 from gcr.journal import DecisionRecord
 from gcr.states import State, job_state
 from gcr.supervisor.escrow import Escrow, Keeper
@@ -36,6 +36,7 @@ class Job:
     decision: DecisionRecord | None = None
     last_report: dict[str, Any] | None = None
     finished: bool = False
+    context_on: frozenset[str] = frozenset()  # devices where a context stays when it is suspended as a whole
     settled: Event = field(default_factory=Event)  # cleared while a recovery is due or under way
     recovery_due: bool = False  # a stranded process has come that the recovery under way may not have seen
     _changing: Lock = field(default_factory=Lock)
@@ -76,6 +77,11 @@ class Job:
             self._changing.release()
 
     @property
+    def keeps_contexts(self) -> bool:
+        """Suspended as a whole, or about to be: its contexts are in the way of others who want to come back."""
+        return self.busy or self.state not in (State.RUNNING, State.EXITED, State.DATA_SUSPENDED)
+
+    @property
     def busy(self) -> bool:
         return self._changing.locked()
 
@@ -111,6 +117,18 @@ class Jobs:
             if job.name in self.by_name:
                 raise NameTaken(f"there is a job {job.name!r} already", hint="gcr ps")
             self.by_name[job.name] = job
+
+    def claim(self, job: Job, devices: Collection[str]) -> None:
+        """Contexts of the job will stay there, suspended. Raises DeviceShared where those of another one do already."""
+        with self.lock:
+            others = [o for o in self.by_name.values() if o is not job and o.world.backend == job.world.backend]
+            for other in others:
+                both = sorted(other.context_on.intersection(devices)) if other.keeps_contexts else []
+                if both:
+                    text = f"job {other.name} is suspended on {both[0]}: with {job.name} suspended there, neither could"
+                    hint = f"gcr restore {other.name} before, or checkpoint --data-only"
+                    raise DeviceShared(f"{text} come back", hint=hint)
+            job.context_on = frozenset(devices)
 
     def remove(self, job: Job) -> None:
         with self.lock:

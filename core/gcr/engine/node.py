@@ -37,6 +37,14 @@ class Node(Protocol):
         """A living control helper."""
         ...
 
+    def leave(self, device: str) -> None:
+        """Workers with a context there that no job needs are ended."""
+        ...
+
+    def who(self, pid: int) -> str:
+        """A process in words: the job, where it is one's."""
+        ...
+
 
 def decide(journal: Journal, record: DecisionRecord) -> None:
     """The one decision of a transaction. Raises RolledBack for a disk that is full, or fails, or is gone."""

@@ -69,7 +69,9 @@ class Restore:
         self.course.left(self.node.config.prepare_s)
         for target in self.targets:
             if target.keeps_context and not self.data_only:
-                refuse_shared(target.control, target.pid, target.bytes_by_device)
+                for device in target.bytes_by_device:
+                    self.node.leave(device)
+                refuse_shared(target.control, target.pid, target.bytes_by_device, self.node.who)
             if self._agent_must_copy(target) or not self._create(undo, target):
                 target.copy = StagedCopy.of(target.process.agent.unstage(target.transaction))
         self._refuse_without_room()

@@ -6,7 +6,7 @@ Between Lock and Unlock nearly every other call of the runtime waits in that pro
 agent there. A snapshot frees nothing of the context, and Restore wants the devices free of other processes.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gcr.control import ControlMeans, ControlPhase, ProcessView
@@ -74,14 +74,23 @@ class AgentControl:
         self.process.agent.snapshot(self.transaction, step, deadline + 2)
 
 
+def process(pid: int) -> str:
+    return f"process {pid}"
+
+
 def refuse_shared(
-    helper: "ControlPeer | AgentControl", pid: int, devices: Iterable[str], because: Exception | None = None
+    helper: "ControlPeer | AgentControl",
+    pid: int,
+    devices: Iterable[str],
+    who: Callable[[int], str] = process,
+    because: Exception | None = None,
 ) -> None:
     """Raises DeviceShared, naming who else is on a device of a process that only comes back to one of its own."""
     peer = helper.helper if isinstance(helper, AgentControl) else helper
     for device in devices:
         others = {other: size for other, size in peer.holders(device).items() if other != pid}
         if others:
-            names = ", ".join(f"process {other} ({size >> 20} MiB)" for other, size in sorted(others.items()))
-            text = f"process {pid} can only come back to a device that nobody else uses; on {device} there is {names}"
-            raise DeviceShared(text, hint="end them, then gcr restore") from because
+            names = ", ".join(f"{who(other)} ({size >> 20} MiB)" for other, size in sorted(others.items()))
+            text = f"{who(pid)} can only come back to a device that nobody else uses; on {device} there is {names}"
+            hint = "wait until they have ended, or end them; then gcr restore"
+            raise DeviceShared(text, hint=hint) from because
