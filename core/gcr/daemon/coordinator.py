@@ -181,7 +181,7 @@ class Coordinator:
 
     def recover_job(self, job: Job) -> dict[str, Any]:
         was = reports.shown(job.state)
-        action = "kept running"
+        action = "kept running" if job.state == State.RUNNING else "left as it is"
         with job.changing("recover"):
             targets = [t for p in job.living if (t := self._stranded(job, p)) is not None]
             if targets:

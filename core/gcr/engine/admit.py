@@ -35,7 +35,9 @@ def admit(targets: Sequence[Target]) -> None:
     for target in targets:
         if target.process.state != State.RUNNING:
             state = target.process.state
-            raise WrongState(f"process {target.pid} is {state}", state=state, hint="gcr restore")
+            raise WrongState(
+                f"job {target.process.job} is {state} already", state=state, hint=f"gcr restore {target.process.job}"
+            )
         refuse_unsupported(target)
 
 

@@ -73,7 +73,7 @@ class Course:
             raise Interrupted("interrupted; everything was taken back")
         left = self.began + self.timeout - time.monotonic()
         if left <= 0:
-            raise DeadlinePassed(f"not done within {self.timeout:g} s")
+            raise DeadlinePassed(f"not done within {self.timeout:g} s", hint="a longer --timeout")
         return min(left, phase_limit)
 
     def mark(self, name: str) -> None:
