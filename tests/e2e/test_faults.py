@@ -3,11 +3,14 @@
 Each step in turn on the same job: what one failure left behind would show at the next.
 """
 
+import time
 from collections.abc import Callable
 
 import pytest
 from machine import Machine, kill, until
 from worlds import ON_DEVICE, everywhere
+
+from gcr.daemon.coordinator import RECOVER_AT_ONCE
 
 refused = pytest.mark.skipif(ON_DEVICE, reason="a real driver refuses nothing on demand")
 MAP = {"nvidia": "cuMemMap", "amd": "hipMemMap", "ascend": "aclrtMapMem"}
@@ -42,7 +45,7 @@ def test_a_restore_that_fails_leaves_the_job_suspended(machine: Machine) -> None
 
 
 def fails_and_is_not_taken_back(machine: Machine, step: str, meanwhile: Callable[[], None] = lambda: None) -> None:
-    """A checkpoint fails at `step`, and the driver refuses to map the memory again; later it is recovered."""
+    """A checkpoint fails at `step`, and the driver refuses to map the memory again."""
     (pid,) = machine.targets("llm")
     held = machine.folder / "held"
     machine.inject(f"checkpoint.{step} hold {held}", f"checkpoint.{step} fail")
@@ -53,6 +56,10 @@ def fails_and_is_not_taken_back(machine: Machine, step: str, meanwhile: Callable
     held.unlink()
     assert running.result(timeout=60).code == 4
     assert machine.job("llm")["state"] != "lost"  # type: ignore[index]
+
+
+def is_recovered(machine: Machine) -> None:
+    """The driver refuses nothing any more."""
     (machine.simulated / "faults").write_text("")
     until(lambda: machine.gcr("recover").code == 0, 20, "it is recovered, unless that goes on already")
 
@@ -64,7 +71,19 @@ def test_a_failure_that_cannot_be_taken_back_at_once_loses_nothing(machine: Mach
     """Whoever comes next finds the memory where it was."""
     job, before = machine.start()
     fails_and_is_not_taken_back(machine, step)
+    is_recovered(machine)
     machine.comes_back(job, before)
+
+
+@refused
+def test_a_driver_that_refuses_for_a_while_is_asked_again_and_nobody_need_say_so(machine: Machine) -> None:
+    job, before = machine.start()
+    fails_and_is_not_taken_back(machine, "handed_over")
+    time.sleep(sum(RECOVER_AT_ONCE) + 1)
+    assert machine.job("llm")["state"] == "handed_over"  # type: ignore[index]
+    (machine.simulated / "faults").write_text("")
+    assert machine.until_state("llm", "running") == "running"
+    assert job.ask() == before
 
 
 @refused
@@ -74,4 +93,5 @@ def test_nor_does_one_whose_supervisor_died_before(machine: Machine) -> None:
     machine.extra["GCR_BATCH"] = "1"  # the first handle that is refused must not be the only one that is kept
     job, before = machine.start()
     fails_and_is_not_taken_back(machine, "handed_over", lambda: kill(job.supervisor.pid))
+    is_recovered(machine)
     machine.comes_back(job, before)

@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -34,6 +34,8 @@ log = logging.getLogger("gcr.daemon")
 DEFAULT_TIMEOUT = 300.0
 HELLO_GRACE = 0.5  # a program may use its device and say so before its agent's first word is here
 HELLO_POLL = 0.005
+RECOVER_AT_ONCE = (0.2,) * 10  # seconds between attempts
+RECOVER_LATER = (1.0, 2.0, *(5.0,) * 120)
 
 
 class Coordinator:
@@ -211,20 +213,25 @@ class Coordinator:
 
     def _recover_if_uneven(self, job: Job) -> None:
         """A rollback that could not finish (say, a helper died in it) is finished by whoever comes next: us."""
-        uneven = [p for p in job.living if p.state not in (State.RUNNING, State.SUSPENDED, State.DATA_SUSPENDED)]
-        if uneven:
+        if is_uneven(job):
             job.settled.clear()
             threading.Thread(target=self._recover_later, args=(job,), name="gcr-recover", daemon=True).start()
 
     def _recover_later(self, job: Job) -> None:
-        for _attempt in range(10):
-            time.sleep(0.2)
+        """At once, while commands wait for it; then now and then, for no driver refuses for ever."""
+        self._try_to_recover(job, RECOVER_AT_ONCE)
+        job.settled.set()
+        self._try_to_recover(job, RECOVER_LATER)
+
+    def _try_to_recover(self, job: Job, delays: Sequence[float]) -> None:
+        for delay in delays:
+            if not is_uneven(job):
+                return
+            time.sleep(delay)
             try:
                 self.recover_job(job)
-                break
             except GcrError as error:
                 log.warning("job %s: not recovered yet: %s", job.name, error)
-        job.settled.set()
 
     # ---- small things -----------------------------------------------------------------------------------------
 
@@ -272,6 +279,11 @@ class Coordinator:
         job.processes[pid] = Process(name, identity, strategy=Strategy.DRIVER)
         self.jobs.add(job)
         return job
+
+
+def is_uneven(job: Job) -> bool:
+    """Some process of it neither runs nor is at rest."""
+    return any(p.state not in (State.RUNNING, State.SUSPENDED, State.DATA_SUSPENDED, State.LOST) for p in job.living)
 
 
 def _refuse_other_backend(job: Job, wanted: str | None) -> None:
