@@ -67,7 +67,16 @@ def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
             first = view.refusals[0]
             raise UnsupportedState(f"process {target.pid}: {first.detail}", hint=f"docs/limitations.md#{first.reason}")
         target.counts = view.bytes_by_device
+        refuse_uncounted(target)
     refuse_crowded_devices(targets)
+
+
+def refuse_uncounted(target: Target) -> None:
+    """A context alone has bytes: where a process has none, the device does not count by process."""
+    status = target.process.last_status
+    if status and any(device.covered_bytes for device in status.devices) and not any(target.counts.values()):
+        text = f"the device does not say how much process {target.pid} has there: whether it is free could not be told"
+        raise UnsupportedState(text, hint="docs/limitations.md#uncounted")
 
 
 def refuse_without_means(means: ControlMeans, what: str) -> None:
