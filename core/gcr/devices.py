@@ -49,7 +49,7 @@ def if_present(look: Callable[[], Sequence[Device]], *also: type[GcrError]) -> S
     try:
         return look()
     except absence as absent:
-        log.info("no devices: %s", absent)
+        log.debug("no devices: %s", absent)
         return []
 
 

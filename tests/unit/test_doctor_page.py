@@ -35,8 +35,11 @@ def present(device: Device = DEVICE, *more: Check, **ok: bool) -> Vendor:
     return Vendor("zinc", True, facilities(**ok), [device], [Check("driver", True, True, "driver 3"), *more])
 
 
+DEMOS = {"lead": "gcr demo", "zinc": "gcr --backend zinc demo"}
+
+
 def said(*vendors: Vendor, host: Sequence[Check] = (GOOD,), asked: str | None = None, every: bool = False) -> str:
-    return page(Findings(host, vendors, []), simulators=["lead", "zinc"], asked=asked, every=every)
+    return page(Findings(host, vendors, []), simulators=["lead", "zinc"], demos=DEMOS, asked=asked, every=every)
 
 
 def test_without_any_device_it_says_that_this_is_fine_and_what_to_try() -> None:
@@ -62,7 +65,7 @@ def test_a_vendor_that_was_asked_for_is_told_its_cause_once() -> None:
     assert text.splitlines()[0] == "Not ready. Missing: zinc: driver"
     assert text.count(NO_LIBRARY) == 1
     assert "try: install zinc's driver" in text
-    assert "until that is mended: device, memory, descriptors, checkpoint_api, rdma" in text
+    assert "  unknown  after driver: device, memory, descriptors, checkpoint_api, rdma" in text
     assert "gcr --backend zinc doctor" in text
     assert "gcr run --simulate zinc -- CMD" in text
 
@@ -80,7 +83,7 @@ def test_with_a_device_it_is_ready_and_says_how_to_begin() -> None:
     assert "Zinc 9, 8.0 GiB, GPU-0001" in text
     assert "gcr run --name llm" in text
     assert "then: gcr checkpoint llm" in text
-    assert "gcr demo" not in text
+    assert "demo" not in text
     assert "SIMULATED" not in text
 
 
@@ -111,15 +114,26 @@ def test_what_the_machine_lacks_matters_or_does_not() -> None:
 
 def test_a_broken_plugin_is_shown_and_does_not_make_the_machine_unfit() -> None:
     broken = Check("plugin tin", False, False, "tin of stranger 1.2: SyntaxError", "reinstall or remove it")
-    text = page(Findings([GOOD], [absent()], [broken]), simulators=[], asked=None, every=False)
+    text = page(Findings([GOOD], [absent()], [broken]), simulators=[], demos={}, asked=None, every=False)
     assert text.splitlines()[0].startswith("gcr works on this machine")
     assert "SyntaxError" in text
     assert "try: reinstall or remove it" in text
 
 
+def unbound(name: str) -> Vendor:
+    """A vendor whose bindings are not installed: a demonstration on its device would not start."""
+    return Vendor(name, False, facilities(), [], [Check("bindings", False, False, "no module zinc", "pip install it")])
+
+
 def test_without_simulated_drivers_it_offers_none() -> None:
-    text = page(Findings([GOOD], [absent()], []), simulators=[], asked=None, every=False)
-    assert "gcr demo" not in text
+    text = page(Findings([GOOD], [absent()], []), simulators=[], demos={}, asked=None, every=False)
+    assert "demo" not in text
+
+
+def test_it_offers_a_demonstration_that_can_be_shown() -> None:
+    assert "  gcr --backend zinc demo  " in said(unbound("lead"), absent("zinc"))
+    assert "  gcr --backend zinc demo  " in said(absent("zinc", counts=True), asked="zinc")
+    assert "demo" not in said(unbound("lead"), unbound("zinc"))
 
 
 def test_a_remedy_that_two_share_is_said_once() -> None:
@@ -129,7 +143,7 @@ def test_a_remedy_that_two_share_is_said_once() -> None:
 
 def test_every_check_is_listed_on_demand() -> None:
     text = said(absent("lead"), present(), host=[GOOD, SLOWER], every=True)
-    for row in ("ok       platform", "note     huge pages", "note     lead: rdma", "ok       zinc: driver"):
+    for row in ("ok       platform", "note     huge pages", "note     lead: driver", "ok       zinc: driver"):
         assert row in text
     assert "gcr doctor -v" not in text
 
@@ -138,3 +152,13 @@ def test_every_check_is_listed_on_demand() -> None:
 def test_no_line_ends_in_blanks(every: bool) -> None:
     text = said(absent("lead"), absent("zinc", counts=True), host=[GOOD, SLOWER], every=every)
     assert [line for line in text.splitlines() if line != line.rstrip()] == []
+
+
+def test_what_only_met_what_an_earlier_check_had_met_is_unknown_and_has_no_remedy() -> None:
+    text = said(absent("zinc", counts=True), absent("lead"), every=True)
+    assert text.count("  MISSING  ") == 1
+    for vendor in ("zinc", "lead"):
+        for name in ("device", "memory", "descriptors", "checkpoint_api", "rdma"):
+            assert re.search(rf"^  unknown  {vendor}: {name} +after driver$", text, re.MULTILINE)
+    assert text.count(NO_LIBRARY) == 2
+    assert "is there a" not in text

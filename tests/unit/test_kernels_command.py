@@ -74,6 +74,8 @@ def test_a_file_that_cannot_be_read_is_refused(content: bytes | None, code: str,
     document = json.loads(ran.stdout)
     jsonschema.Draft202012Validator(schemas.load("error")).validate(document)
     assert (ran.returncode, document["command"], document["error"]["code"]) == (3, "inspect-kernels", code)
+    assert document["error"]["message"].startswith(f"{path}: ")
+    assert document["error"]["hint"]
 
 
 def test_names_that_a_terminal_would_obey_are_not_printed(tmp_path: Path) -> None:

@@ -6,6 +6,8 @@ Both load the library at the first call and raise RuntimeError when it, or a sym
 """
 
 import importlib
+import re
+from typing import Any
 
 from gcr.calls import SUCCESS, Bindings
 from gcr.errors import BackendMissing
@@ -22,12 +24,23 @@ UNKNOWN = 999
 OLDEST_RUNTIME = (5, 4)
 """The first release whose hipMemAllocationProp is laid out as declared here and in the shim."""
 
-__all__ = ["SUCCESS", "attempt", "bindings", "describe", "enum", "failure", "hip", "initialise", "version"]
+__all__ = ["SUCCESS", "Hip", "attempt", "bindings", "describe", "enum", "failure", "hip", "initialise", "version"]
 
 _INSTALL = "install ROCm's runtime (libamdhip64.so), and beside gcr: pip install 'hip-python>=7.2.2'"
+_BYTES = re.compile(r"""\bb(['"])(.*?)\1""")
 
 
-hip = Bindings(
+class Hip(Bindings):
+    """hip-python says what it cannot load as Python writes bytes: `b'libamdhip64.so'`."""
+
+    def attempt(self, call: str, *arguments: Any) -> tuple[int, Any]:
+        try:
+            return super().attempt(call, *arguments)
+        except BackendMissing as missing:
+            raise BackendMissing(_BYTES.sub(r"\2", missing.message), hint=missing.hint) from missing
+
+
+hip = Hip(
     "hip-python",
     lambda: importlib.import_module("hip").hip,  # "hip.hip" is a name, but no module of its own, since 10
     results="hipError_t",

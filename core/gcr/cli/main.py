@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import click
 
 from gcr.cli.options import Options, common_options, examples, wants_json
-from gcr.cli.output import failure, print_failure, print_json
+from gcr.cli.output import NotWritten, failure, print_failure, print_json
 from gcr.errors import GcrError, Interrupted, UsageError
 from gcr.version import __version__
 
@@ -89,10 +89,13 @@ def _usage(given: list[str], error: click.ClickException) -> int:
 
 
 def _failed(given: list[str], as_json: bool, error: GcrError) -> int:
-    if as_json:
-        print_json(failure(command_name(given), error))
-    else:
-        print_failure(error)
+    if as_json and not isinstance(error, NotWritten):
+        try:
+            print_json(failure(command_name(given), error))
+            return error.exit
+        except NotWritten as unwritten:
+            print_failure(unwritten)
+    print_failure(error)
     return error.exit
 
 

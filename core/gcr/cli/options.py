@@ -77,7 +77,7 @@ def common_options(command: Decorated) -> Decorated:
             metavar="B",
             expose_value=False,
             callback=_keep_backend,
-            help="Only this vendor: nvidia, or the name of an installed plugin.",
+            help="Only this vendor: nvidia, amd, ascend, or an installed plugin's.",
         ),
         click.option(
             "--timeout",

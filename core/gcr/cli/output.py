@@ -1,8 +1,11 @@
 """What goes to stdout and stderr: one JSON object, or text for people. The only place that shapes either."""
 
+import errno
+import io
 import json
 import sys
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import click
 
@@ -16,6 +19,13 @@ _HEADLINES: tuple[tuple[type[GcrError], str], ...] = (
     (RolledBack, "failed and rolled back"),
     (Lost, "the program cannot continue"),
 )
+_NOTHING: Mapping[str, object] = MappingProxyType({})
+
+
+class NotWritten(GcrError):
+    """What was asked is done, and stdout took no report of it."""
+
+    code = "not_written"
 
 
 def success(command: str, fields: Mapping[str, object]) -> dict[str, object]:
@@ -29,9 +39,32 @@ def failure(command: str, error: GcrError) -> dict[str, object]:
 
 
 def print_json(document: Mapping[str, object]) -> None:
-    """Exactly one object on stdout."""
-    sys.stdout.write(json.dumps(document) + "\n")
-    sys.stdout.flush()
+    """Exactly one object on stdout. Raises NotWritten."""
+    print_text(json.dumps(document), document)
+
+
+def print_text(text: str, fields: Mapping[str, object] = _NOTHING) -> None:
+    """Text for people on stdout. Raises NotWritten with the job and its state, where `fields` has them."""
+    try:
+        click.echo(text)
+    except BrokenPipeError:
+        raise  # a reader that went away has seen enough
+    except OSError as error:
+        _discard_stdout()
+        raise _not_written(error, fields) from error
+
+
+def _discard_stdout() -> None:
+    """The interpreter flushes it when it ends: what is still buffered would fail again."""
+    sys.stdout = io.StringIO()
+
+
+def _not_written(error: OSError, fields: Mapping[str, object]) -> NotWritten:
+    name = errno.errorcode.get(error.errno or 0, "no error code")
+    told = f"the report could not be written: {error.strerror or error} ({name})"
+    job, state = fields.get("job"), fields.get("state")
+    standing = f"; {job} is {state}" if job and state else ""
+    return NotWritten(told + standing, state=str(state) if state else None)
 
 
 def print_failure(error: GcrError) -> None:

@@ -1,26 +1,35 @@
 """What `gcr doctor` says to people: whether gcr works here, what is missing and whether that matters, what to do next.
 
-A check that failed is shown with its remedy. What is fine is counted; a vendor that has no device here and was not
-asked for gets one line. `-v` lists every check instead.
+A check that failed is shown with its remedy, unless it only met what an earlier one had met: it is unknown. What is
+fine is counted; a vendor that has no device here and was not asked for gets one line. `-v` lists every check instead.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
+from types import MappingProxyType
 
 from gcr.cli import text
+from gcr.cli.causes import causes
 from gcr.cli.checks import Check, Findings, Vendor
 from gcr.devices import is_simulated
 
 _MARK = 9  # columns
+_NONE: Mapping[str, str] = MappingProxyType({})
 
 
-def page(findings: Findings, *, simulators: Sequence[str], asked: str | None, every: bool) -> str:
-    """`simulators`: vendors of which a simulated device can be had; `asked`: the vendor named by --backend."""
+def page(
+    findings: Findings, *, simulators: Sequence[str], demos: Mapping[str, str], asked: str | None, every: bool
+) -> str:
+    """`simulators`: vendors of which a simulated device can be had; `asked`: the vendor named by --backend.
+
+    `demos`: by vendor the command that shows a demonstration on its simulated device, best first.
+    """
     if every:
-        groups = [_rows(findings.checks())]
+        groups = [_rows(findings.checks(), _waiting(findings.vendors))]
     else:
         groups = [_host(findings.host), *_vendors(findings.vendors), _rows(findings.plugins)]
-    blocks = [_verdict(findings), *groups, _next(findings, simulators, asked)]
+    blocks = [_verdict(findings), *groups, _next(findings, simulators, demos, asked)]
     closing = [] if every else ["gcr doctor -v lists every check."]
     return "\n\n".join(filter(None, ["\n".join(filter(None, block)) for block in [*blocks, closing]]))
 
@@ -31,7 +40,7 @@ def page(findings: Findings, *, simulators: Sequence[str], asked: str | None, ev
 def _verdict(findings: Findings) -> list[str]:
     missing = [*_needed(findings.host), *_needed(findings.plugins)]
     for vendor in findings.vendors:
-        missing += [f"{vendor.name}: {name}" for name in _needed(_causes(vendor.checks)[0])]
+        missing += [f"{vendor.name}: {name}" for name in _needed(_found(vendor))]
     if missing:
         return [f"Not ready. Missing: {', '.join(missing)}"]
     devices = [device for each in findings.vendors for device in each.devices]
@@ -48,7 +57,7 @@ def _needed(checks: Sequence[Check]) -> list[str]:
     return [check.name for check in _failed(checks) if check.needed]
 
 
-def _next(findings: Findings, simulators: Sequence[str], asked: str | None) -> list[str]:
+def _next(findings: Findings, simulators: Sequence[str], demos: Mapping[str, str], asked: str | None) -> list[str]:
     """What to do now, as commands."""
     present = [each for each in findings.vendors if each.devices]
     steps: list[tuple[str, str]] = []
@@ -60,10 +69,17 @@ def _next(findings: Findings, simulators: Sequence[str], asked: str | None) -> l
         steps.append(("gcr run --name llm -- python serve.py", f"start a program under gcr; then: {then}"))
     if asked in simulators and not present:
         steps.append((f"gcr run --simulate {asked} -- CMD", "a program of yours on a SIMULATED device"))
-    if simulators and not present:
-        steps.append(("gcr demo", "a program leaves a SIMULATED device and comes back; needs no GPU"))
+    if not present and (demo := _demo(findings.vendors, demos)):
+        steps.append((demo, "a program leaves a SIMULATED device and comes back; needs no GPU"))
     width = max((len(command) for command, _ in steps), default=0)
     return ["Next", *(f"  {command:<{width}}   {why}" for command, why in steps)] if steps else []
+
+
+def _demo(vendors: Sequence[Vendor], demos: Mapping[str, str]) -> str | None:
+    """The first that can be shown: its vendor's bindings are there, or it needs none."""
+    unbound = {each.name for each in vendors for check in _failed(each.checks) if check.name == "bindings"}
+    found = {each.name for each in vendors} - unbound
+    return next((command for vendor, command in demos.items() if vendor in found), None)
 
 
 def _saves_all(vendor: Vendor) -> bool:
@@ -100,25 +116,33 @@ def _vendors(found: Sequence[Vendor]) -> list[list[str]]:
 
 
 def _vendor(vendor: Vendor) -> list[str]:
-    first, later = _causes(vendor.checks)
-    waiting = ", ".join(each.name for each in later)
+    waiting = _after(vendor)
     verified = vendor.facilities.get("verified_on")
     return [
         f"{vendor.name}: {_fine(vendor.checks)}; seen to work on: {verified.evidence if verified else 'nothing'}",
         *(_plain("device", f"{each.name}, {text.size(each.total_bytes)}, {each.uuid}") for each in vendor.devices),
-        *_rows(first),
-        _plain("unknown", f"until that is mended: {waiting}") if later else "",
+        *_rows(_found(vendor)),
+        *(_plain("unknown", f"after {cause}: {', '.join(names)}") for cause, names in _by_cause(waiting).items()),
     ]
 
 
-def _causes(checks: Sequence[Check]) -> tuple[list[Check], list[Check]]:
-    """Those that failed with a finding of their own, and those that only met what an earlier one had met."""
-    first: dict[str, Check] = {}
-    later: list[Check] = []
-    for check in _failed(checks):
-        if first.setdefault(check.detail, check) is not check:
-            later.append(check)
-    return list(first.values()), later
+def _after(vendor: Vendor) -> dict[str, str]:
+    return causes((check.name, check.detail) for check in _failed(vendor.checks))
+
+
+def _found(vendor: Vendor) -> list[Check]:
+    """What failed with a finding of its own."""
+    waiting = _after(vendor)
+    return [check for check in _failed(vendor.checks) if check.name not in waiting]
+
+
+def _by_cause(waiting: Mapping[str, str]) -> dict[str, list[str]]:
+    return {cause: [name for name, its in waiting.items() if its == cause] for cause in waiting.values()}
+
+
+def _waiting(vendors: Sequence[Vendor]) -> dict[str, str]:
+    """Of all vendors, named as in Findings.checks()."""
+    return {f"{each.name}: {name}": cause for each in vendors for name, cause in _after(each).items()}
 
 
 def _absent(vendors: Sequence[Vendor]) -> list[str]:
@@ -143,15 +167,22 @@ def _first_step(vendor: Vendor) -> str:
 # ---- rows ---------------------------------------------------------------------------------------------------------
 
 
-def _rows(checks: Sequence[Check]) -> list[str]:
-    """A row each, and a remedy below those that share it."""
-    width = max((len(check.name) for check in checks), default=0) + 2
+def _rows(checks: Sequence[Check], waiting: Mapping[str, str] = _NONE) -> list[str]:
+    """A row each, and a remedy below those that share it. `waiting`: after which other check one is unknown."""
+    shown = [_unknown(check, waiting[check.name]) if check.name in waiting else check for check in checks]
+    width = max((len(check.name) for check in shown), default=0) + 2
     indent = " " * (2 + _MARK + width)
     lines: list[str] = []
-    for remedy, group in groupby(checks, key=lambda check: "" if check.ok else check.remedy):
-        lines += [_plain(_mark(check), f"{check.name:<{width}}{check.detail}") for check in group]
+    for remedy, group in groupby(shown, key=lambda check: "" if check.ok else check.remedy):
+        for check in group:
+            mark = "unknown" if check.name in waiting else _mark(check)
+            lines.append(_plain(mark, f"{check.name:<{width}}{check.detail}"))
         lines += [f"{indent}try: {remedy}"] if remedy else []
     return lines
+
+
+def _unknown(check: Check, cause: str) -> Check:
+    return replace(check, detail=f"after {cause}", remedy="")
 
 
 def _plain(mark: str, told: str) -> str:

@@ -71,7 +71,8 @@ _EXIT_CODES = """\
 | 130 | interrupted, after rollback |
 
 `gcr run` returns the program's own code, 128+n for signal n, and 125 if gcr failed before the program started.
-`gcr doctor` returns 0, and with `--strict` 3 if something needed is missing.
+`gcr doctor` returns 0, and with `--strict` 3 if something needed is missing. Any command returns 1 where stdout takes
+no report (a full disk), though what was asked is done: one line on stderr says why, and which state the job is in.
 """
 
 

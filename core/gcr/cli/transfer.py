@@ -7,7 +7,7 @@ from typing import Any
 import click
 
 from gcr.cli.options import Options, Target
-from gcr.cli.output import print_json, success
+from gcr.cli.output import print_json, print_text, success
 from gcr.cli.progress import progress_view
 from gcr.client import GRACE, Client, settle
 from gcr.errors import Interrupted
@@ -30,7 +30,7 @@ def transfer(
     if options.json:
         print_json(success(command, report))
     else:
-        click.echo(("SIMULATED " if report["simulated"] else "") + summary(report))
+        print_text(("SIMULATED " if report["simulated"] else "") + summary(report), report)
 
 
 def _ask(command: str, options: Options, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from gcr.cli import text
-from gcr.errors import GcrError, RolledBack
+from gcr.errors import BackendMissing, GcrError, RolledBack
 
 TIMEOUT = 120.0
 CLEAN_UP_S = 15.0
@@ -29,8 +29,13 @@ CHECKPOINT_AT = 4
 MEMORY = 256 << 20  # of the simulated device
 ROOM = 192 << 20  # what the other program wants: more than is left beside the job
 PROGRAM = Path(__file__).with_name("program.py")
-VENDORS = ("nvidia", "amd", "ascend")
+VENDORS = ("nvidia", "amd", "ascend")  # the first is shown where none is asked for
 DATA_ONLY = ("amd",)  # no call there saves a living process's control state
+
+
+def command_line(vendor: str) -> str:
+    """What shows a vendor's demonstration."""
+    return "gcr demo" if vendor == VENDORS[0] else f"gcr --backend {vendor} demo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,14 +131,32 @@ class Machine:
 
 @contextmanager
 def machine(vendor: str, timeout: float) -> Iterator[Machine]:
-    """A fresh simulated machine with a daemon of its own; both are gone afterwards, but for the logs if it `failed`."""
+    """A fresh simulated machine with a daemon of its own; both are gone afterwards, but for the logs if it `failed`.
+
+    Raises NativeMissing without the simulated driver, BackendMissing where its device cannot be used from here.
+    """
     folder = Path(tempfile.mkdtemp(prefix="gcr-demo-"))
-    made = Machine(vendor, folder, _environment(vendor, folder), time.monotonic() + timeout)
+    keep: Path | None = None
     try:
-        yield made
+        made = Machine(vendor, folder, _environment(vendor, folder), time.monotonic() + timeout)
+        _check_bindings(made)
+        try:
+            yield made
+        finally:
+            keep = made.logs if _has_logs(made) else None
+            _clean_up(made)
     finally:
-        _clean_up(made)
-        _remove(folder, keep=made.logs if made.failed else None)
+        _remove(folder, keep)
+
+
+def _check_bindings(made: Machine) -> None:
+    """A simulated machine lacks nothing but what should be installed beside gcr. Raises BackendMissing."""
+    (backend,) = made.gcr("backends")["backends"]
+    for check in backend["capabilities"]:
+        if check["needed"] and not check["ok"]:
+            install = f"pip install '.[{made.vendor}]' in a checkout"
+            hint = install if check["name"] == "bindings" else f"gcr --backend {made.vendor} doctor"
+            raise BackendMissing(f"{made.vendor}: {check['name']}: {check['evidence']}", hint=hint)
 
 
 def _remove(folder: Path, keep: Path | None) -> None:
@@ -184,9 +207,13 @@ def steps(timeout: float, vendor: str = "nvidia") -> Iterator[Step]:
     with machine(vendor, timeout) as made:
         for step in _guarded(made):
             made.failed = not step.ok
-            yield step if step.ok else replace(step, detail=f"{step.detail} (logs: {made.logs})")
+            yield replace(step, detail=f"{step.detail} (logs: {made.logs})") if _has_logs(made) else step
             if made.failed:
                 return
+
+
+def _has_logs(made: Machine) -> bool:
+    return made.failed and made.logs.exists()
 
 
 def _guarded(made: Machine) -> Iterator[Step]:

@@ -48,6 +48,17 @@ def test_every_backend_answers_the_seven_facilities(gcr: Gcr) -> None:
     assert len(answers) == len(nvidia["capabilities"])
 
 
+def test_a_finding_is_told_once_and_what_waits_for_it_is_unknown(gcr: Gcr, tmp_path: Path) -> None:
+    (tmp_path / "hip.py").write_text("raise ImportError('not here')\n")
+    path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
+    out = gcr("--backend", "amd", "backends", PYTHONPATH=path).out
+    assert out.count("not here") == 1
+    rows = [line.split() for line in out.splitlines()]
+    for name in ("runtime", "device", "descriptors", "handoff", "copyout", "device_hash"):
+        assert ["unknown", name, "after", "bindings"] in rows
+    assert ["no", "control_state", "HIP", "has", "no", "checkpoint", "call"] in rows
+
+
 def test_broken_ones_are_listed_and_harm_nobody(gcr: Gcr, strangers: dict[str, str]) -> None:
     listed = gcr("--json", "backends", **strangers)
     assert listed.code == 0

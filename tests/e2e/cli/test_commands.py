@@ -11,11 +11,12 @@ import pytest
 
 from gcr.cli.main import SUBCOMMANDS
 from gcr.cli.main import gcr as root
+from gcr.errors import NoSuchJob
 from gcr.runtime import log_dir, runtime_dir
 from gcr.version import __version__
 
-from .conftest import DEADLINE, Gcr
-from .fake_daemon import CHECKPOINT, JOBS, PID, FakeDaemon, answering
+from .conftest import DEADLINE, Gcr, gcr_command
+from .fake_daemon import CHECKPOINT, JOBS, PID, FakeDaemon, answering, raising
 
 STATUS = {
     "pid": PID,
@@ -86,6 +87,14 @@ def test_ps_and_checkpoint_say_who_copies(gcr: Gcr, daemon: FakeDaemon) -> None:
     daemon.answers["checkpoint"] = answering({**CHECKPOINT, "strategy": "copyout"})
     assert gcr("ps").out.splitlines()[1].endswith("copyout, pool 500 B")
     assert "copied by its own agent. Back with: gcr restore llm" in gcr("checkpoint", "llm").out
+
+
+@pytest.mark.parametrize("asked", ["amd", "ascend"])
+def test_without_a_device_it_is_said_where_simulated_ones_are_seen(gcr: Gcr, asked: str) -> None:
+    ran = gcr("--backend", asked, "-v", "devices")
+    assert ran.err == ""
+    assert ran.out.splitlines()[0] == "no devices; gcr doctor says why"
+    assert f"gcr run --simulate {asked} -- gcr devices" in ran.out
 
 
 def test_ps_without_a_daemon_starts_none(gcr: Gcr) -> None:
@@ -220,6 +229,44 @@ def test_a_reader_that_goes_away_is_no_bug(daemon: FakeDaemon) -> None:
     assert done.stdout.splitlines()[-1] != "1"
     assert done.stderr == ""
     assert not (log_dir() / "cli.log").exists()
+
+
+FULL = "the report could not be written: No space left on device (ENOSPC)"
+
+
+def to_a_full_disk(*line: str) -> tuple[int, str]:
+    """Exit code and stderr, with the buffer that stdout has by default: it fails again when the interpreter ends."""
+    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    with Path("/dev/full").open("w") as full:
+        command = gcr_command(line)
+        done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=DEADLINE)
+    return done.returncode, done.stderr
+
+
+@pytest.mark.parametrize(
+    "line",
+    [("ps",), ("doctor",), ("devices",), ("daemon", "status"), ("completion", "bash")],
+    ids=" ".join,
+)
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_report_that_cannot_be_written_is_one_line(daemon: FakeDaemon, line: tuple[str, ...], as_json: bool) -> None:
+    daemon.answers["status"] = answering(STATUS)
+    assert to_a_full_disk(*line, *(["--json"] if as_json else [])) == (1, f"gcr: {FULL}\n")
+
+
+@pytest.mark.parametrize("as_json", [False, True])
+@pytest.mark.parametrize(("command", "state"), [("checkpoint", "suspended"), ("restore", "running")])
+def test_nor_does_it_hide_where_the_job_stands(daemon: FakeDaemon, command: str, state: str, as_json: bool) -> None:
+    line = (command, "llm", *(["--json"] if as_json else []))
+    assert to_a_full_disk(*line) == (1, f"gcr: {FULL}; llm is {state}\n")
+    assert not (log_dir() / "cli.log").exists()
+
+
+def test_nor_does_it_hide_a_failure(daemon: FakeDaemon) -> None:
+    daemon.answers["checkpoint"] = raising(NoSuchJob("no job llm"))
+    code, told = to_a_full_disk("checkpoint", "llm", "--json")
+    assert code == 3
+    assert told.splitlines() == [f"gcr: {FULL}", "gcr: refused, nothing was touched", "  no job llm"]
 
 
 _IMPORTED = """

@@ -3,6 +3,8 @@
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -81,12 +83,40 @@ def test_a_vendor_without_one_is_told_who_has(gcr: Gcr) -> None:
     assert "nvidia, amd, ascend" in ran.err
 
 
-def test_a_missing_binding_is_said(tmp_path: Path) -> None:
-    (tmp_path / "hip.py").write_text("raise ImportError('no hip here')\n")
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A short path: the simulated machine has sockets in it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
+
+
+@pytest.mark.parametrize(("vendor", "module"), [("amd", "hip"), ("nvidia", "cuda")])
+def test_without_its_bindings_nothing_is_started(tmp_path: Path, temporary: Path, vendor: str, module: str) -> None:
+    (tmp_path / f"{module}.py").write_text("raise ImportError('not here')\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    ran = demo("--backend", "amd", "--json", env={"PYTHONPATH": path})
-    assert (ran.code, ran.json["error"]["code"]) == (4, "demo_failed")
-    assert "no hip here; install gcr's extra [amd]" in ran.json["error"]["message"]
+    env = {"PYTHONPATH": path, "TMPDIR": str(temporary)}
+    ran = demo("--backend", vendor, env=env)
+    assert (ran.code, ran.out) == (3, "")
+    assert "not here" in ran.err
+    assert f"try: pip install '.[{vendor}]'" in ran.err
+    as_json = demo("--backend", vendor, "--json", env=env)
+    assert (as_json.code, as_json.json["error"]["code"]) == (3, "backend_missing")
+    assert list(temporary.iterdir()) == []
+
+
+def test_without_a_simulated_driver_no_folder_is_left(tmp_path: Path, temporary: Path) -> None:
+    env = {"GCR_NATIVE_DIR": str(tmp_path), "TMPDIR": str(temporary)}
+    ran = demo("--backend", "ascend", "--json", env=env)
+    assert (ran.code, ran.json["error"]["code"]) == (3, "native_missing")
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_failure_is_said_once_and_names_logs_only_where_there_are_some(temporary: Path) -> None:
+    ran = demo("--backend", "ascend", "--timeout", "0.1", env={"TMPDIR": str(temporary)})
+    assert ran.code == 4
+    assert (ran.out + ran.err).count("within the time that was left") == 1
+    assert "logs:" not in ran.err
+    assert list(temporary.iterdir()) == []
 
 
 def test_a_demonstration_that_takes_too_long_fails(gcr: Gcr) -> None:

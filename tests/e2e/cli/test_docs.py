@@ -1,6 +1,9 @@
 """The documents say what the program does: generated ones are current, and codes, variables and links are complete."""
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -8,7 +11,12 @@ import pytest
 from gcr.cli import environment, reference
 from gcr.cli.main import SUBCOMMANDS
 from gcr.config import Config, environment_name
+from gcr.native import sim_dir
 from gcr.wire import Reason
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "victims"))
+
+import hip_python
 
 ROOT = Path(__file__).parents[3]
 DOCS = ROOT / "docs"
@@ -97,3 +105,15 @@ def test_the_page_on_amd_has_every_check_of_its_doctor() -> None:
     table = text.partition("\n## What `gcr --backend amd doctor` checks\n")[2].partition("\n## ")[0]
     rows = re.findall(r"^\| (`.*?) \|", table, re.MULTILINE)
     assert [name for row in rows for name in re.findall(r"`(\w+)`", row)] == [check.name for check in CHECKS]
+
+
+@pytest.mark.parametrize("vendor", ["amd", "ascend"])
+def test_the_program_to_try_on_a_vendor_s_page_runs_on_the_simulated_runtime(vendor: str, tmp_path: Path) -> None:
+    (text,) = re.findall(r"^```python\n(.*?)^```$", (DOCS / f"{vendor}.md").read_text(), re.MULTILINE | re.DOTALL)
+    assert "range(60)" in text
+    program = tmp_path / "program.py"
+    program.write_text(text.replace("range(60)", "range(2)").replace("time.sleep(1)", "time.sleep(0)"))
+    runtime = sim_dir(vendor)
+    env = {**os.environ, **hip_python.environment("10", runtime), "GCR_SIM_STATE": str(tmp_path)}
+    done = subprocess.run([sys.executable, str(program)], env=env, capture_output=True, text=True, timeout=30)
+    assert (done.stdout, done.stderr) == ("step 0 intact\nstep 1 intact\n", "")

@@ -73,6 +73,36 @@ def test_all_of_it_is_listed_with_v(gcr: Gcr) -> None:
         assert row["name"] in listed
 
 
+def without(tmp_path: Path, *modules: str) -> dict[str, str]:
+    """The environment of a machine where these modules cannot be imported."""
+    for name in modules:
+        (tmp_path / f"{name}.py").write_text("raise ImportError('not here')\n")
+    return {"PYTHONPATH": os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))}
+
+
+@pytest.mark.parametrize(
+    ("line", "modules", "shown"),
+    [
+        ((), ("hip",), ["gcr demo"]),
+        ((), ("hip", "cuda"), ["gcr --backend ascend demo"]),
+        (("--backend", "ascend"), (), ["gcr --backend ascend demo"]),
+        (("--backend", "amd"), ("hip",), []),
+    ],
+)
+def test_the_demonstration_that_it_names_can_be_shown(
+    gcr: Gcr, tmp_path: Path, line: tuple[str, ...], modules: tuple[str, ...], shown: list[str]
+) -> None:
+    ran = gcr(*line, "doctor", **without(tmp_path, *modules))
+    assert re.findall(r"^  (gcr .*demo) ", ran.out, re.MULTILINE) == shown
+
+
+def test_v_repeats_no_finding_and_prints_no_log(gcr: Gcr, tmp_path: Path) -> None:
+    ran = gcr("--backend", "amd", "doctor", "-v", **without(tmp_path, "hip"))
+    assert ran.out.count("not here") == 1
+    assert re.search(r"^  unknown  amd: virtual_memory +after bindings$", ran.out, re.MULTILINE)
+    assert ran.err == ""
+
+
 def test_a_simulated_device_is_ready_and_called_simulated(gcr: Gcr, home: Path) -> None:
     ran = gcr("--backend", "nvidia", "doctor", **simulated(home))
     assert ran.code == 0

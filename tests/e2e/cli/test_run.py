@@ -1,5 +1,7 @@
 """`gcr run` and the library, as far as they go without a device: the supervisor is a part of its own."""
 
+import errno
+import io
 import json
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +12,7 @@ import gcr as library
 from gcr import supervisor
 from gcr.backend import Simulator
 from gcr.cli.main import main
+from gcr.cli.output import NotWritten
 from gcr.errors import NameTaken, NoRoom, NoSuchJob, UsageError
 from gcr.native import sim_dir
 from gcr.report import CheckpointReport, RestoreReport
@@ -50,6 +53,20 @@ def test_run_hands_over_what_was_asked_and_returns_the_programs_code(specs: list
     simulator = Simulator(sim_dir("nvidia"))
     wanted = {"name": "llm", "backend": "nvidia", "simulate": "nvidia", "simulator": simulator, "report": "r"}
     assert specs == [JobSpec(argv=("a", "-b"), **wanted)]
+
+
+class FullDisk(io.StringIO):
+    def write(self, _text: str) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_run_detached_says_the_job_s_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(supervisor, "run", lambda spec: print(spec.name) or 0)
+    assert main(["run", "-d", "--name", "llm", "--", "true"]) == 0
+    assert capsys.readouterr() == ("llm\n", "")
+    monkeypatch.setattr("sys.stdout", FullDisk())
+    assert main(["run", "-d", "--name", "llm", "--", "true"]) == NotWritten.exit
+    assert capsys.readouterr().err.endswith("(ENOSPC); llm is running\n")
 
 
 def test_options_after_the_program_are_the_programs(specs: list[JobSpec]) -> None:

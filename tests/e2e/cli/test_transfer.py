@@ -19,13 +19,13 @@ from .fake_daemon import CHECKPOINT, JOBS, RESTORE, FakeDaemon, answering, raisi
 
 def test_checkpoint_says_how_long_it_took_and_how_to_come_back(gcr: Gcr, daemon: FakeDaemon) -> None:
     ran = gcr("checkpoint", "llm")
-    assert (ran.code, ran.out) == (0, "VRAM free in 0.71 s (stopped for 0.69 s). Back with: gcr restore llm\n")
+    assert (ran.code, ran.out) == (0, "llm: VRAM free in 0.71 s (stopped for 0.69 s). Back with: gcr restore llm\n")
     assert daemon.asked == [{"op": "checkpoint", "target": "llm", "data_only": False, "timeout": None, "backend": None}]
 
 
 def test_what_stays_on_the_device_is_said(gcr: Gcr, daemon: FakeDaemon) -> None:
     daemon.answers["checkpoint"] = answering({**CHECKPOINT, "vram_after_bytes": 512 << 20})
-    assert gcr("checkpoint", "llm").out.startswith("VRAM free, but for 512.0 MiB that the driver keeps, in 0.71 s")
+    assert gcr("checkpoint", "llm").out.startswith("llm: VRAM free, but for 512.0 MiB that the driver keeps, in 0.71 s")
 
 
 def test_checkpoint_json_is_the_daemons_report_and_our_wall_time(gcr: Gcr, daemon: FakeDaemon) -> None:
@@ -130,7 +130,7 @@ def test_on_a_terminal_progress_is_drawn_on_stderr(daemon: FakeDaemon, no_color:
         os.close(slave)
         drawn = _read_all(master)
         assert child.stdout is not None
-        assert child.stdout.read() == b"VRAM free in 0.71 s (stopped for 0.69 s). Back with: gcr restore llm\n"
+        assert child.stdout.read() == b"llm: VRAM free in 0.71 s (stopped for 0.69 s). Back with: gcr restore llm\n"
         assert child.wait(DEADLINE) == 0
     os.close(master)
     assert "prepared" in drawn

@@ -6,9 +6,11 @@ from typing import Any
 
 import click
 
+from gcr.backend import Capability
 from gcr.cli import text
+from gcr.cli.causes import causes_among
 from gcr.cli.options import Options, common_options, examples
-from gcr.cli.output import print_json, success
+from gcr.cli.output import print_json, print_text, success
 
 
 @click.command("backends", epilog=examples("gcr backends", "gcr backends --json", "gcr --backend nvidia backends"))
@@ -20,7 +22,7 @@ def command(options: Options) -> None:
     if options.json:
         print_json(success("backends", {"backends": rows}))
     else:
-        click.echo(_render(rows))
+        print_text(_render(rows))
 
 
 def _found(wanted: str | None) -> list[dict[str, Any]]:
@@ -54,5 +56,11 @@ def _lines(backend: dict[str, Any]) -> list[str]:
     head = f"{backend['name']}  ({backend['origin']})"
     if backend["broken"]:
         return [head, f"  broken: {backend['broken']}"]
-    rows = [("  yes" if each["ok"] else "  no", each["name"], each["evidence"]) for each in backend["capabilities"]]
-    return [head, text.columns(rows)]
+    after = causes_among(Capability(each["name"], each["ok"], each["evidence"]) for each in backend["capabilities"])
+    return [head, text.columns([_cells(each, after.get(each["name"])) for each in backend["capabilities"]])]
+
+
+def _cells(capability: dict[str, Any], cause: str | None) -> tuple[str, ...]:
+    if cause:
+        return ("  unknown", capability["name"], f"after {cause}")
+    return ("  yes" if capability["ok"] else "  no", capability["name"], capability["evidence"])

@@ -25,4 +25,4 @@ def _summary(report: Answer) -> str:
     what = f"VRAM free, but for {text.size(stays)} that the driver keeps," if stays else "VRAM free"
     freed = f"{what} in {text.seconds(report['vram_free_s'])} (stopped for {text.seconds(report['stop_s'])})"
     by_itself = ", copied by its own agent" if report["strategy"] == "copyout" else ""
-    return f"{freed}{by_itself}. Back with: gcr restore {report['job']}"
+    return f"{report['job']}: {freed}{by_itself}. Back with: gcr restore {report['job']}"

@@ -4,7 +4,7 @@ import click
 from click.shell_completion import get_completion_class
 
 from gcr.cli.options import Options, common_options, examples
-from gcr.cli.output import print_json, success
+from gcr.cli.output import print_json, print_text, success
 
 SHELLS = ("bash", "zsh", "fish")
 
@@ -19,7 +19,7 @@ def command(ctx: click.Context, shell: str) -> None:
     if ctx.ensure_object(Options).json:
         print_json(success("completion", {"shell": shell, "script": script}))
     else:
-        click.echo(script)
+        print_text(script)
 
 
 def _script(root: click.Command, shell: str) -> str:

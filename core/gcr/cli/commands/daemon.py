@@ -9,7 +9,7 @@ import click
 from gcr import runtime
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
-from gcr.cli.output import print_json, success
+from gcr.cli.output import print_json, print_text, success
 from gcr.client import Client
 from gcr.errors import DaemonUnavailable, DeadlinePassed
 
@@ -36,7 +36,7 @@ def _finish(options: Options, name: str, fields: dict[str, Any], line: Callable[
     if options.json:
         print_json(success(f"daemon {name}", fields))
     else:
-        click.echo(line(fields))
+        print_text(line(fields))
 
 
 @command.command("start", epilog=examples("gcr daemon start"))

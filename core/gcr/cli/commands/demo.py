@@ -5,7 +5,7 @@ import time
 import click
 
 from gcr.cli.options import Options, common_options, examples
-from gcr.cli.output import print_json, success
+from gcr.cli.output import print_json, print_text, success
 from gcr.errors import UsageError
 
 
@@ -19,17 +19,17 @@ def command(options: Options) -> None:
     """
     from gcr.demo import cycle
 
-    vendor = options.backend or "nvidia"
+    vendor = options.backend or cycle.VENDORS[0]
     if vendor not in cycle.VENDORS:
         raise UsageError(f"there is no demonstration for {vendor}, only for {', '.join(cycle.VENDORS)}")
     began = time.monotonic()
     steps: list[cycle.Step] = []
     for step in cycle.steps(options.timeout or cycle.TIMEOUT, vendor):
         steps.append(step)
-        if not options.json:
-            click.echo(f"SIMULATED  {'ok  ' if step.ok else 'FAIL'}  {step.name:<34} {step.detail}")
         if not step.ok:
             raise cycle.Failed(f"SIMULATED: {step.name}: {step.detail}")
+        if not options.json:
+            print_text(f"SIMULATED  ok    {step.name:<34} {step.detail}")
     if options.json:
         rows = [{"name": step.name, "ok": step.ok, "detail": step.detail} for step in steps]
         print_json(success("demo", {"simulated": True, "steps": rows, "seconds": time.monotonic() - began}))

@@ -7,7 +7,7 @@ import click
 
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
-from gcr.cli.output import print_json, success
+from gcr.cli.output import print_json, print_text, success
 
 
 @click.command("devices", epilog=examples("gcr devices", "gcr devices --backend nvidia --json"))
@@ -19,7 +19,7 @@ def command(options: Options) -> None:
     if options.json:
         print_json(success("devices", {"devices": rows}))
     else:
-        click.echo(_render(rows))
+        print_text(_render(rows) if rows else _none(options.backend))
 
 
 def _present(wanted: str | None) -> list[dict[str, Any]]:
@@ -41,9 +41,12 @@ def _present(wanted: str | None) -> list[dict[str, Any]]:
     ]
 
 
+def _none(asked: str | None) -> str:
+    simulated = f"gcr run --simulate {asked or 'nvidia'} -- gcr devices"
+    return f"no devices; gcr doctor says why\nSIMULATED ones are seen from inside only: {simulated}"
+
+
 def _render(devices: Sequence[dict[str, Any]]) -> str:
-    if not devices:
-        return "no devices; gcr doctor says why"
     head = ("BACKEND", "UUID", "NAME", "USED", "TOTAL", "LINK")
     return text.table(head, [_cells(device) for device in devices])
 

@@ -5,7 +5,7 @@ from dataclasses import asdict
 import click
 
 from gcr.cli.options import Options, common_options, examples
-from gcr.cli.output import failure, print_json, success
+from gcr.cli.output import failure, print_json, print_text, success
 from gcr.errors import Refused
 
 
@@ -26,6 +26,7 @@ def command(ctx: click.Context, strict: bool) -> int:
     """
     from gcr.cli import checks, parts
     from gcr.cli.page import page
+    from gcr.demo import cycle
 
     options = ctx.ensure_object(Options)
     found = checks.look(options.backend)
@@ -35,6 +36,8 @@ def command(ctx: click.Context, strict: bool) -> int:
         envelope = failure("doctor", error) if error else success("doctor", {})
         print_json({**envelope, "checks": [asdict(check) for check in found.checks()]})
     else:
-        simulators = parts.simulators_built()
-        click.echo(page(found, simulators=simulators, asked=options.backend, every=options.verbose > 0))
+        built = parts.simulators_built()
+        demos = {vendor: cycle.command_line(vendor) for vendor in cycle.VENDORS if vendor in built}
+        every = options.verbose > 0
+        print_text(page(found, simulators=built, demos=demos, asked=options.backend, every=every))
     return error.exit if error else 0

@@ -9,11 +9,18 @@ import click
 
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
-from gcr.cli.output import print_json, success
+from gcr.cli.output import print_json, print_text, success
+from gcr.errors import Refused
 
 if TYPE_CHECKING:
     from gcr.kernels import Argument, Image, Kernel
 
+_HINTS = {
+    "cannot_read": "name a regular file that you may read",
+    "unknown_format": "gcr inspect-kernels --help lists the formats",
+    "malformed_file": "is it cut short or damaged? If it works otherwise, report it",
+    "file_too_large": "docs/troubleshooting.md#error-codes has the limits",
+}
 _HEAD = ("", "ARG", "OFFSET", "SIZE", "KIND", "ACCESS", "PROOF")
 
 
@@ -30,13 +37,23 @@ def command(options: Options, file: Path) -> None:
     FILE is a cubin, a CUDA fat binary, PTX, an AMD code object, a HIP offload bundle, or an executable or shared object
     that holds some. It is only read: nothing in it runs, and no driver is asked.
     """
-    from gcr.kernels import inspect_file
-
-    images = inspect_file(file)
+    images = _inspected(file)
     if options.json:
         print_json(success("inspect-kernels", {"file": str(file), "images": [asdict(image) for image in images]}))
     else:
-        click.echo(_render(images))
+        print_text(_render(images))
+
+
+def _inspected(file: Path) -> Sequence["Image"]:
+    from gcr.kernels import inspect_file
+
+    try:
+        return inspect_file(file)
+    except Refused as refused:
+        if refused.code not in _HINTS:  # nothing about this file
+            raise
+        message = f"{file}: {refused.message.removeprefix(f'{file}: ')}"
+        raise type(refused)(message, hint=_HINTS[refused.code]) from refused
 
 
 def _render(images: Sequence["Image"]) -> str:

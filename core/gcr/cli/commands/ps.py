@@ -8,7 +8,7 @@ import click
 
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
-from gcr.cli.output import print_json, success
+from gcr.cli.output import print_json, print_text, success
 from gcr.client import Client, daemon_runs
 from gcr.errors import UsageError
 
@@ -32,7 +32,7 @@ def command(options: Options, watch: bool) -> None:
     if options.json:
         print_json(success("ps", {"jobs": jobs}))
     else:
-        click.echo(render(jobs))
+        print_text(render(jobs))
 
 
 def _jobs(options: Options) -> list[dict[str, Any]]:

@@ -6,7 +6,7 @@ import click
 
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
-from gcr.cli.output import print_json, success
+from gcr.cli.output import print_json, print_text, success
 from gcr.client import GRACE, Client
 
 TIMEOUT = 120.0
@@ -26,7 +26,7 @@ def command(options: Options) -> None:
     if options.json:
         print_json(success("recover", {"jobs": answer["jobs"]}))
     else:
-        click.echo(_render(answer["jobs"]))
+        print_text(_render(answer["jobs"]))
 
 
 def _render(jobs: list[dict[str, Any]]) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from gcr.cli.options import Options, common_options, examples, parse_name
-from gcr.cli.output import print_json, success
+from gcr.cli.output import NotWritten, print_json, print_text, success
 from gcr.errors import GcrError, UsageError
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def command(ctx: click.Context, /, program: tuple[str, ...], **chosen: Any) -> i
     options = ctx.ensure_object(Options)
     try:
         return _run(_spec(options, program, **chosen), options.json)
-    except UsageError:
+    except (UsageError, NotWritten):
         raise
     except GcrError as error:
         vars(error)["exit"] = FAILED_BEFORE_START
@@ -78,11 +78,12 @@ def _spec(
 def _run(spec: "JobSpec", as_json: bool) -> int:
     from gcr import supervisor
 
-    if not as_json:
-        return supervisor.run(spec)
     said = io.StringIO()
     with contextlib.redirect_stdout(said):  # the job's name, for people, when it is detached
         code = supervisor.run(spec)
     job = said.getvalue().strip() or spec.name
-    print_json(success("run", {"job": job, "detached": spec.detach, "exit_code": None if spec.detach else code}))
+    if as_json:
+        print_json(success("run", {"job": job, "detached": spec.detach, "exit_code": None if spec.detach else code}))
+    elif spec.detach:
+        print_text(str(job), {"job": job, "state": "running"})
     return code
