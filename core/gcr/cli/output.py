@@ -75,4 +75,12 @@ def print_failure(error: GcrError) -> None:
         lines.append(f"try: {error.hint}")
     if not headline:
         headline = lines.pop(0)
-    click.echo("\n".join([f"gcr: {headline}", *(f"  {line}" for line in lines)]), err=True)
+    say("\n".join([f"gcr: {headline}", *(f"  {line}" for line in lines)]))
+
+
+def say(text: str) -> None:
+    """To people, on stderr. Where that cannot be written nothing stops for it, least of all a checkpoint."""
+    try:
+        click.echo(text, err=True)
+    except OSError:
+        sys.stderr = io.StringIO()  # what is buffered would fail again when the interpreter ends

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from gcr.cli import text
+from gcr.cli.output import say
 
 if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
@@ -51,7 +52,7 @@ class PlainProgress:
         if record.get("phase") == self._phase and now - self._last < _LINE_INTERVAL_S:
             return
         self._phase, self._last = str(record.get("phase", "")), now
-        print(plain_line(record), file=sys.stderr, flush=True)
+        say(plain_line(record))
 
     def __enter__(self) -> Self:
         return self

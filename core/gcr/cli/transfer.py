@@ -4,10 +4,8 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import click
-
 from gcr.cli.options import Options, Target
-from gcr.cli.output import print_json, print_text, success
+from gcr.cli.output import print_json, print_text, say, success
 from gcr.cli.progress import progress_view
 from gcr.client import GRACE, Client, settle
 from gcr.errors import Interrupted
@@ -42,6 +40,6 @@ def _ask(command: str, options: Options, body: Mapping[str, Any]) -> dict[str, A
 
 def _interrupted(target: Target) -> Interrupted:
     """Closing the connection told the daemon to stop; it may have decided already, so say where the job stands."""
-    click.echo("gcr: interrupted, waiting for the rollback", err=True)
+    say("gcr: interrupted, waiting for the rollback")
     state = settle(target)
     return Interrupted(f"interrupted; {target} is {state or 'in an unknown state'}", state=state)

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import threading
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,7 @@ from gcr.channel import Request
 from gcr.errors import DriverError, GcrError, Lost, NoRoom, NoSuchJob, UnsupportedState, all_errors
 
 from .conftest import DEADLINE, Gcr, gcr_command
-from .fake_daemon import CHECKPOINT, JOBS, RESTORE, FakeDaemon, answering, raising
+from .fake_daemon import CHECKPOINT, JOBS, RESTORE, Answer, FakeDaemon, answering, raising
 
 
 def test_checkpoint_says_how_long_it_took_and_how_to_come_back(gcr: Gcr, daemon: FakeDaemon) -> None:
@@ -183,3 +184,13 @@ def test_ctrl_c_hangs_up_waits_for_the_rollback_and_exits_130(daemon: FakeDaemon
         assert '"state": "running"' in out
     else:
         assert err.splitlines()[-1] == "gcr: interrupted; llm is running"
+
+
+@pytest.mark.parametrize(("answer", "code"), [(_progressing, 0), (raising(NoSuchJob("no job 'llm'")), 3)])
+def test_a_stderr_that_cannot_be_written_stops_nothing(daemon: FakeDaemon, answer: Answer, code: int) -> None:
+    """Progress goes there; and a command that ended in the middle would have its checkpoint taken back."""
+    daemon.answers["checkpoint"] = answer
+    with Path("/dev/full").open("w") as full:
+        words = gcr_command(("checkpoint", "llm"))
+        done = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, text=True, timeout=DEADLINE)
+    assert (done.returncode, "gcr restore llm" in done.stdout) == (code, code == 0)
