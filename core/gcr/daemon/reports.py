@@ -35,7 +35,7 @@ def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, A
         "control_s": None if done.data_only else course.between("handed_over", "frozen"),
         "link_bytes_per_s": link,
         "durable_s": None,
-        "vram_after_bytes": sum(done.after.values()),
+        "vram_after_bytes": sum(done.count.after.values()),
         "processes": [row for process in job.living for row in rows(process)],
         "phases_s": phases(course.marks, course.began),
     }

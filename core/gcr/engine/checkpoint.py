@@ -12,6 +12,7 @@ from gcr.daemon.peers import WorkerPeer
 from gcr.engine.admit import refuse_nothing_to_move
 from gcr.engine.ballast import WayBack
 from gcr.engine.copyout import AgentCopy, StagedCopy
+from gcr.engine.count import DeviceCount
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import side_by_side
@@ -24,9 +25,6 @@ from gcr.transaction import Transaction
 from gcr.wire import FrameType
 
 BALLAST_FACTOR = 1.1  # the driver's own needs at restore, measured before the freeze, and some more
-VRAM_GONE_WITHIN = 5.0
-VRAM_POLL = 0.002
-VRAM_STEADY = 0.5  # seconds after which a count that lags does not change any more; AMD's lags by 0.05
 
 
 @dataclass(slots=True)
@@ -37,13 +35,14 @@ class Checkpoint:
     course: Course
     data_only: bool = False
     drained: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict)
-    before: dict[tuple[int, str], int] = field(default_factory=dict)  # bytes the device counts, before anything
-    own: dict[tuple[int, str], int] = field(default_factory=dict)  # the same, of what only the driver can free
-    after: dict[tuple[int, str], int] = field(default_factory=dict)
+    count: DeviceCount = field(init=False)
     decision: DecisionRecord | None = None
     ways_back: dict[int, WayBack] = field(default_factory=dict)  # by pid
     left: dict[int, NoRoom] = field(default_factory=dict)  # by pid: who could not be brought back, and why
     out: set[int] = field(default_factory=set)  # pids whose memory is with us alone: nobody of us lets go of it
+
+    def __post_init__(self) -> None:
+        self.count = DeviceCount(self.targets, self.data_only)
 
     def run(self) -> None:
         try:
@@ -89,13 +88,7 @@ class Checkpoint:
         for target in self.targets:
             for device, size in target.bytes_by_device.items():
                 target.worker(device).reserve(target.hold, target.owner, size)
-            self._count(target)
-
-    def _count(self, target: Target, again: bool = False) -> None:
-        """What the device counts on each device that was not counted yet."""
-        for device in target.devices:
-            if again or (target.pid, device) not in self.before:
-                self.before[target.pid, device] = target.counted(device)
+            self.count.look_before(target)
 
     def _forget_exports(self, target: Target) -> None:
         if target.pid in self.left:  # its copy is all there is
@@ -140,7 +133,7 @@ class Checkpoint:
         target.close_books()
         copies = target.process.copied_out  # else a context that stays is there with --data-only alone
         stays = self.data_only or (copies and target.keeps_context)
-        self._count(target, again=stays)  # what the context has is known only once the program stands
+        self.count.look_before(target, again=stays)  # what the context has is known only once the program stands
 
     def _sizes(self) -> dict[Copy, int]:
         return {(target.pid, device): n for target in self.targets for device, n in target.bytes_by_device.items()}
@@ -212,7 +205,7 @@ class Checkpoint:
 
     def _freeze(self, target: Target) -> None:
         if not target.keeps_context:
-            self.own |= {(target.pid, device): target.counted(device) for device in target.devices}
+            self.count.look_without_data(target)
         target.freeze(self.course.left(self.node.config.control_s))
         if not target.process.copied_out:  # else there may be no context to hold it with
             sizes = {device: self._ballasts(target, device) for device in target.bytes_by_device}
@@ -342,7 +335,7 @@ class Checkpoint:
         return [self._ballast(target, device), self._own(target, device)]
 
     def _own(self, target: Target, device: str) -> int:
-        return self.own.get((target.pid, device), 0)
+        return self.count.without_data.get((target.pid, device), 0)
 
     # ---- after it ---------------------------------------------------------------------------------------------
 
@@ -352,7 +345,7 @@ class Checkpoint:
         for target in self.targets:
             if target.process.state != State.EXITED:  # one that died after the decision stops no other
                 target.process.move(State.DATA_SUSPENDED if self.data_only else State.SUSPENDED)
-        self._wait_for_vram()
+        self.count.wait()
         self.course.mark("vram_free")
 
     def _let_go(self, target: Target) -> None:
@@ -363,39 +356,3 @@ class Checkpoint:
         quietly("drop", lambda: target.keeper().drop(target.pid))
         target.spare.close()
         self.course.reach("committed_one")
-
-    def _wait_for_vram(self) -> None:
-        """Until the device counts nothing of the targets (only their contexts, where those stay), or patience ends.
-
-        Where contexts stay a count that no longer falls is the end as well: how much they have is known no better
-        than the count is fresh.
-        """
-        began = changed = time.monotonic()
-        last: dict[Copy, int] = {}
-        while self._still_held() and (now := time.monotonic()) < began + VRAM_GONE_WITHIN:
-            if self.after != last:
-                last, changed = dict(self.after), now
-            elif now > changed + VRAM_STEADY and all(map(self._stays, self.targets)):
-                return
-            time.sleep(VRAM_POLL)
-
-    def _stays(self, target: Target) -> bool:
-        """Whether the device goes on counting its context."""
-        return self.data_only or target.keeps_context
-
-    def _still_held(self) -> bool:
-        held = [self._holds(target, device) for target in self.targets for device in target.devices]
-        return any(held)
-
-    def _holds(self, target: Target, device: str) -> bool:
-        key = target.pid, device
-        try:
-            self.after[key] = target.counted(device)
-        except PeerGone:  # it holds nothing any more; what is the process's own, the control helper sees as well
-            self.after[key] = target.counted_by_control(device)
-        return self.after[key] > (self._context(target, device) if self._stays(target) else 0)
-
-    def _context(self, target: Target, device: str) -> int:
-        """What stays. Memory that an earlier restore brought never counted for the process."""
-        before, moved = self.before[target.pid, device], target.bytes_by_device.get(device, 0)
-        return before - moved if before >= moved else before

@@ -1,0 +1,72 @@
+"""What the device itself counts for the processes of a checkpoint: before it, without their data, and after it.
+
+That memory is free is never said by gcr's own books.
+"""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from gcr.engine.progress import Copy
+from gcr.engine.target import Target
+from gcr.errors import PeerGone
+
+GONE_WITHIN = 5.0
+POLL = 0.002
+STEADY = 0.5  # seconds after which a count that lags does not change any more; AMD's lags by 0.05
+
+
+@dataclass(slots=True)
+class DeviceCount:
+    """Bytes by process and device UUID."""
+
+    targets: Sequence[Target]
+    data_only: bool
+    before: dict[Copy, int] = field(default_factory=dict)
+    without_data: dict[Copy, int] = field(default_factory=dict)  # handed over, and the driver's state still there
+    after: dict[Copy, int] = field(default_factory=dict)
+
+    def look_before(self, target: Target, again: bool = False) -> None:
+        """On each device that was not looked at yet."""
+        for device in target.devices:
+            if again or (target.pid, device) not in self.before:
+                self.before[target.pid, device] = target.counted(device)
+
+    def look_without_data(self, target: Target) -> None:
+        self.without_data |= {(target.pid, device): target.counted(device) for device in target.devices}
+
+    def stays(self, target: Target) -> bool:
+        """Whether the device goes on counting its context."""
+        return self.data_only or target.keeps_context
+
+    def wait(self) -> None:
+        """Until the device counts nothing of the targets (only their contexts, where those stay), or patience ends.
+
+        Where contexts stay a count that no longer falls is the end as well: how much they have is known no better
+        than the count is fresh.
+        """
+        began = changed = time.monotonic()
+        last: dict[Copy, int] = {}
+        while self._still_held() and (now := time.monotonic()) < began + GONE_WITHIN:
+            if self.after != last:
+                last, changed = dict(self.after), now
+            elif now > changed + STEADY and all(map(self.stays, self.targets)):
+                return
+            time.sleep(POLL)
+
+    def _still_held(self) -> bool:
+        held = [self._holds(target, device) for target in self.targets for device in target.devices]
+        return any(held)
+
+    def _holds(self, target: Target, device: str) -> bool:
+        key = target.pid, device
+        try:
+            self.after[key] = target.counted(device)
+        except PeerGone:  # it holds nothing any more; what is the process's own, the control helper sees as well
+            self.after[key] = target.counted_by_control(device)
+        return self.after[key] > (self._context(target, device) if self.stays(target) else 0)
+
+    def _context(self, target: Target, device: str) -> int:
+        """What stays. Memory that an earlier restore brought never counted for the process."""
+        before, moved = self.before[target.pid, device], target.bytes_by_device.get(device, 0)
+        return before - moved if before >= moved else before
