@@ -190,9 +190,9 @@ def test_of_two_plugins_of_one_name_the_first_serves_and_the_second_is_listed(
 ) -> None:
     machine = strangers(first=("Good", 1), second=("Raising", 1))
     plays(machine, "stranger", "one")
-    rows = machine.gcr("backends").body["backends"]
-    (broken,) = [row for row in rows if row["broken"]]
-    assert (broken["name"], broken["origin"]) == ("second", "GCR_PLUGINS=second")
+    answer = machine.gcr("backends")
+    (broken,) = [row for row in answer.body["backends"] if row["broken"]]
+    assert (broken["name"], broken["origin"], answer.stderr) == ("second", "GCR_PLUGINS=second", "")
     assert "already there, from GCR_PLUGINS=first" in broken["broken"]
     plays(machine, "nvidia", "other")
 

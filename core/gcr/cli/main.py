@@ -4,6 +4,7 @@ Nothing here imports a vendor library, and rich only when something is drawn: `g
 """
 
 import importlib
+import logging
 import sys
 from collections.abc import Callable, Sequence
 
@@ -58,6 +59,7 @@ def gcr() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is the one of the error, if any."""
+    logging.getLogger("gcr").addHandler(logging.NullHandler())  # else a terminal has what is for -v alone
     given = list(sys.argv[1:] if arguments is None else arguments)
     options = Options()
     return _guarded(given, options, lambda: _invoke(given, options))
