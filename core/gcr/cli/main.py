@@ -59,10 +59,13 @@ def gcr() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is the one of the error, if any."""
-    logging.getLogger("gcr").addHandler(logging.NullHandler())  # else a terminal has what is for -v alone
     given = list(sys.argv[1:] if arguments is None else arguments)
-    options = Options()
-    return _guarded(given, options, lambda: _invoke(given, options))
+    options, log, nowhere = Options(), logging.getLogger("gcr"), logging.NullHandler()
+    log.addHandler(nowhere)  # else a terminal has what is for -v alone
+    try:
+        return _guarded(given, options, lambda: _invoke(given, options))
+    finally:
+        log.removeHandler(nowhere)
 
 
 def _invoke(given: list[str], options: Options) -> int:
