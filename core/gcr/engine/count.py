@@ -68,5 +68,4 @@ class DeviceCount:
 
     def _context(self, target: Target, device: str) -> int:
         """What stays. Memory that an earlier restore brought never counted for the process."""
-        before, moved = self.before[target.pid, device], target.bytes_by_device.get(device, 0)
-        return before - moved if before >= moved else before
+        return max(0, self.before[target.pid, device] - target.counted_of(device))

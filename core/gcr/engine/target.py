@@ -43,6 +43,7 @@ class Target:
     suspended: Mapping[str, int] = field(default_factory=dict)  # bytes by device of one whose shim reports nothing now
     spare: Escrow = field(default_factory=Escrow)  # the daemon's own duplicates, should the supervisor die on the way
     fresh: set[int] = field(default_factory=set)  # exported in this transaction, and exportable again
+    imported: dict[int, tuple[str, int]] = field(default_factory=dict)  # by the process before: device and bytes
     given_back: set[int] = field(default_factory=set)  # imported by the process in this transaction
     copy: StagedCopy | None = None  # strategy `copyout`: every byte of it, from before it is released
     unexplained: dict[str, int] = field(default_factory=dict)  # by device: what nobody's books explained at the start
@@ -132,6 +133,11 @@ class Target:
         """Where it has memory that we carry, or, by the device's own count, something of the driver's alone."""
         return sorted({*self.bytes_by_device, *self.counts})
 
+    def counted_of(self, device: str) -> int:
+        """Bytes of its memory that the device counts for it: what it made, and not what it imported."""
+        imported = sum(size for where, size in self.imported.values() if where == device)
+        return self.bytes_by_device.get(device, 0) - imported
+
     def counted_by_control(self, device: str) -> int:
         return self.control.inspect(self.pid).bytes_by_device.get(device, 0)
 
@@ -170,7 +176,9 @@ class Target:
         for device in sorted({self._device(h) for h in batch.handles}):
             here = [h for h in batch.handles if self._device(h) == device]
             self._pass_on_fresh(device, [(h, fresh[h.id]) for h in here if h.id in fresh])
-            self._pass_on_kept(device, [h for h in here if h.flags & HandleFlag.KEPT])
+            kept = [h for h in here if h.flags & HandleFlag.KEPT]
+            self.imported.update({h.id: (device, h.size) for h in kept})
+            self._pass_on_kept(device, kept)
 
     def _device(self, handle: HandleRecord) -> str:
         return self.reports.ordinals()[handle.device]
@@ -221,6 +229,8 @@ class Target:
             self.spare.drop(self.pid, list(ids))
             self.reports.apply(IdList(self.transaction, tuple(ids)))
             self.fresh.difference_update(ids)
+            for id in ids:
+                self.imported.pop(id, None)
 
     def close_books(self) -> None:
         """The gate is closed: the books are, too, before anything is released. Raises Contradiction."""
