@@ -178,9 +178,9 @@ class Interrupted(GcrError):
 def all_errors() -> dict[str, type[GcrError]]:
     """Every error by code; used to rebuild an error that crossed a socket."""
     found: dict[str, type[GcrError]] = {}
-    todo: list[type[GcrError]] = [GcrError]
-    while todo:
-        kind = todo.pop()
+    kinds: list[type[GcrError]] = [GcrError]
+    while kinds:
+        kind = kinds.pop()
         found[kind.code] = kind
-        todo.extend(kind.__subclasses__())
+        kinds.extend(kind.__subclasses__())
     return found
