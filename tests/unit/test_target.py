@@ -7,6 +7,7 @@ import pytest
 from gcr.daemon.process import Process
 from gcr.devices import uuid_text
 from gcr.engine.checkpoint import Checkpoint
+from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left
 from gcr.engine.node import Course, World
 from gcr.engine.target import Target
 from gcr.errors import PeerGone
@@ -73,6 +74,7 @@ class Holder:
     """Worker and keeper of everything."""
 
     known: list[int]
+    unexplained: int = 0
 
     def held(self, _hold):
         return set(self.known)
@@ -81,7 +83,7 @@ class Holder:
         return self.known
 
     def counted(self, _pid):
-        return 2 * MiB * len(self.known), 0
+        return 2 * MiB * len(self.known), self.unexplained
 
     def drop(self, _pid, ids):
         self.known = [i for i in self.known if i not in ids]
@@ -154,3 +156,15 @@ def test_a_freed_handle_is_out_of_the_books_and_must_not_come_back(monkeypatch):
     target._after = 0
     with pytest.raises(Contradiction, match="released and is back"):
         target.export_new()
+
+
+def test_what_others_just_made_is_waited_for_and_never_taken_for_its_own():
+    """Room for the driver is reckoned from what the process has itself, in whatever moment others are."""
+    target = target_of(Agent([kept(1)], [place(1)]))
+    target.look()
+    target.export_new()
+    target.worker(DEVICE).unexplained = 1 << 40
+    assert counted(target, DEVICE) == 2 * MiB
+    assert counted_and_left(target, DEVICE) == (1 << 40) + 2 * MiB
+    target.worker(DEVICE).unexplained = DRIVERS_GROWTH
+    assert counted_and_left(target, DEVICE) == 2 * MiB

@@ -28,8 +28,6 @@ from gcr.wire import AgentPhase, ExportBatch, FrameType, HandleFlag, HandleRecor
 
 log = logging.getLogger("gcr.engine")
 
-DRIVERS_GROWTH = 64 << 20  # a context grows as it is used; 18 MiB were seen on an H200 after 140 handles
-
 
 @dataclass(slots=True)
 class Target:
@@ -117,26 +115,10 @@ class Target:
             return False
         return True
 
-    def counted(self, device: str) -> int:
-        """What the device counts for the process; and what more it has in use than books explain, since the start.
-
-        Drivers count memory for the process that made it, and for nobody once that one has let go.
-        """
-        if self.process.copied_out or device not in self.bytes_by_device:
-            return self.counted_by_control(device)
-        own, unexplained = self.worker(device).counted(self.pid)
-        more = unexplained - self.unexplained.get(device, 0)
-        return own + (more if more > DRIVERS_GROWTH else 0)
-
     @property
     def devices(self) -> list[str]:
         """Where it has memory that we carry, or, by the device's own count, something of the driver's alone."""
         return sorted({*self.bytes_by_device, *self.counts})
-
-    def counted_of(self, device: str) -> int:
-        """Bytes of its memory that the device counts for it: what it made, and not what it imported."""
-        imported = sum(size for where, size in self.imported.values() if where == device)
-        return self.bytes_by_device.get(device, 0) - imported
 
     def counted_by_control(self, device: str) -> int:
         return self.control.inspect(self.pid).bytes_by_device.get(device, 0)
