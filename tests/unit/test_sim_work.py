@@ -90,6 +90,36 @@ def test_a_stream_keeps_its_order_and_waits_for_events(machine: Machine) -> None
     assert machine.run(program) == ["600 600 0", "6 0"]
 
 
+def test_a_destroyed_stream_ends_its_work_and_leaves_its_place(machine: Machine) -> None:
+    """A worker makes streams for every drain: what each left behind would grow for as long as it lives."""
+    program = """
+        use()
+        k = Kernels()
+        word, event = int(ck(cu.cuMemAlloc(8))), ck(cu.cuEventCreate(2))
+        old = ck(cu.cuStreamCreate(1))
+        k.launch('spin', (U32, 80), stream=old)
+        k.launch('stamp', (U64, word), (U64, 1), (U64, 5), stream=old)
+        ck(cu.cuEventRecord(event, old))
+        ck(cu.cuStreamDestroy(old))
+        young = ck(cu.cuStreamCreate(0))
+        k.launch('spin', (U32, 1), stream=young)
+        ck(cu.cuStreamSynchronize(young))
+        say(code(cu.cuEventQuery(event)), code(cu.cuStreamQuery(old)), int(old) != int(young))
+        ck(cu.cuEventSynchronize(event))
+        say(words(read(word, 8))[0])
+        places, names = set(), set()
+        for turn in range(200):
+            stream = ck(cu.cuStreamCreate(turn % 2))
+            k.launch('add', (U64, word), (U64, 1), (U64, 1), stream=stream)
+            ck(cu.cuStreamSynchronize(stream))
+            places.add(int(stream)), names.add(int(ck(cu.cuStreamGetId(stream))))
+            assert int(ck(cu.cuStreamGetFlags(stream))) == turn % 2
+            ck(cu.cuStreamDestroy(stream))
+        say(words(read(word, 8))[0], len(places) < 20, len(names))
+    """
+    assert machine.run(program) == ["600 400 True", "5", "205 True 200"]
+
+
 def test_the_default_stream_orders_blocking_streams_only(machine: Machine) -> None:
     program = """
         use()

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Streams: a thread and a queue each, made at the first operation. Streams stay allocated until the process ends:
-// fences and threads that wait may still name one.
+// Streams: a thread and a queue each, made at the first operation. Records stay allocated until the process ends, since
+// fences and threads that wait may still name one; that of a destroyed stream becomes the next one's. Its counters go on,
+// so that whoever waits for the old one finds it done.
 #include <signal.h>
 #include <stdlib.h>
 
@@ -141,17 +142,33 @@ sim_result sim_context_synchronize(struct sim_context* context) {
 }
 
 // ---- life -----------------------------------------------------------------------------------------------------------
-static struct sim_stream* make(struct sim_context* context, enum sim_stream_role role) {
+static struct sim_stream* used_up(struct sim_context* context) {
+    for (struct sim_stream* stream = context->streams; stream; stream = stream->next)
+        if (stream->closing && (stream->ended || !stream->started)) return stream;
+    return NULL;
+}
+
+static struct sim_stream* fresh(struct sim_context* context) {
     struct sim_stream* made = calloc(1, sizeof *made);
     if (!made || pthread_cond_init(&made->wake, NULL)) {
         free(made);
         return NULL;
     }
     made->context = context;
-    made->role = role;
-    made->id = next_id++;
     made->next = context->streams;
     context->streams = made;
+    return made;
+}
+
+static struct sim_stream* make(struct sim_context* context, enum sim_stream_role role) {
+    struct sim_stream* made = used_up(context);
+    if (!made) made = fresh(context);
+    if (!made) return NULL;
+    made->closing = made->started = made->ended = made->non_blocking = false;
+    made->flags = 0;
+    made->priority = 0;
+    made->role = role;
+    made->id = next_id++;
     return made;
 }
 
