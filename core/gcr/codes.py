@@ -14,6 +14,7 @@ class FrameType(IntEnum):
     HELLO = 1
     RELEASED = 2
     LET_GO = 3
+    DESCRIPTOR = 4
     STATUS = 16
     EXPORT = 17
     QUIESCE = 18

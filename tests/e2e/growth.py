@@ -9,8 +9,8 @@ from machine import Machine, Victim
 
 MIB = 1 << 20
 MOST_AT_ONCE = 3 * MIB  # bytes, of each process: its allocator takes whole MiB now and then
-# Bytes a cycle, in every quarter: what leaks comes steadily. The simulator itself keeps each stream's record, and a
-# worker makes two a cycle; an allocator's pieces come on top.
+# Bytes a cycle, in every quarter: what leaks comes steadily. What an allocator cannot use again comes to half a KiB a
+# cycle at first.
 MOST_STEADY = 900
 # Of a program that itself allocates and frees: its own memory, and the escrow has a descriptor for each handle alive.
 MOST_OF_LIVELY = 4 * MIB

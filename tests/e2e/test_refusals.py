@@ -6,14 +6,13 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from machine import Answer, Machine, Victim, bytes_short, until
+from machine import Machine, bytes_short, until
+from refusals import refused, untouched
 
 from gcr import processes
 from gcr.config import load
@@ -28,24 +27,8 @@ from gcr.version import __version__
 from gcr.wire import AgentPhase, StatusRecord, StatusReply
 
 NOBODY = 65534
+MIB = 1 << 20
 NO_PROCESS = "4194301"  # beyond the kernel's largest pid
-
-
-def refused(answer: Answer, code: str, exit_code: int = 3) -> str:
-    """Its message, once code and exit are as they should be."""
-    assert answer.body.get("ok") is False, answer.body
-    error = answer.body["error"]
-    assert (answer.code, error["exit"], error["code"]) == (exit_code, exit_code, code), error
-    return str(error["message"])
-
-
-@contextmanager
-def untouched(machine: Machine, job: Victim) -> Iterator[None]:
-    """Within the block a job is refused; it goes on as if nobody had asked."""
-    before = job.ask()
-    yield
-    assert job.ask() == before
-    assert machine.job(job.name)["state"] == "running"
 
 
 # ---- who ---------------------------------------------------------------------------------------------------------
@@ -194,24 +177,25 @@ def test_memory_that_is_not_the_programs_alone(machine: Machine, told: str, says
 
 
 def test_memory_lent_to_another_process(machine: Machine) -> None:
-    """There is a legacy handle only of memory that is the driver's own: what it has when it gives us none."""
+    """By the driver itself, whose own memory a program is given when there is none of ours."""
     job = machine.told("llm")
     (machine.simulated / "faults").write_text("cuMemCreate:1+:fail=2\n")
-    assert len(job.ask("ipc_export")) == 128
+    assert len(job.ask(f"lend {4 * MIB}")) == 129
     (machine.simulated / "faults").unlink()
     with untouched(machine, job):
         assert "IPC export" in refused(machine.gcr("checkpoint", "llm"), "unsupported_state")
 
 
 @pytest.mark.parametrize(
-    ("give", "take", "says"), [("ipc_export", "ipc_import", "IPC import"), ("shareable", "import_from", "imported")]
+    ("give", "take", "says"), [(f"lend {4 * MIB}", "borrow", "IPC import"), ("shareable", "import_from", "imported")]
 )
 def test_memory_of_another_process(machine: Machine, give: str, take: str, says: str) -> None:
     giver = machine.stranger()
     what = giver.ask(give)
     job = machine.told("llm")
     before = giver.ask()
-    assert job.ask(f"{take} {what}" if take == "ipc_import" else f"{take} {giver.supervisor.pid} {what}") == "ok"
+    done = job.ask(f"{take} {what}" if take == "borrow" else f"{take} {giver.supervisor.pid} {what}")
+    assert done == "ok" or done.startswith("0: True")
     with untouched(machine, job):
         assert says in refused(machine.gcr("checkpoint", "llm"), "unsupported_state")
     assert giver.ask() == before

@@ -9,6 +9,7 @@ from cuda.bindings import driver
 from cuda_calls import check, download, primary_context
 
 POSIX = driver.CUmemAllocationHandleType.CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
+BLOB = 64  # bytes of a legacy interprocess handle
 DEVICE = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
 
 
@@ -72,6 +73,27 @@ class CudaDevice:
 
     def granule(self) -> int:
         return int(check(driver.cuMemGetAllocationGranularity(properties(), 0)))
+
+    # ---- with other processes: lending.LendingDevice
+
+    def lend(self, address: int) -> bytes:
+        return ctypes.string_at(check(driver.cuIpcGetMemHandle(address)).getPtr(), BLOB)
+
+    def borrow(self, blob: bytes, flags: int) -> tuple[int, int]:
+        handle = driver.CUipcMemHandle()
+        ctypes.memmove(handle.getPtr(), blob, BLOB)
+        result, *address = driver.cuIpcOpenMemHandle(handle, flags)
+        return int(result), 0 if int(result) else int(address[0])
+
+    def give_back(self, address: int) -> int:
+        return int(driver.cuIpcCloseMemHandle(address)[0])
+
+    def try_to_free(self, address: int) -> int:
+        return int(driver.cuMemFree(address)[0])
+
+    def range_of(self, address: int) -> tuple[int, int]:
+        base, size = check(driver.cuMemGetAddressRange(address))
+        return int(base), int(size)
 
 
 def properties(shareable: Any = POSIX) -> Any:

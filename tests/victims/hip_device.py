@@ -1,14 +1,16 @@
 """hip-python, of either generation, as `device.Device`."""
 
+import ctypes
 from collections.abc import Callable
 from typing import Any
 
 from hip import hip
-from hip_calls import U64, check, code, create, mapped, properties, read, reserve, write
+from hip_calls import U64, check, code, create, filled, mapped, properties, read, reserve, write
 
 TO_DEVICE = hip.hipMemcpyKind.hipMemcpyDeviceToDevice
 MINIMUM = hip.hipMemAllocationGranularity_flags.hipMemAllocationGranularityMinimum
 NON_BLOCKING = 1
+BLOB = 64  # bytes of a legacy interprocess handle
 
 
 class HipDevice:
@@ -70,6 +72,28 @@ class HipDevice:
 
     def granule(self) -> int:
         return int(check(hip.hipMemGetAllocationGranularity(properties(), MINIMUM)))
+
+    # ---- with other processes: lending.LendingDevice
+
+    def lend(self, address: int) -> bytes:
+        handle = filled(hip.hipIpcMemHandle_st, hip.hipIpcGetMemHandle, address)
+        return ctypes.string_at(handle.as_c_void_p().value, BLOB)
+
+    def borrow(self, blob: bytes, flags: int) -> tuple[int, int]:
+        handle = hip.hipIpcMemHandle_st()
+        ctypes.memmove(handle.as_c_void_p().value, blob, BLOB)
+        result = hip.hipIpcOpenMemHandle(handle, flags)
+        return code(result), 0 if code(result) else int(result[1])
+
+    def give_back(self, address: int) -> int:
+        return code(hip.hipIpcCloseMemHandle(address))
+
+    def try_to_free(self, address: int) -> int:
+        return code(hip.hipFree(address))
+
+    def range_of(self, address: int) -> tuple[int, int]:
+        base, size = check(hip.hipMemGetAddressRange(address))
+        return int(base), int(size)
 
 
 open_device = HipDevice

@@ -1,9 +1,10 @@
 """The dialogue of `told.py` on HIP's runtime, through hip-python."""
 
 from hip_device import HipDevice
-from told import MIB, Program, serve
+from lending import Lending
+from told import MIB, serve
 
 if __name__ == "__main__":
-    program = Program(HipDevice())
+    program = Lending(HipDevice())
     program.alloc(4, MIB)
     serve(program)

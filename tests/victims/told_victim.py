@@ -15,13 +15,14 @@ from pathlib import Path
 from cuda.bindings import driver
 from cuda_calls import check, download
 from cuda_device import POSIX, CudaDevice, properties
+from lending import Lending
 from told import MIB, serve
-from told import Program as Told
 
+LENDER = b"\0gcr-lend-"  # its socket
 CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
-class Program(Told):
+class Program(Lending):
     def __init__(self) -> None:
         super().__init__(CudaDevice())
         self.stream, self.other = self.device.stream(), self.device.stream()
@@ -46,16 +47,6 @@ class Program(Told):
 
     def managed(self) -> str:
         check(driver.cuMemAllocManaged(MIB, driver.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL))
-        return "ok"
-
-    def ipc_export(self) -> str:
-        address = int(check(driver.cuMemAlloc(4 * MIB)))
-        return ctypes.string_at(check(driver.cuIpcGetMemHandle(address)).getPtr(), 64).hex()
-
-    def ipc_import(self, blob: str) -> str:
-        handle = driver.CUipcMemHandle()
-        ctypes.memmove(handle.getPtr(), bytes.fromhex(blob), 64)
-        check(driver.cuIpcOpenMemHandle(handle, 1))
         return "ok"
 
     def shareable(self) -> str:
@@ -156,11 +147,14 @@ class Program(Told):
 
     def close_all(self) -> str:
         """Every descriptor that would not be there without gcr, and /dev/null in its place. Says how many."""
-        ours = [fd for fd in range(3, 2048) if leads_to(fd, os.environ["GCR_SOCKET"])]
+        ours = [fd for fd in range(3, 2048) if is_gcrs(fd)]
         null = os.open("/dev/null", os.O_RDWR)
         for fd in ours:
             os.dup2(null, fd)
         return str(len(ours))
+
+    def free_bytes(self) -> str:
+        return str(int(check(driver.cuMemGetInfo())[0]))
 
     def eat_descriptors(self, left: int) -> str:
         """Opens until only so many are left. Says how many it took."""
@@ -174,11 +168,13 @@ class Program(Told):
         return str(len(taken) - left)
 
 
-def leads_to(fd: int, path: str) -> bool:
-    """Whether a descriptor is a connection to who listens at `path`."""
+def is_gcrs(fd: int) -> bool:
+    """Whether a descriptor is the connection to the daemon, or where others come for memory that was lent."""
     try:
-        with socket.socket(fileno=os.dup(fd)) as peer:
-            return peer.family == socket.AF_UNIX and peer.getpeername() == path
+        with socket.socket(fileno=os.dup(fd)) as each:
+            if each.family != socket.AF_UNIX:
+                return False
+            return os.fsencode(each.getsockname()).startswith(LENDER) or each.getpeername() == os.environ["GCR_SOCKET"]
     except OSError:
         return False
 

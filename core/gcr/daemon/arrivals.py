@@ -21,7 +21,7 @@ from gcr.daemon.process import Prepared, Process
 from gcr.engine.node import World
 from gcr.engine.recover import driver_phase
 from gcr.engine.target import let_go, quietly
-from gcr.errors import GcrError, NameTaken, WrongState
+from gcr.errors import GcrError, NameTaken, NoSuchJob, WrongState
 from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.processes import ProcessIdentity, alive
 from gcr.states import State, Strategy
@@ -246,6 +246,13 @@ class Arrivals:
         for job in self._jobs.all():
             if process := job.processes.get(pid):
                 let_go(process, ids, self._coordinator, job.world, job.keeper())
+
+    def descriptors(self, pid: int, ids: Sequence[int]) -> list[int]:
+        """Of handles that a process was given back and cannot export again; the caller's. Raises NotKept, NoSuchJob."""
+        for job in self._jobs.all():
+            if pid in job.processes:
+                return job.keeper().take(pid, ids)
+        raise NoSuchJob(f"process {pid} is in no job")
 
     # ---- regularly --------------------------------------------------------------------------------------------
 

@@ -19,6 +19,7 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.peers import SupervisorPeer
 from gcr.errors import GcrError, NotOurs, PeerGone, UsageError, WrongVersion
 from gcr.processes import identify
+from gcr.seqpacket import close_all
 from gcr.version import __version__
 from gcr.wire import VERSION, FrameType, HelloRecord, IdList, Role, WelcomeRecord
 
@@ -105,12 +106,22 @@ class Connection:
         self._on_close = lambda: self._server.arrivals.agent_left(process, self.channel)
 
     def _serve_agent(self, request: Request) -> None:
-        if request.frame.type == FrameType.RELEASED:
-            ids = IdList.unpack(request.frame.payload)
-            self._server.arrivals.released(self.channel.peer.pid, ids.ids)
-        elif request.frame.type != FrameType.LET_GO:  # every free let go before it returned: nothing is left to do
-            raise UsageError("an agent asks only RELEASED and LET_GO")
-        request.reply()
+        descriptors: list[int] = []
+        match request.frame.type:
+            case FrameType.RELEASED:
+                ids = IdList.unpack(request.frame.payload)
+                self._server.arrivals.released(self.channel.peer.pid, ids.ids)
+            case FrameType.DESCRIPTOR:
+                ids = IdList.unpack(request.frame.payload)
+                descriptors = self._server.arrivals.descriptors(self.channel.peer.pid, ids.ids)
+            case FrameType.LET_GO:  # every free let go before it returned: nothing is left to do
+                pass
+            case _:
+                raise UsageError("an agent asks only RELEASED, LET_GO and DESCRIPTOR")
+        try:
+            request.reply(fds=descriptors)
+        finally:
+            close_all(descriptors)
 
     # ---- supervisors ------------------------------------------------------------------------------------------
 

@@ -37,6 +37,7 @@ enum FrameType {
     kHello = 1,     // HelloRecord; reply WelcomeRecord. First frame of every connection, whatever its role.
     kReleased = 2,  // IdList: handles the program freed while others held them. The reply says everyone let go.
     kLetGo = 3,     // TransactionRecord: out of memory while exported; everyone lets go of every freed handle.
+    kDescriptor = 4,  // IdList of one: a handle flagged kHandleKept. The reply has its descriptor.
 
     // daemon -> agent. Each names a transaction; an agent in another transaction answers kWrongTransaction.
     kStatus = 16,   // empty; reply StatusRecord + DeviceRecord[] + UncoveredRecord[]

@@ -143,11 +143,33 @@ sim_result sim_allocate(struct sim_context* context, size_t size, enum sim_alloc
     return enter(made, find_memory(context, size, made), allocation);
 }
 
-sim_result sim_allocation_adopt(struct sim_context* context, struct sim_physical* physical, size_t offset, size_t size,
-                                struct sim_allocation** allocation) {
+// ---- of another process -------------------------------------------------------------------------------------------
+static struct sim_physical* physical_of(const struct sim_allocation* imported) {
+    return ((struct sim_mapping*)imported->reservation->mappings.items[0])->physical;
+}
+
+static bool is_same(const struct sim_entry* one, const struct sim_entry* other) {
+    return one->slot == other->slot && one->generation == other->generation;
+}
+
+// The one of this context at that offset; `any`: whichever has that physical memory.
+static struct sim_allocation* find_opened(const struct sim_context* context, const struct sim_entry* entry,
+                                          size_t offset, bool any) {
+    for (size_t i = 0; i < allocations.count; i++) {
+        struct sim_allocation* each = (struct sim_allocation*)allocations.items[i];
+        if (each->kind != SIM_ALLOCATION_IMPORTED || !is_same(&physical_of(each)->entry, entry)) continue;
+        if (any || (each->context == context && each->range.start - each->reservation->range.start == offset))
+            return each;
+    }
+    return NULL;
+}
+
+static sim_result adopt(struct sim_context* context, struct sim_physical* physical, size_t offset, size_t size,
+                        struct sim_allocation** allocation) {
     struct sim_allocation* made = make(context, size, SIM_ALLOCATION_IMPORTED);
     if (!made) return SIM_OUT_OF_MEMORY;
     made->device = physical->device;
+    made->opens = 1;
     made->reservation = sim_address_make_internal(physical->size, false);
     sim_result result = made->reservation ? sim_mapping_add(made->reservation, 0, physical) : SIM_OUT_OF_MEMORY;
     if (!result) {
@@ -155,6 +177,32 @@ sim_result sim_allocation_adopt(struct sim_context* context, struct sim_physical
         made->range.start = made->reservation->range.start + offset;
     }
     return enter(made, result, allocation);
+}
+
+sim_result sim_allocation_open(struct sim_context* context, const struct sim_entry* entry, size_t offset, size_t size,
+                               struct sim_allocation** allocation) {
+    if ((*allocation = find_opened(context, entry, offset, false))) {
+        (*allocation)->opens++;
+        return SIM_OK;
+    }
+    const struct sim_allocation* neighbour = find_opened(context, entry, offset, true);
+    if (neighbour) return adopt(context, physical_of(neighbour), offset, size, allocation);
+    struct sim_physical* physical;
+    sim_result result = sim_physical_open(entry, &physical);
+    if (result) return result;
+    result = adopt(context, physical, offset, size, allocation);
+    sim_physical_release_handle(physical);  // the mapping keeps it
+    return result;
+}
+
+sim_result sim_allocation_close(uintptr_t address) {
+    struct sim_allocation* found = sim_allocation_find(address);
+    if (!found || found->kind != SIM_ALLOCATION_IMPORTED || found->range.start != address) return SIM_INVALID_VALUE;
+    if (--found->opens) return SIM_OK;
+    sim_result result = sim_context_synchronize(found->context);
+    found = sim_allocation_find(address);  // the wait gave sim_lock away
+    if (found && !found->opens) sim_allocation_free(found);
+    return result;
 }
 
 sim_result sim_allocate_host(struct sim_context* context, size_t size, unsigned flags, struct sim_allocation** out) {

@@ -112,14 +112,18 @@ struct sim_allocation {
     struct sim_reservation* reservation;
     struct sim_slab* slab;
     struct sim_mapping* mapping;
+    unsigned opens;  // imported ones: how often it was opened and not closed
 };
 
 sim_result sim_allocate(struct sim_context* context, size_t size, enum sim_allocation_kind kind,
                         struct sim_allocation** allocation);
 sim_result sim_allocate_host(struct sim_context* context, size_t size, unsigned flags, struct sim_allocation** out);
 sim_result sim_register_host(struct sim_context* context, uintptr_t address, size_t size, unsigned flags);
-sim_result sim_allocation_adopt(struct sim_context* context, struct sim_physical* physical, size_t offset, size_t size,
-                                struct sim_allocation** allocation);
+// By the legacy interprocess calls. What this context has open already is counted, at the same address; closed as often,
+// it goes, once the context's work is done.
+sim_result sim_allocation_open(struct sim_context* context, const struct sim_entry* entry, size_t offset, size_t size,
+                               struct sim_allocation** allocation);
+sim_result sim_allocation_close(uintptr_t address);
 struct sim_allocation* sim_allocation_find(uintptr_t address);
 void sim_allocation_free(struct sim_allocation* allocation);
 void sim_allocations_free_of(const struct sim_context* context);

@@ -48,12 +48,8 @@ SIM_API CUresult cuIpcOpenMemHandle_v2(CUdeviceptr* pointer, CUipcMemHandle hand
         return CUDA_ERROR_INVALID_VALUE;
     LOCK();
     CONTEXT(context);
-    struct sim_physical* physical;
-    sim_result result = sim_physical_open(&blob.entry, &physical);
-    if (result) return front_result(result);
     struct sim_allocation* made;
-    result = sim_allocation_adopt(context, physical, blob.offset, blob.size, &made);
-    sim_physical_release_handle(physical);  // the mapping keeps it
+    sim_result result = sim_allocation_open(context, &blob.entry, blob.offset, blob.size, &made);
     if (!result) *pointer = made->range.start;
     return front_result(result);
 }
@@ -65,12 +61,7 @@ SIM_API CUresult cuIpcOpenMemHandle(CUdeviceptr* pointer, CUipcMemHandle handle,
 SIM_API CUresult cuIpcCloseMemHandle(CUdeviceptr pointer) {
     ENTER();
     LOCK();
-    struct sim_allocation* found = sim_allocation_find(pointer);
-    if (!found || found->kind != SIM_ALLOCATION_IMPORTED) return CUDA_ERROR_INVALID_VALUE;
-    sim_result result = sim_context_synchronize(found->context);
-    found = sim_allocation_find(pointer);
-    if (found) sim_allocation_free(found);
-    return front_result(result);
+    return front_result(sim_allocation_close(pointer));
 }
 
 SIM_API CUresult cuIpcGetEventHandle(CUipcEventHandle* handle, CUevent event) {

@@ -41,24 +41,15 @@ hipError_t sim_hipIpcOpenMemHandle(void** pointer, hipIpcMemHandle_t handle, uns
     if (!pointer || flags != hipIpcMemLazyEnablePeerAccess || !ours) return hipErrorInvalidValue;
     LOCK();
     CONTEXT(context);
-    struct sim_physical* physical;
-    sim_result result = sim_physical_open(&blob.entry, &physical);
-    if (result) return front_result(result);
     struct sim_allocation* made;
-    result = sim_allocation_adopt(context, physical, blob.offset, blob.size, &made);
-    sim_physical_release_handle(physical);  // the mapping keeps it
+    sim_result result = sim_allocation_open(context, &blob.entry, blob.offset, blob.size, &made);
     if (!result) *pointer = (void*)made->range.start;
     return front_result(result);
 }
 
 hipError_t sim_hipIpcCloseMemHandle(void* pointer) {
     LOCK();
-    struct sim_allocation* found = sim_allocation_find((uintptr_t)pointer);
-    if (!found || found->kind != SIM_ALLOCATION_IMPORTED) return hipErrorInvalidValue;
-    sim_result result = sim_context_synchronize(found->context);
-    found = sim_allocation_find((uintptr_t)pointer);  // the wait gave sim_lock away
-    if (found) sim_allocation_free(found);
-    return front_result(result);
+    return front_result(sim_allocation_close((uintptr_t)pointer));
 }
 
 hipError_t sim_hipIpcGetEventHandle(hipIpcEventHandle_t* handle, hipEvent_t event) {

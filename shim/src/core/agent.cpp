@@ -13,6 +13,7 @@
 
 #include "core/coverage.h"
 #include "core/gate.h"
+#include "core/lending.h"
 #include "core/session.h"
 #include "core/threads.h"
 
@@ -126,8 +127,7 @@ bool next_request() {
         if (received == Receive::kLost) return false;
         if (received == Receive::kNothing) continue;
         if (!session.frame->is_reply()) return true;
-        session.frame->close_descriptors();
-        session.questions.deliver(session.frame->header.request);
+        deliver_reply(session.frame);
     }
 }
 
@@ -184,6 +184,7 @@ void after_fork_in_child() {
     session.frozen = session.has_parked = false;
     reset_gate_after_fork();
     reset_coverage();
+    reset_lending_after_fork();
     session.vendors.reset_after_fork();
     session.batch_lock.reset_after_fork();
     life.store(kUnborn, std::memory_order_release);
@@ -234,6 +235,20 @@ void tell_released(uint64_t id) {
         sent = session.channel.send(wire::kReleased, question.request, &part, 1);
     }
     session.questions.wait(&question, sent ? kAnswerMs : 0);
+}
+
+int ask_for_descriptor(uint64_t id) {
+    KeepErrno keep;
+    struct {
+        wire::IdList list;
+        uint64_t id;
+    } payload{{session.transaction.load(), 1, 0}, id};
+    iovec part{&payload, sizeof payload};
+    Question question;
+    session.questions.open(&question);
+    bool sent = session.channel.send(wire::kDescriptor, question.request, &part, 1);
+    session.questions.wait(&question, sent ? kAnswerMs : 0);
+    return question.descriptor;
 }
 
 bool ask_to_let_go() {

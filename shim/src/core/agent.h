@@ -28,6 +28,10 @@ void tell_released(uint64_t id);
 // Out of memory while exports exist: everyone lets go of every freed handle. False: there was no need to ask.
 bool ask_to_let_go();
 
+// A descriptor of a handle that the process was given back and cannot export again. By a thread of ours, in nothing the
+// agent waits for. -1: the daemon has none, or is not there.
+int ask_for_descriptor(uint64_t id);
+
 }  // namespace gcr
 
 #endif  // GCR_CORE_AGENT_H

@@ -29,10 +29,15 @@ void Questions::answer(Question* question) {
     futex_wake(&question->answered, 1);
 }
 
-void Questions::deliver(uint64_t request) {
+bool Questions::deliver(uint64_t request, int descriptor) {
     Guard guard(lock_);
-    for (Question* question = first_; question != nullptr; question = question->next)
-        if (question->request == request) answer(question);
+    for (Question* question = first_; question != nullptr; question = question->next) {
+        if (question->request != request) continue;
+        question->descriptor = descriptor;
+        answer(question);
+        return descriptor >= 0;
+    }
+    return false;
 }
 
 void Questions::abandon() {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Questions: what program threads ask the daemon (kReleased, kLetGo) and wait for. The agent's thread reads the
+// Questions: what other threads ask the daemon (kReleased, kLetGo, kDescriptor) and wait for. The agent's thread reads the
 // socket and delivers; it does so also while it waits for those very threads to leave the driver (quiesce.cpp).
 // A connection that ends answers every question with "nobody is there".
 #ifndef GCR_CORE_QUESTIONS_H
@@ -16,13 +16,14 @@ struct Question {
     uint64_t request;
     std::atomic<uint32_t> answered{0};
     Question* next;
+    int descriptor = -1;  // that came with the answer; whoever asked owns it
 };
 
 class Questions {
   public:
-    void open(Question* question);                       // gives it its request id
+    void open(Question* question);  // gives it its request id
     bool wait(Question* question, uint32_t deadline_ms);  // false: no answer in time; the question is closed either way
-    void deliver(uint64_t request);
+    bool deliver(uint64_t request, int descriptor = -1);  // true: somebody owns the descriptor now
     void abandon();  // the connection ended
     void reset_after_fork();
 

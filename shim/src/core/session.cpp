@@ -33,6 +33,12 @@ void open_when_all_is_back() {
     if (in_phase(wire::kRunning) && session.vendors.regain_addresses()) open_gate();
 }
 
+void deliver_reply(Frame* reply) {
+    int descriptor = reply->descriptors == 0 ? -1 : reply->descriptor[reply->descriptors - 1];
+    if (session.questions.deliver(reply->header.request, descriptor)) reply->descriptors--;
+    reply->close_descriptors();
+}
+
 bool listen_for_replies(uint32_t timeout_us) {
     if (session.has_parked) {  // one request is set aside already; the rest stays in the socket
         sleep_us(timeout_us);
@@ -42,8 +48,7 @@ bool listen_for_replies(uint32_t timeout_us) {
     if (received == Receive::kLost) session.lost = true;
     if (received != Receive::kFrame) return !session.lost;
     if (session.parked->is_reply()) {
-        session.parked->close_descriptors();
-        session.questions.deliver(session.parked->header.request);
+        deliver_reply(session.parked);
     } else {
         session.has_parked = true;
     }

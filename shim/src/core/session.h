@@ -44,6 +44,9 @@ uint32_t session_flags();
 void end_transaction();  // nothing exported any more; the gate opens last
 void open_when_all_is_back();  // once more, after a transaction that ended with an address lost
 
+// To whoever asked; its descriptors are theirs, or closed.
+void deliver_reply(Frame* reply);
+
 // Reads what has arrived within timeout_us. Replies are delivered; one request is set aside. False: connection lost.
 bool listen_for_replies(uint32_t timeout_us);
 

@@ -6,6 +6,7 @@
 #include "device/copyout.h"
 #include "device/devices.h"
 #include "device/handover.h"
+#include "device/lent.h"
 #include "device/reservations.h"
 #include "device/status.h"
 
@@ -230,6 +231,11 @@ Failure Vendors::map(Tally* tally) const {
 
 Failure Vendors::discard(Tally* tally) const {
     return each_until([&](const VendorOps& vendor) { return device::discard_imported(*vendor.memory, tally); });
+}
+
+bool Vendors::lend(const Blob& blob, Lent* lent, int* descriptor) const {
+    const VendorOps* vendor = blob.vendor < kLimit ? vendors_[blob.vendor].load(std::memory_order_acquire) : nullptr;
+    return vendor != nullptr && device::lend(*vendor->memory, blob, lent, descriptor);
 }
 
 // ---- control state, by the process itself -------------------------------------------------------------------------

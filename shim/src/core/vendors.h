@@ -11,6 +11,7 @@
 
 #include <atomic>
 
+#include "core/lending.h"
 #include "core/vendor.h"
 
 namespace gcr {
@@ -43,6 +44,7 @@ class Vendors {
     Failure copy(Direction direction, uint64_t id, uint64_t offset, void* host, uint64_t size) const;
     Failure map(Tally* tally) const;
     Failure discard(Tally* tally) const;
+    bool lend(const Blob& blob, Lent* lent, int* descriptor) const;  // see lending.h
     Failure snapshot(wire::SnapshotStep step) const;  // of the vendors that have such a thing; nobody has: kRefused
     wire::SnapshotPhase snapshot_phase() const;  // of the first that has
     bool all_addresses() const;  // none was lost at a hand-over; makes no driver call

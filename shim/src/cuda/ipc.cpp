@@ -1,13 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Legacy IPC, recorded from the first call on: memory that another process maps cannot be handed over.
+// Legacy IPC, recorded from the first call on: memory that another process maps cannot be handed over. The driver makes
+// handles for its own memory alone; ours is lent (device/lent.h).
 #include "cuda/carried.h"
+#include "cuda/contexts.h"
 #include "cuda/driver.h"
+#include "device/lent.h"
 #include "hooks/cuda_calls.h"
 
 namespace gcr {
 namespace cuda {
 namespace {
+
+constexpr unsigned int kLazyEnablePeerAccess = 1;  // CU_IPC_MEM_LAZY_ENABLE_PEER_ACCESS, the only flag there is
 
 uint64_t allocation_bytes(CUdeviceptr address) {
     {
@@ -18,10 +23,41 @@ uint64_t allocation_bytes(CUdeviceptr address) {
     return state.carried.bytes_of(address);
 }
 
+CUresult carry_opened(CUdeviceptr address) {
+    CUdeviceptr base = 0;
+    size_t size = 0;
+    real::cuMemGetAddressRange_v2(&base, &size, address);
+    carry(address, size, wire::kReasonIpcImport);
+    return CUDA_SUCCESS;
+}
+
+// The driver's answers to what it would refuse, in its order.
+CUresult open_lent(CUdeviceptr* out, const Blob& blob, unsigned int flags) {
+    if (out == nullptr || flags != kLazyEnablePeerAccess) return CUDA_ERROR_INVALID_VALUE;
+    Context* owner = current_context();
+    if (owner == nullptr || is_own(blob)) return CUDA_ERROR_INVALID_CONTEXT;
+    uint64_t address = 0;
+    CUresult result = device::open(state, owner, blob, &address);
+    if (result == CUDA_SUCCESS) *out = address;
+    return result;
+}
+
+template <typename Open>
+CUresult open_handle(CUdeviceptr* out, const CUipcMemHandle& handle, unsigned int flags, Open open) {
+    Blob blob = blob_in(handle);
+    if (is_blob(blob, wire::kNvidia)) return open_lent(out, blob, flags);
+    CUresult result = open();
+    return result == CUDA_SUCCESS ? carry_opened(*out) : result;
+}
+
 }  // namespace
 
-// The driver gives no legacy handle for mapped memory (INVALID_VALUE), so plain memory of ours has none: see limitations.
 CUresult on_cuIpcGetMemHandle(CUipcMemHandle* pHandle, CUdeviceptr dptr) {
+    Blob blob;
+    if (pHandle != nullptr && device::offer(state, dptr, &blob)) {
+        put_blob(blob, pHandle);
+        return CUDA_SUCCESS;
+    }
     CUresult result = real::cuIpcGetMemHandle(pHandle, dptr);
     if (result == CUDA_SUCCESS) add_uncovered(wire::kReasonIpcExport, allocation_bytes(dptr));
     return result;
@@ -33,17 +69,17 @@ CUresult on_cuIpcGetEventHandle(CUipcEventHandle* pHandle, CUevent event) {
     return result;
 }
 
+CUresult on_cuIpcOpenMemHandle(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
+    return open_handle(pdptr, handle, Flags, [&] { return real::cuIpcOpenMemHandle(pdptr, handle, Flags); });
+}
+
 CUresult on_cuIpcOpenMemHandle_v2(CUdeviceptr* pdptr, CUipcMemHandle handle, unsigned int Flags) {
-    CUresult result = real::cuIpcOpenMemHandle_v2(pdptr, handle, Flags);
-    if (result != CUDA_SUCCESS) return result;
-    CUdeviceptr base = 0;
-    size_t size = 0;
-    real::cuMemGetAddressRange_v2(&base, &size, *pdptr);
-    carry(*pdptr, size, wire::kReasonIpcImport);
-    return result;
+    return open_handle(pdptr, handle, Flags, [&] { return real::cuIpcOpenMemHandle_v2(pdptr, handle, Flags); });
 }
 
 CUresult on_cuIpcCloseMemHandle(CUdeviceptr dptr) {
+    CUresult result;
+    if (device::close(state, dptr, &result)) return result;
     return free_carried(dptr, [](CUdeviceptr p) { return real::cuIpcCloseMemHandle(p); });
 }
 

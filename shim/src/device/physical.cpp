@@ -28,6 +28,7 @@ Result create_physical(State& state, uint64_t size, const Properties& asked, uin
 
 Result destroy_physical(State& state, Handle* handle) {
     if (handle->exported || handle->kept) tell_released(handle->key);
+    if (handle->lent) Guard exporting(state.exporting);  // not while a descriptor of it is made
     Result result = handle->released ? kSuccess : state.ops->release(handle->real);
     free(handle);
     return result;

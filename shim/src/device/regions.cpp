@@ -26,13 +26,18 @@ Access access_for(State& state, const Owner* owner) {
     return {accessors_of(state, owner), state.peer_changes};
 }
 
+// What lies at an address, and the region it becomes.
+struct Content {
+    uint64_t real;
+    const Properties& asked;
+    Reason reason;
+};
+
 // False: the peers changed since; the access must be set again before anybody is given the region.
-bool record(State& state, const Physical& physical, const Properties& asked, const Address& address,
-            const Access& access, Mapping* region) {
+bool record(State& state, const Content& content, const Address& address, const Access& access, Mapping* region) {
     Guard guard(state.lock);
     if (access.as_of != state.peer_changes) return false;
-    Handle* handle = record_handle(state, physical.real, address.size, asked,
-                                   physical.exportable ? kCovered : wire::kReasonUnexportable, true);
+    Handle* handle = record_handle(state, content.real, address.size, content.asked, content.reason, true);
     if (handle == nullptr) return false;
     handle->retains = 0;
     handle->mapped = 1;
@@ -42,15 +47,14 @@ bool record(State& state, const Physical& physical, const Properties& asked, con
     return true;
 }
 
-Result map_accessible(State& state, const Physical& physical, const Properties& asked, const Address& address,
-                      Mapping* region) {
-    Result result = state.ops->map(address.start, address.size, 0, physical.real);
+Result map_accessible(State& state, const Content& content, const Address& address, Mapping* region) {
+    Result result = state.ops->map(address.start, address.size, 0, content.real);
     if (result != kSuccess) return result;
     for (int attempt = 0; attempt < 8; attempt++) {
         Access access = access_for(state, region->owner);
         result = state.ops->set_access(address.start, address.size, access.devices, access.devices);
         if (result != kSuccess) break;
-        if (record(state, physical, asked, address, access, region)) return kSuccess;
+        if (record(state, content, address, access, region)) return kSuccess;
         result = state.ops->out_of_memory;
     }
     state.ops->unmap(address.start, address.size);
@@ -75,22 +79,30 @@ Result make_region(State& state, Owner* owner, uint64_t size, bool slab, Mapping
 }
 
 Result make_region_of(State& state, Owner* owner, const Properties& asked, uint64_t size, bool slab, Mapping** made) {
-    const DeviceOps& ops = *state.ops;
     Physical physical{};
     Result result = create_physical(state, size, asked, 0, &physical);
     if (result != kSuccess) return result;
+    Reason reason = physical.exportable ? kCovered : wire::kReasonUnexportable;
+    result = make_region_over(state, owner, physical.real, asked, size, reason, slab, made);
+    if (result != kSuccess) state.ops->release(physical.real);
+    return result;
+}
+
+Result make_region_over(State& state, Owner* owner, uint64_t real, const Properties& asked, uint64_t size,
+                        Reason reason, bool slab, Mapping** made) {
     Address address{0, size};
-    result = reserve_recorded(state, size, &address.start);
-    Mapping* region = result == kSuccess ? describe_region(owner, address, slab) : nullptr;
-    if (region != nullptr) result = map_accessible(state, physical, asked, address, region);
-    if (region != nullptr && result == kSuccess) {
+    Result result = reserve_recorded(state, size, &address.start);
+    if (result != kSuccess) return result;
+    Mapping* region = describe_region(owner, address, slab);
+    result =
+        region == nullptr ? state.ops->out_of_memory : map_accessible(state, {real, asked, reason}, address, region);
+    if (result == kSuccess) {
         *made = region;
         return kSuccess;
     }
     free(region);
-    if (address.start != 0) give_back_recorded(state, address.start, size);
-    ops.release(physical.real);
-    return result == kSuccess ? ops.out_of_memory : result;
+    give_back_recorded(state, address.start, size);
+    return result;
 }
 
 void forget_region(State& state, Mapping* region) {

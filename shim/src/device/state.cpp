@@ -58,6 +58,18 @@ void uncover(Handle* handle, Reason reason) {
     add_uncovered(reason, handle->size);
 }
 
+void begin_loan(Handle* handle) {
+    handle->lent = true;
+    handle->loans++;
+    uncover(handle, wire::kReasonIpcExport);
+}
+
+void end_loan(Handle* handle) {
+    if (--handle->loans > 0) return;
+    drop_uncovered(handle->reason, handle->size);
+    handle->reason = kCovered;
+}
+
 void each_lock(State& state, void (Lock::*act)()) {
     (state.lock.*act)();
     (state.carried.lock().*act)();
@@ -67,6 +79,8 @@ void each_lock(State& state, void (Lock::*act)()) {
 
 void forget_all_after_fork(State& state) {
     state.lock.reset_after_fork();
+    state.opening.reset_after_fork();
+    state.exporting.reset_after_fork();
     state.handles.forget_all();
     state.mappings.forget_all();
     state.allocations.forget_all();

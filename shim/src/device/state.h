@@ -49,7 +49,16 @@ struct Handle : TreeNode<Handle> {
     bool released;  // handed over: unmapped, `real` given back
     bool imported;  // came back, with IMPORT or CREATE
     bool kept;  // imported and in use again: others hold it too, since a driver need not export it once more
+    uint32_t loans;  // allocations in it that a blob was made of
+    bool lent;  // there were any, ever: the lender may be making a descriptor of it
     bool dying;  // being destroyed: no longer exported, no longer found
+};
+
+// Whose memory this is when another process lent it; process 0: nobody's but ours.
+struct Origin {
+    uint64_t process;
+    uint64_t id;  // there: of the allocation or of the physical memory
+    bool operator==(const Origin& other) const { return process == other.process && id == other.id; }
 };
 
 // A mapped range. `key` is the address.
@@ -63,6 +72,8 @@ struct Mapping : TreeNode<Mapping> {
     Owner* owner;  // internal ones: whose allocation it serves
     Range range;  // slabs: units of kSlabUnit
     bool slab;
+    Origin origin;
+    uint32_t opened;  // lent: allocations in it that are open here
 };
 
 // What a plain allocation returned. `key` is the address.
@@ -72,6 +83,9 @@ struct Allocation : TreeNode<Allocation> {
     Block* block;  // slabs; null: the whole mapping
     uint64_t id;  // in the order of allocation, never reused
     uint32_t sync_memops;
+    bool lent;  // a blob was made of it
+    Origin origin;
+    uint32_t opens;  // lent: how often it was opened and not closed
 };
 
 // Whose end frees an allocation, and whose peers reach it. CUDA: a context; HIP and ACL: a device.
@@ -126,6 +140,10 @@ struct State {
     Array<Allocation*> put_off;  // freed during a capture; given back after it
     std::atomic<bool> any_put_off{false};
 
+    // Across driver calls, before `lock`. Nobody else waits for them; a child has them free, since neither thread is there.
+    Lock exporting;  // the lender, from finding a handle until it has its descriptor; who destroys a lent handle waits
+    Lock opening;  // who opens or closes what another process lent
+
     Ledger carried;  // what the driver keeps for the program and we do not hand over
     Ledger pinned;  // host memory
 
@@ -159,6 +177,9 @@ void unlink_mapping(State& state, Mapping* mapping);
 Handle* record_handle(State& state, uint64_t real, uint64_t size, const Properties& asked, Reason reason,
                       bool internal);  // a new id, one reference; null: no host memory
 void uncover(Handle* handle, Reason reason);  // not ours to hand over, from now on
+// Of an allocation in it, to other processes: it is handed over again once the last one is over.
+void begin_loan(Handle* handle);
+void end_loan(Handle* handle);
 inline bool coverable(const Handle& handle) {  // can be handed over
     return handle.reason == kCovered && !handle.dying;
 }

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Legacy IPC, recorded from the first call on: memory that another process maps cannot be handed over.
+// Legacy IPC, recorded from the first call on: memory that another process maps cannot be handed over. The runtime makes
+// handles for its own memory alone; ours is lent (device/lent.h).
+#include "device/lent.h"
 #include "hip/carried.h"
 #include "hooks/hip_calls.h"
 
@@ -17,10 +19,25 @@ uint64_t allocation_bytes(const void* pointer) {
     return state.carried.bytes_of(key_of(pointer));
 }
 
+// The runtime's answers to what it would refuse, in its order.
+hipError_t open_lent(void** out, const Blob& blob, unsigned int flags) {
+    if (out == nullptr || flags != hipIpcMemLazyEnablePeerAccess) return hipErrorInvalidValue;
+    Owner* owner = current_owner();
+    if (owner == nullptr || is_own(blob)) return hipErrorInvalidContext;
+    uint64_t address = 0;
+    auto result = static_cast<hipError_t>(device::open(state, owner, blob, &address));
+    if (result == hipSuccess) *out = pointer_at(address);
+    return result;
+}
+
 }  // namespace
 
-// The runtime gives no legacy handle for mapped memory, so plain memory of ours has none: see limitations.
 hipError_t on_hipIpcGetMemHandle(hipIpcMemHandle_t* handle, void* devPtr) {
+    Blob blob;
+    if (handle != nullptr && device::offer(state, key_of(devPtr), &blob)) {
+        put_blob(blob, handle);
+        return hipSuccess;
+    }
     hipError_t result = real::hipIpcGetMemHandle(handle, devPtr);
     if (result == hipSuccess) add_uncovered(wire::kReasonIpcExport, allocation_bytes(devPtr));
     return result;
@@ -33,6 +50,8 @@ hipError_t on_hipIpcGetEventHandle(hipIpcEventHandle_t* handle, hipEvent_t event
 }
 
 hipError_t on_hipIpcOpenMemHandle(void** devPtr, hipIpcMemHandle_st handle, unsigned int flags) {
+    Blob blob = blob_in(handle);
+    if (is_blob(blob, wire::kAmd)) return open_lent(devPtr, blob, flags);
     hipError_t result = real::hipIpcOpenMemHandle(devPtr, handle, flags);
     if (result != hipSuccess) return result;
     void* base = nullptr;
@@ -42,6 +61,8 @@ hipError_t on_hipIpcOpenMemHandle(void** devPtr, hipIpcMemHandle_st handle, unsi
 }
 
 hipError_t on_hipIpcCloseMemHandle(void* devPtr) {
+    device::Result result;
+    if (device::close(state, key_of(devPtr), &result)) return static_cast<hipError_t>(result);
     return free_carried(devPtr, [&] { return real::hipIpcCloseMemHandle(devPtr); });
 }
 

@@ -22,7 +22,6 @@ using namespace cuda_abi;
 #define GCR_ON_REFUSE_EXTERNAL(symbol, parameters)
 #define GCR_ON_REFUSE_FABRIC(symbol, parameters)
 #define GCR_ON_REFUSE_GREEN_CONTEXT(symbol, parameters)
-#define GCR_ON_REFUSE_IPC_IMPORT(symbol, parameters)
 #define GCR_ON_REFUSE_SHAREABLE_EXPORT(symbol, parameters)
 #define GCR_ON_REFUSE_UNEXPORTABLE(symbol, parameters)
 #define GCR_HOOK(symbol, base, version, stream, kind, parameters, arguments) GCR_ON_##kind(symbol, parameters)
@@ -36,7 +35,6 @@ using namespace cuda_abi;
 #undef GCR_ON_REFUSE_EXTERNAL
 #undef GCR_ON_REFUSE_FABRIC
 #undef GCR_ON_REFUSE_GREEN_CONTEXT
-#undef GCR_ON_REFUSE_IPC_IMPORT
 #undef GCR_ON_REFUSE_SHAREABLE_EXPORT
 #undef GCR_ON_REFUSE_UNEXPORTABLE
 

@@ -58,7 +58,6 @@ namespace real = gcr::real;
 #define GCR_WRAP_REFUSE_EXTERNAL(...) GCR_WRAP_REFUSE(kReasonExternal, __VA_ARGS__)
 #define GCR_WRAP_REFUSE_FABRIC(...) GCR_WRAP_REFUSE(kReasonFabric, __VA_ARGS__)
 #define GCR_WRAP_REFUSE_GREEN_CONTEXT(...) GCR_WRAP_REFUSE(kReasonGreenContext, __VA_ARGS__)
-#define GCR_WRAP_REFUSE_IPC_IMPORT(...) GCR_WRAP_REFUSE(kReasonIpcImport, __VA_ARGS__)
 #define GCR_WRAP_REFUSE_SHAREABLE_EXPORT(...) GCR_WRAP_REFUSE(kReasonShareableExport, __VA_ARGS__)
 #define GCR_WRAP_REFUSE_UNEXPORTABLE(...) GCR_WRAP_REFUSE(kReasonUnexportable, __VA_ARGS__)
 

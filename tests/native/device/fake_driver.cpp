@@ -7,6 +7,7 @@
 
 #include "check.h"
 #include "core/agent.h"
+#include "core/lending.h"
 
 namespace fake {
 
@@ -274,6 +275,18 @@ void tell_released(uint64_t id) {
 
 bool ask_to_let_go() {
     return fake::others_let_go;
+}
+
+int ask_for_descriptor(uint64_t) {
+    return -1;
+}
+
+bool begin_blob(Blob*, uint32_t) {
+    return false;
+}
+
+bool borrow(const Blob&, Lent*, int*) {
+    return false;
 }
 
 }  // namespace gcr

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Every way a program comes by hipMalloc. Prints for each whether the shim served it: memory of the shim's is mapped
-// physical memory, of which the runtime itself gives no legacy IPC handle. Linked to the runtime, or with WAY=absent to
-// nothing at all.
+// physical memory, of which the simulated runtime gives no legacy IPC handle, so that the shim makes one of its own. Linked
+// to the runtime, or with WAY=absent to nothing at all.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <string.h>
@@ -35,7 +35,7 @@ static void say(const char* way, Malloc function) {
     hipError_t result = function ? function(&pointer, 4 << 20) : -1;
     hipError_t asked = result ? -1 : hipIpcGetMemHandle(&handle, pointer);
     hipGetLastError();
-    printf("%s %d %s\n", way, result, asked == hipSuccess ? "runtime" : "shim");
+    printf("%s %d %s\n", way, result, asked == hipSuccess && memcmp(&handle, "HCSIMIPC", 8) == 0 ? "runtime" : "shim");
     if (!result) hipFree(pointer);
 }
 

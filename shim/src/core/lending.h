@@ -1,0 +1,67 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Lending: plain memory of this process, opened by another one that was given its blob (a vendor's legacy interprocess
+// handle). The driver gives no such handle for mapped memory; a descriptor does the same.
+//
+// Blob     names an allocation of a process and proves that its bearer was given it: a secret of 128 bits. A program
+//          passes it on as it likes.
+// Lender   a thread of the process that made the blob, from its first blob on, listening at an abstract socket. Who comes
+//          is of the same user, or root. It answers in flight: not while the gate is closed. No daemon is needed.
+// Fork     a child lends nothing; what its parent lent, the parent goes on lending.
+#ifndef GCR_CORE_LENDING_H
+#define GCR_CORE_LENDING_H
+
+#include <stdint.h>
+#include <string.h>
+
+#include <type_traits>
+
+namespace gcr {
+
+struct Blob {
+    uint64_t magic;
+    uint64_t process;  // of the one that made it: random, since its start or the fork that made it
+    uint64_t secret[2];
+    uint64_t address;
+    uint64_t allocation;  // device::Allocation::id
+    uint32_t vendor;  // wire::Vendor
+    uint32_t reserved;
+};
+
+// What a descriptor that was lent is.
+struct Lent {
+    uint64_t handle;  // its id there: the same for allocations that share physical memory
+    uint64_t handle_size;
+    uint64_t offset;  // of the allocation in it
+    uint64_t size;  // of the allocation, as it was asked for
+    uint8_t uuid[16];
+};
+
+// Makes this process a lender and fills in all that does not depend on the allocation. False: no thread or socket.
+bool begin_blob(Blob* blob, uint32_t vendor);
+bool is_blob(const Blob& blob, uint32_t vendor);  // a lender's, of this process or another
+bool is_own(const Blob& blob);
+
+// Asks the lender; by a thread of the program, no lock held. False: it is gone, or no longer has the allocation.
+bool borrow(const Blob& blob, Lent* lent, int* descriptor);
+
+void reset_lending_after_fork();  // in the child
+
+// A vendor's legacy handle is 64 bytes that only the vendor looks into.
+template <typename Native>
+Blob blob_in(const Native& handle) {
+    static_assert(sizeof(Blob) <= sizeof handle && std::is_trivially_copyable<Native>::value, "copied as bytes");
+    Blob blob;
+    memcpy(&blob, &handle, sizeof blob);
+    return blob;
+}
+template <typename Native>
+void put_blob(const Blob& blob, Native* handle) {
+    static_assert(sizeof(Blob) <= sizeof *handle && std::is_trivially_copyable<Native>::value, "copied as bytes");
+    memset(handle, 0, sizeof *handle);
+    memcpy(handle, &blob, sizeof blob);
+}
+
+}  // namespace gcr
+
+#endif  // GCR_CORE_LENDING_H

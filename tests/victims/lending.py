@@ -1,0 +1,91 @@
+"""Words of a told program that lends device memory to other processes by the legacy calls for it, or borrows it."""
+
+import hashlib
+from typing import Protocol
+
+from device import Device
+from told import Program, pattern
+
+ONLY_FLAG = 1  # "lazily enable peer access": there is no other
+
+
+class LendingDevice(Device, Protocol):
+    """Blobs are 64 bytes; a code is the runtime's, 0 for success."""
+
+    def lend(self, address: int) -> bytes: ...
+
+    def borrow(self, blob: bytes, flags: int) -> tuple[int, int]:
+        """A code, and where the memory is."""
+
+    def give_back(self, address: int) -> int:
+        """A code."""
+
+    def try_to_free(self, address: int) -> int:
+        """A code."""
+
+    def range_of(self, address: int) -> tuple[int, int]:
+        """Where the allocation begins that contains it, and its bytes."""
+
+
+class Lending(Program):
+    def __init__(self, device: LendingDevice) -> None:
+        super().__init__(device)
+        self.lending = device
+        self.borrowed: list[int] = []
+
+    # ---- who lends --------------------------------------------------------------------------------------------
+
+    def lend(self, size: int, inside: int = 0) -> str:
+        """A new allocation; the blob is asked for with an address so far into it."""
+        self.alloc(1, size)
+        return "x" + self.lending.lend(next(reversed(self.held)) + inside).hex()
+
+    def lend_again(self) -> str:
+        """The newest allocation."""
+        return "x" + self.lending.lend(next(reversed(self.held))).hex()
+
+    def wrote(self, seed: int) -> str:
+        """The newest allocation is now as `write` leaves it."""
+        address = next(reversed(self.held))
+        self.held[address] = self.held[address][0], seed
+        return self.digest()
+
+    def drop_newest(self) -> str:
+        address = next(reversed(self.held))
+        del self.held[address]
+        self.device.free(address)
+        return "ok"
+
+    # ---- who borrows ------------------------------------------------------------------------------------------
+
+    def borrow(self, blob: str, flags: int = ONLY_FLAG) -> str:
+        """Which one it is, counted from 0, its bytes and their digest; or a code."""
+        code, address = self.lending.borrow(bytes.fromhex(blob.removeprefix("x")), flags)
+        if code:
+            return f"code {code}"
+        if address not in self.borrowed:
+            self.borrowed.append(address)
+        return self.look(self.borrowed.index(address))
+
+    def look(self, index: int) -> str:
+        base, size = self.lending.range_of(self.borrowed[index])
+        inner, _ = self.lending.range_of(self.borrowed[index] + size - 1)
+        found = hashlib.sha256(self.device.read(base, size)).hexdigest()
+        return f"{index}: {base == inner == self.borrowed[index]} {size} bytes {found}"
+
+    def write(self, index: int, seed: int) -> str:
+        _, size = self.lending.range_of(self.borrowed[index])
+        self.device.write(self.borrowed[index], pattern(size, seed))
+        return "ok"
+
+    def give_back(self, index: int) -> str:
+        return f"code {self.lending.give_back(self.borrowed[index])}"
+
+    def free_borrowed(self, index: int) -> str:
+        """By the plain call, which is not for it."""
+        return f"code {self.lending.try_to_free(self.borrowed[index])}"
+
+    def forget(self) -> str:
+        """What was given back: another may come to be at its address."""
+        self.borrowed.clear()
+        return "ok"
