@@ -1,7 +1,8 @@
 """What gcr costs a program that is never checkpointed: pairs of programs that take turns, see `slices`.
 
 A few pairs are started at once. When all of them are ready, and pinned to the same cores, one pair after the other
-takes short turns; a program whose turn it is not has nothing queued. The unit of the statistics is the pair.
+takes short turns; a program whose turn it is not has nothing queued. The unit of the statistics is the pair: two equal
+processes differ by a few percent for as long as they live, so many pairs with few turns say more than few with many.
 """
 
 import json
@@ -23,8 +24,9 @@ from slices import BARE, OTHER, Estimate, Slice, estimate, log_ratio, parse, tur
 from gcr.native import SHIM, shim_path
 
 HERE = Path(__file__).resolve().parent
-SLICES, STEP_SLICES, ALLOC_SLICES = 20, 32, 4
-SLICE_SECONDS, STEP_SECONDS, ALLOC_SECONDS = 0.08, 0.05, 0.1
+TRAINING = (sys.executable, str(HERE / "train_step.py"))
+SLICES, STEP_SLICES, TRAIN_SLICES, ALLOC_SLICES = 6, 16, 6, 4
+SLICE_SECONDS, STEP_SECONDS, TRAIN_SECONDS, ALLOC_SECONDS = 0.08, 0.05, 0.4, 0.1
 ALLOC_SIZES = tuple(1 << shift for shift in (10, 15, 20, 25, 30))
 PREPARE_SECONDS = 120.0
 QUIET_SECONDS = 1.2  # more than the daemon's own round
@@ -41,7 +43,8 @@ class Arm(StrEnum):
     BESIDE = "beside"  # the same bare program while an idle job of gcr, its daemon and worker are there
 
 
-PAIRS = {Arm.SHIMMED: 40, Arm.INERT: 20, Arm.NULL: 20, Arm.BESIDE: 8}
+PAIRS = {"launch": 160, "step": 90, "train": 24, "alloc": 20}  # under gcr; a control has fewer
+BESIDE_PAIRS = 8
 ENOUGH = 20  # pairs, for a verdict
 
 
@@ -65,20 +68,27 @@ class Workload:
 def pieces() -> dict[str, tuple[str, Arm]]:
     """By name: the kind of work, and the arm."""
     controls = {f"overhead-{kind}-{arm}": (kind, arm) for kind in ("launch", "step") for arm in Arm}
-    shimmed = {f"overhead-{kind}": (kind, Arm.SHIMMED) for kind in ("launch", "step", "alloc")}
+    shimmed = {f"overhead-{kind}": (kind, Arm.SHIMMED) for kind in PAIRS}
     return shimmed | {name: each for name, each in controls.items() if each[1] is not Arm.SHIMMED}
 
 
+def wanted_pairs(kind: str, arm: Arm) -> int:
+    return {Arm.SHIMMED: PAIRS[kind], Arm.BESIDE: BESIDE_PAIRS}.get(arm, PAIRS[kind] // 2)
+
+
 def workload(kind: str, build: Path) -> Workload:
-    """`launch`, `alloc` (a C program over the driver) or `step` (PyTorch).
+    """`launch`, `alloc` (a C program over the driver), or training steps by PyTorch: `step` of short kernels, where
+    the host is the limit, `train` of long ones.
 
     All on one core, the thread of PyTorch's backward pass as well: with four each process had its own faster ones.
     """
     if kind == "step":
-        return Workload((sys.executable, str(HERE / "train_step.py")), ("step",), STEP_SLICES, STEP_SECONDS, 1, 6)
+        return Workload((*TRAINING, "short"), ("step",), STEP_SLICES, STEP_SECONDS, 1, 8)
+    if kind == "train":
+        return Workload((*TRAINING, "busy"), ("busy-step",), TRAIN_SLICES, TRAIN_SECONDS, 1, 3)
     program = str(compiled(build))
     if kind == "launch":
-        return Workload((program, "launch"), ("launch",), SLICES, SLICE_SECONDS, 1, 5)
+        return Workload((program, "launch"), ("launch",), SLICES, SLICE_SECONDS, 1, 10)
     sizes = tuple(map(str, ALLOC_SIZES))
     return Workload((program, "alloc", sizes[-1]), sizes, ALLOC_SLICES, ALLOC_SECONDS, 1)
 
@@ -145,7 +155,7 @@ def beside(work: Workload, number: int) -> Pair:
 
 
 def _start(arm: Arm, which: str, work: Workload, number: int) -> Program:
-    environment = dict(work.environment)
+    environment = {**work.environment, "PYTHONHASHSEED": str(number)}  # what it does to Python's speed, both have
     if which == OTHER and arm is Arm.INERT:
         environment["LD_PRELOAD"] = str(shim_path())
     job = f"overhead-{number}" if which == OTHER and arm is Arm.SHIMMED else None

@@ -76,7 +76,9 @@ def _overhead(piece: str, path: Path, pairs: int | None) -> Iterator[dict[str, A
     deadline = time.monotonic() + BUDGET_SECONDS
     with tempfile.TemporaryDirectory() as build:
         work = overhead.workload(kind, Path(build))
-        for known in overhead.more_pairs(arm, work, _earlier(path), deadline, pairs or overhead.PAIRS[arm]):
+        for known in overhead.more_pairs(
+            arm, work, _earlier(path), deadline, pairs or overhead.wanted_pairs(kind, arm)
+        ):
             yield {"arm": arm, "pairs": known}
 
 

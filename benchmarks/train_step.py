@@ -1,4 +1,7 @@
-"""Training steps of a small transformer, many short kernels each, in slices: see `slices.serve`."""
+"""Training steps of a transformer in slices, see `slices.serve`.
+
+`short`: many short kernels, which the host can hardly keep up with; `busy`: long ones, so that the device takes the time.
+"""
 
 import sys
 from pathlib import Path
@@ -7,17 +10,20 @@ from slices import serve
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "victims"))
 
-WARM = 30
+WARM = {"short": 30, "busy": 8}
+MODELS = {"short": (256, 6), "busy": (3072, 4)}  # width, layers
 
 
 def main() -> None:
     import torch
     from torch_victim import Training
 
+    kind = sys.argv[1]
     torch.backends.cuda.matmul.allow_tf32 = True
-    training = Training(width=256, layers=6)
+    with torch.device("cuda"):  # a host makes half a billion parameters slowly
+        training = Training(*MODELS[kind])
     torch.use_deterministic_algorithms(False)
-    for _ in range(WARM):
+    for _ in range(WARM[kind]):
         training.step()
     serve(training.step)  # a step reads its loss back: nothing is queued when it is over
 
