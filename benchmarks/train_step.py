@@ -1,6 +1,6 @@
 """Training steps of a transformer in slices, see `slices.serve`.
 
-`short`: many short kernels, which the host can hardly keep up with; `busy`: long ones, so that the device takes the time.
+`short`: many short kernels, the host is what takes the time; `busy`: long ones, it is the device.
 """
 
 import sys

@@ -215,6 +215,30 @@ def _until_on_device(name: str, running: "subprocess.Popen[str]") -> bool:
     return False
 
 
+def lending() -> Result:
+    """Memory lent between processes: by the driver's calls, and by torch.multiprocessing, which is refused."""
+    by_hand = _e2e(["tests/e2e/test_lending.py"])
+    command = _command(["torch_queue_victim.py", "--rounds", "60", "--pause", "0.1"])
+    bare = subprocess.run(command, capture_output=True, text=True, timeout=VICTIM_SECONDS, check=False)
+    words = [*GCR, "run", "--name", "queue", "--", *command]
+    shimmed = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        attempts = _cycles("queue", shimmed)
+        stdout, stderr = shimmed.communicate(timeout=VICTIM_SECONDS)
+    finally:
+        shimmed.kill()
+    same = (bare.returncode, bare.stdout) == (0, stdout)
+    refused = bool(attempts) and all("unsupported_state" in each.get("error", "") for each in attempts)
+    said = {} if same else {"bare": bare.stdout[-500:] + bare.stderr[-500:], "gcr": stdout[-500:] + stderr[-500:]}
+    return {
+        "ok": by_hand["ok"] and same and refused,
+        "by_hand": by_hand,
+        "same_output": same,
+        "attempts": attempts,
+        **said,
+    }
+
+
 def chunk_hash() -> Result:
     """Rates of the chunk hash and of a copy on the device, and whether the host agrees."""
     made = Path(os.environ["XDG_RUNTIME_DIR"]) / "hash.json"
@@ -233,6 +257,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "deaths-out": lambda: deaths("checkpoint or target or caller or daemons"),
     "deaths-in": lambda: deaths("restore"),
     "hash": chunk_hash,
+    "lending": lending,
 }
 GROUPS = {
     "swap": ["link", "gcr-1", "gcr-8", "gcr-32"],
