@@ -22,6 +22,7 @@ void Blocks::dispose() {
         free(chunks_);
         chunks_ = next;
     }
+    *this = Blocks();
 }
 
 Blocks::Bucket Blocks::bucket_of(uint32_t units) {

@@ -34,7 +34,8 @@ struct Range {
 
 class Blocks {
   public:
-    void dispose();  // gives back its host memory; no destructor: some live as long as the process
+    void
+    dispose();  // gives back its host memory, knows no range any more; no destructor: some live as long as the process
     bool add(Range* range, uint32_t units);
     void remove(Range* range);  // only when empty
     Block* take(uint32_t units);

@@ -71,7 +71,6 @@ void bury(Context* context) {
     state.pinned.forget_owned_by(context->handle);
     device::free_all_of(state, context);
     if (context->pins.load() > 0) return;  // leaked rather than freed under a thread of ours
-    context->slabs.dispose();
     free(context);
 }
 

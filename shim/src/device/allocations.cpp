@@ -152,6 +152,8 @@ void free_all_of(State& state, Owner* owner) {
     {
         Guard guard(state.lock);
         drop_allocation_records(state, owner);
+        owner->slabs.dispose();  // an owner that is a device goes on: it must not be served from what is gone
+        owner->slab_bytes = owner->empty_slabs = 0;
     }
     while (Mapping* region = take_region_of(state, owner)) give_region(state, region);
 }

@@ -33,7 +33,6 @@ Result freed(uint64_t address) {
 
 void nothing_is_left(Owner* owner) {
     free_all_of(memory, owner);
-    owner->slabs.dispose();
     CHECK(plain.physical.empty() && plain.mapped.empty() && plain.reserved.empty() && plain.handles.empty());
     CHECK(memory.handles.empty() && memory.mappings.empty() && memory.allocations.empty());
     CHECK(plain.entered == 0);
@@ -90,6 +89,18 @@ void a_free_during_a_capture_comes_after_it() {
     CHECK(!give_back_spares(memory) && plain.used() == 4 * MiB && allocation_at(memory, address) == nullptr);
     plain.captures = 0;
     CHECK(give_back_spares(memory) && plain.used() == 0);
+    nothing_is_left(&owner);
+}
+
+void a_device_that_was_reset_is_served_anew() {
+    Owner owner;
+    for (int turn = 0; turn < 3; turn++) {
+        uint64_t small = allocated(&owner, 100), large = allocated(&owner, 3 * MiB);
+        CHECK(plain.mapped.count(large) == 1 && plain.mapped.count(small) == 1 && plain.used() == 6 * MiB);
+        free_all_of(memory, &owner);
+        CHECK(plain.mapped.empty() && plain.used() == 0);
+    }
+    CHECK(allocated(&owner, 100) != 0 && owner.slab_bytes == 2 * MiB && owner.empty_slabs == 0);
     nothing_is_left(&owner);
 }
 
@@ -166,6 +177,7 @@ int main() {
     a_free_that_cannot_wait_did_not_happen();
     out_of_memory_takes_spares_and_asks_once();
     a_free_during_a_capture_comes_after_it();
+    a_device_that_was_reset_is_served_anew();
     peers_reach_what_is_and_what_comes();
     a_handle_lives_as_long_as_a_mapping();
     calls_of_the_program_leave_plain_memory_alone();
