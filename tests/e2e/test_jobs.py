@@ -170,6 +170,17 @@ def test_a_program_that_closes_every_descriptor_when_it_starts(machine: Machine)
     swap(machine, job, job.ask())
 
 
+def test_paths_longer_than_a_sockets_address(tmp_path: Path) -> None:
+    folder = tmp_path / ("long" * 30)
+    (folder / "run").mkdir(mode=0o700, parents=True)
+    machine = Machine(folder)
+    try:
+        job = machine.told("llm")
+        swap(machine, job, job.ask())
+    finally:
+        machine.close()
+
+
 # ---- a parent like any other -------------------------------------------------------------------------------------
 
 

@@ -5,10 +5,12 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
-from gcr.errors import DaemonUnavailable
+from gcr.errors import DaemonUnavailable, DeadlinePassed
 from gcr.runtime import log_dir, runtime_dir, socket_path
+from gcr.seqpacket import connect
 
 KEPT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 KEPT_PREFIXES = ("GCR_", "XDG_", "CUDA_VISIBLE", "NVIDIA_")
@@ -47,22 +49,10 @@ def launch() -> None:
 def _wait_for_socket(child: "subprocess.Popen[bytes]", log: Path) -> None:
     end = time.monotonic() + START_TIMEOUT
     while time.monotonic() < end:
-        if answers(str(socket_path())):
+        with suppress(DaemonUnavailable, DeadlinePassed):
+            connect(socket_path(), timeout=1.0).close()
             return
         if child.poll() not in (None, 0):
             break
         time.sleep(0.02)
     raise DaemonUnavailable(f"gcrd did not start; see {log}", hint="gcr doctor")
-
-
-def answers(path: str) -> bool:
-    """True if somebody accepts connections there."""
-    import socket
-
-    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as probe:
-        probe.settimeout(1.0)
-        try:
-            probe.connect(path)
-        except OSError:
-            return False
-    return True

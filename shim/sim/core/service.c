@@ -4,6 +4,8 @@
 // operation runs here, in the target, so a caller may die in the middle of it: the target finishes (measured on r580,
 // DESIGN §1). Our threads block all signals.
 #include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -21,10 +23,14 @@
 static int listener = -1;
 static atomic_int thread_id;
 
-static bool address_of(int pid, struct sockaddr_un* address) {
+// Through a descriptor of its folder, the caller's to close: the path itself may be too long. -1: there is none.
+static int address_of(int pid, struct sockaddr_un* address) {
+    char folder[PATH_MAX];
+    snprintf(folder, sizeof folder, "%s/process", sim_machine_directory());
+    int descriptor = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int length = snprintf(address->sun_path, sizeof address->sun_path, "%s/process/%d", sim_machine_directory(), pid);
-    return length > 0 && (size_t)length < sizeof address->sun_path;
+    snprintf(address->sun_path, sizeof address->sun_path, "/proc/self/fd/%d/%d", descriptor, pid);
+    return descriptor;
 }
 
 static void* serve(void* argument) {
@@ -60,11 +66,13 @@ static void* listen_for_callers(void* argument) {
 
 static bool open_listener(void) {
     struct sockaddr_un address;
-    if (!address_of(getpid(), &address)) return false;
+    int folder = address_of(getpid(), &address);
+    if (folder < 0) return false;
     unlink(address.sun_path);  // left by a dead process that had our pid
     listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    return listener >= 0 && bind(listener, (struct sockaddr*)&address, sizeof address) == 0 &&
-           listen(listener, 16) == 0;
+    bool bound = listener >= 0 && bind(listener, (struct sockaddr*)&address, sizeof address) == 0;
+    close(folder);
+    return bound && listen(listener, 16) == 0;
 }
 
 bool sim_service_start(void) {
@@ -86,11 +94,14 @@ int sim_service_thread(void) {
 sim_result sim_service_ask(int pid, const struct sim_service_request* request, struct sim_service_reply* reply) {
     struct sockaddr_un address;
     bool exists = pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
-    if (!exists || !address_of(pid, &address)) return SIM_OPERATING_SYSTEM;
+    int folder = exists ? address_of(pid, &address) : -1;
+    if (folder < 0) return SIM_OPERATING_SYSTEM;
     int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+    bool connected = connection >= 0 && connect(connection, (struct sockaddr*)&address, sizeof address) == 0;
+    close(folder);
     if (connection < 0) return SIM_OPERATING_SYSTEM;
     sim_result result = SIM_NOT_INITIALIZED;  // it does not run the driver
-    if (connect(connection, (struct sockaddr*)&address, sizeof address) == 0) {
+    if (connected) {
         bool answered = send(connection, request, sizeof *request, MSG_NOSIGNAL) == (ssize_t)sizeof *request &&
                         recv(connection, reply, sizeof *reply, 0) == (ssize_t)sizeof *reply;
         result = answered ? (sim_result)reply->result : SIM_OPERATING_SYSTEM;

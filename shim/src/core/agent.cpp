@@ -6,6 +6,7 @@
 //   whatever fails: answer with an error, leave the program running
 #include "core/agent.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -40,7 +41,7 @@ enum Life : uint32_t { kUnborn, kBeingBorn, kAlive };
 std::atomic<uint32_t> life{kUnborn};
 std::atomic<uint32_t> fork_handled{0};
 
-char socket_path[108];
+char socket_path[PATH_MAX];
 char job_name[sizeof(wire::HelloRecord::job)];
 char job_token[sizeof(wire::HelloRecord::token)];
 

@@ -2,7 +2,9 @@
 #include "core/channel.h"
 
 #include <fcntl.h>
+#include <limits.h>
 #include <poll.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
@@ -51,6 +53,40 @@ bool well_formed(const Frame& frame, size_t received, int flags) {
     return frame.descriptors_lost || frame.header.descriptors == frame.descriptors;
 }
 
+// Of a socket in the file system. A path too long for it is reached through a descriptor of its folder.
+class Address {
+  public:
+    explicit Address(const char* path) {
+        address_.sun_family = AF_UNIX;
+        const char* name = strrchr(path, '/');
+        int length = snprintf(address_.sun_path, kRoom, "%s", path);
+        if (static_cast<size_t>(length) >= kRoom && name != nullptr) length = through_folder(path, name);
+        fits_ = static_cast<size_t>(length) < kRoom;
+    }
+    ~Address() {
+        if (folder_ >= 0) ::close(folder_);
+    }
+    Address(const Address&) = delete;
+    Address& operator=(const Address&) = delete;
+    bool fits() const { return fits_; }
+    const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address_); }
+
+  private:
+    static constexpr size_t kRoom = sizeof(sockaddr_un::sun_path);
+
+    int through_folder(const char* path, const char* name) {
+        char folder[PATH_MAX];
+        snprintf(folder, sizeof folder, "%.*s", static_cast<int>(name - path), path);
+        folder_ = static_cast<int>(syscall(SYS_openat, AT_FDCWD, folder, O_PATH | O_DIRECTORY | O_CLOEXEC));
+        if (folder_ < 0) return kRoom;
+        return snprintf(address_.sun_path, kRoom, "/proc/self/fd/%d%s", folder_, name);
+    }
+
+    sockaddr_un address_{};
+    int folder_ = -1;
+    bool fits_ = false;
+};
+
 }  // namespace
 
 void Frame::close_descriptors() {
@@ -59,14 +95,11 @@ void Frame::close_descriptors() {
 }
 
 bool Channel::connect(const char* path) {
-    sockaddr_un address{};
-    address.sun_family = AF_UNIX;
-    if (strlen(path) >= sizeof address.sun_path) return false;
-    strcpy(address.sun_path, path);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    Address address(path);
+    int fd = address.fits() ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
     if (fd < 0) return false;
     fd = move_up(fd);
-    if (::connect(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) != 0) {
+    if (::connect(fd, address.get(), sizeof(sockaddr_un)) != 0) {
         ::close(fd);
         return false;
     }
