@@ -201,6 +201,17 @@ void handle_forks() {
     if (fork_handled.exchange(1) == 0) at_fork(before_fork, after_fork_in_parent, after_fork_in_child);
 }
 
+// False: it was not sent; the question is open nevertheless.
+bool ask_about(wire::FrameType type, uint64_t id, Question* question) {
+    struct {
+        wire::IdList list;
+        uint64_t id;
+    } payload{{session.transaction.load(), 1, 0}, id};
+    iovec part{&payload, sizeof payload};
+    session.questions.open(question);
+    return session.channel.send(type, question->request, &part, 1);
+}
+
 }  // namespace
 
 void start_agent(const VendorOps* vendor) {
@@ -223,31 +234,19 @@ wire::AgentPhase agent_phase() {
 
 void tell_released(uint64_t id) {
     KeepErrno keep;
-    struct {
-        wire::IdList list;
-        uint64_t id;
-    } payload{{session.transaction.load(), 1, 0}, id};
-    iovec part{&payload, sizeof payload};
     Question question;
-    session.questions.open(&question);
     bool sent;
     {
         Guard guard(session.batch_lock);  // the daemon hears of the export first
-        sent = session.channel.send(wire::kReleased, question.request, &part, 1);
+        sent = ask_about(wire::kReleased, id, &question);
     }
     session.questions.wait(&question, sent ? kAnswerMs : 0);
 }
 
 int ask_for_descriptor(uint64_t id) {
     KeepErrno keep;
-    struct {
-        wire::IdList list;
-        uint64_t id;
-    } payload{{session.transaction.load(), 1, 0}, id};
-    iovec part{&payload, sizeof payload};
     Question question;
-    session.questions.open(&question);
-    bool sent = session.channel.send(wire::kDescriptor, question.request, &part, 1);
+    bool sent = ask_about(wire::kDescriptor, id, &question);
     session.questions.wait(&question, sent ? kAnswerMs : 0);
     return question.descriptor;
 }
