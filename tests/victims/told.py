@@ -8,6 +8,7 @@ and says a digest, or what is wrong.
 import hashlib
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -95,6 +96,12 @@ class Program:
 
     def address(self) -> str:
         return " ".join(hex(address) for address in self.held)
+
+    def later(self, seconds: str, script: str) -> str:
+        """Python, in hexadecimal and an `h`, on a thread of its own."""
+        source = bytes.fromhex(script.removesuffix("h")).decode()
+        threading.Timer(float(seconds), lambda: exec(source)).start()
+        return "ok"
 
     def settle(self) -> None:
         """Before everything is read back."""

@@ -72,6 +72,8 @@ class Restore:
                 for device in target.bytes_by_device:
                     self.node.leave(device)
                 refuse_shared(target.control, target.pid, target.bytes_by_device, self.node.who)
+            if not target.bytes_by_device:  # a context and no memory: nothing was staged
+                continue
             if self._agent_must_copy(target) or not self._create(undo, target):
                 target.copy = StagedCopy.of(target.process.agent.unstage(target.transaction))
         self._refuse_without_room()
