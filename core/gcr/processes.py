@@ -11,6 +11,7 @@ from pathlib import Path
 _PROC = Path("/proc")
 _STATE_FIELD, _PARENT_FIELD, _START_FIELD = 0, 1, 19  # in /proc/PID/stat, counted after the name: proc(5)
 _DEAD = frozenset("ZXx")
+_STOPPED = frozenset("Tt")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +38,12 @@ def alive(identity: ProcessIdentity) -> bool:
     """Whether this very process still runs. A zombie does not."""
     fields = _stat(identity.pid)
     return bool(fields) and int(fields[_START_FIELD]) == identity.start_time and fields[_STATE_FIELD] not in _DEAD
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a signal or a debugger holds it. Its threads answer nobody then."""
+    fields = _stat(pid)
+    return bool(fields) and fields[_STATE_FIELD] in _STOPPED
 
 
 def pidfd_open(identity: ProcessIdentity) -> int | None:

@@ -1,6 +1,7 @@
 """What gcr will not do: each refusal typed, with its exit code, and the program exactly as it was."""
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 from machine import Machine, bytes_short, until
 from refusals import refused, untouched
+from worlds import everywhere
 
 from gcr import processes
 from gcr.config import load
@@ -163,6 +165,23 @@ def test_too_little_time_is_taken_back(machine: Machine) -> None:
     refused(machine.gcr("restore", "llm", "--timeout", "0.000001"), "deadline_passed", 4)
     assert machine.job("llm")["state"] == "suspended"
     assert machine.gcr("restore", "llm").code == 0
+
+
+@everywhere()
+def test_a_stopped_program(machine: Machine) -> None:
+    """By SIGSTOP, or in a debugger: nobody waits for it, on neither way."""
+    job = machine.told("llm", "alloc 3 100000")
+    before, pid = job.ask(), machine.target("llm")
+    for command, options in (("checkpoint", machine.where.options), ("restore", ())):
+        os.kill(pid, signal.SIGSTOP)
+        until(lambda: processes.is_stopped(pid) or None, 5, "it is stopped")
+        began = time.monotonic()
+        assert f"process {pid} is stopped" in refused(machine.gcr(command, "llm", *options), "wrong_state")
+        assert time.monotonic() - began < 5
+        os.kill(pid, signal.SIGCONT)
+        until(lambda: not processes.is_stopped(pid) or None, 5, "it goes on")
+        assert machine.gcr(command, "llm", *options).code == 0
+    assert job.ask() == before
 
 
 # ---- what a driver would take and never give back ----------------------------------------------------------------

@@ -16,7 +16,7 @@ from gcr.daemon.foreign import world_of_process
 from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
 from gcr.daemon.process import Process
-from gcr.engine.admit import admit, refuse_what_the_driver_refuses
+from gcr.engine.admit import admit, refuse_stopped, refuse_what_the_driver_refuses
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.driver import DriverSwap
 from gcr.engine.node import Course, World
@@ -124,6 +124,7 @@ class Coordinator:
                 return self._driver_restore(job, course)
             targets = [self._target(job, process, process.transaction) for process in resting]
             for target in targets:
+                refuse_stopped(target)
                 target.suspended = dict(target.process.bytes_by_device)
             done = Restore(job.name, targets, job.decision, self, course)
             with self._active(targets):

@@ -7,7 +7,7 @@ from gcr.control import ControlMeans, ControlPhase
 from gcr.engine.snapshot import AgentControl
 from gcr.engine.target import Target
 from gcr.errors import DriverError, NotAGpuProcess, UnsupportedState, WrongState
-from gcr.processes import open_verbs
+from gcr.processes import is_stopped, open_verbs
 from gcr.states import State
 from gcr.wire import AgentPhase, Reason
 
@@ -38,7 +38,15 @@ def admit(targets: Sequence[Target]) -> None:
             raise WrongState(
                 f"job {target.process.job} is {state} already", state=state, hint=f"gcr restore {target.process.job}"
             )
+        refuse_stopped(target)
         refuse_unsupported(target)
+
+
+def refuse_stopped(target: Target) -> None:
+    """Its agent could not take part, and would be waited for until a deadline. Raises WrongState."""
+    if is_stopped(target.pid):
+        text = f"process {target.pid} is stopped, by a signal or a debugger, and cannot take part"
+        raise WrongState(text, state=target.process.state, hint=f"kill -CONT {target.pid}")
 
 
 def refuse_unsupported(target: Target) -> None:
