@@ -33,6 +33,17 @@ def test_a_program_ends_while_it_is_suspended(machine: Machine, way: str) -> Non
         assert neighbour.ask() == before
 
 
+@everywhere()
+def test_a_command_right_after_the_daemons_death_finds_the_job(machine: Machine) -> None:
+    job = machine.told("llm", "alloc 3 100000")
+    before = job.ask()
+    for command, options in (("checkpoint", machine.where.options), ("restore", ())) * 2:
+        kill(machine.daemon())
+        answer = machine.gcr(command, "llm", *options)
+        assert answer.code == 0, answer.body
+    assert job.ask() == before
+
+
 EMPTY = f"""
 import sys; sys.path.insert(0, {str(VICTIMS)!r})
 from device import open_device

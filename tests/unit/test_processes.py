@@ -1,4 +1,5 @@
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -52,6 +53,17 @@ def test_a_zombie_is_not_alive():
     assert not processes.alive(identity)
     child.wait(5)
     assert not processes.alive(identity)
+
+
+def test_who_is_stopped_is_seen(child):
+    assert not processes.is_stopped(child.pid)
+    os.kill(child.pid, signal.SIGSTOP)
+    os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
+    assert processes.is_stopped(child.pid)
+    assert processes.alive(ProcessIdentity(child.pid, processes.start_time(child.pid)))
+    os.kill(child.pid, signal.SIGCONT)
+    os.waitid(os.P_PID, child.pid, os.WCONTINUED)
+    assert not processes.is_stopped(child.pid)
 
 
 def test_a_name_with_parentheses_and_spaces_confuses_nobody(tmp_path):

@@ -109,6 +109,14 @@ def kept(id: int, **more: int) -> HandleRecord:
     return HandleRecord(id, 2 * MiB, flags=HandleFlag.KEPT, mappings=1, **more)
 
 
+def test_who_has_ended_is_gone_whatever_was_under_way():
+    process = Process("llm", ProcessIdentity(4711, 1), state=State.EXITED)
+    for step in (lambda: process.move(State.PREPARED), process.moved_to_drained, process.moved_to_frozen):
+        with pytest.raises(PeerGone, match="process 4711 has ended"):
+            step()
+    assert process.state == State.EXITED
+
+
 def place(id: int, size: int = 2 * MiB) -> MappingRecord:
     return MappingRecord(id, id << 30, 0, size, 1, 1)
 

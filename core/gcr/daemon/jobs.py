@@ -20,6 +20,7 @@ from gcr.states import State, job_state
 from gcr.supervisor.escrow import Escrow, Keeper
 
 RECOVERY_PATIENCE = 60.0
+RETURN_S = 2.0  # within which the jobs of a daemon that died have come to its successor
 
 
 @dataclass(slots=True)
@@ -99,14 +100,25 @@ class Jobs:
     by_name: dict[str, Job] = field(default_factory=dict)
     targets: dict[int, Target] = field(default_factory=dict)
     lock: RLock = field(default_factory=RLock)
+    began: float = field(default_factory=time.monotonic)
 
     def find(self, target: str | int) -> Job:
-        """By name, or by the pid of any of its processes. Raises NoSuchJob."""
+        """By name, or by the pid of any of its processes. Raises NoSuchJob.
+
+        A name that a new daemon does not know may be that of a job whose supervisor is about to register again.
+        """
+        while (job := self._known(target)) is None:
+            if isinstance(target, int) or time.monotonic() > self.began + RETURN_S:
+                raise NoSuchJob(f"no job {target!r}", hint="gcr ps")
+            time.sleep(0.05)
+        return job
+
+    def _known(self, target: str | int) -> Job | None:
         with self.lock:
             for job in self.by_name.values():
                 if target == job.name or target == job.pid or target in job.processes:
                     return job
-        raise NoSuchJob(f"no job {target!r}", hint="gcr ps")
+        return None
 
     def with_token(self, token: str) -> Job | None:
         with self.lock:

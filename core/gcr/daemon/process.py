@@ -69,15 +69,20 @@ class Process:
 
     def move(self, to: State) -> None:
         with self._lock:
-            self.state = move(self.state, to, self.strategy)
+            self._move(to)
+
+    def _move(self, to: State) -> None:
+        if self.state == State.EXITED:  # whatever is done with it just now
+            raise PeerGone(f"process {self.identity.pid} has ended", state=self.state)
+        self.state = move(self.state, to, self.strategy)
 
     def moved_to_drained(self) -> None:
         """Data is out; freezing may have been first."""
         with self._lock:
             to = State.FROZEN_DRAINED if self.state == State.FROZEN else State.DRAINED
-            self.state = move(self.state, to, self.strategy)
+            self._move(to)
 
     def moved_to_frozen(self) -> None:
         with self._lock:
             to = State.FROZEN_DRAINED if self.state == State.DRAINED else State.FROZEN
-            self.state = move(self.state, to, self.strategy)
+            self._move(to)

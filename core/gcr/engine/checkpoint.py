@@ -100,7 +100,8 @@ class Checkpoint:
 
     def _run_on(self, target: Target) -> None:
         """Undo of everything up to QUIESCE: the gate opens, the exports are nobody's."""
-        if target.pid not in self.left and target.pid not in self.out:
+        ended = target.process.state == State.EXITED
+        if not ended and target.pid not in self.left and target.pid not in self.out:
             target.resume()
             target.process.state = State.RUNNING
 
