@@ -1,6 +1,7 @@
 """The other subcommands, bad input, speed, and what is imported."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from gcr.cli.main import SUBCOMMANDS
 from gcr.cli.main import gcr as root
 from gcr.errors import NoSuchJob
 from gcr.runtime import log_dir, runtime_dir
+from gcr.testing.machine import until
 from gcr.version import __version__
 
 from .conftest import DEADLINE, Gcr, gcr_command
@@ -110,10 +112,12 @@ def test_ps_watch_has_no_json(gcr: Gcr, daemon: FakeDaemon) -> None:
 
 
 def test_ps_watch_goes_on_until_interrupted(daemon: FakeDaemon) -> None:
-    command = ["timeout", "-s", "INT", "3", sys.executable, "-m", "gcr", "ps", "--watch"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE)
-    assert "llm" in done.stdout
-    assert len(daemon.asked) >= 2
+    command = [sys.executable, "-m", "gcr", "ps", "--watch"]
+    watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    until(lambda: len(daemon.asked) >= 2 or None, DEADLINE, "it asks again")
+    watching.send_signal(signal.SIGINT)
+    said, _ = watching.communicate(timeout=DEADLINE)
+    assert "llm" in said
 
 
 def test_recover(gcr: Gcr, daemon: FakeDaemon) -> None:
