@@ -36,7 +36,7 @@ endif
 
 # First what must have the machine to itself, one world after the other; then what CI leaves out of the matrix.
 soak: THERE := $(if $(filter-out all,$(VENDOR)),and $(VENDOR))
-soak: .venv/.test ## SOAK_CYCLES=1000 under load in each world of VENDOR=all (nvidia, amd, ascend), and every death at every step
+soak: .venv/.test ## SOAK_CYCLES=1000 under load in each world of VENDOR=all (nvidia, amd, ascend), every death at every step, and chaos
 	SOAK_CYCLES=$(SOAK_CYCLES) $(BIN)/python -m pytest tests/e2e/test_under_load.py -m slow -k "test_soak $(THERE)"
 	$(BIN)/python -m pytest -m slow -k "not test_soak $(THERE)" --numprocesses $(TEST_WORKERS) --dist worksteal
 
