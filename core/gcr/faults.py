@@ -11,6 +11,7 @@ A rule fires once. Without the variable a step costs one look into the environme
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -18,6 +19,8 @@ from gcr.errors import RolledBack
 
 VARIABLE = "GCR_FAULTS"
 LONGEST_HOLD = 30.0
+
+_taking = threading.Lock()
 
 
 class InjectedFault(RolledBack):
@@ -34,17 +37,18 @@ def reach(step: str) -> None:
 
 
 def _take(rules: Path, step: str) -> list[list[str]]:
-    """The rules for this step, which are spent by being read."""
-    try:
-        lines = rules.read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    mine = [line for line in lines if line.split(maxsplit=1)[:1] == [step]]
-    if mine:
-        fresh = rules.with_suffix(f".{os.getpid()}")
-        fresh.write_text("".join(f"{line}\n" for line in lines if line not in mine))
-        fresh.replace(rules)
-    return [line.split()[1:] for line in mine]
+    """The rules for this step, which are spent by being read; of several processes of a job one gets them."""
+    with _taking:
+        try:
+            lines = rules.read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        mine = [line for line in lines if line.split(maxsplit=1)[:1] == [step]]
+        if mine:
+            fresh = rules.with_suffix(f".{os.getpid()}")
+            fresh.write_text("".join(f"{line}\n" for line in lines if line not in mine))
+            fresh.replace(rules)
+        return [line.split()[1:] for line in mine]
 
 
 def _act(action: list[str], step: str) -> None:

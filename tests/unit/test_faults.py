@@ -1,5 +1,6 @@
 """Faults fire once, at their step, and only when asked for."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -29,3 +30,20 @@ def test_a_rule_that_cannot_be_understood_is_an_error(tmp_path: Path, monkeypatc
     monkeypatch.setenv(faults.VARIABLE, str(rules))
     with pytest.raises(ValueError, match="explode"):
         faults.reach("checkpoint.staged")
+
+
+def test_of_several_threads_at_a_step_one_is_struck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = tmp_path / "faults"
+    monkeypatch.setenv(faults.VARIABLE, str(rules))
+
+    def strike(_number: int) -> bool:
+        try:
+            faults.reach("checkpoint.frozen")
+        except faults.InjectedFault:
+            return True
+        return False
+
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(200):
+            rules.write_text("checkpoint.frozen fail\n")
+            assert sum(threads.map(strike, range(4))) == 1
