@@ -136,6 +136,18 @@ def test_freed_while_it_is_asked_for(machine: Machine) -> None:
     assert lender.ask("free_bytes") == free
 
 
+@BOTH
+def test_signals_do_not_come_between(machine: Machine) -> None:
+    """As in a program under a sampling profiler."""
+    lender, borrower = machine.told("lender"), machine.told("borrower")
+    blob = lender.ask(f"lend {SMALL}")
+    assert borrower.ask("shake") == "ok"
+    for _ in range(40):
+        assert borrower.ask(f"borrow {blob}").startswith("0: True")
+        assert borrower.ask("give_back 0") == "code 0"
+        assert borrower.ask("forget") == "ok"
+
+
 def test_the_lenders_descriptors_are_closed(machine: Machine) -> None:
     """A program that closes everything, and puts something else in its place: who comes later is still served."""
     lender, borrower = machine.told("lender"), machine.told("borrower")

@@ -1,6 +1,7 @@
 """Words of a told program that lends device memory to other processes by the legacy calls for it, or borrows it."""
 
 import hashlib
+import signal
 from typing import Protocol
 
 from device import Device
@@ -84,6 +85,12 @@ class Lending(Program):
     def free_borrowed(self, index: int) -> str:
         """By the plain call, which is not for it."""
         return f"code {self.lending.try_to_free(self.borrowed[index])}"
+
+    def shake(self) -> str:
+        """A signal five thousand times a second from here on, whose handler does nothing."""
+        signal.signal(signal.SIGALRM, lambda _number, _frame: None)
+        signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
+        return "ok"
 
     def forget(self) -> str:
         """What was given back: another may come to be at its address."""

@@ -67,6 +67,14 @@ void wait_at_most(int fd, uint32_t milliseconds) {
     setsockopt(fd, SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
 }
 
+// A program's signal handlers interrupt a call that has a timeout, also where they ask for it to be restarted.
+template <typename Call>
+long uninterrupted(const Deadline& deadline, Call call) {
+    long result = call();
+    while (result < 0 && errno == EINTR && !deadline.passed()) result = call();
+    return result;
+}
+
 // Of the same user, or of root, who may look into this process anyway.
 bool trusted(int fd) {
     ucred other{};
@@ -110,7 +118,7 @@ bool send_answer(int fd, Answer* answer, int descriptor) {
     return syscall(SYS_sendmsg, fd, &message, MSG_NOSIGNAL) == static_cast<long>(sizeof *answer);
 }
 
-bool receive_answer(int fd, Answer* answer, int* descriptor) {
+bool receive_answer(int fd, const Deadline& deadline, Answer* answer, int* descriptor) {
     iovec part{answer, sizeof *answer};
     Control control{};
     msghdr message{};
@@ -118,11 +126,12 @@ bool receive_answer(int fd, Answer* answer, int* descriptor) {
     message.msg_iovlen = 1;
     message.msg_control = &control;
     message.msg_controllen = sizeof control;
-    if (syscall(SYS_recvmsg, fd, &message, MSG_CMSG_CLOEXEC) != static_cast<long>(sizeof *answer)) return false;
+    long received = uninterrupted(deadline, [&] { return syscall(SYS_recvmsg, fd, &message, MSG_CMSG_CLOEXEC); });
+    if (received < 0) return false;
     cmsghdr* rights = CMSG_FIRSTHDR(&message);
     if (rights == nullptr || rights->cmsg_type != SCM_RIGHTS || rights->cmsg_len != CMSG_LEN(sizeof(int))) return false;
     memcpy(descriptor, CMSG_DATA(rights), sizeof *descriptor);
-    if (answer->granted != 0) return true;
+    if (received == static_cast<long>(sizeof *answer) && answer->granted != 0) return true;
     close_now(*descriptor);
     return false;
 }
@@ -210,9 +219,11 @@ bool borrow(const Blob& blob, Lent* lent, int* descriptor) {
     if (fd < 0) return false;
     wait_at_most(fd, kAnswerMs);
     Answer answer{};
-    bool granted = syscall(SYS_connect, fd, &address, length) == 0 && trusted(fd) &&
-                   syscall(SYS_sendto, fd, &blob, sizeof blob, MSG_NOSIGNAL, nullptr, 0) == sizeof blob &&
-                   receive_answer(fd, &answer, descriptor);
+    Deadline deadline(kAnswerMs);
+    auto connect_it = [&] { return syscall(SYS_connect, fd, &address, length); };
+    auto ask = [&] { return syscall(SYS_sendto, fd, &blob, sizeof blob, MSG_NOSIGNAL, nullptr, 0); };
+    bool granted = uninterrupted(deadline, connect_it) == 0 && trusted(fd) &&
+                   uninterrupted(deadline, ask) == sizeof blob && receive_answer(fd, deadline, &answer, descriptor);
     close_now(fd);
     *lent = answer.lent;
     return granted;
