@@ -92,10 +92,10 @@ def descendants(pid: int) -> Sequence[int]:
         if parent is not None:
             children.setdefault(parent, []).append(other)
     found: list[int] = []
-    todo = [pid]
-    while todo:
-        todo = [child for one in todo for child in children.get(one, ()) if child not in found]
-        found.extend(todo)
+    generation = [pid]
+    while generation:
+        generation = [child for one in generation for child in children.get(one, ()) if child not in found]
+        found.extend(generation)
     return found
 
 
