@@ -12,7 +12,7 @@ from collections.abc import Callable
 import pytest
 from machine import Machine, Victim, alive, kill
 from refusals import refused, untouched
-from worlds import AMD, NVIDIA, at, here
+from worlds import AMD, NVIDIA, ON_DEVICE, at, here
 
 MIB = 1 << 20
 SMALL, LARGE = 5000, 8 * MIB
@@ -133,7 +133,8 @@ def test_freed_while_it_is_asked_for(machine: Machine) -> None:
             assert borrower.ask("give_back 0") == "code 0"
             assert borrower.ask("forget") == "ok"
     assert opened
-    assert lender.ask("free_bytes") == free
+    if not ON_DEVICE:  # which other tests use meanwhile
+        assert lender.ask("free_bytes") == free
 
 
 @BOTH
