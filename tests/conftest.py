@@ -2,6 +2,7 @@
 
 import fnmatch
 import os
+import signal
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -9,6 +10,9 @@ import pytest
 
 # The programs under test find freed memory overwritten (glibc), so that its use shows.
 os.environ.setdefault("MALLOC_PERTURB_", "165")
+# Started in the background by a shell, this process ignores Ctrl-C, and so would every program under test.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 STRICT = "GCR_STRICT_SKIPS"
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
