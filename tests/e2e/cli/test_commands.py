@@ -114,9 +114,12 @@ def test_ps_watch_has_no_json(gcr: Gcr, daemon: FakeDaemon) -> None:
 def test_ps_watch_goes_on_until_interrupted(daemon: FakeDaemon) -> None:
     command = [sys.executable, "-m", "gcr", "ps", "--watch"]
     watching = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-    until(lambda: len(daemon.asked) >= 2 or None, DEADLINE, "it asks again")
-    watching.send_signal(signal.SIGINT)
-    said, _ = watching.communicate(timeout=DEADLINE)
+    try:
+        until(lambda: len(daemon.asked) >= 2 or None, DEADLINE, "it asks again")
+        watching.send_signal(signal.SIGINT)
+        said, _ = watching.communicate(timeout=DEADLINE)
+    finally:
+        watching.kill()
     assert "llm" in said
 
 
