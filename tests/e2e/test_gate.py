@@ -12,6 +12,14 @@ from gcr.native import sim_dir
 KERNELS = sim_dir("nvidia") / "kernels.so"
 
 
+def warm(machine: Machine) -> Victim:
+    """A job once swapped: what a deadline is tried on takes a hundredth of it."""
+    job = machine.told("llm")
+    assert machine.gcr("checkpoint", "llm").code == 0
+    assert machine.gcr("restore", "llm").code == 0
+    return job
+
+
 def stopping(machine: Machine, *options: str) -> "subprocess.Popen[str]":
     """A checkpoint whose gate is closed just now."""
     running = machine.begin("checkpoint", "llm", *options)
@@ -29,15 +37,15 @@ def ends_well(machine: Machine, job: Victim, running: "subprocess.Popen[str]") -
 
 
 def test_a_persistent_kernel_is_named_and_the_program_goes_on(machine: Machine) -> None:
-    job = machine.told("llm")
+    job = warm(machine)
     before = job.ask()
     stream = job.ask(f"persistent {KERNELS}")
     began = time.monotonic()
-    failed = machine.gcr("checkpoint", "llm", "--timeout", "2")
+    failed = machine.gcr("checkpoint", "llm", "--timeout", "5")
     assert (failed.code, failed.body["error"]["code"]) == (4, "stuck")
     assert stream in failed.body["error"]["message"]
     assert failed.body["error"]["state"] == "running"
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 15
     assert job.ask() == before
 
     job.ask("release")
@@ -72,9 +80,9 @@ def test_work_that_only_a_parked_thread_can_end(machine: Machine, waits: Sequenc
 def test_without_pulses_that_is_stuck(machine: Machine) -> None:
     """The same program and no pulses: what the test above shows is due to them."""
     machine.extra["GCR_PULSE_MS"] = "0"
-    job = machine.told("llm")
+    job = warm(machine)
     job.ask("host_callback")
-    running = stopping(machine, "--timeout", "1.5")
+    running = stopping(machine, "--timeout", "6")
     job.ask("open_door")
     out, _ = running.communicate(timeout=30)
     assert (running.returncode, '"stuck"' in out) == (4, True), out
