@@ -46,7 +46,7 @@ def test_a_process_dies_at_a_call(machine: Machine) -> None:
 
 
 def test_a_call_is_late(machine: Machine) -> None:
-    program = "use(); t = time.monotonic(); ck(cu.cuMemAlloc(1)); say(0.2 < time.monotonic() - t < 2)"
+    program = "use(); t = time.monotonic(); ck(cu.cuMemAlloc(1)); say(0.2 < time.monotonic() - t < 10)"
     assert machine.run(program, GCR_SIM_FAULTS="cuMemAlloc:1:delay=200") == ["True"]
 
 

@@ -146,12 +146,12 @@ def test_per_thread_default_streams_do_not_wait_for_each_other(machine: Machine)
         started = time.monotonic()
         def work():
             use()
-            k.launch('spin', (U32, 300))
+            k.launch('spin', (U32, 1000))
             cu.cuStreamSynchronize(0)
         threads = [threading.Thread(target=work) for _ in range(4)]
         for t in threads: t.start()
         for t in threads: t.join()
-        say(time.monotonic() - started < 0.9)
+        say(time.monotonic() - started < 3.5)
     """
     assert machine.run(program, CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM="1") == ["True"]
     assert machine.run(program) == ["False"]
@@ -274,6 +274,6 @@ def test_the_speed_limit_holds(tmp_path: Path) -> None:
         data = int(ck(cu.cuMemAlloc(32 * MiB)))
         started = time.monotonic()
         read(data, 32 * MiB)
-        say(0.28 < time.monotonic() - started < 1.0)
+        say(0.28 < time.monotonic() - started < 10)
     """
     assert machine.run(program) == ["True"]
