@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from machine import VICTIMS, Machine, kill, until
-from worlds import everywhere
+from worlds import AMD, everywhere
 
 CODE = 5
 WAYS = {
@@ -14,13 +14,13 @@ WAYS = {
 }
 
 
-@everywhere()
+@everywhere(slow=[AMD])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_program_ends_while_it_is_suspended(machine: Machine, way: str) -> None:
     neighbour = machine.told("neighbour")
     before = neighbour.ask()
     job = machine.told("llm")
-    job.ask("later 1.5 " + WAYS[way].encode().hex() + "h")
+    job.ask("later 4 " + WAYS[way].encode().hex() + "h")
     if machine.where.keeps_context and not machine.where.data_only:
         machine.end(neighbour)  # a second one there is not left beside one that is suspended
     assert machine.gcr("checkpoint", "llm", *machine.where.options).code == 0
@@ -33,7 +33,7 @@ def test_a_program_ends_while_it_is_suspended(machine: Machine, way: str) -> Non
         assert neighbour.ask() == before
 
 
-@everywhere()
+@everywhere(slow=[AMD])
 def test_a_command_right_after_the_daemons_death_finds_the_job(machine: Machine) -> None:
     job = machine.told("llm", "alloc 3 100000")
     before = job.ask()
@@ -54,7 +54,7 @@ serve(lambda: "here")
 """
 
 
-@everywhere()
+@everywhere(slow=[AMD])
 @pytest.mark.parametrize("daemon_dies", [False, True])
 def test_a_program_without_device_memory(machine: Machine, daemon_dies: bool) -> None:
     """It has a context and nothing else; some never come to more, and every program begins so."""
