@@ -17,7 +17,7 @@ FORMATTED = $(shell find core shim docs tests/native tests/preload tests/victims
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 
-.PHONY: help demo test soak check format wheel native native-test native-sanitize docs clean
+.PHONY: help demo test soak check format wheel native native-test docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -58,8 +58,7 @@ wheel: .venv/.dev ## a manylinux wheel in dist/
 
 native: .venv/.installed ## rebuild the shim and the simulated drivers
 
-# The same native tests twice: as shipped, and under the sanitizers.
-native-test: build/native/.tested build/sanitize/.tested build/thread/.tested ## native tests, plain and sanitized
+native-test: build/sanitize/.tested build/thread/.tested ## native tests, under the sanitizers
 
 docs: .venv/.installed ## regenerate docs/cli.md and docs/configuration.md
 	$(BIN)/python -m gcr.cli.reference cli > docs/cli.md
@@ -87,7 +86,6 @@ clean: ## remove .venv and build/
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-build/native/.tested: SANITIZE :=
 build/sanitize/.tested: SANITIZE := address,undefined
 build/thread/.tested: SANITIZE := thread
 build/%/.tested: .venv/.tools $(NATIVE_SOURCES)

@@ -42,13 +42,15 @@ def _reason(longrepr: object) -> str:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Slow tests run only when marks are chosen: `-m slow`, or `-m "slow or not slow"` for everything.
 
-    What measures time has a run of its own, `-m alone`, when tests run side by side.
+    What measures time has a run of its own, `-m alone`, when tests run side by side; `first` is what others would wait
+    for at the end.
     """
     later = [] if config.option.markexpr else ["slow"]
     later += ["alone"] if hasattr(config, "workerinput") else []
     out = [item for item in items if any(item.get_closest_marker(mark) for mark in later)]
     config.hook.pytest_deselected(items=out)
     items[:] = [item for item in items if item not in out]
+    items.sort(key=lambda item: not item.get_closest_marker("first"))
 
 
 @pytest.hookimpl(trylast=True)

@@ -12,7 +12,7 @@ ROOT = Path(__file__).parents[3]
 TEXT = ROOT / "docs" / "writing-a-backend.md"
 EXAMPLE = ROOT / "docs" / "example-backend"
 DEADLINE = 280.0  # it builds a shim and a simulated driver, beside other tests
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.first]
 LOADER = {"dlsym", "dlvsym"}
 COMMANDS = """
 pip() { "$PYTHON" -m pip --disable-pip-version-check "$@"; }
