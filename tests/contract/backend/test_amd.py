@@ -58,9 +58,7 @@ class TestWithHipPython10(Amd, BackendContract, DrainContract, InspectContract):
 
 
 @pytest.mark.slow
-class TestWithHipPython7(Amd, DrainContract, InspectContract):
-    """All that this generation of hip-python is asked for besides what it is where nothing is exported."""
-
+class TestWithHipPython7(Amd, BackendContract, DrainContract, InspectContract):
     generation = "7.2"
 
 
@@ -96,6 +94,11 @@ class TestWhereMemoryIsKeptWithItsAddress(Amd, DrainContract):
 class TestWhereNothingIsExported(Amd, BackendContract, CopyContract):
     generation = "7.2"
     settings: ClassVar = {"GCR_SIM_QUIRKS": "noexport"}
+
+
+@pytest.mark.slow
+class TestWhereNothingIsExportedWithHipPython10(TestWhereNothingIsExported):
+    generation = "10"
 
 
 def answers(environment: Mapping[str, str]) -> dict[str, tuple[bool, str]]:
