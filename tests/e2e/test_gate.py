@@ -13,7 +13,7 @@ KERNELS = sim_dir("nvidia") / "kernels.so"
 
 
 def warm(machine: Machine) -> Victim:
-    """A job once swapped: what a deadline is tried on takes a hundredth of it."""
+    """A job once swapped, so that the start of a worker does not count against a deadline."""
     job = machine.told("llm")
     assert machine.gcr("checkpoint", "llm").code == 0
     assert machine.gcr("restore", "llm").code == 0
