@@ -238,9 +238,21 @@ void sim_allocation_free(struct sim_allocation* gone) {
     free(gone);
 }
 
+static bool in_use(unsigned device) {
+    for (const struct sim_context* context = sim_contexts(); context; context = context->next)
+        if (context->alive && context->device == device) return true;
+    return false;
+}
+
+// Pool memory is no context's, and cuda.h has cuCtxDestroy leave it; that a device's reset ends it is not measured.
+static bool ends_with(const struct sim_allocation* allocation, const struct sim_context* context) {
+    if (allocation->kind != SIM_ALLOCATION_POOL) return allocation->context == context;
+    return context->primary && allocation->device == context->device && !in_use(context->device);
+}
+
 void sim_allocations_free_of(const struct sim_context* context) {
     for (size_t i = allocations.count; i-- > 0;) {
         struct sim_allocation* allocation = (struct sim_allocation*)allocations.items[i];
-        if (allocation->context == context) sim_allocation_free(allocation);
+        if (ends_with(allocation, context)) sim_allocation_free(allocation);
     }
 }

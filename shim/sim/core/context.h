@@ -23,6 +23,7 @@ struct sim_context {
     bool alive;
     unsigned flags;
     unsigned retained;     // primary contexts: how often
+    unsigned attached;     // by cuCtxAttach, and not detached
     uint32_t peers;        // bit d: may reach plain allocations of device d
     sim_result error;      // sticky
     uint64_t id;

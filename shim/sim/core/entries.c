@@ -20,7 +20,17 @@ static void entry_path(const struct sim_entry* entry, char path[PATH_MAX]) {
 }
 
 // ---- who is alive -------------------------------------------------------------------------------------------------
-static uint64_t start_time(int pid) {
+// Of /proc/PID/stat, as proc(5) counts them; the command may hold blanks and parentheses.
+static const char* field_of(const char* text, int number) {
+    const char* field = strrchr(text, ')');  // the second ends here
+    for (int i = 2; field && i < number; i++) field = strchr(field + 1, ' ');
+    return field ? field + 1 : "X";
+}
+
+// Pid, 16 bits of when it started, 16 of where its stack is: each exec chooses that anew, and what a driver had for the
+// program ends with its descriptors. 0 where the kernel does not say, as
+// once the first thread has ended. The whole is 0 for who is gone.
+static uint64_t holder_key(int pid) {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
     int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -29,16 +39,17 @@ static uint64_t start_time(int pid) {
     close(file);
     if (length <= 0) return 0;
     text[length] = 0;
-    char* field = strrchr(text, ')');  // the command may hold blanks and parentheses; field 2 ends here
-    char state = field ? field[2] : 'X';
-    if (state == 'Z' || state == 'X') return 0;
-    for (int i = 2; field && i < 22; i++) field = strchr(field + 1, ' ');
-    return field ? strtoull(field, NULL, 10) : 0;
+    const char* state = field_of(text, 3);
+    bool zombie = *state == 'Z' && strtoull(field_of(text, 20), NULL, 10) <= 1;  // its first thread may end first
+    if (*state == 'X' || zombie) return 0;
+    uint16_t start = (uint16_t)strtoull(field_of(text, 22), NULL, 10);
+    uint16_t stack = (uint16_t)(strtoull(field_of(text, 28), NULL, 10) >> 4);
+    return (uint64_t)(uint32_t)pid << 32 | (uint32_t)start << 16 | stack;
 }
 
-static uint64_t holder_key(int pid) {
-    uint64_t start = start_time(pid);
-    return start ? (uint64_t)(uint32_t)pid << 32 | (uint32_t)start : 0;
+static bool is_same(uint64_t one, uint64_t other) {
+    bool told = (uint16_t)one && (uint16_t)other;
+    return told ? one == other : one >> 16 == other >> 16;
 }
 
 static uint64_t own_key(void) {
@@ -57,7 +68,7 @@ struct census {
 static bool is_alive(struct census* census, uint64_t key) {
     for (unsigned i = 0; i < census->count; i++)
         if (census->keys[i] == key) return census->alive[i];
-    bool alive = holder_key((int)(key >> 32)) == key;
+    bool alive = is_same(holder_key((int)(key >> 32)), key);
     if (census->count < 64) {
         census->keys[census->count] = key;
         census->alive[census->count++] = alive;
@@ -100,8 +111,8 @@ static bool nobody_holds(uint32_t slot, const struct sim_table_entry* entry) {
 
 static void drop_holder(struct sim_table_entry* entry, uint64_t key) {
     for (unsigned i = 0; i < SIM_HOLDERS; i++)
-        if (entry->holders[i] == key) entry->holders[i] = 0;
-    if (entry->maker == key) entry->maker = 0;
+        if (entry->holders[i] && is_same(entry->holders[i], key)) entry->holders[i] = 0;
+    if (entry->maker && is_same(entry->maker, key)) entry->maker = 0;
 }
 
 static bool known_holder_lives(struct sim_table_entry* entry, struct census* census) {
@@ -127,7 +138,7 @@ static void reap(unsigned device) {
 
 static bool add_holder(struct sim_table_entry* entry, uint64_t key) {
     for (unsigned i = 0; i < SIM_HOLDERS; i++)
-        if (entry->holders[i] == key) return true;
+        if (entry->holders[i] && is_same(entry->holders[i], key)) return true;
     for (unsigned i = 0; i < SIM_HOLDERS; i++) {
         if (entry->holders[i]) continue;
         entry->holders[i] = key;

@@ -105,13 +105,14 @@ enum sim_allocation_kind {
 struct sim_allocation {
     struct sim_range range;  // the bytes asked for
     enum sim_allocation_kind kind;
-    struct sim_context* context;  // its owner; freed with it
+    struct sim_context* context;  // its owner; freed with it, but for what came from a pool
     unsigned device;
     unsigned flags;  // the front's flags, for host memory
     uint64_t id;     // never reused
     struct sim_reservation* reservation;
     struct sim_slab* slab;
     struct sim_mapping* mapping;
+    void* pool;      // the front's, of what came from one
     unsigned opens;  // imported ones: how often it was opened and not closed
 };
 

@@ -276,18 +276,31 @@ struct free_operation {
     uintptr_t address;
 };
 
+static struct sim_allocation* to_free(const struct sim_operation* operation) {
+    const struct free_operation* self = (const struct free_operation*)operation;
+    struct sim_allocation* allocation = sim_allocation_find(self->address);
+    return allocation && allocation->id == self->id ? allocation : NULL;
+}
+
 static void run_free(struct sim_operation* operation, struct sim_stream* stream) {
-    const struct free_operation* self = (struct free_operation*)operation;
     (void)stream;
     sim_lock();
-    struct sim_allocation* allocation = sim_allocation_find(self->address);
-    if (allocation && allocation->id == self->id) sim_allocation_free(allocation);
+    struct sim_allocation* allocation = to_free(operation);
+    if (allocation) sim_allocation_free(allocation);
     sim_unlock();
+}
+
+// Its context is destroyed before it came to run: pool memory would stay for good.
+static void drop_free(struct sim_operation* operation) {
+    struct sim_allocation* allocation = to_free(operation);
+    if (allocation && !allocation->context->alive) sim_allocation_free(allocation);
+    drop(operation);
 }
 
 struct sim_operation* sim_free_operation(struct sim_allocation* allocation) {
     struct free_operation* made = make(sizeof *made, run_free);
     if (!made) return NULL;
+    made->operation.drop = drop_free;
     made->id = allocation->id;
     made->address = allocation->range.start;
     return &made->operation;

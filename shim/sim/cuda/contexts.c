@@ -76,6 +76,10 @@ SIM_API CUresult cuCtxCreate_v2(CUcontext* context, unsigned flags, CUdevice dev
     return front_result(result);
 }
 
+SIM_API CUresult cuCtxCreate(CUcontext* context, unsigned flags, CUdevice device) {
+    return cuCtxCreate_v2(context, flags, device);
+}
+
 SIM_API CUresult cuCtxCreate_v3(CUcontext* context, void* affinity, int count, unsigned flags, CUdevice device) {
     return affinity || count ? CUDA_ERROR_NOT_SUPPORTED : cuCtxCreate_v2(context, flags, device);
 }
@@ -89,6 +93,29 @@ SIM_API CUresult cuCtxDestroy_v2(CUcontext context) {
     LOCK();
     if (!is_context(context)) return context ? CUDA_ERROR_INVALID_CONTEXT : CUDA_ERROR_INVALID_VALUE;
     return front_result(sim_context_destroy(context));
+}
+
+SIM_API CUresult cuCtxDestroy(CUcontext context) {
+    return cuCtxDestroy_v2(context);
+}
+
+SIM_API CUresult cuCtxAttach(CUcontext* attached, unsigned flags) {
+    ENTER();
+    if (!attached || flags) return CUDA_ERROR_INVALID_VALUE;
+    LOCK();
+    CONTEXT(context);
+    context->attached++;
+    *attached = context;
+    return CUDA_SUCCESS;
+}
+
+SIM_API CUresult cuCtxDetach(CUcontext context) {
+    ENTER();
+    LOCK();
+    if (!is_context(context)) return CUDA_ERROR_INVALID_CONTEXT;
+    if (!context->attached) return front_result(sim_context_destroy(context));
+    context->attached--;
+    return CUDA_SUCCESS;
 }
 
 // ---- current ------------------------------------------------------------------------------------------------------

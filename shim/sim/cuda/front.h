@@ -59,7 +59,6 @@ static inline CUstream per_thread(CUstream handle) {
 
 CUresult front_submit(CUstream stream, struct sim_operation* operation);
 CUresult front_submit_and_wait(CUstream stream, struct sim_operation* operation);
-CUmemoryPool front_default_pool(unsigned device);
 void front_drop(struct sim_operation* operation);
 
 #endif

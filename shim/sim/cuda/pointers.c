@@ -55,7 +55,7 @@ static struct subject describe_allocation(const struct sim_allocation* found) {
                             .legacy = plain,
                             .gpu_direct = plain,
                             .access = SIM_ACCESS_WRITE,
-                            .pool = pooled ? front_default_pool(found->device) : NULL,
+                            .pool = found->pool,
                             .context = pooled ? NULL : found->context,
                             .device = found->device,
                             .range = found->range,

@@ -77,6 +77,10 @@ SIM_API CUresult cuStreamDestroy_v2(CUstream stream) {
     return front_result(sim_stream_destroy(stream));
 }
 
+SIM_API CUresult cuStreamDestroy(CUstream stream) {
+    return cuStreamDestroy_v2(stream);
+}
+
 SIM_API CUresult cuStreamSynchronize(CUstream handle) {
     // r580's lock lets this one through, and what it would look at is gone: seen on an H200, a fault inside the call.
     if (sim_process_checkpointed()) raise(SIGSEGV);

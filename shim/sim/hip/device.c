@@ -53,6 +53,12 @@ hipError_t sim_hipDeviceReset(void) {
     return front_result(sim_primary_reset(current));
 }
 
+// As ROCm's.
+hipError_t sim_hipDevicePrimaryCtxReset(hipDevice_t device) {
+    (void)device;
+    return hipSuccess;
+}
+
 // ---- the runtime --------------------------------------------------------------------------------------------------
 hipError_t sim_hipInit(unsigned int flags) {
     return flags ? hipErrorInvalidValue : hipSuccess;

@@ -80,6 +80,4 @@ static inline hipStream_t front_per_thread(hipStream_t handle) {
 hipError_t front_submit(hipStream_t stream, struct sim_operation* operation);
 hipError_t front_submit_and_wait(hipStream_t stream, struct sim_operation* operation);
 
-hipMemPool_t front_default_pool(unsigned device);
-
 #endif

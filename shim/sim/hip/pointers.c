@@ -32,7 +32,7 @@ static struct subject describe_allocation(const struct sim_allocation* found) {
         .range = found->range,
         .id = found->id,
         .access = hipMemAccessFlagsProtReadWrite,
-        .pool = found->kind == SIM_ALLOCATION_POOL ? front_default_pool(found->device) : NULL,
+        .pool = found->pool,
     };
 }
 

@@ -10,6 +10,7 @@ struct sim_pool {
     unsigned device;
     bool owned;  // made by the program
     uint64_t threshold;
+    bool reuse_off[4];  // by attribute; kept, and not followed
 };
 
 static struct sim_pool defaults[SIM_MAX_DEVICES];
@@ -18,28 +19,35 @@ static struct sim_pool* currents[SIM_MAX_DEVICES];
 #define POOL(pool) \
     if (!sim_object_is_locked(pool, SIM_POOL)) return hipErrorInvalidValue
 
-hipMemPool_t front_default_pool(unsigned device) {
+static hipMemPool_t default_pool(unsigned device) {
     defaults[device].device = device;
     if (!sim_object_is_locked(&defaults[device], SIM_POOL)) sim_object_add_locked(&defaults[device], SIM_POOL);
     return &defaults[device];
 }
 
+static struct sim_pool* pool_in_use(unsigned device) {
+    return currents[device] ? currents[device] : default_pool(device);
+}
+
 // ---- allocations --------------------------------------------------------------------------------------------------
-static hipError_t allocate(void** pointer, size_t size, struct sim_stream* stream) {
+// pool: null for the one in use
+static hipError_t allocate(void** pointer, size_t size, hipMemPool_t pool, struct sim_stream* stream) {
     if (stream->capture) return hipErrorNotSupported;  // memory nodes of graphs are not simulated
     *pointer = NULL;
     if (!size) return hipSuccess;
     struct sim_allocation* made;
     sim_result result = sim_allocate(stream->context, size, SIM_ALLOCATION_POOL, &made);
-    if (!result) *pointer = (void*)made->range.start;
-    return front_result(result);
+    if (result) return front_result(result);
+    made->pool = pool ? pool : pool_in_use(made->device);
+    *pointer = (void*)made->range.start;
+    return hipSuccess;
 }
 
 hipError_t sim_hipMallocAsync(void** pointer, size_t size, hipStream_t handle) {
     if (!pointer) return hipErrorInvalidValue;
     LOCK();
     STREAM(stream, handle);
-    return allocate(pointer, size, stream);
+    return allocate(pointer, size, NULL, stream);
 }
 
 hipError_t sim_hipMallocFromPoolAsync(void** pointer, size_t size, hipMemPool_t pool, hipStream_t handle) {
@@ -47,7 +55,7 @@ hipError_t sim_hipMallocFromPoolAsync(void** pointer, size_t size, hipMemPool_t 
     LOCK();
     POOL(pool);
     STREAM(stream, handle);
-    return allocate(pointer, size, stream);
+    return allocate(pointer, size, pool, stream);
 }
 
 hipError_t sim_hipFreeAsync(void* pointer, hipStream_t stream) {
@@ -64,7 +72,7 @@ hipError_t sim_hipDeviceGetDefaultMemPool(hipMemPool_t* pool, int device) {
     if (!pool) return hipErrorInvalidValue;
     DEVICE(device);
     LOCK();
-    *pool = front_default_pool((unsigned)device);
+    *pool = default_pool((unsigned)device);
     return hipSuccess;
 }
 
@@ -72,7 +80,7 @@ hipError_t sim_hipDeviceGetMemPool(hipMemPool_t* pool, int device) {
     if (!pool) return hipErrorInvalidValue;
     DEVICE(device);
     LOCK();
-    *pool = currents[device] ? currents[device] : front_default_pool((unsigned)device);
+    *pool = pool_in_use((unsigned)device);
     return hipSuccess;
 }
 
@@ -126,7 +134,7 @@ hipError_t sim_hipMemPoolGetAttribute(hipMemPool_t pool, hipMemPoolAttr attribut
     POOL(pool);
     if (!value || !is_known(attribute)) return hipErrorInvalidValue;
     if (is_flag(attribute))
-        *(int*)value = 1;
+        *(int*)value = !pool->reuse_off[attribute];
     else
         *(uint64_t*)value = attribute == hipMemPoolAttrReleaseThreshold ? pool->threshold : 0;
     return hipSuccess;
@@ -136,6 +144,7 @@ hipError_t sim_hipMemPoolSetAttribute(hipMemPool_t pool, hipMemPoolAttr attribut
     LOCK();
     POOL(pool);
     if (!value || !is_known(attribute)) return hipErrorInvalidValue;
+    if (is_flag(attribute)) pool->reuse_off[attribute] = *(int*)value == 0;
     if (attribute == hipMemPoolAttrReleaseThreshold) pool->threshold = *(uint64_t*)value;
     return hipSuccess;
 }

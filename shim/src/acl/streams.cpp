@@ -21,7 +21,8 @@ device::CapturedStream named(aclrtStream stream) {
 
 template <typename Begin>
 aclError begin_capture(aclrtStream stream, Begin call) {
-    return state.captures.begin(named(stream), device::kCaptureRelaxed, [] { return uint64_t{0}; }, call);
+    return state.captures.begin(
+        state.settling, named(stream), device::kCaptureRelaxed, [] { return uint64_t{0}; }, call);
 }
 
 aclError created(aclError result, const aclrtStream* handle) {

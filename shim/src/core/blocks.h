@@ -11,12 +11,13 @@
 namespace gcr {
 
 struct Range;
+class FreeBlocks;
 
 struct Block {
     Range* range;
     uint32_t start;  // units
     uint32_t size;   // units
-    bool free;
+    FreeBlocks* free;  // where it is free; null: taken
     Block* before;     // neighbours in the range
     Block* behind;
     Block* list_prev;  // free blocks of a like size
@@ -32,15 +33,14 @@ struct Range {
     bool empty() const { return used == 0; }
 };
 
-class Blocks {
+// Free blocks by size. All zero: none.
+class FreeBlocks {
   public:
-    void
-    dispose();  // gives back its host memory, knows no range any more; no destructor: some live as long as the process
-    bool add(Range* range, uint32_t units);
-    void remove(Range* range);  // only when empty
-    Block* take(uint32_t units);
-    void give(Block* block);
-    uint64_t free_units() const { return free_units_; }
+    uint64_t units() const { return units_; }
+    Block* any() const;  // null: none
+    Block* fit(uint32_t units) const;  // a block of at least that size; null: none
+    void link(Block* block);
+    void unlink(Block* block);
 
   private:
     static constexpr uint32_t kFineBits = 4;  // 16 lists for each power of two: a fit is at most 1/16 too large
@@ -51,21 +51,41 @@ class Blocks {
         uint32_t coarse;
         uint32_t fine;
     };
-    struct Chunk;
-
     static Bucket bucket_of(uint32_t units);
-    Block* new_block();
-    void recycle(Block* block);
-    void link(Block* block);
-    void unlink(Block* block);
-    Block* find_fit(uint32_t units);
-    Block* join(Block* left, Block* right);
-    void trim(Block* block, uint32_t units);
 
     Block* lists_[kCoarse][kFine] = {};
     uint32_t coarse_map_ = 0;
     uint32_t fine_map_[kCoarse] = {};
-    uint64_t free_units_ = 0;
+    uint64_t units_ = 0;
+};
+
+// Who may be given what is free can be kept apart: in FreeBlocks of their own, from which they are poured when everybody
+// may have them. Blocks are joined with neighbours that are free in the same place.
+class Blocks {
+  public:
+    void
+    dispose();  // gives back its host memory, knows no range any more; no destructor: some live as long as the process
+    bool add(Range* range, uint32_t units);
+    void remove(Range* range);  // only when whole
+    bool whole(const Range& range) const;  // one free block, and everybody may have it
+    Block* take(uint32_t units) { return take(&free_, units); }
+    Block* take(FreeBlocks* from, uint32_t units);
+    void give(Block* block) { give(&free_, block); }
+    void give(FreeBlocks* to, Block* block);
+    void pour(FreeBlocks* from, FreeBlocks* to);
+    void pour(FreeBlocks* from) { pour(from, &free_); }
+    uint64_t free_units() const { return free_.units(); }
+
+  private:
+    struct Chunk;
+
+    Block* new_block();
+    void recycle(Block* block);
+    Block* join(Block* left, Block* right);
+    void trim(Block* block, uint32_t units, FreeBlocks* to);
+    void free_and_join(FreeBlocks* to, Block* block);
+
+    FreeBlocks free_;
     Block* spare_ = nullptr;
     Chunk* chunks_ = nullptr;
 };

@@ -2,6 +2,7 @@
 #include "cuda/captures.h"
 
 #include "cuda/driver.h"
+#include "device/pools.h"
 #include "hooks/cuda_calls.h"
 
 namespace gcr {
@@ -30,9 +31,14 @@ CUstreamCaptureMode thread_mode() {
     return found;
 }
 
+CUresult ask_status(CUstream stream, bool per_thread, CUstreamCaptureStatus* status) {
+    return per_thread ? real::cuStreamIsCapturing_ptsz(stream, status) : real::cuStreamIsCapturing(stream, status);
+}
+
 template <typename Begin>
 CUresult begin(CUstream stream, bool per_thread, CUstreamCaptureMode mode, Begin call) {
-    return state.captures.begin(named(stream, per_thread), mode, current_owner, call);
+    device::settle_pools(state);
+    return state.captures.begin(state.settling, named(stream, per_thread), mode, current_owner, call);
 }
 
 template <typename End>
@@ -52,9 +58,19 @@ bool capture_forbids_allocation() {
 
 bool is_capturing(CUstream stream, bool per_thread) {
     CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
-    CUresult asked =
-        per_thread ? real::cuStreamIsCapturing_ptsz(stream, &status) : real::cuStreamIsCapturing(stream, &status);
-    return asked == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+    return ask_status(stream, per_thread, &status) == CUDA_SUCCESS && status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+bool may_capture(CUstream stream, bool per_thread) {
+    if (captures_in_progress() == 0) return false;
+    CUstreamCaptureStatus status = CU_STREAM_CAPTURE_STATUS_NONE;
+    return ask_status(stream, per_thread, &status) != CUDA_SUCCESS || status != CU_STREAM_CAPTURE_STATUS_NONE;
+}
+
+RelaxedMode::RelaxedMode() : changed_(real::cuThreadExchangeStreamCaptureMode(&mode_) == CUDA_SUCCESS) {}
+
+RelaxedMode::~RelaxedMode() {
+    if (changed_) real::cuThreadExchangeStreamCaptureMode(&mode_);
 }
 
 // ---- the program's calls ------------------------------------------------------------------------------------------

@@ -12,6 +12,21 @@ namespace cuda {
 uint32_t captures_in_progress();         // no lock, no driver call
 bool capture_forbids_allocation();       // in the calling thread, by its capture mode and everybody's captures
 bool is_capturing(CUstream stream, bool per_thread);
+// It captures, or the driver would not say: a call for it is the driver's. The legacy stream while it would depend on one.
+bool may_capture(CUstream stream, bool per_thread);
+
+// The calling thread's mode: what we do for a call that captures allow must not disturb one.
+class RelaxedMode {
+  public:
+    RelaxedMode();
+    ~RelaxedMode();
+    RelaxedMode(const RelaxedMode&) = delete;
+    RelaxedMode& operator=(const RelaxedMode&) = delete;
+
+  private:
+    CUstreamCaptureMode mode_ = CU_STREAM_CAPTURE_MODE_RELAXED;  // then the one before
+    bool changed_;
+};
 
 }  // namespace cuda
 }  // namespace gcr

@@ -12,6 +12,7 @@
 #include "device/allocations.h"
 #include "device/devices.h"
 #include "device/peers.h"
+#include "device/pools.h"
 #include "device/streams.h"
 #include "hooks/cuda_calls.h"
 
@@ -67,6 +68,7 @@ void bury(Context* context) {
     device::forget_peers_of(state, context);
     state.captures.forget_of(reinterpret_cast<uint64_t>(context->handle));
     device::forget_streams_of(state, reinterpret_cast<uint64_t>(context->handle));
+    device::settle_all_of(state, reinterpret_cast<uint64_t>(context->handle));
     state.carried.forget_owned_by(context->handle);
     state.pinned.forget_owned_by(context->handle);
     device::free_all_of(state, context);
@@ -91,10 +93,28 @@ bool always(Context*) {
     return true;
 }
 
-bool primary_inactive(Context* context) {
+bool is_primary_inactive(CUdevice device) {
     unsigned int flags = 0;
     int active = 1;
-    return real::cuDevicePrimaryCtxGetState(context->device, &flags, &active) == CUDA_SUCCESS && active == 0;
+    return real::cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active == 0;
+}
+
+bool primary_inactive(Context* context) {
+    return is_primary_inactive(context->device);
+}
+
+// Under state.lock.
+bool has_no_context(CUdevice device) {
+    for (const Context* context : state.contexts)
+        if (context->device == device) return false;
+    return true;
+}
+
+// Pools are the device's, and cuda.h says that cuCtxDestroy leaves their memory: it goes when the device is reset, with
+// its primary context and with nobody else on it.
+CUresult primary_left(CUresult result, CUdevice device) {
+    if (result == CUDA_SUCCESS && is_primary_inactive(device)) device::free_pools_of(state, device, has_no_context);
+    return result;
 }
 
 Context* take_primary(CUdevice device) {
@@ -106,6 +126,20 @@ Context* take_primary(CUdevice device) {
     if (real::cuDevicePrimaryCtxRetain(&handle, device) != CUDA_SUCCESS) return nullptr;
     real::cuDevicePrimaryCtxRelease_v2(device);
     return take(handle);
+}
+
+void attached(Context* context) {
+    Guard guard(state.lock);
+    context->attaches++;
+}
+
+// True: the context stays, and so does everything in it.
+bool still_attached(CUcontext handle) {
+    Guard guard(state.lock);
+    Context* context = find(handle);
+    if (context == nullptr || context->attaches == 0) return false;
+    context->attaches--;
+    return true;
 }
 
 // Not the last release: the context stays, and so does everything in it.
@@ -122,6 +156,17 @@ bool others_retain_primary(CUdevice device) {
 CUresult created(CUresult result, CUcontext* pctx, CUdevice device) {
     if (result == CUDA_SUCCESS && pctx != nullptr) record(*pctx, device);
     return result;
+}
+
+template <typename Release>
+CUresult release_primary(CUdevice device, Release call) {
+    if (others_retain_primary(device)) return call();
+    return primary_left(destroy(take_primary(device), call, primary_inactive), device);
+}
+
+template <typename Reset>
+CUresult reset_primary(CUdevice device, Reset call) {
+    return primary_left(destroy(take_primary(device), call, always), device);
 }
 
 // A primary context that was reset is still current, but no longer a context.
@@ -177,6 +222,10 @@ CUresult on_cuInit(unsigned int Flags) {
     return result;
 }
 
+CUresult on_cuCtxCreate(CUcontext* pctx, unsigned int flags, CUdevice dev) {
+    return created(real::cuCtxCreate(pctx, flags, dev), pctx, dev);
+}
+
 CUresult on_cuCtxCreate_v2(CUcontext* pctx, unsigned int flags, CUdevice dev) {
     return created(real::cuCtxCreate_v2(pctx, flags, dev), pctx, dev);
 }
@@ -199,17 +248,40 @@ CUresult on_cuDevicePrimaryCtxRetain(CUcontext* pctx, CUdevice dev) {
     return result;
 }
 
+CUresult on_cuCtxAttach(CUcontext* pctx, unsigned int flags) {
+    CUresult result = real::cuCtxAttach(pctx, flags);
+    Context* context = result == CUDA_SUCCESS ? current_context() : nullptr;
+    if (context != nullptr) attached(context);
+    return result;
+}
+
+CUresult on_cuCtxDetach(CUcontext ctx) {
+    auto detach = [&] { return real::cuCtxDetach(ctx); };
+    return still_attached(ctx) ? detach() : destroy(take(ctx), detach, always);
+}
+
+CUresult on_cuCtxDestroy(CUcontext ctx) {
+    return destroy(take(ctx), [&] { return real::cuCtxDestroy(ctx); }, always);
+}
+
 CUresult on_cuCtxDestroy_v2(CUcontext ctx) {
     return destroy(take(ctx), [&] { return real::cuCtxDestroy_v2(ctx); }, always);
 }
 
+CUresult on_cuDevicePrimaryCtxRelease(CUdevice dev) {
+    return release_primary(dev, [&] { return real::cuDevicePrimaryCtxRelease(dev); });
+}
+
 CUresult on_cuDevicePrimaryCtxRelease_v2(CUdevice dev) {
-    if (others_retain_primary(dev)) return real::cuDevicePrimaryCtxRelease_v2(dev);
-    return destroy(take_primary(dev), [&] { return real::cuDevicePrimaryCtxRelease_v2(dev); }, primary_inactive);
+    return release_primary(dev, [&] { return real::cuDevicePrimaryCtxRelease_v2(dev); });
+}
+
+CUresult on_cuDevicePrimaryCtxReset(CUdevice dev) {
+    return reset_primary(dev, [&] { return real::cuDevicePrimaryCtxReset(dev); });
 }
 
 CUresult on_cuDevicePrimaryCtxReset_v2(CUdevice dev) {
-    return destroy(take_primary(dev), [&] { return real::cuDevicePrimaryCtxReset_v2(dev); }, always);
+    return reset_primary(dev, [&] { return real::cuDevicePrimaryCtxReset_v2(dev); });
 }
 
 CUresult on_cuCtxEnablePeerAccess(CUcontext peerContext, unsigned int Flags) {

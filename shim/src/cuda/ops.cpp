@@ -5,6 +5,7 @@
 
 #include "cuda/captures.h"
 #include "cuda/driver.h"
+#include "cuda/stream_order.h"
 #include "device/devices.h"
 
 namespace gcr {
@@ -75,7 +76,10 @@ void leave(const Entered& entered) {
     unpin_context(reinterpret_cast<Context*>(entered.words[0]));
 }
 
+// cuMemFree of a pool's memory does not wait (CUDA C++ Programming Guide, "Stream Ordered Memory Allocator"): the driver
+// takes the program to be done with it.
 Result synchronize(device::Owner* owner) {
+    if (owner->pool != nullptr) return CUDA_SUCCESS;
     Context* context = static_cast<Context*>(owner);
     CUcontext current = nullptr;
     real::cuCtxGetCurrent(&current);
@@ -226,6 +230,12 @@ constexpr device::DeviceOps table() {
     ops.drop_access = drop_access;
     ops.copy_to_host = copy_to_host;
     ops.copy_to_device = copy_to_device;
+    ops.capturing = capturing;
+    ops.idle = idle;
+    ops.mark = mark;
+    ops.passed = passed;
+    ops.follow = follow;
+    ops.forget_event = forget_event;
     return ops;
 }
 

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "cuda/driver.h"
+#include "device/pools.h"
 #include "device/state.h"
 #include "hooks/cuda_calls.h"
 
@@ -19,10 +20,11 @@ constexpr CUdeviceptr kNowhere = 512;
 // What may be told without the lock. A launch may ask of every pointer it passes: one look at the tables a question.
 struct Facts {
     CUdeviceptr ask = 0;  // what to ask the driver about
-    bool plain = false;   // a plain allocation; then the five below
+    bool plain = false;   // an allocation; then the six below
     CUdeviceptr start = 0;
     size_t size = 0;
     CUcontext context = nullptr;
+    uint64_t pool = 0;  // and no context, where it is stream-ordered memory
     uint64_t id = 0;
     uint32_t sync_memops = 0;
     bool programs_own = false;  // the program's own physical memory; then what it asked for
@@ -34,7 +36,10 @@ void add_plain(const Allocation& allocation, Facts* facts) {
     facts->plain = true;
     facts->start = allocation.key;
     facts->size = allocation.size;
-    facts->context = context_of(allocation)->handle;
+    if (const device::Pool* pool = device::pool_of(*allocation.mapping))
+        facts->pool = pool->key;
+    else
+        facts->context = context_of(allocation)->handle;
     facts->id = allocation.id;
     facts->sync_memops = allocation.sync_memops;
 }
@@ -84,7 +89,11 @@ bool correct(void* data, CUpointer_attribute attribute, const Facts& facts) {
         case CU_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
             return tell(data, uint32_t{0});
         case CU_POINTER_ATTRIBUTE_IS_LEGACY_CUDA_IPC_CAPABLE:
-            return tell(data, uint8_t{1});
+            return tell(data, uint8_t{facts.pool == 0});
+        case CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+            return facts.pool != 0 && tell(data, facts.pool);
+        case CU_POINTER_ATTRIBUTE_IS_GPU_DIRECT_RDMA_CAPABLE:
+            return facts.pool != 0 && tell(data, uint8_t{0});
         case CU_POINTER_ATTRIBUTE_SYNC_MEMOPS:
             return tell(data, static_cast<uint8_t>(facts.sync_memops));
         default:
@@ -114,7 +123,8 @@ bool only_ours_to_tell(CUpointer_attribute attribute) {
 bool is_peer_of_plain_memory(CUdeviceptr address, const CUmemLocation& location) {
     Guard guard(state.lock);
     Allocation* allocation = device::allocation_at(state, address);
-    return allocation != nullptr && allocation->mapping->owner->device != location.id;
+    return allocation != nullptr && device::pool_of(*allocation->mapping) == nullptr &&
+           allocation->mapping->owner->device != location.id;
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct Context : device::Owner {
     CUcontext handle = nullptr;
     std::atomic<uint32_t> pins{0};  // our own threads working with it; it is not destroyed meanwhile
     uint32_t retains = 0;  // primary: cuDevicePrimaryCtxRetain of the program not yet released
+    uint32_t attaches = 0;  // cuCtxAttach of the program not yet detached
 };
 
 struct State : device::State {

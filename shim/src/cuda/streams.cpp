@@ -3,6 +3,8 @@
 
 #include "cuda/captures.h"
 #include "cuda/driver.h"
+#include "cuda/stream_order.h"
+#include "device/pools.h"
 #include "device/streams.h"
 #include "hooks/cuda_calls.h"
 
@@ -46,6 +48,16 @@ void report_default_stream(CUcontext handle, wire::StuckRecord* records, uint32_
     records[(*count)++] = {0, reinterpret_cast<uint64_t>(handle), static_cast<uint32_t>(context.device()), 0};
 }
 
+template <typename Destroy>
+CUresult destroy(CUstream stream, Destroy call) {
+    device::StreamName name{};
+    bool named = streams_have_ids() && name_stream(stream, false, &name);
+    if (named) device::leave_stream(state, name.id);
+    CUresult result = device::destroy_stream(state, reinterpret_cast<uint64_t>(stream), call);
+    if (named && result != CUDA_SUCCESS) device::return_to_stream(state, name.id);
+    return result;
+}
+
 }  // namespace
 
 Failure synchronize_contexts() {
@@ -84,9 +96,12 @@ CUresult on_cuStreamCreateWithPriority(CUstream* phStream, unsigned int flags, i
     return recorded(real::cuStreamCreateWithPriority(phStream, flags, priority), phStream);
 }
 
+CUresult on_cuStreamDestroy(CUstream hStream) {
+    return destroy(hStream, [&] { return real::cuStreamDestroy(hStream); });
+}
+
 CUresult on_cuStreamDestroy_v2(CUstream hStream) {
-    return device::destroy_stream(state, reinterpret_cast<uint64_t>(hStream),
-                                  [&] { return real::cuStreamDestroy_v2(hStream); });
+    return destroy(hStream, [&] { return real::cuStreamDestroy_v2(hStream); });
 }
 
 }  // namespace cuda

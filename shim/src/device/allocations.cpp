@@ -2,6 +2,7 @@
 #include "device/allocations.h"
 
 #include "device/devices.h"
+#include "device/pools.h"
 #include "device/regions.h"
 #include "device/slabs.h"
 
@@ -37,7 +38,10 @@ Result give_large(State& state, const Allocation& allocation) {
 }
 
 Result give_memory(State& state, Allocation* allocation) {
-    Result result = allocation->block != nullptr ? give_to_slab(state, *allocation) : give_large(state, *allocation);
+    auto give = pool_of(*allocation->mapping) != nullptr ? give_to_pool
+                : allocation->block != nullptr           ? give_to_slab
+                                                         : give_large;
+    Result result = give(state, *allocation);
     free(allocation);
     return result;
 }
@@ -48,20 +52,9 @@ Allocation* next_put_off(State& state) {
     return state.put_off.empty() ? nullptr : state.put_off.pop();
 }
 
-void drop_allocation_records(State& state, const Owner* owner) {
-    for (Allocation* allocation = state.allocations.first(); allocation != nullptr;) {
-        Allocation* next = state.allocations.after(allocation);
-        if (allocation->mapping->owner == owner) {
-            state.allocations.erase(allocation);
-            free(allocation);
-        }
-        allocation = next;
-    }
-    for (size_t i = state.put_off.size(); i-- > 0;) {
-        if (state.put_off[i]->mapping->owner != owner) continue;
-        free(state.put_off[i]);
-        state.put_off.swap_out(i);
-    }
+void drop_record(Allocation* allocation) {
+    if (allocation->stream != nullptr) allocation->stream->held--;
+    free(allocation);
 }
 
 Mapping* take_region_of(State& state, const Owner* owner) {
@@ -144,8 +137,24 @@ bool give_back_put_off(State& state) {
 }
 
 bool give_back_spares(State& state) {
-    bool frees = give_back_put_off(state);
-    return give_back_empty_slabs(state) || frees;
+    bool frees = give_back_put_off(state), pools = trim_all(state);
+    return give_back_empty_slabs(state) || frees || pools;
+}
+
+void drop_allocation_records(State& state, const Owner* owner) {
+    for (Allocation* allocation = state.allocations.first(); allocation != nullptr;) {
+        Allocation* next = state.allocations.after(allocation);
+        if (allocation->mapping->owner == owner) {
+            state.allocations.erase(allocation);
+            drop_record(allocation);
+        }
+        allocation = next;
+    }
+    for (size_t i = state.put_off.size(); i-- > 0;) {
+        if (state.put_off[i]->mapping->owner != owner) continue;
+        drop_record(state.put_off[i]);
+        state.put_off.swap_out(i);
+    }
 }
 
 void free_all_of(State& state, Owner* owner) {

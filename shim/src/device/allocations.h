@@ -25,8 +25,9 @@ Result free_when_idle(State& state, Allocation* allocation);  // waits for its o
 void put_off(State& state, Allocation* allocation);
 bool give_back_put_off(State& state);  // true: there were some, and no capture forbade it
 
-bool give_back_spares(State& state);  // empty slabs and frees put off; true: there were some
+bool give_back_spares(State& state);  // empty slabs, frees put off, what pools keep; true: there were some
 void free_all_of(State& state, Owner* owner);  // the driver destroyed it
+void drop_allocation_records(State& state, const Owner* owner);  // under state.lock; their memory is the caller's
 
 }  // namespace device
 }  // namespace gcr

@@ -3,7 +3,7 @@
 // Stream captures in progress, of one vendor: they delay a quiesce, and forbid some calls to some threads. Streams are
 // the vendor's handles; an owner is whose end ends the capture (CUDA: a context; HIP: a device). No driver call.
 //
-// Lock   its own; held alone.
+// Lock   its own; none comes after it.
 #ifndef GCR_DEVICE_CAPTURES_H
 #define GCR_DEVICE_CAPTURES_H
 
@@ -37,11 +37,13 @@ class Captures {
     void forget_all_after_fork();
     Lock& lock() { return lock_; }  // for fork alone
 
-    // The count grows while the call is still in flight: an agent that finds no call in flight finds the capture.
+    // The count grows while the call is still in flight: an agent that finds no call in flight finds the capture. And
+    // while `settling` is held: whoever holds it and finds no capture meets none. It is never held at the gate.
     // owner: asked after a success.
     template <typename Owner, typename Begin>
-    auto begin(const CapturedStream& stream, uint32_t mode, Owner owner, Begin call) {
+    auto begin(Lock& settling, const CapturedStream& stream, uint32_t mode, Owner owner, Begin call) {
         wait_to_capture();
+        Guard guard(settling);
         auto result = call();
         if (result == 0) add(stream, mode, owner());
         return result;

@@ -50,5 +50,22 @@ void learn_devices(State& state) {
     state.device_count.store(count, std::memory_order_release);  // pairs with the acquire above, and fill_status()'s
 }
 
+void move_device(State& state, const uint8_t old_uuid[16], const uint8_t new_uuid[16]) {
+    Guard guard(state.lock);
+    for (State::Device& device : state.devices) {
+        if (memcmp(device.uuid, old_uuid, sizeof device.uuid) != 0) continue;
+        memcpy(device.becomes, new_uuid, sizeof device.becomes);
+        device.moved = true;
+    }
+}
+
+void settle_moves(State& state, bool keep) {
+    Guard guard(state.lock);
+    for (State::Device& device : state.devices) {
+        if (device.moved && keep) memcpy(device.uuid, device.becomes, sizeof device.uuid);
+        device.moved = false;
+    }
+}
+
 }  // namespace device
 }  // namespace gcr

@@ -7,6 +7,7 @@
 #include "core/agent.h"
 #include "core/gate.h"
 #include "device/devices.h"
+#include "device/pools.h"
 #include "device/regions.h"
 
 namespace gcr {
@@ -129,7 +130,8 @@ bool offer(State& state, uint64_t address, Blob* blob) {
     if (!begin_blob(blob, state.ops->vendor)) return false;
     Guard guard(state.lock);
     Allocation* allocation = allocation_at(state, address);
-    if (allocation == nullptr || !can_be_lent(state, *allocation->mapping->handle)) return false;
+    if (allocation == nullptr || pool_of(*allocation->mapping) != nullptr) return false;  // bare: not to be had so
+    if (!can_be_lent(state, *allocation->mapping->handle)) return false;
     if (!allocation->lent) begin_loan(allocation->mapping->handle);
     allocation->lent = true;
     blob->address = allocation->key;

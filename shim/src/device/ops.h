@@ -54,6 +54,15 @@ struct Facts {
     bool copied_only;  // shareable, but for the descriptor: its bytes leave as copies
 };
 
+// A stream as the program named it. `id` is no other stream's, also after this one was destroyed.
+struct StreamName {
+    uint64_t handle;
+    uint64_t owner;  // whose end is its end. CUDA: a context
+    uint64_t id;
+    bool per_thread;  // handle 0 is the thread's own
+    bool of_thread;  // the calling thread's own: nobody else can name it
+};
+
 // What a thread of ours must undo; the vendor's own.
 struct Entered {
     uint64_t words[2];
@@ -121,6 +130,15 @@ struct DeviceOps {
     // ---- bytes. The copy is done when it returns. It may wait for the program's streams: only while the gate is closed.
     Result (*copy_to_host)(void* host, uint64_t address, uint64_t size);
     Result (*copy_to_device)(uint64_t address, const void* host, uint64_t size);
+
+    // ---- stream order; or null: the vendor's pools are the driver's alone. Only idle() and passed() disturb a
+    // capture; mark() and follow() of a stream that is captured become part of it
+    bool (*capturing)(const StreamName& stream);  // or not to be told
+    bool (*idle)(const StreamName& stream);
+    bool (*mark)(const StreamName& stream, uint64_t* event);  // records; makes the event if it is 0
+    bool (*passed)(const StreamName& stream, uint64_t event);
+    bool (*follow)(const StreamName& stream, const StreamName& other, uint64_t event);  // waits for what `other` did
+    void (*forget_event)(const StreamName& stream, uint64_t event);
 
     // ---- or null: released memory leaves, whatever becomes of its address. Bytes in use on the device that enter() made
     // current, whoever uses them; 0: not known.

@@ -15,6 +15,8 @@ void remove(State& state, Matches matches) {
     state.peer_changes++;
 }
 
+}  // namespace
+
 // A region that another thread frees meanwhile just fails here; its successor reads the peers itself.
 void apply_access(State& state, Owner* owner) {
     for (uint64_t at = 0;;) {
@@ -37,8 +39,6 @@ void apply_access(State& state, Owner* owner) {
     }
 }
 
-}  // namespace
-
 void add_peer(State& state, Owner* accessor, Owner* owner) {
     {
         Guard guard(state.lock);
@@ -58,7 +58,7 @@ void forget_peers_of(State& state, const Owner* owner) {
 }
 
 uint32_t accessors_of(const State& state, const Owner* owner) {
-    uint32_t devices = device_bit(owner->device);
+    uint32_t devices = device_bit(owner->device) | owner->admitted;
     for (const Peer& peer : state.peers)
         if (peer.owner == owner) devices |= device_bit(peer.accessor->device);
     return devices;

@@ -14,6 +14,7 @@ void add_peer(State& state, Owner* accessor, Owner* owner);
 void remove_peer(State& state, Owner* accessor, Owner* owner);
 void forget_peers_of(State& state, const Owner* owner);  // it is gone, either way round
 
+void apply_access(State& state, Owner* owner);  // to what is there, after accessors_of() changed
 uint32_t accessors_of(const State& state, const Owner* owner);  // under state.lock: device mask, its own included
 
 }  // namespace device

@@ -81,12 +81,16 @@ void forget_all_after_fork(State& state) {
     state.lock.reset_after_fork();
     state.opening.reset_after_fork();
     state.exporting.reset_after_fork();
+    state.settling.reset_after_fork();
     state.handles.forget_all();
     state.mappings.forget_all();
     state.allocations.forget_all();
     state.peers.clear();
     state.put_off.clear();
     state.streams.forget_all();
+    state.pools.forget_all();
+    state.destroyed_pools = nullptr;
+    state.segments_leaving.store(0, std::memory_order_relaxed);
     state.captures.forget_all_after_fork();
     state.reservations.forget_all();
     state.any_lost.store(false, std::memory_order_relaxed);

@@ -33,6 +33,8 @@ namespace device {
 constexpr Reason kCovered = static_cast<Reason>(0);
 
 struct Mapping;
+struct Pool;
+struct PoolStream;
 
 // Physical memory. `key` is the id.
 struct Handle : TreeNode<Handle> {
@@ -81,6 +83,7 @@ struct Allocation : TreeNode<Allocation> {
     uint64_t size;  // bytes, as asked
     Mapping* mapping;
     Block* block;  // slabs; null: the whole mapping
+    PoolStream* stream;  // pools: the one it was allocated in
     uint64_t id;  // in the order of allocation, never reused
     uint32_t sync_memops;
     bool lent;  // a blob was made of it
@@ -88,12 +91,14 @@ struct Allocation : TreeNode<Allocation> {
     uint32_t opens;  // lent: how often it was opened and not closed
 };
 
-// Whose end frees an allocation, and whose peers reach it. CUDA: a context; HIP and ACL: a device.
+// Whose end frees an allocation, and whose peers reach it. CUDA: a context, or a pool; HIP and ACL: a device.
 struct Owner {
     int device = 0;
     Blocks slabs;
     uint64_t slab_bytes = 0;
     uint32_t empty_slabs = 0;
+    Pool* pool = nullptr;  // itself, where it is one
+    uint32_t admitted = 0;  // devices that may use its memory besides; bit d: device d
 };
 
 // Addresses that the driver keeps for us or for the program. `key` is the first.
@@ -132,6 +137,10 @@ struct State {
     Tree<Mapping> mappings;
     Tree<Allocation> allocations;
     Tree<Stream> streams;
+    Tree<Pool> pools;
+    Pool* destroyed_pools = nullptr;  // with memory the program has not freed; under settling, both
+    std::atomic<bool> pools_to_trim{false};
+    std::atomic<uint32_t> segments_leaving{0};  // of pools: in no table any more, and not given back yet
     Captures captures;
     Array<Peer> peers;
     uint32_t peer_changes = 0;
@@ -143,6 +152,7 @@ struct State {
     // Across driver calls, before `lock`. Nobody else waits for them; a child has them free, since neither thread is there.
     Lock exporting;  // the lender, from finding a handle until it has its descriptor; who destroys a lent handle waits
     Lock opening;  // who opens or closes what another process lent
+    Lock settling;  // who records or asks the events of pools, or begins a capture
 
     Ledger carried;  // what the driver keeps for the program and we do not hand over
     Ledger pinned;  // host memory
@@ -152,6 +162,8 @@ struct State {
         std::atomic<uint32_t> known{0};  // 2: facts may be read
         Facts facts{};
         uint8_t uuid[16] = {};
+        uint8_t becomes[16] = {};  // where `moved`: its UUID once the transaction is over
+        bool moved = false;
     };
     Device devices[kMaxDevices];
     std::atomic<Release> release{Release::kUnprobed};  // the agent's thread writes

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "hip/captures.h"
 
+#include "device/pools.h"
 #include "hooks/hip_calls.h"
 
 namespace gcr {
@@ -31,7 +32,8 @@ hipStreamCaptureMode thread_mode() {
 
 template <typename Begin>
 hipError_t begin(hipStream_t stream, bool per_thread, hipStreamCaptureMode mode, Begin call) {
-    return state.captures.begin(named(stream, per_thread), mode, current_device, call);
+    device::settle_pools(state);
+    return state.captures.begin(state.settling, named(stream, per_thread), mode, current_device, call);
 }
 
 template <typename End>
@@ -54,6 +56,18 @@ bool is_capturing(hipStream_t stream, bool per_thread) {
     hipError_t asked =
         per_thread ? real::hipStreamIsCapturing_spt(stream, &status) : real::hipStreamIsCapturing(stream, &status);
     return asked == hipSuccess && status != hipStreamCaptureStatusNone;
+}
+
+bool may_capture(hipStream_t stream) {
+    if (captures_in_progress() == 0) return false;
+    hipStreamCaptureStatus status = hipStreamCaptureStatusNone;
+    return real::hipStreamIsCapturing(stream, &status) != hipSuccess || status != hipStreamCaptureStatusNone;
+}
+
+RelaxedMode::RelaxedMode() : changed_(real::hipThreadExchangeStreamCaptureMode(&mode_) == hipSuccess) {}
+
+RelaxedMode::~RelaxedMode() {
+    if (changed_) real::hipThreadExchangeStreamCaptureMode(&mode_);
 }
 
 // ---- the program's calls ------------------------------------------------------------------------------------------

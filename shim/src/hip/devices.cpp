@@ -9,6 +9,7 @@
 #include "device/allocations.h"
 #include "device/devices.h"
 #include "device/peers.h"
+#include "device/pools.h"
 #include "device/streams.h"
 #include "hip/vendor.h"
 #include "hooks/hip_calls.h"
@@ -50,15 +51,21 @@ size_t learn_pitch_unit() {
     return pitch;
 }
 
+bool always(int) {
+    return true;
+}
+
 void bury(int device) {
     Owner* owner = owner_of(device);
     if (owner == nullptr) return;
     device::forget_peers_of(state, owner);
     state.captures.forget_of(static_cast<uint64_t>(device));
     device::forget_streams_of(state, static_cast<uint64_t>(device));
+    device::settle_all_of(state, static_cast<uint64_t>(device));
     state.carried.forget_owned_by(owner);
     state.pinned.forget_owned_by(owner);
     device::free_all_of(state, owner);
+    device::free_pools_of(state, device, always);
 }
 
 // The calling thread's device may, or may no longer, use what belongs to the peer.
@@ -131,12 +138,6 @@ hipError_t on_hipDeviceReset() {
     real::hipGetDevice(&device);
     hipError_t result = real::hipDeviceReset();
     if (result == hipSuccess) bury(device);
-    return result;
-}
-
-hipError_t on_hipDevicePrimaryCtxReset(int dev) {
-    hipError_t result = real::hipDevicePrimaryCtxReset(dev);
-    if (result == hipSuccess) bury(dev);
     return result;
 }
 

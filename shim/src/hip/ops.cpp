@@ -8,6 +8,7 @@
 #include "device/devices.h"
 #include "hip/captures.h"
 #include "hip/devices.h"
+#include "hip/stream_order.h"
 
 namespace gcr {
 namespace hip {
@@ -253,6 +254,12 @@ constexpr device::DeviceOps table() {
     ops.drop_access = drop_access;
     ops.copy_to_host = copy_to_host;
     ops.copy_to_device = copy_to_device;
+    ops.capturing = capturing;
+    ops.idle = idle;
+    ops.mark = mark;
+    ops.passed = passed;
+    ops.follow = follow;
+    ops.forget_event = forget_event;
     return ops;
 }
 

@@ -1,52 +1,29 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory the runtime allocates itself: stream-ordered allocations and their pools, unified memory, arrays. Passed on, and
-// counted while it lives.
+// Stream-ordered allocation. Pools of device memory that nobody else can be given are served from memory of ours
+// (device/pools.h); what is allocated in a stream that captures, and pools that can be exported, are the runtime's, and
+// counted while they live.
+#include "device/pools.h"
+
+#include <initializer_list>
+
+#include "device/allocations.h"
+#include "device/devices.h"
 #include "hip/captures.h"
 #include "hip/carried.h"
 #include "hip/free.h"
+#include "hip/stream_order.h"
 #include "hooks/hip_calls.h"
 
 namespace gcr {
 namespace hip {
 namespace {
 
-hipError_t allocated_in_stream(hipError_t result, void** pointer, size_t bytes, hipStream_t stream) {
-    if (result != hipSuccess) return result;
-    bool captured = captures_in_progress() > 0 && is_capturing(stream, false);
-    return carry(result, *pointer, bytes, captured ? wire::kReasonCapture : wire::kReasonPool);
-}
+using device::Pool;
 
-bool is_plain_allocation(const void* pointer) {
-    Guard guard(state.lock);
-    return state.allocations.find(key_of(pointer)) != nullptr;
-}
-
-uint64_t at_least_one(size_t extent) {
-    return extent == 0 ? 1 : extent;
-}
-
-uint64_t volume(const hipExtent& extent) {
-    return at_least_one(extent.width) * at_least_one(extent.height) * at_least_one(extent.depth);
-}
-
-uint64_t element_bytes(const hipChannelFormatDesc& format) {
-    return at_least_one(static_cast<size_t>(format.x + format.y + format.z + format.w) / 8);
-}
-
-// The formats are CUDA's: 8-bit, 32-bit and float; the rest are 16-bit or close to it.
-uint64_t element_bytes(unsigned int format, unsigned int channels) {
-    bool one = format == 0x01 || format == 0x08, four = format == 0x03 || format == 0x0a || format == 0x20;
-    return (one ? 1u : four ? 4u : 2u) * channels;
-}
-
-uint64_t array_bytes(const HIP_ARRAY3D_DESCRIPTOR& array) {
-    return volume({array.Width, array.Height, array.Depth}) * element_bytes(array.Format, array.NumChannels);
-}
-
-// All levels together are at most twice the first.
-uint64_t with_levels(uint64_t first, unsigned int levels) {
-    return levels > 1 ? 2 * first : first;
+bool servable(const hipMemPoolProps& props) {
+    return props.location.type == hipMemLocationTypeDevice && props.allocType == hipMemAllocationTypePinned &&
+           props.handleTypes == hipMemHandleTypeNone;
 }
 
 Reason pool_reason(const hipMemPoolProps& props) {
@@ -54,18 +31,110 @@ Reason pool_reason(const hipMemPoolProps& props) {
     return device ? kCovered : wire::kReasonHostNuma;
 }
 
+uint32_t policies_of(hipMemPool_t handle) {
+    uint32_t found = 0;
+    for (uint32_t policy : {device::kReuseOpportunistic, device::kReuseInternal}) {
+        int on = 1;
+        real::hipMemPoolGetAttribute(handle, policy, &on);
+        if (on != 0) found |= device::policy_bit(policy);
+    }
+    return found;
+}
+
+Pool* record_pool(hipMemPool_t handle, int device, uint64_t limit) {
+    if (!streams_have_ids() || !device::facts_of(state, device).shareable) return nullptr;
+    uint64_t threshold = 0;
+    if (real::hipMemPoolGetAttribute(handle, device::kThreshold, &threshold) != hipSuccess) return nullptr;
+    return device::record_pool(state, key_of(handle), {device, limit, threshold, policies_of(handle)});
+}
+
+bool is_default_of(hipMemPool_t pool, int device) {
+    hipMemPool_t found = nullptr;
+    return real::hipDeviceGetDefaultMemPool(&found, device) == hipSuccess && found == pool;
+}
+
+// Null: the runtime's to serve. A default pool is recorded when it is first seen.
+Pool* known_pool(hipMemPool_t handle) {
+    Pool* pool = device::find_pool(state, key_of(handle));
+    if (pool != nullptr) return pool;
+    int count = 0;
+    real::hipGetDeviceCount(&count);
+    for (int device = 0; device < count; device++)
+        if (is_default_of(handle, device)) return record_pool(handle, device, 0);
+    return nullptr;
+}
+
+Pool* current_pool(const StreamName& stream) {
+    hipMemPool_t handle = nullptr;
+    bool known = real::hipDeviceGetMemPool(&handle, static_cast<int>(stream.owner)) == hipSuccess;
+    return known ? known_pool(handle) : nullptr;
+}
+
+// True: `result` is the answer.
+template <typename PoolFor>
+bool allocate_ours(void** out, size_t bytes, hipStream_t stream, PoolFor pool_for, hipError_t* result) {
+    StreamName name;
+    if (out == nullptr || bytes == 0 || !streams_have_ids() || may_capture(stream)) return false;
+    if (current_owner() == nullptr || !name_stream(stream, &name)) return false;
+    Pool* pool = pool_for(name);
+    if (pool == nullptr) return false;
+    uint64_t address = 0;
+    RelaxedMode relaxed;
+    *result = static_cast<hipError_t>(device::allocate_in_pool(state, pool, name, bytes, &address));
+    if (*result != hipSuccess) return pool->limit != 0;  // the runtime would grant as much as the limit once more
+    use_device(pool->device);
+    *out = pointer_at(address);
+    return true;
+}
+
+// The runtime's errors, and what it keeps: it may also find room where we do not, if not in what our pools have free.
+template <typename PoolFor, typename Allocate>
+hipError_t allocate_in_stream(void** out, size_t bytes, hipStream_t stream, PoolFor pool_for, Allocate call) {
+    hipError_t result = hipSuccess;
+    if (allocate_ours(out, bytes, stream, pool_for, &result)) return result;
+    result = call();
+    if (result == hipErrorOutOfMemory && device::trim_all(state)) result = call();
+    if (result != hipSuccess || bytes == 0) return result;
+    bool captured = captures_in_progress() > 0 && is_capturing(stream, false);
+    return carry(result, *out, bytes, captured ? wire::kReasonCapture : wire::kReasonPool);
+}
+
+bool is_plain_allocation(const void* pointer) {
+    Guard guard(state.lock);
+    return state.allocations.find(key_of(pointer)) != nullptr;
+}
+
+// A stream that captures, or is none: the runtime says so, of an address that is nothing to it.
+hipError_t free_ours(void* pointer, hipStream_t stream) {
+    StreamName name;
+    if (may_capture(stream) || !name_stream(stream, &name)) return real::hipFreeAsync(pointer, stream);
+    return device::free_in_stream(state, key_of(pointer), name) ? hipSuccess : real::hipFreeAsync(pointer, stream);
+}
+
 }  // namespace
 
+bool pools_hold_too_much() {
+    return device::pools_hold_too_much(state);
+}
+
+void trim_pools() {
+    device::trim_to_thresholds(state);
+}
+
 hipError_t on_hipMallocAsync(void** dev_ptr, size_t size, hipStream_t stream) {
-    return allocated_in_stream(real::hipMallocAsync(dev_ptr, size, stream), dev_ptr, size, stream);
+    return allocate_in_stream(dev_ptr, size, stream, current_pool,
+                              [&] { return real::hipMallocAsync(dev_ptr, size, stream); });
 }
 
 hipError_t on_hipMallocFromPoolAsync(void** dev_ptr, size_t size, hipMemPool_t mem_pool, hipStream_t stream) {
-    return allocated_in_stream(real::hipMallocFromPoolAsync(dev_ptr, size, mem_pool, stream), dev_ptr, size, stream);
+    return allocate_in_stream(
+        dev_ptr, size, stream, [&](const StreamName&) { return known_pool(mem_pool); },
+        [&] { return real::hipMallocFromPoolAsync(dev_ptr, size, mem_pool, stream); });
 }
 
 // It takes memory of hipMalloc, too. That may only go once the stream got there.
 hipError_t on_hipFreeAsync(void* dev_ptr, hipStream_t stream) {
+    if (device::is_in_pool(state, key_of(dev_ptr))) return free_ours(dev_ptr, stream);
     if (!is_plain_allocation(dev_ptr))
         return free_carried(dev_ptr, [&] { return real::hipFreeAsync(dev_ptr, stream); });
     hipError_t waited = real::hipStreamSynchronize(stream);
@@ -74,12 +143,56 @@ hipError_t on_hipFreeAsync(void* dev_ptr, hipStream_t stream) {
 
 hipError_t on_hipMemPoolCreate(hipMemPool_t* mem_pool, const hipMemPoolProps* pool_props) {
     hipError_t result = real::hipMemPoolCreate(mem_pool, pool_props);
-    if (result != hipSuccess || pool_reason(*pool_props) == kCovered) return result;
-    return carry(result, *mem_pool, 0, pool_reason(*pool_props));
+    if (result != hipSuccess) return result;
+    if (servable(*pool_props)) record_pool(*mem_pool, pool_props->location.id, pool_props->maxSize);
+    Reason reason = pool_reason(*pool_props);
+    return reason == kCovered ? result : carry(result, *mem_pool, 0, reason);
 }
 
 hipError_t on_hipMemPoolDestroy(hipMemPool_t mem_pool) {
-    return free_carried(mem_pool, [&] { return real::hipMemPoolDestroy(mem_pool); });
+    Pool* ours = device::take_pool(state, key_of(mem_pool));
+    hipError_t result = free_carried(mem_pool, [&] { return real::hipMemPoolDestroy(mem_pool); });
+    if (result == hipSuccess)
+        device::leave_pool(state, ours);
+    else
+        device::put_back_pool(state, ours);
+    return result;
+}
+
+hipError_t on_hipMemPoolTrimTo(hipMemPool_t mem_pool, size_t min_bytes_to_hold) {
+    hipError_t result = real::hipMemPoolTrimTo(mem_pool, min_bytes_to_hold);
+    Pool* ours = result == hipSuccess ? device::find_pool(state, key_of(mem_pool)) : nullptr;
+    if (ours != nullptr) device::trim_pool(state, ours, min_bytes_to_hold);
+    return result;
+}
+
+hipError_t on_hipMemPoolGetAttribute(hipMemPool_t mem_pool, hipMemPoolAttr attr, void* value) {
+    hipError_t result = real::hipMemPoolGetAttribute(mem_pool, attr, value);
+    Pool* ours = result == hipSuccess ? device::find_pool(state, key_of(mem_pool)) : nullptr;
+    uint64_t more = ours == nullptr ? 0 : device::counted(state, *ours, attr);
+    if (more != 0) *static_cast<uint64_t*>(value) += more;  // the runtime counts what it serves itself
+    return result;
+}
+
+hipError_t on_hipMemPoolSetAttribute(hipMemPool_t mem_pool, hipMemPoolAttr attr, void* value) {
+    hipError_t result = real::hipMemPoolSetAttribute(mem_pool, attr, value);
+    Pool* ours = result == hipSuccess ? device::find_pool(state, key_of(mem_pool)) : nullptr;
+    if (ours == nullptr) return result;
+    if (attr == device::kThreshold)
+        device::set_threshold(state, key_of(mem_pool), *static_cast<const uint64_t*>(value));
+    device::set_policy(state, ours, attr, *static_cast<const int*>(value) != 0);
+    device::reset_most(state, ours, attr);
+    return result;
+}
+
+hipError_t on_hipMemPoolSetAccess(hipMemPool_t mem_pool, const hipMemAccessDesc* desc_list, size_t count) {
+    hipError_t result = real::hipMemPoolSetAccess(mem_pool, desc_list, count);
+    Pool* ours = result == hipSuccess ? known_pool(mem_pool) : nullptr;
+    for (size_t i = 0; ours != nullptr && i < count; i++)
+        if (desc_list[i].location.type == hipMemLocationTypeDevice)
+            device::set_pool_access(state, ours, device::device_bit(desc_list[i].location.id),
+                                    desc_list[i].flags != hipMemAccessFlagsProtNone);
+    return result;
 }
 
 // Whoever holds such a pool elsewhere goes on using its memory: counted for good.
@@ -99,70 +212,6 @@ hipError_t on_hipMemPoolImportFromShareableHandle(hipMemPool_t* mem_pool, void* 
 hipError_t on_hipMemPoolImportPointer(void** dev_ptr, hipMemPool_t mem_pool, void* export_data) {
     hipError_t result = real::hipMemPoolImportPointer(dev_ptr, mem_pool, export_data);
     return result == hipSuccess ? carry(result, *dev_ptr, 0, wire::kReasonShareableImport) : result;
-}
-
-hipError_t on_hipMallocManaged(void** dev_ptr, size_t size, unsigned int flags) {
-    hipError_t result = real::hipMallocManaged(dev_ptr, size, flags);
-    return result == hipSuccess ? carry(result, *dev_ptr, size, wire::kReasonManaged) : result;
-}
-
-hipError_t on_hipMallocArray(hipArray_t* array, const hipChannelFormatDesc* desc, size_t width, size_t height,
-                             unsigned int flags) {
-    hipError_t result = real::hipMallocArray(array, desc, width, height, flags);
-    if (result != hipSuccess) return result;
-    return carry(result, *array, volume({width, height, 0}) * element_bytes(*desc), wire::kReasonArray);
-}
-
-hipError_t on_hipMalloc3DArray(hipArray_t* array, const hipChannelFormatDesc* desc, hipExtent extent,
-                               unsigned int flags) {
-    hipError_t result = real::hipMalloc3DArray(array, desc, extent, flags);
-    if (result != hipSuccess) return result;
-    return carry(result, *array, volume(extent) * element_bytes(*desc), wire::kReasonArray);
-}
-
-hipError_t on_hipArrayCreate(hipArray_t* pHandle, const HIP_ARRAY_DESCRIPTOR* pAllocateArray) {
-    hipError_t result = real::hipArrayCreate(pHandle, pAllocateArray);
-    if (result != hipSuccess) return result;
-    const HIP_ARRAY_DESCRIPTOR& flat = *pAllocateArray;
-    uint64_t bytes = array_bytes({flat.Width, flat.Height, 0, flat.Format, flat.NumChannels, 0});
-    return carry(result, *pHandle, bytes, wire::kReasonArray);
-}
-
-hipError_t on_hipArray3DCreate(hipArray_t* array, const HIP_ARRAY3D_DESCRIPTOR* pAllocateArray) {
-    hipError_t result = real::hipArray3DCreate(array, pAllocateArray);
-    return result == hipSuccess ? carry(result, *array, array_bytes(*pAllocateArray), wire::kReasonArray) : result;
-}
-
-hipError_t on_hipFreeArray(hipArray_t array) {
-    return free_carried(array, [&] { return real::hipFreeArray(array); });
-}
-
-hipError_t on_hipArrayDestroy(hipArray_t array) {
-    return free_carried(array, [&] { return real::hipArrayDestroy(array); });
-}
-
-hipError_t on_hipMallocMipmappedArray(hipMipmappedArray_t* mipmappedArray, const hipChannelFormatDesc* desc,
-                                      hipExtent extent, unsigned int numLevels, unsigned int flags) {
-    hipError_t result = real::hipMallocMipmappedArray(mipmappedArray, desc, extent, numLevels, flags);
-    if (result != hipSuccess) return result;
-    uint64_t first = volume(extent) * element_bytes(*desc);
-    return carry(result, *mipmappedArray, with_levels(first, numLevels), wire::kReasonArray);
-}
-
-hipError_t on_hipMipmappedArrayCreate(hipMipmappedArray_t* pHandle, HIP_ARRAY3D_DESCRIPTOR* pMipmappedArrayDesc,
-                                      unsigned int numMipmapLevels) {
-    hipError_t result = real::hipMipmappedArrayCreate(pHandle, pMipmappedArrayDesc, numMipmapLevels);
-    if (result != hipSuccess) return result;
-    uint64_t first = array_bytes(*pMipmappedArrayDesc);
-    return carry(result, *pHandle, with_levels(first, numMipmapLevels), wire::kReasonArray);
-}
-
-hipError_t on_hipFreeMipmappedArray(hipMipmappedArray_t mipmappedArray) {
-    return free_carried(mipmappedArray, [&] { return real::hipFreeMipmappedArray(mipmappedArray); });
-}
-
-hipError_t on_hipMipmappedArrayDestroy(hipMipmappedArray_t hMipmappedArray) {
-    return free_carried(hMipmappedArray, [&] { return real::hipMipmappedArrayDestroy(hMipmappedArray); });
 }
 
 }  // namespace hip

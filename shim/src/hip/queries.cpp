@@ -5,6 +5,7 @@
 // own; then the few answers that depend on us are put right.
 #include <string.h>
 
+#include "device/pools.h"
 #include "hip/devices.h"
 #include "hooks/hip_calls.h"
 
@@ -22,13 +23,16 @@ struct Facts {
     size_t size;
     int device;
     uint64_t id;
+    uint64_t pool;  // 0: not stream-ordered memory
 };
 
 Facts facts_at(const void* pointer) {
     Guard guard(state.lock);
     Allocation* allocation = device::allocation_at(state, key_of(pointer));
     if (allocation == nullptr) return {};
-    return {true, allocation->key, allocation->size, allocation->mapping->owner->device, allocation->id};
+    const device::Pool* pool = device::pool_of(*allocation->mapping);
+    int device = allocation->mapping->owner->device;
+    return {true, allocation->key, allocation->size, device, allocation->id, pool == nullptr ? 0 : pool->key};
 }
 
 // What to ask the runtime about.
@@ -57,7 +61,10 @@ void correct(void* data, hipPointer_attribute attribute, const Facts& facts) {
         case HIP_POINTER_ATTRIBUTE_ALLOWED_HANDLE_TYPES:
             return tell(data, uint64_t{0});
         case HIP_POINTER_ATTRIBUTE_IS_LEGACY_HIP_IPC_CAPABLE:
-            return tell(data, uint32_t{1});
+            return tell(data, uint32_t{facts.pool == 0});
+        case HIP_POINTER_ATTRIBUTE_MEMPOOL_HANDLE:
+            if (facts.pool != 0) tell(data, facts.pool);
+            return;
         default:
             return;
     }
@@ -83,7 +90,7 @@ void correct_answer(void* data, hipPointer_attribute attribute, const void* poin
 // Plain memory is its device's: that peers reach it is not told as access.
 bool is_peer_of_plain_memory(const void* pointer, const hipMemLocation& location) {
     Facts facts = facts_at(pointer);
-    return facts.ours && facts.device != location.id;
+    return facts.ours && facts.pool == 0 && facts.device != location.id;
 }
 
 }  // namespace

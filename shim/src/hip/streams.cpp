@@ -2,9 +2,11 @@
 #include "hip/streams.h"
 
 #include "device/devices.h"
+#include "device/pools.h"
 #include "device/streams.h"
 #include "hip/captures.h"
 #include "hip/devices.h"
+#include "hip/stream_order.h"
 #include "hooks/hip_calls.h"
 
 namespace gcr {
@@ -80,7 +82,12 @@ hipError_t on_hipExtStreamCreateWithCUMask(hipStream_t* stream, uint32_t cuMaskS
 }
 
 hipError_t on_hipStreamDestroy(hipStream_t handle) {
-    return device::destroy_stream(state, key_of(handle), [&] { return real::hipStreamDestroy(handle); });
+    StreamName name{};
+    bool named = streams_have_ids() && name_stream(handle, &name);
+    if (named) device::leave_stream(state, name.id);
+    hipError_t result = device::destroy_stream(state, key_of(handle), [&] { return real::hipStreamDestroy(handle); });
+    if (named && result != hipSuccess) device::return_to_stream(state, name.id);
+    return result;
 }
 
 }  // namespace hip

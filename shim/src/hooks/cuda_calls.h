@@ -12,11 +12,16 @@ namespace cuda {
 
 using namespace cuda_abi;
 
+// The program waited for the device: pools give back what they hold too much.
+bool pools_hold_too_much();
+void trim_pools();
+
 // Kinds other than ALLOCATE expand to nothing; every REFUSE_<REASON> is listed, so a new one fails to build here.
 #define GCR_ON_ALLOCATE(symbol, parameters) CUresult on_##symbol parameters;
 #define GCR_ON_ENQUEUE(symbol, parameters)
 #define GCR_ON_PASSIVE(symbol, parameters)
 #define GCR_ON_LOOKUP(symbol, parameters)
+#define GCR_ON_WAIT(symbol, parameters)
 #define GCR_ON_REFUSE_ARRAY(symbol, parameters)
 #define GCR_ON_REFUSE_CAPTURE(symbol, parameters)
 #define GCR_ON_REFUSE_EXTERNAL(symbol, parameters)
@@ -30,6 +35,7 @@ using namespace cuda_abi;
 #undef GCR_ON_ENQUEUE
 #undef GCR_ON_PASSIVE
 #undef GCR_ON_LOOKUP
+#undef GCR_ON_WAIT
 #undef GCR_ON_REFUSE_ARRAY
 #undef GCR_ON_REFUSE_CAPTURE
 #undef GCR_ON_REFUSE_EXTERNAL

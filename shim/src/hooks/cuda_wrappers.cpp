@@ -11,6 +11,15 @@
 using namespace gcr::cuda_abi;
 namespace real = gcr::real;
 
+namespace {
+
+void trim_pools_in_flight() {
+    gcr::GateEntry in_flight;
+    gcr::cuda::trim_pools();
+}
+
+}  // namespace
+
 #define GCR_EXPORT(symbol, parameters)                              \
     __asm__(".symver gcr_wrap_" #symbol ", " #symbol "@GCR_HOOKS"); \
     extern "C" __attribute__((visibility("default"))) CUresult gcr_wrap_##symbol parameters
@@ -34,6 +43,17 @@ namespace real = gcr::real;
     GCR_EXPORT(symbol, parameters) {                    \
         gcr::PassiveEntry inside;                       \
         return real::symbol arguments;                  \
+    }
+
+#define GCR_WRAP_WAIT(symbol, parameters, arguments)                                                                \
+    GCR_EXPORT(symbol, parameters) {                                                                                \
+        CUresult result;                                                                                            \
+        {                                                                                                           \
+            gcr::PassiveEntry inside;                                                                               \
+            result = real::symbol arguments;                                                                        \
+        }                                                                                                           \
+        if (__builtin_expect(gcr::cuda::pools_hold_too_much(), 0) && !gcr::inside_a_call()) trim_pools_in_flight(); \
+        return result;                                                                                              \
     }
 
 #define GCR_WRAP_REFUSE(reason, symbol, parameters, arguments)                \

@@ -18,6 +18,10 @@ void arrive();
 
 void use_device(int device);  // the program made it current
 
+// The program waited for the device: pools give back what they hold too much.
+bool pools_hold_too_much();
+void trim_pools();
+
 // The runtime keeps the last error of a thread, and programs ask for it. Calls of ours that failed on the way to a
 // success must leave none behind.
 class LastError {
@@ -35,6 +39,7 @@ class LastError {
 #define GCR_ON_PASSIVE(symbol, parameters)
 #define GCR_ON_SELECT(symbol, parameters)
 #define GCR_ON_LOOKUP(symbol, parameters)
+#define GCR_ON_WAIT(symbol, parameters)
 #define GCR_ON_REFUSE_CAPTURE(symbol, parameters)
 #define GCR_ON_REFUSE_EXTERNAL(symbol, parameters)
 #define GCR_ON_REFUSE_GREEN_CONTEXT(symbol, parameters)
@@ -46,6 +51,7 @@ class LastError {
 #undef GCR_ON_PASSIVE
 #undef GCR_ON_SELECT
 #undef GCR_ON_LOOKUP
+#undef GCR_ON_WAIT
 #undef GCR_ON_REFUSE_CAPTURE
 #undef GCR_ON_REFUSE_EXTERNAL
 #undef GCR_ON_REFUSE_GREEN_CONTEXT

@@ -15,6 +15,17 @@
 using namespace gcr::hip_abi;
 namespace real = gcr::real;
 
+namespace {
+
+void trim_pools_in_flight() {
+    gcr::GateEntry in_flight;
+    gcr::hip::LastError error;
+    gcr::hip::trim_pools();
+    error.after(hipSuccess);
+}
+
+}  // namespace
+
 #define GCR_EXPORT(symbol, parameters)                                                                \
     __asm__(".globl " #symbol "\n.type " #symbol ", @function\n.set " #symbol ", gcr_wrap_" #symbol); \
     extern "C" __attribute__((visibility("default"))) hipError_t gcr_wrap_##symbol parameters
@@ -41,6 +52,17 @@ namespace real = gcr::real;
     GCR_EXPORT(symbol, parameters) {                    \
         gcr::PassiveEntry inside;                       \
         return real::symbol arguments;                  \
+    }
+
+#define GCR_WRAP_WAIT(symbol, parameters, arguments)                                                               \
+    GCR_EXPORT(symbol, parameters) {                                                                               \
+        hipError_t result;                                                                                         \
+        {                                                                                                          \
+            gcr::PassiveEntry inside;                                                                              \
+            result = real::symbol arguments;                                                                       \
+        }                                                                                                          \
+        if (__builtin_expect(gcr::hip::pools_hold_too_much(), 0) && !gcr::inside_a_call()) trim_pools_in_flight(); \
+        return result;                                                                                             \
     }
 
 #define GCR_WRAP_SELECT(symbol, parameters, arguments)            \

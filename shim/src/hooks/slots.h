@@ -46,8 +46,9 @@ extern void* const wrappers[kSymbolCount];
 
 void* publish(Index index,
               void* address);  // what the slot holds now; null where `address` was refused and nothing was there
-void* resolve(Index index);  // slow: RTLD_NEXT, then the vendor's library if it is loaded; null if neither has it
-int missing(Index index);  // the result of a call the driver cannot take
+__attribute__((cold, noinline)) void* resolve(
+    Index index);  // RTLD_NEXT, then the vendor's library if it is loaded; null if neither has it
+__attribute__((cold, noinline)) int missing(Index index);  // the result of a call the driver cannot take
 
 inline void* original(Index index) {
     void* address = slots[index].load(std::memory_order_acquire);  // pairs with publish()

@@ -73,6 +73,7 @@ void primary_contexts(void);
 void contexts(void);
 void allocations(void);
 void pools(void);
+void pool_memory(void);
 void host_memory(void);
 void pointers(void);
 void reservations(void);

@@ -138,6 +138,74 @@ void pools(void) {
     RESULT("synchronize_again", cuCtxSynchronize());
 }
 
+// ---- what a pool holds --------------------------------------------------------------------------------------------
+// How much a pool reserves is its own affair, as long as that is enough.
+static void counters(const char* when, void* pool) {
+    enum { RESERVED, RESERVED_MOST, USED, USED_MOST, COUNTERS };
+    uint64_t values[COUNTERS];
+    for (int i = 0; i < COUNTERS; i++) need("counter", cuMemPoolGetAttribute(pool, 5 + i, &values[i]));
+    printf("pool_memory.%s_used: %llu\n", when, (unsigned long long)values[USED]);
+    printf("pool_memory.%s_used_most: %llu\n", when, (unsigned long long)values[USED_MOST]);
+    printf("pool_memory.%s_enough: %d\n", when, values[RESERVED] >= values[USED]);
+    printf("pool_memory.%s_enough_most: %d\n", when, values[RESERVED_MOST] >= values[USED_MOST]);
+}
+
+static void reserved(const char* when, void* pool) {
+    uint64_t value = 99;
+    need("reserved", cuMemPoolGetAttribute(pool, 5, &value));
+    printf("pool_memory.%s_reserved: %llu\n", when, (unsigned long long)value);
+}
+
+static CUdeviceptr from_pool(size_t size, CUstream stream) {
+    CUdeviceptr pointer = 0;
+    need("alloc", cuMemAllocAsync(&pointer, size, stream));
+    return pointer;
+}
+
+static void freed_at_once(void* pool, CUdeviceptr pointer) {
+    uint64_t used = 99;
+    need("free", cuMemFree_v2(pointer));
+    need("used", cuMemPoolGetAttribute(pool, 7, &used));
+    printf("pool_memory.freed_at_once_used: %llu\n", (unsigned long long)used);
+}
+
+static void reset_most(void* pool) {
+    uint64_t zero = 0, one = 1;
+    RESULT("set_reserved_most", cuMemPoolSetAttribute(pool, 6, &one));
+    RESULT("reset_reserved_most", cuMemPoolSetAttribute(pool, 6, &zero));
+    RESULT("reset_used_most", cuMemPoolSetAttribute(pool, 8, &zero));
+    RESULT("set_used", cuMemPoolSetAttribute(pool, 7, &zero));
+}
+
+void pool_memory(void) {
+    enum { MIB = 1 << 20 };
+    void* pool = NULL;
+    CUstream stream;
+    need("pool", cuDeviceGetDefaultMemPool(&pool, 0));
+    need("stream", cuStreamCreate(&stream, 1));
+    counters("empty", pool);
+    reserved("empty", pool);
+    CUdeviceptr small = from_pool(5000, stream), large = from_pool(40 * MIB, stream), odd = from_pool(MIB + 1, stream);
+    counters("three", pool);
+    need("free", cuMemFreeAsync(large, stream));
+    counters("freed", pool);
+    need("free", cuMemFreeAsync(odd, stream));
+    need("free", cuMemFreeAsync(small, stream));
+    counters("all_freed", pool);
+    need("synchronize", cuStreamSynchronize(stream));
+    counters("all_waited", pool);
+    reserved("all_waited", pool);
+    reset_most(pool);
+    counters("reset", pool);
+    large = from_pool(100 * MIB, stream);
+    need("free", cuMemFreeAsync(large, stream));
+    need("synchronize", cuCtxSynchronize());
+    RESULT("trim", cuMemPoolTrimTo(pool, 0));
+    counters("trimmed", pool);
+    reserved("trimmed", pool);
+    freed_at_once(pool, from_pool(MIB + 1, stream));
+}
+
 void host_memory(void) {
     void *host = NULL, *plain = aligned_alloc(4096, 4 * 4096);
     CUdeviceptr device = 0;

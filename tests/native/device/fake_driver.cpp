@@ -13,9 +13,11 @@ namespace fake {
 
 Driver plain, strict, keeping;
 std::vector<uint64_t> released;
+std::function<void()> on_released;
 bool others_let_go = false;
 
 bool Driver::fails(const char* operation) {
+    if (meanwhile.first == operation) std::exchange(meanwhile, {}).second();
     if (broken != operation) return false;
     if (broken_after-- > 0) return false;
     if (--broken_times <= 0) broken.clear();
@@ -196,6 +198,44 @@ struct Operations {
         return 0;
     }
 
+    // A stream that is no more is nobody's to name, and one that captures nobody's to ask or record.
+    static const Stream& named(const gcr::device::StreamName& name) {
+        const Stream& stream = driver.streams.at(name.id);
+        CHECK(stream.alive && !stream.captures && (!name.of_thread || name.id == driver.calling));
+        return stream;
+    }
+    static bool capturing(const gcr::device::StreamName& name) { return driver.streams.at(name.id).captures; }
+    static bool idle(const gcr::device::StreamName& name) {
+        driver.fails("idle");
+        CHECK(driver.captures == 0);
+        return named(name).done == named(name).enqueued;
+    }
+    static bool mark(const gcr::device::StreamName& name, uint64_t* event) {
+        const Stream& stream = named(name);
+        if (driver.fails("mark")) return false;
+        if (*event == 0) *event = driver.next_event++;
+        driver.events[*event] = {name.id, stream.enqueued, stream.after};
+        return true;
+    }
+    static bool passed(const gcr::device::StreamName&, uint64_t event) {
+        driver.fails("passed");
+        CHECK(driver.captures == 0);
+        const Event& recorded = driver.events.at(event);
+        return driver.streams.at(recorded.stream).done >= recorded.position;
+    }
+    static bool follow(const gcr::device::StreamName& name, const gcr::device::StreamName&, uint64_t event) {
+        driver.fails("follow");
+        named(name);
+        const Event& recorded = driver.events.at(event);
+        driver.streams.at(name.id).enqueued++;  // the wait
+        Clock& after = driver.streams.at(name.id).after;
+        for (const auto& [stream, position] : recorded.after)
+            if (after[stream] < position) after[stream] = position;
+        if (after[recorded.stream] < recorded.position) after[recorded.stream] = recorded.position;
+        return true;
+    }
+    static void forget_event(const gcr::device::StreamName&, uint64_t event) { CHECK(driver.events.erase(event) == 1); }
+
     static uint64_t used_bytes() { return driver.used(); }
 
     static constexpr gcr::device::DeviceOps table(gcr::wire::Vendor vendor) {
@@ -228,6 +268,12 @@ struct Operations {
                 drop_access,
                 copy_to_host,
                 copy_to_device,
+                capturing,
+                idle,
+                mark,
+                passed,
+                follow,
+                forget_event,
                 kKeeping ? used_bytes : nullptr};
     }
 
@@ -271,6 +317,7 @@ namespace gcr {
 
 void tell_released(uint64_t id) {
     fake::released.push_back(id);
+    if (fake::on_released) fake::on_released();
 }
 
 bool ask_to_let_go() {

@@ -6,9 +6,11 @@
 #ifndef GCR_TEST_FAKE_DRIVER_H
 #define GCR_TEST_FAKE_DRIVER_H
 
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "core/vendor.h"
@@ -32,6 +34,23 @@ struct Mapped {
     uint32_t write;
 };
 
+// What a stream has behind it when it does what comes next: of each stream, how many operations.
+using Clock = std::map<uint64_t, uint64_t>;
+
+struct Stream {
+    uint64_t enqueued = 0;
+    uint64_t done = 0;
+    Clock after;  // of other streams
+    bool alive = true;
+    bool captures = false;
+};
+
+struct Event {
+    uint64_t stream;
+    uint64_t position;
+    Clock after;
+};
+
 struct Driver {
     uint32_t devices = 2;
     uint64_t granularity = 2 * MiB;
@@ -41,6 +60,7 @@ struct Driver {
     std::string broken;  // the name of an operation that fails …
     int broken_after = 0;  // … once it succeeded so often
     int broken_times = 1;  // … so often, then no more
+    std::pair<std::string, std::function<void()>> meanwhile;  // what another thread does during an operation, once
 
     uint64_t next_address = 0;
     uint64_t next_real = 1;
@@ -51,6 +71,11 @@ struct Driver {
     std::vector<uint64_t> unmapped_sizes;  // bytes of each unmap, in order
     uint32_t synchronized = 0;
     uint32_t entered = 0;  // threads of ours inside
+
+    std::map<uint64_t, Stream> streams;  // by id
+    std::map<uint64_t, Event> events;
+    uint64_t next_event = 1;
+    uint64_t calling = 0;  // whose thread; a stream of a thread is nobody else's to name
 
     // `keeping` alone
     enum Keeps { kNothing, kUntilGivenBack, kForGood };
@@ -69,6 +94,7 @@ extern gcr::device::State plain_memory, strict_memory, keeping_memory;  // wire:
 extern const gcr::VendorOps plain_vendor, strict_vendor, keeping_vendor;
 
 extern std::vector<uint64_t> released;  // what the agent was told to say
+extern std::function<void()> on_released;  // what another thread does meanwhile
 extern bool others_let_go;  // what it will answer
 
 }  // namespace fake

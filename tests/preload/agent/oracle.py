@@ -41,7 +41,7 @@ REPLY, FAILED = 0x8000, 0xFFFF
 KINDS = {
     "hello": 1, "released": 2, "let_go": 3, "status": 16, "export": 17, "quiesce": 18, "hand_over": 19, "import": 20,
     "map": 21, "resume": 22, "stage": 23, "freeze": 24, "thaw": 25, "unstage": 26, "drop": 27, "mappings": 28,
-    "discard": 29, "create": 30, "copy_out": 31, "copy_in": 32, "snapshot": 33,
+    "discard": 29, "create": 30, "copy_out": 31, "copy_in": 32, "snapshot": 33, "moved": 34,
 }  # fmt: skip
 RUNNING, PREPARED, QUIESCED, HANDED_OVER, MAPPED = range(5)
 STAGED, FROZEN, SIMULATED, COPIED_ONLY = 1, 2, 4, 8
@@ -283,6 +283,11 @@ class Agent:
             assert 0 < count <= len(pieces) - done
             done, moved = done + count, moved + size
         return done, moved
+
+    def moved(self, *moves: tuple[bytes, bytes]) -> None:
+        """UUIDs, old and new."""
+        body = struct.pack("<QII", self.transaction, len(moves), 32)
+        self.ask("moved", body + b"".join(old + new for old, new in moves))
 
     def create(self, ids: Sequence[int]) -> tuple[int, int]:
         body = ID_LIST.pack(self.transaction, len(ids), 0) + struct.pack(f"<{len(ids)}Q", *ids)

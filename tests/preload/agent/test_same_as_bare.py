@@ -59,17 +59,27 @@ def test_calls_that_do_not_fit_plain_memory(same):
     ])  # fmt: skip
 
 
-def test_contexts_take_their_memory_along(same):
+@pytest.mark.parametrize(("context", "destroy"), [("context c 1", "destroy c"), ("context c 1 1", "destroy c 1")])
+def test_contexts_take_their_memory_along(same, context, destroy):
     same([
-        "context c 1", "use c", "alloc a 4096", "alloc b 0x300000", "attribute a 0 1", "attribute b 0 9", "use p",
-        "alloc mine 4096", "range a 0", "destroy c", "range a 0", "range b 0", "range mine 0", "free a", "free mine",
+        context, "use c", "alloc a 4096", "alloc b 0x300000", "attribute a 0 1", "attribute b 0 9", "use p",
+        "alloc mine 4096", "range a 0", destroy, "range a 0", "range b 0", "range mine 0", "free a", "free mine",
     ])  # fmt: skip
 
 
-def test_a_primary_context_goes_with_its_last_reference(same):
+def test_a_context_goes_when_it_is_detached_for_the_last_time(same):
     same([
-        "primary q 1", "primary q 1", "alloc a 4096", "alloc b 0x300000", "primaryrelease 1", "range a 0",
-        "primaryrelease 1", "use p", "range a 0", "free b", "alloc mine 4096", "primaryreset 0", "range mine 0",
+        "context c 1", "use c", "attach", "alloc a 4096", "detach c", "range a 0", "detach c", "use p", "range a 0",
+        "free a", "attach", "alloc mine 4096", "detach p", "range mine 0", "detach p", "range mine 0", "detach nobody",
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("abi", ["", " 1"])
+def test_a_primary_context_goes_with_its_last_reference(same, abi):
+    same([
+        "primary q 1", "primary q 1", "alloc a 4096", "alloc b 0x300000", f"primaryrelease 1{abi}", "range a 0",
+        f"primaryrelease 1{abi}", "use p", "range a 0", "free b", "alloc mine 4096", f"primaryreset 0{abi}",
+        "range mine 0",
     ])  # fmt: skip
 
 
@@ -94,6 +104,43 @@ def test_memory_that_the_driver_keeps(same):
     ])  # fmt: skip
 
 
+def test_pools(same):
+    same([
+        "newpool p", "poolalloc a 5000 s p", "frompool a p", "frompool a default", "range a 4999", "fill a 1 s",
+        "sync s", "attributes a 0 1 2 3 7 8 9 10 11 12 13 14 15 16", "asyncalloc b 0x3000000 s",
+        "frompool b default", "setpool p", "asyncalloc c 100 s", "frompool c p", "check a 1", "asyncfree a s",
+        "asyncfree b s", "sync s", "deletepool p", "fill c 3 s", "sync s", "check c 3",
+        "asyncalloc d 100 s", "frompool d default", "asyncfree c s", "asyncfree d s", "poolalloc z 0 s default",
+        "poolalloc y 100 s nopool", "trim default 0", "trim nopool 0", "deletepool default", "sync",
+    ])  # fmt: skip
+
+
+# Pool memory is no context's.
+@pytest.mark.parametrize("ended", ["primaryrelease 0", "primaryreset 0", "primaryrelease 0 1", "primaryreset 0 1"])
+def test_pools_outlive_a_primary_context_while_there_is_another(machine, same, ended):
+    same([
+        "asyncalloc of_p 5000 s", "fill of_p 1 s", "sync s", "context c 0", "use c", machine.kernels(), "stream u",
+        "asyncalloc a 0x100000 u", "fill a 2 u", "sync u", ended, "check of_p 1", "check a 2", "asyncfree a u",
+        "asyncalloc b 0x100000 u", "asyncfree b u", "asyncfree of_p u", "sync u", "range a 0",
+    ])  # fmt: skip
+
+
+@pytest.mark.parametrize("destroy", ["destroy c", "destroy c 1", "detach c"])
+def test_pools_outlive_a_destroyed_context(machine, same, destroy):
+    same([
+        "context c 0", "use c", machine.kernels(), "stream u", "asyncalloc a 0x100000 u", "fill a 2 u", "sync u",
+        "primaryrelease 0", destroy, "context d 0", "use d", "stream v", "check a 2", "asyncfree a v", "sync v",
+        "range a 0",
+    ])  # fmt: skip
+
+
+def test_pools_of_threads(same):
+    same([
+        "ownalloc a 100", "ownalloc b 0x200000", "sameplace a b", "fill a 1 s", "sync s", "check a 1", "ownfree a",
+        "ownfree b", "ownalloc c 0x100000", "ownfree c", "sync", "ownfree c",
+    ])  # fmt: skip
+
+
 def test_without_a_context(same):
     same(["alloc a 4096", "use nobody", "alloc b 4096", "free a", "range a 0", "use p", "range a 0", "free a"])
 
@@ -112,7 +159,7 @@ def test_what_is_set_for_one_allocation_is_not_set_for_its_neighbour(machine):
 @pytest.mark.parametrize("size", [4096, 4 * MiB])
 def test_a_free_waits_for_the_work_of_its_context(machine, size, preload):
     puppet = machine.ready(preload=preload, socket=False)
-    puppet.must(f"alloc a {size}", "sync", "spin 400 s")
+    puppet.must(f"alloc a {size}", "sync", "spin 1500 s")
     began = time.monotonic()
     puppet.must("free a")
     assert time.monotonic() - began > 0.3

@@ -142,6 +142,88 @@ std::string free_async(const Words& words) {  // asyncfree NAME STREAM
     return say(cuMemFreeAsync(memory_of(words[1]).address, stream_of(words[2])));
 }
 
+std::string own_alloc(const Words& words) {  // ownalloc NAME SIZE: in this thread's own stream
+    CUdeviceptr address = 0;
+    CUresult result = cuMemAllocAsync_ptsz(&address, number(words[2]), nullptr);
+    if (result == CUDA_SUCCESS) remember(words[1], address, number(words[2]));
+    return say(result);
+}
+
+std::string own_free(const Words& words) {  // ownfree NAME
+    return say(cuMemFreeAsync_ptsz(memory_of(words[1]).address, nullptr));
+}
+
+// ---- pools: `default` is the first device's
+
+std::map<std::string, CUmemoryPool> pools;
+
+CUmemoryPool pool_of(const std::string& name) {
+    CUmemoryPool pool = nullptr;
+    if (name == "default") cuDeviceGetDefaultMemPool(&pool, 0);
+    std::lock_guard<std::mutex> guard(puppet.lock);
+    return pools.count(name) == 0 ? pool : pools[name];
+}
+
+std::string new_pool(const Words& words) {  // newpool NAME [HANDLETYPES [LIMIT]]
+    CUmemPoolProps props{};
+    props.allocType = CU_MEM_ALLOCATION_TYPE_PINNED;
+    props.handleTypes = static_cast<CUmemAllocationHandleType>(words.size() > 2 ? number(words[2]) : 0);
+    props.location = {CU_MEM_LOCATION_TYPE_DEVICE, 0};
+    props.maxSize = words.size() > 3 ? number(words[3]) : 0;
+    CUmemoryPool pool = nullptr;
+    CUresult result = cuMemPoolCreate(&pool, &props);
+    std::lock_guard<std::mutex> guard(puppet.lock);
+    if (result == CUDA_SUCCESS) pools[words[1]] = pool;
+    return say(result);
+}
+
+std::string delete_pool(const Words& words) {  // deletepool NAME
+    return say(cuMemPoolDestroy(pool_of(words[1])));
+}
+
+std::string set_pool(const Words& words) {  // setpool NAME
+    return say(cuDeviceSetMemPool(0, pool_of(words[1])));
+}
+
+std::string alloc_from(const Words& words) {  // poolalloc NAME SIZE STREAM POOL
+    CUdeviceptr address = 0;
+    CUresult result = cuMemAllocFromPoolAsync(&address, number(words[2]), pool_of(words[4]), stream_of(words[3]));
+    if (result == CUDA_SUCCESS) remember(words[1], address, number(words[2]));
+    return say(result);
+}
+
+std::string trim(const Words& words) {  // trim POOL KEEP
+    return say(cuMemPoolTrimTo(pool_of(words[1]), number(words[2])));
+}
+
+std::string pool_attribute(const Words& words) {  // poolattribute POOL WHICH
+    uint64_t value = 0;
+    CUresult result = cuMemPoolGetAttribute(pool_of(words[1]), static_cast<unsigned>(number(words[2])), &value);
+    return result == CUDA_SUCCESS ? "ok " + std::to_string(value) : say(result);
+}
+
+std::string set_pool_attribute(const Words& words) {  // setpoolattribute POOL WHICH VALUE
+    uint64_t value = number(words[3]);
+    return say(cuMemPoolSetAttribute(pool_of(words[1]), static_cast<unsigned>(number(words[2])), &value));
+}
+
+std::string from_pool(const Words& words) {  // frompool NAME POOL: as its pointer says
+    CUmemoryPool pool = nullptr;
+    CUresult result = cuPointerGetAttribute(&pool, CU_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, memory_of(words[1]).address);
+    return result == CUDA_SUCCESS ? (pool == pool_of(words[2]) ? "yes" : "no") : say(result);
+}
+
+std::string admit(const Words& words) {  // admit POOL DEVICE FLAGS
+    CUmemAccessDesc access{{CU_MEM_LOCATION_TYPE_DEVICE, static_cast<int>(number(words[2]))},
+                           static_cast<CUmemAccess_flags>(number(words[3]))};
+    return say(cuMemPoolSetAccess(pool_of(words[1]), &access, 1));
+}
+
+std::string same_place(const Words& words) {  // sameplace NAME NAME: do they overlap?
+    Memory a = memory_of(words[1]), b = memory_of(words[2]);
+    return a.address < b.address + b.size && b.address < a.address + a.size ? "yes" : "no";
+}
+
 }  // namespace
 
 void add_memory_commands(std::map<std::string, Command>& commands) {
@@ -161,4 +243,16 @@ void add_memory_commands(std::map<std::string, Command>& commands) {
     commands["managed"] = managed;
     commands["asyncalloc"] = alloc_async;
     commands["asyncfree"] = free_async;
+    commands["ownalloc"] = own_alloc;
+    commands["ownfree"] = own_free;
+    commands["newpool"] = new_pool;
+    commands["deletepool"] = delete_pool;
+    commands["setpool"] = set_pool;
+    commands["poolalloc"] = alloc_from;
+    commands["trim"] = trim;
+    commands["poolattribute"] = pool_attribute;
+    commands["setpoolattribute"] = set_pool_attribute;
+    commands["frompool"] = from_pool;
+    commands["admit"] = admit;
+    commands["sameplace"] = same_place;
 }

@@ -20,17 +20,25 @@ std::string primary(const Words& words) {  // primary NAME DEVICE
     return say(result);
 }
 
-std::string primary_release(const Words& words) {
-    return say(cuDevicePrimaryCtxRelease_v2(static_cast<int>(number(words[1]))));
+// … 1: by its first ABI
+bool first_abi(const Words& words) {
+    return words.size() > 2 && words[2] == "1";
 }
 
-std::string primary_reset(const Words& words) {
-    return say(cuDevicePrimaryCtxReset_v2(static_cast<int>(number(words[1]))));
+std::string primary_release(const Words& words) {  // primaryrelease DEVICE [1]
+    int device = static_cast<int>(number(words[1]));
+    return say(first_abi(words) ? cuDevicePrimaryCtxRelease(device) : cuDevicePrimaryCtxRelease_v2(device));
 }
 
-std::string context(const Words& words) {  // context NAME DEVICE
+std::string primary_reset(const Words& words) {  // primaryreset DEVICE [1]
+    int device = static_cast<int>(number(words[1]));
+    return say(first_abi(words) ? cuDevicePrimaryCtxReset(device) : cuDevicePrimaryCtxReset_v2(device));
+}
+
+std::string context(const Words& words) {  // context NAME DEVICE [1]
     CUcontext made = nullptr;
-    CUresult result = cuCtxCreate_v2(&made, 0, static_cast<int>(number(words[2])));
+    int device = static_cast<int>(number(words[2]));
+    CUresult result = words.size() > 3 ? cuCtxCreate(&made, 0, device) : cuCtxCreate_v2(&made, 0, device);
     if (result == CUDA_SUCCESS) puppet.contexts[words[1]] = made;
     return say(result);
 }
@@ -38,8 +46,16 @@ std::string context(const Words& words) {  // context NAME DEVICE
 std::string use(const Words& words) {
     return say(cuCtxSetCurrent(puppet.contexts[words[1]]));
 }
-std::string destroy(const Words& words) {
-    return say(cuCtxDestroy_v2(puppet.contexts[words[1]]));
+std::string destroy(const Words& words) {  // destroy NAME [1]
+    CUcontext context = puppet.contexts[words[1]];
+    return say(first_abi(words) ? cuCtxDestroy(context) : cuCtxDestroy_v2(context));
+}
+std::string attach(const Words&) {
+    CUcontext current = nullptr;
+    return say(cuCtxAttach(&current, 0));
+}
+std::string detach(const Words& words) {
+    return say(cuCtxDetach(puppet.contexts[words[1]]));
 }
 std::string peer(const Words& words) {
     return say(cuCtxEnablePeerAccess(puppet.contexts[words[1]], 0));
@@ -64,8 +80,9 @@ std::string stream(const Words& words) {  // stream NAME
     return say(result);
 }
 
-std::string destroy_stream(const Words& words) {
-    return say(cuStreamDestroy_v2(stream_of(words[1])));
+std::string destroy_stream(const Words& words) {  // destroystream NAME [1]
+    CUstream stream = stream_of(words[1]);
+    return say(first_abi(words) ? cuStreamDestroy(stream) : cuStreamDestroy_v2(stream));
 }
 std::string sync(const Words& words) {  // sync [STREAM]
     return say(words.size() > 1 ? cuStreamSynchronize(stream_of(words[1])) : cuCtxSynchronize());
@@ -182,6 +199,8 @@ void add_work_commands(std::map<std::string, Command>& commands) {
     commands["context"] = context;
     commands["use"] = use;
     commands["destroy"] = destroy;
+    commands["attach"] = attach;
+    commands["detach"] = detach;
     commands["peer"] = peer;
     commands["unpeer"] = unpeer;
     commands["kernels"] = load_kernels;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What a program is told of its memory: the same bare and under the shim, but for addresses, which are told relatively.
+#include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,6 +14,16 @@ extern hipError_t hipFreeAsync(void* pointer, hipStream_t stream);
 extern hipError_t hipMallocPitch(void** out, size_t* pitch, size_t width, size_t height);
 extern hipError_t hipMallocManaged(void** out, size_t size, unsigned flags);
 extern hipError_t hipMallocAsync(void** out, size_t size, hipStream_t stream);
+extern hipError_t hipMallocFromPoolAsync(void** out, size_t size, hipMemPool_t pool, hipStream_t stream);
+extern hipError_t hipMemPoolCreate(hipMemPool_t* pool, const hipMemPoolProps* wanted);
+extern hipError_t hipMemPoolDestroy(hipMemPool_t pool);
+extern hipError_t hipMemPoolTrimTo(hipMemPool_t pool, size_t keep);
+extern hipError_t hipMemPoolGetAttribute(hipMemPool_t pool, hipMemPoolAttr attribute, void* value);
+extern hipError_t hipMemPoolSetAttribute(hipMemPool_t pool, hipMemPoolAttr attribute, void* value);
+extern hipError_t hipDeviceGetMemPool(hipMemPool_t* pool, int device);
+extern hipError_t hipMemsetAsync(void* to, int value, size_t size, hipStream_t stream);
+extern hipError_t hipStreamSynchronize(hipStream_t stream);
+extern hipError_t hipStreamDestroy(hipStream_t stream);
 extern hipError_t hipHostMalloc(void** out, size_t size, unsigned flags);
 extern hipError_t hipHostFree(void* pointer);
 extern hipError_t hipMemcpy(void* to, const void* from, size_t size, hipMemcpyKind kind);
@@ -23,6 +34,7 @@ extern hipError_t hipPointerGetAttribute(void* out, hipPointer_attribute attribu
 extern hipError_t hipSetDevice(int device);
 extern hipError_t hipGetDevice(int* device);
 extern hipError_t hipDeviceReset(void);
+extern hipError_t hipDevicePrimaryCtxReset(int device);
 extern hipError_t hipDeviceEnablePeerAccess(int peer, unsigned flags);
 extern hipError_t hipDeviceDisablePeerAccess(int peer);
 extern hipError_t hipGetLastError(void);
@@ -87,6 +99,74 @@ static void others(void) {
     hipGetLastError();
 }
 
+static void pool_of(const char* name, void* pointer, hipMemPool_t pool) {
+    hipMemPool_t found = NULL;
+    unsigned capable = 7;
+    printf("%s pool %d", name, hipPointerGetAttribute(&found, HIP_POINTER_ATTRIBUTE_MEMPOOL_HANDLE, pointer));
+    printf(" right %d", found == pool);
+    printf(" capable %d", hipPointerGetAttribute(&capable, HIP_POINTER_ATTRIBUTE_IS_LEGACY_HIP_IPC_CAPABLE, pointer));
+    printf(" %u\n", capable);
+}
+
+static void ordered(const char* name, hipMemPool_t pool, bool named) {
+    void *first = NULL, *second = NULL;
+    char back[64] = {0};
+    hipStream_t stream;
+    hipStreamCreate(&stream);
+    printf("%s stream %d", name, hipStreamCreate(&stream));
+    printf(" %d", named ? hipMallocFromPoolAsync(&first, 5000, pool, stream) : hipMallocAsync(&first, 5000, stream));
+    printf(" %d\n",
+           named ? hipMallocFromPoolAsync(&second, 3 << 20, pool, stream) : hipMallocAsync(&second, 3 << 20, stream));
+    attributes(name, first);
+    pool_of(name, second, pool);
+    printf("%s set %d", name, hipMemsetAsync(first, 5, 5000, stream));
+    printf(" copied %d", hipMemcpy(second, first, sizeof back, hipMemcpyDeviceToDevice));
+    printf(" wait %d", hipStreamSynchronize(stream));
+    printf(" read %d is %d\n", hipMemcpy(back, first, sizeof back, hipMemcpyDeviceToHost), back[63]);
+    printf("%s free %d", name, hipFreeAsync(first, stream));
+    printf(" destroyed %d", hipStreamDestroy(stream));
+    printf(" plain %d again %d\n", hipFree(second), hipFree(second) != hipSuccess);
+    hipGetLastError();
+}
+
+static void beside_a_capture(void) {
+    void *before = NULL, *meanwhile = NULL;
+    hipStream_t stream, captured;
+    hipGraph_t graph = NULL;
+    hipStreamCreate(&stream);
+    hipStreamCreate(&captured);
+    printf("beside a capture %d", hipMallocAsync(&before, 5000, stream));
+    printf(" begun %d", hipStreamBeginCapture(captured, hipStreamCaptureModeGlobal));
+    printf(" %d", hipMallocAsync(&meanwhile, 40 << 20, stream));
+    printf(" freed %d %d", hipFreeAsync(before, stream), hipFreeAsync(meanwhile, stream));
+    printf(" stream destroyed %d", hipStreamDestroy(stream));
+    printf(" ended %d\n", hipStreamEndCapture(captured, &graph));
+}
+
+static void pools(void) {
+    hipMemPoolProps wanted = {.allocType = hipMemAllocationTypePinned, .location = {hipMemLocationTypeDevice, 0}};
+    hipMemPool_t pool = NULL;
+    uint64_t threshold = 12345, read = 0;
+    void* pointer = NULL;
+    printf("pool of the device %d\n", hipDeviceGetMemPool(&pool, 0));
+    ordered("device", pool, false);
+    printf("pool %d", hipMemPoolCreate(&pool, &wanted));
+    printf(" set %d", hipMemPoolSetAttribute(pool, hipMemPoolAttrReleaseThreshold, &threshold));
+    printf(" get %d", hipMemPoolGetAttribute(pool, hipMemPoolAttrReleaseThreshold, &read));
+    printf(" %lu\n", (unsigned long)read);
+    ordered("made", pool, true);
+    printf("trim %d destroy %d", hipMemPoolTrimTo(pool, 0), hipMemPoolDestroy(pool));
+    printf(" again %d", hipMemPoolDestroy(pool) != hipSuccess);
+    printf(" from it %d\n", hipMallocFromPoolAsync(&pointer, 100, pool, NULL) != hipSuccess);
+    printf("too much %d", hipMallocAsync(&pointer, 100, NULL));
+    printf(" %d", hipMallocAsync(&pointer, (size_t)1 << 41, NULL));
+    printf(" %d\n", hipMallocAsync(&pointer, SIZE_MAX - 99, NULL));
+    beside_a_capture();
+    printf("no stream %d", hipMallocAsync(&pointer, 100, NULL));
+    printf(" %d\n", hipFreeAsync(pointer, NULL));
+    hipGetLastError();
+}
+
 static void peers(void) {
     void *here = NULL, *there = NULL;
     char bytes[64], back[64] = {0};
@@ -102,6 +182,8 @@ static void peers(void) {
     printf("peer off %d again %d\n", hipDeviceDisablePeerAccess(1), hipDeviceDisablePeerAccess(1));
     hipGetLastError();
     hipPointerAttribute_t all = {0};
+    printf("primary %d", hipDevicePrimaryCtxReset(0));
+    printf(" read %d same %d\n", hipMemcpy(back, here, sizeof back, hipMemcpyDeviceToHost), !memcmp(back, bytes, 64));
     printf("reset %d", hipDeviceReset());
     printf(" attributes %d type %u\n", hipPointerGetAttributes(&all, here), all.type);
 }
@@ -110,6 +192,7 @@ int main(void) {
     static const size_t sizes[] = {0, 1, 512, 4096, 1 << 20, (1 << 20) + 1, 3 << 20};
     for (size_t i = 0; i < sizeof sizes / sizeof *sizes; i++) plain(sizes[i]);
     others();
+    pools();
     peers();
     return 0;
 }

@@ -36,6 +36,11 @@ void add_uncovered(Reason reason, uint64_t) {
 
 namespace cuda {
 
+bool pools_hold_too_much() {
+    return false;
+}
+void trim_pools() {}
+
 #define GCR_ON_ALLOCATE(symbol, parameters, arguments) \
     CUresult on_##symbol parameters {                  \
         answered.fetch_add(1);                         \
@@ -44,6 +49,7 @@ namespace cuda {
 #define GCR_ON_LOOKUP(...)
 #define GCR_ON_ENQUEUE(...)
 #define GCR_ON_PASSIVE(...)
+#define GCR_ON_WAIT(...)
 #define GCR_ON_REFUSE_ARRAY(...)
 #define GCR_ON_REFUSE_CAPTURE(...)
 #define GCR_ON_REFUSE_EXTERNAL(...)
@@ -66,6 +72,10 @@ void arrive() {
     arrived = true;
 }
 void use_device(int) {}
+bool pools_hold_too_much() {
+    return false;
+}
+void trim_pools() {}
 LastError::LastError() : clean_(false) {}
 hipError_t LastError::after(hipError_t result) {
     return result;
