@@ -96,27 +96,53 @@ Slot* attach_slot() {
     return slot;
 }
 
+namespace {
+
+// A thread that waits here is outside the driver, and its slot says so: a signal handler that runs on it meanwhile and
+// calls the driver is gated like any other call, and one that jumps out of the wait leaves no call behind.
+void step_out(uint32_t* depth) {
+    *depth = 0;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+// From here on what a handler calls is part of this call; so the mark must be set before.
+void step_in(uint32_t* depth) {
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    *depth = 1;
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+}
+
+// False: a handler's call came in between and took the mark along, or the gate is closed.
+bool may_go_on(Slot* slot) {
+    uint32_t found = slot->state.load(std::memory_order_seq_cst);
+    if (found == kAdmitted) slot->state.store(kInFlight, std::memory_order_seq_cst);
+    return found == kAdmitted || (found == kInFlight && !gate_is_closed());
+}
+
+}  // namespace
+
 // Either this thread sees the gate open after it wrote kParked, or whoever opens it sees kParked and admits: seq_cst.
 void enter_closed_gate(Slot* slot) {
-    while (true) {
+    do {
+        step_out(&slot->depth);
         slot->state.store(kParked, std::memory_order_seq_cst);
-        if (gate_words.closed.load(std::memory_order_seq_cst) == 0) {
+        while (gate_is_closed() && slot->state.load(std::memory_order_seq_cst) == kParked)
+            futex_wait(&slot->state, kParked, kForever);
+        if (slot->state.load(std::memory_order_seq_cst) != kAdmitted)
             slot->state.store(kInFlight, std::memory_order_seq_cst);
-            if (gate_words.closed.load(std::memory_order_seq_cst) == 0) return;
-            continue;
-        }
-        while (slot->state.load(std::memory_order_seq_cst) == kParked) futex_wait(&slot->state, kParked, kForever);
-        slot->state.store(kInFlight, std::memory_order_seq_cst);
-        return;
-    }
+        step_in(&slot->depth);
+    } while (!may_go_on(slot));
 }
 
 void wait_while_frozen(Slot* slot) {
-    while (gate_words.frozen.load(std::memory_order_seq_cst) != 0) {
+    do {
+        step_out(&slot->passive_depth);
         slot->passive.store(0, std::memory_order_seq_cst);
-        futex_wait(&gate_words.frozen, 1, kForever);
+        while (gate_words.frozen.load(std::memory_order_seq_cst) != 0) futex_wait(&gate_words.frozen, 1, kForever);
         slot->passive.store(1, std::memory_order_seq_cst);
-    }
+        step_in(&slot->passive_depth);
+    } while (slot->passive.load(std::memory_order_seq_cst) == 0 ||
+             gate_words.frozen.load(std::memory_order_seq_cst) != 0);
 }
 
 void stand_aside() {
@@ -193,11 +219,15 @@ void hold_captures(bool held) {
 void wait_to_capture() {
     Slot* slot = thread_slot;
     while (captures_held.load(std::memory_order_seq_cst) != 0) {
-        if (slot != nullptr) slot->state.store(kIdle, std::memory_order_seq_cst);
+        if (slot != nullptr) {
+            step_out(&slot->depth);
+            slot->state.store(kIdle, std::memory_order_seq_cst);
+        }
         while (captures_held.load(std::memory_order_seq_cst) != 0) futex_wait(&captures_held, 1, kForever);
         if (slot == nullptr) return;
         slot->state.store(kInFlight, std::memory_order_seq_cst);
-        if (gate_words.closed.load(std::memory_order_seq_cst) != 0) enter_closed_gate(slot);
+        step_in(&slot->depth);
+        if (!may_go_on(slot)) enter_closed_gate(slot);
     }
 }
 

@@ -8,6 +8,8 @@
 //          two must see the other: seq_cst on both sides, or a plain store here and a process-wide fence there.
 // Slots    one cache line a thread, in an append-only list; given back at thread exit (also by cancellation), reused.
 // Never    waits with the mark set; waits in a nested call.
+// Signals  a handler that runs on a waiting thread is in no call; one that runs on a thread inside the driver is part of
+//          that call.
 // Frozen   while the control state is with the driver's checkpoint no call at all may be inside the driver: r580 lets
 //          some through its own lock (cuStreamSynchronize) and the program dies of it. Calls that never enqueue carry
 //          a mark of their own, PassiveEntry, and wait only for that.
@@ -29,12 +31,12 @@ enum SlotState : uint32_t {
 
 struct alignas(64) Slot {
     std::atomic<uint32_t> state{kIdle};
-    uint32_t depth = 0;               // the owning thread alone
-    std::atomic<uint64_t> calls{0};   // the owning thread writes; STATUS reads, sampled
+    uint32_t depth = 0;  // the owning thread alone
+    std::atomic<uint64_t> calls{0};  // the owning thread writes; STATUS reads, sampled
     std::atomic<uint32_t> taken{0};
     std::atomic<uint32_t> passive{0};  // 1: inside a call that the gate does not stop
-    uint32_t passive_depth = 0;        // the owning thread alone
-    Slot* next = nullptr;             // set before the slot is published, never changed
+    uint32_t passive_depth = 0;  // the owning thread alone
+    Slot* next = nullptr;  // set before the slot is published, never changed
 };
 
 extern __thread Slot* thread_slot __attribute__((tls_model("initial-exec"), visibility("hidden")));
@@ -46,9 +48,12 @@ struct alignas(64) GateWords {
 };
 extern GateWords gate_words __attribute__((visibility("hidden")));
 
-Slot* attach_slot();  // slow, once a thread; null only when memory is exhausted: then the call is ungated
-void enter_closed_gate(Slot* slot);
-void wait_while_frozen(Slot* slot);
+// Cold: their calls are kept out of the wrappers' own cache lines. A wrapper that other code has pushed out of the caches
+// costs by its lines, some twenty times what it costs in a loop.
+__attribute__((cold, noinline)) Slot*
+attach_slot();  // once a thread; null only when memory is exhausted: then the call is ungated
+__attribute__((cold, noinline)) void enter_closed_gate(Slot* slot);
+__attribute__((cold, noinline)) void wait_while_frozen(Slot* slot);
 
 // True inside a gated call of this thread: whatever is called now comes from the driver or from us.
 inline bool reentered() {
@@ -82,7 +87,7 @@ class GateEntry {
     __attribute__((always_inline)) void enter() {
         slot_->calls.store(slot_->calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
         // pairs with close_gate(): it stores gate_words.closed, fences, and reads this state
-        if (gate_words.fenced.load(std::memory_order_relaxed)) {
+        if (__builtin_expect(gate_words.fenced.load(std::memory_order_relaxed) != 0, 1)) {
             slot_->state.store(kInFlight, std::memory_order_relaxed);
             std::atomic_signal_fence(std::memory_order_seq_cst);
         } else {
@@ -110,7 +115,7 @@ class PassiveEntry {
   private:
     __attribute__((always_inline)) void enter() {
         // pairs with shut_for_freeze(), as GateEntry::enter with close_gate()
-        if (gate_words.fenced.load(std::memory_order_relaxed)) {
+        if (__builtin_expect(gate_words.fenced.load(std::memory_order_relaxed) != 0, 1)) {
             slot_->passive.store(1, std::memory_order_relaxed);
             std::atomic_signal_fence(std::memory_order_seq_cst);
         } else {

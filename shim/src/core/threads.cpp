@@ -45,13 +45,17 @@ void make_key(void (*leave)(void*)) {
     while (key_state.load(std::memory_order_acquire) == kMaking) sleep_us(50);
 }
 
-// The kernel's signal set, all ones: also the two signals that libc keeps to itself.
-struct AllSignalsBlocked {
-    AllSignalsBlocked() {
-        uint64_t all = ~0ull;
-        syscall(SYS_rt_sigprocmask, SIG_SETMASK, &all, &before, sizeof all);
+// What setuid() and its kin send to every thread of the process, and wait for: a thread that never takes it would have
+// the program wait for ever. Its handler is libc's own, and restarts what it interrupts.
+constexpr int kSetIdSignal = 33;
+
+// The kernel's signal set, not libc's, which leaves out the signals that libc keeps to itself.
+struct SignalsBlocked {
+    SignalsBlocked() {
+        uint64_t blocked = ~(1ull << (kSetIdSignal - 1));
+        syscall(SYS_rt_sigprocmask, SIG_SETMASK, &blocked, &before, sizeof blocked);
     }
-    ~AllSignalsBlocked() { syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before); }
+    ~SignalsBlocked() { syscall(SYS_rt_sigprocmask, SIG_SETMASK, &before, nullptr, sizeof before); }
     uint64_t before = 0;
 };
 
@@ -72,7 +76,7 @@ bool start_detached(void* (*body)(void*), void* argument, size_t stack_bytes) {
 bool start_thread(void* (*body)(void*), void* argument) {
     KeepErrno keep;
     if (pthread_create == nullptr || pthread_attr_setstacksize == nullptr) return false;
-    AllSignalsBlocked blocked;  // inherited by the new thread
+    SignalsBlocked blocked;  // inherited by the new thread
     // The program's thread-local data lies on the stack, too: where it is large, only the default has room for it.
     return start_detached(body, argument, kStackBytes) || start_detached(body, argument, 0);
 }

@@ -7,7 +7,7 @@
 
 namespace gcr {
 
-// Starts a detached thread with every signal blocked and a small stack. False: no thread was started.
+// Starts a detached thread with every signal of the program's blocked and a small stack. False: no thread was started.
 bool start_thread(void* (*body)(void*), void* argument);
 
 // Calls `leave(value)` when this thread ends, however it ends, for the value set last; null: not at all.

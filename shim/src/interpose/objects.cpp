@@ -37,14 +37,6 @@ int step(dl_phdr_info* info, size_t, void* data) {
     return walk->visit(describe(*info), walk->context) ? 1 : 0;
 }
 
-// glibc relocates d_ptr in place, except where the dynamic section is read-only (the vdso).
-uintptr_t entry(const Object& object, ElfW(Sxword) tag) {
-    if (object.dynamic == nullptr) return 0;
-    for (const ElfW(Dyn)* at = object.dynamic; at->d_tag != DT_NULL; ++at)
-        if (at->d_tag == tag) return at->d_un.d_ptr < object.base ? at->d_un.d_ptr + object.base : at->d_un.d_ptr;
-    return 0;
-}
-
 struct Symbols {
     const ElfW(Sym) * table;
     const char* strings;
@@ -140,6 +132,20 @@ bool object_of(const void* address, Object* found) {
     return true;
 }
 
+// glibc relocates d_ptr in place, except where the dynamic section is read-only (the vdso).
+uintptr_t entry(const Object& object, ElfW(Sxword) tag) {
+    if (object.dynamic == nullptr) return 0;
+    for (const ElfW(Dyn)* at = object.dynamic; at->d_tag != DT_NULL; ++at)
+        if (at->d_tag == tag) return at->d_un.d_ptr < object.base ? at->d_un.d_ptr + object.base : at->d_un.d_ptr;
+    return 0;
+}
+
+uint64_t number(const Object& object, ElfW(Sxword) tag) {
+    for (const ElfW(Dyn)* at = object.dynamic; at != nullptr && at->d_tag != DT_NULL; ++at)
+        if (at->d_tag == tag) return at->d_un.d_val;
+    return 0;
+}
+
 bool defines(const Object& object, const char* symbol) {
     Symbols in;
     return symbols_of(object, symbol, &in) && search(object, in) != STN_UNDEF;
@@ -160,12 +166,16 @@ const char* soname(const Object& object) {
     return "";
 }
 
-bool is_of(const hooks::Library& library, const Object& object) {
-    const char* slash = strrchr(object.name, '/');
-    const char* name = slash != nullptr ? slash + 1 : object.name;
+bool is_name_of(const hooks::Library& library, const char* name) {
     for (const char* file : library.files)
         if (file != nullptr && strncmp(name, file, strlen(file)) == 0) return true;
     return false;
+}
+
+// A program may have opened it by a link or a copy of another name: what it calls itself stays.
+bool is_of(const hooks::Library& library, const Object& object) {
+    const char* slash = strrchr(object.name, '/');
+    return is_name_of(library, slash != nullptr ? slash + 1 : object.name) || is_name_of(library, soname(object));
 }
 
 bool is_driver(const Object& object) {

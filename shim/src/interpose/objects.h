@@ -28,11 +28,14 @@ struct Object {
 bool each_object(bool (*visit)(const Object& object, void* context), void* context);
 
 bool object_of(const void* address, Object* found);
+uintptr_t entry(const Object& object, ElfW(Sxword) tag);  // an address in its dynamic section; 0: it has none
+uint64_t number(const Object& object, ElfW(Sxword) tag);
 bool defines(const Object& object, const char* symbol);
 const void* address_in(const Object& object, const char* symbol);  // its default version; null if it has none
 const char* soname(const Object& object);  // "" if it has none
 
-bool is_of(const hooks::Library& library, const Object& object);  // by the name of its file
+bool is_name_of(const hooks::Library& library, const char* name);
+bool is_of(const hooks::Library& library, const Object& object);  // by the name of its file, or its own
 bool is_driver(const Object& object);  // of any vendor's library
 bool in_driver(const void* address);
 void remember_driver(const hooks::Library& library, const Object& object);  // one that stays loaded

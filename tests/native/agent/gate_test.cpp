@@ -4,6 +4,8 @@
 #include "core/gate.h"
 
 #include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <time.h>
 
@@ -156,6 +158,162 @@ void captures_wait_while_they_are_held() {
     CHECK(begun);
 }
 
+// ---- signal handlers on a thread that waits --------------------------------------------------------------------
+
+// ThreadSanitizer runs a handler once its thread calls a function it knows: who waits in a system call runs none.
+#ifdef __SANITIZE_THREAD__
+constexpr bool kHandlersAreHeldBack = true;
+#else
+constexpr bool kHandlersAreHeldBack = false;
+#endif
+
+std::atomic<int> began{0}, handled{0};
+thread_local sigjmp_buf way_out;
+
+void call_from_handler(int) {
+    began++;
+    one_call();
+    gcr::PassiveEntry inside_too;
+    handled++;
+}
+
+void jump_out(int) {
+    siglongjmp(way_out, 1);
+}
+
+void handle_with(void (*handler)(int)) {
+    struct sigaction action{};
+    action.sa_handler = handler;
+    action.sa_flags = SA_RESTART;
+    CHECK(sigaction(SIGUSR1, &action, nullptr) == 0);
+}
+
+void one_passive_call() {
+    gcr::PassiveEntry waiting;
+    inside++;
+    calls++;
+    inside--;
+}
+
+template <typename Condition>
+void wait_until(Condition holds) {
+    gcr::Deadline deadline(20000);
+    while (!holds()) CHECK(!deadline.passed());
+    gcr::sleep_us(5000);  // who waits sleeps by now
+}
+
+void wait_for_park() {
+    wait_until([] { return gcr::threads_parked() >= 1; });
+}
+
+void wait_for_freeze_wait() {
+    gcr::sleep_us(200000);  // who waits for the thaw can be told from nobody
+}
+
+void interrupt(std::thread& thread) {
+    int before = began;
+    pthread_kill(thread.native_handle(), SIGUSR1);
+    wait_until([&] { return began > before; });
+}
+
+// The handler waits as its thread does, and both go on when the gate opens.
+void a_handler_on_a_parked_thread_waits_too() {
+    handle_with(call_from_handler);
+    handled = 0;
+    uint64_t before = calls;
+    gcr::close_gate();
+    CHECK(gcr::shut_for_freeze(1000));
+    std::thread parked(one_call);
+    wait_for_park();
+    for (int i = 0; i < 3; i++) {
+        pthread_kill(parked.native_handle(), SIGUSR1);
+        gcr::sleep_us(20000);
+        CHECK(handled == 0 && calls == before && gcr::calls_in_flight() == 0);
+    }
+    gcr::open_after_thaw();
+    gcr::open_gate();
+    parked.join();
+    CHECK(handled >= 1 && calls == before + 1 + static_cast<uint64_t>(handled.load()));
+    CHECK(gcr::calls_in_flight() == 0 && gcr::threads_parked() == 0);
+}
+
+// A pulse lets the handler's call through, and another one its thread's.
+void a_handlers_call_takes_a_pulse_of_its_own() {
+    handled = 0;
+    uint64_t before = calls;
+    gcr::close_gate();
+    std::thread parked(one_call);
+    wait_for_park();
+    interrupt(parked);
+    gcr::pulse_gate();
+    wait_until([] { return handled == 1; });
+    wait_for_park();
+    CHECK(handled == 1 && calls == before + 1 && gcr::calls_in_flight() == 0);
+    gcr::pulse_gate();
+    parked.join();
+    CHECK(calls == before + 2);
+    gcr::open_gate();
+}
+
+// What a handler asks of the driver while its thread waits for the thaw must wait, too.
+void a_handler_on_a_frozen_thread_waits_too() {
+    handled = 0;
+    uint64_t before = calls;
+    CHECK(gcr::shut_for_freeze(1000));
+    std::thread waiting(one_passive_call);
+    wait_for_freeze_wait();
+    gcr::close_gate();
+    interrupt(waiting);
+    CHECK(handled == 0 && calls == before);
+    gcr::open_gate();  // its gated call goes, its passive one does not
+    wait_until([&] { return calls > before; });
+    CHECK(handled == 0 && calls == before + 1);
+    gcr::open_after_thaw();
+    waiting.join();
+    CHECK(handled == 1 && calls == before + 2);
+    CHECK(gcr::shut_for_freeze(1000));  // no mark was left behind
+    gcr::open_after_thaw();
+}
+
+template <typename Call, typename Wait>
+void jump_from(Call call, Wait wait_for_wait) {
+    std::atomic<bool> set{false}, jumped{false}, again{false};
+    std::thread thread([&] {
+        if (sigsetjmp(way_out, 1) == 0) {
+            set = true;
+            call();
+        }
+        jumped = true;
+        while (!again) gcr::sleep_us(1000);
+        CHECK(!gcr::reentered());
+        call();
+    });
+    wait_until([&] { return set.load(); });
+    wait_for_wait();
+    pthread_kill(thread.native_handle(), SIGUSR1);
+    wait_until([&] { return jumped.load(); });
+    again = true;
+    gcr::sleep_us(20000);
+    CHECK(inside == 0);  // its next call waits like any other
+    gcr::open_after_thaw();
+    gcr::open_gate();
+    thread.join();
+    CHECK(gcr::calls_in_flight() == 0);
+    CHECK(gcr::shut_for_freeze(1000));
+    gcr::open_after_thaw();
+}
+
+void a_jump_out_of_a_wait_leaves_no_call_behind() {
+    handle_with(jump_out);
+    gcr::close_gate();
+    uint64_t before = calls;
+    jump_from(one_call, wait_for_park);
+    CHECK(calls == before + 1);
+    CHECK(gcr::shut_for_freeze(1000));
+    jump_from(one_passive_call, wait_for_freeze_wait);
+    CHECK(calls == before + 2);
+}
+
 double nanoseconds_a_call() {
     constexpr int kCalls = 5000000;
     timespec begin{}, end{};
@@ -178,6 +336,12 @@ int main() {
     threads_give_their_slots_back();
     a_thread_that_ends_in_flight_is_not_waited_for();
     captures_wait_while_they_are_held();
+    if (!kHandlersAreHeldBack) {
+        a_handler_on_a_parked_thread_waits_too();
+        a_handlers_call_takes_a_pulse_of_its_own();
+        a_handler_on_a_frozen_thread_waits_too();
+        a_jump_out_of_a_wait_leaves_no_call_behind();
+    }
     gcr::gate_words.fenced.store(0);  // without the kernel's fence
     closed_means_nobody_inside();
     printf("%.1f ns a gated call, %.1f with fences of its own\n",

@@ -34,7 +34,7 @@ def test_a_closed_gate_parks_and_an_open_one_lets_go(target):
 
 def test_work_in_flight_is_waited_for(target):
     puppet, agent = target
-    puppet.must("alloc a 0x200000", "spin 300 s", "fill a 8 s")
+    puppet.must("alloc a 0x200000", "spin 1500 s", "fill a 8 s")
     agent.export()
     began = time.monotonic()
     agent.quiesce(pulse_ms=0)
@@ -47,7 +47,7 @@ def test_work_in_flight_is_waited_for(target):
 
 def test_a_call_in_flight_is_waited_for(target):
     puppet, agent = target
-    puppet.must("alloc a 4096", "stream u", "spin 300 u", "thread t check a 0", "thread w asyncalloc x 100 s")
+    puppet.must("alloc a 4096", "stream u", "spin 1500 u", "thread t check a 0", "thread w asyncalloc x 100 s")
     puppet.must("thread t2 sync u")
     agent.export()
     agent.quiesce()
@@ -73,8 +73,8 @@ def test_without_pulses_that_callback_is_stuck(target):
     puppet, agent = target
     puppet.must("alloc a 4096", "stream u", "callback s")
     agent.export()
-    request = begin_quiesce(agent, deadline_ms=500, pulse_ms=0)
-    time.sleep(0.1)
+    request = begin_quiesce(agent, deadline_ms=5000, pulse_ms=0)
+    time.sleep(1)
     puppet.must("thread t opendoor 1 u")
     with pytest.raises(Refused) as caught:
         agent.reply("quiesce", request)
@@ -106,11 +106,11 @@ def test_a_spinning_kernel_that_a_parked_copy_ends(target):
 def test_what_a_pulse_admitted_is_waited_for_as_well(target):
     """One stream is busy for a while; meanwhile a parked thread is let through and starts something longer."""
     puppet, agent = target
-    puppet.must("alloc a 4096", "stream u", "spin 300 s")
+    puppet.must("alloc a 4096", "stream u", "spin 1500 s")
     agent.export()
     request = begin_quiesce(agent)
     time.sleep(0.1)
-    puppet.must("thread t spin 900 u")
+    puppet.must("thread t spin 3000 u")
     quiesced(agent, request)
     assert puppet.script(["done t", "query u", "query s"]) == ["ok", "ok", "ok"]
 
