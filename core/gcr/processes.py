@@ -1,31 +1,59 @@
-"""What the kernel says of processes: identity that survives pid reuse, owner, parents, and what they have open.
+"""What the kernel says of processes: identity, safe from pid reuse and exec, owner, parents, and what they have open.
 
 A process may vanish between any two reads; every function says what it answers then, and none raises for it.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 
 _PROC = Path("/proc")
-_STATE_FIELD, _PARENT_FIELD, _START_FIELD = 0, 1, 19  # in /proc/PID/stat, counted after the name: proc(5)
+# In /proc/PID/stat, counted after the name: proc(5).
+_STATE_FIELD, _PARENT_FIELD, _THREADS_FIELD, _START_FIELD, _STACK_FIELD, _ARGUMENTS_FIELD = 0, 1, 17, 19, 25, 45
 _DEAD = frozenset("ZXx")
 _STOPPED = frozenset("Tt")
 
 
 @dataclass(frozen=True, slots=True)
 class ProcessIdentity:
-    """A pid together with its start time (clock ticks after boot): no later process has both."""
+    """A pid together with its start time (clock ticks after boot): no later process has both.
+
+    stack: where the kernel put the first thread's stack; each exec chooses anew, and nothing of a device survives one.
+    0 where the kernel does not say, or not yet, in the middle of one: then an exec is not seen.
+    """
 
     pid: int
     start_time: int
+    stack: int = field(default=0, compare=False)
+
+    def is_same(self, other: "ProcessIdentity") -> bool:
+        """Whether both are one process that has called no exec in between, as far as the kernel says."""
+        return self == other and (self.stack == other.stack or not (self.stack and other.stack))
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """As whom and from where a process opens files.
+
+    user_ids: real, effective, saved, of the file system; () for one that is gone · root: device and inode of its root
+    directory; None where it may not be looked at
+    """
+
+    user_ids: tuple[int, ...]
+    root: tuple[int, int] | None
+
+    def is_left_for(self, now: "Place") -> bool:
+        """Whether either is another now, as far as it can be told."""
+        moved = self.root is not None and now.root is not None and self.root != now.root
+        return moved or bool(now.user_ids and self.user_ids != now.user_ids)
 
 
 def identify(pid: int) -> ProcessIdentity | None:
     """The identity of whoever has this pid now; None when nobody does."""
-    started = start_time(pid)
-    return None if started is None else ProcessIdentity(pid, started)
+    fields = _stat(pid)
+    return _identity(pid, fields) if fields else None
 
 
 def start_time(pid: int) -> int | None:
@@ -35,9 +63,11 @@ def start_time(pid: int) -> int | None:
 
 
 def alive(identity: ProcessIdentity) -> bool:
-    """Whether this very process still runs. A zombie does not."""
+    """Whether this very process still runs: one thread of it at least, and the same program. A zombie does not."""
     fields = _stat(identity.pid)
-    return bool(fields) and int(fields[_START_FIELD]) == identity.start_time and fields[_STATE_FIELD] not in _DEAD
+    if not fields or not identity.is_same(_identity(identity.pid, fields)):
+        return False
+    return fields[_STATE_FIELD] not in _DEAD or int(fields[_THREADS_FIELD]) > 1
 
 
 def is_stopped(pid: int) -> bool:
@@ -63,10 +93,25 @@ def pidfd_open(identity: ProcessIdentity) -> int | None:
 
 def owner_uid(pid: int) -> int | None:
     """The real user id; None when there is no such process. (/proc/PID itself belongs to root when undumpable.)"""
-    for line in _read(pid, "status").splitlines():
-        if line.startswith("Uid:"):
-            return int(line.split()[1])
-    return None
+    ids = _user_ids(pid)
+    return ids[0] if ids else None
+
+
+def place_of(pid: int) -> Place:
+    return Place(_user_ids(pid), _root_of(pid))
+
+
+def _user_ids(pid: int) -> tuple[int, ...]:
+    lines = (line.split() for line in _read(pid, "status").splitlines() if line.startswith("Uid:"))
+    return tuple(int(word) for line in lines for word in line[1:])
+
+
+def _root_of(pid: int) -> tuple[int, int] | None:
+    try:
+        found = (_PROC / str(pid) / "root").stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def parent_pid(pid: int) -> int | None:
@@ -85,18 +130,37 @@ def ancestors(pid: int) -> Sequence[int]:
 
 
 def descendants(pid: int) -> Sequence[int]:
-    """Children, grandchildren …, nearest first, as of one look at /proc."""
-    children: dict[int, list[int]] = {}
-    for other in _pids():
-        parent = parent_pid(other)
-        if parent is not None:
-            children.setdefault(parent, []).append(other)
+    """Children, grandchildren …, nearest first."""
+    children = _listed_children if _lists_children() else _by_parent().__getitem__
     found: list[int] = []
     generation = [pid]
     while generation:
-        generation = [child for one in generation for child in children.get(one, ()) if child not in found]
+        generation = [child for one in generation for child in children(one) if child not in found]
         found.extend(generation)
     return found
+
+
+def _lists_children() -> bool:
+    """Not every kernel does, and to look at all processes takes as long as there are many."""
+    return (_PROC / "thread-self" / "children").exists()
+
+
+def _listed_children(pid: int) -> Iterator[int]:
+    try:
+        threads = [entry.name for entry in (_PROC / str(pid) / "task").iterdir()]
+    except (FileNotFoundError, ProcessLookupError):
+        return
+    for thread in threads:
+        yield from map(int, _read(pid, f"task/{thread}/children").split())
+
+
+def _by_parent() -> Mapping[int, list[int]]:
+    children: defaultdict[int, list[int]] = defaultdict(list)
+    for other in _pids():
+        parent = parent_pid(other)
+        if parent is not None:
+            children[parent].append(other)
+    return children
 
 
 def open_verbs(pid: int) -> Sequence[str]:
@@ -125,6 +189,12 @@ def maps_contain(pid: int, fragments: Iterable[str]) -> Sequence[str]:
     """
     files = mapped_files(pid)
     return [fragment for fragment in fragments if any(fragment in file for file in files)]
+
+
+def _identity(pid: int, fields: Sequence[str]) -> ProcessIdentity:
+    stack = int(fields[_STACK_FIELD])
+    settled = stack != int(fields[_ARGUMENTS_FIELD])  # an exec on its way has them at one place, then moves the stack
+    return ProcessIdentity(pid, int(fields[_START_FIELD]), stack if settled else 0)
 
 
 def _stat(pid: int) -> list[str]:
