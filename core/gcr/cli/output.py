@@ -48,13 +48,13 @@ def print_text(text: str, fields: Mapping[str, object] = _NOTHING) -> None:
     try:
         click.echo(text)
     except BrokenPipeError:
-        raise  # a reader that went away has seen enough
+        discard_stdout()  # a reader that went away has seen enough
     except OSError as error:
-        _discard_stdout()
+        discard_stdout()
         raise _not_written(error, fields) from error
 
 
-def _discard_stdout() -> None:
+def discard_stdout() -> None:
     """The interpreter flushes it when it ends: what is still buffered would fail again."""
     sys.stdout = io.StringIO()
 

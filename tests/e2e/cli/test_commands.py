@@ -225,25 +225,32 @@ def test_a_bug_leaves_its_traceback_in_the_log_and_one_line_for_the_user(gcr: Gc
     assert (as_json.code, as_json.json["error"]["code"]) == (1, "internal")
 
 
-def test_a_reader_that_goes_away_is_no_bug(daemon: FakeDaemon) -> None:
+@pytest.mark.parametrize("command", ["ps", "ps --json"])
+def test_a_reader_that_goes_away_is_no_bug(daemon: FakeDaemon, command: str) -> None:
     daemon.answers["ps"] = answering({"jobs": JOBS * 20000})
     done = subprocess.run(
-        ["bash", "-c", f"{sys.executable} -m gcr ps | head -n 1; echo ${{PIPESTATUS[0]}}"],
+        ["bash", "-c", f"{sys.executable} -m gcr {command} | head -c 9; echo; echo ${{PIPESTATUS[0]}}"],
         capture_output=True,
+        env=buffered(),
         text=True,
         timeout=DEADLINE,
     )
-    assert done.stdout.splitlines()[-1] != "1"
+    assert done.stdout.splitlines()[-1] == "0"
     assert done.stderr == ""
     assert not (log_dir() / "cli.log").exists()
+
+
+def buffered() -> dict[str, str]:
+    """An environment with the buffer that stdout has by default: what is in it may fail again at the very end."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
 
 
 FULL = "the report could not be written: No space left on device (ENOSPC)"
 
 
 def to_a_full_disk(*line: str) -> tuple[int, str]:
-    """Exit code and stderr, with the buffer that stdout has by default: it fails again when the interpreter ends."""
-    env = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    """Exit code and stderr."""
+    env = buffered()
     with Path("/dev/full").open("w") as full:
         command = gcr_command(line)
         done = subprocess.run(command, env=env, stdout=full, stderr=subprocess.PIPE, text=True, timeout=DEADLINE)
