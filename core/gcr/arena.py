@@ -124,6 +124,14 @@ class Arena:
                     self._free[part] = segments.owner
                     self._adopted.discard(part)  # part of the pool, and of its limit, from now on
 
+    def hand_on(self, segments: Segments) -> None:
+        """Somebody else uses them from now on, by descriptors of their own: they are never taken again. Idempotent."""
+        with self._turns.next():
+            with self._lock:
+                gone = [part for part in segments if self._taken.pop(part, None) is not None]
+                self._adopted.difference_update(gone)
+            self._release(gone)
+
     def adopt(
         self,
         owner: str,

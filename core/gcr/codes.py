@@ -33,6 +33,7 @@ class FrameType(IntEnum):
     COPY_OUT = 31
     COPY_IN = 32
     SNAPSHOT = 33
+    MOVED = 34
     COMMAND = 64
     PROGRESS = 65
     CALL = 66

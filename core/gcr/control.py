@@ -48,10 +48,23 @@ class ProcessView:
 
 @runtime_checkable
 class NamesHolders(Protocol):
-    """A ControlState that can tell who uses a device. Needed with means AGENT."""
+    """A ControlState that can tell who uses a device. Needed with means AGENT; without it a process of a job that has
+    no agent is passed over."""
 
     def holders(self, device: str) -> Mapping[int, int]:
         """Bytes by process, by the device's own count."""
+        ...
+
+
+@runtime_checkable
+class MovesProcesses(Protocol):
+    """A ControlState that can bring a process back on other devices than those it left."""
+
+    def check_move(self, devices: Mapping[str, str]) -> None:
+        """Whether `restore` would take these, as far as can be told before; without any, whether it takes any at all.
+
+        Raises DriverTooOld, UnsupportedState, WrongDevice. Touches nothing.
+        """
         ...
 
 
@@ -72,7 +85,10 @@ class ControlState(Protocol):
     def checkpoint(self, pid: int, deadline: float) -> None: ...
 
     def restore(self, pid: int, devices: Mapping[str, str], deadline: float) -> None:
-        """Bring the state back; `devices` maps old UUID to new UUID and is empty for the same devices."""
+        """Bring the state back. `devices` is empty, or maps each device of this machine, old UUID to new.
+
+        The latter only where it MovesProcesses. A refusal leaves the process checkpointed.
+        """
         ...
 
     def unlock(self, pid: int, deadline: float) -> None: ...

@@ -79,6 +79,12 @@ class DeviceShared(Refused):
     code = "device_shared"
 
 
+class WrongDevice(Refused):
+    """There is no such device, the job does not use it, or two of its devices would meet on it."""
+
+    code = "wrong_device"
+
+
 class DriverTooOld(Refused):
     code = "driver_too_old"
 
@@ -137,6 +143,12 @@ class DriverError(RolledBack):
     code = "driver_error"
 
 
+class MoveRefused(RolledBack):
+    """The driver would not bring a process back on other devices; it is suspended as before."""
+
+    code = "move_refused"
+
+
 class AddressTaken(RolledBack):
     """Of device memory, by another thread of the program; nothing is lost, the program waits until it is free."""
 
@@ -157,6 +169,12 @@ class NotTakenBack(RolledBack):
     def __init__(self, message: str, *, missing: int, state: str | None = None, hint: str = "") -> None:
         super().__init__(message, state=state, hint=hint)
         self.missing = missing
+
+
+class Unanswered(GcrError):
+    """It was done, but a process that should go on does not answer; it goes on as soon as it does."""
+
+    code, exit = "unanswered", 4
 
 
 class PeerGone(RolledBack):

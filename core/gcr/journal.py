@@ -8,6 +8,7 @@ is either wholly there or not at all. A record that does not read back is set as
     <directory>/<job>.damaged-N   set aside
 """
 
+import errno
 import json
 import logging
 import os
@@ -38,6 +39,9 @@ class ProcessDecision:
     bytes: Mapping[str, int]
     ballast: Mapping[str, int]
     copied_out: bool = False  # by its own agent, strategy `copyout`
+    now: Mapping[str, str] = field(default_factory=dict)  # other devices where its control state is; see placement.py
+    tried: Mapping[str, str] | None = None  # those where a restore that was begun may have brought it
+    stack: int = 0  # see ProcessIdentity
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,15 +83,27 @@ class Journal:
         Should syncing the directory fail after the rename, the job's earlier record, or none, is put back before the
         error goes out.
         """
-        path = self._path(record.job)
         with self._lock:
-            before = path.read_bytes() if path.exists() else None
-            _replace_synced(path, _to_bytes(record))
-            try:
-                self._sync_directory()
-            except BaseException:
-                _put_back(path, before)
-                raise
+            self._decide(record)
+
+    def amend(self, job: str, change: Callable[[DecisionRecord], DecisionRecord]) -> None:
+        """Decide anew, from the record that stands. Raises OSError, also where there is none."""
+        with self._lock:
+            path = self._path(job)
+            record = self._read(path) if path.exists() else None
+            if record is None:
+                raise FileNotFoundError(errno.ENOENT, "the record of what was decided is gone", str(path))
+            self._decide(change(record))
+
+    def _decide(self, record: DecisionRecord) -> None:
+        path = self._path(record.job)
+        before = path.read_bytes() if path.exists() else None
+        _replace_synced(path, _to_bytes(record))
+        try:
+            self._sync_directory()
+        except BaseException:
+            _put_back(path, before)
+            raise
 
     def forget(self, job: str) -> None:
         """The job runs again, or has ended. Raises OSError."""

@@ -71,9 +71,15 @@ class Job:
         """
         return CheckpointReport.from_json(self._ask("checkpoint", timeout, {"data_only": data_only}))
 
-    def restore(self, *, timeout: float | None = None) -> RestoreReport:
-        """Bring it back in place. Raises GcrError; `state` says what became of the job."""
-        return RestoreReport.from_json(self._ask("restore", timeout, {}))
+    def restore(
+        self, *, timeout: float | None = None, devices: Mapping[str | int, str | int] | None = None
+    ) -> RestoreReport:
+        """Bring it back in place. `devices`: other ones to come back on, old to new, as `gcr devices` names them.
+
+        Raises GcrError; `state` says what became of the job.
+        """
+        moves = {str(old): str(new) for old, new in (devices or {}).items()}
+        return RestoreReport.from_json(self._ask("restore", timeout, {"devices": moves} if moves else {}))
 
     def close(self) -> None:
         """End the program if `gcr.run` started it: SIGTERM, and SIGKILL after a grace. Idempotent."""

@@ -21,6 +21,7 @@ class ProcessReport:
     uncovered: Mapping[str, int]
     handles: int
     pinned_host_bytes: int
+    contexts: int = 0
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -68,10 +69,11 @@ class RestoreReport(Report):
     refill_bytes_per_s: float | None
     total_s: float
     cold: bool
+    moved: Mapping[str, str]  # devices by UUID: what it left, and where it came back instead
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(**_known(cls, document))
+        return cls(**{**_known(cls, document), "moved": MappingProxyType(dict(document["moved"]))})
 
 
 def _known(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:

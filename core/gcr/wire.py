@@ -193,6 +193,21 @@ class SnapshotReply(Record):
 
 
 @dataclass(frozen=True, slots=True)
+class MovedRequest(Record):
+    transaction: U64
+    count: U32
+    record_size: U32
+
+
+@dataclass(frozen=True, slots=True)
+class MovedRecord(Record):
+    """Another device in the place of one."""
+
+    old_uuid: Uuid
+    new_uuid: Uuid
+
+
+@dataclass(frozen=True, slots=True)
 class StatusRecord(Record):
     phase: U32 = 0
     flags: U32 = 0
@@ -335,6 +350,22 @@ class CopyBatch:
         head = CopyRequest.unpack(data)
         records = CopyRecord.unpack_many(data, CopyRequest.SIZE, head.count, head.record_size)
         return cls(head.transaction, records, head.budget_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class MovedDevices:
+    """Request MOVED."""
+
+    transaction: int
+    records: tuple[MovedRecord, ...]
+
+    def pack(self) -> bytes:
+        return _concat(MovedRequest(self.transaction, len(self.records), MovedRecord.SIZE), *self.records)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        head = MovedRequest.unpack(data)
+        return cls(head.transaction, MovedRecord.unpack_many(data, MovedRequest.SIZE, head.count, head.record_size))
 
 
 @dataclass(frozen=True, slots=True)

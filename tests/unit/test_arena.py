@@ -319,6 +319,20 @@ def test_an_adopted_segment_belongs_to_the_pool_and_its_owner_once_given_back(ar
     other.close()
 
 
+def test_what_was_handed_on_is_never_taken_again_and_keeps_its_bytes(arena, pins):
+    ours = arena.take("llm", 8 * MiB)
+    fill(ours, b"state")
+    fds = [os.dup(fd) for fd in arena.fds(ours)]
+    arena.hand_on(ours)
+    arena.hand_on(ours)
+    arena.give_back(ours)
+    assert (arena.bytes, pins.now) == (0, {})
+    fill(arena.take("llm", 8 * MiB), b"other")
+    assert all(os.pread(fd, 5, 0) == b"state" for fd in fds)
+    for fd in fds:
+        os.close(fd)
+
+
 def test_a_segment_larger_than_ours_is_adopted_whole(pins):
     large, small = make(pins, segment=16 * MiB), make(pins, segment=4 * MiB)
     held = large.take("llm", 16 * MiB)

@@ -3,13 +3,19 @@
 import os
 import subprocess
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from gcr.daemon import foreign
+from gcr.engine.node import World
+from gcr.errors import Interrupted, NotAGpuProcess, UnsupportedState
 
 
 @contextmanager
@@ -60,3 +66,100 @@ def test_a_simulated_device_is_what_its_environment_says(devices: Path) -> None:
 
 def test_a_process_that_is_gone_is_nobodys() -> None:
     assert foreign.world_of_process(2**22 + 1).backend == "nvidia"
+
+
+def patient(limit: float) -> float:
+    return limit
+
+
+def called_off(_limit: float) -> float:
+    raise Interrupted("the caller left")
+
+
+@pytest.fixture
+def job(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Of this process, which may have a driver loaded."""
+    monkeypatch.setattr(foreign, "HELLO_SECONDS", 0.05)
+    monkeypatch.setattr(foreign, "LATE_HELLO_SECONDS", 60.0)
+    return SimpleNamespace(pid=os.getpid(), living=[], finished=False)
+
+
+def test_an_agent_that_is_late_is_waited_for_if_there_is_a_driver(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "DRIVERS", ("libc.so",))
+    threading.Timer(0.5, job.living.append, ["its agent"]).start()
+    assert foreign.await_hello(job, patient) == ["its agent"]
+
+
+def test_where_nobody_has_a_driver_nobody_is_waited_for(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "DRIVERS", ("/no/such",))
+    began = time.monotonic()
+    with pytest.raises(NotAGpuProcess, match="no process of this job uses a device"):
+        foreign.await_hello(job, patient)
+    assert time.monotonic() - began < 30
+
+
+def test_a_driver_that_gcr_hears_nothing_of_is_named(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "DRIVERS", ("libc.so",))
+    monkeypatch.setattr(foreign, "LATE_HELLO_SECONDS", 0.2)
+    with pytest.raises(NotAGpuProcess, match=f"process {os.getpid()} has libc.so loaded"):
+        foreign.await_hello(job, patient)
+
+
+def test_a_job_that_is_over_is_not_waited_for(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "HELLO_SECONDS", 60.0)
+    job.finished = True
+    with pytest.raises(NotAGpuProcess):
+        foreign.await_hello(job, patient)
+
+
+def test_nobody_is_waited_for_once_the_caller_has_left(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "DRIVERS", ("libc.so",))
+    with pytest.raises(Interrupted):
+        foreign.await_hello(job, called_off)
+
+
+class Counted:
+    """What the device counts, by pid."""
+
+    def __init__(self, **sizes: int) -> None:
+        self.sizes = {int(name.lstrip("p")): size for name, size in sizes.items()}
+
+    def devices(self) -> list[Any]:
+        return [SimpleNamespace(uuid="GPU-1")]
+
+    def holders(self, _uuid: str) -> dict[int, int]:
+        return self.sizes
+
+
+@pytest.fixture
+def half_heard(job: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A job on a simulated device, of which everybody has a driver loaded."""
+    monkeypatch.setattr(foreign, "DRIVERS", ("libc.so",))
+    job.world = World("nvidia", simulated=True)
+    return job
+
+
+@pytest.mark.parametrize("child", [False, True])
+def test_neither_a_program_nor_its_child_is_left_behind(
+    half_heard: Any, child: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(foreign, "LATE_HELLO_SECONDS", 0.1)
+    with holding() as pid:
+        unheard, heard = (pid, os.getpid()) if child else (os.getpid(), pid)
+        count: Any = Counted(**{f"p{unheard}": 48 << 20})
+        with pytest.raises(UnsupportedState, match=f"process {unheard} of this job has 48 MiB on its device"):
+            foreign.refuse_unheard_beside(half_heard, lambda: {heard}, count, patient)
+        foreign.refuse_unheard_beside(half_heard, lambda: {heard, unheard}, count, patient)
+
+
+def test_one_that_ends_meanwhile_is_nobodys_loss(half_heard: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(foreign, "LATE_HELLO_SECONDS", 60.0)
+    child = subprocess.Popen([sys.executable, "-c", "import time; print(flush=True); time.sleep(0.5)"], stdout=-1)
+    with child:
+        assert child.stdout
+        child.stdout.readline()
+        count: Any = Counted(**{f"p{child.pid}": 48 << 20})
+        foreign.refuse_unheard_beside(half_heard, lambda: {os.getpid()}, count, patient)
+        count = Counted(**{f"p{os.getpid()}": 48 << 20})
+        with pytest.raises(Interrupted):
+            foreign.refuse_unheard_beside(half_heard, set, count, called_off)

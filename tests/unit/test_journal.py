@@ -48,6 +48,29 @@ def test_a_later_decision_of_the_job_replaces_the_earlier(journal):
     assert [record.transaction for record in journal.records()] == [8]
 
 
+def test_what_is_known_of_its_processes_is_amended(journal, folder):
+    moved = replace(PROCESS, now={"GPU-1": "GPU-2", "GPU-2": "GPU-1"}, tried={})
+    journal.decide(RECORD)
+    journal.amend("llm", lambda record: replace(record, processes=(moved,)))
+    assert list(Journal(folder).records()) == [replace(RECORD, processes=(moved,))]
+
+
+def test_nothing_decided_cannot_be_amended(journal):
+    with pytest.raises(FileNotFoundError):
+        journal.amend("llm", lambda record: record)
+    assert list(journal.records()) == []
+
+
+def test_a_record_of_an_earlier_version_is_of_a_process_that_never_moved(journal, folder):
+    journal.decide(RECORD)
+    body = json.loads((folder / "llm.json").read_text())
+    for name in ("now", "tried"):
+        del body["record"]["processes"][0][name]
+    body["digest"] = module._digest(body["record"])
+    (folder / "llm.json").write_text(json.dumps(body))
+    assert list(journal.records()) == [RECORD]
+
+
 def test_forgetting_twice_is_forgetting(journal):
     journal.decide(RECORD)
     journal.forget("llm")

@@ -6,7 +6,7 @@ import pytest
 
 from gcr.daemon.process import Process
 from gcr.devices import uuid_text
-from gcr.engine.checkpoint import Checkpoint
+from gcr.engine.checkpoint import Checkpoint, refuse_a_part
 from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left
 from gcr.engine.node import Course, World
 from gcr.engine.target import Target
@@ -176,3 +176,11 @@ def test_what_others_just_made_is_waited_for_and_never_taken_for_its_own():
     assert counted_and_left(target, DEVICE) == (1 << 40) + 2 * MiB
     target.worker(DEVICE).unexplained = DRIVERS_GROWTH
     assert counted_and_left(target, DEVICE) == 2 * MiB
+
+
+def test_a_device_that_nobody_copied_is_noticed():
+    whole = {(1, "one"): {"bytes": 5}, (1, "other"): {"bytes": 7}, (2, "one"): {"bytes": 3}}
+    refuse_a_part({1: 12, 2: 3, 3: 0}, whole)
+    part = {copy: done for copy, done in whole.items() if copy != (1, "other")}
+    with pytest.raises(PeerGone, match=r"^5 bytes of process 1 were copied, and it holds 12$"):
+        refuse_a_part({1: 12, 2: 3}, part)

@@ -25,6 +25,8 @@ from gcr.wire import (
     IdList,
     MappingBatch,
     MappingRecord,
+    MovedDevices,
+    MovedRecord,
     StatusReply,
     StuckError,
     StuckRecord,
@@ -35,7 +37,7 @@ from gcr.wire import (
 )
 
 RECORDS = [k for k in vars(wire).values() if isinstance(k, type) and issubclass(k, Record) and k is not Record]
-COMPOUNDS = [StatusReply, ExportBatch, MappingBatch, StuckError, IdList, CopyBatch]
+COMPOUNDS = [StatusReply, ExportBatch, MappingBatch, StuckError, IdList, CopyBatch, MovedDevices]
 
 
 def field_values(code: str) -> st.SearchStrategy:
@@ -142,6 +144,12 @@ def test_a_copy_batch_comes_back(records, budget):
     batch = CopyBatch(7, records, budget)
     assert CopyBatch.unpack(batch.pack()) == batch
     assert len(batch.pack()) == wire.CopyRequest.SIZE + len(records) * CopyRecord.SIZE
+
+
+@given(many(MovedRecord))
+def test_moved_devices_come_back(records):
+    moved = MovedDevices(7, records)
+    assert MovedDevices.unpack(moved.pack()) == moved
 
 
 def test_only_handles_that_leave_as_descriptors_are_handed():

@@ -28,6 +28,9 @@ class AmdControl:
             return ProcessView(pid, phase, {}, ())
         return ProcessView(pid, phase, devices.bytes_of(pid), refusals_of(pid))
 
+    def holders(self, device: str) -> Mapping[int, int]:
+        return devices.holders(device)
+
     def lock(self, pid: int, deadline: float) -> None:
         raise _no_such_call()
 

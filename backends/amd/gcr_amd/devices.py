@@ -1,6 +1,6 @@
 """Devices as the HIP runtime lists them, and the kernel's count of their memory."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from gcr.backend import Device
@@ -66,6 +66,11 @@ def present() -> Sequence[Device]:
 
 def _describe(ordinal: int) -> Device:
     return described(uuid_of(ordinal), name_of(ordinal), Counter.of(ordinal).memory())
+
+
+def holders(device: str) -> Mapping[int, int]:
+    """Bytes by process. Empty for a device that is not here."""
+    return next((counter.memory().by_pid for uuid, counter in counted() if uuid == device), {})
 
 
 def bytes_of(pid: int) -> dict[str, int]:

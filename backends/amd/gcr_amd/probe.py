@@ -34,7 +34,7 @@ def _facilities(checks: Sequence[Capability]) -> Sequence[Capability]:
         facility("driver_strategy", False, "HIP has no checkpoint call", "start the program with gcr run"),
         _device_hash(checks),
         facility("control_state", False, "HIP has no checkpoint call", "--data-only keeps the process and its state"),
-        facility("device_map", False, "not built yet", "a job comes back on the devices that it left"),
+        facility("device_map", False, "HIP has no checkpoint call", "a job comes back on the devices that it left"),
         facility("verified_on", False, "a simulated runtime only", "docs/amd.md: what hardware must answer"),
     ]
 

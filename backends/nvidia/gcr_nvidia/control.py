@@ -11,11 +11,10 @@ deadline when the driver does; cuda.bindings >= 12.9.1 release the GIL meanwhile
 import math
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from gcr.control import ControlMeans, ControlPhase, ProcessView
 from gcr.errors import DeadlinePassed, DriverTooOld
-from gcr_nvidia import devices, refusals, uuids
+from gcr_nvidia import devices, moving, refusals
 from gcr_nvidia.driver import (
     INVALID_VALUE,
     NOT_FOUND,
@@ -44,7 +43,7 @@ _LOCK_GRACE_SECONDS = 1.0  # the driver times the lock itself; ours is only for 
 
 
 class NvidiaControl:
-    """Implements gcr.control.ControlState."""
+    """Implements gcr.control.ControlState and MovesProcesses."""
 
     means = ControlMeans.DRIVER
 
@@ -66,6 +65,9 @@ class NvidiaControl:
             return ProcessView(pid, phase, {}, ())
         return ProcessView(pid, phase, devices.bytes_of(pid), refusals.of(pid))
 
+    def holders(self, device: str) -> Mapping[int, int]:
+        return devices.memory(devices.handle(device)).by_pid
+
     def lock(self, pid: int, deadline: float) -> None:
         arguments = bindings().CUcheckpointLockArgs()
         arguments.timeoutMs = max(1, math.ceil(deadline * 1000))  # 0 would wait for ever
@@ -76,9 +78,12 @@ class NvidiaControl:
     def checkpoint(self, pid: int, deadline: float) -> None:
         cuda.bounded("cuCheckpointProcessCheckpoint", pid, None, deadline=deadline)
 
+    def check_move(self, devices: Mapping[str, str]) -> None:
+        moving.check(devices)
+
     def restore(self, pid: int, devices: Mapping[str, str], deadline: float) -> None:
         keep_alive: list[object] = []
-        arguments = _restore_arguments(devices, keep_alive) if devices else None
+        arguments = moving.restore_arguments(devices, keep_alive) if devices else None
         cuda.bounded("cuCheckpointProcessRestore", pid, arguments, deadline=deadline)
 
     def unlock(self, pid: int, deadline: float) -> None:
@@ -96,21 +101,3 @@ def _alive(pid: int) -> bool:
 
 def _not_idle(pid: int, deadline: float) -> DeadlinePassed:
     return DeadlinePassed(f"process {pid} could not be locked in {deadline:.1f} s: its device work goes on")
-
-
-def _restore_arguments(moves: Mapping[str, str], keep_alive: list[object]) -> Any:
-    """One pair a device. `keep_alive` holds what the driver reads until the call is over."""
-    driver = bindings()
-    if not hasattr(driver, "CUcheckpointGpuPair"):
-        raise DriverTooOld("moving to another device needs cuda-bindings 13 and driver r580 or newer")
-    pairs = []
-    for old, new in moves.items():
-        pair = driver.CUcheckpointGpuPair()
-        pair.oldUuid, old_bytes = uuids.driver_uuid(old)
-        pair.newUuid, new_bytes = uuids.driver_uuid(new)
-        keep_alive += [old_bytes, new_bytes]
-        pairs.append(pair)
-    arguments = driver.CUcheckpointRestoreArgs()
-    arguments.gpuPairs = pairs
-    arguments.gpuPairsCount = len(pairs)
-    return arguments

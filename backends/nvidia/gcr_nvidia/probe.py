@@ -9,7 +9,7 @@ from gcr.devices import is_simulated
 from gcr.errors import GcrError
 from gcr.facilities import facility, resting_on
 from gcr.probing import Check, Lacking, all_have, answers, named
-from gcr_nvidia import devices, hashing
+from gcr_nvidia import devices, hashing, moving
 from gcr_nvidia.driver import (
     INVALID_VALUE,
     NOT_INITIALIZED,
@@ -38,7 +38,7 @@ def _facilities(checks: Sequence[Capability]) -> Sequence[Capability]:
         resting_on("driver_strategy", checks, ("driver", "device", "checkpoint_api"), "the driver's own checkpoint"),
         _device_hash(checks),
         resting_on("control_state", checks, ("driver", "checkpoint_api"), "the driver's calls, from outside"),
-        facility("device_map", False, "not built yet", "a job comes back on the devices that it left"),
+        _device_map(checks),
         facility("verified_on", True, "NVIDIA H200, driver 580.159 (r580), CUDA 13.0; on no other"),
     ]
 
@@ -51,6 +51,16 @@ def _device_hash(checks: Sequence[Capability]) -> Capability:
         return facility(found.name, True, _hash_kernel())
     except (Lacking, GcrError) as lacking:
         return facility(found.name, False, str(lacking), "device memory is copied to the host and hashed there")
+
+
+def _device_map(checks: Sequence[Capability]) -> Capability:
+    found = resting_on("device_map", checks, ("driver", "nvml", "checkpoint_api"), "")
+    if not found.ok:
+        return found
+    try:
+        return facility(found.name, True, moving.check({}))
+    except GcrError as lacking:
+        return facility(found.name, False, str(lacking), "a job comes back on the devices that it left")
 
 
 def _hash_kernel() -> str:

@@ -13,8 +13,8 @@ from typing import Any
 
 from gcr.backend import Backend
 from gcr.channel import Channel, Request
-from gcr.control import ControlState, NamesHolders, ProcessView
-from gcr.errors import GcrError, UsageError
+from gcr.control import ControlState, MovesProcesses, NamesHolders, ProcessView
+from gcr.errors import GcrError, UnsupportedState, UsageError
 from gcr.plugins import asked, load_plugins
 
 log = logging.getLogger("gcr.control")
@@ -49,6 +49,13 @@ class ControlService:
     def _holders(self, device: str) -> Mapping[int, int]:
         return self._control.holders(device) if isinstance(self._control, NamesHolders) else {}
 
+    def _check_move(self, devices: Mapping[str, str]) -> None:
+        control = self._control
+        if not isinstance(control, MovesProcesses):
+            text = f"backend {self._name} brings processes back on the devices that they left, and on no others"
+            raise UnsupportedState(text, hint="gcr restore without --device")
+        control.check_move(devices)
+
     def _answer(self, op: str, body: dict[str, Any]) -> dict[str, object]:
         if op == "devices":
             return {"devices": [asdict(device) for device in self._backend.devices()]}
@@ -56,6 +63,9 @@ class ControlService:
             return {"means": self._control.means.value}
         if op == "holders":
             return {"holders": {str(pid): size for pid, size in self._holders(str(body["device"])).items()}}
+        if op == "check_move":
+            self._check_move(body["devices"])
+            return {}
         pid, deadline = int(body["pid"]), float(body.get("deadline", 10.0))
         match op:
             case "phase":

@@ -4,10 +4,11 @@ Every method blocks until the agent answered or its timeout passed, and raises P
 Descriptors that come back belong to the caller.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gcr.channel import AgentError, Channel, Received
+from gcr.devices import uuid_bytes
 from gcr.errors import AddressTaken, DriverError, GcrError, NoRoom, RolledBack, Stuck, UnsupportedState, WrongState
 from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
@@ -22,6 +23,8 @@ from gcr.wire import (
     HelloRecord,
     IdList,
     MappingBatch,
+    MovedDevices,
+    MovedRecord,
     QuiesceRequest,
     SnapshotPhase,
     SnapshotReply,
@@ -80,6 +83,11 @@ class AgentPeer:
 
     def map(self, transaction: int) -> None:
         self._ask(FrameType.MAP, _named(transaction), timeout=60.0)
+
+    def moved(self, transaction: int, moves: Mapping[str, str]) -> None:
+        """Of which devices (UUIDs) others took the place, from `resume` on."""
+        records = tuple(MovedRecord(uuid_bytes(old), uuid_bytes(new)) for old, new in moves.items())
+        self._ask(FrameType.MOVED, MovedDevices(transaction, records).pack())
 
     def discard(self, transaction: int) -> None:
         self._ask(FrameType.DISCARD, _named(transaction), timeout=60.0)

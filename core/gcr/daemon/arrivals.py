@@ -18,12 +18,14 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job, world_of
 from gcr.daemon.peers import SupervisorPeer
 from gcr.daemon.process import Prepared, Process
+from gcr.engine.drive import drive_of
 from gcr.engine.node import World
+from gcr.engine.placement import Placement
 from gcr.engine.recover import driver_phase
 from gcr.engine.target import let_go, quietly
 from gcr.errors import GcrError, NameTaken, NoSuchJob, WrongState
 from gcr.journal import DecisionRecord, ProcessDecision
-from gcr.processes import ProcessIdentity, alive
+from gcr.processes import ProcessIdentity, alive, place_of
 from gcr.states import State, Strategy
 from gcr.wire import AgentFlag, AgentPhase, Vendor
 
@@ -40,6 +42,7 @@ class Arrivals:
         self._coordinator = coordinator
         self._jobs = coordinator.jobs
         self._lock = threading.RLock()
+        self._ending = threading.Lock()  # before the others; held until nothing of a dead process is left
 
     # ---- a daemon starts --------------------------------------------------------------------------------------
 
@@ -48,7 +51,7 @@ class Arrivals:
         for record in self._coordinator.journal.records():
             job = Job(record.job, token="", world=_world_of_record(record), decision=record)
             for known in record.processes:
-                identity = ProcessIdentity(known.pid, known.start_time)
+                identity = ProcessIdentity(known.pid, known.start_time, known.stack)
                 if alive(identity):
                     job.processes[known.pid] = _suspended(job, record, identity, known)
                     job.context_on |= {*known.bytes, *known.ballast}
@@ -79,6 +82,7 @@ class Arrivals:
     def _unlocked_phase(self, job: Job, pid: int) -> ControlPhase:
         """Its phase once it is not between two. r580 says LOCKED while a call goes on whose caller died."""
         control, end = self._coordinator.control(job.world), time.monotonic() + self._coordinator.config.drain_s
+        drive_of(job.processes[pid], self._coordinator, lambda: control, {}).await_answer()
         while (phase := control.phase(pid)) in (ControlPhase.LOCKED, ControlPhase.BUSY) and time.monotonic() < end:
             if phase == ControlPhase.LOCKED:
                 quietly("unlock", lambda: control.unlock(pid, 1.0))
@@ -132,19 +136,28 @@ class Arrivals:
 
     def agent(self, peer: AgentPeer) -> Process:
         """A process said HELLO: for the first time, again, or to a new daemon."""
+        self._end_former(peer.identity)
         with self._lock, self._jobs.lock:
             job = self._job_of(peer)
             pid = peer.identity.pid
             if not job.processes:
                 job.world = _world_as_seen(job.world, peer.hello.vendor)
             process = job.processes.get(pid)
-            if process is None or process.identity != peer.identity:
-                process = job.processes[pid] = Process(job.name, peer.identity)
-            process.peer = peer
+            if process is None or not process.identity.is_same(peer.identity):
+                process = Process(job.name, peer.identity)
+            process.peer, process.place = peer, process.place or place_of(pid)
+            job.processes[pid] = process  # only now: a command may come at once
             if stranded(peer):
                 self._begin_recovery(job)
         threading.Thread(target=self._settle_in, args=(process,), name="gcr-hello", daemon=True).start()
         return process
+
+    def _end_former(self, newcomer: ProcessIdentity) -> None:
+        """Whoever had this pid before, or the same process before an exec: its ids mean nothing to the newcomer."""
+        for job in self._jobs.all():
+            process = job.processes.get(newcomer.pid)
+            if process is not None and not process.identity.is_same(newcomer):
+                self._ended(process)
 
     def _job_of(self, peer: AgentPeer) -> Job:
         job = self._jobs.with_token(peer.hello.token) if peer.hello.token else None
@@ -218,17 +231,22 @@ class Arrivals:
             self._ended(process)
 
     def _ended(self, process: Process) -> None:
-        """Everything of a dead process is released."""
-        process.state = State.EXITED
-        job = self._jobs.by_name.get(process.job)
-        if job is None:
-            return
+        """Everything of a dead process is released, once: a successor may have its pid."""
+        with self._ending:
+            process.state = State.EXITED
+            job = self._jobs.by_name.get(process.job)
+            if job is not None and job.processes.get(process.identity.pid) is process:
+                self._release(job, process)
+
+    def _release(self, job: Job, process: Process) -> None:
         job.finished = job.finished or process.strategy == Strategy.DRIVER  # nobody else would say so
         pid = process.identity.pid
         for worker in self._coordinator.fleet.living_workers():
             quietly("forfeit", partial(worker.forfeit, process.hold))
         quietly("forget", lambda: job.keeper().forget(pid))
         job.processes.pop(pid, None)
+        if not job.busy:
+            self._coordinator.forget_decision(job)
         self._drop_if_over(job)
 
     def _drop_if_over(self, job: Job) -> None:
@@ -315,6 +333,7 @@ def _suspended(job: Job, record: DecisionRecord, identity: ProcessIdentity, know
         transaction=record.transaction,
         bytes_by_device=dict(known.bytes),
         ballast_by_device=dict(known.ballast),
+        placement=Placement(known.now, known.tried),
     )
 
 

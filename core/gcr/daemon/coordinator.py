@@ -5,35 +5,34 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 from gcr.config import Config
 from gcr.daemon import reports
 from gcr.daemon.fleet import Fleet
-from gcr.daemon.foreign import world_of_process
+from gcr.daemon.foreign import await_hello, refuse_unheard_beside, world_of_process
 from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
 from gcr.daemon.process import Process
 from gcr.engine.admit import admit, refuse_stopped, refuse_what_the_driver_refuses
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.driver import DriverSwap
+from gcr.engine.moves import moves_of
 from gcr.engine.node import Course, World
 from gcr.engine.recover import recover
 from gcr.engine.restore import Restore
 from gcr.engine.target import Target
-from gcr.errors import BackendMissing, GcrError, NoSuchJob, NotOurs, WrongState
+from gcr.errors import BackendMissing, GcrError, NoSuchJob, NotOurs, PeerGone, Unanswered, UnsupportedState, WrongState
 from gcr.journal import Journal
-from gcr.processes import identify, owner_uid
+from gcr.processes import alive, identify, owner_uid
 from gcr.states import State, Strategy
 from gcr.wire import AgentPhase
 
 log = logging.getLogger("gcr.daemon")
 
 DEFAULT_TIMEOUT = 300.0
-HELLO_GRACE = 0.5  # a program may use its device and say so before its agent's first word is here
-HELLO_POLL = 0.005
 RECOVER_AT_ONCE = (0.2,) * 10  # seconds between attempts
 RECOVER_LATER = (1.0, 2.0, *(5.0,) * 120)
 
@@ -82,9 +81,9 @@ class Coordinator:
             return job.last_report
 
     def _checkpoint(self, job: Job, course: Course, data_only: bool) -> dict[str, Any]:
-        _await_hello(job)
-        targets = [self._target(job, process, course.transaction) for process in job.living]
+        targets = [self._target(job, process, course.transaction) for process in await_hello(job, course.left)]
         admit(targets)
+        refuse_unheard_beside(job, self._heard, self.control(job.world), course.left)
         if not data_only:
             refuse_what_the_driver_refuses(targets)
         self.jobs.claim(job, {device for t in targets if t.keeps_context and not data_only for device in t.counts})
@@ -97,7 +96,15 @@ class Coordinator:
                 self._recover_if_uneven(job)
                 raise
         job.decision = done.decision
+        if all(target.process.state == State.EXITED for target in targets):
+            self.forget_decision(job)
+            raise PeerGone(f"the processes of job {job.name} ended, or became others, in the middle of it")
         return reports.of_checkpoint(job, done, self._link(targets, "link_out_bytes_per_s"))
+
+    def _heard(self) -> set[int]:
+        """Pids of all who have an agent, and of our own that have a context."""
+        ours = {worker.pid for worker in self.fleet.living_workers()}
+        return ours.union(*(job.processes for job in self.jobs.all()))
 
     def _driver_checkpoint(self, job: Job, course: Course) -> dict[str, Any]:
         (process,) = job.living
@@ -117,32 +124,54 @@ class Coordinator:
         course = self._course("restore", body, progress, cancelled)
         job = self.jobs.find(body["target"])
         with saying_state(job), job.changing("restore"):
+            if is_uneven(job):
+                raise WrongState(f"job {job.name} is still being recovered", hint="gcr recover")
             resting = [p for p in job.living if p.state in (State.SUSPENDED, State.DATA_SUSPENDED)]
             if not resting or job.decision is None:
                 raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
+            used = {device for p in resting for device in (*p.bytes_by_device, *p.ballast_by_device)}
+            moves = self._moves(job, body.get("devices") or {}, used)
+            moved = {old: new for old, new in moves.items() if old in used}
             if job.decision.kind == "driver":
-                return self._driver_restore(job, course)
+                return {**self._driver_restore(job, course, moves), "moved": moved}
             targets = [self._target(job, process, process.transaction) for process in resting]
             for target in targets:
                 refuse_stopped(target)
-                target.suspended = dict(target.process.bytes_by_device)
+                target.come_back(moves)
             done = Restore(job.name, targets, job.decision, self, course)
             with self._active(targets):
                 try:
                     done.run()
                 except BaseException:
+                    job.decision = done.decision  # decided stays decided, whatever went wrong after it
                     self._recover_if_uneven(job)
                     raise
             job.decision = None
+            self._recover_if_uneven(job)
+            _refuse_silence(targets)
             for process in job.living:
-                process.look()
-            job.last_report = reports.of_restore(job, done, self._link(targets, "link_in_bytes_per_s"))
+                self._look(process)
+            link = self._link(targets, "link_in_bytes_per_s")
+            job.last_report = {**reports.of_restore(job, done, link), "moved": moved}
             return job.last_report
 
-    def _driver_restore(self, job: Job, course: Course) -> dict[str, Any]:
+    def _moves(self, job: Job, asked: Mapping[str, str], used: Collection[str]) -> dict[str, str]:
+        """Of `gcr restore --device`. Raises UnsupportedState, DriverTooOld, WrongDevice; nothing was touched."""
+        if not asked:
+            return {}
+        control = self.control(job.world)
+        control.check_move({})
+        if any(process.state == State.DATA_SUSPENDED for process in job.living):
+            text = f"the context of {job.name} stays on its device: it was suspended without its control state"
+            raise UnsupportedState(text, hint=f"gcr restore {job.name}, and a checkpoint without --data-only")
+        moves = moves_of(asked, control.devices(), used)
+        control.check_move(moves)
+        return moves
+
+    def _driver_restore(self, job: Job, course: Course, moves: Mapping[str, str]) -> dict[str, Any]:
         (process,) = job.living
         swap = DriverSwap(process, self, job.world, course)
-        swap.restore()
+        swap.restore(moves)
         job.decision = None
         report = reports.of_driver_restore(job, swap)
         self.jobs.remove(job)
@@ -204,13 +233,22 @@ class Coordinator:
         found = process.look()
         status = found.status
         at_rest = process.state in (State.SUSPENDED, State.DATA_SUSPENDED) and job.settled.is_set()
-        if at_rest or (status.phase == AgentPhase.RUNNING and not status.flags & 3 and job.decision is None):
+        if at_rest:
+            return None
+        if status.phase == AgentPhase.RUNNING and not status.flags & 3 and job.decision is None:
+            process.state = State.RUNNING  # it lost its connection before anything was released, and went on by itself
             return None
         target = self._target(job, process, status.transaction or process.transaction)
         target.suspended = dict(process.bytes_by_device)
         if not target.suspended:
             target.suspended = {process.uuids[d.ordinal]: d.covered_bytes for d in found.devices if d.handles}
         return target
+
+    def forget_decision(self, job: Job) -> None:
+        """Where none of those that it was about is left."""
+        if job.decision is not None and all(process.state == State.RUNNING for process in job.living):
+            self.journal.forget(job.name)
+            job.decision = None
 
     def _recover_if_uneven(self, job: Job) -> None:
         """A rollback that could not finish (say, a helper died in it) is finished by whoever comes next: us."""
@@ -287,6 +325,14 @@ def is_uneven(job: Job) -> bool:
     return any(p.state not in (State.RUNNING, State.SUSPENDED, State.DATA_SUSPENDED, State.LOST) for p in job.living)
 
 
+def _refuse_silence(targets: Sequence[Target]) -> None:
+    """Everything is back, and somebody does not take it: stopped, say. Raises Unanswered."""
+    silent = [t.pid for t in targets if t.process.state == State.RESTORING and alive(t.process.identity)]
+    if silent:
+        text = f"process {silent[0]} has everything back and does not answer; it goes on as soon as it does"
+        raise Unanswered(text, state=State.RESTORING, hint="gcr ps")
+
+
 def _refuse_other_backend(job: Job, wanted: str | None) -> None:
     if wanted and wanted != job.world.backend:
         raise BackendMissing(f"job {job.name} uses {job.world.backend}, not {wanted}", hint="leave --backend out")
@@ -300,12 +346,6 @@ def saying_state(job: Job) -> Iterator[None]:
     except GcrError as error:
         error.state = error.state or reports.shown(job.state)
         raise
-
-
-def _await_hello(job: Job) -> None:
-    end = time.monotonic() + HELLO_GRACE
-    while not job.living and not job.finished and time.monotonic() < end:
-        time.sleep(HELLO_POLL)
 
 
 class Active:

@@ -1,10 +1,24 @@
-"""Processes gcr did not start: which drivers they see."""
+"""Processes that have no agent: which drivers they see, and have."""
 
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Container, Sequence
 from pathlib import Path
+from typing import NoReturn
 
+from gcr.daemon.jobs import Job
+from gcr.daemon.peers import ControlPeer
+from gcr.daemon.process import Process
 from gcr.engine.node import World
-from gcr.processes import open_files
+from gcr.errors import NotAGpuProcess, UnsupportedState
+from gcr.processes import alive, descendants, identify, maps_contain, open_files
 
+HELLO_SECONDS = 0.5
+LATE_HELLO_SECONDS = 4.0  # on a machine that is busy
+POLL = 0.01
+DRIVERS = ("libcuda.so", "libamdhip64.so", "libascendcl.so")
+Left = Callable[[float], float]
+"""As a Course has it: raises where the caller's time is up, or it no longer wants it."""
 DEVICE_FILES = {"nvidia": "/dev/nvidia", "amd": "/dev/kfd", "ascend": "/dev/davinci"}
 
 
@@ -25,6 +39,84 @@ def _vendor_of(pid: int) -> str | None:
     """Whose devices it has open."""
     try:
         return next((vendor for vendor, path in DEVICE_FILES.items() if open_files(pid, path)), None)
+    except PermissionError:
+        return None
+
+
+def await_hello(job: Job, left: Left) -> Sequence[Process]:
+    """Its processes. A program may use its device, and say so, before its agent's first word is here.
+
+    Raises NotAGpuProcess where none has come after a while; a longer one if somebody has a driver loaded.
+    """
+    began = time.monotonic()
+    while not (found := job.living) and not job.finished:
+        left(POLL)
+        waited = time.monotonic() - began
+        if waited > HELLO_SECONDS and (waited > LATE_HELLO_SECONDS or _with_driver(job) is None):
+            break
+        time.sleep(POLL)
+    return found or _refuse_unheard(job)
+
+
+def _refuse_unheard(job: Job) -> NoReturn:
+    if found := _with_driver(job):
+        text = f"process {found[0]} has {found[1]} loaded, and gcr hears nothing of it"
+        raise NotAGpuProcess(text, hint="docs/troubleshooting.md#past-gcr")
+    raise NotAGpuProcess("no process of this job uses a device", hint="gcr ps")
+
+
+def _with_driver(job: Job) -> tuple[int, str] | None:
+    """The first of the program and its descendants that has a driver loaded, and which."""
+    found = ((pid, _loaded_driver(pid)) for pid in _family(job))
+    return next(((pid, driver) for pid, driver in found if driver), None)
+
+
+def _family(job: Job) -> Sequence[int]:
+    return (job.pid, *descendants(job.pid)) if job.pid else ()
+
+
+def refuse_unheard_beside(job: Job, heard: Callable[[], Container[int]], control: ControlPeer, left: Left) -> None:
+    """Where its program, or a descendant, has device memory and no agent: the job would leave by half, unnoticed.
+
+    One that began just now is given time to say a word. Raises UnsupportedState.
+    """
+    has_a_device = _loaded_driver if job.world.simulated else _vendor_of  # whose files are fewer than its mappings
+    unheard = [pid for pid in _family(job) if pid not in heard() and has_a_device(pid)]
+    for pid, held in _held_by(unheard, control).items():
+        if _stays_unheard(pid, heard, left):
+            text = f"process {pid} of this job has {held >> 20} MiB on its device, and gcr hears nothing of it"
+            raise UnsupportedState(text, hint="docs/troubleshooting.md#past-gcr")
+
+
+def _held_by(pids: Collection[int], control: ControlPeer) -> Counter[int]:
+    """Bytes on all devices, by their own count. The driver is asked nothing of them: a fork may be among them."""
+    found = Counter[int]()
+    for device in control.devices() if pids else ():
+        found.update({pid: size for pid, size in control.holders(device.uuid).items() if pid in pids})
+    return +found
+
+
+def _stays_unheard(pid: int, heard: Callable[[], Container[int]], left: Left) -> bool:
+    """After a while in which it may say a word, or end."""
+    end = time.monotonic() + LATE_HELLO_SECONDS
+    while pid not in heard():
+        if not _lives(pid):
+            return False
+        if time.monotonic() > end:
+            return True
+        left(POLL)
+        time.sleep(POLL)
+    return False
+
+
+def _lives(pid: int) -> bool:
+    identity = identify(pid)
+    return identity is not None and alive(identity)
+
+
+def _loaded_driver(pid: int) -> str | None:
+    try:
+        return next(iter(maps_contain(pid, DRIVERS)), None)
     except PermissionError:
         return None
 

@@ -13,7 +13,7 @@ from gcr.runtime import log_dir, runtime_dir, socket_path
 from gcr.seqpacket import connect
 
 KEPT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
-KEPT_PREFIXES = ("GCR_", "XDG_", "CUDA_VISIBLE", "NVIDIA_")
+KEPT_PREFIXES = ("GCR_", "XDG_", "NVIDIA_")  # and nothing that hides devices: other jobs may be on them
 START_TIMEOUT = 20.0
 
 

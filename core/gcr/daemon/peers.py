@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from gcr.backend import Device
 from gcr.channel import Channel
 from gcr.control import ControlMeans, ControlPhase, ProcessView, Refusal
 from gcr.drain import HandleSpec
@@ -79,10 +80,17 @@ class ControlPeer:
         refusals = tuple(Refusal(**refusal) for refusal in found["refusals"])
         return ProcessView(pid, ControlPhase(found["phase"]), found["bytes_by_device"], refusals)
 
+    def devices(self) -> list[Device]:
+        """All of its vendor's, in the order of `gcr devices`."""
+        return [Device(**found) for found in self._call("devices", {}, 20.0)["devices"]]
+
     def free_bytes(self) -> dict[str, int]:
         """By device UUID, what nobody uses."""
-        found = self.channel.call_json("devices", {}, timeout=20.0)[0]["devices"]
-        return {device["uuid"]: device["total_bytes"] - device["used_bytes"] for device in found}
+        return {device.uuid: device.total_bytes - device.used_bytes for device in self.devices()}
+
+    def check_move(self, devices: Mapping[str, str]) -> None:
+        """Raises what says that a process cannot come back so, UUIDs old to new; none: on no other devices at all."""
+        self._call("check_move", {"devices": dict(devices)}, 20.0)
 
     def holders(self, device: str) -> dict[int, int]:
         """Who uses a device, and how many bytes; empty where nobody can tell."""
@@ -168,10 +176,17 @@ class WorkerPeer:
     def knows(self, hold: str) -> bool:
         return bool(self._call("knows", {"hold": hold})["known"])
 
-    def reclaim(self, hold: str, owner: str, fds: Sequence[int]) -> None:
-        """Take over a sealed table and its segments from whoever kept them; pinned as they are needed."""
+    def surrender(self, hold: str) -> None:
+        """Let go of everything, the arena's memory included: another worker takes it over from whoever keeps it."""
+        self._call("surrender", {"hold": hold}, timeout=60.0)
+
+    def reclaim(self, hold: str, owner: str, left: str, fds: Sequence[int]) -> None:
+        """Take over a sealed table and its segments from whoever kept them; pinned as they are needed.
+
+        left: the device whose bytes they are, this worker's own unless the process comes back on another one.
+        """
         for first in range(0, len(fds), BATCH):
-            body = {"hold": hold, "owner": owner, "offset": first, "total": len(fds)}
+            body = {"hold": hold, "owner": owner, "left": left, "offset": first, "total": len(fds)}
             self._call("reclaim", body, fds[first : first + BATCH], timeout=60.0)
 
     def create(self, hold: str, ballast: int) -> None:

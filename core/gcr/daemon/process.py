@@ -6,8 +6,10 @@ from threading import Lock
 
 from gcr.daemon.agent import AgentPeer
 from gcr.devices import uuid_text
+from gcr.engine.moves import Moves, moved
+from gcr.engine.placement import Placement
 from gcr.errors import PeerGone
-from gcr.processes import ProcessIdentity
+from gcr.processes import Place, ProcessIdentity
 from gcr.states import State, Strategy, move
 from gcr.wire import AgentFlag, StatusReply
 
@@ -36,9 +38,11 @@ class Process:
     strategy: Strategy = Strategy.HANDOFF
     copied_out: bool = False  # by its own agent, `copyout`; chosen anew at each checkpoint
     peer: AgentPeer | None = None
+    place: Place | None = None  # when it was first heard of
     transaction: int = 0  # of the suspension it is in
     bytes_by_device: dict[str, int] = field(default_factory=dict)
     ballast_by_device: dict[str, int] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
     last_status: StatusReply | None = None
     uuids: dict[int, str] = field(default_factory=dict)  # ordinal in the process -> UUID
     prepared: dict[str, "Prepared"] = field(default_factory=dict)  # by device UUID
@@ -66,6 +70,15 @@ class Process:
         self.last_status = status
         self.uuids.update({d.ordinal: uuid_text(d.uuid) for d in status.devices})
         return status
+
+    def runs_on(self, moves: Moves) -> None:
+        """It came back on these devices: what was known by those that it left."""
+        self.placement = Placement()
+        if moves:
+            self.uuids = {ordinal: moves.get(uuid, uuid) for ordinal, uuid in self.uuids.items()}
+            self.bytes_by_device = moved(self.bytes_by_device, moves)
+            self.ballast_by_device = moved(self.ballast_by_device, moves)
+            self.prepared.clear()  # elsewhere
 
     def move(self, to: State) -> None:
         with self._lock:

@@ -126,7 +126,7 @@ def rows(process: Process) -> list[dict[str, Any]]:
         devices = process.bytes_by_device or {"": 0}
         return [
             {**base, "device": uuid, "bytes": size, "covered_bytes": 0, "uncovered": {}, "handles": 0}
-            | {"pinned_host_bytes": 0}
+            | {"pinned_host_bytes": 0, "contexts": 0}
             for uuid, size in devices.items()
         ]
     uncovered = {reason_name(u.reason): u.bytes for u in status.uncovered if u.count}
@@ -142,6 +142,7 @@ def rows(process: Process) -> list[dict[str, Any]]:
                 "uncovered": extra,
                 "handles": device.handles,
                 "pinned_host_bytes": status.status.pinned_host_bytes if index == 0 else 0,
+                "contexts": status.status.contexts if index == 0 else 0,
             }
         )
     return found

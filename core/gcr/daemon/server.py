@@ -170,9 +170,9 @@ class Connection:
             case "status":
                 return coordinator.status()
             case "checkpoint":
-                return coordinator.checkpoint(body, self._teller(request, body), cancel)
+                return coordinator.checkpoint(body, self._teller(request, body, cancel), cancel)
             case "restore":
-                return coordinator.restore(body, self._teller(request, body), cancel)
+                return coordinator.restore(body, self._teller(request, body, cancel), cancel)
             case "recover":
                 return coordinator.recover()
             case "stop":
@@ -180,11 +180,13 @@ class Connection:
                 return {"pid": os.getpid()}
         raise UsageError(f"no command {op!r}")
 
-    def _teller(self, request: Request, body: dict[str, Any]) -> Callable[[dict[str, Any]], None]:
+    def _teller(
+        self, request: Request, body: dict[str, Any], cancel: threading.Event
+    ) -> Callable[[dict[str, Any]], None]:
         def tell(report: dict[str, Any]) -> None:
             try:
                 request.progress({"job": str(body["target"]), **report})
             except PeerGone:
-                pass  # the caller left: `cancelled` says so to the transaction
+                cancel.set()  # the caller left; the connection's own thread may hear of it later
 
         return tell

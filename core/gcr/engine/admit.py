@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from gcr.control import ControlMeans, ControlPhase
 from gcr.engine.snapshot import AgentControl
 from gcr.engine.target import Target
-from gcr.errors import DriverError, NotAGpuProcess, UnsupportedState, WrongState
-from gcr.processes import is_stopped, open_verbs
+from gcr.errors import DriverError, UnsupportedState, WrongState
+from gcr.processes import is_stopped, open_verbs, place_of
 from gcr.states import State
 from gcr.wire import AgentPhase, Reason
 
@@ -29,9 +29,7 @@ WHY = {
 
 
 def admit(targets: Sequence[Target]) -> None:
-    """Raises WrongState, NotAGpuProcess or UnsupportedState, nothing touched."""
-    if not targets:
-        raise NotAGpuProcess("no process of this job uses a device", hint="gcr ps")
+    """Raises WrongState or UnsupportedState, nothing touched."""
     for target in targets:
         if target.process.state != State.RUNNING:
             state = target.process.state
@@ -39,7 +37,18 @@ def admit(targets: Sequence[Target]) -> None:
                 f"job {target.process.job} is {state} already", state=state, hint=f"gcr restore {target.process.job}"
             )
         refuse_stopped(target)
+        refuse_moved(target)
         refuse_unsupported(target)
+
+
+def refuse_moved(target: Target) -> None:
+    """Its way back is its own: the driver opens its devices anew in it, and its agent a daemon's socket."""
+    if target.process.place and target.process.place.is_left_for(place_of(target.pid)):
+        text = (
+            f"process {target.pid} has changed its user or its root directory since it began to use its device: "
+            "the driver might not be able to bring it back"
+        )
+        raise UnsupportedState(text, hint="docs/limitations.md#moved")
 
 
 def refuse_stopped(target: Target) -> None:

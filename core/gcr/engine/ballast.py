@@ -5,6 +5,7 @@ would be lost. It cannot be held before the driver gives it back, since that wou
 """
 
 import logging
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -17,6 +18,33 @@ from gcr.errors import NoRoom
 log = logging.getLogger("gcr.engine")
 
 SETTLED_WITHIN = 20.0  # longer than a call to a worker may take
+
+
+@dataclass(slots=True)
+class Room:
+    """What the targets leave behind on each device, besides what the driver has for itself: no restore can have more.
+
+    Neither changes by what they allocate and free.
+    """
+
+    targets: Sequence[Target]
+    left_behind: Counter[str] = field(default_factory=Counter)  # bytes by device: free, or data of theirs
+
+    def look(self) -> None:
+        """While they run."""
+        devices = {device for target in self.targets for device in target.devices}
+        self.left_behind = Counter(self.targets[0].free_bytes(devices)) + self._data() if devices else Counter()
+
+    def spare(self, device: str) -> int:
+        """Each one's share of what is left beside their data."""
+        users = sum(device in target.devices for target in self.targets)
+        return max(0, self.left_behind[device] - self._data()[device]) // max(1, users)
+
+    def _data(self) -> Counter[str]:
+        found = Counter[str]()
+        for target in self.targets:
+            found.update(target.bytes_by_device)
+        return found
 
 
 @dataclass(slots=True)

@@ -4,16 +4,17 @@ Up to the journal's decision every step pushes its undo before it begins; after 
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.admit import refuse_nothing_to_move
-from gcr.engine.ballast import WayBack
+from gcr.engine.ballast import Room, WayBack
 from gcr.engine.copyout import AgentCopy, StagedCopy
 from gcr.engine.count import DeviceCount
 from gcr.engine.node import Course, Node, decide
+from gcr.engine.placement import Placement
 from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target, quietly
@@ -37,12 +38,14 @@ class Checkpoint:
     drained: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict)
     count: DeviceCount = field(init=False)
     decision: DecisionRecord | None = None
+    room: Room = field(init=False)
     ways_back: dict[int, WayBack] = field(default_factory=dict)  # by pid
     left: dict[int, NoRoom] = field(default_factory=dict)  # by pid: who could not be brought back, and why
     out: set[int] = field(default_factory=set)  # pids whose memory is with us alone: nobody of us lets go of it
 
     def __post_init__(self) -> None:
         self.count = DeviceCount(self.targets, self.data_only)
+        self.room = Room(self.targets)
 
     def run(self) -> None:
         try:
@@ -74,6 +77,7 @@ class Checkpoint:
             undo.push("export", partial(self._forget_exports, target))
             undo.push("prepare", partial(self._run_on, target))
             target.process.strategy = Strategy.DATA_ONLY if self.data_only else Strategy.HANDOFF
+            target.process.placement = Placement()  # it runs: this checkpoint counts from where it is
         side_by_side(target.choose_strategy for target in self.targets)
         side_by_side(target.export_new for target in self.targets)
         if self.data_only:
@@ -89,6 +93,8 @@ class Checkpoint:
             for device, size in target.bytes_by_device.items():
                 target.worker(device).reserve(target.hold, target.owner, size)
             self.count.look_before(target)
+        if not self.data_only:
+            self.room.look()
 
     def _forget_exports(self, target: Target) -> None:
         if target.pid in self.left:  # its copy is all there is
@@ -297,6 +303,7 @@ class Checkpoint:
 
     def _decide(self) -> None:
         self.course.left(self.node.config.stage_s)
+        refuse_a_part({target.pid: target.table.bytes for target in self.targets}, self.drained)
         processes = tuple(self._record(target) for target in self.targets)
         self._journal("data_only" if self.data_only else "checkpoint", processes)
         self.course.mark("decided")
@@ -322,14 +329,13 @@ class Checkpoint:
         target.process.ballast_by_device = ballast
         target.process.bytes_by_device = dict(target.bytes_by_device)
         target.process.transaction = target.transaction
-        return ProcessDecision(
-            identity.pid, identity.start_time, dict(target.bytes_by_device), ballast, target.process.copied_out
-        )
+        size, copied_out = dict(target.bytes_by_device), target.process.copied_out
+        return ProcessDecision(identity.pid, identity.start_time, size, ballast, copied_out, stack=identity.stack)
 
     def _ballast(self, target: Target, device: str) -> int:
-        """What the driver had for itself; never less than an earlier checkpoint found."""
-        known = target.process.ballast_by_device.get(device, 0)
-        return max(known, int(self._own(target, device) * BALLAST_FACTOR))
+        """What the driver had for itself; never less than an earlier checkpoint found, unless there is no more room."""
+        known, own = target.process.ballast_by_device.get(device, 0), self._own(target, device)
+        return min(max(known, int(own * BALLAST_FACTOR)), own + self.room.spare(device))
 
     def _ballasts(self, target: Target, device: str) -> list[int]:
         """On a device that is full no more can be held than the driver has just given back."""
@@ -357,3 +363,11 @@ class Checkpoint:
         quietly("drop", lambda: target.keeper().drop(target.pid))
         target.spare.close()
         self.course.reach("committed_one")
+
+
+def refuse_a_part(held: Mapping[int, int], drained: Mapping[Copy, Mapping[str, float]]) -> None:
+    """Raises PeerGone unless all bytes of each pid were copied, whoever should have: a worker counts its own alone."""
+    for pid, size in held.items():
+        copied = sum(int(done["bytes"]) for (of, _device), done in drained.items() if of == pid)
+        if copied != size:
+            raise PeerGone(f"{copied} bytes of process {pid} were copied, and it holds {size}")

@@ -1,32 +1,50 @@
 """Control state, driven from phase to phase to where it should be, wherever an earlier attempt stopped."""
 
+import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 
 from gcr.control import ControlPhase
 from gcr.daemon.peers import ControlPeer
+from gcr.daemon.process import Process
+from gcr.engine.moves import Moves
+from gcr.engine.node import Node, amend
+from gcr.engine.placement import BACK, Placement
 from gcr.engine.snapshot import AgentControl
-from gcr.errors import DeadlinePassed, DriverError, Lost, PeerGone
+from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, MoveRefused, PeerGone
+from gcr.journal import ProcessDecision
 
+log = logging.getLogger("gcr.engine")
+
+Control = ControlPeer | AgentControl
 SETTLE = 60.0
+UNANSWERED = 10.0  # the driver's restore takes 0.2 to 0.7 s, and 0.02 more for each GiB of pinned host memory
 
 
 @dataclass(frozen=True, slots=True)
 class ControlDrive:
-    """Of one process. `control` is asked for at every step: a helper that died has a successor."""
+    """Of one process. `control` is asked for at every step: a helper that died has a successor.
+
+    onto: the devices to come back on. `note` writes the placement down.
+    """
 
     pid: int
-    control: Callable[[], "ControlPeer | AgentControl"]
+    control: Callable[[], Control]
+    placement: Placement = field(default_factory=Placement)
+    onto: Moves = field(default_factory=dict)
+    note: Callable[[], object] = lambda: None
 
     def to(self, goal: ControlPhase, deadline: float) -> None:
         """Step the driver from phase to phase until `goal`. Raises Lost, DriverError at the deadline, DeadlinePassed.
 
         A call whose caller died goes on in the driver, which then refuses the next one for a while, and r580 does not
-        say so in its phase: a refused step is tried again until the deadline.
+        say so in its phase: a refused step is tried again until the deadline. But a move that is refused is not: raises
+        MoveRefused.
         """
         end = time.monotonic() + deadline
-        while (phase := self.settled()) != goal:
+        while (phase := self.settled()) != goal or (phase in BACK and self.placement.now != self.onto):
             try:
                 self._step(phase, goal, max(0.1, end - time.monotonic()))
             except DriverError as error:
@@ -43,24 +61,103 @@ class ControlDrive:
             if time.monotonic() > end:
                 raise DeadlinePassed(f"the driver is still busy with process {self.pid} after {SETTLE:g} s")
             time.sleep(0.02)
+        if phase in BACK and self.placement.tried is not None:
+            self._came_to(self.placement.tried)
         return phase
+
+    def await_answer(self) -> None:
+        """A restore whose caller died may be under way, and r580 says CHECKPOINTED until it is over."""
+        end = self.placement.since + UNANSWERED
+        while self.placement.tried is not None and self.settled() == ControlPhase.CHECKPOINTED:
+            if time.monotonic() > end:
+                return
+            time.sleep(0.02)
 
     def _step(self, phase: ControlPhase, goal: ControlPhase, limit: float) -> None:
         outward = goal == ControlPhase.CHECKPOINTED
         match phase:
-            case ControlPhase.RUNNING:
+            case ControlPhase.RUNNING:  # or it is back, but elsewhere
                 self.control().lock(self.pid, limit)
-            case ControlPhase.LOCKED if outward:
+            case ControlPhase.LOCKED if outward or self.placement.now != self.onto:
                 self.control().checkpoint(self.pid, limit)
             case ControlPhase.LOCKED:
                 self.control().unlock(self.pid, limit)
             case ControlPhase.CHECKPOINTED:
-                self.control().restore(self.pid, {}, limit)
+                self._restore(limit)
             case ControlPhase.FAILED:
                 raise self._lost("it says so itself")
             case _:
                 raise PeerGone(f"the driver does not know process {self.pid}")
 
+    def _restore(self, limit: float) -> None:
+        control, before = self.control(), self.placement.tried
+        moves = self.placement.now != self.onto
+        pairs = self.placement.pairs(self.onto, control.free_bytes()) if moves else {}
+        self._announce(moves)
+        try:
+            control.restore(self.pid, pairs, limit)
+        except (PeerGone, DeadlinePassed):
+            raise
+        except GcrError as error:
+            if before is not None:  # a call whose caller died, which may be why it refuses: that one leads somewhere
+                self.placement.tried = before
+            if self.settled() != ControlPhase.CHECKPOINTED:
+                raise
+            self.placement.tried = before
+            self._note_if_possible()
+            if not moves or not isinstance(error, DriverError):
+                raise
+            text = f"the driver does not bring process {self.pid} back on these devices: {error.message}"
+            hint = "gcr restore without --device" if before is None else "gcr restore again, in a while"
+            raise MoveRefused(text, hint=hint) from error
+        if self.placement.tried is not None:
+            self._came_to(self.onto)
+
+    def _announce(self, moves: bool) -> None:
+        """Before the driver hears of it; of a move it does not where that cannot be written down."""
+        self.placement.since = time.monotonic()
+        if moves:
+            self._write(self.placement.now, self.onto, otherwise=self.placement.tried)
+            return
+        self.placement.tried = self.onto
+        self._note_if_possible()
+
+    def _came_to(self, devices: Moves) -> None:
+        """Elsewhere, it is not known while it is not written down: nobody is frozen again."""
+        if devices != self.placement.now:
+            self._write(devices, None, otherwise=devices)
+            return
+        self.placement.tried = None
+        self._note_if_possible()
+
+    def _note_if_possible(self) -> None:
+        """Else a successor waits for an answer that was given."""
+        with suppress(GcrError, OSError):
+            self.note()
+
+    def _write(self, now: Moves, tried: Moves | None, otherwise: Moves | None) -> None:
+        before = self.placement.now
+        self.placement.now, self.placement.tried = now, tried
+        try:
+            self.note()
+        except BaseException:
+            self.placement.now, self.placement.tried = before, otherwise
+            raise
+
     def _lost(self, why: object) -> Lost:
         text = f"the driver will not give process {self.pid} back: {why}"
         return Lost(text, state="lost", hint="docs/troubleshooting.md#lost")
+
+
+def drive_of(process: Process, node: Node, control: Callable[[], Control], onto: Moves) -> ControlDrive:
+    """One that notes in the decision that stands what it does."""
+    place, pid = process.placement, process.identity.pid
+
+    def placed(known: ProcessDecision) -> ProcessDecision:
+        return replace(known, now=place.now, tried=place.tried) if known.pid == pid else known
+
+    def note() -> None:
+        amend(node.journal, process.job, placed)
+        log.info("process %d: control state on %s, tried %s", pid, dict(place.now), place.tried)
+
+    return ControlDrive(pid, control, place, onto, note)

@@ -9,8 +9,11 @@ from functools import partial
 
 from gcr.control import ControlMeans, ControlPhase
 from gcr.daemon.process import Process
+from gcr.engine.drive import drive_of
+from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Course, Node, World, decide
-from gcr.errors import GcrError, Lost, NoRoom, NotAGpuProcess, UnsupportedState, WrongState
+from gcr.engine.placement import Placement
+from gcr.errors import Lost, NoRoom, NotAGpuProcess, UnsupportedState, WrongState
 from gcr.hostmemory import available_host_bytes
 from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.states import State
@@ -34,6 +37,7 @@ class DriverSwap:
 
     def checkpoint(self) -> None:
         self._admit()
+        self.process.placement = Placement()
         control, limit = self.node.control(self.world), self.course.left(self.node.config.drain_s)
         with Transaction(self.process.job) as undo:
             self.course.tell("freezing", message="the driver carries the data")
@@ -51,18 +55,21 @@ class DriverSwap:
         self.after = dict(control.inspect(self.pid).bytes_by_device)
         self.course.mark("vram_free")
 
-    def restore(self) -> None:
-        self._make_sure_of_room()
-        control, limit = self.node.control(self.world), self.node.config.drain_s
+    def restore(self, moves: Moves) -> None:
+        limit = self.node.config.drain_s
+        drive = drive_of(self.process, self.node, lambda: self.node.control(self.world), moves)
+        drive.await_answer()
+        if drive.settled() != ControlPhase.CHECKPOINTED and self.process.placement.now != moves:
+            drive.to(ControlPhase.CHECKPOINTED, limit)  # what it has elsewhere is in nobody's way then
+        if drive.settled() == ControlPhase.CHECKPOINTED:
+            self._make_sure_of_room(moves)
         self.process.move(State.RESTORING)
         try:
-            control.restore(self.pid, {}, limit)
-            control.unlock(self.pid, limit)
-        except GcrError as error:
-            if control.phase(self.pid) == ControlPhase.FAILED:
-                self.process.state = State.LOST
-                text = f"the driver will not give process {self.pid} back: {error.message}"
-                raise Lost(text, state="lost") from error
+            drive.to(ControlPhase.RUNNING, limit)
+        except Lost:
+            self.process.state = State.LOST
+            raise
+        except BaseException:
             self.process.state = State.SUSPENDED
             raise
         self.process.move(State.RUNNING)
@@ -87,10 +94,10 @@ class DriverSwap:
         if missing > 0:
             raise NoRoom(f"the host lacks {missing} bytes for the driver's copy", missing=missing)
 
-    def _make_sure_of_room(self) -> None:
+    def _make_sure_of_room(self, moves: Moves) -> None:
         """A restore that finds too little memory is for good: so it is not begun."""
         free = self.node.control(self.world).free_bytes()
-        for device, size in self.process.bytes_by_device.items():
+        for device, size in moved(self.process.bytes_by_device, moves).items():
             missing = size + RESTORE_MARGIN - free.get(device, 0)
             if missing > 0:
                 raise NoRoom(f"device {device} lacks {missing} bytes", missing=missing, state=self.process.state)
@@ -108,7 +115,7 @@ class DriverSwap:
 
     def _decision(self) -> DecisionRecord:
         identity = self.process.identity
-        known = ProcessDecision(identity.pid, identity.start_time, self.before, {})
+        known = ProcessDecision(identity.pid, identity.start_time, self.before, {}, stack=identity.stack)
         return DecisionRecord(
             self.process.job,
             self.course.transaction,

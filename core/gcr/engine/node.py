@@ -1,7 +1,9 @@
 """What the engine needs of the node it runs on; the daemon provides it."""
 
 import time
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Protocol
 
@@ -9,7 +11,7 @@ from gcr.config import Config
 from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
 from gcr.errors import DeadlinePassed, Interrupted, RolledBack
 from gcr.faults import reach
-from gcr.journal import DecisionRecord, Journal
+from gcr.journal import DecisionRecord, Journal, ProcessDecision
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,10 +50,22 @@ class Node(Protocol):
 
 def decide(journal: Journal, record: DecisionRecord) -> None:
     """The one decision of a transaction. Raises RolledBack for a disk that is full, or fails, or is gone."""
-    try:
+    with _written(record.job):
         journal.decide(record)
+
+
+def amend(journal: Journal, job: str, change: Callable[[ProcessDecision], ProcessDecision]) -> None:
+    """What was decided stands, but for what is known of its processes. Raises RolledBack as `decide` does."""
+    with _written(job):
+        journal.amend(job, lambda record: replace(record, processes=tuple(map(change, record.processes))))
+
+
+@contextmanager
+def _written(job: str) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
-        text = f"the decision on job {record.job} could not be written: {error}"
+        text = f"the decision on job {job} could not be written: {error}"
         raise RolledBack(text, hint="is there room where gcr keeps its state? gcr daemon logs") from error
 
 

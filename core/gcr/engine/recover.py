@@ -107,7 +107,8 @@ def _suspended_as_they_are(targets: Sequence[Target]) -> DecisionRecord:
 def _known(target: Target) -> ProcessDecision:
     identity = target.process.identity
     copied_out = target.process.copied_out
-    return ProcessDecision(identity.pid, identity.start_time, dict(target.bytes_by_device), {}, copied_out)
+    bytes_by_device = dict(target.bytes_by_device)
+    return ProcessDecision(identity.pid, identity.start_time, bytes_by_device, {}, copied_out, stack=identity.stack)
 
 
 def _roll_on(target: Target, node: Node) -> None:

@@ -6,23 +6,28 @@ touched before the very end.
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.copyout import AgentCopy, StagedCopy, refuse_without_room, unexportable
+from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.snapshot import refuse_shared
 from gcr.engine.target import Target, quietly
-from gcr.errors import Lost, NoRoom
-from gcr.journal import DecisionRecord
+from gcr.errors import DeadlinePassed, Lost, NoRoom, PeerGone
+from gcr.journal import DecisionRecord, ProcessDecision
+from gcr.processes import alive
 from gcr.seqpacket import close_all
 from gcr.states import State
 from gcr.transaction import Transaction
 from gcr.wire import FrameType
+
+AGENT_BACK_S = 5.0  # an agent that lost its connection has it again within one
+POLL = 0.02
 
 
 @dataclass(slots=True)
@@ -33,6 +38,7 @@ class Restore:
     node: Node
     course: Course
     cold: bool = False
+    adrift: set[int] = field(default_factory=set)  # pids that an undo did not suspend again: recovery does
     refilled: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict)
 
     @property
@@ -61,19 +67,25 @@ class Restore:
     def _begin(self, undo: Transaction, suspended: State) -> None:
         for target in self.targets:
             target.process.move(State.RESTORING)
-            undo.push("restoring", partial(_set_state, target, suspended))
+            undo.push("restoring", partial(self._suspended_again, target, suspended))
+
+    def _suspended_again(self, target: Target, suspended: State) -> None:
+        if target.process.state != State.EXITED and target.pid not in self.adrift:
+            target.process.state = suspended
 
     def _make_room(self, undo: Transaction) -> None:
         """Physical memory for everything and ballast for the driver, or a refusal: the target is untouched."""
         self.course.tell("making room")
         self.course.left(self.node.config.prepare_s)
         for target in self.targets:
+            self._discard(target)  # what an attempt whose undo did not reach the agent has left there
             if target.keeps_context and not self.data_only:
                 for device in target.bytes_by_device:
                     self.node.leave(device)
                 refuse_shared(target.control, target.pid, target.bytes_by_device, self.node.who)
             if not target.bytes_by_device:  # a context and no memory: nothing was staged
                 continue
+            self._send_copies(target)
             if self._agent_must_copy(target) or not self._create(undo, target):
                 target.copy = StagedCopy.of(target.process.agent.unstage(target.transaction))
         self._refuse_without_room()
@@ -88,8 +100,10 @@ class Restore:
     def _create(self, undo: Transaction, target: Target) -> bool:
         """Room made by the workers; False when there is none beside their own contexts, which they gave back then."""
         try:
-            for worker in self._workers(target):
+            for worker in target.workers():
                 undo.push("create", partial(self._uncreate, target, worker))
+                self._entrust(target, worker)
+            for worker in target.workers():
                 worker.create(target.hold, self._ballast(target, worker.device))
         except NoRoom:
             if not target.process.copied_out or not target.without_contexts():  # else there was room for them before
@@ -97,46 +111,53 @@ class Restore:
             return False
         return True
 
+    def _send_copies(self, target: Target) -> None:
+        """To the workers of other devices, from the process's own: whoever has them now lets go of them."""
+        for device in target.process.bytes_by_device:
+            worker = self.node.warm_worker(target.world, device) if device in target.moves else None
+            if worker:
+                worker.surrender(target.hold)
+
     def _ballast(self, target: Target, device: str) -> int:
-        return 0 if self.data_only else target.process.ballast_by_device.get(device, 0)
+        return 0 if self.data_only else target.ballast_by_device.get(device, 0)
 
     def _refuse_without_room(self) -> None:
         """Where no worker holds the room, nobody can: it is looked at, as late as possible."""
         needs: Counter[str] = Counter()
         for target in self.targets:
-            devices = {*target.bytes_by_device, *target.process.ballast_by_device}
+            devices = {*target.bytes_by_device, *target.ballast_by_device}
             for device in devices if target.copy is not None else devices - {*target.bytes_by_device}:
                 needs[device] += target.bytes_by_device.get(device, 0) + self._ballast(target, device)
         if +needs:
             refuse_without_room(needs, self.targets[0].free_bytes(needs))
 
-    def _workers(self, target: Target) -> list[WorkerPeer]:
-        """The workers of a process, started and given its sealed table and segments if they know nothing of it."""
-        found = []
-        for device in sorted(target.bytes_by_device):
-            worker = target.worker(device)
-            if not worker.knows(target.hold):
-                self._reclaim(target, worker)
-            found.append(worker)
-        return found
-
-    def _reclaim(self, target: Target, worker: WorkerPeer) -> None:
+    def _entrust(self, target: Target, worker: WorkerPeer) -> None:
+        """A process's sealed table and segments, to a worker that does not have them."""
+        if self._elsewhere(target, worker):
+            worker.surrender(target.hold)  # whatever it knows of the process is of another device
+        elif worker.knows(target.hold):
+            return
         fds = target.process.agent.unstage(target.transaction)
         try:
-            worker.reclaim(target.hold, target.owner, fds)
+            worker.reclaim(target.hold, target.owner, target.left(worker.device), fds)
         finally:
             close_all(fds)
 
     def _uncreate(self, target: Target, worker: WorkerPeer) -> None:
-        quietly("uncreate", partial(worker.release, target.hold))
+        elsewhere = self._elsewhere(target, worker)
+        quietly("uncreate", partial(worker.surrender if elsewhere else worker.release, target.hold))
+
+    @staticmethod
+    def _elsewhere(target: Target, worker: WorkerPeer) -> bool:
+        return target.left(worker.device) != worker.device
 
     def _bring_back(self, undo: Transaction) -> None:
         """Data to the device, control state to the process, physical memory to its addresses: all at once."""
         self.course.left(self.node.config.drain_s)
         for target in self.targets:
             if not self.data_only:
-                undo.push("thaw", partial(self._freeze_again, target))
-            undo.push("map", partial(self._discard, target))
+                undo.push("thaw", partial(self._take_back, target, self._freeze_again))
+            undo.push("map", partial(self._take_back, target, self._discard))
         sizes = {(target.pid, device): n for target in self.targets for device, n in target.bytes_by_device.items()}
         meter = Meter(self.course, "refilling", sizes)
         meter.start()
@@ -171,15 +192,24 @@ class Restore:
             target.process.agent,
             target.transaction,
             staged,
-            tell=lambda device, done: meter.at((target.pid, device), {"bytes": done}),
+            tell=lambda left, done: meter.at((target.pid, target.moves.get(left, left)), {"bytes": done}),
             check=partial(self.course.left, self.node.config.drain_s),
         )
         seconds = copy.run(FrameType.COPY_IN, self.course.left(self.node.config.drain_s))
-        for device, size in copy.moved.items():
+        for device, size in moved(copy.moved, target.moves).items():
             self.refilled[target.pid, device] = {"bytes": size, "seconds": seconds}
         self.course.mark("refilled")
 
+    def _take_back(self, target: Target, step: Callable[[Target], object]) -> None:
+        try:
+            step(target)
+        except BaseException:
+            self.adrift.add(target.pid)
+            raise
+
     def _freeze_again(self, target: Target) -> None:
+        """Not with memory that came back and could not be discarded: a driver never gives such a process back."""
+        self._discard(target)
         target.freeze_again(self.node.config.control_s)
 
     def _discard(self, target: Target) -> None:
@@ -191,12 +221,21 @@ class Restore:
 
     def _map(self) -> None:
         self.course.left(self.node.config.prepare_s)
+        for target in self.targets:
+            if target.moves:
+                target.process.agent.moved(target.transaction, target.moves)
         side_by_side(partial(target.process.agent.map, target.transaction) for target in self.targets)
         self.course.mark("mapped")
 
     def _decide(self) -> None:
-        """From here on the job runs: a successor of this daemon opens the gates."""
-        decide(self.node.journal, replace(self.decision, kind="restored"))
+        """From here on the job runs, where it is now: a successor of this daemon opens the gates."""
+        moves = {target.pid: target.moves for target in self.targets}
+        processes = tuple(_come_back(known, moves.get(known.pid, {})) for known in self.decision.processes)
+        decided = replace(self.decision, kind="restored", processes=processes)
+        decide(self.node.journal, decided)
+        self.decision = decided
+        for target in self.targets:
+            target.process.runs_on(target.moves)
         self.course.reach("decided")
 
     def finish(self) -> None:
@@ -209,10 +248,22 @@ class Restore:
         self.node.journal.forget(self.job)
 
     def _open(self, target: Target) -> None:
-        target.process.agent.resume(target.transaction)
+        """A program may close the connection of its agent at any time; here it would wait for ever for its gate."""
+        end = time.monotonic() + AGENT_BACK_S
+        while not self._opened(target):
+            if not alive(target.process.identity) or time.monotonic() > end:
+                raise PeerGone(f"process {target.pid} is gone, or its agent is")
+            time.sleep(POLL)
         target.process.state = State.RUNNING
         target.process.copied_out = False
         self.course.reach("opened_one")
+
+    def _opened(self, target: Target) -> bool:
+        try:
+            target.resume()
+        except (PeerGone, DeadlinePassed):
+            return False
+        return True
 
     def _tidy(self, target: Target) -> None:
         for device in target.bytes_by_device:
@@ -223,5 +274,6 @@ class Restore:
         quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
 
 
-def _set_state(target: Target, state: State) -> None:
-    target.process.state = state
+def _come_back(known: ProcessDecision, moves: Moves) -> ProcessDecision:
+    size, ballast = moved(known.bytes, moves), moved(known.ballast, moves)
+    return replace(known, bytes=size, ballast=ballast, now={}, tried=None)

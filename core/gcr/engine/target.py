@@ -17,7 +17,8 @@ from gcr.daemon.process import Process
 from gcr.devices import uuid_text
 from gcr.drain import HandleSpec
 from gcr.engine.copyout import AgentCopy, StagedCopy, create, unexportable
-from gcr.engine.drive import ControlDrive
+from gcr.engine.drive import ControlDrive, drive_of
+from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Node, World
 from gcr.engine.snapshot import AgentControl
 from gcr.errors import GcrError, NoRoom, PeerGone, WrongState
@@ -39,6 +40,7 @@ class Target:
     reports: AllocationTracker = field(default_factory=lambda: ReportedAllocations(uuid_text))
     table: AllocationTable = NOTHING  # of what is handed over; closed before it is
     suspended: Mapping[str, int] = field(default_factory=dict)  # bytes by device of one whose shim reports nothing now
+    moves: Moves = field(default_factory=dict)  # of a restore; everything else here goes by the devices to come back on
     spare: Escrow = field(default_factory=Escrow)  # the daemon's own duplicates, should the supervisor die on the way
     fresh: set[int] = field(default_factory=set)  # exported in this transaction, and exportable again
     imported: dict[int, tuple[str, int]] = field(default_factory=dict)  # by the process before: device and bytes
@@ -63,6 +65,19 @@ class Target:
     @property
     def owner(self) -> str:
         return f"{self.process.job}/{self.pid}"
+
+    def come_back(self, moves: Moves) -> None:
+        """It is suspended, and to come back on these devices."""
+        self.moves = moves
+        self.suspended = moved(self.process.bytes_by_device, moves)
+
+    def left(self, device: str) -> str:
+        """The device that it left, of one to come back on."""
+        return next((old for old, new in self.moves.items() if new == device), device)
+
+    @property
+    def ballast_by_device(self) -> Mapping[str, int]:
+        return moved(self.process.ballast_by_device, self.moves)
 
     @property
     def bytes_by_device(self) -> Mapping[str, int]:
@@ -335,7 +350,11 @@ class Target:
 
     @property
     def drive(self) -> ControlDrive:
-        return ControlDrive(self.pid, lambda: self.control)
+        return drive_of(self.process, self.node, lambda: self.control, self.moves)
+
+    def _drive_undecided(self) -> ControlDrive:
+        """Where nothing is written down, there is nothing to note it in."""
+        return ControlDrive(self.pid, lambda: self.control, self.process.placement)
 
     def freeze(self, deadline: float) -> None:
         self.process.agent.freeze(self.transaction)
@@ -346,13 +365,15 @@ class Target:
         """Take a half-done thaw back, wherever it stopped."""
         if not self.process.agent.frozen():
             self.process.agent.freeze(self.transaction)
+        self.drive.await_answer()
         self.drive.to(ControlPhase.CHECKPOINTED, deadline)
 
     def thaw(self, deadline: float, undo: bool = False) -> None:
         """Bring the control state back; `undo`: from a freeze that was not decided. Raises Lost, DeviceShared."""
-        if undo and self.keeps_context and self.drive.settled() == ControlPhase.CHECKPOINTED:
+        drive = self._drive_undecided() if undo else self.drive
+        if undo and self.keeps_context and drive.settled() == ControlPhase.CHECKPOINTED:
             self.control.unlock(self.pid, deadline)  # nothing was given up: it need not be made again
-        self.drive.to(ControlPhase.RUNNING, deadline)
+        drive.to(ControlPhase.RUNNING, deadline)
         if self.process.agent.frozen():
             self.process.agent.thaw(self.transaction)
 

@@ -70,6 +70,7 @@ class BackendContract(ContractBase):
         assert claims["handoff"] is self.hands_over, (
             "it claims handoff: subclass DrainContract" if claims["handoff"] else "no handoff: subclass CopyContract"
         )
+        assert not claims["device_map"] or peer.call("moves"), "it claims device_map: MovesProcesses"
         means = peer.call("means")
         assert means is self.means, f"its control means are {means}: subclass ControlContract, or InspectContract"
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import median
 
 from gcr.backend import Backend, Capability, Device
-from gcr.control import ControlMeans, ControlPhase, ControlState, ProcessView
+from gcr.control import ControlMeans, ControlPhase, ControlState, MovesProcesses, ProcessView
 from gcr.drain import Ballast, DataDrain, DeviceMemory, DeviceRange, Handed, HandleSpec, Span
 from gcr.errors import GcrError
 from gcr.hashing import ChunkHashes, HashKey
@@ -217,6 +217,13 @@ class Service:
 
     def checkpoint(self, pid: int, deadline: float) -> None:
         self.control.checkpoint(pid, deadline)
+
+    def moves(self) -> bool:
+        return isinstance(self.control, MovesProcesses)
+
+    def check_move(self, devices: Mapping[str, str]) -> None:
+        assert isinstance(self.control, MovesProcesses)
+        self.control.check_move(devices)
 
     def restore(self, pid: int, devices: Mapping[str, str], deadline: float) -> None:
         self.control.restore(pid, devices, deadline)

@@ -15,7 +15,7 @@ from typing import Any
 
 from gcr.arena import Arena, Segments
 from gcr.drain import Ballast, DataDrain, DeviceRange, Handed, HandleSpec, Span, Transfer
-from gcr.errors import DeadlinePassed, RolledBack, WrongState
+from gcr.errors import DeadlinePassed, PeerGone, RolledBack, WrongState
 from gcr.layout import Layout, SealedHandle, SealedSegment, SealedTable, Segment, pack, spans
 from gcr.seqpacket import close_all
 from gcr.supervisor.escrow import duplicate
@@ -67,6 +67,13 @@ class Holding:
     def sizes(self) -> dict[int, int]:
         return {spec.id: spec.size for spec in self.specs.values()}
 
+    @property
+    def planned(self) -> Layout:
+        """Where its bytes are, or will be. Raises PeerGone where all was forfeited meanwhile."""
+        if self.layout is None:
+            raise PeerGone("the process has ended, and what was kept of it was given back")
+        return self.layout
+
     # ---- memory from the program, and back to it --------------------------------------------------------------
 
     def adopt(self, handed: Sequence[Handed], drain: DataDrain) -> None:
@@ -107,8 +114,8 @@ class Holding:
         with self.lock:
             if self.ranges:
                 raise WrongState("this memory exists already")
-            assert self.layout
-            order = sorted(self.layout.offsets, key=self.layout.offsets.__getitem__)
+            offsets = self.planned.offsets
+            order = sorted(offsets, key=offsets.__getitem__)
             made = self.drain.create([self.specs[i] for i in order]) if order else None
             try:
                 self._take_ballast(ballast)
@@ -191,6 +198,15 @@ class Holding:
                 self.layout = None  # they can be handed over again
             self.arriving = None
 
+    def surrender(self) -> None:
+        """Another worker goes on with the copy: nothing of ours may be written to the same memory again."""
+        with self.lock:
+            self.release()
+            self.settle()
+            if self.segments:
+                self.arena.hand_on(self.segments)
+            self.segments = self.layout = None
+
     def forfeit(self) -> None:
         with self.lock:
             self.release()
@@ -231,8 +247,7 @@ class Holding:
         """Segment after segment, each as soon as it is pinned."""
         began, drain = time.monotonic(), self.drain
         with self.lock:
-            assert self.layout
-            size = self.layout.size
+            size = self.planned.size
             copies: list[Transfer] = []
             self._copies = copies
             groups = self._plan_by_segment()
@@ -250,13 +265,12 @@ class Holding:
 
     def _plan_by_segment(self) -> list[list[Span]]:
         """Copies grouped by segment; `host` counts from the segment's first byte."""
-        assert self.layout
-        sizes = self._segment_sizes()
+        layout, sizes = self.planned, self._segment_sizes()
         starts = [0, *accumulate(sizes)]
         line = [Segment(-1, start, size) for start, size in zip(starts, sizes, strict=False)]
         groups: list[list[Span]] = [[] for _ in sizes]
         index = 0
-        for span in spans(self.ranges, self.sizes, self.layout, line):
+        for span in spans(self.ranges, self.sizes, layout, line):
             while span.host >= starts[index + 1]:
                 index += 1
             groups[index].append(Span(span.device, span.host - starts[index], span.size))
@@ -280,8 +294,8 @@ class Holding:
 
     def seal(self, about: dict[str, Any]) -> SealedTable:
         with self.lock:
-            assert self.layout and self.segments is not None
-            offsets = self.layout.offsets
+            offsets = self.planned.offsets
+            assert self.segments is not None
             return SealedTable(
                 job=about["job"],
                 pid=about["pid"],

@@ -113,9 +113,17 @@ class WorkerService:
 
     def op_forfeit(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         self.holding(body).forfeit()
+        self._forget(body["hold"])
+
+    def op_surrender(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
+        self.holding(body).surrender()
+        self._forget(body["hold"])
+
+    def _forget(self, hold: str) -> None:
         with self._lock:
-            self.holdings.pop(body["hold"], None)
-            self._wishes.pop(body["hold"], None)
+            self.holdings.pop(hold, None)
+            self._wishes.pop(hold, None)
+            close_all(self._incoming.pop(hold, []))
 
     def op_knows(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         with self._lock:
@@ -129,29 +137,8 @@ class WorkerService:
         if len(arrived) < body["total"]:
             return
         arrived = self._incoming.pop(body["hold"])
-        table, segments = self._sort_out(arrived)
+        table, segments = _sort_out(arrived, body["left"])
         self.holding(body).reclaim(table, segments)
-
-    def _sort_out(self, fds: list[int]) -> tuple[SealedTable, list[int]]:
-        """Of table, segments, table, segments … those of this device; the rest is closed."""
-        mine: tuple[SealedTable, list[int]] | None = None
-        rest = list(fds)
-        try:
-            while rest:
-                table = SealedTable.from_bytes(read_all(rest[0]))
-                segments = rest[1 : 1 + len(table.segments)]
-                if any(part.device == self.device for part in table.segments):
-                    mine = table, segments
-                    os.close(rest[0])
-                else:
-                    close_all(rest[: 1 + len(segments)])
-                rest = rest[1 + len(segments) :]
-        except BaseException:
-            close_all(rest)
-            raise
-        if mine is None:
-            raise UsageError(f"nothing of device {self.device} was staged")
-        return mine
 
     def op_create(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         self.holding(body).create(body["ballast"])
@@ -214,3 +201,25 @@ class WorkerService:
 
 def read_all(fd: int) -> bytes:
     return os.pread(fd, os.fstat(fd).st_size, 0)
+
+
+def _sort_out(fds: list[int], device: str) -> tuple[SealedTable, list[int]]:
+    """Of table, segments, table, segments … those of one device; the rest is closed."""
+    mine: tuple[SealedTable, list[int]] | None = None
+    rest = list(fds)
+    try:
+        while rest:
+            table = SealedTable.from_bytes(read_all(rest[0]))
+            segments = rest[1 : 1 + len(table.segments)]
+            if any(part.device == device for part in table.segments):
+                mine = table, segments
+                os.close(rest[0])
+            else:
+                close_all(rest[: 1 + len(segments)])
+            rest = rest[1 + len(segments) :]
+    except BaseException:
+        close_all(rest)
+        raise
+    if mine is None:
+        raise UsageError(f"nothing of device {device} was staged")
+    return mine

@@ -62,6 +62,8 @@ enum FrameType {
     kCopyIn = 32,   // the same the other way, into memory that kImport or kCreate brought back
     kSnapshot = 33,  // SnapshotRequest; reply SnapshotReply. A step of the runtime's own snapshot of its process, as
                      // only the process itself can make it: frozen, memory handed over. Or a look, at any time.
+    kMoved = 34,  // MovedRequest + MovedRecord[]; reply TransactionRecord. Devices whose place others took: kStatus
+                  // names those from kResume on. Each request replaces the one before, kDiscard takes it back.
 
     // between gcr's own Python processes: a JSON object as payload
     kCommand = 64,   // client -> daemon; reply JSON
@@ -291,6 +293,18 @@ struct SnapshotReply {
     uint32_t reserved;
 };
 
+// Followed by `count` MovedRecords of `record_size` bytes each.
+struct MovedRequest {
+    uint64_t transaction;
+    uint32_t count;
+    uint32_t record_size;
+};
+
+struct MovedRecord {
+    uint8_t old_uuid[16];  // as kStatus gives it
+    uint8_t new_uuid[16];
+};
+
 struct StatusRecord {
     uint32_t phase;
     uint32_t flags;
@@ -348,6 +362,8 @@ static_assert(sizeof(CopyRequest) == 24, "wire layout");
 static_assert(sizeof(CopyRecord) == 40, "wire layout");
 static_assert(sizeof(SnapshotRequest) == 16, "wire layout");
 static_assert(sizeof(SnapshotReply) == 16, "wire layout");
+static_assert(sizeof(MovedRequest) == 16, "wire layout");
+static_assert(sizeof(MovedRecord) == 32, "wire layout");
 static_assert(sizeof(StatusRecord) == 80, "wire layout");
 static_assert(sizeof(DeviceRecord) == 32, "wire layout");
 static_assert(sizeof(UncoveredRecord) == 24, "wire layout");

@@ -10,6 +10,7 @@
 #include "core/coverage.h"
 #include "core/gate.h"
 #include "core/session.h"
+#include "interpose/bypass.h"
 
 namespace gcr {
 namespace {
@@ -133,14 +134,22 @@ Outcome send_batch(const ExportBatch& batch) {
     return kAnswered;
 }
 
+Outcome refuse_bypass(const char* file) {
+    char message[sizeof(wire::ErrorRecord::message)];
+    snprintf(message, sizeof message, "RTLD_DEEPBIND: %s calls the driver past gcr", file);
+    return refuse(wire::kRefused, message);
+}
+
 Outcome on_export() {
     static ExportBatch batch;
     const auto& wanted = asked<wire::ExportRequest>();
     if (!session.vendors.all_addresses())
         return refuse(wire::kAddressTaken,
                       "an address of its memory is still somebody else's; the program waits for it");
-    Guard guard(session.batch_lock);  // a free of one of these waits until the daemon was told of it
     bool opens = in_phase(wire::kRunning);
+    char file[64];
+    if (opens && interpose::find_bypass(file, sizeof file)) return refuse_bypass(file);
+    Guard guard(session.batch_lock);  // a free of one of these waits until the daemon was told of it
     if (opens) {
         session.transaction.store(wanted.transaction);
         enter_phase(wire::kPrepared);
@@ -277,10 +286,19 @@ Outcome on_map() {
     return reply_count(tally);
 }
 
+Outcome on_moved() {
+    const auto& wanted = asked<wire::MovedRequest>();
+    uint64_t length = sizeof wanted + static_cast<uint64_t>(wanted.count) * wanted.record_size;
+    if (wanted.record_size < sizeof(wire::MovedRecord) || request().header.length != length) return kMalformed;
+    session.vendors.move_devices(request().payload + sizeof wanted, wanted.count, wanted.record_size);
+    return reply_transaction();
+}
+
 Outcome on_discard() {
     Tally tally;
     Failure failure = session.vendors.discard(&tally);
     if (failure) return refuse(failure);
+    session.vendors.move_devices(nullptr, 0, 0);
     enter_phase(wire::kHandedOver);
     return reply_count(tally);
 }
@@ -329,6 +347,7 @@ const Rule kRules[] = {
     {wire::kCreate, sizeof(wire::IdList), in(kHandedOver), false, false, kCurrent, on_create},
     {wire::kCopyIn, sizeof(wire::CopyRequest), in(kHandedOver), false, true, kCurrent, on_copy_in},
     {wire::kMap, sizeof(wire::TransactionRecord), in(kHandedOver), false, false, kCurrent, on_map},
+    {wire::kMoved, sizeof(wire::MovedRequest), in(kHandedOver), false, false, kCurrent, on_moved},
     {wire::kDiscard, sizeof(wire::TransactionRecord), in(kHandedOver) | in(kMapped), false, false, kCurrent,
      on_discard},
     {wire::kResume, sizeof(wire::TransactionRecord), in(kPrepared) | in(kQuiesced) | in(kMapped), false, false,

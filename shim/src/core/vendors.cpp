@@ -269,8 +269,21 @@ bool Vendors::regain_addresses() const {
     return all;
 }
 
+void Vendors::move_devices(const uint8_t* moves, uint32_t count, uint32_t stride) const {
+    each([&](const VendorOps& vendor) {
+        device::settle_moves(*vendor.memory, false);
+        for (uint32_t i = 0; i < count; i++) {
+            const auto* moved = reinterpret_cast<const wire::MovedRecord*>(moves + i * stride);
+            device::move_device(*vendor.memory, moved->old_uuid, moved->new_uuid);
+        }
+    });
+}
+
 void Vendors::end_transaction() const {
-    each([](const VendorOps& vendor) { device::end_exports(*vendor.memory); });
+    each([](const VendorOps& vendor) {
+        device::end_exports(*vendor.memory);
+        device::settle_moves(*vendor.memory, true);
+    });
 }
 
 // ---- fork -------------------------------------------------------------------------------------------------------

@@ -50,7 +50,9 @@ class Vendors {
     bool all_addresses() const;  // none was lost at a hand-over; makes no driver call
     bool regain_addresses()
         const;  // asks for those, and maps what is in this process there; true: none is lost any more
-    void end_transaction() const;  // nothing is exported any more; makes no driver call
+    // MovedRecords, `stride` bytes apart, instead of those told before; for when the transaction ends.
+    void move_devices(const uint8_t* moves, uint32_t count, uint32_t stride) const;
+    void end_transaction() const;  // nothing is exported any more, moves are done; makes no driver call
 
     void lock_for_fork();
     void unlock_after_fork();

@@ -91,13 +91,19 @@ class TestWhereMemoryIsKeptWithItsAddress(Amd, DrainContract):
         assert eventually(lambda: worker.call("memory").used <= before)
 
 
-class TestWhereNothingIsExported(Amd, BackendContract, CopyContract):
+class TestWhereNothingIsExported(Amd, BackendContract):
     generation = "7.2"
     settings: ClassVar = {"GCR_SIM_QUIRKS": "noexport"}
 
 
 @pytest.mark.slow
-class TestWhereNothingIsExportedWithHipPython10(TestWhereNothingIsExported):
+class TestCopiesWhereNothingIsExported(Amd, CopyContract):
+    generation = "7.2"
+    settings: ClassVar = {"GCR_SIM_QUIRKS": "noexport"}
+
+
+@pytest.mark.slow
+class TestCopiesWhereNothingIsExportedWithHipPython10(TestCopiesWhereNothingIsExported, BackendContract):
     generation = "10"
 
 

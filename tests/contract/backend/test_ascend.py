@@ -63,6 +63,7 @@ class TestNewest(Ascend, BackendContract, InspectContract):
         assert peer.call("means") is self.means
 
 
+@pytest.mark.slow
 class TestRelease90(TestNewest):
     version = "9.0"
 

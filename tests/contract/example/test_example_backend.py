@@ -13,6 +13,8 @@ TEXT = ROOT / "docs" / "writing-a-backend.md"
 EXAMPLE = ROOT / "docs" / "example-backend"
 DEADLINE = 280.0  # it builds a shim and a simulated driver, beside other tests
 pytestmark = [pytest.mark.timeout(300), pytest.mark.first]
+SUITE = "python -m pytest -q tests\n"
+QUICK = "'test_a_job_goes_and_comes_back or BackendContract'"
 LOADER = {"dlsym", "dlvsym"}
 COMMANDS = """
 pip() { "$PYTHON" -m pip --disable-pip-version-check "$@"; }
@@ -32,60 +34,61 @@ def run(*command: str, seconds: float = 20.0, cwd: Path, env: dict[str, str] | N
 
 
 @pytest.fixture(scope="module")
-def followed(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
-    """The folder in which the text was followed, and what its last block said."""
-    folder = tmp_path_factory.mktemp("reader")
-    site = folder / "site"  # in place of the reader's environment, which this one must not become
-    path = os.pathsep.join([str(site), *filter(None, sys.path)])
-    told = {"GCR": str(ROOT), "PYTHON": sys.executable, "PIP_TARGET": str(site), "PYTHONPATH": path, "GCR_PLUGINS": ""}
-    env = {
-        **os.environ,
-        **told,
-        "PYTHONDONTWRITEBYTECODE": "1",
-        "PIP_NO_INDEX": "1",
-        "SKBUILD_CMAKE_BUILD_TYPE": "Debug",
-    }
-    script = "set -eu\n" + COMMANDS + "\n".join(blocks())
-    return folder, run("bash", "-c", script, seconds=DEADLINE, cwd=folder, env=env)
+def reader(tmp_path_factory: pytest.TempPathFactory) -> "Reader":
+    """Who has followed the text up to its last command, which runs the suite."""
+    made = Reader(tmp_path_factory.mktemp("reader"))
+    made.said = made.do("\n".join(blocks()).rpartition(SUITE)[0], made.folder)
+    return made
+
+
+class Reader:
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.said = folder, ""
+        self.site = folder / "site"  # in place of the reader's environment, which this one must not become
+
+    def do(self, script: str, cwd: Path) -> str:
+        path = os.pathsep.join([str(self.site), *filter(None, sys.path)])
+        told = {"GCR": str(ROOT), "PYTHON": sys.executable, "PIP_TARGET": str(self.site), "PYTHONPATH": path}
+        ours = {"GCR_PLUGINS": "", "PIP_NO_INDEX": "1", "SKBUILD_CMAKE_BUILD_TYPE": "Debug"}
+        env = {**os.environ, **told, **ours, "PYTHONDONTWRITEBYTECODE": "1"}
+        return run("bash", "-c", f"set -eu\n{COMMANDS}\n{script}", seconds=DEADLINE, cwd=cwd, env=env)
+
+    def passes(self, suite: str) -> None:
+        last = self.do(suite, self.folder / "gcr-zinc").strip().splitlines()[-1]
+        assert re.fullmatch(r"\d+ passed(, \d+ deselected)? in .*", last), last
 
 
 def test_the_text_has_commands() -> None:
     assert len(blocks()) == 2
+    assert blocks()[-1].endswith(SUITE)
 
 
-def test_following_the_text_ends_with_a_suite_that_passes(followed: tuple[Path, str]) -> None:
-    _folder, said = followed
-    assert "zinc  (gcr_zinc of gcr-zinc 1.0)" in said
-    last = said.strip().splitlines()[-1]
-    assert re.fullmatch(r"\d+ passed in .*", last), last
+def test_following_the_text_ends_with_a_backend_that_is_found(reader: Reader) -> None:
+    assert "zinc  (gcr_zinc of gcr-zinc 1.0)" in reader.said
+    reader.passes(f"{SUITE.strip()} -k {QUICK}")
 
 
-def test_each_step_of_the_text_has_tests(followed: tuple[Path, str]) -> None:
-    folder, _said = followed
-    path = os.pathsep.join([str(folder / "site"), *filter(None, sys.path)])
-    env = {**os.environ, "PYTHONPATH": path, "PYTHONDONTWRITEBYTECODE": "1"}
+@pytest.mark.slow
+def test_and_with_a_suite_that_passes(reader: Reader) -> None:
+    reader.passes(SUITE)
+
+
+def test_each_step_of_the_text_has_tests(reader: Reader) -> None:
     steps = re.findall(r"^`python -m pytest tests -k (.*?)`", TEXT.read_text(), re.MULTILINE)
-    chosen = [
-        run(
-            *(sys.executable, "-m", "pytest", "tests", "-k", step.strip('"'), "--collect-only", "-q"),
-            cwd=folder / "gcr-zinc",
-            env=env,
-        )
-        for step in steps
-    ]
+    collect = "python -m pytest tests --collect-only -q -k"
+    chosen = [reader.do(f"{collect} {step}", reader.folder / "gcr-zinc") for step in steps]
     counts = [int(re.search(r"(\d+)/\d+ tests collected", said)[1]) for said in chosen]  # type: ignore[index]
     assert len(counts) == 3
     assert 5 <= counts[0] < counts[1] < counts[2]
 
 
-def test_the_shim_needs_libc_alone_and_exports_the_list(followed: tuple[Path, str], tmp_path: Path) -> None:
-    folder, _said = followed
-    shim = folder / "site" / "gcr_zinc" / "libzinc_shim.so"
+def test_the_shim_needs_libc_alone_and_exports_the_list(reader: Reader, tmp_path: Path) -> None:
+    shim = reader.site / "gcr_zinc" / "libzinc_shim.so"
     dynamic = run("readelf", "-dW", str(shim), cwd=tmp_path)
     assert set(re.findall(r"NEEDED.*\[(.*?)\]", dynamic)) <= {"libc.so.6", "ld-linux-x86-64.so.2"}
     exported = run("nm", "-D", "--defined-only", "--without-symbol-versions", str(shim), cwd=tmp_path)
     names = {line.split()[2] for line in exported.splitlines() if line.split()[1] in "TW"}
-    assert names == hooked(folder / "gcr-zinc" / "shim/vendor/hooks.def") | LOADER
+    assert names == hooked(reader.folder / "gcr-zinc" / "shim/vendor/hooks.def") | LOADER
 
 
 def test_the_hooks_list_has_every_call_of_the_header() -> None:

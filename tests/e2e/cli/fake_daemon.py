@@ -39,6 +39,7 @@ CHECKPOINT: dict[str, Any] = {
             "uncovered": {"pool": 4096},
             "handles": 24,
             "pinned_host_bytes": 0,
+            "contexts": 1,
         }
     ],
 }
@@ -52,6 +53,7 @@ RESTORE: dict[str, Any] = {
     "control_s": 0.3,
     "total_s": 0.7,
     "cold": False,
+    "moved": {},
 }
 JOBS: list[dict[str, Any]] = [
     {

@@ -13,7 +13,16 @@ import gcr as library
 from gcr import native, processes
 from gcr.client import Client
 from gcr.demo.cycle import PROGRAM
-from gcr.errors import DaemonUnavailable, DeadlinePassed, NameTaken, NoSuchJob, Refused, UsageError, WrongState
+from gcr.errors import (
+    DaemonUnavailable,
+    DeadlinePassed,
+    NameTaken,
+    NoSuchJob,
+    Refused,
+    UsageError,
+    WrongDevice,
+    WrongState,
+)
 
 from .conftest import DEADLINE, Gcr, gcr_command
 
@@ -61,8 +70,11 @@ def test_run_checkpoint_restore_and_the_program_never_knew(capfd: pytest.Capture
         assert report.bytes == sum(one.covered_bytes for one in report.processes) == HELD
         with pytest.raises(WrongState):
             job.checkpoint()
-        back = job.restore(timeout=60)
+        with pytest.raises(WrongDevice):
+            job.restore(devices={0: "GPU-00000000-0000-0000-0000-000000000000"})
+        back = job.restore(timeout=60, devices={0: 0})
         assert (back.state, back.bytes) == ("running", report.bytes)
+        assert dict(back.moved) == {}
         assert job.wait(DEADLINE) == 0
     printed = capfd.readouterr().out.splitlines()
     bare = subprocess.run(

@@ -29,6 +29,21 @@ def test_what_stays_on_the_device_is_said(gcr: Gcr, daemon: FakeDaemon) -> None:
     assert gcr("checkpoint", "llm").out.startswith("llm: VRAM free, but for 512.0 MiB that the driver keeps, in 0.71 s")
 
 
+def test_what_took_the_driver_long_is_said(gcr: Gcr, daemon: FakeDaemon) -> None:
+    (row,) = CHECKPOINT["processes"]
+    other = {**row, "uncovered": {"pool": 1 << 30, "managed": 64 << 20}, "pinned_host_bytes": 0, "contexts": 0}
+    much = {**row, "contexts": 4, "pinned_host_bytes": 64 << 30}
+    daemon.answers["checkpoint"] = answering({**CHECKPOINT, "processes": [much, other]})
+    first, second = gcr("checkpoint", "llm").out.splitlines()
+    assert first.startswith("llm: VRAM free in 0.71 s")
+    assert second == (
+        "  the driver took 0.40 s of that: it saved 4 contexts, unlocked 64.0 GiB of page-locked host memory, "
+        "copied 1.1 GiB itself, which gcr cannot move (managed, pool)"
+    )
+    daemon.answers["checkpoint"] = answering({**CHECKPOINT, "processes": [much], "control_s": None})
+    assert len(gcr("checkpoint", "llm").out.splitlines()) == 1  # --data-only
+
+
 def test_checkpoint_json_is_the_daemons_report_and_our_wall_time(gcr: Gcr, daemon: FakeDaemon) -> None:
     document = gcr("checkpoint", "llm", "--json").json
     wall = document.pop("wall_s")
@@ -38,8 +53,23 @@ def test_checkpoint_json_is_the_daemons_report_and_our_wall_time(gcr: Gcr, daemo
 
 def test_restore(gcr: Gcr, daemon: FakeDaemon) -> None:
     assert gcr("restore", "llm").out == "llm runs again after 0.70 s (3.0 GiB)\n"
+    assert daemon.asked == [{"op": "restore", "target": "llm", "devices": {}, "timeout": None, "backend": None}]
     daemon.answers["restore"] = answering({**RESTORE, "cold": True})
     assert gcr("restore", "llm", "--json").json["cold"] is True
+
+
+def test_restore_onto_other_devices(gcr: Gcr, daemon: FakeDaemon) -> None:
+    daemon.answers["restore"] = answering({**RESTORE, "moved": {"GPU-1": "GPU-2"}})
+    ran = gcr("restore", "llm", "--device", "0=1", "--device", "GPU-3=GPU-4")
+    assert (ran.code, ran.out) == (0, "llm runs again after 0.70 s (3.0 GiB, GPU-1 ▸ GPU-2)\n")
+    assert daemon.asked[0]["devices"] == {"0": "1", "GPU-3": "GPU-4"}
+
+
+@pytest.mark.parametrize("words", [["0"], ["0="], ["=1"], [""], ["0=1", "0=2"]])
+def test_moves_that_do_not_parse(gcr: Gcr, daemon: FakeDaemon, words: list[str]) -> None:
+    flags = [flag for word in words for flag in ("--device", word)]
+    assert gcr("restore", "llm", *flags).code == 2
+    assert daemon.asked == []
 
 
 @pytest.mark.parametrize(

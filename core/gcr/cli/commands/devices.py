@@ -29,6 +29,7 @@ def _present(wanted: str | None) -> list[dict[str, Any]]:
     return [
         {
             "backend": backend.name,
+            "index": index,
             "uuid": device.uuid,
             "name": device.name,
             "total_bytes": device.total_bytes,
@@ -37,7 +38,7 @@ def _present(wanted: str | None) -> list[dict[str, Any]]:
             "simulated": is_simulated(device.name),
         }
         for backend in vendors.chosen(wanted)[1]
-        for device in vendors.devices(backend, insist=wanted is not None)
+        for index, device in enumerate(vendors.devices(backend, insist=wanted is not None))
     ]
 
 
@@ -47,10 +48,10 @@ def _none(asked: str | None) -> str:
 
 
 def _render(devices: Sequence[dict[str, Any]]) -> str:
-    head = ("BACKEND", "UUID", "NAME", "USED", "TOTAL", "LINK")
+    head = ("BACKEND", "#", "UUID", "NAME", "USED", "TOTAL", "LINK")
     return text.table(head, [_cells(device) for device in devices])
 
 
 def _cells(device: dict[str, Any]) -> tuple[str, ...]:
     used, total = text.size(device["used_bytes"]), text.size(device["total_bytes"])
-    return (device["backend"], device["uuid"], device["name"], used, total, device["link"] or "-")
+    return (device["backend"], str(device["index"]), device["uuid"], device["name"], used, total, device["link"] or "-")

@@ -1,0 +1,61 @@
+"""How much room a process may ask for on its way back."""
+
+from types import SimpleNamespace
+
+from gcr.engine.ballast import Room
+
+DEVICE, OTHER = "GPU-1", "GPU-2"
+
+
+def target(free, **data):
+    """A process with data on devices, or a context alone where it has none, and what is free on each."""
+    sizes = {name.replace("_", "-"): size for name, size in data.items()} or dict.fromkeys(free, 0)
+    return SimpleNamespace(
+        bytes_by_device={device: size for device, size in sizes.items() if size},
+        devices=sorted(sizes),
+        free_bytes=lambda devices: {d: free[d] for d in devices},
+    )
+
+
+def test_a_full_device_spares_nothing():
+    alone = target({DEVICE: 0}, GPU_1=100)
+    room = Room([alone])
+    room.look()
+    assert room.spare(DEVICE) == 0
+
+
+def test_what_is_free_is_spare_whatever_the_program_allocates_meanwhile():
+    alone = target({DEVICE: 30}, GPU_1=100)
+    room = Room([alone])
+    room.look()
+    assert room.spare(DEVICE) == 30
+    alone.bytes_by_device[DEVICE] = 120
+    assert room.spare(DEVICE) == 10
+    alone.bytes_by_device[DEVICE] = 140  # somebody else freed something as well
+    assert room.spare(DEVICE) == 0
+
+
+def test_processes_on_one_device_share_it():
+    free = {DEVICE: 30, OTHER: 7}
+    both = [target(free, GPU_1=100), target(free, GPU_1=50, GPU_2=5)]
+    room = Room(both)
+    room.look()
+    assert (room.spare(DEVICE), room.spare(OTHER)) == (15, 7)
+
+
+def test_a_context_without_data_has_its_share_as_well():
+    """What the driver needs for it at a restore is ballast like any other, margin included."""
+    free = {DEVICE: 30, OTHER: 8}
+    both = [target(free, GPU_1=100, GPU_2=0), target(free, GPU_2=5)]
+    room = Room(both)
+    room.look()
+    assert (room.spare(DEVICE), room.spare(OTHER)) == (30, 4)
+    alone = Room([target({DEVICE: 12})])
+    alone.look()
+    assert alone.spare(DEVICE) == 12
+
+
+def test_a_process_without_a_device_asks_for_nothing():
+    room = Room([target({})])
+    room.look()
+    assert room.spare(DEVICE) == 0

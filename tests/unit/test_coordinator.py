@@ -1,0 +1,29 @@
+"""Commands on jobs that are in no state for them."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from gcr.config import Config
+from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.jobs import Job
+from gcr.daemon.process import Process
+from gcr.engine.node import World
+from gcr.errors import WrongState
+from gcr.journal import DecisionRecord, Journal
+from gcr.processes import ProcessIdentity
+from gcr.states import State
+
+
+def test_a_job_comes_back_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
+    """What an undo did not reach of it is recovered first."""
+    coordinator = Coordinator(Config(), Journal(tmp_path / "journal"))
+    job = Job("llm", "", World("nvidia"))
+    job.decision = DecisionRecord("llm", 1, "checkpoint", 0.0, (), "nvidia", False)
+    for pid, state in ((7, State.SUSPENDED), (8, State.RESTORING)):
+        job.processes[pid] = Process("llm", ProcessIdentity(pid, 1), state)
+    coordinator.jobs.add(job)
+    with pytest.raises(WrongState, match="still being recovered"):
+        coordinator.restore({"target": "llm"}, lambda _report: None, threading.Event())
+    assert job.processes[7].state == State.SUSPENDED
