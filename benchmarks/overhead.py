@@ -18,7 +18,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
-from program import GCR, Program, gcr, stop_daemon
+from program import GCR, VICTIMS, Program, gcr, stop_daemon
 from slices import BARE, OTHER, Estimate, Slice, estimate, log_ratio, parse, turns
 
 from gcr.native import SHIM, shim_path
@@ -43,7 +43,20 @@ class Arm(StrEnum):
     BESIDE = "beside"  # the same bare program while an idle job of gcr, its daemon and worker are there
 
 
-PAIRS = {"launch": 160, "step": 90, "train": 24, "alloc": 20}  # under gcr; a control has fewer
+PROGRAMS = {  # of tests/victims, one step each
+    "torch": "torch_victim.py",
+    "expandable": "torch_victim.py --allocator expandable",
+    "async": "torch_victim.py --allocator async",
+    "graph": "graph_victim.py",
+    "compile": "graph_victim.py --compile",
+    "transformers": "generate_victim.py",
+    "triton": "triton_victim.py",
+    "cupy": "cupy_victim.py",
+    "cupy-async": "cupy_victim.py --pool async",
+    "jax": "jax_victim.py",
+}
+PROGRAM_SLICES, PROGRAM_SECONDS, PROGRAM_PAIRS = 8, 0.15, 20
+PAIRS = {"launch": 160, "step": 90, "train": 24, "alloc": 20} | dict.fromkeys(PROGRAMS, PROGRAM_PAIRS)
 BESIDE_PAIRS = 8
 ENOUGH = 20  # pairs, for a verdict
 
@@ -77,8 +90,8 @@ def wanted_pairs(kind: str, arm: Arm) -> int:
 
 
 def workload(kind: str, build: Path) -> Workload:
-    """`launch`, `alloc` (a C program over the driver), or training steps by PyTorch: `step` of short kernels, where
-    the host is the limit, `train` of long ones.
+    """`launch`, `alloc` (a C program over the driver), training steps by PyTorch: `step` of short kernels, where the
+    host is the limit, `train` of long ones; or one of PROGRAMS.
 
     All on one core, the thread of PyTorch's backward pass as well: with four each process had its own faster ones.
     """
@@ -86,6 +99,10 @@ def workload(kind: str, build: Path) -> Workload:
         return Workload((*TRAINING, "short"), ("step",), STEP_SLICES, STEP_SECONDS, 1, 8)
     if kind == "train":
         return Workload((*TRAINING, "busy"), ("busy-step",), TRAIN_SLICES, TRAIN_SECONDS, 1, 3)
+    if kind in PROGRAMS:
+        name, *more = PROGRAMS[kind].split()
+        command = (sys.executable, str(VICTIMS / name), "--slices", *more)
+        return Workload(command, (kind,), PROGRAM_SLICES, PROGRAM_SECONDS, 1, 4)
     program = str(compiled(build))
     if kind == "launch":
         return Workload((program, "launch"), ("launch",), SLICES, SLICE_SECONDS, 1, 10)

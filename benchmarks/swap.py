@@ -12,12 +12,13 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import control  # noqa: E402
 import later  # noqa: E402
 import link  # noqa: E402
-import machine  # noqa: E402
 import overhead  # noqa: E402
 import report  # noqa: E402
 import swaps  # noqa: E402
+import testbed  # noqa: E402
 from program import stop_daemon  # noqa: E402
 
 BUDGET_SECONDS = 400.0
@@ -25,7 +26,7 @@ GIB = 1 << 30
 
 
 def _first_with_hugepages() -> Any:
-    with machine.hugepages(40 * GIB) as reserved:
+    with testbed.hugepages(40 * GIB) as reserved:
         try:
             return {"reserved_bytes": reserved, **swaps.first(32)}
         finally:
@@ -53,21 +54,32 @@ def pieces() -> dict[str, Callable[[], Any]]:
 OVERHEAD = overhead.pieces()
 
 
+def names() -> list[str]:
+    return [*pieces(), "control", *OVERHEAD]
+
+
 def run(piece: str, out: Path, pairs: int | None = None) -> None:
     """Run one piece and write OUT/PIECE.json; an overhead piece goes on where an earlier run stopped.
 
     pairs: of an overhead piece; else its arm's usual number.
     """
-    facts = machine.facts()
+    facts = testbed.facts()
     print(f"{facts['device']}, driver {facts['driver']}, kernel {facts['kernel']}, {facts['checkpoint_api']}")
     path = out / f"{piece}.json"
     started = time.monotonic()
-    for result in _overhead(piece, path, pairs) if piece in OVERHEAD else [pieces()[piece]()]:
+    for result in _results(piece, path, pairs):
         seconds = time.monotonic() - started
         path.write_text(json.dumps({"piece": piece, "machine": facts, "seconds": seconds, "result": result}, indent=1))
     if piece in OVERHEAD:
         print(overhead.describe(_earlier(path)))
     print(f"{piece}: {time.monotonic() - started:.0f} s, {path}")
+
+
+def _results(piece: str, path: Path, pairs: int | None) -> Iterator[Any]:
+    """More and more of the piece's result; the last one is all of it."""
+    if piece in OVERHEAD:
+        return _overhead(piece, path, pairs)
+    return control.measure() if piece == "control" else iter([pieces()[piece]()])
 
 
 def _overhead(piece: str, path: Path, pairs: int | None) -> Iterator[dict[str, Any]]:
@@ -101,14 +113,14 @@ def main() -> None:
     parser.add_argument("--warm", type=int, default=0, help="GiB of host memory to touch first (virtual machines)")
     parser.add_argument("--report", action="store_true", help="merge what is in the folder into a table")
     options = parser.parse_args()
-    known = [*pieces(), *OVERHEAD]
+    known = names()
     if options.list:
         print("\n".join(known))
     if unknown := [piece for piece in options.piece if piece not in known]:
         parser.error(f"no such piece: {', '.join(unknown)}")
     options.out.mkdir(parents=True, exist_ok=True)
     if options.warm:
-        machine.warm_host_memory(options.warm)
+        testbed.warm_host_memory(options.warm)
     for piece in options.piece:
         run(piece, options.out, options.pairs)
     if options.report:

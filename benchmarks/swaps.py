@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-import machine
+import testbed
 from program import Program, fill, gcr, stop_daemon
 
 CYCLES = 5
@@ -23,23 +23,38 @@ Row = dict[str, Any]
 
 
 def by_gcr(gib: float, cycles: int = CYCLES, more: Sequence[str] = (), flags: Sequence[str] = ()) -> list[Row]:
-    """Cycles of a program that has run for a while, so that gcr has had time to prepare."""
-    with Program(fill(gib, *more), job="swap") as program:
+    return gcr_cycles(fill(gib, *more), cycles, flags)
+
+
+def gcr_cycles(
+    command: Sequence[str],
+    cycles: int = CYCLES,
+    flags: Sequence[str] = (),
+    run_flags: Sequence[str] = (),
+    settle: float | None = None,
+) -> list[Row]:
+    """Cycles of a program that has run for a while, so that gcr has had time to prepare.
+
+    flags: of `gcr checkpoint` · run_flags: of `gcr run` · settle: seconds; else SETTLE_SECONDS
+    """
+    with Program(command, job="swap", flags=run_flags) as program:
         before = program.ask()
-        time.sleep(max(0.0, SETTLE_SECONDS - (time.monotonic() - program.started)))
+        since = time.monotonic() - program.started
+        time.sleep(max(0.0, (SETTLE_SECONDS if settle is None else settle) - since))
         return [cycle(program, before, number, flags) for number in range(cycles)]
 
 
 def cycle(program: Program, before: str, number: int, flags: Sequence[str] = ()) -> Row:
-    used = machine.used_bytes()
+    used = testbed.used_bytes()
     out, target_vram = checkpoint(program, flags)
-    freed = used - machine.used_bytes()
+    freed = used - testbed.used_bytes()
     back = gcr("restore", str(program.job))
     return {
         "cycle": number,
         **{f"out_{name}": out.get(name) for name in CHECKPOINT},
         "handles": sum(each["handles"] for each in out["processes"]),
         "uncovered": [each["uncovered"] for each in out["processes"]],
+        **{name: sum(each[name] for each in out["processes"]) for name in ("pinned_host_bytes", "contexts")},
         "target_vram_after": target_vram,
         "device_freed": freed,  # all in use on the device, whomever it counts for
         **{f"in_{name}": back.get(name) for name in RESTORE},
@@ -50,7 +65,7 @@ def cycle(program: Program, before: str, number: int, flags: Sequence[str] = ())
 def checkpoint(program: Program, flags: Sequence[str] = ()) -> tuple[Row, int]:
     """The report, and what NVML counts for the target at once after the command came back."""
     out = gcr("checkpoint", str(program.job), *flags)
-    return out, machine.bytes_of(program.pid)
+    return out, testbed.bytes_of(program.pid)
 
 
 @contextmanager
@@ -76,13 +91,17 @@ def driver_helper() -> Iterator[Any]:
 
 
 def by_driver(gib: float, cycles: int = CYCLES) -> list[Row]:
+    return driver_cycles(fill(gib), cycles)
+
+
+def driver_cycles(command: Sequence[str], cycles: int = CYCLES) -> list[Row]:
     """The bare program; the driver carries its data."""
     rows = []
-    with driver_helper() as call, Program(fill(gib), job=None) as program:
+    with driver_helper() as call, Program(command, job=None) as program:
         before = program.ask()
         for number in range(cycles):
             lock, out = call("lock", program.pid), call("checkpoint", program.pid)
-            vram = machine.bytes_of(program.pid)
+            vram = testbed.bytes_of(program.pid)
             back, unlock = call("restore", program.pid), call("unlock", program.pid)
             right = program.ask() == before
             times = {"out_s": lock + out, "in_s": back + unlock}
@@ -150,7 +169,7 @@ def low_vram(gib: float, leave: int = 192 << 20) -> Row:
         before = program.ask()
         time.sleep(SETTLE_SECONDS)
         with Program([sys.executable, str(HERE / "hog.py"), str(leave)], job=None):
-            free = machine.free_bytes()
+            free = testbed.free_bytes()
             out, vram = checkpoint(program)
         back = gcr("restore", "swap")
         return {

@@ -6,8 +6,10 @@
 # Works without a network: Python, PyTorch, cuda-bindings, cmake, ninja and a compiler are taken as found; wheels of
 # whatever Python lacks (rich, platformdirs, torch_memory_saver) lie in the folder that GCR_WHEELS names.
 # GCR_WARM_GIB (48): host memory touched once before timing; 0 for none.
+# `victims-*` swap the programs of tests/gpu/victims.py while they compute, each goes on where it stopped; `victims-two`
+# needs two GPUs. `python tests/gpu/compatibility.py OUT COMMIT` makes docs/compatibility.md of what they leave.
 # `cold10` restores ten minutes after its checkpoint: the first call begins it and leaves a process behind (in a session
-# of its own), later calls say how long is left, then bring the result.
+# of its own), later calls say how long is left, then bring the result. `soak` likewise: one training job, 1,000 swaps.
 set -euo pipefail
 
 root=$(cd "$(dirname "$0")/../.." && pwd)
@@ -16,7 +18,7 @@ build=${GCR_DEVICE_BUILD:-$root/build/device}
 site=$build/site
 
 if [ $# -lt 2 ]; then
-  sed -n '2,11s/^# \{0,1\}//p' "$0"
+  sed -n '2,13s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 mkdir -p "$1" "$site"

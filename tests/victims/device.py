@@ -25,6 +25,14 @@ class Device(Protocol):
     def free(self, address: int, stream: Any = None) -> None:
         """`stream`: the only one whose work may still use it."""
 
+    def allocate_ordered(self, size: int, stream: Any) -> int:
+        """Stream-ordered: whoever uses it in another stream comes after this one."""
+
+    def free_ordered(self, address: int, stream: Any) -> None: ...
+
+    def successor(self, stream: Any) -> Any:
+        """A new stream that goes on where this one is, which is destroyed."""
+
     def write(self, address: int, data: bytes) -> None: ...
 
     def read(self, address: int, size: int) -> bytes: ...

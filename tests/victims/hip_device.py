@@ -35,6 +35,20 @@ class HipDevice:
     def free(self, address: int, _stream: Any = None) -> None:
         check(hip.hipFree(address))  # waits for the device by itself
 
+    def allocate_ordered(self, size: int, stream: Any) -> int:
+        return int(check(hip.hipMallocAsync(size, stream)))
+
+    def free_ordered(self, address: int, stream: Any) -> None:
+        check(hip.hipFreeAsync(address, stream))
+
+    def successor(self, stream: Any) -> Any:
+        after, event = self.stream(), check(hip.hipEventCreateWithFlags(hip.hipEventDisableTiming))
+        check(hip.hipEventRecord(event, stream))
+        check(hip.hipStreamWaitEvent(after, event, 0))
+        check(hip.hipEventDestroy(event))
+        check(hip.hipStreamDestroy(stream))
+        return after
+
     def write(self, address: int, data: bytes) -> None:
         write(address, data)
 

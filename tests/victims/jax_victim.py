@@ -1,49 +1,61 @@
-"""JAX: XLA's own allocator (VMM calls of its own) and compiled steps. Preallocation is off, so that growth is seen."""
+"""JAX: a training step with Adam, compiled by XLA, whose parameters and moments are donated to the next.
 
-import argparse
+XLA's allocator makes VMM calls of its own. Preallocation is off, so that growth is seen.
+"""
+
 import hashlib
 import os
-import time
 
-from dialogue import say, serve
+from dialogue import parser, perform
 
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 os.environ.setdefault("XLA_FLAGS", "--xla_gpu_deterministic_ops=true")
 
+WIDTH, LAYERS, BATCH, UPDATES = 1024, 4, 256, 10
 
-class Model:
+
+class Training:
     def __init__(self) -> None:
         import jax
         import jax.numpy as jnp
-        import numpy
 
         assert jax.devices()[0].platform == "gpu", "JAX sees no GPU"
-        self.numpy = numpy
-        self.weights = jax.random.normal(jax.random.PRNGKey(0), (1024, 1024)) / 64
-        self.step_function = jax.jit(lambda w: w - 0.01 * jnp.tanh(w @ w.T))
+        self.jax = jax
+        keys = jax.random.split(jax.random.PRNGKey(0), LAYERS + 2)
+        self.inputs, self.targets = (jax.random.normal(key, (BATCH, WIDTH)) for key in keys[LAYERS:])
+        weights = [jax.random.normal(key, (WIDTH, WIDTH)) / 32 for key in keys[:LAYERS]]
+        self.state = weights, *([jnp.zeros_like(each) for each in weights] for _moment in range(2))
+        self.update = jax.jit(self._update, donate_argnums=0)
 
-    def step(self) -> None:
-        self.weights = self.step_function(self.weights)
+    def _loss(self, weights, inputs, targets):
+        for each in weights:
+            inputs = self.jax.numpy.tanh(inputs @ each)
+        return ((inputs - targets) ** 2).mean()
+
+    def _update(self, state, inputs, targets):
+        weights, means, squares = state
+        loss, gradients = self.jax.value_and_grad(self._loss)(weights, inputs, targets)
+        means = [0.9 * mean + 0.1 * gradient for mean, gradient in zip(means, gradients, strict=True)]
+        squares = [0.99 * square + 0.01 * gradient**2 for square, gradient in zip(squares, gradients, strict=True)]
+        steps = (mean / (square**0.5 + 1e-8) for mean, square in zip(means, squares, strict=True))
+        weights = [weight - 1e-3 * step for weight, step in zip(weights, steps, strict=True)]
+        return (weights, means, squares), loss
+
+    def step(self) -> str:
+        for _ in range(UPDATES):
+            self.state, loss = self.update(self.state, self.inputs, self.targets)
+        return f"loss {float(loss).hex()}"
 
     def digest(self) -> str:
-        return hashlib.sha256(self.numpy.asarray(self.weights).tobytes()).hexdigest()
+        state = hashlib.sha256()
+        for leaf in self.jax.tree_util.tree_leaves(self.state):
+            state.update(self.jax.device_get(leaf).tobytes())
+        return state.hexdigest()
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=20)
-    parser.add_argument("--pause", type=float, default=0.0)
-    parser.add_argument("--interactive", action="store_true")
-    options = parser.parse_args()
-    model = Model()
-    if options.interactive:
-        model.step()
-        serve(model.digest)
-        return
-    for _number in range(options.steps):
-        model.step()
-        time.sleep(options.pause)
-    say(f"digest {model.digest()}")
+    options = parser(__doc__).parse_args()
+    perform(options, Training())
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ SHORT: Sequence[tuple[str, ...]] = (
     ("vmm_victim.py", "--steps", "60", "--exportable"),
     ("alloc_victim.py", "--steps", "150"),
     ("alloc_victim.py", "--steps", "150", "--kernels", "KERNELS"),
+    ("alloc_victim.py", "--steps", "150", "--ordered", "--kernels", "KERNELS"),
     ("c_victim", "3", "2", "60"),
 )
 

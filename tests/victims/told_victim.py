@@ -6,6 +6,7 @@ Lines that may have to wait for a closed gate run on threads of their own, so th
 import ctypes
 import os
 import socket
+import stat
 import sys
 import threading
 import time
@@ -151,6 +152,7 @@ class Program(Lending):
         null = os.open("/dev/null", os.O_RDWR)
         for fd in ours:
             os.dup2(null, fd)
+        os.close(null)
         return str(len(ours))
 
     def free_bytes(self) -> str:
@@ -171,6 +173,8 @@ class Program(Lending):
 def is_gcrs(fd: int) -> bool:
     """Whether a descriptor is the connection to the daemon, or where others come for memory that was lent."""
     try:
+        if not stat.S_ISSOCK(os.fstat(fd).st_mode):
+            return False
         with socket.socket(fileno=os.dup(fd)) as each:
             if each.family != socket.AF_UNIX:
                 return False

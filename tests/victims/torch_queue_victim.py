@@ -1,15 +1,13 @@
 """CUDA tensors through torch.multiprocessing's queues: processes of one job that have each other's memory open.
 
-Every round the parent sends tensors to each worker, which adds to them in place and sends one of its own back. Prints a
-digest of all of them a round, and at the end that of what the workers saw.
+Every step the parent sends tensors to each worker, which adds to them in place and sends one of its own back. Prints a
+digest of all of them a step, and at the end that of what the workers saw.
 """
 
-import argparse
 import hashlib
-import time
 from typing import Any
 
-from dialogue import note, say
+from dialogue import note, parser, perform
 
 SIZES = (7, 1000, 300_000, 5_000_000)  # words: within one block of the caching allocator, and blocks of their own
 WORKERS = 2
@@ -39,35 +37,41 @@ def work(number: int, inbox: Any, outbox: Any) -> None:
     outbox.put(seen.hexdigest())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds between rounds")
-    options = parser.parse_args()
-    import torch
-    import torch.multiprocessing as mp
+class Lending:
+    def __init__(self) -> None:
+        import torch
+        import torch.multiprocessing as mp
 
-    context = mp.get_context("spawn")
-    pipes = [(context.Queue(), context.Queue()) for _ in range(WORKERS)]
-    workers = [context.Process(target=work, args=(number, *pipe)) for number, pipe in enumerate(pipes)]
-    for worker in workers:
-        worker.start()
-    torch.manual_seed(3)
-    tensors = [torch.randint(0, 1 << 20, (size,), device="cuda") for size in SIZES]
-    for turn in range(options.rounds):
+        context = mp.get_context("spawn")
+        self.pipes = [(context.Queue(), context.Queue()) for _ in range(WORKERS)]
+        self.workers = [context.Process(target=work, args=(number, *pipe)) for number, pipe in enumerate(self.pipes)]
+        for worker in self.workers:
+            worker.start()
+        torch.manual_seed(3)
+        self.tensors = [torch.randint(0, 1 << 20, (size,), device="cuda") for size in SIZES]
+
+    def step(self) -> str:
         sums = []
-        for inbox, outbox in pipes:
-            inbox.put(tensors)
+        for inbox, outbox in self.pipes:
+            inbox.put(self.tensors)
             sums.append(outbox.get().tolist())
             inbox.put("read")
-        say(f"round {turn} sums {sums} digest {digest_of(*tensors)}")
-        time.sleep(options.pause)
-    for inbox, outbox in pipes:
-        inbox.put(None)
-        say(f"seen {outbox.get()}")
-    for worker in workers:
-        worker.join()
-    note(f"workers ended with {[worker.exitcode for worker in workers]}")
+        return f"sums {sums} digest {digest_of(*self.tensors)}"
+
+    def digest(self) -> str:
+        """Ends the workers."""
+        for inbox, _ in self.pipes:
+            inbox.put(None)
+        seen = " ".join(outbox.get() for _, outbox in self.pipes)
+        for worker in self.workers:
+            worker.join()
+        note(f"workers ended with {[worker.exitcode for worker in self.workers]}")
+        return seen
+
+
+def main() -> None:
+    options = parser(__doc__).parse_args()
+    perform(options, Lending())
 
 
 if __name__ == "__main__":

@@ -1,13 +1,11 @@
 """A program with VMM allocations of its own: reserves, creates, maps, and mixes their bytes with memset and copies."""
 
-import argparse
 import hashlib
-import time
 from typing import Any
 
 from cuda.bindings import driver
 from cuda_calls import check, download, primary_context
-from dialogue import note, say, serve
+from dialogue import parser, perform
 
 MIB = 1 << 20
 
@@ -15,8 +13,8 @@ MIB = 1 << 20
 class Buffers:
     """`count` handles of `size` bytes, mapped one after another in one reserved range."""
 
-    def __init__(self, count: int, size: int, exportable: bool) -> None:
-        self.count, self.size = count, size
+    def __init__(self, count: int, size: int, seed: int, exportable: bool) -> None:
+        self.count, self.size, self.seed, self.steps = count, size, seed, 0
         self.stream = check(driver.cuStreamCreate(1))
         self.base = int(check(driver.cuMemAddressReserve(count * size, 0, 0, 0)))
         prop = self._prop(exportable)
@@ -27,6 +25,8 @@ class Buffers:
         access.location = prop.location
         access.flags = driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE
         check(driver.cuMemSetAccess(self.base, count * size, [access], 1))
+        for index in range(count):
+            check(driver.cuMemsetD32Async(self.at(index), word(seed, index), size // 4, self.stream))
 
     @staticmethod
     def _prop(exportable: bool) -> Any:
@@ -42,16 +42,14 @@ class Buffers:
     def at(self, index: int) -> int:
         return self.base + index % self.count * self.size
 
-    def fill(self, seed: int) -> None:
-        for index in range(self.count):
-            check(driver.cuMemsetD32Async(self.at(index), word(seed, index), self.size // 4, self.stream))
-
-    def step(self, number: int, seed: int) -> None:
+    def step(self) -> str:
         """Part of one buffer is overwritten, then half of it copied over its neighbour."""
-        index, half = number % self.count, self.size // 2
-        start = word(seed, number) % (half // 4) * 4
-        check(driver.cuMemsetD32Async(self.at(index) + start, word(number, seed), (half - start) // 4, self.stream))
+        index, half, value = self.steps % self.count, self.size // 2, word(self.steps, self.seed)
+        start = word(self.seed, self.steps) % (half // 4) * 4
+        check(driver.cuMemsetD32Async(self.at(index) + start, value, (half - start) // 4, self.stream))
         check(driver.cuMemcpyDtoDAsync(self.at(index + 1) + half, self.at(index), half, self.stream))
+        self.steps += 1
+        return f"{value:08x}"
 
     def digest(self) -> str:
         check(driver.cuStreamSynchronize(self.stream))
@@ -63,32 +61,15 @@ def word(*parts: int) -> int:
     return int.from_bytes(hashlib.blake2s(repr(parts).encode(), digest_size=4).digest(), "little")
 
 
-def arguments() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--handles", type=int, default=6)
-    parser.add_argument("--mib", type=int, default=2, help="of each handle")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--pause", type=float, default=0.0, help="seconds between steps")
-    parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--exportable", action="store_true", help="ask for file descriptors, as the program itself")
-    parser.add_argument("--interactive", action="store_true")
-    return parser.parse_args()
-
-
 def main() -> None:
-    options = arguments()
+    arguments = parser(__doc__, steps=200)
+    arguments.add_argument("--handles", type=int, default=6)
+    arguments.add_argument("--mib", type=int, default=2, help="of each handle")
+    arguments.add_argument("--seed", type=int, default=1)
+    arguments.add_argument("--exportable", action="store_true", help="ask for file descriptors, as the program itself")
+    options = arguments.parse_args()
     primary_context()
-    buffers = Buffers(options.handles, options.mib * MIB, options.exportable)
-    buffers.fill(options.seed)
-    if options.interactive:
-        serve(buffers.digest)
-        return
-    for number in range(options.steps):
-        buffers.step(number, options.seed)
-        if number % 50 == 0:
-            note(f"step {number}")
-        time.sleep(options.pause)
-    say(f"steps {options.steps} digest {buffers.digest()}")
+    perform(options, Buffers(options.handles, options.mib * MIB, options.seed, options.exportable))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,147 @@
+"""Two GPUs in one process, and restores onto others: through gcr, and what the driver itself answers.
+
+Through gcr every byte must be right and the device's own count must say where it is. What the driver answers to a move
+is recorded as it is, the refusals too: gcr's own (`gcr_nvidia/moving.py`, docs/limitations.md) rest on it.
+"""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from program import Program, gcr
+
+from gcr.control import ControlPhase
+from gcr.errors import GcrError
+from gcr_nvidia import devices
+from gcr_nvidia.control import NvidiaControl
+
+VICTIMS = Path(__file__).resolve().parents[1] / "victims"
+PEERS = (sys.executable, str(VICTIMS / "peers_victim.py"), "--interactive", "--kernels", str(VICTIMS / "add.ptx"))
+ONE = (sys.executable, str(VICTIMS / "vmm_victim.py"), "--interactive", "--mib", "512")
+MIB = ("--mib", "512")
+ENABLED = "704 704"  # peer access, of whoever asks for it again
+SECONDS = 60.0
+Result = dict[str, Any]
+
+
+def check(kernels: Path | None = None, flags: Sequence[str] = ()) -> Result:
+    """`kernels` and `flags`: for a rehearsal on the simulator."""
+    uuids = [device.uuid for device in devices.present()]
+    if len(uuids) < 2:
+        return {"ok": False, "why": f"{len(uuids)} devices"}
+    peers = [*PEERS, *MIB, *(("--kernels", str(kernels)) if kernels else ())]
+    first, second = uuids[:2]
+    exchange = {first: second, second: first}
+    through = {
+        "in place": pair(peers, flags, [{}, {}]),
+        "exchanged": pair(peers, flags, [exchange, {}, exchange]),
+        "onto the free one": single(flags, {}, first, second),
+        "onto one that is hidden from it": single(flags, {"CUDA_VISIBLE_DEVICES": first}, first, second),
+    }
+    driver = {
+        "both, exchanged": asked(peers, {}, exchange),
+        "one, both named": asked(ONE, {}, exchange),
+        "one, it alone named": asked(ONE, {}, {first: second}),
+        "one, named as it was": asked(ONE, {}, {first: first}),
+        "one, the other hidden, both named": asked(ONE, {"CUDA_VISIBLE_DEVICES": first}, exchange),
+        "one, the other hidden, it alone named": asked(ONE, {"CUDA_VISIBLE_DEVICES": first}, {first: second}),
+    }
+    wanted = ("in place", "exchanged", "onto the free one")
+    return {"ok": all(through[name]["ok"] for name in wanted), "devices": uuids, "gcr": through, "driver": driver}
+
+
+def recorded(attempt: Callable[..., Result]) -> Callable[..., Result]:
+    """What ends an attempt is a result as well: the others are made all the same."""
+
+    def made(*arguments: Any) -> Result:
+        try:
+            found = attempt(*arguments)
+        except (SystemExit, GcrError) as failed:
+            found = {"ok": False, "error": str(failed)[:700]}
+        print(attempt.__name__, found, flush=True)
+        return found
+
+    return made
+
+
+@recorded
+def pair(command: Sequence[str], flags: Sequence[str], restores: Sequence[Mapping[str, str]]) -> Result:
+    """Peer-mapped memory on both; the same steps as bare, with a checkpoint and a restore in between."""
+    with Program(command, None) as bare:
+        bare.ask(f"step {5 * (len(restores) + 1)}")
+        expected = bare.ask()
+    with Program(command, "pair", flags=flags) as program:
+        program.ask("step 5")
+        rounds = []
+        for moves in restores:
+            rounds.append(cycle(program, moves))
+            program.ask("step 5")
+        said = program.ask()
+    right = all(one["left"] == 0 and one["peers"] == ENABLED for one in rounds)
+    return {"ok": said == expected and right, "same_output": said == expected, "rounds": rounds}
+
+
+@recorded
+def single(flags: Sequence[str], environment: Mapping[str, str], first: str, second: str) -> Result:
+    """From the one to the other, and back."""
+    with Program(ONE, "single", environment, flags) as program:
+        before, rounds = program.ask(), []
+        for old, new in ((first, second), (second, first)):
+            rounds.append(cycle(program, {old: new}) | {"wanted": new})
+        after = program.ask()
+    right = all(one["left"] == 0 and one["rows"] == [one["wanted"]] for one in rounds)
+    return {"ok": before == after and right, "same_output": before == after, "rounds": rounds}
+
+
+def cycle(program: Program, moves: Mapping[str, str]) -> Result:
+    assert program.job
+    used = in_use()
+    out = gcr("checkpoint", program.job)
+    left, gone = sum(devices.bytes_of(program.pid).values()), in_use()
+    words = [word for old, new in moves.items() for word in ("--device", f"{old}={new}")]
+    back = gcr("restore", program.job, *words)
+    (job,) = [job for job in gcr("ps")["jobs"] if job["job"] == program.job]
+    talks = program.job == "pair"
+    return {
+        "left": left,
+        "used_bytes": {"before": used, "suspended": gone, "after": in_use()},
+        "rows": [row["device"] for row in job["processes"]],
+        "moved": back["moved"],
+        "where": program.ask("where") if talks else None,
+        "peers": program.ask("peers") if talks else None,
+        **{name: out[name] for name in ("bytes", "vram_free_s", "control_s")},
+        "total_s": back["total_s"],
+    }
+
+
+def in_use() -> dict[str, int]:
+    return {device.uuid: device.used_bytes for device in devices.present()}
+
+
+@recorded
+def asked(command: Sequence[str], environment: Mapping[str, str], pairs: Mapping[str, str]) -> Result:
+    """The driver's own checkpoint of a program without gcr, restored with these pairs; without any if it refuses."""
+    control = NvidiaControl()
+    with Program(command, None, environment) as program:
+        before, found = program.ask(), {"pairs": dict(pairs)}
+        control.lock(program.pid, SECONDS)
+        control.checkpoint(program.pid, SECONDS)
+        found["answer"] = answer(lambda: control.restore(program.pid, pairs, SECONDS))
+        found["phase"] = control.phase(program.pid).value
+        if control.phase(program.pid) is ControlPhase.CHECKPOINTED:
+            found["without_pairs"] = answer(lambda: control.restore(program.pid, {}, SECONDS))
+        found["unlock"] = answer(lambda: control.unlock(program.pid, SECONDS))
+        if found["unlock"] == "ok":
+            found["same_output"] = program.ask() == before
+            found["counted_on"] = devices.bytes_of(program.pid)
+            found["where"] = program.ask("where") if tuple(command) != ONE else None
+    return found
+
+
+def answer(call: Callable[[], object]) -> str:
+    try:
+        call()
+    except GcrError as refused:
+        return refused.message
+    return "ok"
