@@ -29,7 +29,7 @@ demo: .venv/.installed ## checkpoint and restore a program on a SIMULATED GPU
 test: .venv/.test native-test ## every test that needs no GPU
 ifeq ($(PYTEST_ARGS),)
 	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
-	$(BIN)/python -m pytest -m alone
+	$(BIN)/python -m pytest -m "alone and not slow"
 else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif
@@ -38,7 +38,8 @@ endif
 soak: THERE := $(if $(filter-out all,$(VENDOR)),and $(VENDOR))
 soak: .venv/.test ## SOAK_CYCLES=1000 under load in each world of VENDOR=all (nvidia, amd, ascend), every death at every step, and chaos
 	SOAK_CYCLES=$(SOAK_CYCLES) $(BIN)/python -m pytest tests/e2e/test_under_load.py -m slow -k "test_soak $(THERE)"
-	$(BIN)/python -m pytest -m slow -k "not test_soak $(THERE)" --numprocesses $(TEST_WORKERS) --dist worksteal
+	$(BIN)/python -m pytest -m "slow and alone" -k "not test_soak $(THERE)"
+	$(BIN)/python -m pytest -m "slow and not alone" -k "not test_soak $(THERE)" --numprocesses $(TEST_WORKERS) --dist worksteal
 
 check: .venv/.dev ## linters, types and formatting
 	$(BIN)/ruff check .

@@ -91,7 +91,7 @@ def parts(world: World, who: Who, steps: Sequence[str], danger: str) -> Iterator
     """Steps that one job goes through, and whether they are for the slow tests."""
     if ON_DEVICE:
         yield from (([step], False) for step in steps)
-    elif (world is NVIDIA and who is not target) or (world is ASCEND and who is gcrd):
+    elif world is NVIDIA and who is not target:
         yield steps, False
     else:
         yield [danger], world not in (NVIDIA, AMD, ASCEND) and not (world is AMD_QUIRKS and who is gcrd)

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from machine import VICTIMS, Machine, kill, until
-from worlds import AMD, everywhere
+from worlds import AMD, AMD_QUIRKS, everywhere
 
 CODE = 5
 WAYS = {
@@ -14,7 +14,7 @@ WAYS = {
 }
 
 
-@everywhere(slow=[AMD])
+@everywhere(slow=[AMD, AMD_QUIRKS])
 @pytest.mark.parametrize("way", WAYS)
 def test_a_program_ends_while_it_is_suspended(machine: Machine, way: str) -> None:
     neighbour = machine.told("neighbour")
@@ -54,7 +54,7 @@ serve(lambda: "here")
 """
 
 
-@everywhere(slow=[AMD])
+@everywhere(slow=[AMD, AMD_QUIRKS])
 @pytest.mark.parametrize("daemon_dies", [False, True])
 def test_a_program_without_device_memory(machine: Machine, daemon_dies: bool) -> None:
     """It has a context and nothing else; some never come to more, and every program begins so."""

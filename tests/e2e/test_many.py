@@ -93,6 +93,7 @@ def test_nothing_grows(machine: Machine) -> None:
     growth.judge()
 
 
+@pytest.mark.alone  # others use the machine's shared memory, too
 @everywhere(slow=FOREMOST[1:])
 @pytest.mark.parametrize("suspended", [False, True], ids=["running", "suspended"])
 def test_nothing_stays_behind(machine: Machine, suspended: bool) -> None:
@@ -114,4 +115,4 @@ def test_nothing_stays_behind(machine: Machine, suspended: bool) -> None:
 
 def in_shared_memory() -> set[str]:
     """What is there besides the simulated machines of the tests."""
-    return {path.name for path in Path("/dev/shm").iterdir() if not path.name.startswith("gcr-test-")}
+    return {path.name for path in Path("/dev/shm").iterdir() if "gcr-test-" not in path.name}

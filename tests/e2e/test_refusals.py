@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from machine import Machine, bytes_short, until
 from refusals import refused, untouched
-from worlds import everywhere
+from worlds import AMD, ASCEND, at, everywhere
 
 from gcr import processes
 from gcr.config import load
@@ -157,7 +157,7 @@ def test_too_little_time_is_taken_back(machine: Machine) -> None:
     failed = machine.gcr("checkpoint", "llm", "--timeout", "0.5")
     assert failed.code == 4
     assert failed.body["error"]["code"] in ("stuck", "deadline_passed")
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     job.ask("release")
     with untouched(machine, job):
         assert until(lambda: job.ask("done") == "done" or None, 10, "its stream ends")
@@ -174,12 +174,12 @@ def test_a_stopped_program(machine: Machine) -> None:
     before, pid = job.ask(), machine.target("llm")
     for command, options in (("checkpoint", machine.where.options), ("restore", ())):
         os.kill(pid, signal.SIGSTOP)
-        until(lambda: processes.is_stopped(pid) or None, 5, "it is stopped")
+        until(lambda: processes.is_stopped(pid) or None, 30, "it is stopped")
         began = time.monotonic()
         assert f"process {pid} is stopped" in refused(machine.gcr(command, "llm", *options), "wrong_state")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 20
         os.kill(pid, signal.SIGCONT)
-        until(lambda: not processes.is_stopped(pid) or None, 5, "it goes on")
+        until(lambda: not processes.is_stopped(pid) or None, 30, "it goes on")
         assert machine.gcr(command, "llm", *options).code == 0
     assert job.ask() == before
 
@@ -316,6 +316,22 @@ def test_a_socket_that_somebody_else_serves(machine: Machine) -> None:
     machine.extra["GCR_SOCKET"] = str(path)
     refused(machine.gcr("checkpoint", "llm"), "unsafe_runtime")
     assert theirs.hear() == "0"
+
+
+# ---- what only one vendor's driver can ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("machine", [at(AMD), at(ASCEND)], indirect=True)
+def test_other_devices_where_no_driver_brings_a_process_back_on_any(machine: Machine) -> None:
+    job, before = machine.start()
+    machine.leave()
+    message = refused(machine.gcr("restore", "llm", "--device", "0=1"), "unsupported_state")
+    assert machine.where.vendor in message
+    (found,) = [each for each in machine.gcr("backends").body["backends"] if each["name"] == machine.where.vendor]
+    (able,) = [each for each in found["capabilities"] if each["name"] == "device_map"]
+    assert not able["ok"] and able["evidence"]
+    machine.come_back()
+    assert job.ask() == before
 
 
 # ---- not refused: the user's own preload -------------------------------------------------------------------------

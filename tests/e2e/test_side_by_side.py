@@ -12,7 +12,7 @@ WAITED_FOR_OTHERS = 4.0  # seconds; one that takes another's memory for its own 
 
 @pytest.mark.parametrize(
     "machine",
-    [at(NVIDIA), at(AMD), *(at(world, slow=True) for world in (NOEXPORT, AMD_QUIRKS, ASCEND_DATA))],
+    [at(NVIDIA), *(at(world, slow=True) for world in (AMD, NOEXPORT, AMD_QUIRKS, ASCEND_DATA))],
     indirect=True,
 )
 def test_jobs_swap_side_by_side(machine: Machine) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from growth import Growth
 from machine import Machine, Victim, until
-from worlds import AMD_QUIRKS, NVIDIA, WORLDS, at, everywhere
+from worlds import AMD, AMD_QUIRKS, NVIDIA, WORLDS, at, everywhere
 
 from gcr.client import Client
 from gcr.native import sim_dir
@@ -49,6 +49,7 @@ class Storm:
     took: list[float] = field(default_factory=list)
     in_flight: int = 0  # cuts at which some thread had begun more than the device had finished
     idle: int = 0  # cycles before which the program had done nothing since the last one
+    uncovered: set[str] = field(default_factory=set)  # reasons for which bytes went with the driver's checkpoint
     growth: Growth | None = None
     _last: int = 0
 
@@ -67,6 +68,7 @@ class Storm:
         assert gone["vram_after_bytes"] == 0 or where.data_only or where.keeps_context
         assert back["state"] == "running"
         assert back["bytes"] == gone["bytes"] > 0
+        self.uncovered.update(reason for process in gone["processes"] for reason in process["uncovered"])
 
     def watch(self, job: Victim) -> None:
         """From here on, everybody's growth."""
@@ -83,10 +85,12 @@ class Storm:
         )
 
 
-def storm(machine: Machine, cycles: int, seconds: float, seed: int, watched: bool = False) -> Storm:
+def storm(
+    machine: Machine, cycles: int, seconds: float, seed: int, watched: bool = False, more: tuple[str, ...] = ()
+) -> Storm:
     """As many cycles as asked, or as fit into `seconds`; then the program must find every word right, as a bare one."""
     counters = Counters(machine.folder / "progress")
-    job = machine.run("llm", *load(machine, counters.path, seconds + 60, seed), ready=False)
+    job = machine.run("llm", *load(machine, counters.path, seconds + 60, seed), *more, ready=False)
     until(lambda: counters.path.exists() and all(begun for begun, _ in counters.read()), 20, "its threads work")
     end = time.monotonic() + seconds
     with machine.connected() as client:
@@ -100,7 +104,7 @@ def storm(machine: Machine, cycles: int, seconds: float, seed: int, watched: boo
     seen = job.ask()
     assert seen.startswith("verified digest")
     print(run.summary())
-    assert seen == alone(machine, counters, seed, seconds)
+    assert seen == alone(machine, counters, seed, seconds, more)
     return run
 
 
@@ -109,10 +113,12 @@ def load(machine: Machine, progress: Path, seconds: float, seed: int) -> list[st
     return machine.allocating(*words, *same(machine, seed))
 
 
-def alone(machine: Machine, counters: Counters, seed: int, seconds: float) -> str:
+def alone(machine: Machine, counters: Counters, seed: int, seconds: float, more: tuple[str, ...]) -> str:
     """What a bare run says whose threads do as many steps; it needs no longer than they did."""
     steps = ",".join(str(begun) for begun, _ in counters.read())
-    return machine.bare(*machine.allocating("--steps", steps, *same(machine, seed)), timeout=seconds + 60).strip()
+    return machine.bare(
+        *machine.allocating("--steps", steps, *same(machine, seed), *more), timeout=seconds + 60
+    ).strip()
 
 
 def same(machine: Machine, seed: int) -> list[str]:
@@ -142,6 +148,14 @@ def test_cycles_under_load(machine: Machine) -> None:
 def test_some_cycles_under_load(machine: Machine) -> None:
     run = storm(machine, cycles=20, seconds=60, seed=5)
     assert len(run.took) == 20
+    judge(run, SLOWEST_CYCLE, idle=0.3)
+
+
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
+def test_some_cycles_of_stream_ordered_memory(machine: Machine) -> None:
+    machine.memory = 2 << 30  # bare, the simulated pools keep what was freed until its stream got there
+    run = storm(machine, cycles=20, seconds=60, seed=6, more=("--ordered",))
+    assert (len(run.took), run.uncovered) == (20, set())
     judge(run, SLOWEST_CYCLE, idle=0.3)
 
 

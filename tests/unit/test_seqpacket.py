@@ -79,8 +79,8 @@ def test_nobody_there_is_said_at_once(folder, leftover):
         listen(folder / "s").close()
     began = time.monotonic()
     with pytest.raises(DaemonUnavailable):
-        connect(folder / "s", 5)
-    assert time.monotonic() - began < 1
+        connect(folder / "s", 60)
+    assert time.monotonic() - began < 10
 
 
 def test_a_full_backlog_ends_at_the_deadline(folder):

@@ -110,7 +110,7 @@ def test_a_lock_that_times_out_leaves_the_process_running(machine: Machine) -> N
 
 @pytest.mark.parametrize("step", ["checkpoint", "restore"])
 def test_the_target_finishes_what_a_dead_caller_began(tmp_path: Path, step: str) -> None:
-    machine = Machine(tmp_path, CONTROL_MS=1500)
+    machine = Machine(tmp_path, CONTROL_MS=3000)
     with machine.start(TARGET) as target:
         before = started(target)
         assert act(machine, target.pid, "say(lock())") == "0"
@@ -118,11 +118,11 @@ def test_the_target_finishes_what_a_dead_caller_began(tmp_path: Path, step: str)
             assert act(machine, target.pid, "say(checkpoint())") == "0"
         with machine.start(CALLER.format(pid=target.pid) + f"    say('go'); {step}()") as caller:
             assert caller.hear() == "go"
-            time.sleep(0.1)
+            time.sleep(0.5)
             caller.kill()
         old = LOCKED if step == "checkpoint" else CHECKPOINTED
         assert state(machine, target.pid) == old
-        end = time.monotonic() + 10
+        end = time.monotonic() + 30
         while (now := state(machine, target.pid)) == old and time.monotonic() < end:
             time.sleep(0.05)
         assert now == (CHECKPOINTED if step == "checkpoint" else LOCKED)

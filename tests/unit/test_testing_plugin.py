@@ -43,7 +43,7 @@ def test_a_job(gcr_machine, gcr_victim):
     )
     assert code == 0, said
     daemon, simulated = (tmp_path / "left").read_text().split()
-    until(lambda: not alive(int(daemon)), 5.0, "the daemon is gone")
+    until(lambda: not alive(int(daemon)), 30.0, "the daemon is gone")
     assert not Path(simulated).exists()
 
 
@@ -54,11 +54,11 @@ def test_a_failed_test_shows_the_logs_and_a_silence_is_a_failure(tmp_path: Path)
 @pytest.mark.parametrize("gcr_vendor", ["nvidia"])
 def test_a_mute(gcr_machine):
     job = gcr_machine.run("mute", sys.executable, "-c", "import time; time.sleep(60)", ready=False)
-    job.hear(patience=0.5)
+    job.hear(patience=10.0)
 """,
     )
     assert code == 1
-    assert "mute said nothing for 0.5 s" in said
+    assert "mute said nothing for 10 s" in said
     assert "==== gcrd.log" in said
 
 
