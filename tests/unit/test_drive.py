@@ -90,13 +90,13 @@ class Scene:
         return ControlDrive(4711, lambda: self.driver, self.placement, onto or {}, self.note)
 
     def thaw(self, onto=None):
-        self.drive(onto).to(ControlPhase.RUNNING, 1.0)
+        self.drive(onto).to(ControlPhase.RUNNING, 30.0)
         assert self.driver.moved == self.placement.now == (onto or {})
         assert self.placement.tried is None
 
     def freeze(self):
         self.drive().await_answer()
-        self.drive().to(ControlPhase.CHECKPOINTED, 1.0)
+        self.drive().to(ControlPhase.CHECKPOINTED, 30.0)
 
     def successor(self):
         """What a daemon knows that starts now."""
@@ -149,7 +149,7 @@ def test_a_refused_move_is_asked_for_once_and_it_is_where_it_was(scene):
 
 def test_a_move_that_cannot_be_written_down_is_not_begun(scene):
     with pytest.raises(RolledBack):
-        replace(scene.drive(EXCHANGED), note=full).to(ControlPhase.RUNNING, 1.0)
+        replace(scene.drive(EXCHANGED), note=full).to(ControlPhase.RUNNING, 30.0)
     assert (scene.placement, scene.driver.calls) == (Placement(), [])
     scene.thaw()
 
@@ -253,12 +253,12 @@ def test_what_fails_before_the_driver_hears_of_it_leads_nowhere(scene, monkeypat
 
 
 def test_an_answer_that_never_comes_is_waited_for_once(scene, monkeypatch):
-    monkeypatch.setattr(module, "UNANSWERED", 0.2)
-    processes = [replace(scene, placement=Placement({}, EXCHANGED)) for _ in range(5)]
+    monkeypatch.setattr(module, "UNANSWERED", 0.5)
+    processes = [replace(scene, placement=Placement({}, EXCHANGED)) for _ in range(8)]
     began = time.monotonic()
     for each in (*processes, *processes):
         each.freeze()
-    assert 0.15 < time.monotonic() - began < 1.0
+    assert 0.4 < time.monotonic() - began < 4
 
 
 @pytest.mark.parametrize("by_successor", [False, True])
@@ -270,10 +270,10 @@ def test_where_it_came_to_is_not_known_before_it_is_written_down(scene, by_succe
 
     drive = replace(scene.drive(EXCHANGED), note=until_the_disk_is_full)
     with pytest.raises(RolledBack):
-        drive.to(ControlPhase.RUNNING, 1.0)
+        drive.to(ControlPhase.RUNNING, 30.0)
     assert (scene.placement.now, scene.placement.tried) == ({}, EXCHANGED)
     with pytest.raises(RolledBack):
-        drive.to(ControlPhase.CHECKPOINTED, 1.0)
+        drive.to(ControlPhase.CHECKPOINTED, 30.0)
     assert scene.driver.phase_now == ControlPhase.LOCKED, "nobody is frozen from where nobody would know of"
     scene = scene.successor() if by_successor else scene
     scene.freeze()
@@ -289,8 +289,8 @@ def test_in_place_it_comes_and_goes_though_the_disk_is_full(scene, notes):
         next(room, full)()
 
     drive = replace(scene.drive(), note=until_the_disk_is_full)
-    drive.to(ControlPhase.RUNNING, 1.0)
-    drive.to(ControlPhase.CHECKPOINTED, 1.0)
+    drive.to(ControlPhase.RUNNING, 30.0)
+    drive.to(ControlPhase.CHECKPOINTED, 30.0)
     scene.successor().thaw()
 
 
