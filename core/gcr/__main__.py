@@ -1,8 +1,6 @@
 """`python -m gcr` is `gcr`."""
 
-import sys
-
-from gcr.cli.main import main
+from gcr.cli.main import program
 
 if __name__ == "__main__":
-    sys.exit(main())
+    program()

@@ -7,12 +7,14 @@ import importlib
 import logging
 import sys
 from collections.abc import Callable, Sequence
+from typing import NoReturn
 
 import click
 
 from gcr.cli.options import Options, common_options, examples, wants_json
 from gcr.cli.output import NotWritten, failure, print_failure, print_json
 from gcr.errors import GcrError, Interrupted, UsageError
+from gcr.exits import leave
 from gcr.version import __version__
 
 SUBCOMMANDS = (
@@ -66,6 +68,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _guarded(given, options, lambda: _invoke(given, options))
     finally:
         log.removeHandler(nowhere)
+
+
+def program() -> NoReturn:
+    """The command `gcr`, as a process of its own."""
+    leave(main())
 
 
 def _invoke(given: list[str], options: Options) -> int:

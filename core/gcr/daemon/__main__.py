@@ -14,6 +14,7 @@ from gcr.config import load
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.server import Server
 from gcr.errors import GcrError
+from gcr.exits import leave
 from gcr.journal import Journal
 from gcr.runtime import journal_dir, log_dir, socket_path
 from gcr.seqpacket import listen
@@ -75,4 +76,4 @@ def _raise_descriptor_limit() -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    leave(main(sys.argv[1:]))
