@@ -13,7 +13,7 @@ from gcr.engine import drive
 from gcr.engine.driver import RESTORE_MARGIN, DriverSwap
 from gcr.engine.node import Course, World
 from gcr.engine.placement import Placement
-from gcr.errors import NoRoom
+from gcr.errors import DriverError, Lost, NoRoom
 from gcr.processes import ProcessIdentity
 from gcr.states import State, Strategy
 
@@ -75,6 +75,20 @@ def test_home_it_comes_only_where_there_is_room(free: int) -> None:
     assert not driver.lost
     assert one.process.state == (State.RUNNING if free else State.SUSPENDED)
     assert driver.at == (HERE if free else THERE)
+
+
+def test_one_that_the_driver_loses_on_the_way_home_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = Driver({HERE: 0, THERE: 0})
+
+    def loses(_pid: int, _limit: float) -> None:
+        driver.phase_now = ControlPhase.FAILED
+        raise DriverError("out of memory")
+
+    monkeypatch.setattr(driver, "checkpoint", loses)
+    one = swap(driver)
+    with pytest.raises(Lost):
+        one.restore({})
+    assert one.process.state == State.LOST
 
 
 def test_where_it_is_it_stays_whatever_room_there_is() -> None:

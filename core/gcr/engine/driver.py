@@ -9,7 +9,7 @@ from functools import partial
 
 from gcr.control import ControlMeans, ControlPhase
 from gcr.daemon.process import Process
-from gcr.engine.drive import drive_of
+from gcr.engine.drive import ControlDrive, drive_of
 from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Course, Node, World, decide
 from gcr.engine.placement import Placement
@@ -56,8 +56,18 @@ class DriverSwap:
         self.course.mark("vram_free")
 
     def restore(self, moves: Moves) -> None:
-        limit = self.node.config.drain_s
         drive = drive_of(self.process, self.node, lambda: self.node.control(self.world), moves)
+        try:
+            self._restore(drive, moves)
+        except Lost:
+            self.process.state = State.LOST
+            raise
+        self.process.move(State.RUNNING)
+        self.course.mark("running")
+        self.node.journal.forget(self.process.job)
+
+    def _restore(self, drive: ControlDrive, moves: Moves) -> None:
+        limit = self.node.config.drain_s
         drive.await_answer()
         if drive.settled() != ControlPhase.CHECKPOINTED and self.process.placement.now != moves:
             drive.to(ControlPhase.CHECKPOINTED, limit)  # what it has elsewhere is in nobody's way then
@@ -66,15 +76,9 @@ class DriverSwap:
         self.process.move(State.RESTORING)
         try:
             drive.to(ControlPhase.RUNNING, limit)
-        except Lost:
-            self.process.state = State.LOST
-            raise
         except BaseException:
             self.process.state = State.SUSPENDED
             raise
-        self.process.move(State.RUNNING)
-        self.course.mark("running")
-        self.node.journal.forget(self.process.job)
 
     def _admit(self) -> None:
         control = self.node.control(self.world)
