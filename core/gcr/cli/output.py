@@ -48,13 +48,13 @@ def print_text(text: str, fields: Mapping[str, object] = _NOTHING) -> None:
     try:
         click.echo(text)
     except BrokenPipeError:
-        discard_stdout()  # a reader that went away has seen enough
+        _discard_stdout()  # a reader that went away has seen enough
     except OSError as error:
-        discard_stdout()
+        _discard_stdout()
         raise _not_written(error, fields) from error
 
 
-def discard_stdout() -> None:
+def _discard_stdout() -> None:
     """The interpreter flushes it when it ends: what is still buffered would fail again."""
     sys.stdout = io.StringIO()
 
