@@ -20,15 +20,20 @@ enum Index : uint16_t {
 };
 constexpr int kLibraries = 1;
 
-extern std::atomic<void*> slots[kSymbolCount];
+// hidden: read by its address, not by a pointer to it
+extern std::atomic<void*> slots[kSymbolCount] __attribute__((visibility("hidden")));
 extern void* const wrappers[kSymbolCount];  // what a program is given in place of the symbol
 
 void* publish(Index index, void* address);  // the first address wins; one of ours is refused
 void* resolve(Index index);                 // slow; null where neither a preload nor the driver has it
 int missing(Index index);                   // the result of a call the driver cannot take
 
+inline void* found_earlier(Index index) {  // null: not asked for yet
+    return slots[index].load(std::memory_order_acquire);  // pairs with publish()
+}
+
 inline void* original(Index index) {
-    void* address = slots[index].load(std::memory_order_acquire);  // pairs with publish()
+    void* address = found_earlier(index);
     return __builtin_expect(address != nullptr, 1) ? address : resolve(index);
 }
 

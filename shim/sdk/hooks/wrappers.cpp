@@ -2,7 +2,7 @@
 //
 // One exported function a line of vendor/hooks.def. They are the launch path of somebody else's program: no lock, no
 // allocation, nothing but the gate and the call.
-#include "core/gate.h"
+#include "core/inside.h"
 #include "hooks/calls.h"
 #include "hooks/real.h"
 
@@ -11,7 +11,7 @@ namespace real = gcr::real;
 
 #define GCR_EXPORT(symbol, parameters)                              \
     __asm__(".symver gcr_wrap_" #symbol ", " #symbol "@GCR_HOOKS"); \
-    extern "C" __attribute__((visibility("default"))) Result gcr_wrap_##symbol parameters
+    extern "C" __attribute__((visibility("default"), aligned(gcr::kCacheLine))) Result gcr_wrap_##symbol parameters
 
 // Inside a gated call the caller is the driver or the shim: it wants the driver, untranslated.
 #define GCR_WRAP_ALLOCATE(symbol, parameters, arguments)     \
@@ -22,17 +22,11 @@ namespace real = gcr::real;
     }
 
 #define GCR_WRAP_ENQUEUE(symbol, parameters, arguments) \
-    GCR_EXPORT(symbol, parameters) {                    \
-        gcr::GateEntry in_flight;                       \
-        return real::symbol arguments;                  \
-    }
+    GCR_CALL_INSIDE(gcr::GateEntry, Result, symbol, parameters, arguments)
 
 // Never gated: the wait of one thread may be what another's work is for.
 #define GCR_WRAP_PASSIVE(symbol, parameters, arguments) \
-    GCR_EXPORT(symbol, parameters) {                    \
-        gcr::PassiveEntry inside;                       \
-        return real::symbol arguments;                  \
-    }
+    GCR_CALL_INSIDE(gcr::PassiveEntry, Result, symbol, parameters, arguments)
 
 #define GCR_HOOK(symbol, kind, parameters, arguments) GCR_WRAP_##kind(symbol, parameters, arguments)
 #include "vendor/hooks.def"

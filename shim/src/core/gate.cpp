@@ -11,14 +11,17 @@
 namespace gcr {
 
 __thread Slot* thread_slot = nullptr;
-GateWords gate_words;
 
 namespace {
 
 constexpr size_t kSlotsPerChunk = 64;
 
-std::atomic<Slot*> slots{nullptr};           // newest first; append-only for the life of the process
-std::atomic<uint32_t> captures_held{0};      // futex word of threads that wait to begin a capture
+std::atomic<Slot*> slots{nullptr};       // newest first; append-only for the life of the process
+std::atomic<uint32_t> captures_held{0};  // futex word of threads that wait to begin a capture
+std::atomic<uint32_t> closed{0};
+std::atomic<uint32_t> frozen{0};  // futex word
+std::atomic<bool> fenced{false};  // the agent fences for all
+Slot nobodys;  // of threads there is no memory for
 
 Slot* take_free_slot() {
     for (Slot* slot = slots.load(std::memory_order_acquire); slot != nullptr; slot = slot->next) {
@@ -53,9 +56,10 @@ Slot* map_slots() {
 
 void leave_slot(void* value) {
     Slot* slot = static_cast<Slot*>(value);
-    slot->depth = slot->passive_depth = 0;
-    slot->state.store(kIdle, std::memory_order_release);
+    slot->aside.store(0, std::memory_order_relaxed);
+    slot->parking.store(kNotParked, std::memory_order_relaxed);
     slot->passive.store(0, std::memory_order_release);
+    slot->depth.store(0, std::memory_order_release);
     thread_slot = nullptr;
     slot->taken.store(0, std::memory_order_release);  // last: from here on another thread may own it
 }
@@ -65,111 +69,150 @@ void each_slot(Visit visit) {
     for (Slot* slot = slots.load(std::memory_order_seq_cst); slot != nullptr; slot = slot->next) visit(slot);
 }
 
+uint32_t look_wanted() {
+    uint32_t wanted = 0;
+    if (closed.load(std::memory_order_seq_cst) != 0) wanted |= kGateClosed;
+    if (frozen.load(std::memory_order_seq_cst) != 0) wanted |= kFrozen;
+    if (!fenced.load(std::memory_order_seq_cst)) wanted |= kUnfenced;
+    return wanted;
+}
+
+// Every thread's next call finds it. A slot that is published meanwhile is fresh: its owner asks.
+void tell_slots() {
+    each_slot([](Slot* slot) { slot->look.store(look_wanted(), std::memory_order_seq_cst); });
+    if (fenced.load(std::memory_order_relaxed)) process_fence();  // stands in for a fence in count_in()
+}
+
+// By the owner. What the agent says meanwhile is newer.
+void ask_for_look(Slot* slot) {
+    uint32_t fresh = kFresh;
+    if (slot->look.load(std::memory_order_relaxed) == kFresh) slot->look.compare_exchange_strong(fresh, look_wanted());
+}
+
 void admit_parked() {
     each_slot([](Slot* slot) {
         uint32_t expected = kParked;
-        if (slot->state.compare_exchange_strong(expected, kAdmitted)) futex_wake(&slot->state, 1);
+        if (slot->parking.compare_exchange_strong(expected, kAdmitted)) futex_wake(&slot->parking, 1);
     });
 }
 
-uint32_t count_slots(bool (*matches)(uint32_t)) {
+template <typename Matches>
+uint32_t count_slots(Matches matches) {
     uint32_t count = 0;
-    each_slot([&](Slot* slot) { count += matches(slot->state.load(std::memory_order_seq_cst)) ? 1 : 0; });
+    each_slot([&](Slot* slot) { count += matches(slot) ? 1 : 0; });
     return count;
+}
+
+bool is_inside(const Slot* slot, const std::atomic<uint32_t>& calls) {
+    return calls.load(std::memory_order_seq_cst) != 0 && slot->aside.load(std::memory_order_seq_cst) == 0;
 }
 
 uint32_t passive_calls() {
-    uint32_t count = 0;
-    each_slot([&](Slot* slot) { count += slot->passive.load(std::memory_order_seq_cst); });
-    return count;
+    return count_slots([](const Slot* slot) { return is_inside(slot, slot->passive); });
 }
-
-}  // namespace
 
 Slot* attach_slot() {
     Slot* slot = take_free_slot();
     if (slot == nullptr) slot = map_slots();
     if (slot == nullptr) return nullptr;
-    slot->depth = slot->passive_depth = 0;
     thread_slot = slot;
     at_thread_exit(leave_slot, slot);
     return slot;
 }
 
-namespace {
-
-// A thread that waits here is outside the driver, and its slot says so: a signal handler that runs on it meanwhile and
-// calls the driver is gated like any other call, and one that jumps out of the wait leaves no call behind.
-void step_out(uint32_t* depth) {
-    *depth = 0;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
+// Null only where memory is exhausted: then the call is ungated.
+Slot* own_slot() {
+    Slot* slot = thread_slot != nullptr ? thread_slot : attach_slot();
+    if (slot != nullptr) ask_for_look(slot);
+    return slot;
 }
 
-// From here on what a handler calls is part of this call; so the mark must be set before.
-void step_in(uint32_t* depth) {
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    *depth = 1;
-    std::atomic_signal_fence(std::memory_order_seq_cst);
+// A thread that waits is outside the driver, and its slot says so: a signal handler that runs on it meanwhile and calls
+// the driver is gated like any other call, and one that jumps out of the wait leaves no call behind.
+void step_out(std::atomic<uint32_t>& count) {
+    count.store(0, std::memory_order_seq_cst);
 }
 
-// False: a handler's call came in between and took the mark along, or the gate is closed.
-bool may_go_on(Slot* slot) {
-    uint32_t found = slot->state.load(std::memory_order_seq_cst);
-    if (found == kAdmitted) slot->state.store(kInFlight, std::memory_order_seq_cst);
-    return found == kAdmitted || (found == kInFlight && !gate_is_closed());
+// From here on what a handler calls is part of this call.
+void step_in(std::atomic<uint32_t>& count) {
+    count.store(1, std::memory_order_seq_cst);
+}
+
+// Either this thread sees the gate open after it wrote kParked, or whoever opens it sees kParked and admits: seq_cst. A
+// handler's call on this thread may take the admission along.
+void wait_at_gate(Slot* slot) {
+    do {
+        step_out(slot->depth);
+        slot->parking.store(kParked, std::memory_order_seq_cst);
+        while (gate_is_closed() && slot->parking.load(std::memory_order_seq_cst) == kParked)
+            futex_wait(&slot->parking, kParked, kForever);
+        step_in(slot->depth);
+    } while (slot->parking.exchange(kNotParked, std::memory_order_seq_cst) != kAdmitted && gate_is_closed());
+}
+
+void wait_for_thaw(Slot* slot) {
+    do {
+        step_out(slot->passive);
+        while (frozen.load(std::memory_order_seq_cst) != 0) futex_wait(&frozen, 1, kForever);
+        step_in(slot->passive);
+    } while (frozen.load(std::memory_order_seq_cst) != 0);
 }
 
 }  // namespace
 
-// Either this thread sees the gate open after it wrote kParked, or whoever opens it sees kParked and admits: seq_cst.
-void enter_closed_gate(Slot* slot) {
-    do {
-        step_out(&slot->depth);
-        slot->state.store(kParked, std::memory_order_seq_cst);
-        while (gate_is_closed() && slot->state.load(std::memory_order_seq_cst) == kParked)
-            futex_wait(&slot->state, kParked, kForever);
-        if (slot->state.load(std::memory_order_seq_cst) != kAdmitted)
-            slot->state.store(kInFlight, std::memory_order_seq_cst);
-        step_in(&slot->depth);
-    } while (!may_go_on(slot));
+Slot* enter_gate_slowly() {
+    Slot* slot = own_slot();
+    if (slot == nullptr) return &nobodys;
+    uint32_t depth = slot->depth.load(std::memory_order_relaxed);
+    slot->calls.store(slot->calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+    slot->depth.store(depth + 1, std::memory_order_seq_cst);  // before the look at the gate
+    if (depth == 0 && gate_is_closed()) wait_at_gate(slot);
+    return slot;
 }
 
-void wait_while_frozen(Slot* slot) {
-    do {
-        step_out(&slot->passive_depth);
-        slot->passive.store(0, std::memory_order_seq_cst);
-        while (gate_words.frozen.load(std::memory_order_seq_cst) != 0) futex_wait(&gate_words.frozen, 1, kForever);
-        slot->passive.store(1, std::memory_order_seq_cst);
-        step_in(&slot->passive_depth);
-    } while (slot->passive.load(std::memory_order_seq_cst) == 0 ||
-             gate_words.frozen.load(std::memory_order_seq_cst) != 0);
+Slot* enter_passively_slowly() {
+    Slot* slot = own_slot();
+    if (slot == nullptr) return &nobodys;
+    uint32_t passive = slot->passive.load(std::memory_order_relaxed);
+    slot->passive.store(passive + 1, std::memory_order_seq_cst);  // before the look at what is frozen
+    // a thread that is in a gated call already is counted there
+    bool outermost = passive == 0 && slot->depth.load(std::memory_order_relaxed) == 0;
+    if (outermost && frozen.load(std::memory_order_seq_cst) != 0) wait_for_thaw(slot);
+    return slot;
 }
 
 void stand_aside() {
-    Slot* slot = thread_slot != nullptr ? thread_slot : attach_slot();
-    if (slot != nullptr && slot->depth == 0) slot->depth = 1;  // inside a call for good, and never in flight
+    Slot* slot = own_slot();
+    if (slot == nullptr || slot->depth.load(std::memory_order_relaxed) != 0) return;
+    slot->aside.store(1, std::memory_order_seq_cst);
+    slot->depth.store(1, std::memory_order_seq_cst);
+}
+
+void use_process_fences(bool wanted) {
+    fenced.store(wanted, std::memory_order_seq_cst);
+    tell_slots();
 }
 
 void prepare_gate() {
 #if defined(__SANITIZE_THREAD__)
-    gate_words.fenced.store(0, std::memory_order_seq_cst);  // the sanitizer does not know the kernel's fence
+    use_process_fences(false);  // the sanitizer does not know the kernel's fence
 #else
-    gate_words.fenced.store(register_process_fence() ? 1 : 0, std::memory_order_seq_cst);
+    use_process_fences(register_process_fence());
 #endif
 }
 
 void leave_gate_open() {
-    gate_words.fenced.store(1, std::memory_order_relaxed);
+    use_process_fences(true);
 }
 
 void close_gate() {
-    gate_words.closed.store(1, std::memory_order_seq_cst);
-    if (gate_words.fenced.load(std::memory_order_relaxed))
-        process_fence();  // stands in for the fence of GateEntry::enter
+    closed.store(1, std::memory_order_seq_cst);
+    tell_slots();
 }
 
 void open_gate() {
-    gate_words.closed.store(0, std::memory_order_seq_cst);
+    closed.store(0, std::memory_order_seq_cst);
+    tell_slots();
     admit_parked();
 }
 
@@ -178,12 +221,12 @@ void pulse_gate() {
 }
 
 bool gate_is_closed() {
-    return gate_words.closed.load(std::memory_order_seq_cst) != 0;
+    return closed.load(std::memory_order_seq_cst) != 0;
 }
 
 bool shut_for_freeze(uint32_t deadline_ms) {
-    gate_words.frozen.store(1, std::memory_order_seq_cst);
-    if (gate_words.fenced.load(std::memory_order_relaxed)) process_fence();
+    frozen.store(1, std::memory_order_seq_cst);
+    tell_slots();
     Deadline deadline(deadline_ms);
     std::atomic<uint32_t> nobody{0};
     while (passive_calls() > 0 && !deadline.passed()) futex_wait(&nobody, 0, 1);
@@ -193,16 +236,19 @@ bool shut_for_freeze(uint32_t deadline_ms) {
 }
 
 void open_after_thaw() {
-    gate_words.frozen.store(0, std::memory_order_seq_cst);
-    futex_wake(&gate_words.frozen, 0x7fffffff);
+    frozen.store(0, std::memory_order_seq_cst);
+    tell_slots();
+    futex_wake(&frozen, 0x7fffffff);
 }
 
 uint32_t calls_in_flight() {
-    return count_slots([](uint32_t state) { return state == kInFlight || state == kAdmitted; });
+    return count_slots([](const Slot* slot) {
+        return is_inside(slot, slot->depth) || slot->parking.load(std::memory_order_seq_cst) == kAdmitted;
+    });
 }
 
 uint32_t threads_parked() {
-    return count_slots([](uint32_t state) { return state == kParked; });
+    return count_slots([](const Slot* slot) { return slot->parking.load(std::memory_order_seq_cst) == kParked; });
 }
 
 uint64_t gated_calls() {
@@ -219,30 +265,27 @@ void hold_captures(bool held) {
 void wait_to_capture() {
     Slot* slot = thread_slot;
     while (captures_held.load(std::memory_order_seq_cst) != 0) {
-        if (slot != nullptr) {
-            step_out(&slot->depth);
-            slot->state.store(kIdle, std::memory_order_seq_cst);
-        }
+        if (slot != nullptr) step_out(slot->depth);
         while (captures_held.load(std::memory_order_seq_cst) != 0) futex_wait(&captures_held, 1, kForever);
         if (slot == nullptr) return;
-        slot->state.store(kInFlight, std::memory_order_seq_cst);
-        step_in(&slot->depth);
-        if (!may_go_on(slot)) enter_closed_gate(slot);
+        step_in(slot->depth);
+        if (gate_is_closed()) wait_at_gate(slot);
     }
 }
 
 void reset_gate_after_fork() {
-    gate_words.closed.store(0, std::memory_order_seq_cst);
-    gate_words.frozen.store(0, std::memory_order_seq_cst);
+    closed.store(0, std::memory_order_seq_cst);
+    frozen.store(0, std::memory_order_seq_cst);
     captures_held.store(0, std::memory_order_seq_cst);
     each_slot([](Slot* slot) {
         if (slot == thread_slot) return;
-        slot->depth = slot->passive_depth = 0;
-        slot->state.store(kIdle, std::memory_order_relaxed);
+        slot->aside.store(0, std::memory_order_relaxed);
+        slot->depth.store(0, std::memory_order_relaxed);
         slot->passive.store(0, std::memory_order_relaxed);
+        slot->parking.store(kNotParked, std::memory_order_relaxed);
         slot->taken.store(0, std::memory_order_relaxed);
     });
-    if (gate_words.fenced.load(std::memory_order_relaxed) && !register_process_fence()) gate_words.fenced.store(0);
+    use_process_fences(fenced.load() && register_process_fence());
 }
 
 }  // namespace gcr

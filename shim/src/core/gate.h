@@ -3,9 +3,12 @@
 // The gate: calls that enqueue work or change allocations mark themselves in flight here and wait while it is closed.
 //
 // Who      any thread, through GateEntry; the agent alone closes, pulses and opens.
-// Cost     open gate, after a thread's first call: a few ns, no lock, no allocation, no system call.
-// Ordering a thread stores its mark, then loads `closed`; the agent stores `closed`, then loads the marks. One of the
-//          two must see the other: seq_cst on both sides, or a plain store here and a process-wide fence there.
+// Cost     open gate, after a thread's first call: some ten instructions in the thread's own cache line; no lock, no
+//          allocation, no system call. A program that waits for nothing makes a million calls a second, most of them
+//          questions that the driver answers in a few ns.
+// Ordering a thread counts itself in, then looks whether it may go on; the agent changes what it will find, then reads
+//          the counts. One of the two must see the other: by the process-wide fence of the agent, or, where the kernel
+//          has none, by a look closer at every call (kUnfenced).
 // Slots    one cache line a thread, in an append-only list; given back at thread exit (also by cancellation), reused.
 // Never    waits with the mark set; waits in a nested call.
 // Signals  a handler that runs on a waiting thread is in no call; one that runs on a thread inside the driver is part of
@@ -16,120 +19,127 @@
 #ifndef GCR_CORE_GATE_H
 #define GCR_CORE_GATE_H
 
+#include <stddef.h>
 #include <stdint.h>
 
 #include <atomic>
 
 namespace gcr {
 
-enum SlotState : uint32_t {
-    kIdle = 0,
-    kInFlight = 1,
-    kParked = 2,
-    kAdmitted = 3,  // the agent let a parked thread through; counts as in flight from that instant
+// Why a call looks closer: bits of Slot::look.
+enum Look : uint32_t {
+    kGateClosed = 1,
+    kFrozen = 2,
+    kUnfenced = 4,  // nobody fences for all: each call fences for itself
+    kFresh = 8,  // a slot nobody has told anything yet
 };
 
-struct alignas(64) Slot {
-    std::atomic<uint32_t> state{kIdle};
-    uint32_t depth = 0;  // the owning thread alone
-    std::atomic<uint64_t> calls{0};  // the owning thread writes; STATUS reads, sampled
+enum Parking : uint32_t {
+    kNotParked = 0,
+    kParked = 1,
+    kAdmitted = 2,  // the agent let a parked thread through; counts as in flight from that instant
+};
+
+constexpr size_t kCacheLine = 64;
+
+struct alignas(kCacheLine) Slot {
+    // The owning thread writes these four; the agent reads them.
+    std::atomic<uint32_t> depth{0};  // gated calls it is in; 0 while parked
+    std::atomic<uint32_t> passive{0};  // calls it is in that the gate does not stop; 0 while it waits for the thaw
+    std::atomic<uint64_t> calls{0};  // gated ones so far
+    std::atomic<uint32_t> aside{0};  // 1: inside a call for good, and never in flight
+    std::atomic<uint32_t> look{kFresh};  // the agent writes it; not 0: look closer
+    std::atomic<uint32_t> parking{kNotParked};  // futex word
     std::atomic<uint32_t> taken{0};
-    std::atomic<uint32_t> passive{0};  // 1: inside a call that the gate does not stop
-    uint32_t passive_depth = 0;  // the owning thread alone
     Slot* next = nullptr;  // set before the slot is published, never changed
 };
 
 extern __thread Slot* thread_slot __attribute__((tls_model("initial-exec"), visibility("hidden")));
-// Every call reads these and hardly anybody writes them: a cache line of their own.
-struct alignas(64) GateWords {
-    std::atomic<uint32_t> closed{0};
-    std::atomic<uint32_t> frozen{0};  // futex word: 1 while frozen
-    std::atomic<uint32_t> fenced{0};  // 1: the agent fences for all
-};
-extern GateWords gate_words __attribute__((visibility("hidden")));
 
-// Cold: their calls are kept out of the wrappers' own cache lines. A wrapper that other code has pushed out of the caches
-// costs by its lines, some twenty times what it costs in a loop.
-__attribute__((cold, noinline)) Slot*
-attach_slot();  // once a thread; null only when memory is exhausted: then the call is ungated
-__attribute__((cold, noinline)) void enter_closed_gate(Slot* slot);
-__attribute__((cold, noinline)) void wait_while_frozen(Slot* slot);
+// Cold: kept out of the wrappers' own cache lines. Count the call in, wait if it must, and return the calling thread's
+// slot; the first call of a thread takes one. Where memory is exhausted it gets one that nobody looks at.
+__attribute__((cold, noinline)) Slot* enter_gate_slowly();
+__attribute__((cold, noinline)) Slot* enter_passively_slowly();
 
 // True inside a gated call of this thread: whatever is called now comes from the driver or from us.
 inline bool reentered() {
-    return thread_slot != nullptr && thread_slot->depth != 0;
+    return thread_slot != nullptr && thread_slot->depth.load(std::memory_order_relaxed) != 0;
 }
 
 // True inside any call of this thread, gated or passive. A runtime that calls its own exports from a call that waits
 // must not be parked: the agent may be waiting for that call.
 inline bool inside_a_call() {
-    return thread_slot != nullptr && (thread_slot->depth != 0 || thread_slot->passive_depth != 0);
+    return reentered() || (thread_slot != nullptr && thread_slot->passive.load(std::memory_order_relaxed) != 0);
 }
 
 // The calling thread is ours: whatever a runtime calls of its own exports on it goes straight on, gate closed or not.
 void stand_aside();
 
+// A count that its thread alone changes, a signal handler on it included: that leaves it as it found it.
+__attribute__((always_inline)) inline void count_out(std::atomic<uint32_t>& count) {
+    // release: what the call did is visible to an agent that finds the count at 0
+    count.store(count.load(std::memory_order_relaxed) - 1, std::memory_order_release);
+}
+
+// False: not counted, look closer.
+__attribute__((always_inline)) inline bool count_in(Slot* slot, std::atomic<uint32_t>& count) {
+    uint32_t before = count.load(std::memory_order_relaxed);
+    count.store(before + 1, std::memory_order_relaxed);
+    std::atomic_signal_fence(std::memory_order_seq_cst);  // pairs with the agent's process-wide fence
+    // acquire: what the agent did before it let calls through is visible to them
+    if (__builtin_expect(slot->look.load(std::memory_order_acquire) == 0, 1)) return true;
+    count.store(before, std::memory_order_release);
+    return false;
+}
+
 // In flight for as long as it lives. Made before the driver is called, in every ALLOCATE and ENQUEUE wrapper.
 class GateEntry {
   public:
-    __attribute__((always_inline)) GateEntry() : slot_(thread_slot) {
-        if (__builtin_expect(slot_ == nullptr, 0)) slot_ = attach_slot();
-        if (slot_ != nullptr && slot_->depth++ == 0) enter();
+    __attribute__((always_inline)) GateEntry() : slot_(pass()) {
+        if (__builtin_expect(slot_ == nullptr, 0)) slot_ = enter_gate_slowly();
     }
-    __attribute__((always_inline)) ~GateEntry() {
-        // release: what the call did is visible to an agent that finds the slot idle
-        if (slot_ != nullptr && --slot_->depth == 0) slot_->state.store(kIdle, std::memory_order_release);
-    }
+    __attribute__((always_inline)) ~GateEntry() { leave(slot_); }
     GateEntry(const GateEntry&) = delete;
     GateEntry& operator=(const GateEntry&) = delete;
 
-  private:
-    __attribute__((always_inline)) void enter() {
-        slot_->calls.store(slot_->calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-        // pairs with close_gate(): it stores gate_words.closed, fences, and reads this state
-        if (__builtin_expect(gate_words.fenced.load(std::memory_order_relaxed) != 0, 1)) {
-            slot_->state.store(kInFlight, std::memory_order_relaxed);
-            std::atomic_signal_fence(std::memory_order_seq_cst);
-        } else {
-            slot_->state.store(kInFlight, std::memory_order_seq_cst);
-        }
-        if (__builtin_expect(gate_words.closed.load(std::memory_order_seq_cst) != 0, 0)) enter_closed_gate(slot_);
+    // Null: not passed, make an entry.
+    __attribute__((always_inline)) static Slot* pass() {
+        Slot* slot = thread_slot;
+        if (__builtin_expect(slot == nullptr || !count_in(slot, slot->depth), 0)) return nullptr;
+        slot->calls.store(slot->calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+        return slot;
     }
+    __attribute__((always_inline)) static void leave(Slot* slot) { count_out(slot->depth); }
 
+  private:
     Slot* slot_;
 };
 
-// Inside a call that waits or only answers. A thread that is in a gated call already is counted there.
+// Inside a call that waits or only answers.
 class PassiveEntry {
   public:
-    __attribute__((always_inline)) PassiveEntry() : slot_(thread_slot) {
-        if (__builtin_expect(slot_ == nullptr, 0)) slot_ = attach_slot();
-        if (slot_ != nullptr && slot_->passive_depth++ == 0 && slot_->depth == 0) enter();
+    __attribute__((always_inline)) PassiveEntry() : slot_(pass()) {
+        if (__builtin_expect(slot_ == nullptr, 0)) slot_ = enter_passively_slowly();
     }
-    __attribute__((always_inline)) ~PassiveEntry() {
-        if (slot_ != nullptr && --slot_->passive_depth == 0) slot_->passive.store(0, std::memory_order_release);
-    }
+    __attribute__((always_inline)) ~PassiveEntry() { leave(slot_); }
     PassiveEntry(const PassiveEntry&) = delete;
     PassiveEntry& operator=(const PassiveEntry&) = delete;
 
-  private:
-    __attribute__((always_inline)) void enter() {
-        // pairs with shut_for_freeze(), as GateEntry::enter with close_gate()
-        if (__builtin_expect(gate_words.fenced.load(std::memory_order_relaxed) != 0, 1)) {
-            slot_->passive.store(1, std::memory_order_relaxed);
-            std::atomic_signal_fence(std::memory_order_seq_cst);
-        } else {
-            slot_->passive.store(1, std::memory_order_seq_cst);
-        }
-        if (__builtin_expect(gate_words.frozen.load(std::memory_order_seq_cst) != 0, 0)) wait_while_frozen(slot_);
+    // Null: not passed, make an entry.
+    __attribute__((always_inline)) static Slot* pass() {
+        Slot* slot = thread_slot;
+        return __builtin_expect(slot != nullptr && count_in(slot, slot->passive), 1) ? slot : nullptr;
     }
+    __attribute__((always_inline)) static void leave(Slot* slot) { count_out(slot->passive); }
 
+  private:
     Slot* slot_;
 };
 
 // ---- the agent's side -------------------------------------------------------------------------------------------
 void prepare_gate();  // once, before the first close: asks the kernel for process-wide fences
 void leave_gate_open();  // nobody will ever close it: calls need no fence of their own
+void use_process_fences(bool wanted);  // false: calls fence for themselves
 void close_gate();
 void open_gate();
 void pulse_gate();  // every parked thread makes one call, the gate stays closed for the next

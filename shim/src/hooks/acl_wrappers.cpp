@@ -6,7 +6,7 @@
 // ACL, and libraries beside it, call the runtime below through exports (rt*) that are hooked, too. A call from inside a
 // call goes straight on.
 #include "core/coverage.h"
-#include "core/gate.h"
+#include "core/inside.h"
 #include "hooks/acl_calls.h"
 #include "hooks/real.h"
 
@@ -15,7 +15,7 @@ namespace real = gcr::real;
 
 #define GCR_EXPORT(symbol, parameters)                              \
     __asm__(".symver gcr_wrap_" #symbol ", " #symbol "@GCR_HOOKS"); \
-    extern "C" __attribute__((visibility("default"))) aclError gcr_wrap_##symbol parameters
+    extern "C" __attribute__((visibility("default"), aligned(gcr::kCacheLine))) aclError gcr_wrap_##symbol parameters
 
 #define GCR_WRAP_ALLOCATE(symbol, parameters, arguments)         \
     GCR_EXPORT(symbol, parameters) {                             \
@@ -33,10 +33,7 @@ namespace real = gcr::real;
 
 // Never gated: the wait of one thread may be what another's work is for.
 #define GCR_WRAP_PASSIVE(symbol, parameters, arguments) \
-    GCR_EXPORT(symbol, parameters) {                    \
-        gcr::PassiveEntry inside;                       \
-        return real::symbol arguments;                  \
-    }
+    GCR_CALL_INSIDE(gcr::PassiveEntry, aclError, symbol, parameters, arguments)
 
 #define GCR_WRAP_REFUSE(reason, symbol, parameters, arguments)               \
     GCR_EXPORT(symbol, parameters) {                                         \

@@ -3,7 +3,7 @@
 // The wrappers: one function for every GCR_HOOK of cuda.def, exported under the driver's name (see exports.map).
 // They are the launch path of somebody else's program: no lock, no allocation, nothing but the gate and the call.
 #include "core/coverage.h"
-#include "core/gate.h"
+#include "core/inside.h"
 #include "hooks/cuda_calls.h"
 #include "hooks/proc_address.h"
 #include "hooks/real.h"
@@ -22,7 +22,7 @@ void trim_pools_in_flight() {
 
 #define GCR_EXPORT(symbol, parameters)                              \
     __asm__(".symver gcr_wrap_" #symbol ", " #symbol "@GCR_HOOKS"); \
-    extern "C" __attribute__((visibility("default"))) CUresult gcr_wrap_##symbol parameters
+    extern "C" __attribute__((visibility("default"), aligned(gcr::kCacheLine))) CUresult gcr_wrap_##symbol parameters
 
 // Inside a gated call the caller is the driver or the shim: it wants the driver, untranslated.
 #define GCR_WRAP_ALLOCATE(symbol, parameters, arguments)     \
@@ -33,17 +33,11 @@ void trim_pools_in_flight() {
     }
 
 #define GCR_WRAP_ENQUEUE(symbol, parameters, arguments) \
-    GCR_EXPORT(symbol, parameters) {                    \
-        gcr::GateEntry in_flight;                       \
-        return real::symbol arguments;                  \
-    }
+    GCR_CALL_INSIDE(gcr::GateEntry, CUresult, symbol, parameters, arguments)
 
 // Never gated: the wait of one thread may be what another's work is for.
 #define GCR_WRAP_PASSIVE(symbol, parameters, arguments) \
-    GCR_EXPORT(symbol, parameters) {                    \
-        gcr::PassiveEntry inside;                       \
-        return real::symbol arguments;                  \
-    }
+    GCR_CALL_INSIDE(gcr::PassiveEntry, CUresult, symbol, parameters, arguments)
 
 #define GCR_WRAP_WAIT(symbol, parameters, arguments)                                                                \
     GCR_EXPORT(symbol, parameters) {                                                                                \

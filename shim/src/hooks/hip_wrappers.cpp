@@ -7,7 +7,7 @@
 // The runtime calls some of its own exports through the PLT, so these functions are also what it meets. A call from
 // inside a call goes straight to the runtime.
 #include "core/coverage.h"
-#include "core/gate.h"
+#include "core/inside.h"
 #include "hooks/hip_calls.h"
 #include "hooks/hip_lookups.h"
 #include "hooks/real.h"
@@ -28,7 +28,7 @@ void trim_pools_in_flight() {
 
 #define GCR_EXPORT(symbol, parameters)                                                                \
     __asm__(".globl " #symbol "\n.type " #symbol ", @function\n.set " #symbol ", gcr_wrap_" #symbol); \
-    extern "C" __attribute__((visibility("default"))) hipError_t gcr_wrap_##symbol parameters
+    extern "C" __attribute__((visibility("default"), aligned(gcr::kCacheLine))) hipError_t gcr_wrap_##symbol parameters
 
 #define GCR_WRAP_ALLOCATE(symbol, parameters, arguments)                 \
     GCR_EXPORT(symbol, parameters) {                                     \
@@ -49,10 +49,7 @@ void trim_pools_in_flight() {
 
 // Never gated: the wait of one thread may be what another's work is for.
 #define GCR_WRAP_PASSIVE(symbol, parameters, arguments) \
-    GCR_EXPORT(symbol, parameters) {                    \
-        gcr::PassiveEntry inside;                       \
-        return real::symbol arguments;                  \
-    }
+    GCR_CALL_INSIDE(gcr::PassiveEntry, hipError_t, symbol, parameters, arguments)
 
 #define GCR_WRAP_WAIT(symbol, parameters, arguments)                                                               \
     GCR_EXPORT(symbol, parameters) {                                                                               \

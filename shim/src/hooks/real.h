@@ -22,11 +22,14 @@ struct Original;
 
 template <Index kIndex, class Result, class... P>
 struct Original<kIndex, Result(P...)> {
+    using Function = Result (*)(P...);
+
     Result operator()(P... arguments) const {
-        using Function = Result (*)(P...);
         Function function = reinterpret_cast<Function>(original(kIndex));
         return __builtin_expect(function != nullptr, 1) ? function(arguments...) : static_cast<Result>(missing(kIndex));
     }
+
+    Function found() const { return reinterpret_cast<Function>(found_earlier(kIndex)); }
 };
 
 }  // namespace hooks

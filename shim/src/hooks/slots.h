@@ -39,7 +39,8 @@ enum Index : uint16_t {
 };
 constexpr int kLibraries = 3;
 
-extern std::atomic<void*> slots[kSymbolCount];
+// hidden: read by its address, not by a pointer to it
+extern std::atomic<void*> slots[kSymbolCount] __attribute__((visibility("hidden")));
 
 // The wrapper a program is given in place of the symbol; null for a symbol left alone.
 extern void* const wrappers[kSymbolCount];
@@ -50,8 +51,12 @@ __attribute__((cold, noinline)) void* resolve(
     Index index);  // RTLD_NEXT, then the vendor's library if it is loaded; null if neither has it
 __attribute__((cold, noinline)) int missing(Index index);  // the result of a call the driver cannot take
 
+inline void* found_earlier(Index index) {  // null: not asked for yet
+    return slots[index].load(std::memory_order_acquire);  // pairs with publish()
+}
+
 inline void* original(Index index) {
-    void* address = slots[index].load(std::memory_order_acquire);  // pairs with publish()
+    void* address = found_earlier(index);
     return __builtin_expect(address != nullptr, 1) ? address : resolve(index);
 }
 

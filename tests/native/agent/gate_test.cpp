@@ -124,9 +124,8 @@ void threads_give_their_slots_back() {
 
 // Ends inside a call, its mark still set: cancelled, so no destructor of ours runs.
 void* end_in_flight(void*) {
-    gcr::Slot* slot = gcr::attach_slot();
-    slot->depth = 1;
-    slot->state.store(gcr::kInFlight);
+    gcr::Slot* slot = gcr::enter_gate_slowly();
+    slot->depth.store(1);
     pthread_exit(nullptr);
 }
 
@@ -342,9 +341,8 @@ int main() {
         a_handler_on_a_frozen_thread_waits_too();
         a_jump_out_of_a_wait_leaves_no_call_behind();
     }
-    gcr::gate_words.fenced.store(0);  // without the kernel's fence
+    gcr::use_process_fences(false);  // without the kernel's fence
     closed_means_nobody_inside();
-    printf("%.1f ns a gated call, %.1f with fences of its own\n",
-           (gcr::gate_words.fenced.store(1), nanoseconds_a_call()),
-           (gcr::gate_words.fenced.store(0), nanoseconds_a_call()));
+    printf("%.1f ns a gated call, %.1f with fences of its own\n", (gcr::use_process_fences(true), nanoseconds_a_call()),
+           (gcr::use_process_fences(false), nanoseconds_a_call()));
 }

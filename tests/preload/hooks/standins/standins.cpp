@@ -15,7 +15,6 @@
 namespace gcr {
 
 __thread Slot* thread_slot __attribute__((tls_model("initial-exec")));
-GateWords gate_words{{0}, {1}, {0}};  // frozen, so that passive calls say they came
 
 namespace {
 __thread Slot own_slot;
@@ -23,12 +22,16 @@ std::atomic<uint32_t> notes[wire::kReasonCount];
 std::atomic<uint32_t> answered;
 }  // namespace
 
-Slot* attach_slot() {
-    return thread_slot = &own_slot;
+// A slot that stays fresh: every call comes by.
+Slot* enter_gate_slowly() {
+    thread_slot = &own_slot;
+    if (own_slot.depth.fetch_add(1) == 0) own_slot.calls.fetch_add(1);
+    return &own_slot;
 }
-void enter_closed_gate(Slot*) {}
-void wait_while_frozen(Slot* slot) {
-    slot->calls.fetch_add(1);
+Slot* enter_passively_slowly() {
+    thread_slot = &own_slot;
+    if (own_slot.passive.fetch_add(1) == 0 && own_slot.depth.load() == 0) own_slot.calls.fetch_add(1);
+    return &own_slot;
 }
 void add_uncovered(Reason reason, uint64_t) {
     notes[reason].fetch_add(1);
