@@ -216,14 +216,22 @@ sim_result sim_capture_check_unsafe_locked(void) {
     return result;
 }
 
+static struct sim_capture* implicit_locked(const struct sim_stream* stream) {
+    if (stream->role != SIM_STREAM_LEGACY || !captures) return NULL;
+    for (struct sim_stream* other = stream->context->streams; other; other = other->next)
+        if (other->capture && !other->non_blocking) return other->capture;
+    return NULL;
+}
+
+sim_result sim_capture_ask_implicit_locked(const struct sim_stream* stream) {
+    return implicit_locked(stream) ? SIM_CAPTURE_IMPLICIT : SIM_OK;
+}
+
 sim_result sim_capture_check_implicit_locked(struct sim_stream* stream) {
-    if (stream->role != SIM_STREAM_LEGACY || !captures) return SIM_OK;
-    for (struct sim_stream* other = stream->context->streams; other; other = other->next) {
-        if (!other->capture || other->non_blocking) continue;
-        other->capture->broken = true;
-        return SIM_CAPTURE_IMPLICIT;
-    }
-    return SIM_OK;
+    struct sim_capture* capture = implicit_locked(stream);
+    if (!capture) return SIM_OK;
+    capture->broken = true;
+    return SIM_CAPTURE_IMPLICIT;
 }
 
 sim_result sim_capture_check_wait_locked(struct sim_stream* stream) {

@@ -42,8 +42,10 @@ enum sim_capture_mode sim_capture_exchange_mode(enum sim_capture_mode mode);  //
 
 // A call that must not be made while a capture is going on; breaks the captures it disturbs.
 sim_result sim_capture_check_unsafe_locked(void);
-// Work for the legacy stream while a blocking stream of its context captures.
+// Work for the legacy stream while a blocking stream of its context captures: breaks that capture.
 sim_result sim_capture_check_implicit_locked(struct sim_stream* stream);
+// The same of a question, which breaks nothing.
+sim_result sim_capture_ask_implicit_locked(const struct sim_stream* stream);
 // Waiting for a stream that captures.
 sim_result sim_capture_check_wait_locked(struct sim_stream* stream);
 

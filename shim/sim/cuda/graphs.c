@@ -35,7 +35,7 @@ SIM_API CUresult cuStreamIsCapturing(CUstream handle, int* status) {
     if (!status) return CUDA_ERROR_INVALID_VALUE;
     LOCK();
     STREAM(stream, handle);
-    sim_result result = sim_capture_check_implicit_locked(stream);
+    sim_result result = sim_capture_ask_implicit_locked(stream);
     if (!result) *status = sim_capture_status_locked(stream);
     return front_result(result);
 }

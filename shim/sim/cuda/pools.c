@@ -10,6 +10,7 @@
 struct sim_pool {
     unsigned device;
     bool owned;  // made by the program
+    uint64_t limit;  // of what is in use; 0: none
     uint64_t threshold;
     bool reuse_off[4];  // by attribute; kept, and not followed
     uint64_t used;  // bytes asked for, and not told to be freed
@@ -17,6 +18,8 @@ struct sim_pool {
     uint64_t reserved_most;
     unsigned char access[SIM_MAX_DEVICES];  // of other devices; kept, and not enforced
 };
+
+#define LIMIT_GRAIN ((uint64_t)32 << 20)
 
 static struct sim_pool defaults[SIM_MAX_DEVICES];
 static struct sim_pool* current_pool[SIM_MAX_DEVICES];
@@ -48,6 +51,20 @@ static void count_freed(const struct sim_allocation* allocation) {
         pool->used -= allocation->range.size;
 }
 
+static uint64_t limit_of(size_t wanted) {
+    return (wanted + LIMIT_GRAIN - 1) / LIMIT_GRAIN * LIMIT_GRAIN;  // as r580 rounds it
+}
+
+static bool exceeds(const struct sim_pool* pool, size_t size) {
+    return pool->limit && (size > pool->limit || pool->used > pool->limit - size);
+}
+
+// A stream that does not capture itself.
+static sim_result check_captures_locked(struct sim_stream* stream) {
+    sim_result implicit = sim_capture_check_implicit_locked(stream);
+    return implicit ? implicit : sim_capture_check_unsafe_locked();
+}
+
 // pool: null for the one in use
 static CUresult allocate_async(CUdeviceptr* pointer, size_t size, CUmemoryPool pool, CUstream handle) {
     if (!pointer) return CUDA_ERROR_INVALID_VALUE;
@@ -56,13 +73,17 @@ static CUresult allocate_async(CUdeviceptr* pointer, size_t size, CUmemoryPool p
     struct sim_stream* stream = front_stream(handle, &result);
     if (!stream) return result;
     if (stream->capture) return CUDA_ERROR_NOT_SUPPORTED;  // graph memory nodes are not simulated
+    result = front_result(check_captures_locked(stream));
+    if (result) return result;
     if (stream->context->error) return front_result(stream->context->error);
     *pointer = 0;
     if (!size) return CUDA_SUCCESS;
+    if (!pool) pool = pool_in_use(stream->context->device);
+    if (exceeds(pool, size)) return CUDA_ERROR_OUT_OF_MEMORY;
     struct sim_allocation* made;
     result = front_result(sim_allocate(stream->context, size, SIM_ALLOCATION_POOL, &made));
     if (result) return result;
-    made->pool = pool ? pool : pool_in_use(made->device);
+    made->pool = pool;
     count_used(made->pool, size);
     *pointer = made->range.start;
     return CUDA_SUCCESS;
@@ -90,7 +111,12 @@ SIM_API CUresult cuMemFreeAsync(CUdeviceptr pointer, CUstream stream) {
     struct sim_allocation* found = sim_allocation_find(pointer);
     if (!found || found->range.start != pointer || found->kind > SIM_ALLOCATION_POOL) return CUDA_ERROR_INVALID_VALUE;
     struct sim_allocation freed = *found;  // it may be gone at once
-    CUresult result = front_submit(stream, sim_free_operation(found));
+    CUresult result;
+    struct sim_stream* used = front_stream(stream, &result);
+    if (!used) return result;
+    if (!used->capture) result = front_result(check_captures_locked(used));
+    if (result) return result;
+    result = front_submit(stream, sim_free_operation(found));
     if (result == CUDA_SUCCESS) count_freed(&freed);
     return result;
 }
@@ -128,7 +154,8 @@ SIM_API CUresult cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* wante
     DEVICE(wanted->location.id);
     struct sim_pool* made = calloc(1, sizeof *made);
     if (!made) return CUDA_ERROR_OUT_OF_MEMORY;
-    *made = (struct sim_pool){.device = (unsigned)wanted->location.id, .owned = true};
+    *made =
+        (struct sim_pool){.device = (unsigned)wanted->location.id, .owned = true, .limit = limit_of(wanted->maxSize)};
     LOCK();
     sim_object_add_locked(made, SIM_POOL);
     *pool = made;
@@ -148,7 +175,9 @@ SIM_API CUresult cuMemPoolDestroy(CUmemoryPool pool) {
 SIM_API CUresult cuMemPoolTrimTo(CUmemoryPool pool, size_t keep) {
     ENTER();
     LOCK();
-    return sim_object_is_locked(pool, SIM_POOL) ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
+    if (!sim_object_is_locked(pool, SIM_POOL)) return CUDA_ERROR_INVALID_VALUE;
+    UNSAFE_IN_CAPTURE();
+    return CUDA_SUCCESS;
 }
 
 enum {
@@ -178,6 +207,7 @@ SIM_API CUresult cuMemPoolGetAttribute(CUmemoryPool pool, int attribute, void* v
     LOCK();
     if (!sim_object_is_locked(pool, SIM_POOL) || !value || attribute < 1 || attribute >= POOL_COUNTERS_END)
         return CUDA_ERROR_INVALID_VALUE;
+    UNSAFE_IN_CAPTURE();
     if (attribute <= POOL_REUSE_INTERNAL)
         *(int*)value = !pool->reuse_off[attribute];
     else

@@ -102,6 +102,8 @@ SIM_API CUresult cuStreamQuery(CUstream handle) {
     LOCK();
     STREAM(stream, handle);
     sim_result result = sim_capture_check_wait_locked(stream);
+    if (!result) result = sim_capture_check_implicit_locked(stream);
+    if (!result) result = sim_capture_check_unsafe_locked();
     if (result) return front_result(result);
     if (stream->context->error) return front_result(stream->context->error);
     return sim_stream_idle_locked(stream) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
@@ -251,6 +253,7 @@ SIM_API CUresult cuEventQuery(CUevent event) {
     LOCK();
     EVENT(event);
     if (event->capture) return front_result(sim_capture_check_event_locked(event));
+    UNSAFE_IN_CAPTURE();
     if (event->context->error) return front_result(event->context->error);
     return sim_event_done(event) ? CUDA_SUCCESS : CUDA_ERROR_NOT_READY;
 }

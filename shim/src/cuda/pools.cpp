@@ -90,6 +90,7 @@ bool allocate_ours(CUdeviceptr* out, size_t bytes, CUstream stream, bool per_thr
                    CUresult* result) {
     StreamName name;
     if (out == nullptr || bytes == 0 || !streams_have_ids() || may_capture(stream, per_thread)) return false;
+    if (capture_forbids_allocation()) return false;  // the driver says so, and breaks that capture
     if (current_context() == nullptr || !name_stream(stream, per_thread, &name)) return false;
     Pool* pool = pool_for(name);
     if (pool == nullptr) return false;
@@ -123,11 +124,22 @@ bool is_plain_allocation(CUdeviceptr address) {
     return state.allocations.find(address) != nullptr;
 }
 
+// True: somebody's capture forbids work in this stream, and the driver, asked of the stream, said so and broke it. Told to
+// free it would look at the address first, and ours is nothing to it.
+bool forbidden_beside_captures(CUstream stream, bool per_thread, CUresult* result) {
+    if (captures_in_progress() == 0) return false;
+    *result = per_thread ? real::cuStreamQuery_ptsz(stream) : real::cuStreamQuery(stream);
+    return *result == CUDA_ERROR_STREAM_CAPTURE_UNSUPPORTED || *result == CUDA_ERROR_STREAM_CAPTURE_IMPLICIT;
+}
+
 // A stream that captures, or is none: the driver says so, of an address that is nothing to it.
 template <typename Free>
 CUresult free_ours(CUdeviceptr address, CUstream stream, bool per_thread, Free call) {
     StreamName name;
-    if (may_capture(stream, per_thread) || !name_stream(stream, per_thread, &name)) return call(address);
+    CUresult forbidden = CUDA_SUCCESS;
+    if (captures_in_progress() > 0 && is_capturing(stream, per_thread)) return call(address);
+    if (forbidden_beside_captures(stream, per_thread, &forbidden)) return forbidden;
+    if (!name_stream(stream, per_thread, &name)) return call(address);
     return device::free_in_stream(state, address, name) ? CUDA_SUCCESS : call(address);
 }
 

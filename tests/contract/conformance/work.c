@@ -266,6 +266,85 @@ static void joining(CUstream stream, CUstream other, CUdeviceptr device) {
     need("destroy", cuEventDestroy_v2(join));
 }
 
+// What a stream that captures nothing may be asked while another captures, by a thread in this mode.
+enum {
+    QUERY_EVENT,
+    QUERY_STREAM,
+    RECORD_EVENT,
+    ASK_POOL,
+    TRIM_POOL,
+    ALLOCATE_ASYNC,
+    FREE_ASYNC,
+    FREE_POOLED,
+    LEGACY_IS_CAPTURING,
+    QUERY_LEGACY,
+    ALLOCATE_LEGACY,
+    FREE_LEGACY,
+    BESIDE_COUNT,
+};
+static const char* const beside_names[] = {"query_event",         "query_stream", "record_event", "ask_pool",
+                                           "trim_pool",           "alloc_async",  "free_async",   "free_pooled",
+                                           "is_capturing_legacy", "query_legacy", "alloc_legacy", "free_legacy"};
+
+static CUresult beside(int call, CUstream stream, CUevent event, void* pool, CUdeviceptr pooled, CUdeviceptr* made) {
+    unsigned long long value = 0;
+    int status = 0;
+    switch (call) {
+        case QUERY_EVENT:
+            return cuEventQuery(event);
+        case QUERY_STREAM:
+            return cuStreamQuery(stream);
+        case RECORD_EVENT:
+            return cuEventRecord(event, stream);
+        case ASK_POOL:
+            return cuMemPoolGetAttribute(pool, 5, &value);
+        case TRIM_POOL:
+            return cuMemPoolTrimTo(pool, 0);
+        case ALLOCATE_ASYNC:
+            return cuMemAllocAsync(made, 1000, stream);
+        case FREE_ASYNC:
+            return cuMemFreeAsync(pooled, stream);
+        case FREE_POOLED:
+            return cuMemFree_v2(pooled);
+        case LEGACY_IS_CAPTURING:
+            return cuStreamIsCapturing(NULL, &status);
+        case QUERY_LEGACY:
+            return cuStreamQuery(NULL);
+        case ALLOCATE_LEGACY:
+            return cuMemAllocAsync(made, 1000, NULL);
+        default:
+            return cuMemFreeAsync(pooled, NULL);
+    }
+}
+
+static void besides(const char* name, CUstream capturing_stream, CUstream stream, int mode) {
+    CUevent event = NULL;
+    void* pool = NULL;
+    need("event", cuEventCreate(&event, 2));
+    need("pool", cuDeviceGetDefaultMemPool(&pool, 0));
+    for (int call = 0; call < BESIDE_COUNT; call++) {
+        CUdeviceptr pooled = 0, made = 0;
+        char label[64];
+        need("alloc", cuMemAllocAsync(&pooled, 1000, stream));
+        need("record", cuEventRecord(event, stream));
+        need("synchronize", cuStreamSynchronize(stream));
+        need("begin", cuStreamBeginCapture_v2(capturing_stream, GLOBAL));
+        int swapped = mode;
+        need("exchange", cuThreadExchangeStreamCaptureMode(&swapped));
+        CUresult result = beside(call, stream, event, pool, pooled, &made);
+        need("exchange", cuThreadExchangeStreamCaptureMode(&swapped));
+        snprintf(label, sizeof label, "beside_%s_%s", name, beside_names[call]);
+        RESULT(label, result);
+        capturing(label, capturing_stream);
+        end(label, capturing_stream);
+        if (made && !result) need("free", cuMemFreeAsync(made, stream));
+        int freed = call == FREE_ASYNC || call == FREE_POOLED || call == FREE_LEGACY;
+        if (!freed || result) need("free", cuMemFreeAsync(pooled, stream));
+        need("synchronize", cuStreamSynchronize(stream));
+    }
+    need("destroy", cuEventDestroy_v2(event));
+}
+
 void captures(void) {
     CUstream stream = NULL, other = NULL;
     CUdeviceptr device = 0;
@@ -302,6 +381,8 @@ void captures(void) {
     RESULT("non_blocking_legacy_memset", cuMemsetD8Async(device, 1, 16, NULL));
     end("non_blocking", other);
     RESULT("memset_after", cuMemsetD8_v2(device, 1, 16));
+    besides("global", stream, other, GLOBAL);
+    besides("relaxed", stream, other, RELAXED);
     need("free", cuMemFree_v2(device));
     need("destroy", cuStreamDestroy_v2(stream));
     need("destroy", cuStreamDestroy_v2(other));
