@@ -20,6 +20,7 @@ namespace gcr {
 namespace cuda {
 namespace {
 
+using device::PinnedPool;
 using device::Pool;
 
 constexpr unsigned short kNoUsage = 0;
@@ -49,10 +50,10 @@ uint32_t policies_of(CUmemoryPool handle) {
     return found;
 }
 
-Pool* record_pool(CUmemoryPool handle, CUdevice device, uint64_t limit) {
-    if (!streams_have_ids() || !device::facts_of(state, device).shareable) return nullptr;
+PinnedPool record_pool(CUmemoryPool handle, CUdevice device, uint64_t limit) {
+    if (!streams_have_ids() || !device::facts_of(state, device).shareable) return {};
     uint64_t threshold = 0;
-    if (real::cuMemPoolGetAttribute(handle, device::kThreshold, &threshold) != CUDA_SUCCESS) return nullptr;
+    if (real::cuMemPoolGetAttribute(handle, device::kThreshold, &threshold) != CUDA_SUCCESS) return {};
     return device::record_pool(state, key_of(handle), {device, limit, threshold, policies_of(handle)});
 }
 
@@ -62,14 +63,14 @@ bool is_default_of(CUmemoryPool pool, CUdevice device) {
 }
 
 // Null: the driver's to serve. A default pool is recorded when it is first seen.
-Pool* known_pool(CUmemoryPool handle) {
-    Pool* pool = device::find_pool(state, key_of(handle));
-    if (pool != nullptr) return pool;
+PinnedPool known_pool(CUmemoryPool handle) {
+    PinnedPool pool = device::find_pool(state, key_of(handle));
+    if (pool) return pool;
     int count = 0;
     real::cuDeviceGetCount(&count);
     for (CUdevice device = 0; device < count; device++)
         if (is_default_of(handle, device)) return record_pool(handle, device, 0);
-    return nullptr;
+    return {};
 }
 
 CUdevice device_of(const StreamName& stream) {
@@ -77,10 +78,10 @@ CUdevice device_of(const StreamName& stream) {
     return context.device();
 }
 
-Pool* current_pool(const StreamName& stream) {
+PinnedPool current_pool(const StreamName& stream) {
     CUdevice device = device_of(stream);
     CUmemoryPool handle = nullptr;
-    if (device < 0 || real::cuDeviceGetMemPool(&handle, device) != CUDA_SUCCESS) return nullptr;
+    if (device < 0 || real::cuDeviceGetMemPool(&handle, device) != CUDA_SUCCESS) return {};
     return known_pool(handle);
 }
 
@@ -92,11 +93,11 @@ bool allocate_ours(CUdeviceptr* out, size_t bytes, CUstream stream, bool per_thr
     if (out == nullptr || bytes == 0 || !streams_have_ids() || may_capture(stream, per_thread)) return false;
     if (capture_forbids_allocation()) return false;  // the driver says so, and breaks that capture
     if (current_context() == nullptr || !name_stream(stream, per_thread, &name)) return false;
-    Pool* pool = pool_for(name);
-    if (pool == nullptr) return false;
+    PinnedPool pool = pool_for(name);
+    if (!pool) return false;
     uint64_t address = 0;
     RelaxedMode relaxed;
-    *result = static_cast<CUresult>(device::allocate_in_pool(state, pool, name, bytes, &address));
+    *result = static_cast<CUresult>(device::allocate_in_pool(state, pool.get(), name, bytes, &address));
     if (*result == CUDA_SUCCESS) *out = address;
     return *result == CUDA_SUCCESS || pool->limit != 0;  // the driver would grant as much as the limit once more
 }
@@ -214,35 +215,35 @@ CUresult on_cuMemPoolDestroy(CUmemoryPool pool) {
 
 CUresult on_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
     CUresult result = real::cuMemPoolTrimTo(pool, minBytesToKeep);
-    Pool* ours = result == CUDA_SUCCESS ? device::find_pool(state, key_of(pool)) : nullptr;
-    if (ours != nullptr) device::trim_pool(state, ours, minBytesToKeep);
+    PinnedPool ours = result == CUDA_SUCCESS ? device::find_pool(state, key_of(pool)) : PinnedPool();
+    if (ours) device::trim_pool(state, ours.get(), minBytesToKeep);
     return result;
 }
 
 CUresult on_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
     CUresult result = real::cuMemPoolGetAttribute(pool, attr, value);
-    Pool* ours = result == CUDA_SUCCESS ? device::find_pool(state, key_of(pool)) : nullptr;
-    uint64_t more = ours == nullptr ? 0 : device::counted(state, *ours, attr);
+    PinnedPool ours = result == CUDA_SUCCESS ? device::find_pool(state, key_of(pool)) : PinnedPool();
+    uint64_t more = !ours ? 0 : device::counted(state, *ours.get(), attr);
     if (more != 0) *static_cast<uint64_t*>(value) += more;  // the driver counts what it serves itself
     return result;
 }
 
 CUresult on_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
     CUresult result = real::cuMemPoolSetAttribute(pool, attr, value);
-    Pool* ours = result == CUDA_SUCCESS ? device::find_pool(state, key_of(pool)) : nullptr;
-    if (ours == nullptr) return result;
+    PinnedPool ours = result == CUDA_SUCCESS ? device::find_pool(state, key_of(pool)) : PinnedPool();
+    if (!ours) return result;
     if (attr == device::kThreshold) device::set_threshold(state, key_of(pool), *static_cast<const uint64_t*>(value));
-    device::set_policy(state, ours, attr, *static_cast<const int*>(value) != 0);
-    device::reset_most(state, ours, attr);  // the driver takes nothing but 0
+    device::set_policy(state, ours.get(), attr, *static_cast<const int*>(value) != 0);
+    device::reset_most(state, ours.get(), attr);  // the driver takes nothing but 0
     return result;
 }
 
 CUresult on_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count) {
     CUresult result = real::cuMemPoolSetAccess(pool, map, count);
-    Pool* ours = result == CUDA_SUCCESS ? known_pool(pool) : nullptr;
-    for (size_t i = 0; ours != nullptr && i < count; i++)
+    PinnedPool ours = result == CUDA_SUCCESS ? known_pool(pool) : PinnedPool();
+    for (size_t i = 0; ours && i < count; i++)
         if (map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-            device::set_pool_access(state, ours, device::device_bit(map[i].location.id),
+            device::set_pool_access(state, ours.get(), device::device_bit(map[i].location.id),
                                     map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
     return result;
 }

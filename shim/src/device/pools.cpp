@@ -32,6 +32,11 @@ void note_excess(State& state, const Pool& pool) {
     if (pool.reserved > pool.threshold) state.pools_to_trim.store(true, std::memory_order_relaxed);
 }
 
+PinnedPool pin(State& state, Pool* pool) {
+    if (pool != nullptr) pool->pins++;
+    return {state, pool};
+}
+
 void link_destroyed(State& state, Pool* pool) {
     pool->next_destroyed = state.destroyed_pools;
     state.destroyed_pools = pool;
@@ -135,6 +140,11 @@ void bury(State& state, Pool* pool) {
     free(pool);
 }
 
+bool is_pinned(State& state, const Pool& pool) {
+    Guard guard(state.lock);
+    return pool.pins > 0;
+}
+
 // Those whose last memory the program has freed.
 void trim_destroyed(State& state, Leaving* leaving) {
     for (Pool* next = state.destroyed_pools; Pool* pool = next;) {
@@ -142,7 +152,7 @@ void trim_destroyed(State& state, Leaving* leaving) {
         if (pool->leaving) continue;
         settle(state, pool);
         take_free_segments(state, pool, 0, leaving);
-        if (!pool->segments.empty() || pool->retired) continue;
+        if (!pool->segments.empty() || is_pinned(state, *pool)) continue;
         unlink_destroyed(state, pool);
         bury(state, pool);
     }
@@ -161,7 +171,6 @@ bool retire_pool_of(State& state, int device, bool (*unused)(int device)) {
     while (pool != nullptr && pool->device != device) pool = state.pools.after(pool);
     if (pool == nullptr || !unused(device)) return false;
     state.pools.erase(pool);
-    pool->retired = true;
     pool->threshold = 0;
     link_destroyed(state, pool);
     return true;
@@ -184,17 +193,24 @@ void take_contents(State& state, Pool* pool, bool (*unused)(int device), Leaving
 
 // ---- pools --------------------------------------------------------------------------------------------------------
 
-Pool* find_pool(State& state, uint64_t handle) {
-    Guard guard(state.lock);
-    return state.pools.find(handle);
+PinnedPool::~PinnedPool() {
+    if (pool_ == nullptr) return;
+    Guard guard(state_->lock);
+    pool_->pins--;
+    if (state_->destroyed_pools != nullptr) state_->pools_to_trim.store(true, std::memory_order_relaxed);
 }
 
-Pool* record_pool(State& state, uint64_t handle, const PoolTerms& terms) {
+PinnedPool find_pool(State& state, uint64_t handle) {
+    Guard guard(state.lock);
+    return pin(state, state.pools.find(handle));
+}
+
+PinnedPool record_pool(State& state, uint64_t handle, const PoolTerms& terms) {
     Guard guard(state.lock);
     Pool* pool = state.pools.find(handle);
-    if (pool != nullptr) return pool;
+    if (pool != nullptr) return pin(state, pool);
     pool = make<Pool>();
-    if (pool == nullptr) return nullptr;
+    if (pool == nullptr) return {};
     pool->key = handle;
     pool->device = terms.device;
     pool->limit = terms.limit;
@@ -202,7 +218,7 @@ Pool* record_pool(State& state, uint64_t handle, const PoolTerms& terms) {
     pool->policies = terms.policies;
     pool->pool = pool;
     state.pools.insert(pool);
-    return pool;
+    return pin(state, pool);
 }
 
 // Among the destroyed ones at once: a stream that goes meanwhile goes for this pool, too.

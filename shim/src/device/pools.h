@@ -61,7 +61,26 @@ struct Pool : TreeNode<Pool>, Owner {
     uint32_t policies;
     bool leaving;  // the driver is destroying it: it may come back
     Pool* next_destroyed;
-    bool retired;  // with its device: a thread may be just allocating from it, so it is never freed
+    uint64_t pins;  // threads that are using it: until then it is not freed, destroyed or not
+};
+
+// A pool for as long as it lives, or none.
+class PinnedPool {
+  public:
+    PinnedPool() = default;
+    PinnedPool(State& state, Pool* pool) : state_(&state), pool_(pool) {}  // pinned already, or null
+    PinnedPool(PinnedPool&& other) : state_(other.state_), pool_(other.pool_) { other.pool_ = nullptr; }
+    ~PinnedPool();
+    PinnedPool(const PinnedPool&) = delete;
+    PinnedPool& operator=(const PinnedPool&) = delete;
+
+    explicit operator bool() const { return pool_ != nullptr; }
+    Pool* get() const { return pool_; }
+    Pool* operator->() const { return pool_; }
+
+  private:
+    State* state_ = nullptr;
+    Pool* pool_ = nullptr;
 };
 
 inline Pool* pool_of(const Mapping& mapping) {
@@ -69,8 +88,8 @@ inline Pool* pool_of(const Mapping& mapping) {
 }
 
 // ---- in flight, no lock held
-Pool* find_pool(State& state, uint64_t handle);
-Pool* record_pool(State& state, uint64_t handle, const PoolTerms& terms);  // found or made; null: no host memory
+PinnedPool find_pool(State& state, uint64_t handle);
+PinnedPool record_pool(State& state, uint64_t handle, const PoolTerms& terms);  // found or made; none: no host memory
 // Forgotten before the driver destroys it: the next pool may have the same handle. Then its memory goes when the program
 // has freed it.
 Pool* take_pool(State& state, uint64_t handle);  // null: none of ours

@@ -19,6 +19,7 @@ namespace gcr {
 namespace hip {
 namespace {
 
+using device::PinnedPool;
 using device::Pool;
 
 bool servable(const hipMemPoolProps& props) {
@@ -41,10 +42,10 @@ uint32_t policies_of(hipMemPool_t handle) {
     return found;
 }
 
-Pool* record_pool(hipMemPool_t handle, int device, uint64_t limit) {
-    if (!streams_have_ids() || !device::facts_of(state, device).shareable) return nullptr;
+PinnedPool record_pool(hipMemPool_t handle, int device, uint64_t limit) {
+    if (!streams_have_ids() || !device::facts_of(state, device).shareable) return {};
     uint64_t threshold = 0;
-    if (real::hipMemPoolGetAttribute(handle, device::kThreshold, &threshold) != hipSuccess) return nullptr;
+    if (real::hipMemPoolGetAttribute(handle, device::kThreshold, &threshold) != hipSuccess) return {};
     return device::record_pool(state, key_of(handle), {device, limit, threshold, policies_of(handle)});
 }
 
@@ -54,20 +55,20 @@ bool is_default_of(hipMemPool_t pool, int device) {
 }
 
 // Null: the runtime's to serve. A default pool is recorded when it is first seen.
-Pool* known_pool(hipMemPool_t handle) {
-    Pool* pool = device::find_pool(state, key_of(handle));
-    if (pool != nullptr) return pool;
+PinnedPool known_pool(hipMemPool_t handle) {
+    PinnedPool pool = device::find_pool(state, key_of(handle));
+    if (pool) return pool;
     int count = 0;
     real::hipGetDeviceCount(&count);
     for (int device = 0; device < count; device++)
         if (is_default_of(handle, device)) return record_pool(handle, device, 0);
-    return nullptr;
+    return {};
 }
 
-Pool* current_pool(const StreamName& stream) {
+PinnedPool current_pool(const StreamName& stream) {
     hipMemPool_t handle = nullptr;
     bool known = real::hipDeviceGetMemPool(&handle, static_cast<int>(stream.owner)) == hipSuccess;
-    return known ? known_pool(handle) : nullptr;
+    return known ? known_pool(handle) : PinnedPool();
 }
 
 // True: `result` is the answer.
@@ -76,11 +77,11 @@ bool allocate_ours(void** out, size_t bytes, hipStream_t stream, PoolFor pool_fo
     StreamName name;
     if (out == nullptr || bytes == 0 || !streams_have_ids() || may_capture(stream)) return false;
     if (current_owner() == nullptr || !name_stream(stream, &name)) return false;
-    Pool* pool = pool_for(name);
-    if (pool == nullptr) return false;
+    PinnedPool pool = pool_for(name);
+    if (!pool) return false;
     uint64_t address = 0;
     RelaxedMode relaxed;
-    *result = static_cast<hipError_t>(device::allocate_in_pool(state, pool, name, bytes, &address));
+    *result = static_cast<hipError_t>(device::allocate_in_pool(state, pool.get(), name, bytes, &address));
     if (*result != hipSuccess) return pool->limit != 0;  // the runtime would grant as much as the limit once more
     use_device(pool->device);
     *out = pointer_at(address);
@@ -161,36 +162,36 @@ hipError_t on_hipMemPoolDestroy(hipMemPool_t mem_pool) {
 
 hipError_t on_hipMemPoolTrimTo(hipMemPool_t mem_pool, size_t min_bytes_to_hold) {
     hipError_t result = real::hipMemPoolTrimTo(mem_pool, min_bytes_to_hold);
-    Pool* ours = result == hipSuccess ? device::find_pool(state, key_of(mem_pool)) : nullptr;
-    if (ours != nullptr) device::trim_pool(state, ours, min_bytes_to_hold);
+    PinnedPool ours = result == hipSuccess ? device::find_pool(state, key_of(mem_pool)) : PinnedPool();
+    if (ours) device::trim_pool(state, ours.get(), min_bytes_to_hold);
     return result;
 }
 
 hipError_t on_hipMemPoolGetAttribute(hipMemPool_t mem_pool, hipMemPoolAttr attr, void* value) {
     hipError_t result = real::hipMemPoolGetAttribute(mem_pool, attr, value);
-    Pool* ours = result == hipSuccess ? device::find_pool(state, key_of(mem_pool)) : nullptr;
-    uint64_t more = ours == nullptr ? 0 : device::counted(state, *ours, attr);
+    PinnedPool ours = result == hipSuccess ? device::find_pool(state, key_of(mem_pool)) : PinnedPool();
+    uint64_t more = !ours ? 0 : device::counted(state, *ours.get(), attr);
     if (more != 0) *static_cast<uint64_t*>(value) += more;  // the runtime counts what it serves itself
     return result;
 }
 
 hipError_t on_hipMemPoolSetAttribute(hipMemPool_t mem_pool, hipMemPoolAttr attr, void* value) {
     hipError_t result = real::hipMemPoolSetAttribute(mem_pool, attr, value);
-    Pool* ours = result == hipSuccess ? device::find_pool(state, key_of(mem_pool)) : nullptr;
-    if (ours == nullptr) return result;
+    PinnedPool ours = result == hipSuccess ? device::find_pool(state, key_of(mem_pool)) : PinnedPool();
+    if (!ours) return result;
     if (attr == device::kThreshold)
         device::set_threshold(state, key_of(mem_pool), *static_cast<const uint64_t*>(value));
-    device::set_policy(state, ours, attr, *static_cast<const int*>(value) != 0);
-    device::reset_most(state, ours, attr);
+    device::set_policy(state, ours.get(), attr, *static_cast<const int*>(value) != 0);
+    device::reset_most(state, ours.get(), attr);
     return result;
 }
 
 hipError_t on_hipMemPoolSetAccess(hipMemPool_t mem_pool, const hipMemAccessDesc* desc_list, size_t count) {
     hipError_t result = real::hipMemPoolSetAccess(mem_pool, desc_list, count);
-    Pool* ours = result == hipSuccess ? known_pool(mem_pool) : nullptr;
-    for (size_t i = 0; ours != nullptr && i < count; i++)
+    PinnedPool ours = result == hipSuccess ? known_pool(mem_pool) : PinnedPool();
+    for (size_t i = 0; ours && i < count; i++)
         if (desc_list[i].location.type == hipMemLocationTypeDevice)
-            device::set_pool_access(state, ours, device::device_bit(desc_list[i].location.id),
+            device::set_pool_access(state, ours.get(), device::device_bit(desc_list[i].location.id),
                                     desc_list[i].flags != hipMemAccessFlagsProtNone);
     return result;
 }

@@ -30,7 +30,7 @@ StreamName stream(uint64_t id, uint64_t handle = 0, bool of_thread = false) {
 }
 
 Pool* pool(uint64_t key, uint64_t limit = 0) {
-    return gcr::device::record_pool(plain_memory, key, {0, limit});
+    return gcr::device::record_pool(plain_memory, key, {0, limit}).get();
 }
 
 int32_t allocate(Pool* from, const StreamName& in, uint64_t size, uint64_t* address) {
@@ -238,13 +238,22 @@ void a_destroyed_pool_serves_until_all_is_freed() {
     nothing_is_left();
 }
 
-// Else they stay for as long as the process.
-void forget_retired() {
-    for (Pool* each = plain_memory.destroyed_pools; each != nullptr; each = each->next_destroyed) {
-        CHECK(each->retired && each->segments.empty());
-        each->retired = false;
+// Another thread has set a pool of its own meanwhile, and destroyed the one this thread was told.
+void a_destroyed_pool_stays_for_who_found_it() {
+    StreamName one = stream(1);
+    pool(10);
+    uint64_t a;
+    {
+        gcr::device::PinnedPool found = gcr::device::find_pool(plain_memory, 10);
+        destroy(10);
+        gcr::device::trim_all(plain_memory);
+        CHECK(!gcr::device::find_pool(plain_memory, 10) && plain_memory.destroyed_pools == found.get());
+        a = must_allocate(found.get(), one, MiB);
     }
     gcr::device::trim_all(plain_memory);
+    CHECK(plain_memory.destroyed_pools != nullptr && plain.used() == 32 * MiB);
+    must_free(a, one);
+    nothing_is_left();
 }
 
 bool nobody_left(int) {
@@ -266,7 +275,6 @@ void a_reset_device_has_no_pool_memory() {
     CHECK(plain_memory.allocations.size() == 2 && plain.used() == 64 * MiB);
     gcr::device::free_pools_of(plain_memory, 0, nobody_left);
     CHECK(plain_memory.allocations.empty());
-    forget_retired();
     nothing_is_left();
 }
 
@@ -274,7 +282,9 @@ void a_reset_device_has_no_pool_memory() {
 void a_reset_spares_who_is_just_allocating() {
     StreamName one = stream(1);
     for (const char* operation : {"create", "reserve", "map", "set_access"}) {
-        Pool* old = pool(10);
+        pool(10);
+        gcr::device::PinnedPool pinned = gcr::device::find_pool(plain_memory, 10);
+        Pool* old = pinned.get();
         must_allocate(old, one, MiB);
         plain.meanwhile = {operation, [] { gcr::device::free_pools_of(plain_memory, 0, nobody_left); }};
         uint64_t a = must_allocate(old, one, 40 * MiB);
@@ -285,7 +295,7 @@ void a_reset_spares_who_is_just_allocating() {
         all_done();
         gcr::device::trim_to_thresholds(plain_memory);
         CHECK(plain.used() == 0 && !gcr::device::pools_hold_too_much(plain_memory));
-        forget_retired();
+        CHECK(plain_memory.destroyed_pools == old && old->pins == 1);
     }
     nothing_is_left();
 }
@@ -478,7 +488,6 @@ void a_stream_that_goes_with_its_capture_is_not_marked() {
     must_free(c, stream(3));
     CHECK(must_allocate(pool(10), stream(4), 30 * MiB) != c);
     gcr::device::free_pools_of(plain_memory, 0, nobody_left);
-    forget_retired();
     nothing_is_left();
 }
 
@@ -695,6 +704,7 @@ int main() {
     a_stream_that_is_destroyed_leaves_its_memory();
     a_context_that_is_destroyed_has_done_its_work();
     a_destroyed_pool_serves_until_all_is_freed();
+    a_destroyed_pool_stays_for_who_found_it();
     a_reset_device_has_no_pool_memory();
     a_reset_spares_who_is_just_allocating();
     peers_reach_what_is_there_and_what_comes();
