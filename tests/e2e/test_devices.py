@@ -119,6 +119,24 @@ def test_what_is_refused_leaves_the_job_suspended_and_touches_nothing(machine: M
     job.is_whole()
 
 
+def test_it_comes_back_on_a_device_that_is_hidden_from_it(machine: Machine) -> None:
+    """Seen on an H200: control state does, and the driver takes no memory of that device in (3). So it makes its own."""
+    job = Job.start(machine, visible="0,1")
+    first, second = job.devices
+    (hidden,) = set(job.counted()) - {first, second}
+    job.leave()
+    job.come_back(first, hidden)
+    job.leave()
+    job.come_back()
+    job.leave()
+    job.come_back(hidden, second)
+    job.leave()
+    job.come_back(first, second)
+    job.leave()
+    job.come_back(second, first)
+    assert job.said == bare(machine, 10)
+
+
 def code_of(machine: Machine, *moves: str) -> tuple[int, str]:
     words = [word for move in moves for word in ("--device", move)]
     answer = machine.gcr("restore", "llm", *words)

@@ -46,8 +46,9 @@ class Job:
     said: str = ""
 
     @classmethod
-    def start(cls, machine: Machine, *more: str) -> "Job":
-        victim = machine.run("llm", *command("--interactive", *more))
+    def start(cls, machine: Machine, *more: str, visible: str = "0,1,2") -> "Job":
+        sees = ["env", f"CUDA_VISIBLE_DEVICES={visible}"]
+        victim = machine.run("llm", *sees, *command("--interactive", *more))
         job = cls(machine, victim, machine.target("llm"), ("", ""))
         job.work(5)
         job.devices = job.where()

@@ -4,7 +4,10 @@ Through gcr every byte must be right and the device's own count must say where i
 is recorded as it is, the refusals too: gcr's own (`gcr_nvidia/moving.py`, docs/limitations.md) rest on it.
 """
 
+import os
+import signal
 import sys
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -20,6 +23,8 @@ VICTIMS = Path(__file__).resolve().parents[1] / "victims"
 PEERS = (sys.executable, str(VICTIMS / "peers_victim.py"), "--interactive", "--kernels", str(VICTIMS / "add.ptx"))
 ONE = (sys.executable, str(VICTIMS / "vmm_victim.py"), "--interactive", "--mib", "512")
 MIB = ("--mib", "512")
+LARGE = (*ONE[:-1], "8192")  # the driver takes more than a second to bring it back
+ORPHANED_AFTER, ORPHAN_SECONDS = 0.2, 10.0
 ENABLED = "704 704"  # peer access, of whoever asks for it again
 SECONDS = 60.0
 Result = dict[str, Any]
@@ -40,12 +45,14 @@ def check(kernels: Path | None = None, flags: Sequence[str] = ()) -> Result:
         "onto one that is hidden from it": single(flags, {"CUDA_VISIBLE_DEVICES": first}, first, second),
     }
     driver = {
+        "both, in place": asked(peers, {}, {}),
         "both, exchanged": asked(peers, {}, exchange),
         "one, both named": asked(ONE, {}, exchange),
         "one, it alone named": asked(ONE, {}, {first: second}),
         "one, named as it was": asked(ONE, {}, {first: first}),
         "one, the other hidden, both named": asked(ONE, {"CUDA_VISIBLE_DEVICES": first}, exchange),
         "one, the other hidden, it alone named": asked(ONE, {"CUDA_VISIBLE_DEVICES": first}, {first: second}),
+        "a restore whose caller was killed": orphaned(),
     }
     wanted = ("in place", "exchanged", "onto the free one")
     return {"ok": all(through[name]["ok"] for name in wanted), "devices": uuids, "gcr": through, "driver": driver}
@@ -136,6 +143,35 @@ def asked(command: Sequence[str], environment: Mapping[str, str], pairs: Mapping
             found["same_output"] = program.ask() == before
             found["counted_on"] = devices.bytes_of(program.pid)
             found["where"] = program.ask("where") if tuple(command) != ONE else None
+    return found
+
+
+@recorded
+def orphaned() -> Result:
+    """What the driver says of a process while nobody waits for its restore any more."""
+    control = NvidiaControl()
+    with Program(LARGE, None) as program:
+        before = program.ask()
+        control.lock(program.pid, SECONDS)
+        control.checkpoint(program.pid, SECONDS)
+        caller = os.fork()
+        if caller == 0:
+            control.restore(program.pid, {}, SECONDS)
+            os._exit(0)
+        time.sleep(ORPHANED_AFTER)
+        os.kill(caller, signal.SIGKILL)
+        killed, phases = time.monotonic(), []
+        while time.monotonic() - killed < SECONDS and phases[-1:] != [ControlPhase.LOCKED.value]:
+            phase = control.phase(program.pid).value
+            if phases[-1:] != [phase]:
+                phases.append(phase)
+            if phase == ControlPhase.CHECKPOINTED.value and time.monotonic() - killed > ORPHAN_SECONDS:
+                break
+        found = {"phases": phases, "after_s": time.monotonic() - killed, "ended_by": os.waitpid(caller, 0)[1]}
+        if control.phase(program.pid) is ControlPhase.CHECKPOINTED:
+            found["again"] = answer(lambda: control.restore(program.pid, {}, SECONDS))
+        found["unlock"] = answer(lambda: control.unlock(program.pid, SECONDS))
+        found["same_output"] = program.ask() == before
     return found
 
 

@@ -1,8 +1,9 @@
 """Restores onto other devices: `gpuPairs` of cuCheckpointProcessRestore, since r580.
 
 What the driver demands of it, by its documentation: the same chip, memory enough, and a pair for each device that it
-knows of, whatever CUDA_VISIBLE_DEVICES says. Seen on two H200s with r580.159: a process that used both came back with
-the two exchanged.
+knows of, whatever CUDA_VISIBLE_DEVICES says. Seen on two H200s with r580.159: fewer pairs are INVALID_VALUE, and the
+process stays checkpointed and comes back in place; with all of them it comes back also on a device that is hidden from
+it, but takes in no memory of that one from others (NOT_INITIALIZED).
 """
 
 from collections.abc import Mapping

@@ -66,7 +66,7 @@ class ControlDrive:
         return phase
 
     def await_answer(self) -> None:
-        """A restore whose caller died may be under way, and r580 says CHECKPOINTED until it is over."""
+        """A restore whose caller died may not have begun yet; while one goes on, r580 does not say where it stands."""
         end = self.placement.since + UNANSWERED
         while self.placement.tried is not None and self.settled() == ControlPhase.CHECKPOINTED:
             if time.monotonic() > end:

@@ -92,10 +92,11 @@ class Restore:
         self.course.mark("room")
 
     def _agent_must_copy(self, target: Target) -> bool:
-        """No worker can have a context, or hand on what it makes."""
+        """No worker can have a context, or hand on what it makes, or the process take it in."""
         devices = sorted(target.bytes_by_device)
         self.cold = self.cold or any(self.node.warm_worker(target.world, device) is None for device in devices)
-        return unexportable(target.process.look().status.flags) or not all(map(target.attach, devices))
+        flags = target.process.look().status.flags
+        return unexportable(flags) or target.comes_to_hidden(flags) or not all(map(target.attach, devices))
 
     def _create(self, undo: Transaction, target: Target) -> bool:
         """Room made by the workers; False when there is none beside their own contexts, which they gave back then."""

@@ -90,6 +90,7 @@ enum AgentFlag {
     kFlagUnexportable = 8,  // a device in use exports no descriptors: bytes leave by kCopyOut alone
     kFlagMapsOver = 16,  // this runtime keeps what was released while its address is kept; found out at a hand-over
     kFlagReservesAgain = 32,  // and even under another mapping: addresses are given up for an instant
+    kFlagHidden = 64,  // it came back on a device that was hidden from it: no memory of that can be given to it
 };
 
 // A snapshot by the runtime itself: RUNNING -Lock-> LOCKED -Backup-> SAVED -Restore-> LOCKED -Unlock-> RUNNING, and

@@ -19,15 +19,21 @@ static _Thread_local unsigned depth;
 
 static unsigned real_devices[SIM_MAX_DEVICES];
 static unsigned device_count;
+static uint32_t shown;  // bit d: device d of the machine, when this process began
 
 // ---- devices ------------------------------------------------------------------------------------------------------
 void sim_devices_show(const unsigned* real, unsigned count) {
     memcpy(real_devices, real, count * sizeof *real);
     device_count = count;
+    for (unsigned i = 0; i < count; i++) shown |= 1u << real[i];
+}
+
+bool sim_device_was_shown(unsigned real) {
+    return shown >> real & 1;
 }
 
 void sim_device_remap(const unsigned* real) {
-    sim_devices_show(real, device_count);
+    memcpy(real_devices, real, device_count * sizeof *real);
 }
 
 unsigned sim_device_count(void) {

@@ -14,6 +14,7 @@ unsigned sim_device_real(unsigned ordinal);      // index in the machine
 unsigned sim_device_ordinal(unsigned real);      // the inverse
 void sim_device_remap(const unsigned* real);     // after a restore on other devices; sim_device_count() long
 void sim_devices_show(const unsigned* real, unsigned count);
+bool sim_device_was_shown(unsigned real);  // when this process began
 
 // ---- contexts ---------------------------------------------------------------------------------------------------
 struct sim_slab;

@@ -68,6 +68,12 @@ sim_result sim_physical_import(int fd, struct sim_physical** physical) {
     void* view;
     sim_result result = sim_machine_import(fd, &entry, &real, &size, &view);
     if (result) return result;
+    if (!sim_device_was_shown(
+            real)) {  // seen on an H200 with r580.159, also where a restore had brought the process there
+        struct sim_physical unwanted = {.entry = entry, .size = size, .view = view};
+        let_go(&unwanted);
+        return SIM_NOT_INITIALIZED;
+    }
     *physical = add(sim_device_ordinal(real), size, &entry, view);
     if (!*physical) return SIM_OUT_OF_MEMORY;
     (*physical)->imported = true;

@@ -7,6 +7,12 @@ namespace {
 
 enum Known : uint32_t { kUnknown, kBeingWritten, kKnown };
 
+bool seen_first(const State& state, const uint8_t uuid[16]) {
+    for (const State::Device& device : state.devices)
+        if (memcmp(device.first_uuid, uuid, sizeof device.first_uuid) == 0) return true;
+    return false;
+}
+
 }  // namespace
 
 // Two threads may ask at once; both get, and store, the same answer.
@@ -46,6 +52,7 @@ void learn_devices(State& state) {
         if (!state.ops->uuid(static_cast<int>(i), uuid)) continue;
         Guard guard(state.lock);
         memcpy(state.devices[i].uuid, uuid, sizeof uuid);
+        memcpy(state.devices[i].first_uuid, uuid, sizeof uuid);
     }
     state.device_count.store(count, std::memory_order_release);  // pairs with the acquire above, and fill_status()'s
 }
@@ -65,6 +72,13 @@ void settle_moves(State& state, bool keep) {
         if (device.moved && keep) memcpy(device.uuid, device.becomes, sizeof device.uuid);
         device.moved = false;
     }
+}
+
+bool on_hidden_device(State& state) {
+    Guard guard(state.lock);
+    for (const State::Device& device : state.devices)
+        if (!seen_first(state, device.uuid)) return true;
+    return false;
 }
 
 }  // namespace device

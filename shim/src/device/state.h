@@ -162,6 +162,7 @@ struct State {
         std::atomic<uint32_t> known{0};  // 2: facts may be read
         Facts facts{};
         uint8_t uuid[16] = {};
+        uint8_t first_uuid[16] = {};  // when it was learnt
         uint8_t becomes[16] = {};  // where `moved`: its UUID once the transaction is over
         bool moved = false;
     };
