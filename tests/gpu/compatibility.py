@@ -1,6 +1,7 @@
-"""Makes docs/compatibility.md of what tests/gpu/device.sh left: `compatibility.py OUT COMMIT > docs/compatibility.md`.
+"""Makes docs/compatibility.md of what tests/gpu/device.sh left: `compatibility.py OUT COMMIT... > docs/compatibility.md`.
 
-Says of each victim what was found, and of those that were not run that they were not.
+Of several folders, each with the commit it was measured at, the first that has a piece counts. Says of each victim what
+was found, and of those that were not run that they were not.
 """
 
 import json
@@ -64,17 +65,19 @@ of what it holds at the end. The other columns:
 """
 
 
-def render(folder: Path, commit: str) -> str:
-    """Raises SystemExit where no victim has been run: then there is nothing to say."""
-    pieces = {name: json.loads((folder / f"{name}.json").read_text()) for name in PIECES if _exists(folder, name)}
-    if not any(piece["result"]["runs"] for piece in pieces.values()):
-        raise SystemExit(f"no victim has been run: {folder} has none of {', '.join(PIECES)}")
-    parts = [INTRODUCTION, *(_section(name, pieces.get(name), commit) for name in PIECES)]
-    return "\n".join(parts)
+def render(measured: Sequence[tuple[Path, str]]) -> str:
+    """Of folders and their commits. Raises SystemExit where no victim has been run: then there is nothing to say."""
+    found = {name: _first(measured, name) for name in PIECES}
+    if not any(piece["result"]["runs"] for piece, _ in found.values() if piece):
+        raise SystemExit(f"no victim has been run: none of {', '.join(PIECES)} is there")
+    return "\n".join([INTRODUCTION, *(_section(name, *found[name]) for name in PIECES)])
 
 
-def _exists(folder: Path, name: str) -> bool:
-    return (folder / f"{name}.json").exists()
+def _first(measured: Sequence[tuple[Path, str]], name: str) -> tuple[Result | None, str]:
+    for folder, commit in measured:
+        if (path := folder / f"{name}.json").exists():
+            return json.loads(path.read_text()), commit
+    return None, ""
 
 
 def _section(name: str, piece: Result | None, commit: str) -> str:
@@ -165,4 +168,5 @@ def _most_left(swaps: Sequence[Result]) -> Mapping[str, int]:
 
 
 if __name__ == "__main__":
-    print(render(Path(sys.argv[1]), sys.argv[2]))
+    words = sys.argv[1:]
+    print(render([(Path(folder), commit) for folder, commit in zip(words[::2], words[1::2], strict=True)]))

@@ -58,7 +58,7 @@ def run(swaps: int = 20, errors: int = 0, **changed: Any) -> dict[str, Any]:
 def page(folder: Path, runs: dict[str, Any], piece: str = "victims-torch") -> str:
     body = {"piece": piece, "machine": MACHINE, "seconds": 1.0, "result": {"ok": True, "devices": 1, "runs": runs}}
     (folder / f"{piece}.json").write_text(json.dumps(body))
-    return compatibility.render(folder, "abc1234")
+    return compatibility.render([(folder, "abc1234")])
 
 
 def row(text: str, name: str) -> list[str]:
@@ -155,6 +155,18 @@ def test_without_a_run_there_is_no_page(tmp_path: Path, there: bool) -> None:
     done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
     assert (done.returncode, done.stdout) == (1, "")
     assert "no victim has been run" in done.stderr
+
+
+def test_the_first_folder_that_has_a_piece_counts(tmp_path: Path) -> None:
+    """A later run of some pieces stands beside an earlier one of all, each with its own commit."""
+    for name, pieces in {"later": ["victims-torch"], "earlier": ["victims-torch", "victims-others"]}.items():
+        (tmp_path / name).mkdir()
+        for piece in pieces:
+            body = {"piece": piece, "machine": MACHINE, "result": {"ok": True, "devices": 1, "runs": {"torch": run()}}}
+            (tmp_path / name / f"{piece}.json").write_text(json.dumps(body))
+    text = compatibility.render([(tmp_path / "later", "new1234"), (tmp_path / "earlier", "old1234")])
+    assert [text.count(f"gcr at {commit}.") for commit in ("new1234", "old1234")] == [1, 1]
+    assert text.index("new1234") < text.index("## Others") < text.index("old1234")
 
 
 def test_the_command_prints_the_page(tmp_path: Path) -> None:

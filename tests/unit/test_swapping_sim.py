@@ -129,7 +129,7 @@ def test_programs_are_swapped_at_work_and_print_as_bare_ones(
     (tmp_path / "victims-others.json").write_text(
         json.dumps({"machine": NOWHERE, "result": {"devices": 1, "runs": runs}})
     )
-    page = compatibility.render(tmp_path, "no commit")
+    page = compatibility.render([(tmp_path, "no commit")])
     assert page.count("| 8 | yes | 1.0000 |") == page.count("| swapped, same output |") == 3
 
 
