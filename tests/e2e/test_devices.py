@@ -120,7 +120,7 @@ def test_what_is_refused_leaves_the_job_suspended_and_touches_nothing(machine: M
 
 
 def test_it_comes_back_on_a_device_that_is_hidden_from_it(machine: Machine) -> None:
-    """Seen on an H200: control state does, and the driver takes no memory of that device in (3). So it makes its own."""
+    """Seen on an H200: control state does, and the driver takes no memory of that device in (3): it makes its own."""
     job = Job.start(machine, visible="0,1")
     first, second = job.devices
     (hidden,) = set(job.counted()) - {first, second}

@@ -1,4 +1,4 @@
-"""Makes docs/compatibility.md of what tests/gpu/device.sh left: `compatibility.py OUT COMMIT... > docs/compatibility.md`.
+"""Makes docs/compatibility.md of what device.sh left: `compatibility.py OUT COMMIT... > docs/compatibility.md`.
 
 Of several folders, each with the commit it was measured at, the first that has a piece counts. Says of each victim what
 was found, and of those that were not run that they were not.
