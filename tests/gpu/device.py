@@ -149,6 +149,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "hash": chunk_hash,
     "lending": lending,
     "two-devices": device_pair.check,
+    "two-driver": device_pair.ask_driver,
     "soak": soak.piece,
 }
 GROUPS = {

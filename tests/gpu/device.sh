@@ -7,7 +7,8 @@
 # whatever Python lacks (rich, platformdirs, torch_memory_saver) lie in the folder that GCR_WHEELS names.
 # GCR_WARM_GIB (48): host memory touched once before timing; 0 for none.
 # `victims-*` swap the programs of tests/gpu/victims.py while they compute, each goes on where it stopped; `victims-two`
-# needs two GPUs. `python tests/gpu/compatibility.py OUT COMMIT` makes docs/compatibility.md of what they leave.
+# needs two GPUs, as `two-devices` and `two-driver` do. `python tests/gpu/compatibility.py OUT COMMIT` makes
+# docs/compatibility.md of what they leave.
 # `cold10` restores ten minutes after its checkpoint: the first call begins it and leaves a process behind (in a session
 # of its own), later calls say how long is left, then bring the result. `soak` likewise: one training job, 1,000 swaps.
 set -euo pipefail
@@ -18,7 +19,7 @@ build=${GCR_DEVICE_BUILD:-$root/build/device}
 site=$build/site
 
 if [ $# -lt 2 ]; then
-  sed -n '2,13s/^# \{0,1\}//p' "$0"
+  sed -n '2,14s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 mkdir -p "$1" "$site"

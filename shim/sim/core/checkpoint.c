@@ -85,14 +85,16 @@ static bool mapped_to(const struct sim_service_request* request, unsigned old, u
     return false;
 }
 
-// Every device of the process must be named, and no two may meet on one.
+// Every device of the machine must be named, also one that is hidden from the process (seen on two H200s), and no two may
+// meet on one.
 static sim_result remap_devices(const struct sim_service_request* request) {
-    unsigned real[SIM_MAX_DEVICES];
+    unsigned becomes[SIM_MAX_DEVICES], real[SIM_MAX_DEVICES];
     uint32_t taken = 0;
-    for (unsigned i = 0; i < sim_device_count(); i++) {
-        if (!mapped_to(request, sim_device_real(i), &real[i]) || taken >> real[i] & 1) return SIM_INVALID_VALUE;
-        taken |= 1u << real[i];
+    for (unsigned old = 0; old < sim_machine_config()->devices; old++) {
+        if (!mapped_to(request, old, &becomes[old]) || taken >> becomes[old] & 1) return SIM_INVALID_VALUE;
+        taken |= 1u << becomes[old];
     }
+    for (unsigned i = 0; i < sim_device_count(); i++) real[i] = becomes[sim_device_real(i)];
     sim_device_remap(real);
     return SIM_OK;
 }
