@@ -43,15 +43,17 @@ def print_json(document: Mapping[str, object]) -> None:
     print_text(json.dumps(document), document)
 
 
-def print_text(text: str, fields: Mapping[str, object] = _NOTHING) -> None:
-    """Text for people on stdout. Raises NotWritten with the job and its state, where `fields` has them."""
+def print_text(text: str, fields: Mapping[str, object] = _NOTHING) -> bool:
+    """Text for people on stdout; False: its reader went away. Raises NotWritten with what `fields` say of the job."""
     try:
         click.echo(text)
     except BrokenPipeError:
-        _discard_stdout()  # a reader that went away has seen enough
+        _discard_stdout()  # who went away has seen enough
+        return False
     except OSError as error:
         _discard_stdout()
         raise _not_written(error, fields) from error
+    return True
 
 
 def _discard_stdout() -> None:

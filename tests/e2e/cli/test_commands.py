@@ -123,6 +123,19 @@ def test_ps_watch_goes_on_until_interrupted(daemon: FakeDaemon) -> None:
     assert "llm" in said
 
 
+def test_ps_watch_says_to_a_pipe_what_it_sees_and_ends_with_its_reader(daemon: FakeDaemon) -> None:
+    done = subprocess.run(
+        ["bash", "-c", f"{sys.executable} -m gcr ps --watch | head -n {2 * len(JOBS) + 3}; echo ${{PIPESTATUS[0]}}"],
+        capture_output=True,
+        env=buffered(),
+        text=True,
+        timeout=DEADLINE,
+    )
+    said = done.stdout.splitlines()
+    assert [line.split()[0] for line in said].count("JOB") >= 2
+    assert (said[-1], done.stderr) == ("0", "")
+
+
 def test_recover(gcr: Gcr, daemon: FakeDaemon) -> None:
     assert gcr("recover").out.splitlines()[1].split() == ["llm", "frozen", "running", "rolled", "back"]
     assert gcr("recover", "--json").json["jobs"][0]["action"] == "rolled back"

@@ -1,5 +1,6 @@
 """`gcr ps`: jobs and their processes."""
 
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -45,6 +46,11 @@ def _jobs(options: Options) -> list[dict[str, Any]]:
 
 
 def _watch(options: Options) -> None:
+    """In place on a terminal; one table after the other where something reads them."""
+    if not sys.stdout.isatty():
+        while print_text(render(_jobs(options))):
+            time.sleep(INTERVAL_S)
+        return
     from rich.live import Live
     from rich.text import Text
 
