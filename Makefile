@@ -36,7 +36,7 @@ endif
 
 # First what must have the machine to itself, one world after the other; then what CI leaves out of the matrix.
 soak: THERE := $(if $(filter-out all,$(VENDOR)),and $(VENDOR))
-soak: .venv/.test ## SOAK_CYCLES=1000 under load in each world of VENDOR=all (nvidia, amd, ascend), every death at every step, and chaos
+soak: .venv/.test build/sanitize/.preloaded build/thread/.preloaded ## SOAK_CYCLES=1000 under load in each world of VENDOR=all (nvidia, amd, ascend), every death at every step, and chaos
 	SOAK_CYCLES=$(SOAK_CYCLES) $(BIN)/python -m pytest tests/e2e/test_under_load.py -m slow -k "test_soak $(THERE)"
 	$(BIN)/python -m pytest -m "slow and alone" -k "not test_soak $(THERE)"
 	$(BIN)/python -m pytest -m "slow and not alone" -k "not test_soak $(THERE)" --numprocesses $(TEST_WORKERS) --dist worksteal
@@ -87,12 +87,22 @@ clean: ## remove .venv and build/
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
 
-build/sanitize/.tested: SANITIZE := address,undefined
-build/thread/.tested: SANITIZE := thread
+build/sanitize/.%: SANITIZE := address,undefined
+build/thread/.%: SANITIZE := thread
+SANITIZED = $(CMAKE) -S . -B $(@D) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	-DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja -DGCR_BUILD_TESTS=ON -DGCR_NATIVE_TESTS_ONLY=ON \
+	-DGCR_SANITIZE=$(SANITIZE) -Wno-dev --log-level=WARNING
+CTEST = $(BIN)/ctest --test-dir $(@D) --output-on-failure --no-tests=error
+
 build/%/.tested: .venv/.tools $(NATIVE_SOURCES)
-	$(CMAKE) -S . -B $(@D) -G Ninja -DCMAKE_BUILD_TYPE=RelWithDebInfo -DCMAKE_MAKE_PROGRAM=$(CURDIR)/$(BIN)/ninja \
-		-DGCR_BUILD_TESTS=ON -DGCR_NATIVE_TESTS_ONLY=ON -DGCR_SANITIZE=$(SANITIZE) -Wno-dev --log-level=WARNING
+	$(SANITIZED) -DGCR_TEST_PYTHON=
 	$(CMAKE) --build $(@D)
-	$(BIN)/ctest --test-dir $(@D) --output-on-failure --parallel $(JOBS) --timeout 120 \
-		$(if $(wildcard tests/native/*/CMakeLists.txt),--no-tests=error)
+	$(CTEST) --parallel $(JOBS) --timeout 120
+	@touch $@
+
+# The whole shim under the sanitizers, in programs that are swapped: minutes of building.
+build/%/.preloaded: .venv/.test $(NATIVE_SOURCES)
+	$(SANITIZED) -DGCR_TEST_PYTHON=$(CURDIR)/$(BIN)/python
+	$(CMAKE) --build $(@D)
+	$(CTEST) --tests-regex agent_preload
 	@touch $@

@@ -163,6 +163,7 @@ atexit.register(lambda: "LD_PRELOAD" in os.environ and os._exit(7))
     assert output.endswith("bare 'digest False', under gcr 'digest True'")
 
 
+@pytest.mark.slow
 def test_a_program_that_stands_still_after_a_swap_is_a_failure_and_is_ended(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -297,6 +298,7 @@ def test_the_simulated_device_gives_no_figures(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 def test_a_soak_looks_at_everyone_who_takes_part(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(soak.testbed, "used_bytes", lambda: 0)  # of a device, which is not here
     monkeypatch.setattr(soak, "MORE_TIME", 1e6)  # nor is this machine quiet
