@@ -56,10 +56,10 @@ Slot* map_slots() {
 
 void leave_slot(void* value) {
     Slot* slot = static_cast<Slot*>(value);
-    slot->aside.store(0, std::memory_order_relaxed);
     slot->parking.store(kNotParked, std::memory_order_relaxed);
     slot->passive.store(0, std::memory_order_release);
     slot->depth.store(0, std::memory_order_release);
+    slot->aside.store(0, std::memory_order_release);
     thread_slot = nullptr;
     slot->taken.store(0, std::memory_order_release);  // last: from here on another thread may own it
 }
@@ -70,17 +70,14 @@ void each_slot(Visit visit) {
 }
 
 uint32_t look_wanted() {
-    uint32_t wanted = 0;
-    if (closed.load(std::memory_order_seq_cst) != 0) wanted |= kGateClosed;
-    if (frozen.load(std::memory_order_seq_cst) != 0) wanted |= kFrozen;
-    if (!fenced.load(std::memory_order_seq_cst)) wanted |= kUnfenced;
-    return wanted;
+    bool shut = closed.load(std::memory_order_seq_cst) != 0 || frozen.load(std::memory_order_seq_cst) != 0;
+    return shut || !fenced.load(std::memory_order_seq_cst) ? kLookCloser : kGo;
 }
 
 // Every thread's next call finds it. A slot that is published meanwhile is fresh: its owner asks.
 void tell_slots() {
     each_slot([](Slot* slot) { slot->look.store(look_wanted(), std::memory_order_seq_cst); });
-    if (fenced.load(std::memory_order_relaxed)) process_fence();  // stands in for a fence in count_in()
+    process_fence();  // stands in for a fence in count_in(); where there is none, calls fence for themselves
 }
 
 // By the owner. What the agent says meanwhile is newer.
@@ -138,8 +135,8 @@ void step_in(std::atomic<uint32_t>& count) {
     count.store(1, std::memory_order_seq_cst);
 }
 
-// Either this thread sees the gate open after it wrote kParked, or whoever opens it sees kParked and admits: seq_cst. A
-// handler's call on this thread may take the admission along.
+// Either this thread sees the gate open after it wrote kParked, or whoever opens it sees kParked and wakes it: seq_cst. A
+// handler's call on this thread may take an admission along.
 void wait_at_gate(Slot* slot) {
     do {
         step_out(slot->depth);
@@ -213,7 +210,9 @@ void close_gate() {
 void open_gate() {
     closed.store(0, std::memory_order_seq_cst);
     tell_slots();
-    admit_parked();
+    each_slot([](Slot* slot) {  // a mark that stayed, of a thread that jumped out of its wait, goes as well
+        if (slot->parking.exchange(kNotParked, std::memory_order_seq_cst) == kParked) futex_wake(&slot->parking, 1);
+    });
 }
 
 void pulse_gate() {
@@ -243,7 +242,8 @@ void open_after_thaw() {
 
 uint32_t calls_in_flight() {
     return count_slots([](const Slot* slot) {
-        return is_inside(slot, slot->depth) || slot->parking.load(std::memory_order_seq_cst) == kAdmitted;
+        // in this order: who was admitted counts itself in before it gives that up
+        return slot->parking.load(std::memory_order_seq_cst) == kAdmitted || is_inside(slot, slot->depth);
     });
 }
 
@@ -278,11 +278,11 @@ void reset_gate_after_fork() {
     frozen.store(0, std::memory_order_seq_cst);
     captures_held.store(0, std::memory_order_seq_cst);
     each_slot([](Slot* slot) {
+        slot->parking.store(kNotParked, std::memory_order_relaxed);  // it may be waiting: a handler forked
         if (slot == thread_slot) return;
         slot->aside.store(0, std::memory_order_relaxed);
         slot->depth.store(0, std::memory_order_relaxed);
         slot->passive.store(0, std::memory_order_relaxed);
-        slot->parking.store(kNotParked, std::memory_order_relaxed);
         slot->taken.store(0, std::memory_order_relaxed);
     });
     use_process_fences(fenced.load() && register_process_fence());

@@ -3,16 +3,17 @@
 // The gate: calls that enqueue work or change allocations mark themselves in flight here and wait while it is closed.
 //
 // Who      any thread, through GateEntry; the agent alone closes, pulses and opens.
-// Cost     open gate, after a thread's first call: some ten instructions in the thread's own cache line; no lock, no
+// Cost     open gate, after a thread's first call: some ten instructions and the thread's own cache line; no lock, no
 //          allocation, no system call. A program that waits for nothing makes a million calls a second, most of them
 //          questions that the driver answers in a few ns.
 // Ordering a thread counts itself in, then looks whether it may go on; the agent changes what it will find, then reads
 //          the counts. One of the two must see the other: by the process-wide fence of the agent, or, where the kernel
-//          has none, by a look closer at every call (kUnfenced).
+//          has none, by a look closer at every call.
 // Slots    one cache line a thread, in an append-only list; given back at thread exit (also by cancellation), reused.
-// Never    waits with the mark set; waits in a nested call.
+// Never    waits counted in; waits in a call nested in a gated one.
 // Signals  a handler that runs on a waiting thread is in no call; one that runs on a thread inside the driver is part of
-//          that call.
+//          that call. So is one that runs in the few instructions between a thread's count and its look, though that
+//          call may yet have to wait: a handler that calls the driver just then is not held back.
 // Frozen   while the control state is with the driver's checkpoint no call at all may be inside the driver: r580 lets
 //          some through its own lock (cuStreamSynchronize) and the program dies of it. Calls that never enqueue carry
 //          a mark of their own, PassiveEntry, and wait only for that.
@@ -26,12 +27,10 @@
 
 namespace gcr {
 
-// Why a call looks closer: bits of Slot::look.
 enum Look : uint32_t {
-    kGateClosed = 1,
-    kFrozen = 2,
-    kUnfenced = 4,  // nobody fences for all: each call fences for itself
-    kFresh = 8,  // a slot nobody has told anything yet
+    kGo = 0,
+    kLookCloser = 1,  // the gate is closed, or calls are frozen, or nobody fences for all
+    kFresh = 2,  // a slot nobody has told anything yet
 };
 
 enum Parking : uint32_t {
@@ -48,7 +47,7 @@ struct alignas(kCacheLine) Slot {
     std::atomic<uint32_t> passive{0};  // calls it is in that the gate does not stop; 0 while it waits for the thaw
     std::atomic<uint64_t> calls{0};  // gated ones so far
     std::atomic<uint32_t> aside{0};  // 1: inside a call for good, and never in flight
-    std::atomic<uint32_t> look{kFresh};  // the agent writes it; not 0: look closer
+    std::atomic<uint32_t> look{kFresh};  // a Look; the agent writes it
     std::atomic<uint32_t> parking{kNotParked};  // futex word
     std::atomic<uint32_t> taken{0};
     Slot* next = nullptr;  // set before the slot is published, never changed
@@ -87,17 +86,20 @@ __attribute__((always_inline)) inline bool count_in(Slot* slot, std::atomic<uint
     count.store(before + 1, std::memory_order_relaxed);
     std::atomic_signal_fence(std::memory_order_seq_cst);  // pairs with the agent's process-wide fence
     // acquire: what the agent did before it let calls through is visible to them
-    if (__builtin_expect(slot->look.load(std::memory_order_acquire) == 0, 1)) return true;
+    if (__builtin_expect(slot->look.load(std::memory_order_acquire) == kGo, 1)) return true;
     count.store(before, std::memory_order_release);
     return false;
 }
 
-// In flight for as long as it lives. Made before the driver is called, in every ALLOCATE and ENQUEUE wrapper.
+struct Slowly {};  // it did not pass
+
+// In flight for as long as it lives. Made before the driver is called; core/inside.h passes and leaves instead.
 class GateEntry {
   public:
     __attribute__((always_inline)) GateEntry() : slot_(pass()) {
         if (__builtin_expect(slot_ == nullptr, 0)) slot_ = enter_gate_slowly();
     }
+    explicit GateEntry(Slowly) : slot_(enter_gate_slowly()) {}
     __attribute__((always_inline)) ~GateEntry() { leave(slot_); }
     GateEntry(const GateEntry&) = delete;
     GateEntry& operator=(const GateEntry&) = delete;
@@ -121,6 +123,7 @@ class PassiveEntry {
     __attribute__((always_inline)) PassiveEntry() : slot_(pass()) {
         if (__builtin_expect(slot_ == nullptr, 0)) slot_ = enter_passively_slowly();
     }
+    explicit PassiveEntry(Slowly) : slot_(enter_passively_slowly()) {}
     __attribute__((always_inline)) ~PassiveEntry() { leave(slot_); }
     PassiveEntry(const PassiveEntry&) = delete;
     PassiveEntry& operator=(const PassiveEntry&) = delete;

@@ -33,7 +33,7 @@ __attribute__((always_inline)) inline auto call_inside(Original original, typena
 // The wrapper of `symbol`, made by GCR_EXPORT.
 #define GCR_CALL_INSIDE(Entry, Result, symbol, parameters, arguments)                                 \
     __attribute__((cold, noinline)) static Result slowly_##symbol parameters {                        \
-        Entry inside;                                                                                 \
+        Entry inside(gcr::Slowly{});                                                                  \
         return gcr::real::symbol arguments;                                                           \
     }                                                                                                 \
     GCR_EXPORT(symbol, parameters) {                                                                  \

@@ -56,7 +56,8 @@ bool register_process_fence() {
 
 void process_fence() {
     KeepErrno keep;
-    syscall(kMembarrierCall, kMembarrierPrivateExpedited, 0, 0);
+    if (syscall(kMembarrierCall, kMembarrierPrivateExpedited, 0, 0) == 0) return;
+    if (register_process_fence()) syscall(kMembarrierCall, kMembarrierPrivateExpedited, 0, 0);  // it may get lost
 }
 
 bool identify(int fd, FileIdentity* out) {

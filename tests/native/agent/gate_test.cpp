@@ -7,7 +7,9 @@
 #include <setjmp.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/wait.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <thread>
 #include <vector>
@@ -313,6 +315,57 @@ void a_jump_out_of_a_wait_leaves_no_call_behind() {
     CHECK(calls == before + 2);
 }
 
+// The mark of a wait that nobody waits in any more goes when the gate opens, without a further call of its thread.
+void a_jump_out_of_a_wait_is_over_once_the_gate_is_open() {
+    handle_with(jump_out);
+    std::atomic<bool> jumped{false}, over{false};
+    gcr::close_gate();
+    std::thread thread([&] {
+        if (sigsetjmp(way_out, 1) == 0) one_call();
+        jumped = true;
+        while (!over) gcr::sleep_us(1000);
+    });
+    wait_for_park();
+    pthread_kill(thread.native_handle(), SIGUSR1);
+    wait_until([&] { return jumped.load(); });
+    gcr::open_gate();
+    CHECK(gcr::calls_in_flight() == 0 && gcr::threads_parked() == 0);
+    gcr::close_gate();
+    drain();
+    gcr::open_gate();
+    over = true;
+    thread.join();
+}
+
+std::atomic<int> child_said{-1};
+
+void fork_from_handler(int) {
+    pid_t child = fork();
+    if (child == 0) gcr::reset_gate_after_fork();
+    if (child > 0) {
+        int status = -1;
+        waitpid(child, &status, 0);
+        child_said = status;
+    }
+}
+
+// The child has the waiting thread alone, and nobody who would wake it.
+void a_fork_in_a_handler_on_a_parked_thread_goes_on() {
+    handle_with(fork_from_handler);
+    pid_t parent = getpid();
+    gcr::close_gate();
+    std::thread parked([parent] {
+        one_call();
+        if (getpid() != parent) _exit(0);
+    });
+    wait_for_park();
+    pthread_kill(parked.native_handle(), SIGUSR1);
+    wait_until([] { return child_said >= 0; });
+    CHECK(child_said == 0);
+    gcr::open_gate();
+    parked.join();
+}
+
 double nanoseconds_a_call() {
     constexpr int kCalls = 5000000;
     timespec begin{}, end{};
@@ -340,6 +393,8 @@ int main() {
         a_handlers_call_takes_a_pulse_of_its_own();
         a_handler_on_a_frozen_thread_waits_too();
         a_jump_out_of_a_wait_leaves_no_call_behind();
+        a_jump_out_of_a_wait_is_over_once_the_gate_is_open();
+        a_fork_in_a_handler_on_a_parked_thread_goes_on();
     }
     gcr::use_process_fences(false);  // without the kernel's fence
     closed_means_nobody_inside();
