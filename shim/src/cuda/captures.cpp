@@ -14,7 +14,7 @@ static_assert(uint32_t{CU_STREAM_CAPTURE_MODE_RELAXED} == uint32_t{device::kCapt
 
 device::CapturedStream named(CUstream stream, bool per_thread) {
     bool own = stream == per_thread_stream() || (stream == nullptr && per_thread);
-    return {reinterpret_cast<uint64_t>(stream), per_thread, own};
+    return {reinterpret_cast<uint64_t>(stream), per_thread && stream == nullptr, own};
 }
 
 uint64_t current_owner() {

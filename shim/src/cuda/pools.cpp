@@ -53,6 +53,7 @@ uint32_t policies_of(CUmemoryPool handle) {
 PinnedPool record_pool(CUmemoryPool handle, CUdevice device, uint64_t limit) {
     if (!streams_have_ids() || !device::facts_of(state, device).shareable) return {};
     uint64_t threshold = 0;
+    RelaxedMode relaxed;  // the program did not ask this, so it may break no capture
     if (real::cuMemPoolGetAttribute(handle, device::kThreshold, &threshold) != CUDA_SUCCESS) return {};
     return device::record_pool(state, key_of(handle), {device, limit, threshold, policies_of(handle)});
 }

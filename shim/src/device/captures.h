@@ -23,7 +23,7 @@ enum CaptureMode : uint32_t { kCaptureGlobal = 0, kCaptureThreadLocal = 1, kCapt
 
 struct CapturedStream {
     uint64_t handle;
-    bool per_thread;  // how the program named it: handle 0 is then its thread's own stream
+    bool per_thread;  // handle 0 is its thread's own stream
     bool own;         // it is the calling thread's own, so the same handle is another stream elsewhere
 };
 

@@ -140,9 +140,10 @@ void bury(State& state, Pool* pool) {
     free(pool);
 }
 
-bool is_pinned(State& state, const Pool& pool) {
+// Whoever has it pinned may be adding a segment: both are asked at once.
+bool in_use(State& state, const Pool& pool) {
     Guard guard(state.lock);
-    return pool.pins > 0;
+    return pool.pins > 0 || !pool.segments.empty();
 }
 
 // Those whose last memory the program has freed.
@@ -152,7 +153,7 @@ void trim_destroyed(State& state, Leaving* leaving) {
         if (pool->leaving) continue;
         settle(state, pool);
         take_free_segments(state, pool, 0, leaving);
-        if (!pool->segments.empty() || is_pinned(state, *pool)) continue;
+        if (in_use(state, *pool)) continue;
         unlink_destroyed(state, pool);
         bury(state, pool);
     }

@@ -13,7 +13,7 @@ static_assert(uint32_t{hipStreamCaptureModeRelaxed} == uint32_t{device::kCapture
 
 device::CapturedStream named(hipStream_t stream, bool per_thread) {
     bool own = key_of(stream) == HIP_STREAM_PER_THREAD || (stream == nullptr && per_thread);
-    return {key_of(stream), per_thread, own};
+    return {key_of(stream), per_thread && stream == nullptr, own};
 }
 
 uint64_t current_device() {

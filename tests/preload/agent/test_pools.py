@@ -143,6 +143,21 @@ def test_a_capture_forbids_what_it_would_bare(same, mode, of_thread, call):
     ])  # fmt: skip
 
 
+def test_a_capture_ends_by_whichever_call(target):
+    """Libraries built with and without a default stream per thread mean the same stream by its handle."""
+    puppet, agent = target
+    puppet.must("stream u", "capture u 0")
+    assert agent.status().captures == 1
+    puppet.must("endcapture u ptsz")
+    assert agent.status().captures == 0
+
+
+@pytest.mark.parametrize("call", ["newpool p 0 0x8000000", "admit default 0 3"])
+@pytest.mark.parametrize("mode", [0, 1])
+def test_what_gcr_asks_of_a_pool_breaks_no_capture(same, mode, call):
+    same(["stream u", f"capture u {mode}", call, "endcapture u", "asyncalloc c 100 s", "sync"])
+
+
 @pytest.mark.parametrize("begin", [[], ["capture u 2"]])
 def test_the_driver_has_what_pools_hold(same, begin):
     """Memory that others may be given is the driver's to allocate."""
