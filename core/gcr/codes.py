@@ -73,7 +73,6 @@ class AgentFlag(IntFlag):
     UNEXPORTABLE = 8  # bytes leave by COPY_OUT alone
     MAPS_OVER = 16  # its runtime keeps released memory while the address is kept, but for a mapping over it
     RESERVES_AGAIN = 32  # and even under a mapping over it: addresses are given up for an instant
-    HIDDEN = 64  # it came back on a device that was hidden from it: no memory of that can be given to it
 
 
 class HandleFlag(IntFlag):

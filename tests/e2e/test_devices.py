@@ -137,6 +137,32 @@ def test_it_comes_back_on_a_device_that_is_hidden_from_it(machine: Machine) -> N
     assert job.said == bare(machine, 10)
 
 
+def test_what_leaves_a_hidden_device_can_be_taken_back(machine: Machine) -> None:
+    """There the process takes nothing in, also not what it just gave out."""
+    job = Job.start(machine, visible="0,1")
+    first, second = job.devices
+    (hidden,) = set(job.counted()) - {first, second}
+    job.leave()
+    job.come_back(first, hidden)
+    for step in ("quiesced", "handed_over", "frozen", "drained", "staged"):
+        machine.inject(f"checkpoint.{step} fail")
+        failed = machine.ask("checkpoint", "llm")
+        assert (failed.code, machine.settled()) == (4, "running"), (step, failed.body)
+        job.is_whole()
+    for step in ("handed_over", "staged"):
+        with machine.held_at(f"checkpoint.{step}"):
+            running = machine.command("checkpoint")
+            machine.wait_held()
+            kill(machine.children("gcr.daemon")[-1])
+        running.result(timeout=60)
+        assert machine.settled() == "running", step
+        job.is_whole()
+    assert machine.ask("checkpoint", "llm").body["strategy"] == "copyout"
+    job.come_back(first, second)
+    job.leave()
+    job.come_back()
+
+
 def code_of(machine: Machine, *moves: str) -> tuple[int, str]:
     words = [word for move in moves for word in ("--device", move)]
     answer = machine.gcr("restore", "llm", *words)

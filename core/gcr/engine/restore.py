@@ -96,7 +96,7 @@ class Restore:
         devices = sorted(target.bytes_by_device)
         self.cold = self.cold or any(self.node.warm_worker(target.world, device) is None for device in devices)
         flags = target.process.look().status.flags
-        return unexportable(flags) or target.comes_to_hidden(flags) or not all(map(target.attach, devices))
+        return unexportable(flags) or target.comes_to_hidden() or not all(map(target.attach, devices))
 
     def _create(self, undo: Transaction, target: Target) -> bool:
         """Room made by the workers; False when there is none beside their own contexts, which they gave back then."""

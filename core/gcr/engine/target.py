@@ -25,7 +25,7 @@ from gcr.errors import GcrError, NoRoom, PeerGone, WrongState
 from gcr.seqpacket import close_all
 from gcr.supervisor.escrow import Escrow, Keeper
 from gcr.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, ids_of, spec_of, specs_of
-from gcr.wire import AgentFlag, AgentPhase, ExportBatch, FrameType, HandleFlag, HandleRecord, IdList, StatusReply
+from gcr.wire import AgentPhase, ExportBatch, FrameType, HandleFlag, HandleRecord, IdList, StatusReply
 
 log = logging.getLogger("gcr.engine")
 
@@ -71,13 +71,9 @@ class Target:
         self.moves = moves
         self.suspended = moved(self.process.bytes_by_device, moves)
 
-    def comes_to_hidden(self, flags: int) -> bool:
-        """Onto a device that the process does not see: a driver lets control state come back there, and no memory in.
-
-        One that is on such a device is not told apart from one that leaves it.
-        """
-        seen = self.process.uuids.values()
-        return bool(flags & AgentFlag.HIDDEN) or any(device not in seen for device in self.bytes_by_device)
+    def comes_to_hidden(self) -> bool:
+        """Onto a device that the process does not see: a driver lets control state back there, but no memory in."""
+        return any(device not in self.process.uuids.values() for device in self.bytes_by_device)
 
     def left(self, device: str) -> str:
         """The device that it left, of one to come back on."""

@@ -87,10 +87,9 @@ enum AgentFlag {
     kFlagStaged = 1,     // holds the sealed table and the arena segments
     kFlagFrozen = 2,     // makes no driver call
     kFlagSimulated = 4,  // the driver below says it is simulated
-    kFlagUnexportable = 8,  // a device in use exports no descriptors: bytes leave by kCopyOut alone
+    kFlagUnexportable = 8,  // a device exports no descriptors, or takes none: bytes leave by kCopyOut alone
     kFlagMapsOver = 16,  // this runtime keeps what was released while its address is kept; found out at a hand-over
     kFlagReservesAgain = 32,  // and even under another mapping: addresses are given up for an instant
-    kFlagHidden = 64,  // it came back on a device that was hidden from it: no memory of that can be given to it
 };
 
 // A snapshot by the runtime itself: RUNNING -Lock-> LOCKED -Backup-> SAVED -Restore-> LOCKED -Unlock-> RUNNING, and
@@ -320,7 +319,7 @@ struct StatusRecord {
     uint32_t uncovered;  // UncoveredRecords after them
     uint32_t captures;  // stream captures in progress
     uint32_t in_flight;  // gated calls inside the driver right now
-    uint64_t gated_calls;  // gated calls seen so far, sampled
+    uint64_t gated_calls;  // gated calls seen so far, those inside others too, sampled
 };
 
 struct DeviceRecord {

@@ -15,7 +15,6 @@ uint32_t session_flags() {
     if (session.staged.complete()) flags |= wire::kFlagStaged;
     if (session.frozen) flags |= wire::kFlagFrozen;
     if (!session.vendors.exports()) flags |= wire::kFlagUnexportable;
-    if (session.vendors.on_hidden_device()) flags |= wire::kFlagHidden;
     if (session.vendors.simulated()) flags |= wire::kFlagSimulated;
     if (session.vendors.releases_by(device::Release::kMapOver)) flags |= wire::kFlagMapsOver;
     if (session.vendors.releases_by(device::Release::kReserveAgain)) flags |= wire::kFlagReservesAgain;

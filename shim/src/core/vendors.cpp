@@ -102,12 +102,6 @@ bool Vendors::exports() const {
     return all;
 }
 
-bool Vendors::on_hidden_device() const {
-    bool any = false;
-    each([&](const VendorOps& vendor) { any = any || device::on_hidden_device(*vendor.memory); });
-    return any;
-}
-
 uint32_t Vendors::captures() const {
     uint32_t sum = 0;
     each([&](const VendorOps& vendor) { sum += vendor.memory->ops->captures(); });

@@ -29,7 +29,6 @@ class Vendors {
     bool simulated() const;
     bool releases_by(device::Release way) const;  // some vendor's memory leaves so
     bool exports() const;  // every device's memory can leave as descriptors
-    bool on_hidden_device() const;  // after a restore onto other devices
     uint32_t captures() const;
     void status(wire::StatusRecord* status, Array<wire::DeviceRecord>* devices) const;
 

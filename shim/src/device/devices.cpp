@@ -32,6 +32,7 @@ Facts facts_of(State& state, int device) {
 bool exports(const State& state, int device) {
     if (device < 0 || device >= kMaxDevices) return true;
     const State::Device& entry = state.devices[device];
+    if (entry.hidden.load(std::memory_order_relaxed)) return false;
     return entry.known.load(std::memory_order_acquire) != kKnown || !(entry.facts.shareable && entry.facts.copied_only);
 }
 
@@ -71,14 +72,8 @@ void settle_moves(State& state, bool keep) {
     for (State::Device& device : state.devices) {
         if (device.moved && keep) memcpy(device.uuid, device.becomes, sizeof device.uuid);
         device.moved = false;
+        device.hidden.store(!seen_first(state, device.uuid), std::memory_order_relaxed);
     }
-}
-
-bool on_hidden_device(State& state) {
-    Guard guard(state.lock);
-    for (const State::Device& device : state.devices)
-        if (!seen_first(state, device.uuid)) return true;
-    return false;
 }
 
 }  // namespace device

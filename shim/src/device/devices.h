@@ -15,9 +15,9 @@ void learn_devices(State& state);           // count, uuids and facts, once; by 
 // A restore onto other devices: the driver puts one in another's place, and need not say so.
 void move_device(State& state, const uint8_t old_uuid[16], const uint8_t new_uuid[16]);  // once settled
 void settle_moves(State& state, bool keep);
-bool on_hidden_device(State& state);  // one that the process did not see before it moved
 
 bool all_export(const State& state);        // as far as is known, without asking the driver
+// And takes descriptors in: a driver that brought the process to a device that was hidden from it does not.
 bool exports(const State& state, int device);
 
 // A thread of ours works with memory of a device for as long as this lives.

@@ -165,6 +165,7 @@ struct State {
         uint8_t first_uuid[16] = {};  // when it was learnt
         uint8_t becomes[16] = {};  // where `moved`: its UUID once the transaction is over
         bool moved = false;
+        std::atomic<bool> hidden{false};  // now; the process did not see it when it was learnt
     };
     Device devices[kMaxDevices];
     std::atomic<Release> release{Release::kUnprobed};  // the agent's thread writes
