@@ -173,6 +173,7 @@ def test_results_of_an_older_version_are_refused(tmp_path: Path) -> None:
         swap._earlier(path)
 
 
+@pytest.mark.slow
 def test_a_restore_comes_later_from_a_process_that_stays(simulated: Path) -> None:
     process, world = (
         outlive.Outliving(simulated / "later"),
@@ -208,6 +209,7 @@ def test_the_simulated_device_gives_no_figures(simulated: Path, tmp_path: Path) 
     assert not (tmp_path / "overhead-launch.json").exists()
 
 
+@pytest.mark.slow
 def test_what_makes_control_state_slow_is_held_and_comes_back(simulated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         control,

@@ -99,6 +99,7 @@ def found(one: Victim, world: World, folder: Path) -> dict[str, swapping.Result]
     return dict(swapping.run_all([one], world, folder, SECONDS))
 
 
+@pytest.mark.slow
 def test_programs_are_swapped_at_work_and_print_as_bare_ones(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
