@@ -35,6 +35,12 @@ unsigned long sim_physical_changes(void) {
     return atomic_load(&changes);
 }
 
+// What came and is no object of this process.
+static void give_up(const struct sim_entry* entry, uint64_t size, void* view) {
+    munmap(view, size);
+    if (!held[entry->slot]) sim_machine_let_go(entry);
+}
+
 static struct sim_physical* add(unsigned device, uint64_t size, const struct sim_entry* entry, void* view) {
     struct sim_physical* physical = calloc(1, sizeof *physical);
     if (physical) {
@@ -47,8 +53,7 @@ static struct sim_physical* add(unsigned device, uint64_t size, const struct sim
         }
     }
     free(physical);
-    munmap(view, size);
-    if (!held[entry->slot]) sim_machine_let_go(entry);
+    give_up(entry, size, view);
     return NULL;
 }
 
@@ -68,10 +73,9 @@ sim_result sim_physical_import(int fd, struct sim_physical** physical) {
     void* view;
     sim_result result = sim_machine_import(fd, &entry, &real, &size, &view);
     if (result) return result;
-    if (!sim_device_was_shown(
-            real)) {  // seen on an H200 with r580.159, also where a restore had brought the process there
-        struct sim_physical unwanted = {.entry = entry, .size = size, .view = view};
-        let_go(&unwanted);
+    // Seen on an H200 with r580.159, also where a restore had brought the process to that device.
+    if (!sim_device_was_shown(real)) {
+        give_up(&entry, size, view);
         return SIM_NOT_INITIALIZED;
     }
     *physical = add(sim_device_ordinal(real), size, &entry, view);

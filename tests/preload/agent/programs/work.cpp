@@ -178,8 +178,8 @@ std::string begin_capture(const Words& words) {  // capture STREAM MODE
     return say(cuStreamBeginCapture_v2(stream_of(words[1]), static_cast<unsigned int>(number(words[2]))));
 }
 
-std::string end_capture(
-    const Words& words) {  // endcapture STREAM [ptsz]: by the call of programs with streams per thread
+// endcapture STREAM [ptsz]: by the call of programs with streams per thread
+std::string end_capture(const Words& words) {
     CUgraph graph = nullptr;
     bool per_thread = words.size() > 2;
     return say((per_thread ? cuStreamEndCapture_ptsz : cuStreamEndCapture)(stream_of(words[1]), &graph));
