@@ -96,7 +96,7 @@ class Coordinator:
                 self._recover_if_uneven(job)
                 raise
         job.decision = done.decision
-        if all(target.process.state == State.EXITED for target in targets):
+        if not any(alive(target.process.identity) for target in targets):  # whoever has heard of it, or has not yet
             self.forget_decision(job)
             raise PeerGone(f"the processes of job {job.name} ended, or became others, in the middle of it")
         return reports.of_checkpoint(job, done, self._link(targets, "link_out_bytes_per_s"))
