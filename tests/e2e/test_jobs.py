@@ -321,3 +321,14 @@ def test_a_program_whose_thread_local_data_is_larger_than_a_small_stack(machine:
     assert machine.ask("checkpoint", "c").code == 0
     assert machine.ask("restore", "c").code == 0
     assert job.supervisor.poll() is None
+
+
+def test_what_ended_after_it_came_back_leaves_nothing_on_the_device(machine: Machine) -> None:
+    """Workers hold what they gave back to it, and its job is over as soon as its supervisor says so."""
+    for _ in range(4):
+        job, _before = machine.start()
+        machine.leave()
+        machine.come_back()
+        job.supervisor.communicate(timeout=30)
+        until(lambda: machine.job("llm") is None or None, 20, "the job is forgotten")
+        assert used(machine) == CONTEXT * len(machine.children("gcr.worker"))

@@ -42,7 +42,7 @@ class Arrivals:
         self._coordinator = coordinator
         self._jobs = coordinator.jobs
         self._lock = threading.RLock()
-        self._ending = threading.Lock()  # before the others; held until nothing of a dead process is left
+        self._ending = threading.RLock()  # before the others; held until nothing of a dead process is left
 
     # ---- a daemon starts --------------------------------------------------------------------------------------
 
@@ -250,10 +250,16 @@ class Arrivals:
         self._drop_if_over(job)
 
     def _drop_if_over(self, job: Job) -> None:
-        if job.finished and not any(alive(p.identity) for p in job.living) and not job.busy:
-            job.adopted.close()
-            self._coordinator.journal.forget(job.name)
-            self._jobs.remove(job)
+        """The last of its processes takes it along: once it is gone nobody would release what they left."""
+        if not job.finished or job.busy or any(alive(p.identity) for p in job.living):
+            return
+        if unheard := job.living:  # of their end
+            for process in unheard:
+                self._ended(process)
+            return
+        job.adopted.close()
+        self._coordinator.journal.forget(job.name)
+        self._jobs.remove(job)
 
     def released(self, pid: int, ids: Sequence[int]) -> None:
         """A process freed handles that we hold as well; when this returns nobody does."""
