@@ -111,8 +111,8 @@ def drifts(samples: Sequence[Row], swaps: Sequence[Row]) -> Iterator[str]:
     early, late = _quarters(samples)
     for name in early[0]["processes"]:
         yield from _of_process(name, early, late)
-    for count in ("program_device_bytes", "device_used_bytes"):  # the driver itself has a little more now and then
-        before, after = (min(sample[count] for sample in part) for part in (early, late))
+    for count, of in (("program_device_bytes", max), ("device_used_bytes", min)):  # a driver has more now and then
+        before, after = (of(sample[count] for sample in part) for part in (early, late))
         if after > before:
             yield f"{count} grew from {before} to {after}"
     early, late = _quarters(swaps)

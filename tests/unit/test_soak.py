@@ -57,6 +57,13 @@ def test_a_device_that_fills(what: str) -> None:
     assert said.startswith(f"{what} grew from ")
 
 
+def test_a_program_that_has_more_once() -> None:
+    drifting = samples()
+    drifting[-1]["program_device_bytes"] += 1
+    (said,) = soak.drifts(drifting, swaps())
+    assert said.startswith("program_device_bytes grew from ")
+
+
 @pytest.mark.parametrize("what", ["out_vram_free_s", "out_stop_s", "in_total_s"])
 def test_swaps_that_become_slow(what: str) -> None:
     drifting = swaps()
