@@ -7,7 +7,7 @@ is recorded as it is, the refusals too: gcr's own (`gcr_nvidia/moving.py`, docs/
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +33,7 @@ print("ready", flush=True)
 sys.stdin.readline()
 control.restore(int(sys.argv[1]), {}, 60.0)
 """
+MORE_BYTES = 64 << 20  # that a device may have in use after a case, beyond what it had after the first
 ENABLED = "704 704"  # peer access, of whoever asks for it again
 SECONDS = 60.0
 Result = dict[str, Any]
@@ -43,13 +44,27 @@ def check(kernels: Path | None = None, flags: Sequence[str] = ()) -> Result:
     first, second = two()
     peers = [*PEERS, *MIB, *(("--kernels", str(kernels)) if kernels else ())]
     exchange = {first: second, second: first}
-    through = {
-        "in place": pair(peers, flags, [{}, {}]),
-        "exchanged": pair(peers, flags, [exchange, {}, exchange]),
-        "onto the free one": single(flags, {}, first, second),
-        "onto one that is hidden from it": single(flags, {"CUDA_VISIBLE_DEVICES": first}, first, second),
+    cases: dict[str, Callable[[], Result]] = {
+        "in place": lambda: pair(peers, flags, [{}, {}]),
+        "exchanged": lambda: pair(peers, flags, [exchange, {}, exchange]),
+        "onto the free one": lambda: single(flags, {}, first, second),
+        "onto one that is hidden from it": lambda: single(flags, {"CUDA_VISIBLE_DEVICES": first}, first, second),
     }
-    return {"ok": all(found["ok"] for found in through.values()), "devices": [first, second], "gcr": through}
+    through, left = {}, {}
+    for name, case in cases.items():
+        through[name], left[name] = case(), in_use()
+    grown = list(growth(left))
+    right = all(found["ok"] for found in through.values()) and not grown
+    return {"ok": right, "devices": [first, second], "gcr": through, "left_bytes": left, "grown": grown}
+
+
+def growth(left: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
+    """What a device has in use after a case beyond what it had after the first, by when each has its worker."""
+    first = next(iter(left.values()))
+    for name, used in left.items():
+        for uuid, most in first.items():
+            if used[uuid] > most + MORE_BYTES:
+                yield f"{name}: {used[uuid]} bytes are in use on {uuid} afterwards, {most} after the first"
 
 
 def ask_driver(kernels: Path | None = None) -> Result:
