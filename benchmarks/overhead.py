@@ -2,7 +2,8 @@
 
 A few pairs are started at once. When all of them are ready, and pinned to the same cores, one pair after the other
 takes short turns; a program whose turn it is not has nothing queued. The unit of the statistics is the pair: two equal
-processes differ by a few percent for as long as they live, so many pairs with few turns say more than few with many.
+processes differ by a few percent for as long as they live, so many pairs with few turns say more than few with many;
+but a slice of a step scatters by a tenth (a machine has its moods), and a pair costs seconds to start: then many turns.
 """
 
 import json
@@ -25,7 +26,7 @@ from gcr.native import SHIM, shim_path
 
 HERE = Path(__file__).resolve().parent
 TRAINING = (sys.executable, str(HERE / "train_step.py"))
-SLICES, STEP_SLICES, TRAIN_SLICES, ALLOC_SLICES = 6, 16, 6, 4
+SLICES, STEP_SLICES, TRAIN_SLICES, ALLOC_SLICES = 6, 48, 6, 4
 SLICE_SECONDS, STEP_SECONDS, TRAIN_SECONDS, ALLOC_SECONDS = 0.08, 0.05, 0.4, 0.1
 ALLOC_SIZES = tuple(1 << shift for shift in (10, 15, 20, 25, 30))
 PREPARE_SECONDS = 120.0
@@ -55,8 +56,8 @@ PROGRAMS = {  # of tests/victims, one step each
     "cupy-async": "cupy_victim.py --pool async",
     "jax": "jax_victim.py",
 }
-PROGRAM_SLICES, PROGRAM_SECONDS, PROGRAM_PAIRS = 8, 0.15, 20
-PAIRS = {"launch": 160, "step": 90, "train": 24, "alloc": 20} | dict.fromkeys(PROGRAMS, PROGRAM_PAIRS)
+PROGRAM_SLICES, PROGRAM_SECONDS, PROGRAM_PAIRS = 8, 0.1, 20
+PAIRS = {"launch": 160, "step": 60, "train": 24, "alloc": 20} | dict.fromkeys(PROGRAMS, PROGRAM_PAIRS)
 BESIDE_PAIRS = 8
 ENOUGH = 20  # pairs, for a verdict
 
@@ -96,13 +97,13 @@ def workload(kind: str, build: Path) -> Workload:
     All on one core, the thread of PyTorch's backward pass as well: with four each process had its own faster ones.
     """
     if kind == "step":
-        return Workload((*TRAINING, "short"), ("step",), STEP_SLICES, STEP_SECONDS, 1, 8)
+        return Workload((*TRAINING, "short"), ("step",), STEP_SLICES, STEP_SECONDS, 1, 6)
     if kind == "train":
         return Workload((*TRAINING, "busy"), ("busy-step",), TRAIN_SLICES, TRAIN_SECONDS, 1, 3)
     if kind in PROGRAMS:
         name, *more = PROGRAMS[kind].split()
         command = (sys.executable, str(VICTIMS / name), "--slices", *more)
-        return Workload(command, (kind,), PROGRAM_SLICES, PROGRAM_SECONDS, 1, 4)
+        return Workload(command, (kind,), PROGRAM_SLICES, PROGRAM_SECONDS, 1, 10)
     program = str(compiled(build))
     if kind == "launch":
         return Workload((program, "launch"), ("launch",), SLICES, SLICE_SECONDS, 1, 10)
