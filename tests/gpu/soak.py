@@ -26,7 +26,7 @@ from program import gcr
 from victims import EVERY, Victim
 
 SWAPS = 1000
-GAP = 0.1  # seconds at most from a step to the next checkpoint
+GAP = 0.05  # seconds at most from a step to the next checkpoint
 WAIT_SECONDS = 430.0
 END_SECONDS = 20.0
 SWAP_SECONDS = 0.9  # about
