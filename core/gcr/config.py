@@ -42,6 +42,7 @@ class Config:
     worker_idle_s: float = _setting(600.0, "a worker ends after this, once no job runs on its device", 0)
     daemon_idle_s: float = _setting(3600.0, "a daemon without jobs ends after this", 1)
     threads: int = _setting(8, "threads of a worker that fill and pin host memory", 1, 256)
+    store: str = _setting("", "where images are kept; empty: gcr/store in `$XDG_DATA_HOME`, else in ~/.local/share")
     batch: int = _setting(64, "descriptors in one message; the target holds no more at a time", 1, 253)
 
 
@@ -103,6 +104,8 @@ def _known(name: str, known: Mapping[str, "Field[Any]"], source: str) -> "Field[
 
 def _parsed(setting: "Field[Any]", value: object, source: str) -> Any:
     kind = _kind(setting)
+    if kind is str:
+        return _text(value, source)
     found = _boolean(value) if kind is bool else _number(value, kind)
     least, most = setting.metadata[_LEAST], setting.metadata[_MOST]
     if found is None or (kind is not bool and not least <= found <= most):
@@ -112,6 +115,12 @@ def _parsed(setting: "Field[Any]", value: object, source: str) -> Any:
 
 
 _ARTICLE = {bool: "true or false", int: "a whole number", float: "a number"}
+
+
+def _text(value: object, source: str) -> str:
+    if not isinstance(value, str):
+        raise UsageError(f"{source}: {value!r} is not text")
+    return value
 
 
 def _boolean(value: object) -> bool | None:

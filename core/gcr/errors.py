@@ -3,7 +3,7 @@
 Branch on the type or on `code`, never on the text. CONTRACT §3 is the table of exit codes; `EXIT` below is its mirror.
 """
 
-from typing import ClassVar
+from typing import ClassVar, Self
 
 
 class GcrError(Exception):
@@ -111,6 +111,12 @@ class NameTaken(Refused):
     code = "name_taken"
 
 
+class LibraryMissing(Refused):
+    """A library of an extra is not installed; the hint says how to."""
+
+    code = "library_missing"
+
+
 class CannotStart(Refused):
     """The program of `gcr run` cannot be started: no such file, not executable."""
 
@@ -191,6 +197,50 @@ class Lost(GcrError):
 
 class Interrupted(GcrError):
     code, exit = "interrupted", 130
+
+
+class NoSuchImage(Refused):
+    code = "no_such_image"
+
+
+class ImageExists(Refused):
+    """There is an image of that name, or one is being written."""
+
+    code = "image_exists"
+
+
+class WrongImage(Refused):
+    """Of another version, or not an image at all."""
+
+    code = "wrong_image"
+
+
+class StoreUnusable(Refused):
+    """Full, read-only, gone, or somebody else's."""
+
+    code = "store_unusable"
+
+
+class StoreBusy(Refused):
+    """Others read from it or write to it, for longer than was waited."""
+
+    code = "store_busy"
+
+
+class Damaged(GcrError):
+    """A file of the store is not what was written."""
+
+    code, exit = "damaged", 6
+
+    @classmethod
+    def of(cls, path: object, what: str, hint: str = "gcr verify --deep; restore another image") -> Self:
+        return cls(f"{path}: {what}", hint=hint)
+
+
+class ImageFailed(GcrError):
+    """The checkpoint was done and the job is suspended, but its image was not written: there is none."""
+
+    code, exit = "image_failed", 4
 
 
 def all_errors() -> dict[str, type[GcrError]]:

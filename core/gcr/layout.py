@@ -90,6 +90,15 @@ def spans(
     return [piece.span for piece in _merged(_pieces(where, sizes, layout, segments, starts))]
 
 
+def spans_of_parts(parts: Sequence[tuple[DeviceRange, int, int, int]], segments: Sequence[Segment]) -> list[Span]:
+    """Copies of parts of ranges: of each the range, the offset in it, the arena offset, and the size."""
+    where = {number: (id(each[0]), each[0].address + each[1]) for number, each in enumerate(parts)}
+    sizes = {number: each[3] for number, each in enumerate(parts)}
+    layout = Layout({number: each[2] for number, each in enumerate(parts)}, 0)
+    starts = [0, *accumulate(segment.size for segment in segments)]
+    return [piece.span for piece in _merged(_pieces(where, sizes, layout, segments, starts))]
+
+
 def _pieces(
     where: Mapping[int, tuple[int, int]],
     sizes: Mapping[int, int],
@@ -185,7 +194,7 @@ class SealedTable:
         if magic != _MAGIC or digest != _digest(text):
             raise DamagedTable("the sealed table of a suspended process is damaged")
         try:
-            return cls._from_json(json.loads(text))
+            return cls.from_json(json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DamagedTable(f"the sealed table of a suspended process does not parse: {error}") from error
 
@@ -194,7 +203,8 @@ class SealedTable:
         return sealed_memfd("gcr-table", self.to_bytes())
 
     @classmethod
-    def _from_json(cls, body: dict[str, Any]) -> Self:
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        """Of `asdict`. Raises ValueError, TypeError, KeyError or AttributeError for what is none of this version."""
         if body["version"] != TABLE_VERSION:
             raise ValueError(f"version {body['version']}, this gcr knows {TABLE_VERSION}")
         handles = (SealedHandle(HandleSpec(**each["spec"]), each["device"], each["offset"]) for each in body["handles"])

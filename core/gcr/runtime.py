@@ -32,6 +32,12 @@ def state_dir() -> Path:
     return own_directory(Path(base) / "gcr" if base else Path.home() / ".local" / "state" / "gcr")
 
 
+def data_dir() -> Path:
+    """`$XDG_DATA_HOME/gcr`, else `~/.local/share/gcr`. Raises UnsafeRuntime."""
+    base = os.environ.get("XDG_DATA_HOME")
+    return own_directory(Path(base) / "gcr" if base else Path.home() / ".local" / "share" / "gcr")
+
+
 def log_dir() -> Path:
     return own_directory(state_dir() / "log")
 

@@ -116,7 +116,7 @@ def test_settings_do_not_change_after_loading():
 def test_every_setting_says_what_it_means_and_has_a_default_within_its_bounds():
     for each in fields(Config):
         assert len(each.metadata["meaning"]) > 10
-        assert each.metadata["least"] <= each.default <= each.metadata["most"]
+        assert each.type is str or each.metadata["least"] <= each.default <= each.metadata["most"]
         assert type(each.default) is each.type
 
 

@@ -1,0 +1,66 @@
+"""`gcr images`: what the store has."""
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+import click
+
+from gcr.cli import text
+from gcr.cli.options import Options, common_options, examples, store_option
+from gcr.cli.output import print_json, print_text, success
+from gcr.errors import GcrError
+from gcr.image.manifest import Manifest
+from gcr.image.place import opened
+
+_HEAD = ("IMAGE", "JOB", "CUT", "MADE", "SIZE", "ZERO", "WRITTEN", "NOTES")
+
+
+@click.command("images", epilog=examples("gcr images", "gcr images --json"))
+@store_option
+@common_options
+@click.pass_obj
+def command(options: Options, store: str | None) -> None:
+    """List saved images: of which job, when, how large, and what they cost on disk."""
+    there = opened(store)
+    found = [_row(there.manifest, name) for name in there.names()] if there else []
+    if options.json:
+        print_json(success("images", {"images": found}))
+    else:
+        print_text(render(found))
+
+
+def _row(manifest: Any, name: str) -> dict[str, Any]:
+    try:
+        return {**facts(manifest(name)), "damaged": None}
+    except GcrError as error:  # one bad image hides no other
+        return {"image": name, "damaged": error.message}
+
+
+def facts(manifest: Manifest) -> dict[str, Any]:
+    """Of one image, under the names of CONTRACT §4."""
+    return {
+        "image": manifest.name,
+        "job": manifest.job,
+        "cut": manifest.cut.value,
+        "created": manifest.created,
+        "backend": manifest.backend,
+        "simulated": manifest.simulated,
+        "processes": len(manifest.processes),
+        "bytes_total": manifest.bytes_total,
+        "bytes_zero": manifest.bytes_zero,
+        "bytes_written": manifest.bytes_written,
+        "parent": manifest.parent,
+    }
+
+
+def render(images: list[dict[str, Any]]) -> str:
+    return text.table(_HEAD, [_cells(image) for image in images]) if images else "no images"
+
+
+def _cells(image: Mapping[str, Any]) -> tuple[str, ...]:
+    if image["damaged"]:
+        return (image["image"], "-", "-", "-", "-", "-", "-", "DAMAGED")
+    made = datetime.fromtimestamp(image["created"]).strftime("%Y-%m-%d %H:%M:%S")
+    sizes = (text.size(image[f"bytes_{kind}"]) for kind in ("total", "zero", "written"))
+    return (image["image"], image["job"], image["cut"], made, *sizes, "SIMULATED" if image["simulated"] else "")

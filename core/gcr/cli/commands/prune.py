@@ -1,0 +1,50 @@
+"""`gcr prune`: old images go."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import click
+
+from gcr.cli import text
+from gcr.cli.options import Options, common_options, examples, store_option
+from gcr.cli.output import print_json, print_text, success
+from gcr.errors import Damaged, StoreBusy, UsageError, WrongImage
+from gcr.image.place import opened
+from gcr.image.retention import doomed
+from gcr.image.store import Store
+
+
+@click.command("prune", epilog=examples("gcr prune --keep-last 5 --keep-daily 7 --dry-run", "gcr prune --keep-last 5"))
+@click.option("--keep-last", type=click.IntRange(min=0), help="Keep the newest N images of each job.")
+@click.option("--keep-daily", type=click.IntRange(min=0), help="Keep the newest image of each of the last N days.")
+@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@store_option
+@common_options
+@click.pass_obj
+def command(options: Options, store: str | None, keep_last: int | None, keep_daily: int | None, dry_run: bool) -> None:
+    """Remove all images but those that a rule keeps.
+
+    Days count where there is an image. An image that cannot be read is kept.
+    """
+    if keep_last is None and keep_daily is None:
+        raise UsageError("nothing says what to keep", hint="gcr prune --keep-last 5")
+    there = opened(store)
+    going = doomed(there.readable(), keep_last or 0, keep_daily or 0) if there else []
+    names = [manifest.name for manifest in going]
+    freed = _removed(there, names) if there and not dry_run else 0
+    if options.json:
+        print_json(success("prune", {"images": names, "bytes_freed": freed, "dry_run": dry_run}))
+    elif not names:
+        print_text("nothing to remove")
+    else:
+        done = "would remove" if dry_run else f"{text.size(freed)} free; removed"
+        print_text(f"{done} {', '.join(names)}")
+
+
+def _removed(store: Store, names: Sequence[str]) -> int:
+    """Bytes freed; also of what writers that died have left, where no image is to go."""
+    if names:
+        return store.remove(names)
+    with suppress(StoreBusy, Damaged, WrongImage):
+        return store.clean()
+    return 0

@@ -1,0 +1,13 @@
+"""Images: saved states of jobs on disk. Nothing else in gcr writes to a store.
+
+    <store>/packs/<id>.pack      chunks of device memory, content-addressed, shared by all images (pack.py)
+            images/<name>.json   what an image is: the manifest, written last (manifest.py)
+            images/<name>.chunks where its chunks are (references.py)
+            control/<name>/      CRIU's files, where there are any
+            lock                 who uses the store, and who cleans it up (store.py)
+
+An image is there when its manifest is, and then it is whole: everything that it names was synced before. What a writer
+that died left behind has no manifest, and goes with the next clean-up.
+
+Imports no vendor library.
+"""

@@ -1,0 +1,121 @@
+"""The manifest: what an image is, and what vouches for each of its files. It is written last.
+
+    images/<name>.json    {"format": 1, "digest": "<BLAKE3 of the image's JSON>", "image": {…}}
+
+A reader looks at `format` first: another number is another layout, and says so; nothing else of the file is looked at.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any, Self
+
+from gcr.errors import Damaged, WrongImage
+from gcr.hashing.chunks import CHUNK_BYTES
+from gcr.image.chunks import name_of
+from gcr.image.pack import Pack
+from gcr.layout import DamagedTable, SealedTable
+
+FORMAT = 1
+SUFFIX = ".json"
+COSTS = ("bytes_total", "bytes_changed", "bytes_zero", "bytes_written")
+
+
+class Cut(StrEnum):
+    """The instant that an image shows, and so who can be brought back from it."""
+
+    DEVICE = "device"  # device memory alone: only the very process that is still suspended at it
+    PROCESS = "process"  # the whole process, which CRIU saved in the same stop
+    APP = "app"  # device memory of a program that rebuilds all else by itself
+
+
+@dataclass(frozen=True, slots=True)
+class ImagedProcess:
+    """`table`: where its memory was, on which devices, in the order of the image's references."""
+
+    table: SealedTable
+    stack: int  # with pid and start time in the table: its identity, see gcr.processes
+    generation: int  # of its allocations, as its agent counts them
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        return cls(SealedTable.from_json(body["table"]), body["stack"], body["generation"])
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """`created`: seconds since the epoch. `chunks`: digest of the references. Sizes are bytes.
+
+    models: by device UUID · parent: the image that this one was compared with · timings: seconds from the request
+    """
+
+    name: str
+    cut: Cut
+    created: float
+    job: str
+    backend: str
+    simulated: bool
+    versions: Mapping[str, str]
+    models: Mapping[str, str]
+    processes: Sequence[ImagedProcess]
+    packs: Sequence[Pack]
+    chunks: bytes
+    bytes_total: int
+    bytes_zero: int
+    bytes_written: int
+    chunk_bytes: int = CHUNK_BYTES
+    parent: str | None = None
+    bytes_changed: int | None = None  # since the parent
+    timings: Mapping[str, float] = field(default_factory=dict)
+
+    def costs(self) -> dict[str, int | None]:
+        """In bytes, under the names of CONTRACT §4."""
+        return {name: getattr(self, name) for name in COSTS}
+
+    def seal(self) -> bytes:
+        """32 bytes that no other image has."""
+        return name_of(self.to_bytes())
+
+    def to_bytes(self) -> bytes:
+        body = asdict(self, dict_factory=_plain)
+        return json.dumps({"format": FORMAT, "digest": _digest(body), "image": body}, indent=1).encode()
+
+    @classmethod
+    def from_bytes(cls, text: bytes, path: object) -> Self:
+        """`path`: what to call it. Raises WrongImage, Damaged."""
+        try:
+            document = json.loads(text)
+            number = document["format"]
+        except (ValueError, KeyError, TypeError, RecursionError) as error:
+            raise Damaged.of(path, f"it is no manifest: {error}") from error
+        if number != FORMAT:
+            raise WrongImage(f"{path}: an image of format {number!r}; this gcr reads {FORMAT}", hint="a newer gcr")
+        try:
+            return cls._from_json(document)
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, DamagedTable) as error:
+            raise Damaged.of(path, f"it is not what was written: {error}") from error
+
+    @classmethod
+    def _from_json(cls, document: Mapping[str, Any]) -> Self:
+        body = document["image"]
+        if document["digest"] != _digest(body):
+            raise ValueError("the digest is wrong")
+        packs = tuple(map(Pack.from_json, body["packs"]))
+        if len({pack.id for pack in packs}) != len(packs) or body["chunk_bytes"] < 1:
+            raise ValueError("it contradicts itself")
+        facts = {
+            "cut": Cut(body["cut"]),
+            "processes": tuple(map(ImagedProcess.from_json, body["processes"])),
+            "packs": packs,
+            "chunks": bytes.fromhex(body["chunks"]),
+        }
+        return cls(**{**body, **facts})
+
+
+def _plain(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    return {name: value.hex() if isinstance(value, bytes) else value for name, value in items}
+
+
+def _digest(body: object) -> str:
+    return name_of(json.dumps(body, sort_keys=True).encode()).hex()

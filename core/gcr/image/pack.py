@@ -1,0 +1,327 @@
+"""A pack: chunks in one file, written once and never changed.
+
+    0        4096                            index             end - 4096
+    | header | chunk | chunk |       …       | index           | footer |
+               each at a multiple of 4096 bytes, the rest of its last block zero
+
+    index    40 bytes a chunk, in the order they lie there:  name (32) | block (u32) | bytes (u32)
+    footer   GCRPACKF | version (u32) | chunks (u32) | index at (u64) | BLAKE3 of the index (32) | BLAKE3 of these (32)
+
+Little-endian; a block is 4096 bytes. So the last 32 bytes of the footer, the pack's *seal*, vouch for every byte of the
+file: for the index, by the index for each chunk, and what else there is has one value. A manifest names packs by id and
+seal. While it is written a pack is called <id>.pack.new.
+"""
+
+import errno
+import mmap
+import os
+import re
+import secrets
+import struct
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from threading import Lock
+from types import MappingProxyType
+from typing import Any, Self
+
+from gcr.errors import Damaged, WrongImage
+from gcr.image.chunks import NAME_BYTES, name_of
+
+VERSION = 1
+BLOCK = 4096
+ID = re.compile(r"[0-9a-f]{32}\Z")
+SUFFIX, UNFINISHED, DISTRUSTED = ".pack", ".pack.new", ".pack.bad"
+FILE = re.compile(r"([0-9a-f]{32})\.pack(?:\.new|\.bad)?\Z")  # any of these, of the pack with this id
+_HEADER = b"GCRPACK\0" + struct.pack("<I", VERSION)
+_FOOTER_MAGIC = b"GCRPACKF"
+_FOOTER = struct.Struct("<8sIIQ32s")
+_ENTRY = struct.Struct("<32sII")
+_MOST_BLOCKS = 1 << 32
+_MOST_PIECES = os.sysconf("SC_IOV_MAX")  # of one write
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One chunk: where it begins, in blocks, and its size in bytes."""
+
+    name: bytes
+    block: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pack:
+    """A finished one. `seal`: 32 bytes that vouch for the whole file. `bytes`: of the file."""
+
+    id: str
+    seal: bytes
+    bytes: int
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        """Raises ValueError, KeyError, TypeError. What is no id would name a file anywhere."""
+        if not ID.match(body["id"]):
+            raise ValueError(f"{body['id']!r} is no id of a pack")
+        return cls(**{**body, "seal": bytes.fromhex(body["seal"])})
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """The last block of a pack, as it says of itself."""
+
+    facts: bytes
+    seal: bytes
+
+    @classmethod
+    def from_bytes(cls, block: bytes) -> Self:
+        return cls(block[: _FOOTER.size], block[_FOOTER.size : _FOOTER.size + NAME_BYTES])
+
+    def is_sealed(self, seal: bytes) -> bool:
+        """It is that of the pack that `seal` vouches for."""
+        return self.seal == seal == name_of(self.facts)
+
+    def index_at(self) -> int:
+        """Bytes from the beginning of the file."""
+        return int(_FOOTER.unpack(self.facts)[3])
+
+
+class PackWriter:
+    """Several threads may add at once. What was added is there for nobody before `finish` has returned."""
+
+    def __init__(self, directory: Path) -> None:
+        """Raises OSError."""
+        self.id = secrets.token_hex(16)
+        self._path = directory / f"{self.id}{UNFINISHED}"
+        self._final = directory / f"{self.id}{SUFFIX}"
+        self._file = _File(self._path)
+        self._lock = Lock()
+        self._entries: list[Entry] = []
+        self._next = 1  # block; the header has the first
+
+    def place(self, chunks: Sequence[tuple[bytes, int]]) -> Sequence[Entry]:
+        """Where chunks go, names and sizes, that `write` brings before `finish`: one after the other.
+
+        Raises OSError where the pack cannot be larger.
+        """
+        with self._lock:
+            entries = []
+            for name, size in chunks:
+                entries.append(Entry(name, self._next, size))
+                self._next += -(-size // BLOCK)
+            if self._next >= _MOST_BLOCKS:
+                raise OSError(errno.EFBIG, "a pack cannot be larger", str(self._path))
+            self._entries += entries
+        return entries
+
+    def write(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> None:
+        """What was placed together, together: small writes are slow. Raises OSError."""
+        if entries:
+            self._file.write(entries[0].block * BLOCK, data)
+
+    def finish(self) -> Pack:
+        """On the disk, under its final name: the directory is the caller's to sync. Raises OSError."""
+        entries = sorted(self._entries, key=lambda entry: entry.block)
+        index = b"".join(_ENTRY.pack(entry.name, entry.block, entry.size) for entry in entries)
+        at = self._next * BLOCK
+        footer = _FOOTER.pack(_FOOTER_MAGIC, VERSION, len(entries), at, name_of(index))
+        seal = name_of(footer)
+        self._file.write(0, [memoryview(_HEADER)])
+        self._file.write(at, [memoryview(index)])
+        end = at + _padded(len(index))
+        self._file.write(end, [memoryview(footer + seal)])
+        self._file.sync()
+        self._path.rename(self._final)
+        self._file.close()
+        return Pack(self.id, seal, end + BLOCK)
+
+    def abandon(self) -> None:
+        """Nothing of it stays. After `finish` this does nothing."""
+        self._file.close()
+        self._path.unlink(missing_ok=True)
+
+
+class PackReader:
+    """A finished pack. Raises Damaged when it is not what the seal vouches for, WrongImage for a newer version."""
+
+    def __init__(self, path: Path, seal: bytes | None = None) -> None:
+        """`seal`: what it must be; None takes the file's own. Raises OSError, Damaged, WrongImage."""
+        self.path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._direct = -1
+        try:
+            with suppress(OSError):  # a file system that knows no such reads
+                self._direct = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW)
+            self.pack, self.entries, self._index_at = self._read_ends(seal)
+        except BaseException:
+            self.close()
+            raise
+
+    def places(self) -> Mapping[bytes, Entry]:
+        return MappingProxyType({entry.name: entry for entry in self.entries})
+
+    def read_into(self, block: int, targets: Sequence[memoryview]) -> None:
+        """Bytes of chunks that lie one behind the other, unchecked: their names are the caller's to compare.
+
+        All but the last are of whole blocks. Raises OSError, Damaged.
+        """
+        at, left = block * BLOCK, deque(targets)
+        while left:
+            got = self._read_some(at, [*islice(left, _MOST_PIECES)])
+            if not got:
+                raise Damaged.of(self.path, "it is shorter than what was written")
+            at += got
+            _drop(left, got)
+
+    def _read_some(self, at: int, targets: Sequence[memoryview]) -> int:
+        with _readable(self.path):
+            if self._direct >= 0 and at % BLOCK == 0:
+                try:
+                    return os.preadv(self._direct, targets, at)
+                except OSError as error:
+                    if error.errno != errno.EINVAL:  # no whole block, or its memory lies where such reads do not go
+                        raise
+            return os.preadv(self._fd, targets, at)
+
+    def check(self) -> Iterator[int]:
+        """Every byte of the file; yields the bytes looked at, chunk by chunk. Raises OSError, Damaged."""
+        if self._bytes(0, BLOCK) != _HEADER.ljust(BLOCK, b"\0"):
+            raise Damaged.of(self.path, "its header is not what was written")
+        block = 1
+        for entry in self.entries:
+            length = _padded(entry.size)
+            found = memoryview(self._bytes(entry.block * BLOCK, length))
+            if entry.block != block or name_of(found[: entry.size]) != entry.name:
+                raise Damaged.of(self.path, f"the chunk at block {entry.block} is not what was written")
+            if any(found[entry.size :]):
+                raise Damaged.of(self.path, f"there is something behind the chunk at block {entry.block}")
+            block += length // BLOCK
+            yield length
+        self._check_rest(block)
+
+    def close(self) -> None:
+        for fd in (self._direct, self._fd):
+            if fd >= 0:
+                os.close(fd)
+
+    def __enter__(self) -> "PackReader":
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
+
+    def _check_rest(self, block: int) -> None:
+        index = _ENTRY.size * len(self.entries)
+        behind = self._bytes(self._index_at + index, _padded(index) - index)
+        footer = self._bytes(self.pack.bytes - BLOCK, BLOCK)
+        if block * BLOCK != self._index_at or any(behind) or any(footer[_FOOTER.size + NAME_BYTES :]):
+            raise Damaged.of(self.path, "there is something between what was written")
+
+    def _read_ends(self, seal: bytes | None) -> tuple[Pack, tuple[Entry, ...], int]:
+        size = os.fstat(self._fd).st_size
+        if size < 2 * BLOCK or size % BLOCK:
+            raise Damaged.of(self.path, "it is shorter than what was written")
+        footer = Footer.from_bytes(bytes(self._bytes(size - BLOCK, _FOOTER.size + NAME_BYTES)))
+        magic, version, count, at, index_name = _FOOTER.unpack(footer.facts)
+        if magic != _FOOTER_MAGIC or not footer.is_sealed(footer.seal if seal is None else seal):
+            raise Damaged.of(self.path, "its footer is not what was written")
+        if version != VERSION:
+            raise WrongImage(f"{self.path}: a pack of version {version}; this gcr reads {VERSION}")
+        length = count * _ENTRY.size
+        if at + _padded(length) + BLOCK != size:
+            raise Damaged.of(self.path, "it is not as long as what was written")
+        index = self._bytes(at, length)
+        if name_of(index) != index_name:
+            raise Damaged.of(self.path, "its index is not what was written")
+        entries = tuple(Entry(*fields) for fields in _ENTRY.iter_unpack(index))
+        return Pack(self.path.name.removesuffix(SUFFIX), footer.seal, size), entries, at
+
+    def _bytes(self, at: int, size: int) -> bytearray:
+        found = bytearray(size)
+        if size:
+            done = 0
+            view = memoryview(found)
+            while done < size:
+                with _readable(self.path):
+                    got = os.preadv(self._fd, [view[done:]], at + done)
+                if not got:
+                    raise Damaged.of(self.path, "it is shorter than what was written")
+                done += got
+        return found
+
+
+@contextmanager
+def _readable(path: Path) -> Iterator[None]:
+    """A sector that cannot be read any more is damage; whatever else a disk says is no word on what was written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise Damaged.of(path, f"it cannot be read: {error.strerror} (EIO)") from error
+        raise
+
+
+def _padded(size: int) -> int:
+    return -(-size // BLOCK) * BLOCK
+
+
+def _drop(pieces: deque[memoryview], done: int) -> None:
+    """So many bytes of them are dealt with."""
+    while pieces and done >= len(pieces[0]):
+        done -= len(pieces.popleft())
+    if done:
+        pieces[0] = pieces[0][done:]
+
+
+def _whole_blocks(piece: memoryview) -> Iterator[memoryview]:
+    """The same bytes, and zeros up to a whole block, where such writes want them to lie."""
+    rest = len(piece) % BLOCK
+    if whole := len(piece) - rest:
+        yield piece[:whole]
+    if rest:
+        block = memoryview(mmap.mmap(-1, BLOCK))
+        block[:rest] = piece[whole:]
+        yield block
+
+
+@dataclass(slots=True)
+class _File:
+    """Written past the page cache where that can be had: whole blocks, the rest of the last one of each piece zero."""
+
+    path: Path
+    _fd: int = field(init=False, default=-1)
+    _direct: int = field(init=False, default=-1)
+
+    def __post_init__(self) -> None:
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with suppress(OSError):  # a file system that knows no such writes
+            self._direct = os.open(self.path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def write(self, at: int, pieces: Sequence[memoryview]) -> None:
+        """One behind the other, each from the beginning of a block. Raises OSError."""
+        left = deque(whole for piece in pieces for whole in _whole_blocks(piece))
+        while left:
+            done = self._write_some(at, [*islice(left, _MOST_PIECES)])
+            at += done
+            _drop(left, done)
+
+    def _write_some(self, at: int, pieces: Sequence[memoryview]) -> int:
+        if self._direct >= 0 and at % BLOCK == 0:
+            try:
+                return os.pwritev(self._direct, pieces, at)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # its memory does not lie as such writes want it
+                    raise
+        return os.pwritev(self._fd, pieces, at)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        for fd in (self._direct, self._fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._direct = -1

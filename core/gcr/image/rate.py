@@ -1,0 +1,28 @@
+"""A limit on how fast something is written."""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+
+
+@dataclass(slots=True)
+class Rate:
+    """So many bytes a second, of all threads together; None: as fast as it goes."""
+
+    bytes_per_s: float | None
+    clock: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    _free_at: float = 0.0
+    _lock: Lock = field(default_factory=Lock)
+
+    def spend(self, nbytes: int) -> None:
+        """Returns when they may be written."""
+        if not self.bytes_per_s:
+            return
+        with self._lock:
+            now = self.clock()
+            begin = max(now, self._free_at)
+            self._free_at = begin + nbytes / self.bytes_per_s
+        if begin > now:
+            self.sleep(begin - now)

@@ -1,0 +1,117 @@
+"""Reading an image back: no byte is given to anybody before its chunk has the name that it should have."""
+
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from typing import Self
+
+from gcr.errors import Damaged
+from gcr.image.chunks import cut, name_of, name_of_zeros
+from gcr.image.manifest import Manifest
+from gcr.image.pack import BLOCK, PackReader
+from gcr.image.references import ZEROS, Reference
+from gcr.image.store import Store, chunk_sizes, usable
+from gcr.image.together import all_of
+
+Wanted = tuple[Reference, memoryview]  # a chunk, and where it goes
+
+TOGETHER = 32  # chunks that one thread reads at once
+
+
+@dataclass(slots=True)
+class ImageReader:
+    """Nothing of the image goes within the `with` block. Raises Damaged, WrongImage, NoSuchImage, StoreUnusable."""
+
+    store: Store
+    name: str
+    threads: int = 8
+    manifest: Manifest = field(init=False)
+    _references: Sequence[Reference] = field(init=False)
+    _packs: list[PackReader] = field(default_factory=list)
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _pool: ThreadPoolExecutor = field(init=False)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as begun, usable(self.store.path):
+            begun.enter_context(self.store.used())
+            self.manifest = self.store.manifest(self.name)
+            self._references = self.store.references(self.manifest)
+            self._packs = [begun.enter_context(self.store.open_pack(pack)) for pack in self.manifest.packs]
+            self._check_places()
+            self._pool = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-image"))
+            self._stack = begun.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def read(self, first: int, target: memoryview) -> int:
+        """All bytes of an allocation whose first reference is `first`; the first one of the next. All or an error."""
+        pieces = [target[start : start + size] for start, size in cut(len(target), self.manifest.chunk_bytes)]
+        found = self._references[first : first + len(pieces)]
+        wanted = [*zip(found, pieces, strict=True)]
+        with usable(self.store.path):
+            all_of(self._pool, self._read, _groups(wanted))
+        return first + len(pieces)
+
+    def check(self) -> Iterator[int]:
+        """Every byte of every file; yields the bytes looked at now and then."""
+        with usable(self.store.path):
+            for pack in self._packs:
+                with self._distrusting(pack):
+                    yield from pack.check()
+
+    def _read(self, group: Sequence[Wanted]) -> None:
+        first = group[0][0]
+        if first.pack == ZEROS:
+            for _, target in group:
+                target[:] = bytes(len(target))
+            return
+        pack = self._packs[first.pack]
+        with self._distrusting(pack):
+            pack.read_into(first.block, [target for _, target in group])
+            for reference, target in group:
+                if name_of(target) != reference.name:
+                    raise Damaged.of(pack.path, f"the chunk at block {reference.block} is not what was written")
+
+    @contextmanager
+    def _distrusting(self, pack: PackReader) -> Iterator[None]:
+        """What is found damaged is built upon by no other image."""
+        try:
+            yield
+        except Damaged:
+            self.store.distrust(pack.path)
+            raise
+
+    def _check_places(self) -> None:
+        """Each chunk is where the references say, as its pack has it."""
+        places = [{(e.name, e.block, e.size) for e in pack.entries} for pack in self._packs]
+        for reference, size in zip(self._references, chunk_sizes(self.manifest), strict=True):
+            if reference.pack == ZEROS:
+                known = reference.name == name_of_zeros(size)
+            else:
+                known = (
+                    reference.pack < len(places) and (reference.name, reference.block, size) in places[reference.pack]
+                )
+            if not known:
+                raise Damaged.of(self.store.images / self.name, "a chunk is not where it should be")
+
+
+def _groups(wanted: Sequence[Wanted]) -> Iterator[Sequence[Wanted]]:
+    """Of chunks that lie one behind the other, or are all zero: small reads are slow."""
+    group: list[Wanted] = []
+    for each in wanted:
+        if group and (len(group) == TOGETHER or not _follows(group[-1], each[0])):
+            yield group
+            group = []
+        group.append(each)
+    if group:
+        yield group
+
+
+def _follows(last: Wanted, reference: Reference) -> bool:
+    before, target = last
+    if before.pack == ZEROS or before.pack != reference.pack:
+        return before.pack == reference.pack
+    return len(target) % BLOCK == 0 and reference.block == before.block + len(target) // BLOCK

@@ -1,0 +1,43 @@
+"""Where the chunks of an image are: one record for each, in the order of its allocations and of their bytes.
+
+    40 bytes a chunk:  name (32) | pack (u32) | block (u32)          little-endian
+
+`pack` counts the packs that the manifest lists; ZEROS: the chunk is zero and stored nowhere. The sizes follow from the
+allocations. The manifest has the digest of the file.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from gcr.image.chunks import name_of
+
+SUFFIX = ".chunks"
+ZEROS = 0xFFFFFFFF
+_RECORD = struct.Struct("<32sII")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    name: bytes
+    pack: int
+    block: int
+
+
+def to_bytes(references: Iterable[Reference]) -> bytes:
+    return b"".join(_RECORD.pack(each.name, each.pack, each.block) for each in references)
+
+
+def from_bytes(data: bytes) -> Sequence[Reference]:
+    """Raises ValueError where a record is cut off."""
+    if len(data) % _RECORD.size:
+        raise ValueError("a reference is cut off")
+    return [Reference(*fields) for fields in _RECORD.iter_unpack(data)]
+
+
+def digest(data: bytes) -> bytes:
+    return name_of(data)
+
+
+def used_packs(references: Iterable[Reference]) -> Iterator[int]:
+    return (each.pack for each in references if each.pack != ZEROS)

@@ -1,0 +1,57 @@
+"""Images for tests: a store that is written to without a device."""
+
+import mmap
+import random
+from collections.abc import Callable, Sequence
+
+from gcr.drain import HandleSpec
+from gcr.image.manifest import Cut, ImagedProcess, Manifest
+from gcr.image.store import Store
+from gcr.image.writer import Contents, ImageWriter
+from gcr.layout import SealedHandle, SealedSegment, SealedTable
+
+
+def bytes_of(seed: int, size: int) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+def mapped(data: bytes) -> memoryview:
+    memory = mmap.mmap(-1, max(1, len(data)))
+    memory[: len(data)] = data
+    return memoryview(memory)[: len(data)]
+
+
+def table(sizes: Sequence[int]) -> SealedTable:
+    handles, at = [], 0
+    for number, size in enumerate(sizes):
+        handles.append(SealedHandle(HandleSpec(number + 1, size, 0, 0), "GPU-1", at))
+        at += size
+    return SealedTable("llm", 7, 8, 9, {0: "GPU-1"}, tuple(handles), (), (SealedSegment("GPU-1", at),))
+
+
+def described(
+    name: str, sizes: Sequence[int], job: str = "llm", created: float = 1.5
+) -> Callable[[Contents], Manifest]:
+    return lambda contents: Manifest(
+        name=name,
+        cut=Cut.DEVICE,
+        created=created,
+        job=job,
+        backend="nvidia",
+        simulated=True,
+        versions={"gcr": "0"},
+        models={"GPU-1": "none"},
+        processes=(ImagedProcess(table(sizes), 3, 4),),
+        packs=tuple(contents.packs),
+        chunks=contents.chunks,
+        bytes_total=contents.counts.total,
+        bytes_zero=contents.counts.zero,
+        bytes_written=contents.counts.written,
+    )
+
+
+def write(store: Store, name: str, allocations: Sequence[bytes], job: str = "llm", created: float = 1.5) -> Manifest:
+    with ImageWriter(store, name, threads=3) as writer:
+        for data in allocations:
+            writer.add(mapped(data))
+        return writer.commit(described(name, [len(data) for data in allocations], job, created))

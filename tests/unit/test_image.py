@@ -1,0 +1,313 @@
+"""Images on disk: what was written comes back, nothing is stored twice, and a changed bit is found wherever it is."""
+
+import errno
+import os
+import random
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from unittest.mock import patch
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from image_example import DOCUMENT, documented, example
+from imaging import bytes_of, described, mapped, write
+
+from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, WrongImage
+from gcr.hashing.chunks import CHUNK_BYTES
+from gcr.image.pack import BLOCK, PackWriter
+from gcr.image.rate import Rate
+from gcr.image.reader import ImageReader
+from gcr.image.store import MARK, Store
+from gcr.image.writer import ImageWriter
+
+MANY = 3 * CHUNK_BYTES + 4096
+
+
+def read(store: Store, name: str) -> list[bytes]:
+    found, first = [], 0
+    with ImageReader(store, name, threads=3) as reader:
+        for handle in reader.manifest.processes[0].table.handles:
+            target = bytearray(handle.spec.size)
+            first = reader.read(first, memoryview(target))
+            found.append(bytes(target))
+    return found
+
+
+def check(store: Store, name: str) -> None:
+    with ImageReader(store, name) as reader:
+        for _ in reader.check():
+            pass
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def files(store: Store) -> list[str]:
+    return sorted(
+        str(p.relative_to(store.path)) for p in store.path.rglob("*") if p.is_file() and p.name not in ("lock", MARK)
+    )
+
+
+def test_what_was_written_comes_back(store: Store) -> None:
+    allocations = [bytes_of(1, MANY), bytes(MANY), bytes_of(2, 100), bytes_of(1, CHUNK_BYTES)]
+    written = write(store, "warm", allocations)
+    assert store.manifest("warm") == written
+    assert read(store, "warm") == allocations
+    check(store, "warm")
+    zeros = MANY
+    assert (written.bytes_total, written.bytes_zero) == (sum(map(len, allocations)), zeros)
+    assert written.bytes_written == MANY + 100, "a chunk is stored once, whichever allocation has it"
+
+
+def test_an_image_of_the_same_bytes_writes_none(store: Store) -> None:
+    allocations = [bytes_of(1, MANY), bytes(MANY)]
+    first, second = (write(store, name, allocations) for name in ("one", "two"))
+    assert (first.bytes_written, second.bytes_written) == (MANY, 0)
+    assert second.packs == first.packs
+    assert read(store, "two") == allocations
+
+
+def test_what_is_zero_is_stored_nowhere(store: Store) -> None:
+    write(store, "nothing", [bytes(MANY)])
+    assert files(store) == ["images/nothing.chunks", "images/nothing.json"]
+    assert read(store, "nothing") == [bytes(MANY)]
+
+
+def test_a_name_is_taken_once(store: Store) -> None:
+    write(store, "warm", [bytes_of(1, 100)])
+    with pytest.raises(ImageExists):
+        write(store, "warm", [bytes_of(2, 100)])
+    assert read(store, "warm") == [bytes_of(1, 100)]
+    with ImageWriter(store, "other"), pytest.raises(ImageExists, match="just now"):
+        ImageWriter(store, "other").__enter__()
+
+
+def test_what_was_not_committed_is_not_there(store: Store) -> None:
+    write(store, "warm", [bytes_of(1, 100)])
+    before = files(store)
+    with ImageWriter(store, "other") as writer:
+        writer.add(mapped(bytes_of(2, MANY)))
+    assert store.names() == ["warm"]
+    store.clean()
+    assert files(store) == before
+
+
+def test_what_another_image_needs_stays(store: Store) -> None:
+    common, own = bytes_of(1, MANY), bytes_of(2, MANY)
+    write(store, "one", [common])
+    write(store, "two", [common, own])
+    store.remove(["one"])
+    assert read(store, "two") == [common, own]
+    with pytest.raises(NoSuchImage):
+        read(store, "one")
+    with pytest.raises(NoSuchImage):
+        store.remove(["two", "one"])
+    assert store.names() == ["two"]
+    assert store.remove(["two"]) > 2 * MANY
+    assert files(store) == []
+
+
+def test_nothing_goes_while_somebody_writes_or_reads(store: Store) -> None:
+    common = bytes_of(1, MANY)
+    write(store, "one", [common])
+    with ImageWriter(store, "two") as writer:
+        writer.add(mapped(common))
+        assert store.remove(["one"]) == 0
+        with pytest.raises(StoreBusy):
+            store.clean()
+        writer.commit(described("two", [MANY]))
+    with ImageReader(store, "two") as reader:
+        assert store.remove(["two"]) == 0
+        target = bytearray(MANY)
+        reader.read(0, memoryview(target))
+        assert target == common
+    assert store.clean() > MANY
+
+
+def flipped(path: Path, at: int, bit: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << bit]))
+
+
+def places(store: Store) -> Iterator[tuple[Path, int]]:
+    """Every byte of the small files, and of packs those at the borders of every block."""
+    for name in files(store):
+        path, step = store.path / name, 1
+        for at in range(0, path.stat().st_size, step):
+            if path.suffix != ".pack" or at % BLOCK in (0, 1, 7, 100, BLOCK - 1):
+                yield path, at
+
+
+def test_a_flipped_bit_anywhere_is_found(store: Store) -> None:
+    """And the image is whole again once it is flipped back."""
+    write(store, "warm", [bytes_of(1, CHUNK_BYTES + 4096 + 100), bytes(4096), bytes_of(3, 100)])
+    rng = random.Random(7)
+    for path, at in list(places(store)):
+        bit = rng.randrange(8)
+        flipped(path, at, bit)
+        with pytest.raises((Damaged, WrongImage)):
+            check(store, "warm")
+        flipped(path, at, bit)
+    check(store, "warm")
+
+
+@pytest.mark.parametrize("suffix", [".pack", ".json", ".chunks"])
+@pytest.mark.parametrize("left", [None, 0, 1, -1, -BLOCK])
+def test_a_file_that_is_cut_off_or_gone_is_found(store: Store, suffix: str, left: int | None) -> None:
+    write(store, "warm", [bytes_of(1, MANY)])
+    (path,) = (store.path / name for name in files(store) if name.endswith(suffix))
+    if left is None:
+        path.unlink()
+    else:
+        size = path.stat().st_size
+        os.truncate(path, max(0, left if left >= 0 else size + left))
+    with pytest.raises((Damaged, NoSuchImage)):
+        check(store, "warm")
+
+
+def test_a_damaged_chunk_is_given_to_nobody(store: Store) -> None:
+    write(store, "warm", [bytes_of(1, MANY)])
+    (pack,) = store.packs.iterdir()
+    flipped(pack, 2 * BLOCK, 0)
+    with pytest.raises(Damaged, match=pack.name):
+        read(store, "warm")
+    write(store, "again", [bytes_of(2, MANY)])
+    assert read(store, "again") == [bytes_of(2, MANY)]
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    chains=st.lists(
+        st.lists(
+            st.tuples(st.integers(0, 3), st.sampled_from([1, 4095, 4096, CHUNK_BYTES, CHUNK_BYTES + 1])), max_size=4
+        ),
+        min_size=1,
+        max_size=4,
+    ),
+    doomed=st.sets(st.integers(0, 3)),
+)
+def test_whatever_is_written_and_removed_the_rest_is_whole(
+    tmp_path_factory: pytest.TempPathFactory, chains: list[list[tuple[int, int]]], doomed: set[int]
+) -> None:
+    store = Store(tmp_path_factory.mktemp("any") / "store")
+    images = {f"i{n}": [bytes_of(s, size) if s else bytes(size) for s, size in chain] for n, chain in enumerate(chains)}
+    for name, allocations in images.items():
+        write(store, name, allocations)
+    store.remove([f"i{n}" for n in doomed if f"i{n}" in images])
+    for name in store.names():
+        assert read(store, name) == images[name]
+        check(store, name)
+    assert set(store.names()) == images.keys() - {f"i{n}" for n in doomed}
+
+
+def test_one_of_a_newer_format_is_named_as_such(store: Store) -> None:
+    write(store, "warm", [bytes_of(1, 100)])
+    path = store.images / "warm.json"
+    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    with pytest.raises(WrongImage, match="format 2; this gcr reads 1"):
+        read(store, "warm")
+    with pytest.raises(WrongImage):
+        store.clean()
+    assert len(files(store)) == 3, "what nobody understands is not taken away"
+
+
+def test_the_example_in_the_document_is_what_is_written() -> None:
+    assert documented(DOCUMENT.read_text()) == example()
+
+
+def test_no_faster_than_asked() -> None:
+    now, slept = [0.0], []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        now[0] += seconds
+
+    rate = Rate(100.0, lambda: now[0], sleep)
+    for _ in range(3):
+        rate.spend(50)
+    assert (slept, now) == ([0.5, 0.5], [1.0])
+    now[0] = 9.0  # what was not used is not saved up
+    rate.spend(1000)
+    rate.spend(1)
+    assert slept[2:] == [10.0]
+    Rate(None, sleep=sleep).spend(1 << 40)
+    assert len(slept) == 3
+
+
+def test_a_folder_with_somebodys_files_is_no_store(tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir(mode=0o700)
+    (tmp_path / "images" / "wedding.jpg").write_text("")
+    tmp_path.chmod(0o700)
+    with pytest.raises(StoreUnusable, match="no store"):
+        Store(tmp_path)
+    assert [path.name for path in tmp_path.rglob("*")] == ["images", "wedding.jpg"]
+
+
+def test_what_is_not_ours_stays(store: Store) -> None:
+    write(store, "warm", [bytes_of(1, 100)])
+    names = ("images/Two.json", "images/._warm.json", "packs/notes.txt", "images/dir")
+    strangers = [store.path / name for name in names]
+    for path in strangers[:3]:
+        path.write_text("")
+    strangers[3].mkdir()
+    assert store.names() == ["warm"]
+    store.remove(["warm"])
+    assert all(path.exists() for path in strangers)
+    assert len(list(store.packs.iterdir())) == 1
+    write(store, "warm", [bytes_of(1, 100)])
+
+
+def test_what_dead_writers_left_goes_before_another_writes(store: Store) -> None:
+    for left in ("packs/00112233445566778899aabbccddeeff.pack.new", "images/dead.json.new", "images/dead.chunks"):
+        (store.path / left).write_text("x" * 1000)
+    write(store, "warm", [bytes_of(1, 100)])
+    assert [path.name for path in store.images.iterdir()] == ["warm.chunks", "warm.json"]
+    assert len(list(store.packs.iterdir())) == 1
+
+
+def test_nothing_is_built_upon_what_was_found_damaged(store: Store) -> None:
+    data = [bytes_of(1, 2 * CHUNK_BYTES)]
+    write(store, "one", data)
+    (pack,) = store.packs.iterdir()
+    damaged = bytearray(pack.read_bytes())
+    damaged[CHUNK_BYTES] ^= 1
+    pack.write_bytes(damaged)
+    write(store, "two", data)  # nobody has looked yet
+    with pytest.raises(Damaged):
+        read(store, "two")
+    assert write(store, "three", data).bytes_written == 2 * CHUNK_BYTES
+    assert read(store, "three") == data
+    store.remove(["one", "two"])
+    assert len(list(store.packs.iterdir())) == 1
+
+
+def test_when_a_write_fails_nobody_looks_at_its_memory_any_more(store: Store) -> None:
+    """It is unmapped next."""
+    working, real = [0, 0], PackWriter.write
+
+    def write_some(self: PackWriter, entries: object, data: object) -> None:
+        working[0] += 1
+        try:
+            if working[1] == 0:
+                working[1] = 1
+                raise OSError(errno.ENOSPC, "no room")
+            time.sleep(0.2)
+            real(self, entries, data)  # type: ignore[arg-type]
+        finally:
+            working[0] -= 1
+
+    with patch.object(PackWriter, "write", write_some), ImageWriter(store, "warm", threads=4) as writer:
+        with pytest.raises(StoreUnusable):
+            writer.add(mapped(bytes_of(1, 64 * CHUNK_BYTES * 8)))
+        assert working[0] == 0

@@ -1,0 +1,124 @@
+"""A crash at any instant, with any part of what was not synced on the disk: old images are whole, a new one or none."""
+
+import os
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from shutil import rmtree
+from unittest.mock import patch
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from disk import Disk
+from imaging import bytes_of, write
+from test_image import check, read
+
+from gcr.errors import Damaged
+from gcr.image.pull import pull
+from gcr.image.push import push
+from gcr.image.store import Store
+from gcr.image.transfer import Transfer
+
+OLD = [bytes_of(1, 9000), bytes_of(2, 5000)]
+NEW = [bytes_of(1, 9000), bytes_of(3, 9000), bytes(100)]
+
+
+Images = dict[str, list[bytes]]
+
+
+def survives(root: Path, act: Callable[[Store], object], may_be: Images, must_be: Images) -> int:
+    """How many states were looked at."""
+    store = Store(root / "store")
+    write(store, "old", OLD)
+    disk = Disk(store.path)
+    with disk.recorded():
+        act(store)
+    looked_at = 0
+    for state in disk.states():
+        looked_at += 1
+        after = root / "after"
+        state.write_to(after)
+        found = Store(after)
+        assert must_be.keys() <= set(found.names()) <= must_be.keys() | may_be.keys()
+        for name in found.names():
+            assert read(found, name) == (must_be | may_be)[name]
+            check(found, name)
+        found.clean()
+        for name in found.names():
+            assert read(found, name) == (must_be | may_be)[name]
+        rmtree(after)
+    return looked_at
+
+
+def test_while_an_image_is_written(tmp_path: Path) -> None:
+    assert survives(tmp_path, lambda store: write(store, "new", NEW), {"new": NEW}, {"old": OLD}) > 500
+
+
+def pulling(root: Path) -> Callable[[Store], object]:
+    """Brings the new image from a store elsewhere."""
+    source, away = Store(root / "source"), (root / "away").as_uri()
+    write(source, "new", NEW)
+    push(source, "new", away, Transfer("push"))
+    return lambda store: pull(store.path, "new", away, Transfer("pull"))
+
+
+def test_while_an_image_is_pulled(tmp_path: Path) -> None:
+    assert survives(tmp_path, pulling(tmp_path), {"new": NEW}, {"old": OLD}) > 500
+
+
+def test_once_it_was_written_it_is_there(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    write(store, "old", OLD)
+    disk = Disk(store.path)
+    with disk.recorded():
+        write(store, "new", NEW)
+    *_, last = disk.states()
+    loose = disk._divided(disk.log)[1]
+    assert all(part.folder == "images" and part.names[0][0].endswith(".json.new") for part in loose)
+    last.write_to(tmp_path / "after")
+    assert read(Store(tmp_path / "after"), "new") == NEW
+
+
+def test_while_one_is_removed(tmp_path: Path) -> None:
+    def remove(store: Store) -> None:
+        store.remove(["new"])
+
+    store = Store(tmp_path / "store")
+    write(store, "new", NEW)
+    assert survives(tmp_path, remove, {"new": NEW}, {"old": OLD}) > 5
+
+
+SYNCED = {"pack": ".pack.new", "packs folder": "packs", "references": ".chunks", "manifest": ".json.new"}
+
+
+@pytest.mark.parametrize("left_out", SYNCED)
+def test_a_sync_that_is_left_out_is_seen(tmp_path: Path, left_out: str) -> None:
+    """The tests above would find each of them missing."""
+
+    def write_carelessly(store: Store) -> None:
+        sync = os.fsync
+
+        def forget(fd: int) -> None:
+            if not str(Path(f"/proc/self/fd/{fd}").readlink()).endswith(SYNCED[left_out]):
+                sync(fd)
+
+        with patch.object(os, "fsync", forget):
+            write(store, "new", NEW)
+
+    with pytest.raises((Damaged, AssertionError)):
+        survives(tmp_path, write_carelessly, {"new": NEW}, {"old": OLD})
+
+
+def test_a_pack_that_a_dead_writer_did_not_sync_is_synced_by_whoever_builds_upon_it(tmp_path: Path) -> None:
+    store = Store(tmp_path / "store")
+    write(store, "old", OLD)
+    disk = Disk(store.path)
+    with disk.recorded():
+        with patch("gcr.image.writer.sync", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+            write(store, "dead", NEW)
+        write(store, "new", NEW)
+    synced, _loose = disk._divided(disk.log)
+    synced.write_to(tmp_path / "after")
+    assert read(Store(tmp_path / "after"), "new") == NEW

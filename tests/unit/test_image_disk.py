@@ -1,0 +1,112 @@
+"""A disk that is full, that fails, or that takes and gives less at a time than it was asked for."""
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import count
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from imaging import bytes_of, write
+from test_image import check, read
+
+from gcr.errors import Damaged, StoreUnusable
+from gcr.hashing import CHUNK_BYTES
+from gcr.image.store import Store
+
+OLD = [bytes_of(1, 9000), bytes_of(2, 5000)]
+NEW = [bytes_of(1, 9000), bytes_of(3, 2 * CHUNK_BYTES + 100), bytes(100)]
+WRITING = ("pwritev", "write", "fsync", "rename", "link", "open", "ftruncate")
+READING = ("preadv", "open")
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    made = Store(tmp_path / "store")
+    write(made, "old", OLD)
+    return made
+
+
+@contextmanager
+def failing(call: str, number: int, error: int) -> Iterator[list[int]]:
+    """The call of this number, from 0, fails; the list has an entry once it has."""
+    real, numbers, failed = getattr(os, call), count(), []
+
+    def maybe(*arguments: Any, **options: Any) -> Any:
+        if next(numbers) == number:
+            failed.append(number)
+            raise OSError(error, os.strerror(error))
+        return real(*arguments, **options)
+
+    with patch.object(os, call, maybe):
+        yield failed
+
+
+@pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, errno.EROFS], ids=errno.errorcode.get)
+@pytest.mark.parametrize("call", WRITING)
+def test_whichever_call_fails_old_images_are_whole_and_the_new_one_too_or_not_there(
+    store: Store, call: str, error: int
+) -> None:
+    for number in count():
+        with failing(call, number, error) as failed:
+            try:
+                write(store, "new", NEW)
+            except StoreUnusable as refused:
+                assert errno.errorcode[error] in refused.message
+            else:
+                assert not failed or call == "open"  # O_DIRECT is done without
+        assert read(store, "old") == OLD
+        for name in store.names():
+            check(store, name)
+        if not failed:
+            break
+        if "new" in store.names():
+            assert read(store, "new") == NEW
+            store.remove(["new"])
+    assert read(store, "new") == NEW
+    assert number > 0, "it never failed"
+
+
+@pytest.mark.parametrize("call", READING)
+def test_a_disk_that_cannot_be_read_gives_nothing(store: Store, call: str) -> None:
+    for number in count():
+        with failing(call, number, errno.EIO) as failed:
+            try:
+                found = read(store, "old")
+            except (StoreUnusable, Damaged):
+                assert failed
+            else:
+                assert found == OLD
+        if not failed:
+            break
+    assert number > 0
+
+
+@contextmanager
+def in_small_pieces() -> Iterator[None]:
+    """Whole blocks at most, and of several pieces the first alone."""
+    real_write, real_read = os.pwritev, os.preadv
+
+    def some(buffers: Any) -> list[memoryview]:
+        return [memoryview(buffers[0])[:4096]]
+
+    with (
+        patch.object(os, "pwritev", lambda fd, buffers, at: real_write(fd, some(buffers), at)),
+        patch.object(os, "preadv", lambda fd, buffers, at: real_read(fd, some(buffers), at)),
+    ):
+        yield
+
+
+def test_a_disk_that_takes_and_gives_less_than_asked(store: Store) -> None:
+    with in_small_pieces():
+        write(store, "new", NEW)
+        assert read(store, "new") == NEW
+    check(store, "new")
+    assert read(store, "new") == NEW

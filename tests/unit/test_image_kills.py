@@ -1,0 +1,102 @@
+"""Writers, and one who cleans up, on one store, each killed at a random instant and followed by another."""
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from imaging import bytes_of, write
+from test_image import check, read
+
+from gcr.hashing import CHUNK_BYTES
+from gcr.image.store import Store
+
+WRITER = """
+import sys, time
+sys.path.insert(0, sys.argv[1])
+from test_image_kills import contents
+from imaging import write
+from pathlib import Path
+from gcr.image.store import Store
+store, who = Store(Path(sys.argv[2])), sys.argv[3]
+print("ready", flush=True)
+number = len(store.names())
+while True:
+    write(store, f"{who}-{number}", contents(number))
+    number += 1
+    time.sleep(0.02)
+"""
+HERE = Path(__file__).parent
+CLEANER = """
+import sys
+from pathlib import Path
+from gcr.errors import NoSuchImage, StoreBusy
+from gcr.image.store import Store
+store = Store(Path(sys.argv[2]))
+print("ready", flush=True)
+while True:
+    names = store.names()
+    try:
+        store.remove(names[2:])
+        store.clean()
+    except (NoSuchImage, StoreBusy):
+        pass
+"""
+
+
+def contents(number: int) -> list[bytes]:
+    """Some of it is that of other numbers, too."""
+    return [bytes_of(number % 5, CHUNK_BYTES + 999), bytes_of(number, 70_000), bytes(5000)]
+
+
+def number_of(name: str) -> int:
+    return int(name.partition("-")[2])
+
+
+def kills(folder: Path, count: int, seed: int) -> None:
+    chance, store = random.Random(seed), Store(folder / "store")
+    write(store, "first-0", contents(0))
+    children = [began(who, folder) for who in ("a", "b", "cleaner")]
+    try:
+        for _ in range(count):
+            time.sleep(chance.uniform(0.0, 0.2))
+            victim = chance.randrange(len(children))
+            who, child = children[victim]
+            child.kill()
+            child.communicate()
+            children[victim] = began(who, folder)
+    finally:
+        for _, child in children:
+            child.kill()
+            child.communicate()
+    for name in store.names():
+        check(store, name)
+        assert read(store, name) == contents(number_of(name))
+    store.clean(patience=5.0)
+    left = {path.name.partition(".")[0] for path in store.packs.iterdir()}
+    assert left == {pack.id for name in store.names() for pack in store.manifest(name).packs}
+    write(store, "last-1", contents(1))
+
+
+def began(who: str, folder: Path) -> tuple[str, "subprocess.Popen[str]"]:
+    code = CLEANER if who == "cleaner" else WRITER
+    words = [sys.executable, "-c", code, str(HERE), str(folder / "store"), who]
+    child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+    assert child.stdout
+    child.stdout.readline()  # empty where it ended at once: another of its name may hold the claim still
+    return who, child
+
+
+def test_whoever_is_killed_every_image_is_whole(tmp_path: Path) -> None:
+    kills(tmp_path, 8, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2, 5))
+def test_whoever_is_killed_again_and_again(tmp_path: Path, seed: int) -> None:
+    kills(tmp_path, 40, seed)
