@@ -14,8 +14,9 @@ import msgpack
 import pytest
 import zstandard
 
+from gcr.errors import LibraryMissing
 from gcr.kernels import Access, Argument, Form, Image, Kernel, Kind, Proof, inspect_file
-from gcr.kernels.errors import CannotRead, FileTooLarge, LibraryMissing, MalformedFile, UnknownFormat
+from gcr.kernels.errors import CannotRead, FileTooLarge, MalformedFile, UnknownFormat
 from gcr.kernels.span import LARGEST
 
 DATA = Path(__file__).parents[1] / "data/kernels"

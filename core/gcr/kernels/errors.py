@@ -25,9 +25,3 @@ class FileTooLarge(Refused):
     """A part of it is, or would be when decompressed, larger than anything a compiler writes."""
 
     code = "file_too_large"
-
-
-class LibraryMissing(Refused):
-    """A library of the extra `inspect` is not installed."""
-
-    code = "library_missing"

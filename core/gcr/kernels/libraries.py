@@ -3,7 +3,7 @@
 import importlib
 from types import ModuleType
 
-from gcr.kernels.errors import LibraryMissing
+from gcr.errors import LibraryMissing
 
 
 def library(module: str) -> ModuleType:

@@ -1,0 +1,203 @@
+"""Pulling: an image of a store elsewhere is brought into this one, its manifest last.
+
+Nothing that came is trusted before it was compared with what vouches for it: the manifest with its digest, references
+with the manifest's, every byte of a pack with its seal. Then it is synced and gets its name, in the order of any commit
+(store.py); so a crash leaves the image whole, or none.
+
+A pack comes under its unfinished name, its end first. That end says which chunks belong where: so whoever finds an
+unfinished pack keeps what is right in it and brings the rest. What a pull that died has left goes with the next
+clean-up.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+
+from gcr.errors import Damaged, NoSuchImage, WrongImage
+from gcr.image import references
+from gcr.image.chunks import name_of
+from gcr.image.manifest import Manifest
+from gcr.image.pack import BLOCK, UNFINISHED, Entry, Pack, PackReader
+from gcr.image.pack import SUFFIX as PACK
+from gcr.image.push import Moved
+from gcr.image.remote import Remote, pack_path, references_path
+from gcr.image.store import POLL, Store, sync, usable
+from gcr.image.transfer import PART, Transfer
+
+_AGAIN = "push it again"
+
+
+def pull(folder: Path, name: str, url: str, transfer: Transfer) -> Moved:
+    """Into the store in this folder. When this returns the image is there, whole, and outlives a crash.
+
+    Raises NoSuchImage, ImageExists, WrongImage, Damaged, StoreUnusable, LibraryMissing, UsageError, DeadlinePassed.
+    """
+    remote = Remote(url)
+    manifest = remote.manifest(name)
+    if manifest is None:
+        raise NoSuchImage(f"no image {name!r} at {remote.url}", hint="a push that was cut short can be made again")
+    sizes = [pack.bytes for pack in manifest.packs]
+    store = Store(folder)
+    if name in store.names() and store.manifest(name) == manifest:
+        return Moved(len(sizes), sum(sizes), 0, 0)
+    found = _references(remote, manifest)
+    with usable(store.path), store.used(), store.claimed(name) as claim:
+        missing = _bring_packs(store, manifest, remote, transfer)
+        sync(store.packs)
+        store.write_references(name, found)
+        store.references(manifest)
+        store.publish(manifest, claim)
+    return Moved(len(sizes), sum(sizes), len(missing), transfer.moved)
+
+
+def _references(remote: Remote, manifest: Manifest) -> bytes:
+    """Raises Damaged."""
+    path = references_path(manifest.name)
+    found = remote.read(path)
+    if found is None or references.digest(found) != manifest.chunks:
+        raise Damaged.of(remote.place(path), "it is not what was pushed", hint=_AGAIN)
+    return found
+
+
+def _bring_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Transfer) -> Sequence[Pack]:
+    missing = [pack for pack in manifest.packs if not _has(store, pack)]
+    transfer.total = sum(pack.bytes for pack in missing)
+    transfer.each(lambda pack: _Coming(store, pack, remote, transfer, transfer.at_once(len(missing))).bring(), missing)
+    return missing
+
+
+def _has(store: Store, pack: Pack) -> bool:
+    """Every byte of it was compared before it got its name."""
+    try:
+        store.open_pack(pack).close()
+    except Damaged:
+        return False
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Coming:
+    """A pack on its way. Raises Damaged, WrongImage, StoreUnusable, OSError."""
+
+    store: Store
+    pack: Pack
+    remote: Remote
+    transfer: Transfer
+    at_once: int  # requests
+
+    def bring(self) -> None:
+        with self._unfinished() as (path, fd):
+            if _has(self.store, self.pack):  # somebody else's pull has brought it
+                path.unlink()
+                return
+            try:
+                self._fill(path, fd)
+                os.fsync(fd)
+                self._check(path)
+            except WrongImage:
+                path.unlink()
+                raise
+            except Damaged as error:
+                path.unlink()
+                raise self._damaged() from error
+            path.rename(self.store.packs / f"{self.pack.id}{PACK}")
+
+    @contextmanager
+    def _unfinished(self) -> Iterator[tuple[Path, int]]:
+        """Nobody else's: whoever brings the same pack is waited for."""
+        path = self.store.packs / f"{self.pack.id}{UNFINISHED}"
+        while True:
+            self.transfer.check()
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                if _is_ours(fd, path):
+                    yield path, fd
+                    return
+            finally:
+                os.close(fd)
+            time.sleep(POLL)
+
+    def _fill(self, path: Path, fd: int) -> None:
+        begun = _is_begun(path, self.pack)
+        if not begun:
+            self._begin(fd)
+        with PackReader(path, self.pack.seal) as reader:
+            missing = [(0, BLOCK)]
+            for chunks in _parts(reader):
+                at, size = _span(chunks)
+                if begun and self._has(reader, chunks):
+                    self.transfer.skip(size)
+                else:
+                    missing.append((at, size))
+        self.transfer.each(lambda part: self._fetch(fd, *part), missing, self.at_once)
+
+    def _has(self, reader: PackReader, chunks: Sequence[Entry]) -> bool:
+        """An earlier pull has brought them."""
+        self.transfer.check()
+        found = [memoryview(bytearray(entry.size)) for entry in chunks]
+        for entry, data in zip(chunks, found, strict=True):
+            reader.read_into(entry.block, [data])
+        return [name_of(data) for data in found] == [entry.name for entry in chunks]
+
+    def _begin(self, fd: int) -> None:
+        """Its end, from the index on: a file as long as the pack has all of it."""
+        if self.remote.size(pack_path(self.pack)) != self.pack.bytes:
+            raise self._damaged()
+        footer = self.remote.footer(self.pack)
+        if not footer.is_sealed(self.pack.seal):
+            raise self._damaged()
+        os.ftruncate(fd, 0)
+        for at in range(footer.index_at(), self.pack.bytes, PART):
+            self._fetch(fd, at, min(PART, self.pack.bytes - at))
+
+    def _fetch(self, fd: int, at: int, size: int) -> None:
+        self.transfer.check()
+        rest = self.remote.part(pack_path(self.pack), at, size)
+        while rest:
+            done = os.pwritev(fd, [rest], at)
+            at, rest = at + done, rest[done:]
+        self.transfer.add(size)
+
+    def _check(self, path: Path) -> None:
+        """Every byte of it."""
+        with PackReader(path, self.pack.seal) as reader:
+            for _ in reader.check():
+                self.transfer.check()
+
+    def _damaged(self) -> Damaged:
+        return Damaged.of(self.remote.place(pack_path(self.pack)), "it is not what was pushed", hint=_AGAIN)
+
+
+def _is_ours(fd: int, path: Path) -> bool:
+    """Locked, and still the file of this name."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return os.path.samestat(os.fstat(fd), path.stat())
+    except (BlockingIOError, FileNotFoundError):
+        return False
+
+
+def _is_begun(path: Path, pack: Pack) -> bool:
+    """Its end is there, by which the rest can be judged."""
+    try:
+        PackReader(path, pack.seal).close()
+    except Damaged:
+        return False
+    return True
+
+
+def _parts(reader: PackReader) -> Iterator[Sequence[Entry]]:
+    """All chunks, in groups that one request brings."""
+    return (list(group) for _, group in groupby(reader.entries, lambda entry: entry.block * BLOCK // PART))
+
+
+def _span(chunks: Sequence[Entry]) -> tuple[int, int]:
+    """Where they begin in the file, and bytes up to the end of the last one's block."""
+    first, last = chunks[0], chunks[-1]
+    end = last.block + -(-last.size // BLOCK)
+    return first.block * BLOCK, (end - first.block) * BLOCK

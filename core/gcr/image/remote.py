@@ -1,0 +1,188 @@
+"""A store elsewhere: in a bucket, or in another folder, with the layout of any store under a prefix.
+
+Through obstore: one wheel without dependencies for S3, Google Cloud Storage, Azure and folders, which retries, sends in
+parts, and lets the interpreter go meanwhile. Credentials and all else that it wants to know it takes from the
+environment. It is imported by whoever makes a Remote, not before.
+
+An object appears whole or not at all. S3 takes no request whose bytes have not the SHA-256 that was signed for them,
+unless AWS_UNSIGNED_PAYLOAD or AWS_SKIP_SIGNATURE says that nothing is signed.
+"""
+
+import fcntl
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from datetime import timedelta
+from pathlib import Path
+from urllib.parse import SplitResult, unquote, urlsplit
+
+from gcr.errors import Damaged, LibraryMissing, StoreUnusable, UsageError
+from gcr.image.manifest import SUFFIX as MANIFEST
+from gcr.image.manifest import Manifest
+from gcr.image.pack import BLOCK, Footer, Pack
+from gcr.image.pack import SUFFIX as PACK
+from gcr.image.references import SUFFIX as CHUNKS
+from gcr.image.store import MARK, NEW, Store, checked_name, locked, sync, usable
+from gcr.image.transfer import PART
+
+SCHEMES = ("s3", "gs", "az", "file")
+_RETRY_S = 30.0  # from the first request to the last try at it; the library's own limit of one is AWS_TIMEOUT, 30 s
+
+
+class Remote:
+    """Thread-safe. Everything raises StoreUnusable where it does not answer, refuses us, or is not there."""
+
+    def __init__(self, url: str, make: bool = False) -> None:
+        """`make`: a folder that is not there. Raises UsageError, LibraryMissing."""
+        parsed = _parsed(url)
+        self.url = url.rstrip("/")
+        self._folder = Path(unquote(parsed.path)) if parsed.scheme == "file" else None
+        try:
+            import obstore
+            from obstore.exceptions import AlreadyExistsError, BaseError
+            from obstore.store import from_url
+        except ImportError as error:
+            message = f"a store elsewhere needs the Python module obstore: {error}"
+            raise LibraryMissing(message, hint="from a checkout: pip install '.[remote]'") from error
+        self._library, self._taken = obstore, AlreadyExistsError
+        self._failures = (BaseError, OSError, ValueError)
+        with self._answering():
+            if make and self._folder:
+                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._objects = from_url(url, retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_S)})
+
+    @contextmanager
+    def used(self) -> Iterator[None]:
+        """For writing. In a folder nothing that is there goes within the block; a bucket has no such lock."""
+        if self._folder is None:
+            self.create(MARK, b"")  # so that a copy of it in a folder is a store, too
+            yield
+            return
+        Store(self._folder)
+        with usable(self._folder), locked(self._folder, fcntl.LOCK_SH, None):
+            yield
+
+    def place(self, path: str) -> str:
+        """What to call it."""
+        return f"{self.url}/{path}"
+
+    # ---- images -------------------------------------------------------------------------------------------------
+
+    def manifest(self, name: str) -> Manifest | None:
+        """None: there is no such image. Raises WrongImage, Damaged, UsageError."""
+        path = manifest_path(name)
+        data = self.read(path)
+        if data is None:
+            return None
+        found = Manifest.from_bytes(data, self.place(path))
+        if found.name != name:
+            raise Damaged.of(self.place(path), f"it is the manifest of {found.name}", hint="push it again")
+        return found
+
+    def has(self, pack: Pack) -> bool:
+        """It has the size and the footer of what the seal vouches for; what is between them nobody has looked at."""
+        return self.size(pack_path(pack)) == pack.bytes and self.footer(pack).is_sealed(pack.seal)
+
+    def footer(self, pack: Pack) -> Footer:
+        """Raises Damaged."""
+        return Footer.from_bytes(bytes(self.part(pack_path(pack), pack.bytes - BLOCK, BLOCK)))
+
+    # ---- objects ------------------------------------------------------------------------------------------------
+
+    def read(self, path: str) -> bytes | None:
+        """The whole of it; None: there is no such object."""
+        with self._answering():
+            try:
+                return bytes(self._library.get(self._objects, path).bytes())
+            except FileNotFoundError:
+                next(iter(self._library.list(self._objects)), None)  # or there is no such bucket, which is an error
+                return None
+
+    def size(self, path: str) -> int | None:
+        """Bytes; None: there is no such object."""
+        with self._answering():
+            try:
+                return self._library.head(self._objects, path)["size"]
+            except FileNotFoundError:
+                return None
+
+    def part(self, path: str, at: int, size: int) -> memoryview:
+        """Of an object that is so long. Raises Damaged where it no longer is."""
+        with self._answering():
+            found = memoryview(self._library.get_range(self._objects, path, start=at, length=size))
+        if len(found) != size:
+            raise Damaged.of(self.place(path), "it is shorter than what was pushed", hint="push it again")
+        return found
+
+    def write(self, path: str, data: bytes | Iterable[bytes], part: int = PART, at_once: int = 1) -> None:
+        """In the place of what is there, with so many requests at once of `part` bytes each."""
+        with self._answering():
+            self._library.put(self._objects, path, data, chunk_size=part, max_concurrency=at_once)
+        self._settle(path)
+
+    def create(self, path: str, data: bytes) -> bool:
+        """False: there is such an object. Of several who try one succeeds, where the store knows conditional writes."""
+        with self._answering():
+            try:
+                self._library.put(self._objects, path, data, mode="create")
+            except self._taken:
+                return False
+        self._settle(path)
+        return True
+
+    def remove(self, path: str) -> None:
+        with self._answering(), suppress(FileNotFoundError):
+            self._library.delete(self._objects, path)
+
+    def _settle(self, path: str) -> None:
+        """A folder's files are ours alone, and outlive a crash of the machine, as those of any store."""
+        if self._folder is not None:
+            with usable(self._folder), (self._folder / path).open("rb") as file:
+                os.fchmod(file.fileno(), 0o600)
+                os.fsync(file.fileno())
+                sync((self._folder / path).parent)
+
+    @contextmanager
+    def _answering(self) -> Iterator[None]:
+        try:
+            yield
+        except self._failures as error:
+            said = str(error).partition("\n")[0].partition(": <?xml")[0]  # the rest is for who debugs the library
+            raise StoreUnusable(f"{self.url} cannot be used: {said}", hint=_HINT) from error
+
+
+_HINT = "address and credentials are in the environment: docs/image-format.md#stores-elsewhere"
+
+
+def manifest_path(name: str) -> str:
+    """Raises UsageError."""
+    return f"images/{checked_name(name)}{MANIFEST}"
+
+
+def claim_path(name: str) -> str:
+    return f"images/{checked_name(name)}{NEW}"
+
+
+def references_path(name: str) -> str:
+    return f"images/{checked_name(name)}{CHUNKS}"
+
+
+def pack_path(pack: Pack) -> str:
+    return f"packs/{pack.id}{PACK}"
+
+
+def _parsed(url: str) -> SplitResult:
+    """Raises UsageError. What may hold a password is not repeated."""
+    try:
+        found = urlsplit(url)
+    except ValueError as error:
+        raise UsageError(f"that is no URL: {error}") from error
+    if "@" in found.netloc or found.query or found.fragment:
+        raise UsageError("a URL of a store has no user, password, query or fragment", hint=_HINT)
+    if (
+        found.scheme not in SCHEMES
+        or bool(found.netloc) is (found.scheme == "file")
+        or not (found.netloc or found.path)
+    ):
+        raise UsageError(f"{url!r} is no URL of a store", hint="s3://bucket/prefix, gs://…, az://…, file:///folder")
+    return found

@@ -1,0 +1,502 @@
+"""Stores elsewhere, here in a folder: what arrives is whole, nothing moves twice, and nothing is trusted unseen."""
+
+import json
+import os
+import re
+import stat
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from threading import Barrier, Thread
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from imaging import bytes_of, write
+from test_image import check, files, flipped, read
+
+from gcr.errors import (
+    Damaged,
+    DeadlinePassed,
+    ImageExists,
+    LibraryMissing,
+    NoSuchImage,
+    StoreBusy,
+    StoreUnusable,
+    UsageError,
+    WrongImage,
+)
+from gcr.hashing.chunks import CHUNK_BYTES
+from gcr.image import pack as packs
+from gcr.image.chunks import name_of
+from gcr.image.pack import BLOCK
+from gcr.image.pull import pull
+from gcr.image.push import Moved, part_bytes, push
+from gcr.image.remote import Remote
+from gcr.image.store import MARK, Store
+from gcr.image.transfer import PART, Transfer
+
+COMMON, OWN = bytes_of(1, 5 * CHUNK_BYTES), bytes_of(2, 3 * CHUNK_BYTES + 100)
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+@pytest.fixture
+def other(tmp_path: Path) -> Store:
+    """Where images are pulled to."""
+    return Store(tmp_path / "other")
+
+
+@pytest.fixture
+def away(tmp_path: Path) -> Path:
+    """The folder of the remote; nobody has made it."""
+    return tmp_path / "far away"
+
+
+@pytest.fixture
+def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request for each chunk."""
+    for module in ("pull", "push", "remote"):
+        monkeypatch.setattr(f"gcr.image.{module}.PART", CHUNK_BYTES)
+
+
+def pushed(store: Store, away: Path, name: str = "warm") -> Moved:
+    return push(store, name, away.as_uri(), Transfer("push"))
+
+
+def pulled(store: Store, away: Path, name: str = "warm") -> Moved:
+    return pull(store.path, name, away.as_uri(), Transfer("pull"))
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    paths = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("lock", MARK))
+    return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
+
+
+def rewritten(path: Path, change: Callable[[dict[str, object]], object]) -> None:
+    """A manifest of another image, whose digest is right."""
+    document = json.loads(path.read_text())
+    change(document["image"])
+    document["digest"] = name_of(json.dumps(document["image"], sort_keys=True).encode()).hex()
+    path.write_text(json.dumps(document))
+
+
+def test_what_was_pushed_comes_back_and_is_a_store_itself(store: Store, other: Store, away: Path) -> None:
+    manifest = write(store, "warm", [COMMON, bytes(CHUNK_BYTES), OWN])
+    sent = pushed(store, away)
+    assert (sent.packs, sent.packs_moved, sent.bytes_moved) == (1, 1, manifest.packs[0].bytes)
+    assert pulled(other, away) == sent
+    for copy in (other, Store(away)):
+        assert copy.manifest("warm") == manifest
+        assert read(copy, "warm") == [COMMON, bytes(CHUNK_BYTES), OWN]
+        check(copy, "warm")
+    assert contents(store.path) == contents(other.path) == contents(away)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in away.rglob("*") if path.is_file()}
+    assert modes == {0o600}
+
+
+def test_an_image_of_nothing_is_moved(store: Store, other: Store, away: Path) -> None:
+    write(store, "warm", [])
+    assert pushed(store, away) == pulled(other, away) == Moved(0, 0, 0, 0)
+    assert read(other, "warm") == []
+
+
+def test_only_what_is_missing_moves(store: Store, other: Store, away: Path) -> None:
+    write(store, "one", [COMMON])
+    pushed(store, away, "one")
+    pulled(other, away, "one")
+    write(store, "warm", [COMMON, OWN])
+    sent, fetched = pushed(store, away), pulled(other, away)
+    assert sent == fetched
+    assert (sent.packs, sent.packs_moved) == (2, 1)
+    assert sent.bytes_moved < len(COMMON) < sent.bytes
+    assert read(other, "warm") == [COMMON, OWN]
+
+
+def test_an_image_that_is_there_is_left_alone_and_another_of_its_name_refused(
+    store: Store, other: Store, away: Path
+) -> None:
+    write(store, "warm", [COMMON])
+    write(other, "warm", [OWN])
+    pushed(store, away)
+    before, ours = contents(away), contents(other.path)
+    assert pushed(store, away).packs_moved == pulled(store, away).packs_moved == 0
+    for act in (pushed, pulled):
+        with pytest.raises(ImageExists):
+            act(other, away)
+    assert contents(away) == before
+    assert contents(other.path).items() - ours.items() <= {("images/warm.json.new", b"")}
+    assert read(other, "warm") == [OWN]
+
+
+def test_what_is_not_there_is_refused_and_nothing_is_made(store: Store, away: Path, tmp_path: Path) -> None:
+    write(store, "warm", [COMMON])
+    with pytest.raises(NoSuchImage):
+        pushed(store, away, "cold")
+    assert not away.exists()
+    with pytest.raises(StoreUnusable):
+        pull(tmp_path / "new", "warm", away.as_uri(), Transfer("pull"))
+    pushed(store, away)
+    with pytest.raises(NoSuchImage):
+        pull(tmp_path / "new", "cold", away.as_uri(), Transfer("pull"))
+    assert not (tmp_path / "new").exists()
+
+
+def test_a_half_uploaded_image_is_none_until_it_is_pushed_again(store: Store, other: Store, away: Path) -> None:
+    write(store, "one", [COMMON])
+    write(store, "warm", [COMMON, OWN])
+    pushed(store, away)
+    manifest = store.manifest("warm")
+    (away / "images/warm.json").unlink()
+    (away / "packs" / f"{manifest.packs[1].id}.pack").unlink()
+    with pytest.raises(NoSuchImage):
+        pulled(other, away)
+    assert pushed(store, away).packs_moved == 1
+    pulled(other, away)
+    assert read(other, "warm") == [COMMON, OWN]
+
+
+@pytest.mark.parametrize("change", ["cut short", "longer", "another footer", "gone"])
+def test_a_pack_that_is_not_what_it_should_be_is_sent_again(
+    store: Store, other: Store, away: Path, change: str
+) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    (pack,) = (away / "packs").iterdir()
+    whole = pack.read_bytes()
+    other_footer = whole[:-BLOCK] + bytes(BLOCK)
+    pack.write_bytes(
+        {"cut short": whole[:-BLOCK], "longer": whole + bytes(BLOCK), "another footer": other_footer, "gone": b""}[
+            change
+        ]
+    )
+    if change == "gone":
+        pack.unlink()
+    assert pushed(store, away).packs_moved == 1
+    assert pack.read_bytes() == whole
+    pulled(other, away)
+
+
+def test_damage_here_is_not_pushed(store: Store, away: Path) -> None:
+    write(store, "warm", [COMMON])
+    (pack,) = store.packs.iterdir()
+    flipped(pack, 2 * BLOCK, 3)
+    with pytest.raises(Damaged, match=pack.name):
+        pushed(store, away)
+    assert contents(away) == {}
+
+
+PLACES = {"pack": (0, BLOCK, 300_000, -BLOCK - 40, -BLOCK, -BLOCK + 60, -1), "chunks": (0, -1), "json": (0, 200, -1)}
+
+
+@pytest.mark.parametrize(("kind", "at"), [(kind, at) for kind, places in PLACES.items() for at in places])
+def test_a_flipped_bit_is_found_and_nothing_appears(store: Store, other: Store, away: Path, kind: str, at: int) -> None:
+    write(store, "warm", [COMMON, OWN])
+    pushed(store, away)
+    (path,) = away.rglob(f"*.{kind}")
+    flipped(path, at % path.stat().st_size, 1)
+    with pytest.raises(Damaged, match=away.name.replace(" ", "%20")):
+        pulled(other, away)
+    assert other.names() == []
+    assert not list(other.packs.iterdir()) or kind != "pack"
+    flipped(path, at % path.stat().st_size, 1)
+    pulled(other, away)
+    assert read(other, "warm") == [COMMON, OWN]
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("share", [0, 0.5, 0.9999])
+def test_an_object_that_is_cut_short_is_found(store: Store, other: Store, away: Path, kind: str, share: float) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    (path,) = away.rglob(f"*.{kind}")
+    data = path.read_bytes()
+    path.write_bytes(data[: int(share * len(data))])
+    with pytest.raises(Damaged):
+        pulled(other, away)
+    assert (other.names(), list(other.packs.iterdir())) == ([], [])
+
+
+def test_what_a_newer_gcr_wrote_is_refused(
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(packs, "VERSION", 2)
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    monkeypatch.undo()
+    with pytest.raises(WrongImage, match="version 2"):
+        pulled(other, away)
+    path = away / "images/warm.json"
+    path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
+    with pytest.raises(WrongImage, match="format 2"):
+        pulled(other, away)
+    assert files(other) == ["images/warm.json.new"]
+
+
+@pytest.mark.parametrize("name", ["../../outside", "A" * 32, "0" * 31, "0" * 32 + "\n", 7])
+def test_a_manifest_names_no_file_beside_the_packs(store: Store, other: Store, away: Path, name: object) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    (pack,) = (away / "packs").iterdir()
+    (away / "outside.pack").write_bytes(pack.read_bytes())
+    rewritten(away / "images/warm.json", lambda image: image["packs"][0].update(id=name))  # type: ignore[index]
+    with pytest.raises(Damaged):
+        pulled(other, away)
+    assert files(other) == []
+    assert not list(other.path.parent.glob("*outside*"))
+
+
+def test_a_manifest_of_another_name_or_with_one_pack_twice_is_refused(store: Store, other: Store, away: Path) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    path = away / "images/warm.json"
+    (away / "images/cold.json").write_bytes(path.read_bytes())
+    with pytest.raises(Damaged, match="manifest of warm"):
+        pulled(other, away, "cold")
+    rewritten(path, lambda image: image.update(packs=image["packs"] * 2))  # type: ignore[operator]
+    with pytest.raises(Damaged):
+        pulled(other, away)
+
+
+def interrupted_after(count: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So many parts come, one after the other; then nothing more does."""
+    real, came = Remote.part, []
+
+    def part(self: Remote, path: str, at: int, size: int) -> memoryview:
+        if len(came) == count:
+            raise StoreUnusable("the line is dead")
+        came.append(at)
+        return real(self, path, at, size)
+
+    monkeypatch.setattr(Remote, "part", part)
+    monkeypatch.setattr(Transfer, "at_once", lambda *_: 1)
+
+
+@pytest.mark.parametrize("count", range(11))
+def test_a_pull_that_was_cut_short_is_taken_up_where_it_was(
+    store: Store, other: Store, away: Path, count: int, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    """Footer, index, header, then eight chunks and a bit."""
+    write(store, "warm", [COMMON, OWN])
+    pushed(store, away)
+    with monkeypatch.context() as patch:
+        interrupted_after(count, patch)
+        with pytest.raises(StoreUnusable, match="dead"):
+            pulled(other, away)
+    assert other.names() == []
+    transfer = Transfer("pull")
+    moved = pull(other.path, "warm", away.as_uri(), transfer)
+    brought = max(0, count - 3)
+    assert moved.bytes_moved <= moved.bytes - brought * CHUNK_BYTES + BLOCK
+    assert transfer.total <= moved.bytes - brought * CHUNK_BYTES
+    assert read(other, "warm") == [COMMON, OWN]
+    check(other, "warm")
+    assert contents(other.path) == contents(store.path)
+
+
+def test_what_is_wrong_in_an_unfinished_pack_is_brought_again(
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    write(store, "warm", [COMMON, OWN])
+    pushed(store, away)
+    with monkeypatch.context() as patch:
+        interrupted_after(10, patch)
+        with pytest.raises(StoreUnusable):
+            pulled(other, away)
+    (unfinished,) = other.packs.iterdir()
+    for at in (0, BLOCK + 1, 3 * CHUNK_BYTES):
+        flipped(unfinished, at, 0)
+    pulled(other, away)
+    check(other, "warm")
+
+
+def test_a_pull_that_was_cut_short_goes_with_the_next_clean_up(
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    interrupted_after(5, monkeypatch)
+    with pytest.raises(StoreUnusable):
+        pulled(other, away)
+    assert other.clean() > CHUNK_BYTES
+    assert files(other) == []
+
+
+def test_nothing_is_cleaned_up_while_an_image_moves(
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither here nor, in a folder, there."""
+    write(store, "warm", [COMMON])
+    real, busy = Remote.has, []
+
+    def has(self: Remote, pack: packs.Pack) -> bool:
+        for path in (store.path, away):
+            with pytest.raises(StoreBusy):
+                Store(path).clean()
+            busy.append(path)
+        return real(self, pack)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Remote, "has", has)
+        pushed(store, away)
+    real_part = Remote.part
+
+    def part(self: Remote, path: str, at: int, size: int) -> memoryview:
+        with pytest.raises(StoreBusy):
+            other.clean()
+        busy.append(other.path)
+        return real_part(self, path, at, size)
+
+    monkeypatch.setattr(Remote, "part", part)
+    pulled(other, away)
+    assert {*busy} == {store.path, away, other.path}
+
+
+def test_two_pulls_bring_what_they_share_once(store: Store, other: Store, away: Path, small_parts: None) -> None:
+    for name in ("one", "two"):
+        write(store, name, [COMMON, OWN])
+        pushed(store, away, name)
+    start, moved = Barrier(2), []
+
+    def bring(name: str) -> None:
+        start.wait()
+        moved.append(pulled(other, away, name).bytes_moved)
+
+    threads = [Thread(target=bring, args=(name,)) for name in ("one", "two")]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    size = store.manifest("one").packs[0].bytes
+    assert sorted(moved) == [0, size]
+    for name in ("one", "two"):
+        assert read(other, name) == [COMMON, OWN]
+
+
+def test_of_two_images_under_one_name_the_first_to_claim_it_arrives(
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first dies before its manifest is there; the second does not touch what it has left."""
+    write(store, "warm", [COMMON])
+    write(other, "warm", [OWN])
+    with monkeypatch.context() as patch:
+        patch.setattr(Remote, "write", lambda self, path, *rest: None if path.startswith("images") else 1 / 0)
+        patch.setattr(Remote, "has", lambda *_: True)
+        real = Remote.create
+        patch.setattr(Remote, "create", lambda self, path, data: real(self, path, data) if "new" in path else 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            pushed(store, away)
+    claimed = contents(away)
+    assert [*claimed] == ["images/warm.json.new"]
+    with pytest.raises(ImageExists) as caught:
+        pushed(other, away)
+    assert "images/warm.json.new" in caught.value.hint
+    assert contents(away)["images/warm.json.new"] == claimed["images/warm.json.new"]
+    assert "images/warm.chunks" not in contents(away)
+    pushed(store, away)
+    assert set(contents(away)) >= set(files(store))
+    assert "images/warm.json.new" not in contents(away)
+
+
+def test_an_image_that_arrives_meanwhile_is_not_touched(
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "warm", [COMMON])
+    write(other, "warm", [OWN])
+    real = Remote.has
+
+    def has(self: Remote, pack: packs.Pack) -> bool:
+        monkeypatch.setattr(Remote, "has", real)
+        pushed(store, away)
+        return real(self, pack)
+
+    monkeypatch.setattr(Remote, "has", has)
+    with pytest.raises(ImageExists):
+        pushed(other, away)
+    assert read(Store(away), "warm") == [COMMON]
+    assert "images/warm.json.new" not in contents(away)
+
+
+def test_what_is_not_kept_as_it_was_sent_is_no_push(store: Store, away: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(store, "warm", [COMMON])
+    real = Remote.write
+
+    def cut_short(self: Remote, path: str, data: object, *rest: int) -> None:
+        real(self, path, data, *rest)  # type: ignore[arg-type]
+        os.truncate(away / path, 2 * BLOCK)
+
+    monkeypatch.setattr(Remote, "write", cut_short)
+    with pytest.raises(StoreUnusable, match="not what was sent"):
+        pushed(store, away)
+    assert Store(away).names() == []
+
+
+@pytest.mark.parametrize("act", [pushed, pulled])
+def test_past_its_time_it_ends_and_nothing_is_there(
+    store: Store, other: Store, away: Path, act: Callable[[Store, Path], Moved], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "warm", [COMMON])
+    if act is pulled:
+        pushed(store, away)
+    monkeypatch.setattr(Transfer.__init__, "__defaults__", (1e-9, *Transfer.__init__.__defaults__[1:]))  # type: ignore[index]
+    with pytest.raises(DeadlinePassed):
+        act(store if act is pushed else other, away)
+    assert not list(away.glob("images/*.json")) or act is pulled
+    assert other.names() == []
+
+
+def test_progress_is_told_up_to_the_last_byte(store: Store, away: Path) -> None:
+    manifest = write(store, "warm", [COMMON])
+    told: list[dict[str, float]] = []
+    push(store, "warm", away.as_uri(), Transfer("push", tell=lambda record: told.append({**record})))
+    size = manifest.packs[0].bytes
+    assert (told[-1]["phase"], told[-1]["bytes"], told[-1]["total_bytes"]) == ("push", size, size)
+
+
+BAD = ["warm", "s3://", "file://host/folder", "ftp://a/b", "http://a/b", "memory:///", "s3://[", ""]
+SECRET = ["s3://key:secret@bucket/p", "s3://secret@bucket", "az://a/b?sig=secret", "file:///a#secret"]
+
+
+@pytest.mark.parametrize("url", BAD + SECRET)
+def test_what_is_no_url_of_a_store_is_refused_and_no_secret_repeated(url: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        Remote(url)
+    assert "secret" not in caught.value.message + caught.value.hint
+
+
+@pytest.mark.parametrize("name", ["../warm", "Warm", ""])
+def test_what_is_no_name_of_an_image_is_refused(store: Store, other: Store, away: Path, name: str) -> None:
+    away.mkdir()
+    for act in (pushed, pulled):
+        with pytest.raises(UsageError):
+            act(store, away, name)
+
+
+def test_without_the_library_it_is_said_how_to_get_it(
+    store: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "warm", [COMMON])
+    monkeypatch.setitem(sys.modules, "obstore", None)
+    for act in (pushed, pulled):
+        with pytest.raises(LibraryMissing) as caught:
+            act(store, away)
+        assert "[remote]" in caught.value.hint
+    assert not away.exists()
+
+
+def test_what_the_file_system_says_is_a_refusal(store: Store, away: Path) -> None:
+    write(store, "warm", [COMMON])
+    away.write_text("a file")
+    for act in (pushed, pulled):
+        with pytest.raises(StoreUnusable, match=re.escape(away.as_uri())):
+            act(store, away)
+
+
+def test_no_object_has_more_parts_than_s3_takes() -> None:
+    for size in (1, PART, 10_000 * PART, 10_000 * PART + 1, 5 << 40):
+        assert part_bytes(size) >= PART
+        assert -(-size // part_bytes(size)) <= 10_000
