@@ -13,6 +13,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import control  # noqa: E402
+import images  # noqa: E402
 import later  # noqa: E402
 import link  # noqa: E402
 import overhead  # noqa: E402
@@ -48,6 +49,9 @@ def pieces() -> dict[str, Callable[[], Any]]:
         "cold10": lambda: later.piece(32),
         "handles": lambda: swaps.by_gcr(15.625, more=("--buffers", "800"), flags=("--data-only",)),
         "lowvram": lambda: swaps.low_vram(8),
+        "image-full": images.full,
+        "image-live": images.live,
+        "image-training": images.training,
     }
 
 
