@@ -5,7 +5,8 @@ segment is filled by fallocate: running out of memory is then an error here and 
 several files fill in parallel as fast as huge pages (one file is limited by its lock). It is sealed against shrinking,
 since whoever else holds its descriptor could otherwise make our access to it a SIGBUS.
 
-What one owner's bytes have been in is never shown to another: such a segment is released and a fresh one made.
+What one owner's bytes have been in is never shown to another: such a segment is released and a fresh one made. Nor is
+one taken that somebody still reads, an image's writer say (`memfiles.hold_still`).
 
 `_turns` is held while memory is made, filled and pinned, `_lock` only while the books are changed; in that order.
 """
@@ -23,7 +24,7 @@ from gcr import hostmap
 from gcr.errors import NoRoom, RolledBack
 from gcr.hostmemory import available_host_bytes
 from gcr.layout import Segment
-from gcr.memfiles import NO_MEMORY, NotASegment, Places, checked_size, filled_memfd, round_up
+from gcr.memfiles import NO_MEMORY, NotASegment, Places, checked_size, filled_memfd, is_held_still, round_up
 
 __all__ = ["Arena", "NotASegment", "Segment", "Segments", "available_host_bytes"]
 
@@ -110,7 +111,7 @@ class Arena:
             if missing > 0:
                 self._grow(self._sizes(missing), (owner,))
             with self._lock:
-                parts = _choose([s for s, last in self._free.items() if last in ("", owner)], self._free, nbytes)
+                parts = _choose(self._usable(owner), self._free, nbytes)
                 for part in parts:
                     del self._free[part]
                     self._taken[part] = owner
@@ -181,9 +182,17 @@ class Arena:
             self._release(everything)
             self._places.close()
 
+    def may_be_written(self, segments: Segments) -> bool:
+        """Whether nobody reads them."""
+        return not any(is_held_still(part.fd) for part in segments)
+
+    def _usable(self, owner: str) -> list[Segment]:
+        """What it may take. The lock is held."""
+        return [s for s, last in self._free.items() if last == "" or (last == owner and not is_held_still(s.fd))]
+
     def _usable_bytes(self, owner: str) -> int:
         with self._lock:
-            return sum(part.size for part, last in self._free.items() if last in ("", owner))
+            return _total(self._usable(owner))
 
     def _missing(self, wishes: Mapping[str, int]) -> list[int]:
         """Sizes of segments to be made, should every owner take what it has and of what is fresh, as `take` would."""
@@ -233,17 +242,18 @@ class Arena:
         """Give up free segments nobody else may see, as far as needed. Raises NoRoom before anything is made."""
         with self._lock:
             own = _total(s for s in (*self._free, *self._taken) if s not in self._adopted)
-            others = _total(s for s, last in self._free.items() if last not in spared)
+            read = {s for s, last in self._free.items() if last and is_held_still(s.fd)}
+            others = _total(s for s, last in self._free.items() if last not in spared and s not in read)
         short = max(own + nbytes - self._limit, nbytes - available_host_bytes())
         if short > others:
-            raise _no_room(short - others)
+            raise _no_room(short - others, read=_total(read))
         self._release_free(short, lambda last: last not in spared)
 
     def _release_free(self, nbytes: int, which: Callable[[str], bool]) -> None:
         with self._lock:
             gone: list[Segment] = []
             for part in sorted(self._free, key=lambda s: self._free[s] == ""):
-                if which(self._free[part]) and _total(gone) < nbytes:
+                if which(self._free[part]) and _total(gone) < nbytes and not is_held_still(part.fd):
                     gone.append(part)
             for part in gone:
                 del self._free[part]
@@ -349,5 +359,7 @@ def _total(segments: Iterable[Segment]) -> int:
     return sum(segment.size for segment in segments)
 
 
-def _no_room(missing: int) -> NoRoom:
-    return NoRoom(f"host memory is {missing} bytes short", missing=missing, hint="docs/troubleshooting.md#host-memory")
+def _no_room(missing: int, read: int = 0) -> NoRoom:
+    until = f"; {read} bytes are free again once the images that are being written from them are" if read else ""
+    text = f"host memory is {missing} bytes short{until}"
+    return NoRoom(text, missing=missing, hint="docs/troubleshooting.md#host-memory")

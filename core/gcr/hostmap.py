@@ -23,9 +23,10 @@ def reserve(size: int) -> int:
     return _map(None, size, _PROT_NONE, _NOTHING, -1)
 
 
-def map_shared(address: int, size: int, fd: int) -> None:
+def map_shared(address: int, size: int, fd: int, writable: bool = True) -> None:
     """Put a file's first `size` bytes at `address`, over what was reserved there. Raises OSError."""
-    _map(address, size, mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_SHARED | _MAP_FIXED, fd)
+    protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
+    _map(address, size, protection, mmap.MAP_SHARED | _MAP_FIXED, fd)
 
 
 def blank(address: int, size: int) -> None:

@@ -14,11 +14,12 @@ import sys
 import time
 from collections.abc import Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 from gcr import processes
 from gcr.client import GRACE, Client
 from gcr.errors import DaemonUnavailable, DeadlinePassed, NoSuchJob, Refused, UsageError
+from gcr.image.place import store_path
 from gcr.names import JOB_NAME
 from gcr.report import CheckpointReport, RestoreReport
 
@@ -64,22 +65,50 @@ class Job:
         except subprocess.TimeoutExpired:
             raise DeadlinePassed(f"{self.name} still runs after {timeout:g} s", state="running") from None
 
-    def checkpoint(self, *, timeout: float | None = None, data_only: bool = False) -> CheckpointReport:
+    def checkpoint(
+        self,
+        *,
+        timeout: float | None = None,
+        data_only: bool = False,
+        image: str | None = None,
+        wait: Literal["vram", "durable"] = "vram",
+        live: bool = False,
+        leave_running: bool = False,
+        max_bytes_per_s: float | None = None,
+        store: str | os.PathLike[str] | None = None,
+    ) -> CheckpointReport:
         """Suspend it and free its device memory. `timeout` in seconds; past it everything is undone.
 
-        `data_only` leaves the driver's context on the device. Raises GcrError; `state` says what became of the job.
+        `data_only` leaves the driver's context on the device. `image`: a name under which its device memory is written
+        to disk as well, in the background unless `wait` is "durable"; into `store`, else where images are kept. `live`
+        copies while it runs, `leave_running` does not take it off the device: for an image alone, as the rate is.
+        Raises GcrError; `state` says what became of the job.
         """
-        return CheckpointReport.from_json(self._ask("checkpoint", timeout, {"data_only": data_only}))
+        body: dict[str, Any] = {"data_only": data_only}
+        if image:
+            body |= {"image": image, "wait": wait, "live": live, "leave_running": leave_running}
+            body |= {"max_bytes_per_s": max_bytes_per_s, "store": _store(store)}
+        elif live or leave_running:
+            raise UsageError("live, and leave_running, are for a checkpoint with an image")
+        return CheckpointReport.from_json(self._ask("checkpoint", timeout, body))
 
     def restore(
-        self, *, timeout: float | None = None, devices: Mapping[str | int, str | int] | None = None
+        self,
+        *,
+        timeout: float | None = None,
+        devices: Mapping[str | int, str | int] | None = None,
+        image: str | None = None,
+        store: str | os.PathLike[str] | None = None,
     ) -> RestoreReport:
         """Bring it back in place. `devices`: other ones to come back on, old to new, as `gcr devices` names them.
 
-        Raises GcrError; `state` says what became of the job.
+        `image`: with the bytes of this one, made at the checkpoint where it is still suspended. Raises GcrError;
+        `state` says what became of the job.
         """
-        moves = {str(old): str(new) for old, new in (devices or {}).items()}
-        return RestoreReport.from_json(self._ask("restore", timeout, {"devices": moves} if moves else {}))
+        body: dict[str, Any] = {"image": image, "store": _store(store)} if image else {}
+        if devices:
+            body["devices"] = {str(old): str(new) for old, new in devices.items()}
+        return RestoreReport.from_json(self._ask("restore", timeout, body))
 
     def close(self) -> None:
         """End the program if `gcr.run` started it: SIGTERM, and SIGKILL after a grace. Idempotent."""
@@ -142,6 +171,10 @@ def attach(target: str | int) -> Job:
     if isinstance(target, int) and processes.identify(target):
         return Job(target, target)
     raise NoSuchJob(f"no job or process {target}", hint="gcr ps")
+
+
+def _store(chosen: "str | os.PathLike[str] | None") -> str:
+    return str(store_path(None if chosen is None else os.fspath(chosen)))
 
 
 def _check_name(name: str | None) -> None:

@@ -57,6 +57,33 @@ class Places:
             self._count, self._used = 0, bytearray()
 
 
+def hold_still(fd: int) -> int:
+    """A descriptor of the same file, the caller's: until it is closed, by death too, nobody of us writes there anew.
+
+    Held by the kernel, so it needs nobody's books: neither the daemon's nor the worker's that has the segment. Raises
+    OSError.
+    """
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(own, fcntl.LOCK_SH)
+    except BaseException:
+        os.close(own)
+        raise
+    return own
+
+
+def is_held_still(fd: int) -> bool:
+    """Whether somebody does: see `hold_still`. Raises OSError."""
+    own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(own)
+    return False
+
+
 def filled_memfd(size: int) -> int:
     """A memfd of `size` bytes that are really there; in huge pages when enough are free. Raises OSError."""
     if free_huge_bytes(HUGE_PAGE) >= size:

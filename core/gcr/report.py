@@ -48,7 +48,7 @@ class Report:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointReport(Report):
     strategy: str
-    vram_free_s: float
+    vram_free_s: float | None  # of a job that was left running
     stop_s: float
     drain_s: float
     drain_bytes_per_s: float | None
@@ -56,6 +56,18 @@ class CheckpointReport(Report):
     durable_s: float | None
     vram_after_bytes: int | None
     processes: Sequence[ProcessReport]
+    image: str | None = None  # and of it, where it is durable:
+    cut: str | None = None
+    bytes_total: int | None = None
+    bytes_changed: int | None = None
+    bytes_zero: int | None = None
+    bytes_written: int | None = None
+    dedup_ratio: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON's fields, without the envelope; those of an image where there is one."""
+        found = super(CheckpointReport, self).to_json()
+        return found if self.image else {name: value for name, value in found.items() if name not in _OF_AN_IMAGE}
 
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
@@ -74,6 +86,9 @@ class RestoreReport(Report):
     @classmethod
     def from_json(cls, document: Mapping[str, Any]) -> Self:
         return cls(**{**_known(cls, document), "moved": MappingProxyType(dict(document["moved"]))})
+
+
+_OF_AN_IMAGE = ("image", "cut", "bytes_total", "bytes_changed", "bytes_zero", "bytes_written", "dedup_ratio")
 
 
 def _known(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:

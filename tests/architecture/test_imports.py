@@ -37,6 +37,7 @@ WRITERS = {
     "gcr/faults.py": "which injected faults have struck",
     "gcr/testing/": "the contract suite opens devices that are not device memory",
     "gcr/image/": "images",
+    "gcr/cli/commands/inspect.py": "a page for a browser",
 }
 
 

@@ -4,6 +4,8 @@ import ctypes
 import fcntl
 import mmap
 import os
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,9 +16,17 @@ from gcr import arena as module
 from gcr import hostmap
 from gcr.arena import Arena, NotASegment, Segment
 from gcr.errors import DriverError, NoRoom, RolledBack
+from gcr.memfiles import hold_still
 
 MiB = 1 << 20
 SEGMENT = 4 * MiB
+HOLDER = """
+import sys
+from gcr.memfiles import hold_still
+hold_still(int(sys.argv[1]))
+print("held", flush=True)
+sys.stdin.read()
+"""
 
 
 class Pins:
@@ -436,3 +446,54 @@ def test_memory_calls_that_fail_raise():
     hostmap.unreserve(base, mmap.PAGESIZE)
     with pytest.raises(OSError, match="munmap"):
         hostmap.unreserve(base + 1, mmap.PAGESIZE)
+
+
+def written(segments):
+    for part in segments:
+        ctypes.memset(part.address, 7, part.size)
+    return segments
+
+
+def test_what_somebody_reads_is_not_written_again_while_they_do(arena):
+    first = written(arena.take("llm", 2 * SEGMENT))
+    readers = [hold_still(part.fd) for part in first]
+    assert not arena.may_be_written(first)
+    arena.give_back(first)
+    second = arena.take("llm", 2 * SEGMENT)
+    assert not {*first} & {*second}
+    arena.trim(0)
+    assert os.pread(readers[0], 4, 0) == bytes([7] * 4)
+    for fd in readers:
+        os.close(fd)
+    arena.give_back(second)
+    assert {*first} & {*arena.take("llm", 4 * SEGMENT)}
+
+
+def test_a_reader_that_dies_reads_no_more(arena):
+    segments = arena.take("llm", SEGMENT)
+    (part,) = segments
+    code = HOLDER
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(part.fd)],
+        pass_fds=[part.fd],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    ) as reader:
+        assert reader.stdout.readline() == b"held\n"
+        assert not arena.may_be_written(segments)
+        reader.kill()
+    assert arena.may_be_written(segments)
+
+
+def test_no_room_beside_what_is_read_says_so(pins):
+    arena = make(pins, limit=3 * SEGMENT)
+    first = arena.take("llm", 2 * SEGMENT)
+    reader = hold_still(first.parts[0].fd)
+    arena.give_back(first)
+    for owner, needed in (("llm", 3 * SEGMENT), ("other", 3 * SEGMENT)):
+        with pytest.raises(NoRoom, match=f"{SEGMENT} bytes are free again once the images"):
+            arena.take(owner, needed)
+    assert arena.bytes == 2 * SEGMENT
+    os.close(reader)
+    assert arena.take("other", 3 * SEGMENT).size == 3 * SEGMENT
+    arena.close()

@@ -10,6 +10,8 @@ import click
 from gcr.names import JOB_NAME
 
 _PID = re.compile(r"[1-9][0-9]{0,9}\Z")
+_RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMG]?)\Z")
+_UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}
 _BACKEND_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 
 Target = str | int
@@ -39,6 +41,17 @@ def parse_name(ctx: click.Context, param: click.Parameter, value: str | None) ->
     if value is None or JOB_NAME.match(value):
         return value
     raise click.BadParameter(f"{value!r} does not match {_shown(JOB_NAME)}", ctx, param)
+
+
+def parse_rate(ctx: click.Context, param: click.Parameter, value: str | None) -> float | None:
+    """Bytes a second, with a decimal unit or none: `200M`."""
+    if value is None:
+        return None
+    match = _RATE.match(value)
+    rate = float(match[1]) * _UNITS[match[2]] if match else 0.0
+    if rate < 1:
+        raise click.BadParameter(f"{value!r} is no rate, such as 200M or 1.5G", ctx, param)
+    return rate
 
 
 def _keep_backend(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
@@ -91,6 +104,12 @@ def common_options(command: Decorated) -> Decorated:
     ):
         command = option(command)
     return command
+
+
+def store_option(command: Decorated) -> Decorated:
+    return click.option("--store", metavar="DIR", help="Where images are kept, instead of the setting `store`.")(
+        command
+    )
 
 
 def examples(*lines: str) -> str:

@@ -7,24 +7,37 @@ import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 from gcr.config import Config
 from gcr.daemon import reports
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.foreign import await_hello, refuse_unheard_beside, world_of_process
-from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.imaging import Imaging, asked_for, load, store_of
+from gcr.daemon.jobs import Active, Job, Jobs
 from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
 from gcr.daemon.process import Process
 from gcr.engine.admit import admit, refuse_stopped, refuse_what_the_driver_refuses
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.driver import DriverSwap
+from gcr.engine.glance import Glance
 from gcr.engine.moves import moves_of
 from gcr.engine.node import Course, World
 from gcr.engine.recover import recover
 from gcr.engine.restore import Restore
 from gcr.engine.target import Target
-from gcr.errors import BackendMissing, GcrError, NoSuchJob, NotOurs, PeerGone, Unanswered, UnsupportedState, WrongState
+from gcr.errors import (
+    BackendMissing,
+    GcrError,
+    NoSuchJob,
+    NotOurs,
+    PeerGone,
+    Unanswered,
+    UnsupportedState,
+    WrongImage,
+    WrongState,
+)
 from gcr.journal import Journal
 from gcr.processes import alive, identify, owner_uid
 from gcr.states import State, Strategy
@@ -71,23 +84,61 @@ class Coordinator:
     def checkpoint(self, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event) -> dict[str, Any]:
         course = self._course("checkpoint", body, progress, cancelled)
         job = self._job(body)
-        with saying_state(job), job.changing("checkpoint"):
-            if job.decision is not None and job.decision.kind == "driver":
-                raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
-            if any(p.strategy == Strategy.DRIVER for p in job.living):
-                job.last_report = self._driver_checkpoint(job, course)
-            else:
-                job.last_report = self._checkpoint(job, course, bool(body.get("data_only")))
-            return job.last_report
+        with saying_state(job):
+            with job.changing("checkpoint"):
+                if job.decision is not None and job.decision.kind == "driver":
+                    raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
+                imaging = asked_for(body, self.fleet.image_helper, course.began)
+                try:
+                    report = job.last_report = self._take_off(job, course, body, imaging)
+                except BaseException:
+                    if imaging:
+                        imaging.close()
+                    raise
+            if imaging:
+                job.imaging = imaging
+                imaging.check()
+                if body.get("wait") == "durable":
+                    imaging.wait(course)
+                report |= imaging.report()
+            return report
 
-    def _checkpoint(self, job: Job, course: Course, data_only: bool) -> dict[str, Any]:
+    def _take_off(self, job: Job, course: Course, body: Mapping[str, Any], imaging: Imaging | None) -> dict[str, Any]:
+        if any(p.strategy == Strategy.DRIVER for p in job.living):
+            return self._driver_checkpoint(job, course, imaging)
+        if imaging and body.get("leave_running"):
+            return self._glance(job, course, bool(body.get("live")), imaging)
+        return self._checkpoint(job, course, bool(body.get("data_only")), bool(body.get("live")), imaging)
+
+    def _glance(self, job: Job, course: Course, live: bool, imaging: Imaging) -> dict[str, Any]:
+        targets = self._admitted(job, course)
+        may_stop = partial(imaging.may_begin, targets)
+        done = Glance(job.name, targets, self, course, data_only=True, live=live, may_stop=may_stop)
+        with self._active(targets):
+            try:
+                done.look(imaging.lend)
+            except BaseException:
+                self._recover_if_uneven(job)
+                raise
+        imaging.write([target for target in targets if target.bytes_by_device], time.time(), course)
+        return reports.of_glance(job, done, self._link(targets, "link_out_bytes_per_s"))
+
+    def _admitted(self, job: Job, course: Course) -> list[Target]:
         targets = [self._target(job, process, course.transaction) for process in await_hello(job, course.left)]
         admit(targets)
         refuse_unheard_beside(job, self._heard, self.control(job.world), course.left)
+        return targets
+
+    def _checkpoint(
+        self, job: Job, course: Course, data_only: bool, live: bool, imaging: Imaging | None
+    ) -> dict[str, Any]:
+        targets = self._admitted(job, course)
         if not data_only:
             refuse_what_the_driver_refuses(targets)
         self.jobs.claim(job, {device for t in targets if t.keeps_context and not data_only for device in t.counts})
-        done = Checkpoint(job.name, targets, self, course, data_only)
+        done = Checkpoint(job.name, targets, self, course, data_only, live=live)
+        if imaging:
+            done.may_stop = partial(imaging.may_begin, targets)
         with self._active(targets):
             try:
                 done.run()
@@ -99,6 +150,8 @@ class Coordinator:
         if not any(alive(target.process.identity) for target in targets):  # whoever has heard of it, or has not yet
             self.forget_decision(job)
             raise PeerGone(f"the processes of job {job.name} ended, or became others, in the middle of it")
+        if imaging and done.decision:
+            imaging.write_staged(targets, done.decision.decided_at, course)
         return reports.of_checkpoint(job, done, self._link(targets, "link_out_bytes_per_s"))
 
     def _heard(self) -> set[int]:
@@ -106,10 +159,13 @@ class Coordinator:
         ours = {worker.pid for worker in self.fleet.living_workers()}
         return ours.union(*(job.processes for job in self.jobs.all()))
 
-    def _driver_checkpoint(self, job: Job, course: Course) -> dict[str, Any]:
+    def _driver_checkpoint(self, job: Job, course: Course, imaging: Imaging | None) -> dict[str, Any]:
         (process,) = job.living
         swap = DriverSwap(process, self, job.world, course)
         try:
+            if imaging:
+                text = f"the driver alone has the data of process {job.name}: gcr has nothing to make an image of"
+                raise UnsupportedState(text, hint="start it with gcr run")
             swap.checkpoint()
         except BaseException:
             if process.state == State.RUNNING:  # as before we were asked: no job of ours
@@ -133,11 +189,15 @@ class Coordinator:
             moves = self._moves(job, body.get("devices") or {}, used)
             moved = {old: new for old, new in moves.items() if old in used}
             if job.decision.kind == "driver":
+                if body.get("image"):
+                    raise WrongImage(f"image {body['image']} is of no process that the driver alone suspended")
                 return {**self._driver_restore(job, course, moves), "moved": moved}
             targets = [self._target(job, process, process.transaction) for process in resting]
             for target in targets:
                 refuse_stopped(target)
                 target.come_back(moves)
+            if body.get("image"):
+                load(body["image"], store_of(body), targets, self.fleet.image_helper(), course)
             done = Restore(job.name, targets, job.decision, self, course)
             with self._active(targets):
                 try:
@@ -281,7 +341,7 @@ class Coordinator:
     def _target(self, job: Job, process: Process, transaction: int) -> Target:
         return Target(process, transaction, self, job.world, job.keeper)
 
-    def _active(self, targets: list[Target]) -> "Active":
+    def _active(self, targets: list[Target]) -> Active:
         return Active(self.jobs, targets)
 
     def _link(self, targets: list[Target], which: str) -> float | None:
@@ -346,19 +406,3 @@ def saying_state(job: Job) -> Iterator[None]:
     except GcrError as error:
         error.state = error.state or reports.shown(job.state)
         raise
-
-
-class Active:
-    """While a transaction runs, frees of its processes find their target."""
-
-    def __init__(self, jobs: Jobs, targets: list[Target]) -> None:
-        self._jobs, self._targets = jobs, targets
-
-    def __enter__(self) -> None:
-        with self._jobs.lock:
-            self._jobs.targets.update({t.pid: t for t in self._targets})
-
-    def __exit__(self, *_: object) -> None:
-        with self._jobs.lock:
-            for target in self._targets:
-                self._jobs.targets.pop(target.pid, None)

@@ -1,6 +1,7 @@
 """gcrd's children: one worker a (world, device), one control helper a world. Disposable; a dead one is replaced.
 
 A child gets one end of a socket pair, a scrubbed environment and a session of its own, and ends when the socket closes.
+An image helper serves one image, and if it has begun to write that ends only after it.
 """
 
 import logging
@@ -11,20 +12,18 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Lock, Thread
 from typing import Generic, TypeVar
 
 from gcr.channel import Channel
 from gcr.daemon.launch import daemon_environment
-from gcr.daemon.peers import ControlPeer, WorkerPeer
+from gcr.daemon.peers import START_TIMEOUT, ControlPeer, ImagePeer, WorkerPeer
 from gcr.engine.node import World
 from gcr.runtime import log_dir
 
 log = logging.getLogger("gcr.daemon")
 
 Peer = TypeVar("Peer", WorkerPeer, ControlPeer)
-
-START_TIMEOUT = 60.0  # a driver's start-up takes up to 3 s; a busy machine more
 
 
 @dataclass(slots=True)
@@ -67,11 +66,17 @@ class Fleet:
         with self._one(("control", world)):
             child = self._controls.get(world)
             if child is None or not child.lives:
-                process, channel = start_child("gcr.control_helper", [world.backend], world)
+                process, channel = start_child("gcr.control_helper", [world.backend], child_environment(world))
                 child = Child(process, channel, ControlPeer(channel, process.pid))
                 self._controls[world] = child
             child.used_at = time.monotonic()
             return child.peer
+
+    def image_helper(self) -> ImagePeer:
+        """A new one; it ends when its channel is closed."""
+        process, channel = start_child("gcr.image_helper", [], daemon_environment())
+        Thread(target=process.wait, name="gcr-reap", daemon=True).start()
+        return ImagePeer(channel, process.pid)
 
     def living_workers(self) -> list[WorkerPeer]:
         return [child.peer for child in list(self._workers.values()) if child.lives]
@@ -99,7 +104,7 @@ class Fleet:
             _end(control.process, control.channel)
 
     def _start_worker(self, world: World, device: str) -> Child[WorkerPeer]:
-        process, channel = start_child("gcr.worker", [world.backend, device], world)
+        process, channel = start_child("gcr.worker", [world.backend, device], child_environment(world))
         peer = WorkerPeer(channel, process.pid, device)
         try:
             peer.ready(START_TIMEOUT)
@@ -122,7 +127,9 @@ def _end(process: "subprocess.Popen[bytes]", channel: Channel) -> None:
         process.wait()
 
 
-def start_child(module: str, arguments: list[str], world: World) -> tuple["subprocess.Popen[bytes]", Channel]:
+def start_child(
+    module: str, arguments: list[str], environment: Mapping[str, str]
+) -> tuple["subprocess.Popen[bytes]", Channel]:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, (Path(log_dir()) / f"{module.split('.')[-1]}.log").open("ab") as out:
         process = subprocess.Popen(
@@ -130,7 +137,7 @@ def start_child(module: str, arguments: list[str], world: World) -> tuple["subpr
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
-            env=child_environment(world),
+            env=environment,
             pass_fds=[theirs.fileno()],
             start_new_session=True,
             cwd="/",

@@ -10,6 +10,7 @@ from re import sub
 from threading import Event, Lock, RLock
 from typing import Any
 
+from gcr.daemon.imaging import Imaging
 from gcr.daemon.peers import SupervisorPeer
 from gcr.daemon.process import Process
 from gcr.engine.node import World
@@ -36,6 +37,7 @@ class Job:
     processes: dict[int, Process] = field(default_factory=dict)
     decision: DecisionRecord | None = None
     last_report: dict[str, Any] | None = None
+    imaging: Imaging | None = None  # the last image that was asked for
     finished: bool = False
     context_on: frozenset[str] = frozenset()  # devices where a context stays when it is suspended as a whole
     settled: Event = field(default_factory=Event)  # cleared while a recovery is due or under way
@@ -167,3 +169,19 @@ def world_of(body: Mapping[str, Any]) -> World:
     if vendor:
         return World(vendor, simulated=True, environment=tuple(sorted(body["sim_environment"].items())))
     return World(body.get("backend") or "nvidia")
+
+
+class Active:
+    """While a transaction runs, frees of its processes find their target."""
+
+    def __init__(self, jobs: Jobs, targets: list[Target]) -> None:
+        self._jobs, self._targets = jobs, targets
+
+    def __enter__(self) -> None:
+        with self._jobs.lock:
+            self._jobs.targets.update({t.pid: t for t in self._targets})
+
+    def __exit__(self, *_: object) -> None:
+        with self._jobs.lock:
+            for target in self._targets:
+                self._jobs.targets.pop(target.pid, None)

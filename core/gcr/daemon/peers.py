@@ -12,10 +12,12 @@ from gcr.backend import Device
 from gcr.channel import Channel
 from gcr.control import ControlMeans, ControlPhase, ProcessView, Refusal
 from gcr.drain import HandleSpec
+from gcr.image.manifest import Manifest
 from gcr.seqpacket import close_all
 
 CALL_TIMEOUT = 15.0
 BATCH = 200
+START_TIMEOUT = 60.0  # a child's, on a busy machine
 Progress = Callable[[dict[str, Any]], None]
 
 
@@ -152,8 +154,13 @@ class WorkerPeer:
         body = {"hold": hold, "owner": owner, "handles": [spec_to_json(spec) for spec in specs]}
         self._call("lay_out", body, timeout=120.0)
 
+    def copy_live(self, hold: str, owner: str, deadline: float, progress: Progress) -> dict[str, Any]:
+        """Copy everything held to the arena while the program runs: `drain` copies then what has changed since."""
+        body = {"hold": hold, "owner": owner, "deadline": deadline}
+        return self._call("copy_live", body, timeout=deadline + 5, progress=progress)
+
     def drain(self, hold: str, owner: str, deadline: float, progress: Progress) -> dict[str, Any]:
-        """Copy everything held to the arena; `bytes`, `seconds`, `link_bytes_per_s`."""
+        """Copy everything held to the arena; `bytes`, `copied` of them now, `seconds`, `link_bytes_per_s`."""
         body = {"hold": hold, "owner": owner, "deadline": deadline}
         return self._call("drain", body, timeout=deadline + 5, progress=progress)
 
@@ -234,6 +241,53 @@ class WorkerPeer:
         answer, extra = self.channel.call_json(op, body, fds, timeout=timeout, on_progress=progress)
         close_all(extra)
         return answer
+
+
+@dataclass(slots=True)
+class ImagePeer:
+    """An image helper: it writes one image, or reads one."""
+
+    channel: Channel
+    pid: int
+
+    def begin(self, store: str, name: str, max_bytes_per_s: float | None) -> None:
+        """Claims the name in a store. Raises ImageExists, StoreUnusable, UnsafeRuntime."""
+        body = {"store": store, "name": name, "max_bytes_per_s": max_bytes_per_s}
+        self._call("begin", body, START_TIMEOUT)
+
+    def lend(self, pid: int, fds: Sequence[int]) -> None:
+        """What is staged of a process; it stays as it is for as long as the helper lives."""
+        for first in range(0, len(fds), BATCH):
+            self._call("lend", {"pid": pid, "total": len(fds)}, CALL_TIMEOUT, fds[first : first + BATCH])
+
+    def write(self, facts: Mapping[str, Any], timeout: float, progress: Progress) -> dict[str, Any]:
+        """The image is durable: what it cost. Raises StoreUnusable, and PeerGone, which leaves that open."""
+        return self.channel.call_json("write", facts, timeout=timeout, on_progress=progress)[0]
+
+    def manifest(self, store: str, name: str, timeout: float) -> Manifest:
+        """Raises NoSuchImage, WrongImage, Damaged, StoreUnusable."""
+        found = self.channel.call_json("manifest", {"store": store, "name": name}, timeout=timeout)[0]
+        return Manifest.from_bytes(found["text"].encode(), name)
+
+    def load(self, store: str, name: str, seal: str, timeout: float, progress: Progress) -> dict[int, list[int]]:
+        """By pid the descriptors that a checkpoint stages, the caller's. Raises Damaged, NoSuchImage, NoRoom …"""
+        asked = {"store": store, "name": name, "seal": seal}
+        found = self.channel.call_json("load", asked, timeout=timeout, on_progress=progress)[0]
+        loaded: dict[int, list[int]] = {}
+        try:
+            for pid, total in found["processes"].items():
+                fds = loaded.setdefault(int(pid), [])
+                while len(fds) < total:
+                    body = {"pid": pid, "offset": len(fds), "limit": BATCH}
+                    fds += self.channel.call_json("loaded", body, timeout=CALL_TIMEOUT)[1]
+        except BaseException:
+            close_all([fd for fds in loaded.values() for fd in fds])
+            raise
+        return loaded
+
+    def _call(self, op: str, body: Mapping[str, object], timeout: float, fds: Sequence[int] = ()) -> None:
+        _, extra = self.channel.call_json(op, body, fds, timeout=timeout)
+        close_all(extra)
 
 
 def spec_to_json(spec: HandleSpec) -> list[int]:

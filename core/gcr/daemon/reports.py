@@ -1,6 +1,6 @@
 """What a checkpoint, a restore and `ps` say of themselves: the fields of CONTRACT §4."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -10,6 +10,7 @@ from gcr.engine.admit import reason_name
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.copyout import unexportable
 from gcr.engine.driver import DriverSwap
+from gcr.engine.node import phases
 from gcr.engine.restore import Restore
 from gcr.states import State, Strategy
 from gcr.wire import DeviceRecord
@@ -26,7 +27,7 @@ def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, A
         "job": job.name,
         "simulated": job.world.simulated,
         "state": shown(job.state),
-        "strategy": "copyout" if any(target.process.copied_out for target in done.targets) else "handoff",
+        "strategy": _how(done),
         "bytes": size,
         "vram_free_s": course.since_start("vram_free"),
         "stop_s": course.between("stop", "vram_free"),
@@ -39,6 +40,20 @@ def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, A
         "processes": [row for process in job.living for row in rows(process)],
         "phases_s": phases(course.marks, course.began),
     }
+
+
+def _how(done: Checkpoint) -> str:
+    copied_out = any(target.process.copied_out for target in done.targets)
+    return "copyout" if copied_out else "live" if done.live else "handoff"
+
+
+def of_glance(job: Job, done: Checkpoint, link: float | None) -> dict[str, Any]:
+    """Of a job that was left running: nothing is free."""
+    marks = done.course.marks
+    marks["vram_free"] = marks["running"]  # until then it stood still
+    found = of_checkpoint(job, done, link)
+    found["phases_s"].pop("vram_free")
+    return {**found, "vram_free_s": None, "control_s": None, "vram_after_bytes": None}
 
 
 def of_driver_checkpoint(job: Job, done: DriverSwap) -> dict[str, Any]:
@@ -101,11 +116,6 @@ def of_driver_restore(job: Job, done: DriverSwap) -> dict[str, Any]:
     }
 
 
-def phases(marks: Mapping[str, float], began: float) -> dict[str, float]:
-    """Seconds from the request to each mark."""
-    return {name: at - began for name, at in sorted(marks.items(), key=lambda item: item[1])}
-
-
 def of_job(job: Job) -> dict[str, Any]:
     return {
         "job": job.name,
@@ -114,6 +124,7 @@ def of_job(job: Job) -> dict[str, Any]:
         "started": datetime.fromtimestamp(job.started, UTC).isoformat(timespec="seconds"),
         "simulated": job.world.simulated,
         "backend": job.world.backend,
+        "image": job.imaging.row() if job.imaging else None,
         "processes": [row for process in job.living for row in rows(process)],
     }
 

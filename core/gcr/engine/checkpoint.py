@@ -1,10 +1,13 @@
 """A checkpoint: PREPARE, QUIESCE, HAND OVER, FREEZE beside DRAIN, STAGE, JOURNAL, COMMIT (DESIGN §3).
 
 Up to the journal's decision every step pushes its undo before it begins; after it nothing is taken back any more.
+
+A live one copies everything between PREPARE and QUIESCE, while the program runs, and drains what has changed since. For
+one that leaves the program running see engine/glance.py.
 """
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -13,6 +16,7 @@ from gcr.engine.admit import refuse_nothing_to_move
 from gcr.engine.ballast import Room, WayBack
 from gcr.engine.copyout import AgentCopy, StagedCopy
 from gcr.engine.count import DeviceCount
+from gcr.engine.live import copy_live, sizes_of
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.placement import Placement
 from gcr.engine.progress import Copy, Meter
@@ -35,6 +39,8 @@ class Checkpoint:
     node: Node
     course: Course
     data_only: bool = False
+    live: bool = False
+    may_stop: Callable[[], object] = lambda: None  # asked before anything stops; raises what speaks against it
     drained: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict)
     count: DeviceCount = field(init=False)
     decision: DecisionRecord | None = None
@@ -61,6 +67,8 @@ class Checkpoint:
     def _up_to_the_decision(self) -> None:
         with Transaction(self.job) as undo:
             self._prepare(undo)
+            if self.live:
+                copy_live(self.targets, self.course, self.node.config.drain_s)
             self._quiesce(undo)
             meter = self._hand_over(undo)
             self._freeze_and_drain(undo, meter)
@@ -95,6 +103,7 @@ class Checkpoint:
             self.count.look_before(target)
         if not self.data_only:
             self.room.look()
+        self.may_stop()
 
     def _forget_exports(self, target: Target) -> None:
         if target.pid in self.left:  # its copy is all there is
@@ -125,7 +134,7 @@ class Checkpoint:
         """Returns what tells of the transfer that begins."""
         self.course.left(self.node.config.prepare_s)
         side_by_side(partial(self._close_books, target) for target in self.targets)
-        meter = Meter(self.course, "draining", self._sizes())
+        meter = Meter(self.course, "draining", sizes_of(self.targets))
         for target in self.targets:
             if target.process.copied_out:
                 undo.push("stage", partial(self._unstage, target))  # after the mapping back, which may need the copy
@@ -141,9 +150,6 @@ class Checkpoint:
         copies = target.process.copied_out  # else a context that stays is there with --data-only alone
         stays = self.data_only or (copies and target.keeps_context)
         self.count.look_before(target, again=stays)  # what the context has is known only once the program stands
-
-    def _sizes(self) -> dict[Copy, int]:
-        return {(target.pid, device): n for target in self.targets for device, n in target.bytes_by_device.items()}
 
     def _hand_over_one(self, target: Target, meter: Meter) -> None:
         if target.process.copied_out:

@@ -1,7 +1,7 @@
 """What the engine needs of the node it runs on; the daemon provides it."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Event
@@ -67,6 +67,11 @@ def _written(job: str) -> Iterator[None]:
     except OSError as error:
         text = f"the decision on job {job} could not be written: {error}"
         raise RolledBack(text, hint="is there room where gcr keeps its state? gcr daemon logs") from error
+
+
+def phases(marks: Mapping[str, float], began: float) -> dict[str, float]:
+    """Seconds from the request to each mark."""
+    return {name: at - began for name, at in sorted(marks.items(), key=lambda item: item[1])}
 
 
 @dataclass(slots=True)

@@ -87,7 +87,7 @@ class Restore:
                 continue
             self._send_copies(target)
             if self._agent_must_copy(target) or not self._create(undo, target):
-                target.copy = StagedCopy.of(target.process.agent.unstage(target.transaction))
+                target.copy = StagedCopy.of(target.staged())
         self._refuse_without_room()
         self.course.mark("room")
 
@@ -134,11 +134,11 @@ class Restore:
 
     def _entrust(self, target: Target, worker: WorkerPeer) -> None:
         """A process's sealed table and segments, to a worker that does not have them."""
-        if self._elsewhere(target, worker):
-            worker.surrender(target.hold)  # whatever it knows of the process is of another device
+        if target.loaded or self._elsewhere(target, worker):
+            worker.surrender(target.hold)  # whatever it knows of the process is of another device, or in no image
         elif worker.knows(target.hold):
             return
-        fds = target.process.agent.unstage(target.transaction)
+        fds = target.staged()
         try:
             worker.reclaim(target.hold, target.owner, target.left(worker.device), fds)
         finally:

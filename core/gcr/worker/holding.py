@@ -7,26 +7,30 @@ waits for the copies in flight first.
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
-from threading import Event, RLock, Thread
+from threading import Lock, RLock
 from typing import Any
 
 from gcr.arena import Arena, Segments
 from gcr.drain import Ballast, DataDrain, DeviceRange, Handed, HandleSpec, Span, Transfer
-from gcr.errors import DeadlinePassed, PeerGone, RolledBack, WrongState
-from gcr.layout import Layout, SealedHandle, SealedSegment, SealedTable, Segment, pack, spans
+from gcr.errors import PeerGone, RolledBack, WrongState
+from gcr.hashing import CHUNK_BYTES
+from gcr.layout import Layout, SealedHandle, SealedSegment, SealedTable, Segment, pack, spans, spans_of_parts
 from gcr.seqpacket import close_all
 from gcr.supervisor.escrow import duplicate
 from gcr.wire import MappingRecord
+from gcr.worker.arriving import Arriving
 from gcr.worker.attachment import Attachment
+from gcr.worker.live import LiveCopy, hashes_of, only, slices
+from gcr.worker.telling import Progress, Telling, outcome, wait_all
 
 log = logging.getLogger("gcr.worker")
 
-PROGRESS_EVERY = 0.1
+HASHING_THREADS = 8
 UNMAP_PATIENCE = 60.0  # a copy over the link always ends; unmapping under it would break the context
-Progress = Callable[[dict[str, Any]], None]
 
 
 @dataclass(slots=True)
@@ -41,10 +45,12 @@ class Holding:
     layout: Layout | None = None
     ballast: Ballast | None = None
     ballast_bytes: int = 0
-    arriving: "Arriving | None" = None
+    arriving: Arriving | None = None
+    live: LiveCopy | None = None
     kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: what was imported cannot be exported again
     lock: RLock = field(default_factory=RLock)
     _copies: list[Transfer] = field(default_factory=list)
+    _reading: Lock = field(default_factory=Lock)  # the arena's memory is hashed; taken inside `lock`, never the reverse
 
     @property
     def drain(self) -> DataDrain:
@@ -104,6 +110,8 @@ class Holding:
                     self.ranges[index] = replace(where, offsets=left)
             for i in ids:
                 self.specs.pop(i, None)
+                if self.live:
+                    self.live.digests.pop(i, None)
             self._drop_kept(ids)
 
     def _drop_kept(self, ids: Iterable[int]) -> None:
@@ -180,11 +188,12 @@ class Holding:
 
     def forget_copy(self) -> None:
         """The process has its bytes back, or never gave them: the arena's are nobody's now."""
-        with self.lock:
+        with self.lock, self._reading:
+            self._finish_copies()
             self.settle()
             if self.segments:
                 self.arena.give_back(self.segments)
-            self.segments = self.layout = None
+            self.segments = self.layout = self.live = None
             self.specs = {i: self.specs[i] for where in self.ranges for i in where.offsets}
 
     def settle(self) -> None:
@@ -200,12 +209,12 @@ class Holding:
 
     def surrender(self) -> None:
         """Another worker goes on with the copy: nothing of ours may be written to the same memory again."""
-        with self.lock:
+        with self.lock, self._reading:
             self.release()
             self.settle()
             if self.segments:
                 self.arena.hand_on(self.segments)
-            self.segments = self.layout = None
+            self.segments = self.layout = self.live = None
 
     def forfeit(self) -> None:
         with self.lock:
@@ -217,7 +226,7 @@ class Holding:
     def reserve(self, nbytes: int) -> None:
         """Arena segments of at least `nbytes`. Raises NoRoom."""
         with self.lock:
-            if self.segments and self.segments.size >= nbytes:
+            if self.segments and self.segments.size >= nbytes and self.arena.may_be_written(self.segments):
                 return
             if self.segments:
                 self.arena.give_back(self.segments)
@@ -232,36 +241,95 @@ class Holding:
             self.specs.update({spec.id: spec for spec in specs})
             self.layout = Layout({spec.id: at for spec, at in zip(specs, starts, strict=False)}, starts[-1])
 
-    def copy_out(self, deadline: float, progress: Progress) -> dict[str, float]:
-        began = time.monotonic()
+    def copy_live(self, deadline: float, progress: Progress) -> dict[str, float]:
+        """Everything held now, while the program runs and may free some of it; `copy_out` is the cut."""
+        began, done = time.monotonic(), 0
         with self.lock:
-            self.layout = layout = pack(self.ranges, self.sizes)
+            sizes, layout = self.sizes, pack(self.ranges, self.sizes)
             self.reserve(layout.size)
             assert self.segments
-            plan = spans(self.ranges, self.sizes, layout, self.segments.parts)
+            self.live, segments = LiveCopy(layout), self.segments.parts
+        with ThreadPoolExecutor(HASHING_THREADS, "gcr-hash") as pool:
+            for ids in slices(sorted(layout.offsets, key=layout.offsets.__getitem__), sizes):
+                done += self._copy_slice(ids, self.live, segments, began + deadline, pool)
+                progress({"bytes": done})
+        return outcome(done, time.monotonic() - began)
+
+    def _copy_slice(
+        self, ids: Sequence[int], live: LiveCopy, segments: Sequence[Segment], end: float, pool: ThreadPoolExecutor
+    ) -> int:
+        with self.lock:
+            if self.live is not live:
+                raise RolledBack("what was being copied was given up meanwhile")
+            sizes = {i: self.specs[i].size for i in ids if i in self.specs}
+            layout = Layout({i: live.layout.offsets[i] for i in sizes}, live.layout.size)
+            plan = spans(only(self.ranges, sizes), sizes, layout, segments)
             self._copies = copies = [self.drain.read(plan)] if plan else []
-        _wait(_Telling(copies, progress), began + deadline)
-        return {**_outcome(layout.size, time.monotonic() - began), "handles": len(layout.offsets)}
+            self._reading.acquire()
+        try:
+            wait_all(Telling(copies, lambda _report: None), end)
+            found = hashes_of({i: (layout.offsets[i], size) for i, size in sizes.items()}, segments, live.key, pool)
+        finally:
+            self._reading.release()
+        with self.lock:
+            live.digests.update({i: found[i] for i in found if i in self.specs})
+        return sum(sizes.values())
+
+    def copy_out(self, deadline: float, progress: Progress) -> dict[str, float]:
+        """To the arena; `copied`: what of it was not there yet from a live copy."""
+        began = time.monotonic()
+        with self.lock:
+            sizes = self.sizes
+            self.layout = layout = self.live.laid_out_for(sizes) if self.live else pack(self.ranges, sizes)
+            self._reserve_more(layout.size)
+            assert self.segments
+            plan = self._plan(layout, sizes, self.segments.parts, deadline)
+            self._copies = copies = [self.drain.read(plan)] if plan else []
+        wait_all(Telling(copies, progress), began + deadline)
+        copied, seconds = sum(span.size for span in plan), time.monotonic() - began
+        return {**outcome(sum(sizes.values()), seconds), "copied": copied, "handles": len(layout.offsets)}
+
+    def _plan(
+        self, layout: Layout, sizes: Mapping[int, int], segments: Sequence[Segment], timeout: float
+    ) -> Sequence[Span]:
+        """Copies of all that is not in the arena as it is on the device. The lock is held."""
+        if self.live is None:
+            return spans(self.ranges, sizes, layout, segments)
+        stale: list[tuple[DeviceRange, int, int, int]] = []
+        for where in self.ranges:
+            now = self.drain.hash(where, self.live.key, CHUNK_BYTES, timeout).digests if where.size else {}
+            for i, at in where.offsets.items():
+                parts = self.live.stale(i, sizes[i], now.get(i))
+                stale += [(where, at + start, layout.offsets[i] + start, size) for start, size in parts]
+        return spans_of_parts(stale, segments)
+
+    def _reserve_more(self, nbytes: int) -> None:
+        """What a live copy is in stays what it is; else as `reserve`. The lock is held. Raises NoRoom."""
+        if self.live is None or self.segments is None:
+            self.reserve(nbytes)
+        elif (missing := nbytes - self.segments.size) > 0:
+            more = self.arena.take(self.owner, missing)
+            self.segments = Segments(self.owner, (*self.segments.parts, *more.parts))
 
     def copy_in(self, deadline: float, progress: Progress) -> dict[str, float]:
         """Segment after segment, each as soon as it is pinned."""
         began, drain = time.monotonic(), self.drain
         with self.lock:
-            size = self.planned.size
+            size = sum(self.specs[i].size for i in self.planned.offsets)
             copies: list[Transfer] = []
             self._copies = copies
             groups = self._plan_by_segment()
-        telling = _Telling(copies, progress)
+        telling = Telling(copies, progress)
         for index, plan in enumerate(groups):
             segment = self._segment(index, began + deadline - time.monotonic())
             placed = [Span(s.device, s.host + segment.address, s.size) for s in plan]
             copies.append(drain.write(placed))
             telling.now_and_then()
-        _wait(telling, began + deadline)
+        wait_all(telling, began + deadline)
         with self.lock:
             if self.arriving:
                 self.segments, self.arriving = self.arriving.finish(), None
-        return _outcome(size, time.monotonic() - began)
+        return outcome(size, time.monotonic() - began)
 
     def _plan_by_segment(self) -> list[list[Span]]:
         """Copies grouped by segment; `host` counts from the segment's first byte."""
@@ -316,78 +384,6 @@ class Holding:
             self.arriving = Arriving(self.arena, self.owner, fds, [part.size for part in table.segments])
 
 
-class Arriving:
-    """Segments that came from elsewhere, being mapped and pinned in the background, in order."""
-
-    def __init__(self, arena: Arena, owner: str, fds: Sequence[int], sizes: Sequence[int]) -> None:
-        self.sizes = sizes
-        self._ready: list[Segment] = []
-        self._events = [Event() for _ in sizes]
-        self._segments: Segments | None = None
-        self._error: BaseException | None = None
-        self._thread = Thread(target=self._adopt, args=(arena, owner, fds), name="gcr-adopt", daemon=True)
-        self._thread.start()
-
-    def wait(self, index: int, timeout: float) -> Segment:
-        if not self._events[index].wait(max(0.0, timeout)):
-            raise DeadlinePassed("the arena's segments were not pinned in time")
-        if self._error:
-            raise RolledBack(f"the arena's segments cannot be used: {self._error}") from self._error
-        return self._ready[index]
-
-    def finish(self) -> Segments:
-        self._thread.join(120.0)
-        if self._segments is None:
-            raise RolledBack(f"the arena's segments cannot be used: {self._error}")
-        return self._segments
-
-    def _adopt(self, arena: Arena, owner: str, fds: Sequence[int]) -> None:
-        try:
-            self._segments = arena.adopt(owner, fds, self.sizes, self._one_ready)
-        except BaseException as error:  # handed to whoever waits
-            self._error = error
-            for event in self._events:
-                event.set()
-
-    def _one_ready(self, segment: Segment) -> None:
-        self._ready.append(segment)
-        self._events[len(self._ready) - 1].set()
-
-
-@dataclass(slots=True)
-class _Telling:
-    """Says now and then how many bytes have moved."""
-
-    copies: Sequence[Transfer]
-    progress: Progress
-    last: float = field(default_factory=time.monotonic)
-
-    def now_and_then(self) -> None:
-        now = time.monotonic()
-        if now - self.last >= PROGRESS_EVERY:
-            self.last = now
-            self.progress({"bytes": sum(copy.done() for copy in self.copies)})
-
-
-def _wait(telling: _Telling, end: float) -> None:
-    """Until all are done. Raises DeadlinePassed; they stay the holding's to finish."""
-    for copy in telling.copies:
-        while not _ended(copy, end):
-            telling.now_and_then()
-        telling.now_and_then()
-
-
-def _ended(copy: Transfer, end: float) -> bool:
-    """After a short wait. Raises DeadlinePassed at the `end`."""
-    try:
-        copy.wait(min(PROGRESS_EVERY, max(0.0, end - time.monotonic())))
-    except DeadlinePassed:
-        if time.monotonic() >= end:
-            raise
-        return False
-    return True
-
-
 def duplicates(handed: Sequence[Handed]) -> dict[int, int]:
     """By id; none at all where there are not enough descriptors left: the keeper's are the ones that count."""
     try:
@@ -395,7 +391,3 @@ def duplicates(handed: Sequence[Handed]) -> dict[int, int]:
     except OSError as error:
         log.warning("no duplicates of %d handles kept: %s", len(handed), error)
         return {}
-
-
-def _outcome(size: int, seconds: float) -> dict[str, float]:
-    return {"bytes": size, "seconds": seconds}

@@ -93,6 +93,9 @@ class WorkerService:
     def op_drain(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
         return self.holding(body).copy_out(body["deadline"], self._teller(request, "link_out_bytes_per_s")), (), False
 
+    def op_copy_live(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
+        return self.holding(body).copy_live(body["deadline"], self._teller(request, "link_out_bytes_per_s")), (), False
+
     def op_seal(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         holding = self.holding(body)
         table = holding.seal(body["about"]).to_memfd()

@@ -4,6 +4,7 @@ import errno
 import io
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -119,6 +120,24 @@ def test_the_library_reports_what_the_daemon_said(daemon: FakeDaemon) -> None:
         {"op": "checkpoint", "target": "llm", "timeout": 60, "data_only": True},
         {"op": "restore", "target": "llm", "timeout": None},
     ]
+
+
+def test_the_library_asks_for_images(daemon: FakeDaemon, tmp_path: Path) -> None:
+    made = {"image": "warm", "cut": "device", "bytes_total": 9, "bytes_changed": None, "bytes_zero": 4}
+    cost = {**made, "bytes_written": 5, "dedup_ratio": 1.8}
+    daemon.answers["checkpoint"] = answering({**CHECKPOINT, **cost, "durable_s": 2.5})
+    job = library.attach("llm")
+    report = job.checkpoint(image="warm", wait="durable", live=True, max_bytes_per_s=1e9, store=tmp_path)
+    assert (report.image, report.bytes_written, report.durable_s) == ("warm", 5, 2.5)
+    assert report.to_json() == {**CHECKPOINT, **cost, "durable_s": 2.5, "wall_s": report.wall_s}
+    job.restore(image="warm", store=tmp_path)
+    (checkpoint, restore) = daemon.asked[1:]
+    where = {"target": "llm", "timeout": None, "image": "warm", "store": str(tmp_path)}
+    how = {"data_only": False, "wait": "durable", "live": True, "leave_running": False, "max_bytes_per_s": 1e9}
+    assert checkpoint == {"op": "checkpoint", **where, **how}
+    assert restore == {"op": "restore", **where}
+    with pytest.raises(UsageError):
+        job.checkpoint(live=True)
 
 
 def test_a_report_cannot_be_changed(daemon: FakeDaemon) -> None:

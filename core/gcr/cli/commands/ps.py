@@ -70,15 +70,18 @@ def render(jobs: Sequence[dict[str, Any]]) -> str:
 def _rows(job: dict[str, Any]) -> list[tuple[str, ...]]:
     processes = job["processes"]
     if not processes:
-        return [(job["job"], str(job["pid"] or "-"), job["state"], "-", "-", "-", _simulated(job))]
-    return [(job["job"], *_cells(process, _simulated(job))) for process in processes]
+        return [(job["job"], str(job["pid"] or "-"), job["state"], "-", "-", "-", ", ".join(_of_job(job)))]
+    return [(job["job"], *_cells(process, _of_job(job))) for process in processes]
 
 
-def _simulated(job: dict[str, Any]) -> str:
-    return "SIMULATED" if job["simulated"] else ""
+def _of_job(job: dict[str, Any]) -> list[str]:
+    """What is to be said of it as a whole."""
+    image = job.get("image") or {}
+    became = {"writing": "being written", "failed": "NOT WRITTEN"}.get(image.get("state", ""))
+    return ["SIMULATED"] * job["simulated"] + ([f"image {image['name']} {became}"] if became else [])
 
 
-def _cells(process: dict[str, Any], note: str) -> tuple[str, ...]:
+def _cells(process: dict[str, Any], notes: Sequence[str]) -> tuple[str, ...]:
     share = process["covered_bytes"] / process["bytes"] if process["bytes"] else None
     return (
         str(process["pid"]),
@@ -86,13 +89,12 @@ def _cells(process: dict[str, Any], note: str) -> tuple[str, ...]:
         process["device"] or "-",
         text.size(process["bytes"]),
         "-" if share is None else text.percent(share),
-        _notes(process, note),
+        ", ".join([*notes, *_notes(process)]),
     )
 
 
-def _notes(process: dict[str, Any], note: str) -> str:
+def _notes(process: dict[str, Any]) -> list[str]:
     """How data leaves, where it is not handed over, and why some bytes are not covered."""
     uncovered = process.get("uncovered") or {}
     reasons = [f"{reason} {text.size(count)}" for reason, count in sorted(uncovered.items())]
-    strategy = "copyout" if process.get("strategy") == "copyout" else ""
-    return ", ".join([*filter(None, [note, strategy]), *reasons])
+    return [*(["copyout"] if process.get("strategy") == "copyout" else []), *reasons]

@@ -5,8 +5,10 @@ from collections.abc import Sequence
 import click
 
 from gcr.cli import text
-from gcr.cli.options import Options, Target, common_options, examples, parse_target
+from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_target, store_option
 from gcr.cli.transfer import Answer, transfer
+from gcr.errors import NoSuchImage, UsageError
+from gcr.image.place import opened
 
 
 def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
@@ -22,8 +24,15 @@ def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str
     return moves
 
 
-@click.command("restore", epilog=examples("gcr restore llm", "gcr restore llm --device 0=1 --device 1=0"))
-@click.argument("target", metavar="JOB|PID", callback=parse_target)
+def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> Target | None:
+    return None if value is None else parse_target(ctx, param, value)
+
+
+@click.command(
+    "restore",
+    epilog=examples("gcr restore llm", "gcr restore llm --device 0=1 --device 1=0", "gcr restore --image warm"),
+)
+@click.argument("target", metavar="[JOB|PID]", required=False, callback=_target)
 @click.option(
     "--device",
     "devices",
@@ -32,11 +41,29 @@ def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str
     callback=parse_moves,
     help="Come back on device NEW instead of OLD, each a UUID or a number as `gcr devices` has them; again for more.",
 )
+@click.option("--image", metavar="NAME", callback=parse_name, help="The job of this image, with the image's bytes.")
+@store_option
 @common_options
 @click.pass_obj
-def command(options: Options, target: Target, devices: dict[str, str]) -> None:
-    """Bring back JOB, or the process PID, in place: same process, same addresses, same bytes."""
-    transfer("restore", target, options, {"devices": devices}, _summary)
+def command(
+    options: Options, target: Target | None, devices: dict[str, str], image: str | None, store: str | None
+) -> None:
+    """Bring back JOB, or the process PID, in place: same process, same addresses, same bytes.
+
+    With --image its bytes are read from disk and not from host memory. An image holds device memory alone, so the
+    process must still be suspended at the checkpoint that made it.
+    """
+    if (target is None) == (image is None) or (store and not image):
+        raise UsageError("either a job, or --image NAME", hint="gcr restore llm, or gcr restore --image warm")
+    body: dict[str, object] = {"devices": devices}
+    if image:
+        there = opened(store)
+        if there is None:
+            raise NoSuchImage(f"no image {image!r}", hint="gcr images")
+        target = there.manifest(image).job
+        body |= {"image": image, "store": str(there.path)}
+    assert target is not None
+    transfer("restore", target, options, body, _summary)
 
 
 def _summary(report: Answer) -> str:

@@ -1,0 +1,279 @@
+"""Images as the daemon has them made, and reads them: each by a helper process of its own.
+
+begun     beside the checkpoint's PREPARE; before anything stops the name must be ours and the store usable
+lent      once the job is suspended: the helper holds still what was staged, whatever becomes of the job then
+written   in the background; the image is there when its manifest is, whether we live to hear of it or not
+"""
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Event, Thread
+from typing import Any
+
+from gcr.daemon.peers import BATCH, ImagePeer
+from gcr.engine.node import Course, phases
+from gcr.engine.target import Target
+from gcr.errors import (
+    DeadlinePassed,
+    GcrError,
+    ImageFailed,
+    Interrupted,
+    NoSuchImage,
+    PeerGone,
+    UnsupportedState,
+    UsageError,
+    WrongImage,
+)
+from gcr.image.manifest import Cut, Manifest
+from gcr.image.store import Store, sync, usable
+from gcr.processes import ProcessIdentity
+from gcr.seqpacket import close_all
+from gcr.states import State
+
+log = logging.getLogger("gcr.daemon")
+
+POLL = 0.05
+READ_SECONDS = 60.0  # a manifest's
+NO_TIMEOUT = 7 * 86400.0  # a disk may be slow; the helper ends when it is done, fails or dies
+UNKNOWN = dict.fromkeys(("bytes_total", "bytes_changed", "bytes_zero", "bytes_written", "dedup_ratio"))
+
+
+@dataclass(slots=True)
+class Imaging:
+    """One image of one checkpoint. `close` it unless `write` was called: then nothing of it is left."""
+
+    name: str
+    store: str
+    start: Callable[[], ImagePeer]
+    began: float  # by the monotonic clock: when the checkpoint was asked for
+    stays: bool = False  # the job runs on
+    max_bytes_per_s: float | None = None
+    cost: Mapping[str, Any] | None = None  # of one that is durable
+    durable_s: float | None = None
+    error: GcrError | None = None
+    done: Event = field(default_factory=Event)
+    progress: Mapping[str, Any] = field(default_factory=dict)
+    _peer: ImagePeer | None = None
+    _starting: Thread = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._starting = Thread(target=self._begin, name="gcr-image", daemon=True)
+        self._starting.start()
+
+    @property
+    def state(self) -> str:
+        return "writing" if not self.done.is_set() else "failed" if self.error else "durable"
+
+    def _begin(self) -> None:
+        try:
+            self._peer = self.start()
+            self._peer.begin(self.store, self.name, self.max_bytes_per_s)
+        except GcrError as error:
+            self.error = error
+        except OSError as error:
+            self.error = PeerGone(f"no helper for image {self.name}: {error}")
+
+    def may_begin(self, targets: Sequence[Target]) -> None:
+        """Nothing speaks against it. Raises UnsupportedState, and what `ready` does."""
+        if not any(target.bytes_by_device for target in targets):
+            text = "the job has no device memory of its own: there is nothing to make an image of"
+            raise UnsupportedState(text, hint="gcr ps")
+        self.ready()
+
+    def ready(self) -> ImagePeer:
+        """The helper has claimed the name. Raises ImageExists, StoreUnusable, UnsafeRuntime, PeerGone."""
+        self._starting.join()
+        if self.error:
+            raise self.error
+        assert self._peer
+        return self._peer
+
+    def write_staged(self, targets: Sequence[Target], created: float, course: Course) -> None:
+        """Of a job that was just suspended; returns when it may come back. What goes wrong is in `error`."""
+        try:
+            with_data = [t for t in targets if t.bytes_by_device and t.process.state != State.EXITED]
+            for target in with_data:
+                self.lend(target, _staged(target))
+            self.write(with_data, created, course)
+        except Exception as error:  # the job is suspended, whatever becomes of its image
+            self._failed(error)
+            self.close()
+
+    def lend(self, target: Target, fds: list[int]) -> None:
+        """Takes the descriptors, as a checkpoint stages them; their bytes stay what they are from here on."""
+        try:
+            self.ready().lend(target.pid, fds)
+        finally:
+            close_all(fds)
+
+    def write(self, targets: Sequence[Target], created: float, course: Course) -> None:
+        """What was lent of these, in the background."""
+        facts = {**_facts(targets), "created": created, "timings": phases(course.marks, course.began)}
+        Thread(target=self._write, args=(facts,), name="gcr-image", daemon=True).start()
+
+    def _write(self, facts: Mapping[str, Any]) -> None:
+        try:
+            cost = self._written(facts)
+        except Exception as error:  # nobody else would hear of it
+            self._failed(error)
+        else:
+            self.durable_s = time.monotonic() - self.began
+            stored = cost["bytes_written"]
+            self.cost = {**cost, "dedup_ratio": cost["bytes_total"] / stored if stored else None}
+            log.info("image %s is durable after %.2f s: %d bytes written", self.name, self.durable_s, stored)
+            self.done.set()
+        self.close()
+
+    def _written(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+        """What it cost. A helper that died may have published it just before; then it is there, and made durable."""
+        try:
+            return self.ready().write(facts, NO_TIMEOUT, self._tell)
+        except PeerGone as gone:
+            store = Store(Path(self.store))
+            with usable(store.path), suppress(NoSuchImage):
+                manifest = store.manifest(self.name)
+                if manifest.created == facts["created"]:
+                    sync(store.images)
+                    return manifest.costs()
+            raise gone
+
+    def _tell(self, report: dict[str, Any]) -> None:
+        self.progress = report
+
+    def _failed(self, error: Exception) -> None:
+        known = isinstance(error, GcrError)
+        log.error("image %s was not written: %s", self.name, error, exc_info=None if known else error)
+        self.error = error if isinstance(error, GcrError) else GcrError("internal error; the traceback is in the log")
+        self.done.set()
+
+    def wait(self, course: Course) -> None:
+        """Until it is durable. Raises ImageFailed; Interrupted and DeadlinePassed, and it is written all the same."""
+        while not self.done.wait(POLL):
+            course.tell("writing", **self.progress)
+            if course.cancelled.is_set():
+                raise Interrupted(f"{self._where()}; image {self.name} is still being written")
+            if time.monotonic() > course.began + course.timeout:
+                raise DeadlinePassed(f"{self._where()}; image {self.name} is still being written")
+        self.check()
+
+    def _where(self) -> str:
+        return "the job runs on" if self.stays else "the job is suspended"
+
+    def check(self) -> None:
+        """Raises ImageFailed if that is known by now."""
+        if self.error:
+            raise ImageFailed(f"{self._where()}, but image {self.name} was not written: {self.error.message}")
+
+    def row(self) -> dict[str, Any]:
+        """What `gcr ps` says of it."""
+        error = self.error.message if self.error else None
+        return {"name": self.name, "state": self.state, "durable_s": self.durable_s, "error": error}
+
+    def close(self) -> None:
+        """The helper finishes what it has begun to write, and ends."""
+        self._starting.join()
+        if self._peer:
+            self._peer.channel.close()
+
+    def report(self) -> dict[str, Any]:
+        """The fields of CONTRACT §4 that a checkpoint with an image has besides."""
+        return {
+            "image": self.name,
+            "cut": Cut.DEVICE.value,
+            "durable_s": self.durable_s,
+            **(self.cost or UNKNOWN),
+        }
+
+
+def asked_for(body: Mapping[str, Any], start: Callable[[], ImagePeer], began: float) -> Imaging | None:
+    """The image that a request wants, begun. Raises UsageError."""
+    stays, limit = bool(body.get("leave_running")), body.get("max_bytes_per_s")
+    if body.get("image"):
+        return Imaging(str(body["image"]), store_of(body), start, began, stays, limit)
+    if stays or body.get("live"):
+        raise UsageError("live, and leave_running, are for a checkpoint with an image")
+    return None
+
+
+def store_of(body: Mapping[str, Any]) -> str:
+    """Where a request has its images. Raises UsageError."""
+    store = str(body.get("store") or "")
+    if not Path(store).is_absolute():
+        raise UsageError(f"{store!r} is no place of a store: its whole path is")
+    return store
+
+
+def _facts(targets: Sequence[Target]) -> dict[str, Any]:
+    """What an image says of its job, besides the bytes."""
+    world = targets[0].world
+    return {
+        "job": targets[0].process.job,
+        "backend": world.backend,
+        "simulated": world.simulated,
+        "models": {device.uuid: device.name for device in targets[0].node.control(world).devices()},
+        "processes": {
+            str(target.pid): {"stack": target.process.identity.stack, "generation": _generation(target)}
+            for target in targets
+        },
+    }
+
+
+def _generation(target: Target) -> int:
+    """As of when it was last looked at: only a restore changes it."""
+    status = target.process.last_status or target.process.look()
+    return status.status.generation
+
+
+def _staged(target: Target) -> list[int]:
+    """What was staged of it: by its keeper, who answers also when the process was stopped meanwhile."""
+    fds: list[int] = []
+    try:
+        while fresh := target.keeper().unstage(target.pid, len(fds), BATCH):
+            fds += fresh
+    except BaseException:
+        close_all(fds)
+        raise
+    return fds or target.process.agent.unstage(target.transaction)
+
+
+def load(image: str, store: str, targets: Sequence[Target], helper: ImagePeer, course: Course) -> None:
+    """An image's bytes to come back with, instead of those in host memory. They are right; nothing was touched.
+
+    Raises NoSuchImage, WrongImage, Damaged, StoreUnusable, NoRoom.
+    """
+    course.tell("reading")
+    try:
+        manifest = helper.manifest(store, image, course.left(READ_SECONDS))
+        _refuse_other_processes(manifest, targets)
+        seal = manifest.seal().hex()
+        loaded = helper.load(store, image, seal, course.left(NO_TIMEOUT), lambda now: course.tell("reading", **now))
+    finally:
+        helper.channel.close()
+    for target in targets:
+        target.loaded = loaded.get(target.pid, [])
+    course.mark("loaded")
+
+
+def _refuse_other_processes(manifest: Manifest, targets: Collection[Target]) -> None:
+    """A `device` image is for the very processes that are still suspended at its cut. Raises WrongImage."""
+    if manifest.cut is not Cut.DEVICE:
+        raise WrongImage(f"image {manifest.name} has the cut {manifest.cut}, which this gcr cannot restore")
+    with_data = {target.pid: target for target in targets if target.bytes_by_device}
+    for imaged in manifest.processes:
+        target = with_data.pop(imaged.table.pid, None)
+        identity = ProcessIdentity(imaged.table.pid, imaged.table.start_time, imaged.stack)
+        if target is None or not target.process.identity.is_same(identity):
+            raise _stale(manifest, f"process {identity.pid}, which is gone")
+        if target.transaction != imaged.table.transaction or _generation(target) != imaged.generation:
+            raise _stale(manifest, f"process {identity.pid} as it was; it has run since")
+    if with_data:
+        raise _stale(manifest, f"a part of the job; process {min(with_data)} is not in it")
+
+
+def _stale(manifest: Manifest, what: str) -> WrongImage:
+    text = f"image {manifest.name} is of {what}: it holds device memory alone, and that is of no use to another process"
+    return WrongImage(text, hint="gcr images")

@@ -1,0 +1,37 @@
+"""The copy of a program that runs: everything, before it stops. What changes until then the drain copies again."""
+
+from collections.abc import Sequence
+from functools import partial
+
+from gcr.daemon.peers import WorkerPeer
+from gcr.engine.node import Course
+from gcr.engine.progress import Copy, Meter
+from gcr.engine.side_by_side import side_by_side
+from gcr.engine.target import Target
+from gcr.errors import UnsupportedState
+
+
+def copy_live(targets: Sequence[Target], course: Course, limit: float) -> None:
+    """Within `limit` seconds, of targets that were prepared. Raises UnsupportedState, and what the workers do."""
+    refuse_its_own_copy(targets)
+    meter = Meter(course, "copying live", sizes_of(targets))
+    meter.start()
+    pairs = [(target, worker) for target in targets for worker in target.workers()]
+    side_by_side(partial(_copy, target, worker, meter, course.left(limit)) for target, worker in pairs)
+    course.mark("copied_live")
+
+
+def _copy(target: Target, worker: WorkerPeer, meter: Meter, limit: float) -> None:
+    worker.copy_live(target.hold, target.owner, limit, partial(meter.at, (target.pid, worker.device)))
+
+
+def refuse_its_own_copy(targets: Sequence[Target]) -> None:
+    """Raises UnsupportedState where a program itself would have to copy."""
+    for target in targets:
+        if target.process.copied_out:
+            text = f"process {target.pid} copies its data itself, and only while it is taken off the device"
+            raise UnsupportedState(text, hint="gcr checkpoint without --live and --leave-running")
+
+
+def sizes_of(targets: Sequence[Target]) -> dict[Copy, int]:
+    return {(target.pid, device): n for target in targets for device, n in target.bytes_by_device.items()}

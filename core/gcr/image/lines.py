@@ -1,0 +1,119 @@
+"""The bytes of a staged process as an image's writer and reader see them: one line a device, mapped side by side.
+
+What a checkpoint stages of a process is a sealed table and the segments of each device (gcr.layout). An image has one
+table of the whole process: `merged` and `by_device` turn the one into the other and back.
+"""
+
+import ctypes
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+from gcr import hostmap
+from gcr.layout import SealedHandle, SealedTable
+from gcr.memfiles import HUGE_PAGE, checked_size, filled_memfd, hold_still
+from gcr.seqpacket import close_all
+
+
+class Line:
+    """Segments at consecutive addresses. Whoever has it reads, or fills, them at leisure; then closes it."""
+
+    def __init__(self, table: SealedTable, fds: Sequence[int], writable: bool) -> None:
+        """`table`: of one device · `fds`: its segments, in order; they stay the caller's. Raises OSError."""
+        self.table = table
+        sizes = [part.size for part in table.segments]
+        self._size = sum(sizes) + HUGE_PAGE
+        self._reserved = hostmap.reserve(self._size)
+        self._first = -(-self._reserved // HUGE_PAGE) * HUGE_PAGE  # segments may be of huge pages
+        try:
+            at = self._first
+            for fd, size in zip(fds, sizes, strict=True):
+                hostmap.map_shared(at, size, fd, writable=writable)
+                at += size
+        except BaseException:
+            hostmap.unreserve(self._reserved, self._size)
+            raise
+
+    def allocation(self, handle: SealedHandle) -> memoryview:
+        """Its bytes, where they lie. Not to be touched after `close`."""
+        return memoryview((ctypes.c_ubyte * handle.spec.size).from_address(self._first + handle.offset)).cast("B")
+
+    def close(self) -> None:
+        if self._size:
+            hostmap.unreserve(self._reserved, self._size)
+        self._size = 0
+
+
+class StagedLine(Line):
+    """One device's bytes of a suspended process. Until it is closed, or its process ends, they stay what they are."""
+
+    def __init__(self, table: SealedTable, fds: Sequence[int]) -> None:
+        """Raises NotASegment, OSError."""
+        self._held: list[int] = []
+        try:
+            for fd, part in zip(fds, table.segments, strict=True):
+                checked_size(fd, part.size)
+                self._held.append(hold_still(fd))
+            super().__init__(table, self._held, writable=False)
+        except BaseException:
+            close_all(self._held)
+            raise
+
+    def close(self) -> None:
+        super().close()
+        close_all(self._held)
+        self._held.clear()
+
+
+class FreshLine(Line):
+    """New segments for one device's bytes, which come from an image."""
+
+    def __init__(self, table: SealedTable) -> None:
+        """Raises OSError, ENOSPC where there is no host memory for them."""
+        self._made: list[int] = []
+        try:
+            for part in table.segments:
+                self._made.append(filled_memfd(part.size))
+            super().__init__(table, self._made, writable=True)
+        except BaseException:
+            close_all(self._made)
+            raise
+
+    def staged(self) -> list[int]:
+        """Descriptors as a checkpoint stages them, the sealed table first; the caller's. Raises OSError."""
+        return [self.table.to_memfd(), *map(os.dup, self._made)]
+
+    def close(self) -> None:
+        super().close()
+        close_all(self._made)
+        self._made.clear()
+
+
+def merged(tables: Sequence[SealedTable]) -> SealedTable:
+    """Of all devices of one process."""
+    return replace(
+        tables[0],
+        handles=tuple(handle for table in tables for handle in table.handles),
+        mappings=tuple(mapping for table in tables for mapping in table.mappings),
+        segments=tuple(segment for table in tables for segment in table.segments),
+    )
+
+
+def by_device(table: SealedTable) -> Sequence[SealedTable]:
+    """The tables that it was merged of."""
+    return [_of_device(table, device) for device in _unique(part.device for part in table.segments)]
+
+
+def _of_device(table: SealedTable, device: str) -> SealedTable:
+    handles = tuple(handle for handle in table.handles if handle.device == device)
+    ids = {handle.spec.id for handle in handles}
+    return replace(
+        table,
+        handles=handles,
+        mappings=tuple(mapping for mapping in table.mappings if mapping.id in ids),
+        segments=tuple(part for part in table.segments if part.device == device),
+    )
+
+
+def _unique(names: Iterable[str]) -> Iterable[str]:
+    return dict.fromkeys(names)

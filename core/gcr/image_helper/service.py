@@ -1,0 +1,224 @@
+"""The operations of an image helper, one method each; `ImagePeer` is their other end.
+
+A helper writes one image, `begin` · `lend` … · `write`, or reads one, `load` · `loaded` ….
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gcr import config
+from gcr.channel import Request
+from gcr.engine.copyout import StagedCopy
+from gcr.errors import GcrError, NoRoom, NoSuchImage, PeerGone, UsageError, WrongImage
+from gcr.faults import reach
+from gcr.hostmemory import available_host_bytes
+from gcr.image.lines import FreshLine, StagedLine, by_device, merged
+from gcr.image.manifest import Cut, ImagedProcess, Manifest
+from gcr.image.parent import bytes_changed, parent_of
+from gcr.image.rate import Rate
+from gcr.image.reader import ImageReader
+from gcr.image.store import Store, usable
+from gcr.image.writer import Contents, Counts, ImageWriter
+from gcr.layout import SealedTable
+from gcr.memfiles import NO_MEMORY
+from gcr.seqpacket import close_all
+from gcr.version import __version__
+
+log = logging.getLogger("gcr.image")
+
+TELL_EVERY = 0.2
+Answer = tuple[Mapping[str, Any], Sequence[int]]
+
+
+@dataclass(slots=True)
+class ImageService:
+    """`_lent`: the lines of each process, in the order in which the processes were lent."""
+
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _writer: ImageWriter | None = None
+    _lent: dict[int, list[StagedLine]] = field(default_factory=dict)
+    _arriving: dict[int, list[int]] = field(default_factory=dict)
+    _loaded: dict[int, list[int]] = field(default_factory=dict)
+    _writing: threading.Lock = field(default_factory=threading.Lock)
+
+    def serve(self, request: Request) -> None:
+        body, fds = request.json(), request.take_fds()
+        operation: Callable[..., Answer | None] | None = getattr(self, f"op_{body['op']}", None)
+        try:
+            if operation is None:
+                raise UsageError(f"an image helper knows no {body['op']!r}")
+            answer, given = operation(body, fds, request) or ({}, ())
+        finally:
+            close_all(fds)
+        try:
+            request.reply_json(answer, given)
+        except PeerGone:
+            log.info("nobody hears that %s is done", body["op"])
+
+    def finish(self) -> None:
+        """What was begun to be written is written; of anything else nothing is left."""
+        with self._writing:
+            self._stack.close()
+
+    # ---- writing ------------------------------------------------------------------------------------------------
+
+    def op_begin(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> None:
+        """Claims the name. Raises ImageExists, StoreUnusable, UnsafeRuntime."""
+        reach("image.begin")
+        store = Store(Path(body["store"]))
+        threads, rate = config.load().threads, Rate(body["max_bytes_per_s"])
+        self._writer = self._stack.enter_context(ImageWriter(store, body["name"], threads, rate))
+
+    def op_lend(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
+        """What is staged of one process: held still from here on."""
+        pid, arrived = int(body["pid"]), self._arriving.setdefault(int(body["pid"]), [])
+        arrived += fds
+        fds.clear()
+        if len(arrived) == body["total"]:
+            self._take(pid, self._arriving.pop(pid))
+
+    def _take(self, pid: int, fds: list[int]) -> None:
+        staged = StagedCopy.of(fds)
+        try:
+            at, lines = 0, self._lent.setdefault(pid, [])
+            for table in staged.tables:
+                line = StagedLine(table, staged.fds[at + 1 : at + 1 + len(table.segments)])
+                self._stack.callback(line.close)
+                lines.append(line)
+                at += 1 + len(table.segments)
+        finally:
+            staged.close()
+
+    def op_write(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
+        """Durable when it returns. Raises StoreUnusable, ImageExists; then there is no such image."""
+        assert self._writer
+        with self._writing, self._stack, _telling(request, self._writer.counts, self._lent_bytes()):
+            began = time.monotonic()
+            reach("image.write")
+            for process in self._lent.values():
+                for line in process:
+                    for handle in line.table.handles:
+                        self._writer.add(line.allocation(handle))
+            reach("image.commit")
+            manifest = self._writer.commit(lambda contents: self._described(body, contents))
+        log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.bytes_written, time.monotonic() - began)
+        return manifest.costs(), ()
+
+    def _lent_bytes(self) -> int:
+        return sum(h.spec.size for lines in self._lent.values() for line in lines for h in line.table.handles)
+
+    def _described(self, facts: Mapping[str, Any], contents: Contents) -> Manifest:
+        assert self._writer
+        store, tables = self._writer.store, [merged([line.table for line in lines]) for lines in self._lent.values()]
+        parent = _parent(store, tables)
+        who = (facts["processes"][str(table.pid)] for table in tables)
+        processes = (ImagedProcess(t, each["stack"], each["generation"]) for t, each in zip(tables, who, strict=True))
+        return Manifest(
+            name=self._writer.name,
+            cut=Cut.DEVICE,
+            created=facts["created"],
+            job=facts["job"],
+            backend=facts["backend"],
+            simulated=facts["simulated"],
+            versions={"gcr": __version__},
+            models=facts["models"],
+            processes=tuple(processes),
+            packs=tuple(contents.packs),
+            chunks=contents.chunks,
+            bytes_total=contents.counts.total,
+            bytes_zero=contents.counts.zero,
+            bytes_written=contents.counts.written,
+            bytes_changed=bytes_changed(store, parent, tables, contents.names) if parent else None,
+            parent=parent.name if parent else None,
+            timings=facts["timings"],
+        )
+
+    # ---- reading ------------------------------------------------------------------------------------------------
+
+    def op_manifest(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
+        """Raises NoSuchImage, WrongImage, Damaged, StoreUnusable."""
+        path = Path(body["store"])
+        if not path.is_dir():
+            raise NoSuchImage(f"no image {body['name']!r}", hint="gcr images")
+        with usable(path):
+            return {"text": Store(path).manifest(body["name"]).to_bytes().decode()}, ()
+
+    def op_load(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
+        """An image into memory of its own, all of it or none. Raises Damaged, WrongImage, NoSuchImage, NoRoom …"""
+        with ImageReader(Store(Path(body["store"])), body["name"], config.load().threads) as reader:
+            if reader.manifest.seal().hex() != body["seal"]:
+                raise WrongImage(f"image {body['name']} has just become another one")
+            _refuse_without_room(reader.manifest)
+            done = Counts()
+            with _telling(request, done, reader.manifest.bytes_total), ExitStack() as lines:
+                self._loaded = self._load(reader, done, lines)
+            return {"processes": {str(pid): len(fds) for pid, fds in self._loaded.items()}}, ()
+
+    def _load(self, reader: ImageReader, done: Counts, stack: ExitStack) -> dict[int, list[int]]:
+        """Every byte is there, and right, before any line is staged."""
+        made: dict[int, list[FreshLine]] = {}
+        first = 0
+        for process in reader.manifest.processes:
+            lines = made[process.table.pid] = [stack.enter_context(_fresh(table)) for table in by_device(process.table)]
+            line_of = {line.table.segments[0].device: line for line in lines}
+            for handle in process.table.handles:
+                first = reader.read(first, line_of[handle.device].allocation(handle))
+                done.total += handle.spec.size
+        return {pid: [fd for line in lines for fd in line.staged()] for pid, lines in made.items()}
+
+    def op_loaded(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
+        return {}, self._loaded[int(body["pid"])][body["offset"] : body["offset"] + body["limit"]]
+
+
+def _parent(store: Store, tables: Sequence[SealedTable]) -> Manifest | None:
+    """An image is written whatever is wrong with others."""
+    try:
+        return parent_of(store, tables)
+    except (GcrError, OSError, ValueError) as error:
+        log.warning("no parent found: %s", error)
+        return None
+
+
+@contextmanager
+def _fresh(table: SealedTable) -> Iterator[FreshLine]:
+    try:
+        line = FreshLine(table)
+    except OSError as error:
+        if error.errno in NO_MEMORY:
+            raise NoRoom(f"no host memory for the image: {error}", missing=None) from error
+        raise
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+def _refuse_without_room(manifest: Manifest) -> None:
+    needed = sum(part.size for process in manifest.processes for part in process.table.segments)
+    if (missing := needed - available_host_bytes()) > 0:
+        raise NoRoom(f"host memory is {missing} bytes short of what image {manifest.name} needs", missing=missing)
+
+
+@contextmanager
+def _telling(request: Request, counts: Counts, total: int) -> Iterator[None]:
+    """Says now and then how many bytes are done, to whoever still hears it."""
+    over = threading.Event()
+
+    def tell() -> None:
+        with suppress(PeerGone):
+            while not over.wait(TELL_EVERY):
+                request.progress({"bytes": counts.total, "total_bytes": total})
+
+    teller = threading.Thread(target=tell, name="gcr-progress", daemon=True)
+    teller.start()
+    try:
+        yield
+    finally:
+        over.set()
+        teller.join()

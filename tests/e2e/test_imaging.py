@@ -1,0 +1,410 @@
+"""Images of jobs: written while the job is away or back again, and read by the very processes that they are of."""
+
+import os
+import resource
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from machine import VICTIMS, Machine, kill, until
+from worlds import everywhere
+
+from gcr.image.store import Store
+
+MIB = 1 << 20
+NOTHING = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from cuda_calls import primary_context
+primary_context()
+print("ready", flush=True)
+sys.stdin.read()
+"""
+
+
+def store_of(machine: Machine) -> Path:
+    return machine.folder / "store"
+
+
+def away(machine: Machine, name: str, *flags: str) -> dict[str, object]:
+    """The job is checkpointed, and its image durable."""
+    words = ("--image", name, "--wait", "durable", "--store", str(store_of(machine)))
+    gone = machine.gcr("checkpoint", "llm", *machine.where.options, *words, *flags)
+    assert gone.code == 0, gone.body
+    return gone.body
+
+
+def back(machine: Machine, name: str, *flags: str) -> dict[str, object]:
+    return machine.gcr("restore", "--image", name, "--store", str(store_of(machine)), *flags).body
+
+
+def image_code(machine: Machine, name: str) -> tuple[int, str]:
+    refused = machine.gcr("restore", "--image", name, "--store", str(store_of(machine)))
+    return refused.code, refused.body["error"]["code"]
+
+
+def durable(machine: Machine, name: str) -> None:
+    until(lambda: name in Store(store_of(machine)).names() or None, 30, f"image {name} is durable")
+
+
+def chunks(machine: Machine, name: str) -> list[bytes]:
+    """The names of an image's chunks, which are right: they are hashes of what they contain."""
+    assert machine.gcr("verify", name, "--deep", "--store", str(store_of(machine))).code == 0
+    store = Store(store_of(machine))
+    return [reference.name for reference in store.references(store.manifest(name))]
+
+
+@everywhere()
+def test_a_job_comes_back_from_its_image(machine: Machine) -> None:
+    job = machine.told("llm", "mixed 30 1000 5000000", "free_some 7", machine.where.handles(5))
+    before, addresses = job.ask(), job.ask("address")
+    said = away(machine, "warm")
+    assert (said["image"], said["cut"], said["bytes_total"]) == ("warm", "device", said["bytes"])
+    assert 0 < said["vram_free_s"] <= said["durable_s"]
+    assert back(machine, "warm")["state"] == "running"
+    assert (job.ask(), job.ask("address")) == (before, addresses)
+    machine.leave()
+    machine.come_back()
+    assert job.ask() == before
+
+
+def test_what_the_store_has_is_not_written_again(machine: Machine) -> None:
+    job = machine.told("llm", "alloc 8 4194304")
+    first = away(machine, "one")
+    machine.come_back()
+    second = away(machine, "two")
+    assert (second["bytes_total"], second["bytes_written"]) == (first["bytes_total"], 0)
+    assert (first["bytes_changed"], second["bytes_changed"], second["dedup_ratio"]) == (None, 0, None)
+    machine.come_back()
+    job.ask("alloc 1 4194304")
+    third = away(machine, "three")
+    assert 0 < third["bytes_written"] <= third["bytes_changed"] <= 6 * MIB  # some of its chunks are alike
+    assert Store(store_of(machine)).manifest("three").parent == "two"
+
+
+def test_the_job_may_run_before_its_image_is_durable(machine: Machine) -> None:
+    """Nothing that it does then, and no other checkpoint, changes a byte of the image."""
+    job = machine.told("llm", "alloc 8 4194304")
+    away(machine, "undisturbed")
+    machine.come_back()
+    before = job.ask()
+    machine.inject("image.write hold " + str(machine.folder / "held"))
+    gone = machine.gcr("checkpoint", "llm", "--image", "warm", "--store", str(store_of(machine)))
+    assert (gone.code, gone.body["durable_s"], gone.body["bytes_written"]) == (0, None, None)
+    machine.wait_held()
+    machine.come_back()
+    assert (job.ask("free_some 2"), job.ask("alloc 6 4194304")) == ("ok", "ok")
+    changed = job.ask()
+    assert changed != before
+    machine.leave()
+    (machine.folder / "held").unlink()
+    durable(machine, "warm")
+    machine.come_back()
+    assert job.ask() == changed
+    assert chunks(machine, "warm") == chunks(machine, "undisturbed")
+
+
+@pytest.mark.parametrize("who", ["gcr.daemon", "gcr.worker", "supervisor"])
+def test_whoever_dies_the_image_is_written_and_restored(machine: Machine, who: str) -> None:
+    """Also after all that had its bytes in memory, but the program itself, are gone."""
+    job = machine.told("llm", "alloc 8 4194304")
+    before = job.ask()
+    machine.inject("image.write hold " + str(machine.folder / "held"))
+    assert machine.gcr("checkpoint", "llm", "--image", "warm", "--store", str(store_of(machine))).code == 0
+    machine.wait_held()
+    kill(*([job.supervisor.pid] if who == "supervisor" else machine.children(who)))
+    (machine.folder / "held").unlink()
+    durable(machine, "warm")
+    assert machine.settled() == "suspended"
+    assert back(machine, "warm")["state"] == "running"
+    if who != "supervisor":
+        assert job.ask() == before
+    until(lambda: not machine.children("gcr.image_helper") or None, 10, "the helper ends")
+
+
+def test_a_helper_that_dies_leaves_no_image(machine: Machine) -> None:
+    job, before = machine.start()
+    for step in ("image.begin", "image.write", "image.commit"):
+        machine.inject(f"{step} die")
+        gone = machine.gcr(
+            "checkpoint", "llm", "--image", "warm", "--wait", "durable", "--store", str(store_of(machine))
+        )
+        error = gone.body["error"]
+        if step == "image.begin":
+            assert (gone.code, error["code"], error["state"]) == (4, "peer_gone", "running"), gone.body
+        else:
+            assert (gone.code, error["code"], error["state"]) == (4, "image_failed", "suspended"), gone.body
+            assert machine.gcr("restore", "llm").code == 0
+        assert job.ask() == before
+    assert Store(store_of(machine)).names() == []
+    away(machine, "warm")  # what the dead have claimed is free
+    machine.come_back()
+    assert job.ask() == before
+
+
+def test_a_checkpoint_that_fails_leaves_no_image(machine: Machine) -> None:
+    job, before = machine.start()
+    machine.inject("checkpoint.drained fail")
+    gone = machine.gcr("checkpoint", "llm", "--image", "warm", "--store", str(store_of(machine)))
+    assert (gone.code, gone.body["error"]["code"]) == (4, "injected_fault")
+    until(lambda: not machine.children("gcr.image_helper") or None, 10, "the helper ends")
+    store = Store(store_of(machine))
+    assert (store.names(), list(store.packs.iterdir())) == ([], [])
+    assert job.ask() == before
+
+
+def test_a_name_that_exists_is_refused_before_anything_stops(machine: Machine) -> None:
+    job, before = machine.start()
+    away(machine, "warm")
+    machine.come_back()
+    gone = machine.gcr("checkpoint", "llm", "--image", "warm", "--store", str(store_of(machine)))
+    error = gone.body["error"]
+    assert (gone.code, error["code"], error["state"]) == (3, "image_exists", "running")
+    assert "quiesced" not in machine.logs()["gcrd.log"].split("image_exists")[-1]
+    assert job.ask() == before
+
+
+@pytest.mark.parametrize("broken", ["a file", "not ours"])
+def test_a_store_that_cannot_be_used_is_refused(machine: Machine, broken: str) -> None:
+    job, before = machine.start()
+    store = store_of(machine)
+    if broken == "a file":
+        store.write_text("")
+    else:
+        store.mkdir(mode=0o755)
+        store.chmod(0o755)
+    gone = machine.gcr("checkpoint", "llm", "--image", "warm", "--store", str(store))
+    error = gone.body["error"]
+    assert (gone.code, error["code"], error["state"]) == (3, "unsafe_runtime", "running"), gone.body
+    assert job.ask() == before
+
+
+def test_an_image_is_for_the_process_that_is_still_suspended_at_it(machine: Machine) -> None:
+    job, before = machine.start()
+    away(machine, "old")
+    assert image_code(machine, "none") == (3, "no_such_image")
+    machine.come_back()
+    assert image_code(machine, "old") == (3, "wrong_state")  # it runs
+    machine.leave()
+    assert image_code(machine, "old") == (3, "wrong_image")  # at another cut
+    machine.come_back()
+    assert job.ask() == before
+    away(machine, "last")
+    machine.end(job)
+    assert image_code(machine, "last") == (3, "no_such_job")
+    other, said = machine.start()
+    machine.leave()
+    assert image_code(machine, "last") == (3, "wrong_image")  # another process of that name
+    machine.come_back()
+    assert other.ask() == said
+
+
+def test_a_flipped_bit_is_refused_and_the_job_untouched(machine: Machine) -> None:
+    job, before = machine.start()
+    away(machine, "warm")
+    store = Store(store_of(machine))
+    files = [*store.packs.iterdir(), *store.images.glob("warm.*")]
+    assert len(files) == 3
+    for file in files:
+        data = file.read_bytes()
+        at = len(data) // 2
+        file.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert image_code(machine, "warm") == (6, "damaged"), file
+        file.write_bytes(data)
+    assert machine.settled() == "suspended"
+    assert back(machine, "warm")["state"] == "running"
+    assert job.ask() == before
+
+
+def test_a_restore_from_an_image_that_fails_can_be_tried_again(machine: Machine) -> None:
+    """Each step; then from host memory, which is still there."""
+    job, before = machine.start()
+    away(machine, "warm")
+    for step in ("restore.room", "restore.back", "restore.mapped"):
+        machine.inject(f"{step} fail")
+        assert image_code(machine, "warm") == (4, "injected_fault")
+        assert machine.settled() == "suspended"
+    machine.come_back()
+    assert job.ask() == before
+
+
+def test_it_is_written_all_the_same_when_its_caller_leaves(machine: Machine) -> None:
+    job, before = machine.start()
+    machine.inject("image.commit hold " + str(machine.folder / "held"))
+    words = ("checkpoint", "llm", "--image", "warm", "--wait", "durable", "--store", str(store_of(machine)))
+    caller = machine.begin(*words)
+    machine.wait_held()
+    caller.send_signal(signal.SIGINT)
+    out, _ = caller.communicate(timeout=30)
+    assert caller.returncode == 130 and '"state": "suspended"' in out
+    (machine.folder / "held").unlink()
+    durable(machine, "warm")
+    machine.come_back()
+    assert job.ask() == before
+
+
+def test_a_store_that_fills_up_costs_the_image_and_nothing_else(machine: Machine) -> None:
+    """The disk takes no more in the middle of it: the largest file that the helper may write stands for it."""
+    job = machine.told("llm", "alloc 8 4194304")
+    before = job.ask()
+    machine.leave()  # the worker has what it needs
+    machine.come_back()
+    limits = resource.prlimit(machine.daemon(), resource.RLIMIT_FSIZE)
+    resource.prlimit(machine.daemon(), resource.RLIMIT_FSIZE, (MIB, limits[1]))
+    words = ("checkpoint", "llm", "--image", "warm", "--store", str(store_of(machine)))
+    gone = machine.gcr(*words, "--wait", "durable")
+    error = gone.body["error"]
+    assert (gone.code, error["code"], error["state"]) == (4, "image_failed", "suspended"), gone.body
+    assert "EFBIG" in error["message"]
+    resource.prlimit(machine.daemon(), resource.RLIMIT_FSIZE, limits)
+    store = Store(store_of(machine))
+    assert (store.names(), list(store.packs.iterdir())) == ([], [])
+    assert machine.job("llm")["image"]["state"] == "failed"  # type: ignore[index]
+    assert (
+        "NOT WRITTEN"
+        in subprocess.run(
+            [sys.executable, "-m", "gcr", "ps"], env=machine.env, capture_output=True, text=True, timeout=60, check=True
+        ).stdout
+    )
+    machine.come_back()
+    assert job.ask() == before
+    away(machine, "warm")
+    assert back(machine, "warm")["state"] == "running"
+    assert job.ask() == before
+
+
+def test_images_of_two_jobs_are_written_at_once_and_cleaning_up_harms_neither(machine: Machine) -> None:
+    jobs = {name: machine.told(name, "alloc 4 4194304") for name in ("one", "two")}
+    said = {name: job.ask() for name, job in jobs.items()}
+    store, held = str(store_of(machine)), [machine.folder / f"held-{name}" for name in jobs]
+    for name, file in zip(jobs, held, strict=True):
+        machine.inject(f"image.commit hold {file}")
+        assert machine.gcr("checkpoint", name, "--image", name, "--store", store).code == 0
+        until(lambda file=file: file.exists() or None, 30, "everything is written but the manifest")
+    assert machine.gcr("prune", "--keep-last", "0", "--store", store).code == 0
+    taken = machine.gcr("checkpoint", "one", "--image", "two", "--store", store)
+    assert taken.code == 3
+    for file in held:
+        file.unlink()
+    for name, job in jobs.items():
+        durable(machine, name)
+        assert back(machine, name)["state"] == "running"
+        assert job.ask() == said[name]
+
+
+def test_the_process_may_end_while_its_image_is_written(machine: Machine) -> None:
+    job = machine.told("llm", "alloc 4 4194304")
+    machine.inject("image.write hold " + str(machine.folder / "held"))
+    assert machine.gcr("checkpoint", "llm", "--image", "warm", "--store", str(store_of(machine))).code == 0
+    machine.wait_held()
+    machine.end(job)
+    (machine.folder / "held").unlink()
+    durable(machine, "warm")
+    assert machine.gcr("verify", "warm", "--deep", "--store", str(store_of(machine))).code == 0
+
+
+def leave_running(machine: Machine, name: str, *flags: str) -> dict[str, object]:
+    words = ("--image", name, "--leave-running", "--wait", "durable", "--store", str(store_of(machine)))
+    gone = machine.gcr("checkpoint", "llm", *words, *flags)
+    assert gone.code == 0, gone.body
+    return gone.body
+
+
+@pytest.mark.parametrize("how", [(), ("--live",)])
+def test_an_image_of_a_job_that_runs_on(machine: Machine, how: tuple[str, ...]) -> None:
+    job = machine.told("llm", "mixed 30 1000 5000000", "free_some 7")
+    before, addresses = job.ask(), job.ask("address")
+    said = leave_running(machine, "glance", *how)
+    assert (said["state"], said["vram_free_s"], said["vram_after_bytes"]) == ("running", None, None)
+    assert said["strategy"] == ("live" if how else "handoff")
+    assert (job.ask(), job.ask("address")) == (before, addresses)
+    away(machine, "still")  # nothing has changed since
+    assert chunks(machine, "glance") == chunks(machine, "still")
+    assert Store(store_of(machine)).manifest("still").bytes_changed == 0
+    assert image_code(machine, "glance") == (3, "wrong_image")  # it ran on
+    assert back(machine, "still")["state"] == "running"
+    assert job.ask() == before
+
+
+def test_a_live_checkpoint_takes_what_changed_after_it_was_copied(machine: Machine) -> None:
+    """Frees, allocations and new bytes between the copy and the cut."""
+    job = machine.told("llm", "mixed 30 1000 5000000")
+    held = machine.folder / "held"
+    machine.inject(f"checkpoint.copied_live hold {held}")
+    words = ("checkpoint", "llm", "--image", "warm", "--live", "--store", str(store_of(machine)), "--wait", "durable")
+    going = machine.asking.submit(machine.gcr, *words)
+    machine.wait_held()
+    assert (job.ask("free_some 3"), job.ask("alloc 5 3000000")) == ("ok", "ok")
+    before = job.ask()
+    held.unlink()
+    gone = going.result(60)
+    assert (gone.code, gone.body["strategy"]) == (0, "live"), gone.body
+    assert machine.come_back().body["bytes"] == gone.body["bytes"]
+    assert job.ask() == before
+    away(machine, "again")
+    assert back(machine, "again")["state"] == "running"
+    assert job.ask() == before
+    assert sorted(chunks(machine, "warm")) == sorted(chunks(machine, "again"))
+
+
+def test_a_slow_image_holds_nobody_up(machine: Machine) -> None:
+    job = machine.told("llm", *[f"alloc 1 {size}" for size in range(2_000_000, 2_900_000, 100_000)])
+    before = job.ask()
+    words = ("--image", "warm", "--max-rate", "4M", "--store", str(store_of(machine)))
+    gone = machine.gcr("checkpoint", "llm", *words)
+    assert (gone.code, gone.body["durable_s"]) == (0, None)
+    machine.come_back()
+    assert job.ask() == before
+    assert machine.job("llm")["image"]["state"] == "writing"  # type: ignore[index]
+    durable(machine, "warm")
+    written = Store(store_of(machine)).manifest("warm").bytes_written
+    took = until(lambda: machine.job("llm")["image"]["durable_s"], 10, "the daemon has heard of it")  # type: ignore[index]
+    assert took >= 0.8 * written / 4e6 - 2  # the first group goes at once
+    for wrong in ("fast", "0", "-1M", "1T"):
+        assert machine.gcr("checkpoint", "llm", "--image", "no", "--max-rate", wrong).code == 2
+
+
+@pytest.mark.parametrize("flags", [(), ("--leave-running",), ("--live",)])
+def test_nothing_is_made_an_image_of_where_nothing_is(machine: Machine, flags: tuple[str, ...]) -> None:
+    machine.run("llm", sys.executable, "-c", NOTHING, str(VICTIMS))
+    gone = machine.gcr("checkpoint", "llm", "--image", "no", "--store", str(store_of(machine)), *flags)
+    error = gone.body["error"]
+    assert (gone.code, error["code"], error["state"]) == (3, "unsupported_state", "running"), gone.body
+    until(lambda: not machine.children("gcr.image_helper") or None, 10, "the helper ends")
+
+
+def test_the_daemon_keeps_nothing_of_an_image_that_failed(machine: Machine) -> None:
+    machine.told("llm", "alloc 8 4194304")
+    leave_running(machine, "warm")
+    held = Path(f"/proc/{machine.daemon()}/fd")
+    before = len(list(held.iterdir()))
+    for _ in range(3):
+        machine.inject("checkpoint.running fail")
+        words = ("--image", "no", "--leave-running", "--store", str(store_of(machine)))
+        assert machine.gcr("checkpoint", "llm", *words).code == 4
+    until(lambda: len(list(held.iterdir())) <= before or None, 10, "it closed them")
+
+
+def test_a_program_that_is_stopped_meanwhile_has_its_image(machine: Machine) -> None:
+    job = machine.told("llm", "alloc 4 4194304")
+    before, pid = job.ask(), machine.target("llm")
+    machine.inject("checkpoint.vram_free hold " + str(machine.folder / "held"))
+    words = ("checkpoint", "llm", "--image", "warm", "--wait", "durable", "--store", str(store_of(machine)))
+    going = machine.asking.submit(machine.gcr, *words)
+    machine.wait_held()
+    os.kill(pid, signal.SIGSTOP)
+    (machine.folder / "held").unlink()
+    gone = going.result(60)
+    os.kill(pid, signal.SIGCONT)
+    assert gone.code == 0, gone.body
+    assert back(machine, "warm")["state"] == "running"
+    assert job.ask() == before
+
+
+def test_of_a_stranger_there_is_no_image_and_no_job(machine: Machine) -> None:
+    stranger = machine.stranger()
+    gone = machine.gcr("checkpoint", str(stranger.supervisor.pid), "--image", "no", "--store", str(store_of(machine)))
+    assert (gone.code, gone.body["error"]["code"]) == (3, "unsupported_state"), gone.body
+    assert machine.gcr("ps").body["jobs"] == []

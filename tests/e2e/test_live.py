@@ -1,0 +1,174 @@
+"""Live images against a program that stamps its buffers round after round: what was copied when can be told by them.
+
+The oracle is what the program says of itself and the bytes of the image, never what gcr says of either.
+"""
+
+import json
+import random
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pytest
+from machine import VICTIMS, Machine, Victim, kill, until
+from worlds import AMD, NVIDIA, at
+
+sys.path.insert(0, str(VICTIMS))
+
+from epoch_victim import stamp
+
+from gcr.image.reader import ImageReader
+from gcr.image.store import Store
+
+SIZE = 3 << 20
+BUFFERS = 6
+FAST, MANY, SEEDS = 12, 1000, 20
+
+
+@dataclass(frozen=True)
+class Span:
+    """Rounds of one thread that may be seen: from the last it had finished before, to the last it had begun after."""
+
+    first: int
+    last: int
+
+
+def rounds(job: Victim) -> list[tuple[int, int]]:
+    return [(finished, begun) for finished, begun in json.loads(job.ask())]
+
+
+def contents(store: Store, name: str, addresses: Sequence[int], size: int) -> list[bytes]:
+    """What an image has of some memory of its only process, by the program's own addresses."""
+    with ImageReader(store, name) as reader:
+        table = reader.manifest.processes[0].table
+        memory, first = {}, 0
+        for handle in table.handles:
+            memory[handle.spec.id] = bytearray(handle.spec.size)
+            first = reader.read(first, memoryview(memory[handle.spec.id]))
+    found = []
+    for address in addresses:
+        data = bytearray()
+        while len(data) < size:
+            at = address + len(data)
+            (place,) = (m for m in table.mappings if m.address <= at < m.address + m.size)
+            start = at - place.address + place.offset
+            data += memory[place.id][start : min(place.offset + place.size, start + size - len(data))]
+        found.append(bytes(data))
+    return found
+
+
+def check(buffers: Sequence[bytes], span: Span) -> None:
+    """One thread's: each of one stamp, and all from one moment."""
+    newest = span.last
+    for number, data in enumerate(buffers):
+        word = data[:4]
+        assert data == word * (len(data) // 4), f"buffer {number} is of several rounds"
+        said = int.from_bytes(word, "little")
+        possible = [e for e in range(max(1, span.first), newest + 1) if stamp(number, e) == said]
+        assert possible, f"buffer {number} holds {said:#x}, and is to be of a round from {span.first} to {newest}"
+        newest = max(possible)
+        if number == 0:
+            span = Span(max(span.first, newest - 1), span.last)
+
+
+def glance(machine: Machine, job: Victim, name: str, chance: random.Random, live: bool) -> list[Span]:
+    """An image of the running job; with `live` some rounds pass between the copy and the cut."""
+    held = machine.folder / f"held-{name}"
+    if live:
+        machine.inject(f"checkpoint.copied_live hold {held}")
+    before = rounds(job)
+    words = {
+        "image": name,
+        "leave_running": True,
+        "live": live,
+        "wait": "durable",
+        "store": str(machine.folder / "store"),
+    }
+    going = machine.asking.submit(machine.ask, "checkpoint", "llm", **words)
+    if live:
+        until(lambda: held.exists() or None, 30, "everything was copied")
+        copied, more = rounds(job), chance.randrange(4)
+        until(lambda: rounds(job)[0][0] >= copied[0][0] + more or None, 30, "some rounds pass")
+        time.sleep(chance.uniform(0, 0.01))
+        held.unlink()
+    gone = going.result(60)
+    assert gone.code == 0, gone.body
+    return [Span(finished, begun) for (finished, _), (_, begun) in zip(before, rounds(job), strict=True)]
+
+
+def schedules(machine: Machine, count: int, seed: int) -> None:
+    chance = random.Random(seed)
+    words = ("--vendor", machine.vendor, "--seed", str(seed), "--bytes", str(SIZE), "--buffers", str(BUFFERS))
+    job = machine.run("llm", sys.executable, str(VICTIMS / "epoch_victim.py"), *words)
+    where = json.loads(job.ask("where"))
+    store = Store(machine.folder / "store")
+    for number in range(count):
+        live = number % 4 != 3
+        spans = glance(machine, job, f"i{number}", chance, live)
+        for buffers, span in zip(where, spans, strict=True):
+            check(contents(store, f"i{number}", buffers, SIZE), span)
+        store.remove([f"i{number}"])
+    first = rounds(job)
+    until(
+        lambda: all(now > then for (now, _), (then, _) in zip(rounds(job), first, strict=True)) or None, 30, "it runs"
+    )
+
+
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+def test_an_image_is_of_one_moment(machine: Machine) -> None:
+    schedules(machine, FAST, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_a_thousand_images_are_of_one_moment_each(machine: Machine, seed: int) -> None:
+    schedules(machine, MANY // SEEDS, 100 + seed)
+
+
+STEPS = ("prepared", "copied_live", "stop", "quiesced", "drained", "running")
+
+
+@pytest.mark.parametrize("who", ["gcr.daemon", "gcr.worker", "gcr.image_helper", "supervisor"])
+def test_whoever_dies_in_it_the_job_runs_on(machine: Machine, who: str) -> None:
+    """Each of its steps; afterwards it is what it was, and can be taken off its device."""
+    job = machine.told("llm", "mixed 12 1000 5000000")
+    before = job.ask()
+    store = str(machine.folder / "store")
+    for number, step in enumerate(STEPS if who != "supervisor" else STEPS[-2:-1]):
+        held = machine.folder / f"held-{step}"
+        machine.inject(f"checkpoint.{step} hold {held}")
+        words = {"image": f"i{number}", "leave_running": True, "live": True, "wait": "durable", "store": store}
+        going = machine.asking.submit(machine.ask, "checkpoint", "llm", **words)
+        until(lambda held=held: held.exists() or None, 30, "the checkpoint comes to the step")
+        kill(*([job.supervisor.pid] if who == "supervisor" else machine.children(who)))
+        held.unlink()
+        answer = going.result(60)
+        assert answer.code in (0, 3, 4), answer.body
+        assert machine.until_state("llm", "running") == "running"
+        if who == "supervisor":
+            break
+        assert job.ask() == before, step
+        for name in Store(machine.folder / "store").names():
+            assert machine.gcr("verify", name, "--deep", "--store", store).code == 0
+    machine.leave()
+    machine.come_back()
+    if who != "supervisor":
+        assert job.ask() == before
+
+
+def test_it_may_end_in_the_middle_of_it(machine: Machine) -> None:
+    for step in STEPS:
+        job = machine.told("llm", "mixed 12 1000 5000000")
+        held = machine.folder / f"held-{step}"
+        machine.inject(f"checkpoint.{step} hold {held}")
+        words = {"image": "no", "leave_running": True, "live": True, "wait": "durable"}
+        where = {"store": str(machine.folder / "store")}
+        going = machine.asking.submit(machine.ask, "checkpoint", "llm", **words, **where)
+        until(lambda held=held: held.exists() or None, 30, "the checkpoint comes to the step")
+        kill(machine.target("llm"))
+        held.unlink()
+        assert going.result(60).code in ((0,) if step == "running" else (3, 4)), step
+        until(lambda: machine.job("llm") is None or None, 30, "the job is forgotten")
+        job.supervisor.wait(20)
+        assert Store(machine.folder / "store").names() == (["no"] if step == "running" else [])
