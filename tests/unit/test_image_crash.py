@@ -93,6 +93,7 @@ def test_while_one_is_removed(tmp_path: Path) -> None:
 SYNCED = {"pack": ".pack.new", "packs folder": "packs", "references": ".chunks", "manifest": ".json.new"}
 
 
+@pytest.mark.slow  # it tests the tests above
 @pytest.mark.parametrize("left_out", SYNCED)
 def test_a_sync_that_is_left_out_is_seen(tmp_path: Path, left_out: str) -> None:
     """The tests above would find each of them missing."""
