@@ -51,6 +51,15 @@ class Span:
 
 
 @dataclass(frozen=True, slots=True)
+class Move:
+    """One contiguous copy within the device."""
+
+    target: int
+    source: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceMemory:
     """The device's own count, never ours. `by_pid` has only the processes the device can name."""
 
@@ -104,6 +113,10 @@ class DataDrain(Protocol):
 
     def write(self, spans: Sequence[Span]) -> Transfer:
         """Start copying host → device."""
+        ...
+
+    def move(self, moves: Sequence[Move]) -> Transfer:
+        """Start copying within the device."""
         ...
 
     def hash(

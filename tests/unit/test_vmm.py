@@ -6,7 +6,7 @@ from unittest.mock import Mock
 
 import pytest
 
-from gcr.drain import HandleSpec, Span
+from gcr.drain import HandleSpec
 from gcr.errors import DriverError
 from gcr.vmm.drain import VmmDrain
 from gcr.vmm.ranges import Piece, quietly, runs
@@ -33,10 +33,10 @@ def test_runs_join_neighbours_and_keep_holes(pieces: list[tuple[int, int]], expe
 
 @pytest.mark.parametrize("sizes", [[0], [1], [10], [11], [25, 3, 40]])
 def test_cutting_a_copy_neither_loses_nor_repeats_a_byte(sizes: list[int]) -> None:
-    spans = [Span(1000 * (n + 1), 5000 * (n + 1), size) for n, size in enumerate(sizes)]
-    moved = [(each.device + i, each.host + i) for each in cut(spans, 10) for i in range(each.size)]
-    assert moved == [(span.device + i, span.host + i) for span in spans for i in range(span.size)]
-    assert all(each.size <= 10 for each in cut(spans, 10))
+    copies = [(1000 * (n + 1), 5000 * (n + 1), size) for n, size in enumerate(sizes)]
+    moved = [(to + i, at + i) for to, at, size in cut(copies, 10) for i in range(size)]
+    assert moved == [(to + i, at + i) for to, at, size in copies for i in range(size)]
+    assert all(size <= 10 for _to, _at, size in cut(copies, 10))
 
 
 def test_a_failing_undo_hides_nothing_and_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:

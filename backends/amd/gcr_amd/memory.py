@@ -140,6 +140,9 @@ class HipStream:
     def host_to_device(self, device: int, host: int, size: int) -> None:
         hip.hipMemcpyHtoDAsync(device, host, size, self._stream)
 
+    def device_to_device(self, target: int, source: int, size: int) -> None:
+        hip.hipMemcpyDtoDAsync(target, source, size, self._stream)
+
     def mark(self, *, timed: bool) -> Any:
         event = hip.hipEventCreateWithFlags(0 if timed else _DISABLE_TIMING)
         hip.hipEventRecord(event, self._stream)

@@ -124,6 +124,9 @@ class CudaStream:
     def host_to_device(self, device: int, host: int, size: int) -> None:
         cuda.cuMemcpyHtoDAsync(device, host, size, self._stream)
 
+    def device_to_device(self, target: int, source: int, size: int) -> None:
+        cuda.cuMemcpyDtoDAsync(target, source, size, self._stream)
+
     def mark(self, *, timed: bool) -> Any:
         event = cuda.cuEventCreate(0 if timed else enum("CUevent_flags", "CU_EVENT_DISABLE_TIMING").value)
         cuda.cuEventRecord(event, self._stream)

@@ -166,6 +166,25 @@ class CopyContract(ContractBase):
         handles, where = self._made(owner)
         assert owner.call("digests", where, sizes(handles)) == expected(handles, 7)
 
+    def test_what_was_moved_within_the_device_is_both_here_and_there(self, owner: Peer) -> None:
+        handles, source = self._made(owner)
+        target = owner.call("create", specs(sum(self.handles)))
+        owner.call("move", target, source, [(0, 0, source.size)])
+        copied = DeviceRange(target.address, target.size, source.offsets)
+        assert owner.call("digests", copied, sizes(handles)) == expected(handles, 7)
+        assert owner.call("digests", source, sizes(handles)) == expected(handles, 7)
+
+    def test_parts_may_be_moved_to_other_places(self, owner: Peer) -> None:
+        handles, source = self._made(owner)
+        target = owner.call("create", specs(sum(self.handles)))
+        moves, places, at = [], {}, 0
+        for spec in reversed(handles):
+            moves.append((at, source.offsets[spec.id], spec.size))
+            places[spec.id], at = at, at + spec.size
+        owner.call("move", target, source, moves)
+        copied = DeviceRange(target.address, target.size, places)
+        assert owner.call("digests", copied, sizes(handles)) == expected(handles, 7)
+
     @pytest.mark.parametrize("chunk_bytes", [TILE_BYTES, 3 * TILE_BYTES, CHUNK_BYTES, 16 * MIB])
     def test_hashes_are_those_of_the_bytes(self, owner: Peer, chunk_bytes: int) -> None:
         handles, where = self._made(owner)

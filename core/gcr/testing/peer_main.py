@@ -19,7 +19,7 @@ from statistics import median
 
 from gcr.backend import Backend, Capability, Device
 from gcr.control import ControlMeans, ControlPhase, ControlState, MovesProcesses, ProcessView
-from gcr.drain import Ballast, DataDrain, DeviceMemory, DeviceRange, Handed, HandleSpec, Span
+from gcr.drain import Ballast, DataDrain, DeviceMemory, DeviceRange, Handed, HandleSpec, Move, Span
 from gcr.errors import GcrError
 from gcr.hashing import ChunkHashes, HashKey
 from gcr.jsonbody import error_to_json
@@ -151,6 +151,13 @@ class Service:
         with self._pinned(len(value)) as (address, memory):
             memory[:] = value
             self.drain.write([Span(where.address + where.offsets[id] + at, address, len(value))]).wait(COPY_SECONDS)
+
+    def move(self, target: DeviceRange, source: DeviceRange, moves: Sequence[tuple[int, int, int]]) -> None:
+        """Copy within the device: offsets in both ranges, and bytes."""
+        placed = [Move(target.address + to, source.address + at, size) for to, at, size in moves]
+        transfer = self.drain.move(placed)
+        assert transfer.wait(COPY_SECONDS) >= 0.0
+        assert transfer.done() == sum(size for _to, _at, size in moves)
 
     def release_during_hash(self, where: DeviceRange, key: HashKey, chunk_bytes: int) -> ChunkHashes:
         """Release a range while another thread hashes it; what that thread found."""

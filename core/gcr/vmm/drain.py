@@ -7,18 +7,18 @@ threads of the worker.
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
-from gcr.drain import DeviceMemory, DeviceRange, Handed, HandleSpec, Span
+from gcr.drain import DeviceMemory, DeviceRange, Handed, HandleSpec, Move, Span
 from gcr.errors import DeadlinePassed, DriverError, NoRoom, NotDeviceMemory
 from gcr.hashing import CHUNK_BYTES, ChunkHashes, HashKey
 from gcr.hashing.chunks import check_chunk_bytes
 from gcr.vmm.driver import DeviceFull, Physical, VmmDriver
 from gcr.vmm.hashing import Asked, Hasher
 from gcr.vmm.ranges import OwnedRange, map_side_by_side, quietly
-from gcr.vmm.transfer import Copy, StreamTransfer, device_to_host, host_to_device
+from gcr.vmm.transfer import Copy, Part, StreamTransfer, device_to_host, host_to_device, within_device
 
 SETTLE_SECONDS = 60.0
 HASH_SECONDS = 120.0
@@ -123,14 +123,17 @@ class VmmDrain:
     # ---- copies -----------------------------------------------------------------------------------------------
 
     def read(self, spans: Sequence[Span]) -> StreamTransfer:
-        return self._start(spans, device_to_host)
+        return self._start(((each.host, each.device, each.size) for each in spans), device_to_host)
 
     def write(self, spans: Sequence[Span]) -> StreamTransfer:
-        return self._start(spans, host_to_device)
+        return self._start(((each.device, each.host, each.size) for each in spans), host_to_device)
 
-    def _start(self, spans: Sequence[Span], copy: Copy) -> StreamTransfer:
+    def move(self, moves: Sequence[Move]) -> StreamTransfer:
+        return self._start(((each.target, each.source, each.size) for each in moves), within_device)
+
+    def _start(self, parts: Iterable[Part], copy: Copy) -> StreamTransfer:
         self._enter()
-        transfer = StreamTransfer(self._driver, spans, copy)
+        transfer = StreamTransfer(self._driver, parts, copy)
         with self._lock:
             self._transfers = [each for each in self._transfers if each.running]
             self._transfers.append(transfer)

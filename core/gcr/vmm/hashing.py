@@ -14,7 +14,6 @@ from ctypes import addressof, c_char
 from dataclasses import dataclass
 from functools import partial
 
-from gcr.drain import Span
 from gcr.errors import DeadlinePassed, DriverError
 from gcr.hashing import DIGEST_BYTES, TILE_BYTES, ChunkHashes, HashKey, hash_address
 from gcr.hashing.chunks import chunk_count
@@ -213,7 +212,7 @@ class _Copy:
     def __init__(self, driver: VmmDriver, part: Stretch, host: int) -> None:
         self._part = part
         self._host = host
-        self._transfer = StreamTransfer(driver, [Span(part.address, host, part.size)], device_to_host)
+        self._transfer = StreamTransfer(driver, [(host, part.address, part.size)], device_to_host)
 
     def hashed(self, asked: Asked) -> bytes:
         try:

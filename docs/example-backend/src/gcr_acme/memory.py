@@ -107,6 +107,9 @@ class AcmeStream:
     def host_to_device(self, device: int, host: int, size: int) -> None:
         acme.acmeCopyAsync(device, host, size, self._stream)
 
+    def device_to_device(self, target: int, source: int, size: int) -> None:
+        acme.acmeCopyAsync(target, source, size, self._stream)
+
     def mark(self, *, timed: bool) -> Any:
         event = c_void_p()
         acme.acmeEventRecord(self._stream, byref(event))
