@@ -215,6 +215,18 @@ class WrongImage(Refused):
     code = "wrong_image"
 
 
+class WrongKey(Refused):
+    """The store is encrypted with another key, or none was given; or it is not encrypted, and one was."""
+
+    code = "wrong_key"
+
+
+class KeyUnusable(Refused):
+    """The file or the command that should have the key gives none, or the file is open to others."""
+
+    code = "key_unusable"
+
+
 class StoreUnusable(Refused):
     """Full, read-only, gone, or somebody else's."""
 

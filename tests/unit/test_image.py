@@ -16,11 +16,12 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 
 from image_example import DOCUMENT, documented, example
-from imaging import bytes_of, described, mapped, write
+from imaging import CIPHERS, bytes_of, described, mapped, write
 
 from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, WrongImage
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image.pack import BLOCK, PackWriter
+from gcr.image.entry import BLOCK
+from gcr.image.pack import PackWriter
 from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
 from gcr.image.store import MARK, Store
@@ -45,8 +46,13 @@ def check(store: Store, name: str) -> None:
             pass
 
 
+@pytest.fixture(params=CIPHERS)
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Store:
+    return Store(tmp_path / "store", CIPHERS[request.param])
+
+
 @pytest.fixture
-def store(tmp_path: Path) -> Store:
+def plain(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
 
 
@@ -188,6 +194,7 @@ def test_a_damaged_chunk_is_given_to_nobody(store: Store) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(
+    cipher=st.sampled_from(list(CIPHERS)),
     chains=st.lists(
         st.lists(
             st.tuples(st.integers(0, 3), st.sampled_from([1, 4095, 4096, CHUNK_BYTES, CHUNK_BYTES + 1])), max_size=4
@@ -198,9 +205,9 @@ def test_a_damaged_chunk_is_given_to_nobody(store: Store) -> None:
     doomed=st.sets(st.integers(0, 3)),
 )
 def test_whatever_is_written_and_removed_the_rest_is_whole(
-    tmp_path_factory: pytest.TempPathFactory, chains: list[list[tuple[int, int]]], doomed: set[int]
+    tmp_path_factory: pytest.TempPathFactory, cipher: str, chains: list[list[tuple[int, int]]], doomed: set[int]
 ) -> None:
-    store = Store(tmp_path_factory.mktemp("any") / "store")
+    store = Store(tmp_path_factory.mktemp("any") / "store", CIPHERS[cipher])
     images = {f"i{n}": [bytes_of(s, size) if s else bytes(size) for s, size in chain] for n, chain in enumerate(chains)}
     for name, allocations in images.items():
         write(store, name, allocations)
@@ -211,7 +218,8 @@ def test_whatever_is_written_and_removed_the_rest_is_whole(
     assert set(store.names()) == images.keys() - {f"i{n}" for n in doomed}
 
 
-def test_one_of_a_newer_format_is_named_as_such(store: Store) -> None:
+def test_one_of_a_newer_format_is_named_as_such(plain: Store) -> None:
+    store = plain
     write(store, "warm", [bytes_of(1, 100)])
     path = store.images / "warm.json"
     path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))

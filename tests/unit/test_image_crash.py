@@ -12,10 +12,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from disk import Disk
-from imaging import bytes_of, write
+from imaging import CIPHERS, bytes_of, write
 from test_image import check, read
 
 from gcr.errors import Damaged
+from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.pull import pull
 from gcr.image.push import push
 from gcr.image.store import Store
@@ -28,9 +29,11 @@ NEW = [bytes_of(1, 9000), bytes_of(3, 9000), bytes(100)]
 Images = dict[str, list[bytes]]
 
 
-def survives(root: Path, act: Callable[[Store], object], may_be: Images, must_be: Images) -> int:
+def survives(
+    root: Path, act: Callable[[Store], object], may_be: Images, must_be: Images, cipher: Cipher = PLAIN
+) -> int:
     """How many states were looked at."""
-    store = Store(root / "store")
+    store = Store(root / "store", cipher)
     write(store, "old", OLD)
     disk = Disk(store.path)
     with disk.recorded():
@@ -40,7 +43,7 @@ def survives(root: Path, act: Callable[[Store], object], may_be: Images, must_be
         looked_at += 1
         after = root / "after"
         state.write_to(after)
-        found = Store(after)
+        found = Store(after, cipher)
         assert must_be.keys() <= set(found.names()) <= must_be.keys() | may_be.keys()
         for name in found.names():
             assert read(found, name) == (must_be | may_be)[name]
@@ -52,20 +55,22 @@ def survives(root: Path, act: Callable[[Store], object], may_be: Images, must_be
     return looked_at
 
 
-def test_while_an_image_is_written(tmp_path: Path) -> None:
-    assert survives(tmp_path, lambda store: write(store, "new", NEW), {"new": NEW}, {"old": OLD}) > 500
+@pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
+def test_while_an_image_is_written(tmp_path: Path, cipher: Cipher) -> None:
+    assert survives(tmp_path, lambda store: write(store, "new", NEW), {"new": NEW}, {"old": OLD}, cipher) > 500
 
 
-def pulling(root: Path) -> Callable[[Store], object]:
+def pulling(root: Path, cipher: Cipher) -> Callable[[Store], object]:
     """Brings the new image from a store elsewhere."""
-    source, away = Store(root / "source"), (root / "away").as_uri()
+    source, away = Store(root / "source", cipher), (root / "away").as_uri()
     write(source, "new", NEW)
     push(source, "new", away, Transfer("push"))
-    return lambda store: pull(store.path, "new", away, Transfer("pull"))
+    return lambda store: pull(store.path, "new", away, Transfer("pull"), cipher)
 
 
-def test_while_an_image_is_pulled(tmp_path: Path) -> None:
-    assert survives(tmp_path, pulling(tmp_path), {"new": NEW}, {"old": OLD}) > 500
+@pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
+def test_while_an_image_is_pulled(tmp_path: Path, cipher: Cipher) -> None:
+    assert survives(tmp_path, pulling(tmp_path, cipher), {"new": NEW}, {"old": OLD}, cipher) > 500
 
 
 def test_once_it_was_written_it_is_there(tmp_path: Path) -> None:

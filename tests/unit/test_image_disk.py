@@ -14,7 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from imaging import bytes_of, write
+from imaging import CIPHERS, bytes_of, write
 from test_image import check, read
 
 from gcr.errors import Damaged, StoreUnusable
@@ -27,9 +27,9 @@ WRITING = ("pwritev", "write", "fsync", "rename", "link", "open", "ftruncate")
 READING = ("preadv", "open")
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    made = Store(tmp_path / "store")
+@pytest.fixture(params=CIPHERS)
+def store(tmp_path: Path, request: pytest.FixtureRequest) -> Store:
+    made = Store(tmp_path / "store", CIPHERS[request.param])
     write(made, "old", OLD)
     return made
 

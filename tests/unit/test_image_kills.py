@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from imaging import bytes_of, write
+from imaging import CIPHERS, bytes_of, write
 from test_image import check, read
 
 from gcr.hashing import CHUNK_BYTES
@@ -20,10 +20,10 @@ WRITER = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
 from test_image_kills import contents
-from imaging import write
+from imaging import CIPHERS, write
 from pathlib import Path
 from gcr.image.store import Store
-store, who = Store(Path(sys.argv[2])), sys.argv[3]
+store, who = Store(Path(sys.argv[2]), CIPHERS[sys.argv[4]]), sys.argv[3]
 print("ready", flush=True)
 number = len(store.names())
 while True:
@@ -34,10 +34,12 @@ while True:
 HERE = Path(__file__).parent
 CLEANER = """
 import sys
+sys.path.insert(0, sys.argv[1])
 from pathlib import Path
+from imaging import CIPHERS
 from gcr.errors import NoSuchImage, StoreBusy
 from gcr.image.store import Store
-store = Store(Path(sys.argv[2]))
+store = Store(Path(sys.argv[2]), CIPHERS[sys.argv[4]])
 print("ready", flush=True)
 while True:
     names = store.names()
@@ -58,10 +60,10 @@ def number_of(name: str) -> int:
     return int(name.partition("-")[2])
 
 
-def kills(folder: Path, count: int, seed: int) -> None:
-    chance, store = random.Random(seed), Store(folder / "store")
+def kills(folder: Path, count: int, seed: int, cipher: str = "plain") -> None:
+    chance, store = random.Random(seed), Store(folder / "store", CIPHERS[cipher])
     write(store, "first-0", contents(0))
-    children = [began(who, folder) for who in ("a", "b", "cleaner")]
+    children = [began(who, folder, cipher) for who in ("a", "b", "cleaner")]
     try:
         for _ in range(count):
             time.sleep(chance.uniform(0.0, 0.2))
@@ -69,7 +71,7 @@ def kills(folder: Path, count: int, seed: int) -> None:
             who, child = children[victim]
             child.kill()
             child.communicate()
-            children[victim] = began(who, folder)
+            children[victim] = began(who, folder, cipher)
     finally:
         for _, child in children:
             child.kill()
@@ -83,17 +85,18 @@ def kills(folder: Path, count: int, seed: int) -> None:
     write(store, "last-1", contents(1))
 
 
-def began(who: str, folder: Path) -> tuple[str, "subprocess.Popen[str]"]:
+def began(who: str, folder: Path, cipher: str) -> tuple[str, "subprocess.Popen[str]"]:
     code = CLEANER if who == "cleaner" else WRITER
-    words = [sys.executable, "-c", code, str(HERE), str(folder / "store"), who]
+    words = [sys.executable, "-c", code, str(HERE), str(folder / "store"), who, cipher]
     child = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
     assert child.stdout
     child.stdout.readline()  # empty where it ended at once: another of its name may hold the claim still
     return who, child
 
 
-def test_whoever_is_killed_every_image_is_whole(tmp_path: Path) -> None:
-    kills(tmp_path, 8, 1)
+@pytest.mark.parametrize("cipher", CIPHERS)
+def test_whoever_is_killed_every_image_is_whole(tmp_path: Path, cipher: str) -> None:
+    kills(tmp_path, 8, 1, cipher)
 
 
 @pytest.mark.slow

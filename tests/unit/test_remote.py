@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from imaging import bytes_of, write
+from imaging import CIPHERS, bytes_of, write
 from test_image import check, files, flipped, read
 
 from gcr.errors import (
@@ -26,29 +26,37 @@ from gcr.errors import (
     StoreUnusable,
     UsageError,
     WrongImage,
+    WrongKey,
 )
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import pack as packs
 from gcr.image.chunks import name_of
-from gcr.image.pack import BLOCK
+from gcr.image.cipher import PLAIN, Cipher, cipher_of
+from gcr.image.entry import BLOCK
 from gcr.image.pull import pull
 from gcr.image.push import Moved, part_bytes, push
 from gcr.image.remote import Remote
 from gcr.image.store import MARK, Store
 from gcr.image.transfer import PART, Transfer
 
+OTHER = cipher_of(bytes(32))
 COMMON, OWN = bytes_of(1, 5 * CHUNK_BYTES), bytes_of(2, 3 * CHUNK_BYTES + 100)
 
 
-@pytest.fixture
-def store(tmp_path: Path) -> Store:
-    return Store(tmp_path / "store")
+@pytest.fixture(params=CIPHERS)
+def cipher(request: pytest.FixtureRequest) -> Cipher:
+    return CIPHERS[request.param]
 
 
 @pytest.fixture
-def other(tmp_path: Path) -> Store:
+def store(tmp_path: Path, cipher: Cipher) -> Store:
+    return Store(tmp_path / "store", cipher)
+
+
+@pytest.fixture
+def other(tmp_path: Path, cipher: Cipher) -> Store:
     """Where images are pulled to."""
-    return Store(tmp_path / "other")
+    return Store(tmp_path / "other", cipher)
 
 
 @pytest.fixture
@@ -69,7 +77,7 @@ def pushed(store: Store, away: Path, name: str = "warm") -> Moved:
 
 
 def pulled(store: Store, away: Path, name: str = "warm") -> Moved:
-    return pull(store.path, name, away.as_uri(), Transfer("pull"))
+    return pull(store.path, name, away.as_uri(), Transfer("pull"), store.cipher)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -77,12 +85,13 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 
-def rewritten(path: Path, change: Callable[[dict[str, object]], object]) -> None:
-    """A manifest of another image, whose digest is right."""
-    document = json.loads(path.read_text())
+def rewritten(path: Path, cipher: Cipher, change: Callable[[dict[str, object]], object]) -> None:
+    """A manifest of another image, whose digest is right: of somebody who has the key."""
+    file = f"images/{path.name}"
+    document = json.loads(cipher.decrypt(file, path.read_bytes(), path))
     change(document["image"])
     document["digest"] = name_of(json.dumps(document["image"], sort_keys=True).encode()).hex()
-    path.write_text(json.dumps(document))
+    path.write_bytes(cipher.encrypt(file, json.dumps(document).encode()))
 
 
 def test_what_was_pushed_comes_back_and_is_a_store_itself(store: Store, other: Store, away: Path) -> None:
@@ -90,13 +99,34 @@ def test_what_was_pushed_comes_back_and_is_a_store_itself(store: Store, other: S
     sent = pushed(store, away)
     assert (sent.packs, sent.packs_moved, sent.bytes_moved) == (1, 1, manifest.packs[0].bytes)
     assert pulled(other, away) == sent
-    for copy in (other, Store(away)):
+    for copy in (other, Store(away, store.cipher)):
         assert copy.manifest("warm") == manifest
         assert read(copy, "warm") == [COMMON, bytes(CHUNK_BYTES), OWN]
         check(copy, "warm")
     assert contents(store.path) == contents(other.path) == contents(away)
     modes = {stat.S_IMODE(path.stat().st_mode) for path in away.rglob("*") if path.is_file()}
     assert modes == {0o600}
+
+
+@pytest.mark.parametrize(
+    ("here", "there"), [(CIPHERS["encrypted"], PLAIN), (PLAIN, CIPHERS["encrypted"]), (CIPHERS["encrypted"], OTHER)]
+)
+def test_between_stores_of_other_keys_nothing_moves(tmp_path: Path, away: Path, here: Cipher, there: Cipher) -> None:
+    ours, theirs = Store(tmp_path / "store", here), Store(tmp_path / "other", there)
+    write(ours, "warm", [COMMON])
+    write(theirs, "theirs", [OWN])
+    pushed(theirs, away, "theirs")
+    before = contents(tmp_path)
+    with pytest.raises(WrongKey):
+        pushed(ours, away)
+    with pytest.raises(WrongKey):
+        pulled(ours, away, "theirs")
+    assert contents(tmp_path) == before
+    pushed(ours, tmp_path / "away too")
+    before = contents(tmp_path)
+    with pytest.raises(WrongKey):  # what is there is ours, what is here is not
+        pull(theirs.path, "warm", (tmp_path / "away too").as_uri(), Transfer("pull"), here)
+    assert contents(tmp_path) == before
 
 
 def test_an_image_of_nothing_is_moved(store: Store, other: Store, away: Path) -> None:
@@ -221,14 +251,15 @@ def test_an_object_that_is_cut_short_is_found(store: Store, other: Store, away: 
     assert (other.names(), list(other.packs.iterdir())) == ([], [])
 
 
+@pytest.mark.parametrize("cipher", ["plain"], indirect=True)
 def test_what_a_newer_gcr_wrote_is_refused(
     store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(packs, "VERSION", 2)
+    monkeypatch.setattr("gcr.image.cipher.PlainPack.version", 3)
     write(store, "warm", [COMMON])
     pushed(store, away)
     monkeypatch.undo()
-    with pytest.raises(WrongImage, match="version 2"):
+    with pytest.raises(WrongImage, match="version 3; this gcr reads 2"):
         pulled(other, away)
     path = away / "images/warm.json"
     path.write_text(path.read_text().replace('"format": 1', '"format": 2'))
@@ -243,7 +274,7 @@ def test_a_manifest_names_no_file_beside_the_packs(store: Store, other: Store, a
     pushed(store, away)
     (pack,) = (away / "packs").iterdir()
     (away / "outside.pack").write_bytes(pack.read_bytes())
-    rewritten(away / "images/warm.json", lambda image: image["packs"][0].update(id=name))  # type: ignore[index]
+    rewritten(away / "images/warm.json", store.cipher, lambda image: image["packs"][0].update(id=name))  # type: ignore[index]
     with pytest.raises(Damaged):
         pulled(other, away)
     assert files(other) == []
@@ -255,9 +286,9 @@ def test_a_manifest_of_another_name_or_with_one_pack_twice_is_refused(store: Sto
     pushed(store, away)
     path = away / "images/warm.json"
     (away / "images/cold.json").write_bytes(path.read_bytes())
-    with pytest.raises(Damaged, match="manifest of warm"):
+    with pytest.raises(Damaged, match="manifest of warm" if store.cipher is PLAIN else "not what was written under"):
         pulled(other, away, "cold")
-    rewritten(path, lambda image: image.update(packs=image["packs"] * 2))  # type: ignore[operator]
+    rewritten(path, store.cipher, lambda image: image.update(packs=image["packs"] * 2))  # type: ignore[operator]
     with pytest.raises(Damaged):
         pulled(other, away)
 
@@ -289,7 +320,7 @@ def test_a_pull_that_was_cut_short_is_taken_up_where_it_was(
             pulled(other, away)
     assert other.names() == []
     transfer = Transfer("pull")
-    moved = pull(other.path, "warm", away.as_uri(), transfer)
+    moved = pull(other.path, "warm", away.as_uri(), transfer, other.cipher)
     brought = max(0, count - 3)
     assert moved.bytes_moved <= moved.bytes - brought * CHUNK_BYTES + BLOCK
     assert transfer.total <= moved.bytes - brought * CHUNK_BYTES
@@ -336,7 +367,7 @@ def test_nothing_is_cleaned_up_while_an_image_moves(
     def has(self: Remote, pack: packs.Pack) -> bool:
         for path in (store.path, away):
             with pytest.raises(StoreBusy):
-                Store(path).clean()
+                Store(path, store.cipher).clean()
             busy.append(path)
         return real(self, pack)
 
@@ -417,7 +448,7 @@ def test_an_image_that_arrives_meanwhile_is_not_touched(
     monkeypatch.setattr(Remote, "has", has)
     with pytest.raises(ImageExists):
         pushed(other, away)
-    assert read(Store(away), "warm") == [COMMON]
+    assert read(Store(away, store.cipher), "warm") == [COMMON]
     assert "images/warm.json.new" not in contents(away)
 
 
@@ -432,7 +463,7 @@ def test_what_is_not_kept_as_it_was_sent_is_no_push(store: Store, away: Path, mo
     monkeypatch.setattr(Remote, "write", cut_short)
     with pytest.raises(StoreUnusable, match="not what was sent"):
         pushed(store, away)
-    assert Store(away).names() == []
+    assert Store(away, store.cipher).names() == []
 
 
 @pytest.mark.parametrize("act", [pushed, pulled])

@@ -9,7 +9,8 @@
 
 Little-endian; a block is 4096 bytes. So the last 32 bytes of the footer, the pack's *seal*, vouch for every byte of the
 file: for the index, by the index for each chunk, and what else there is has one value. A manifest names packs by id and
-seal. While it is written a pack is called <id>.pack.new.
+seal. While it is written a pack is called <id>.pack.new. In an encrypted store chunks and index are what the store's
+cipher makes of them; they lie in the same places, but that the index is longer, and the version says so.
 """
 
 import errno
@@ -25,32 +26,23 @@ from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType
 from typing import Any, Self
 
 from gcr.errors import Damaged, WrongImage
 from gcr.image.chunks import NAME_BYTES, name_of
+from gcr.image.cipher import PACK_VERSIONS, Cipher, Forged
+from gcr.image.entry import BLOCK, Entry, padded
 
-VERSION = 1
-BLOCK = 4096
 ID = re.compile(r"[0-9a-f]{32}\Z")
 SUFFIX, UNFINISHED, DISTRUSTED = ".pack", ".pack.new", ".pack.bad"
 FILE = re.compile(r"([0-9a-f]{32})\.pack(?:\.new|\.bad)?\Z")  # any of these, of the pack with this id
-_HEADER = b"GCRPACK\0" + struct.pack("<I", VERSION)
-_FOOTER_MAGIC = b"GCRPACKF"
-_FOOTER = struct.Struct("<8sIIQ32s")
-_ENTRY = struct.Struct("<32sII")
+_HEADER = struct.Struct("<8sI")
+_HEADER_MAGIC, _FOOTER_MAGIC = b"GCRPACK\0", b"GCRPACKF"
+_FACTS = struct.Struct("<8sIIQ")
+_FOOTER = struct.Struct(_FACTS.format + "32s")
 _MOST_BLOCKS = 1 << 32
+_MOST_INDEX = 2**31 - 1  # bytes: what a library of a cipher takes at once
 _MOST_PIECES = os.sysconf("SC_IOV_MAX")  # of one write
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One chunk: where it begins, in blocks, and its size in bytes."""
-
-    name: bytes
-    block: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,9 +84,10 @@ class Footer:
 class PackWriter:
     """Several threads may add at once. What was added is there for nobody before `finish` has returned."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, cipher: Cipher) -> None:
         """Raises OSError."""
         self.id = secrets.token_hex(16)
+        self._cipher = cipher.pack(self.id)
         self._path = directory / f"{self.id}{UNFINISHED}"
         self._final = directory / f"{self.id}{SUFFIX}"
         self._file = _File(self._path)
@@ -111,27 +104,28 @@ class PackWriter:
             entries = []
             for name, size in chunks:
                 entries.append(Entry(name, self._next, size))
-                self._next += -(-size // BLOCK)
-            if self._next >= _MOST_BLOCKS:
-                raise OSError(errno.EFBIG, "a pack cannot be larger", str(self._path))
+                self._next += padded(size) // BLOCK
             self._entries += entries
+            if self._next >= _MOST_BLOCKS or self._cipher.index_bytes(len(self._entries)) > _MOST_INDEX:
+                raise OSError(errno.EFBIG, "a pack cannot be larger", str(self._path))
         return entries
 
     def write(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> None:
         """What was placed together, together: small writes are slow. Raises OSError."""
         if entries:
-            self._file.write(entries[0].block * BLOCK, data)
+            self._file.write(entries[0].block * BLOCK, self._cipher.to_disk(entries, data))
 
     def finish(self) -> Pack:
         """On the disk, under its final name: the directory is the caller's to sync. Raises OSError."""
         entries = sorted(self._entries, key=lambda entry: entry.block)
-        index = b"".join(_ENTRY.pack(entry.name, entry.block, entry.size) for entry in entries)
-        at = self._next * BLOCK
-        footer = _FOOTER.pack(_FOOTER_MAGIC, VERSION, len(entries), at, name_of(index))
+        at, version = self._next * BLOCK, self._cipher.version
+        facts = _FACTS.pack(_FOOTER_MAGIC, version, len(entries), at)
+        index = self._cipher.to_index(entries, facts)
+        footer = facts + name_of(index)
         seal = name_of(footer)
-        self._file.write(0, [memoryview(_HEADER)])
+        self._file.write(0, [memoryview(_HEADER.pack(_HEADER_MAGIC, version))])
         self._file.write(at, [memoryview(index)])
-        end = at + _padded(len(index))
+        end = at + padded(len(index))
         self._file.write(end, [memoryview(footer + seal)])
         self._file.sync()
         self._path.rename(self._final)
@@ -147,9 +141,13 @@ class PackWriter:
 class PackReader:
     """A finished pack. Raises Damaged when it is not what the seal vouches for, WrongImage for a newer version."""
 
-    def __init__(self, path: Path, seal: bytes | None = None) -> None:
+    def __init__(self, path: Path, cipher: Cipher, seal: bytes | None = None) -> None:
         """`seal`: what it must be; None takes the file's own. Raises OSError, Damaged, WrongImage."""
         self.path = path
+        ours = FILE.match(path.name)
+        if not ours:
+            raise Damaged.of(path, "a pack has not such a name")
+        self._name_of, self._cipher = cipher.name_of, cipher.pack(ours[1])
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._direct = -1
         try:
@@ -160,14 +158,15 @@ class PackReader:
             self.close()
             raise
 
-    def places(self) -> Mapping[bytes, Entry]:
-        return MappingProxyType({entry.name: entry for entry in self.entries})
-
-    def read_into(self, block: int, targets: Sequence[memoryview]) -> None:
-        """Bytes of chunks that lie one behind the other, unchecked: their names are the caller's to compare.
+    def read(self, entries: Sequence[Entry], targets: Sequence[memoryview]) -> None:
+        """Chunks that lie one behind the other: their names are the caller's to compare.
 
         All but the last are of whole blocks. Raises OSError, Damaged.
         """
+        with self._as_written():
+            self._cipher.from_disk(self._read_blocks, entries, targets)
+
+    def _read_blocks(self, block: int, targets: Sequence[memoryview]) -> None:
         at, left = block * BLOCK, deque(targets)
         while left:
             got = self._read_some(at, [*islice(left, _MOST_PIECES)])
@@ -188,13 +187,15 @@ class PackReader:
 
     def check(self) -> Iterator[int]:
         """Every byte of the file; yields the bytes looked at, chunk by chunk. Raises OSError, Damaged."""
-        if self._bytes(0, BLOCK) != _HEADER.ljust(BLOCK, b"\0"):
+        if self._bytes(0, BLOCK) != _HEADER.pack(_HEADER_MAGIC, self._cipher.version).ljust(BLOCK, b"\0"):
             raise Damaged.of(self.path, "its header is not what was written")
         block = 1
         for entry in self.entries:
-            length = _padded(entry.size)
+            length = padded(entry.size)
             found = memoryview(self._bytes(entry.block * BLOCK, length))
-            if entry.block != block or name_of(found[: entry.size]) != entry.name:
+            with self._as_written():
+                chunk = self._cipher.chunk(entry, found[: entry.size])
+            if entry.block != block or self._name_of(chunk) != entry.name:
                 raise Damaged.of(self.path, f"the chunk at block {entry.block} is not what was written")
             if any(found[entry.size :]):
                 raise Damaged.of(self.path, f"there is something behind the chunk at block {entry.block}")
@@ -214,13 +215,13 @@ class PackReader:
         self.close()
 
     def _check_rest(self, block: int) -> None:
-        index = _ENTRY.size * len(self.entries)
-        behind = self._bytes(self._index_at + index, _padded(index) - index)
+        index = self._cipher.index_bytes(len(self.entries))
+        behind = self._bytes(self._index_at + index, padded(index) - index)
         footer = self._bytes(self.pack.bytes - BLOCK, BLOCK)
         if block * BLOCK != self._index_at or any(behind) or any(footer[_FOOTER.size + NAME_BYTES :]):
             raise Damaged.of(self.path, "there is something between what was written")
 
-    def _read_ends(self, seal: bytes | None) -> tuple[Pack, tuple[Entry, ...], int]:
+    def _read_ends(self, seal: bytes | None) -> tuple[Pack, Sequence[Entry], int]:
         size = os.fstat(self._fd).st_size
         if size < 2 * BLOCK or size % BLOCK:
             raise Damaged.of(self.path, "it is shorter than what was written")
@@ -228,16 +229,30 @@ class PackReader:
         magic, version, count, at, index_name = _FOOTER.unpack(footer.facts)
         if magic != _FOOTER_MAGIC or not footer.is_sealed(footer.seal if seal is None else seal):
             raise Damaged.of(self.path, "its footer is not what was written")
-        if version != VERSION:
-            raise WrongImage(f"{self.path}: a pack of version {version}; this gcr reads {VERSION}")
-        length = count * _ENTRY.size
-        if at + _padded(length) + BLOCK != size:
+        self._check_version(version)
+        length = self._cipher.index_bytes(count)
+        if at + padded(length) + BLOCK != size:
             raise Damaged.of(self.path, "it is not as long as what was written")
-        index = self._bytes(at, length)
+        index = bytes(self._bytes(at, length))
         if name_of(index) != index_name:
             raise Damaged.of(self.path, "its index is not what was written")
-        entries = tuple(Entry(*fields) for fields in _ENTRY.iter_unpack(index))
+        with self._as_written():
+            entries = self._cipher.from_index(index, footer.facts[: _FACTS.size])
         return Pack(self.path.name.removesuffix(SUFFIX), footer.seal, size), entries, at
+
+    def _check_version(self, version: int) -> None:
+        if version == self._cipher.version:
+            return
+        if version in PACK_VERSIONS:
+            raise Damaged.of(self.path, "one of it and its store is encrypted, the other is not")
+        raise WrongImage(f"{self.path}: a pack of version {version}; this gcr reads {max(PACK_VERSIONS)}")
+
+    @contextmanager
+    def _as_written(self) -> Iterator[None]:
+        try:
+            yield
+        except Forged as error:
+            raise Damaged.of(self.path, str(error)) from error
 
     def _bytes(self, at: int, size: int) -> bytearray:
         found = bytearray(size)
@@ -262,10 +277,6 @@ def _readable(path: Path) -> Iterator[None]:
         if error.errno == errno.EIO:
             raise Damaged.of(path, f"it cannot be read: {error.strerror} (EIO)") from error
         raise
-
-
-def _padded(size: int) -> int:
-    return -(-size // BLOCK) * BLOCK
 
 
 def _drop(pieces: deque[memoryview], done: int) -> None:

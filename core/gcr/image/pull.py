@@ -20,29 +20,33 @@ from pathlib import Path
 
 from gcr.errors import Damaged, NoSuchImage, WrongImage
 from gcr.image import references
-from gcr.image.chunks import name_of
+from gcr.image.cipher import PLAIN, Cipher
+from gcr.image.entry import BLOCK, Entry
 from gcr.image.manifest import Manifest
-from gcr.image.pack import BLOCK, UNFINISHED, Entry, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
+from gcr.image.pack import UNFINISHED, Pack, PackReader
 from gcr.image.push import Moved
-from gcr.image.remote import Remote, pack_path, references_path
-from gcr.image.store import POLL, Store, sync, usable
+from gcr.image.remote import Remote, pack_path
+from gcr.image.store import POLL, Store, manifest_of, manifest_path, references_path, sync, usable
 from gcr.image.transfer import PART, Transfer
 
 _AGAIN = "push it again"
 
 
-def pull(folder: Path, name: str, url: str, transfer: Transfer) -> Moved:
+def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher = PLAIN) -> Moved:
     """Into the store in this folder. When this returns the image is there, whole, and outlives a crash.
 
-    Raises NoSuchImage, ImageExists, WrongImage, Damaged, StoreUnusable, LibraryMissing, UsageError, DeadlinePassed.
+    Raises NoSuchImage, ImageExists, WrongImage, WrongKey, Damaged, StoreUnusable, LibraryMissing, UsageError,
+    DeadlinePassed.
     """
-    remote = Remote(url)
-    manifest = remote.manifest(name)
-    if manifest is None:
+    remote = Remote(url, cipher)
+    theirs = remote.read(manifest_path(name))
+    if theirs is None:
         raise NoSuchImage(f"no image {name!r} at {remote.url}", hint="a push that was cut short can be made again")
+    remote.check_mark()
+    manifest = manifest_of(name, theirs, cipher, remote.place(manifest_path(name)))
     sizes = [pack.bytes for pack in manifest.packs]
-    store = Store(folder)
+    store = Store(folder, cipher)
     if name in store.names() and store.manifest(name) == manifest:
         return Moved(len(sizes), sum(sizes), 0, 0)
     found = _references(remote, manifest)
@@ -51,15 +55,15 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer) -> Moved:
         sync(store.packs)
         store.write_references(name, found)
         store.references(manifest)
-        store.publish(manifest, claim)
+        store.publish(name, theirs, claim)
     return Moved(len(sizes), sum(sizes), len(missing), transfer.moved)
 
 
 def _references(remote: Remote, manifest: Manifest) -> bytes:
-    """Raises Damaged."""
+    """As they are stored. Raises Damaged, WrongImage."""
     path = references_path(manifest.name)
     found = remote.read(path)
-    if found is None or references.digest(found) != manifest.chunks:
+    if found is None or references.digest(remote.cipher.decrypt(path, found, remote.place(path))) != manifest.chunks:
         raise Damaged.of(remote.place(path), "it is not what was pushed", hint=_AGAIN)
     return found
 
@@ -123,10 +127,10 @@ class _Coming:
             time.sleep(POLL)
 
     def _fill(self, path: Path, fd: int) -> None:
-        begun = _is_begun(path, self.pack)
+        begun = self._is_begun(path)
         if not begun:
             self._begin(fd)
-        with PackReader(path, self.pack.seal) as reader:
+        with PackReader(path, self.store.cipher, self.pack.seal) as reader:
             missing = [(0, BLOCK)]
             for chunks in _parts(reader):
                 at, size = _span(chunks)
@@ -139,10 +143,23 @@ class _Coming:
     def _has(self, reader: PackReader, chunks: Sequence[Entry]) -> bool:
         """An earlier pull has brought them."""
         self.transfer.check()
-        found = [memoryview(bytearray(entry.size)) for entry in chunks]
-        for entry, data in zip(chunks, found, strict=True):
-            reader.read_into(entry.block, [data])
-        return [name_of(data) for data in found] == [entry.name for entry in chunks]
+        for entry in chunks:
+            found = memoryview(bytearray(entry.size))
+            try:
+                reader.read([entry], [found])
+            except Damaged:
+                return False
+            if self.store.cipher.name_of(found) != entry.name:
+                return False
+        return True
+
+    def _is_begun(self, path: Path) -> bool:
+        """Its end is there, by which the rest can be judged."""
+        try:
+            PackReader(path, self.store.cipher, self.pack.seal).close()
+        except Damaged:
+            return False
+        return True
 
     def _begin(self, fd: int) -> None:
         """Its end, from the index on: a file as long as the pack has all of it."""
@@ -165,7 +182,7 @@ class _Coming:
 
     def _check(self, path: Path) -> None:
         """Every byte of it."""
-        with PackReader(path, self.pack.seal) as reader:
+        with PackReader(path, self.store.cipher, self.pack.seal) as reader:
             for _ in reader.check():
                 self.transfer.check()
 
@@ -180,15 +197,6 @@ def _is_ours(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.stat())
     except (BlockingIOError, FileNotFoundError):
         return False
-
-
-def _is_begun(path: Path, pack: Pack) -> bool:
-    """Its end is there, by which the rest can be judged."""
-    try:
-        PackReader(path, pack.seal).close()
-    except Damaged:
-        return False
-    return True
 
 
 def _parts(reader: PackReader) -> Iterator[Sequence[Entry]]:

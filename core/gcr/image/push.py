@@ -16,11 +16,10 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from gcr.errors import ImageExists, StoreUnusable
-from gcr.image import references
 from gcr.image.manifest import Manifest
 from gcr.image.pack import Pack, PackReader
-from gcr.image.remote import Remote, claim_path, manifest_path, pack_path, references_path
-from gcr.image.store import Store, usable
+from gcr.image.remote import Remote, claim_path, pack_path
+from gcr.image.store import Store, manifest_path, references_path, usable
 from gcr.image.transfer import PART, PARTS, Transfer
 
 _MOST_REQUESTS = 10_000  # that S3 makes one object of
@@ -39,20 +38,22 @@ class Moved:
 def push(store: Store, name: str, url: str, transfer: Transfer) -> Moved:
     """When this returns the image is there, whole. What of it was there before, and differs, is repaired.
 
-    Raises NoSuchImage, ImageExists, WrongImage, Damaged, StoreUnusable, LibraryMissing, UsageError, DeadlinePassed.
+    Raises NoSuchImage, ImageExists, WrongImage, WrongKey, Damaged, StoreUnusable, LibraryMissing, UsageError,
+    DeadlinePassed.
     """
     with usable(store.path), store.used():
         manifest = store.manifest(name)
-        found = references.to_bytes(store.references(manifest))
-        remote = Remote(url, make=True)
-        there = _same(remote, manifest)
+        store.references(manifest)
+        ours, chunks = ((store.path / path).read_bytes() for path in (manifest_path(name), references_path(name)))
+        remote = Remote(url, store.cipher, make=True)
         with remote.used():
+            there = _same(remote, manifest)
             missing = _send_packs(store, manifest, remote, transfer)
             if not there:
-                _claim(remote, manifest)
-            if remote.read(references_path(name)) != found:
-                remote.write(references_path(name), found)
-            if not there and not remote.create(manifest_path(name), manifest.to_bytes()):
+                _claim(remote, manifest, ours)
+            if remote.read(references_path(name)) != chunks:
+                remote.write(references_path(name), chunks)
+            if not there and not remote.create(manifest_path(name), ours):
                 _same(remote, manifest)
             remote.remove(claim_path(name))
     sizes = [pack.bytes for pack in manifest.packs]
@@ -67,9 +68,9 @@ def _same(remote: Remote, manifest: Manifest) -> bool:
     return found is not None
 
 
-def _claim(remote: Remote, manifest: Manifest) -> None:
-    """From here on nobody writes anything else under this name. Raises ImageExists."""
-    path, ours = claim_path(manifest.name), manifest.to_bytes()
+def _claim(remote: Remote, manifest: Manifest, ours: bytes) -> None:
+    """From here on nobody writes anything else under this name. `ours`: what is stored of it. Raises ImageExists."""
+    path = claim_path(manifest.name)
     while not remote.create(path, ours):
         found = remote.read(path)
         if found == ours:  # a push of this very image does the same, or died of it

@@ -7,9 +7,10 @@ from dataclasses import dataclass, field
 from typing import Self
 
 from gcr.errors import Damaged
-from gcr.image.chunks import cut, name_of, name_of_zeros
+from gcr.image.chunks import cut
+from gcr.image.entry import BLOCK, Entry
 from gcr.image.manifest import Manifest
-from gcr.image.pack import BLOCK, PackReader
+from gcr.image.pack import PackReader
 from gcr.image.references import ZEROS, Reference
 from gcr.image.store import Store, chunk_sizes, usable
 from gcr.image.together import all_of
@@ -29,6 +30,7 @@ class ImageReader:
     manifest: Manifest = field(init=False)
     _references: Sequence[Reference] = field(init=False)
     _packs: list[PackReader] = field(default_factory=list)
+    _places: list[dict[int, Entry]] = field(default_factory=list)  # of each pack, by block
     _stack: ExitStack = field(default_factory=ExitStack)
     _pool: ThreadPoolExecutor = field(init=False)
 
@@ -70,9 +72,10 @@ class ImageReader:
             return
         pack = self._packs[first.pack]
         with self._distrusting(pack):
-            pack.read_into(first.block, [target for _, target in group])
+            entries = [self._places[first.pack][reference.block] for reference, _ in group]
+            pack.read(entries, [target for _, target in group])
             for reference, target in group:
-                if name_of(target) != reference.name:
+                if self.store.cipher.name_of(target) != reference.name:
                     raise Damaged.of(pack.path, f"the chunk at block {reference.block} is not what was written")
 
     @contextmanager
@@ -86,16 +89,20 @@ class ImageReader:
 
     def _check_places(self) -> None:
         """Each chunk is where the references say, as its pack has it."""
-        places = [{(e.name, e.block, e.size) for e in pack.entries} for pack in self._packs]
+        self._places = [{entry.block: entry for entry in pack.entries} for pack in self._packs]
         for reference, size in zip(self._references, chunk_sizes(self.manifest), strict=True):
             if reference.pack == ZEROS:
-                known = reference.name == name_of_zeros(size)
+                known = reference.name == self.store.cipher.name_of_zeros(size)
             else:
-                known = (
-                    reference.pack < len(places) and (reference.name, reference.block, size) in places[reference.pack]
-                )
+                known = self._is_there(reference, size)
             if not known:
                 raise Damaged.of(self.store.images / self.name, "a chunk is not where it should be")
+
+    def _is_there(self, reference: Reference, size: int) -> bool:
+        if reference.pack >= len(self._places):
+            return False
+        entry = self._places[reference.pack].get(reference.block)
+        return entry is not None and (entry.name, entry.size) == (reference.name, size)
 
 
 def _groups(wanted: Sequence[Wanted]) -> Iterator[Sequence[Wanted]]:

@@ -17,12 +17,12 @@ from pathlib import Path
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from gcr.errors import Damaged, LibraryMissing, StoreUnusable, UsageError
-from gcr.image.manifest import SUFFIX as MANIFEST
+from gcr.image.cipher import PLAIN, Cipher
+from gcr.image.entry import BLOCK
 from gcr.image.manifest import Manifest
-from gcr.image.pack import BLOCK, Footer, Pack
 from gcr.image.pack import SUFFIX as PACK
-from gcr.image.references import SUFFIX as CHUNKS
-from gcr.image.store import MARK, NEW, Store, checked_name, locked, sync, usable
+from gcr.image.pack import Footer, Pack
+from gcr.image.store import MARK, NEW, Store, checked_name, locked, manifest_of, manifest_path, sync, usable
 from gcr.image.transfer import PART
 
 SCHEMES = ("s3", "gs", "az", "file")
@@ -32,9 +32,10 @@ _RETRY_S = 30.0  # from the first request to the last try at it; the library's o
 class Remote:
     """Thread-safe. Everything raises StoreUnusable where it does not answer, refuses us, or is not there."""
 
-    def __init__(self, url: str, make: bool = False) -> None:
+    def __init__(self, url: str, cipher: Cipher = PLAIN, make: bool = False) -> None:
         """`make`: a folder that is not there. Raises UsageError, LibraryMissing."""
         parsed = _parsed(url)
+        self.cipher = cipher
         self.url = url.rstrip("/")
         self._folder = Path(unquote(parsed.path)) if parsed.scheme == "file" else None
         try:
@@ -53,12 +54,16 @@ class Remote:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """For writing. In a folder nothing that is there goes within the block; a bucket has no such lock."""
+        """For writing. In a folder nothing that is there goes within the block; a bucket has no such lock.
+
+        Raises WrongKey, Damaged, WrongImage.
+        """
         if self._folder is None:
-            self.create(MARK, b"")  # so that a copy of it in a folder is a store, too
+            if not self.create(MARK, self.cipher.mark):
+                self.check_mark()
             yield
             return
-        Store(self._folder)
+        Store(self._folder, self.cipher)
         with usable(self._folder), locked(self._folder, fcntl.LOCK_SH, None):
             yield
 
@@ -68,16 +73,15 @@ class Remote:
 
     # ---- images -------------------------------------------------------------------------------------------------
 
+    def check_mark(self) -> None:
+        """What is there is encrypted as our store is. Raises WrongKey, Damaged, WrongImage."""
+        self.cipher.check_mark(self.read(MARK) or b"", self.url)
+
     def manifest(self, name: str) -> Manifest | None:
         """None: there is no such image. Raises WrongImage, Damaged, UsageError."""
         path = manifest_path(name)
         data = self.read(path)
-        if data is None:
-            return None
-        found = Manifest.from_bytes(data, self.place(path))
-        if found.name != name:
-            raise Damaged.of(self.place(path), f"it is the manifest of {found.name}", hint="push it again")
-        return found
+        return None if data is None else manifest_of(name, data, self.cipher, self.place(path))
 
     def has(self, pack: Pack) -> bool:
         """It has the size and the footer of what the seal vouches for; what is between them nobody has looked at."""
@@ -154,17 +158,8 @@ class Remote:
 _HINT = "address and credentials are in the environment: docs/image-format.md#stores-elsewhere"
 
 
-def manifest_path(name: str) -> str:
-    """Raises UsageError."""
-    return f"images/{checked_name(name)}{MANIFEST}"
-
-
 def claim_path(name: str) -> str:
     return f"images/{checked_name(name)}{NEW}"
-
-
-def references_path(name: str) -> str:
-    return f"images/{checked_name(name)}{CHUNKS}"
 
 
 def pack_path(pack: Pack) -> str:

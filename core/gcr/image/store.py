@@ -7,6 +7,9 @@ when nobody is at work.
 A commit, in this order: packs synced and renamed, their directory synced; references synced; manifest synced under the
 name of one that is being written; its directory synced; the manifest linked to its own name, which fails where there is
 one; the directory synced. A crash leaves the image whole, or no image and files that the next clean-up takes away.
+
+With a key an empty store becomes an encrypted one, and stays that. What a store is was looked at when it was opened,
+and is looked at again under its lock before anything is read or written.
 """
 
 import errno
@@ -17,12 +20,13 @@ import re
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, UsageError, WrongImage
+from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, UsageError, WrongImage, WrongKey
 from gcr.image import references
 from gcr.image.chunks import cut
+from gcr.image.cipher import FILE_MAGIC, PLAIN, Cipher
 from gcr.image.manifest import SUFFIX as MANIFEST
 from gcr.image.manifest import Manifest
 from gcr.image.pack import DISTRUSTED, FILE, UNFINISHED, Pack, PackReader
@@ -36,8 +40,10 @@ log = logging.getLogger(__name__)
 NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
 NEW = ".json.new"
 OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|chunks)\Z")  # beside the manifest of the image so called
-MARK = "gcr-store"  # an empty file: everything else here is ours
+MARK = "gcr-store"  # everything else here is ours; what is in it says whether it is encrypted
+NEW_MARK, LOCK = "gcr-store.new", "lock"
 POLL = 0.05
+MARK_SECONDS = 5.0  # that others may take to leave a store that is to be encrypted
 
 
 @dataclass(slots=True)
@@ -45,9 +51,10 @@ class Store:
     """Thread-safe, and several processes may use one directory."""
 
     path: Path
+    cipher: Cipher = field(default=PLAIN, repr=False)
 
     def __post_init__(self) -> None:
-        """Makes what is missing, and it stays after a crash. Raises StoreUnusable, UnsafeRuntime."""
+        """Makes what is missing, and it stays after a crash. Raises StoreUnusable, UnsafeRuntime, WrongKey, Damaged."""
         missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
         own_directory(self.path)
         with usable(self.path):
@@ -61,13 +68,42 @@ class Store:
 
     def _mark(self) -> None:
         """Only a folder of ours is cleaned up. Raises StoreUnusable for one with somebody's files in it."""
-        mark = self.path / MARK
-        if mark.exists():
-            return
-        if any(entry.name != MARK for entry in self.path.iterdir()):
+        found = self._found_mark()
+        if found is None and any(entry.name not in (MARK, NEW_MARK, LOCK) for entry in self.path.iterdir()):
             raise StoreUnusable(f"{self.path} is no store of gcr's, and not empty", hint="another folder as --store")
-        os.close(os.open(mark, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-        sync(self.path)
+        if found is None and not self.cipher.mark:
+            os.close(os.open(self.path / MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
+            sync(self.path)
+        elif not found and self.cipher.mark:
+            self._encrypt()
+        self._check_mark()
+
+    def _encrypt(self) -> None:
+        """From here on this store, where there is no image, is one of the cipher. Raises StoreBusy."""
+        with locked(self.path, fcntl.LOCK_EX, MARK_SECONDS):
+            if self._found_mark() or self.names():
+                return
+            if self.packs.exists():
+                self._clean()
+            _write_file(self.path / NEW_MARK, self.cipher.mark)
+            (self.path / NEW_MARK).rename(self.path / MARK)
+            sync(self.path)
+
+    def _found_mark(self) -> bytes | None:
+        try:
+            return (self.path / MARK).read_bytes()
+        except FileNotFoundError:
+            return None
+
+    def _check_mark(self) -> None:
+        """Raises WrongKey, Damaged, WrongImage."""
+        found = self._found_mark() or b""
+        try:
+            self.cipher.check_mark(found, self.path)
+        except WrongKey:
+            if not found and any(path.read_bytes().startswith(FILE_MAGIC) for path in self.images.glob(f"*{MANIFEST}")):
+                raise Damaged.of(self.path / MARK, "it is empty, and there are encrypted images") from None
+            raise
 
     @property
     def packs(self) -> Path:
@@ -94,20 +130,19 @@ class Store:
         """Raises NoSuchImage, WrongImage, Damaged, UsageError."""
         path = self._manifest_path(name)
         try:
-            found = Manifest.from_bytes(path.read_bytes(), path)
+            data = path.read_bytes()
         except FileNotFoundError:
             raise NoSuchImage(f"no image {name!r}", hint="gcr images") from None
-        if found.name != name:
-            raise Damaged.of(path, f"it is the manifest of {found.name}")
-        return found
+        return manifest_of(name, data, self.cipher, path)
 
     def references(self, manifest: Manifest) -> Sequence[Reference]:
         """Raises Damaged."""
-        path = self.images / f"{manifest.name}{CHUNKS}"
+        path = self.path / references_path(manifest.name)
         try:
-            data = path.read_bytes()
+            stored = path.read_bytes()
         except FileNotFoundError:
             raise Damaged.of(path, "it is not there") from None
+        data = self.cipher.decrypt(references_path(manifest.name), stored, path)
         if references.digest(data) != manifest.chunks:
             raise Damaged.of(path, "it is not what was written")
         found = references.from_bytes(data)
@@ -119,8 +154,9 @@ class Store:
 
     @contextmanager
     def used(self) -> Iterator[None]:
-        """Nothing that is there goes within the block."""
+        """Nothing that is there goes within the block. Raises WrongKey where the store has just become another one."""
         with locked(self.path, fcntl.LOCK_SH, None):
+            self._check_mark()
             yield
 
     # ---- writing ------------------------------------------------------------------------------------------------
@@ -139,23 +175,19 @@ class Store:
             os.close(fd)
 
     def write_references(self, name: str, data: bytes) -> None:
-        """Of an image that was claimed. Raises OSError."""
-        fd = os.open(self.images / f"{name}{CHUNKS}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            _write_synced(fd, data)
-        finally:
-            os.close(fd)
+        """Of an image that was claimed, as they are to be stored. Raises OSError."""
+        _write_file(self.path / references_path(name), data)
 
-    def publish(self, manifest: Manifest, claim: int) -> None:
-        """Everything that it names is synced. Raises ImageExists, OSError."""
-        final, new = self._manifest_path(manifest.name), self.images / f"{manifest.name}{NEW}"
+    def publish(self, name: str, manifest: bytes, claim: int) -> None:
+        """As it is to be stored; everything that it names is synced. Raises ImageExists, OSError."""
+        final, new = self._manifest_path(name), self.images / f"{name}{NEW}"
         os.ftruncate(claim, 0)
-        _write_synced(claim, manifest.to_bytes())
+        _write_synced(claim, manifest)
         sync(self.images)
         try:
             os.link(new, final)
         except FileExistsError:
-            raise ImageExists(f"there is an image {manifest.name!r} already") from None
+            raise ImageExists(f"there is an image {name!r} already") from None
         new.unlink()
         sync(self.images)
 
@@ -163,7 +195,7 @@ class Store:
         """Raises Damaged, WrongImage, OSError."""
         path = self.packs / f"{pack.id}{PACK}"
         try:
-            return PackReader(path, pack.seal)
+            return PackReader(path, self.cipher, pack.seal)
         except FileNotFoundError:
             raise Damaged.of(path, "it is not there") from None
 
@@ -173,7 +205,7 @@ class Store:
             if path.with_suffix(DISTRUSTED).exists():
                 continue
             try:
-                yield PackReader(path)
+                yield PackReader(path, self.cipher)
             except (Damaged, WrongImage) as error:
                 log.warning("%s", error)
 
@@ -209,11 +241,14 @@ class Store:
         Raises StoreBusy; Damaged and WrongImage where an image cannot be read, whose packs nobody knows then.
         """
         with locked(self.path, fcntl.LOCK_EX, patience):
-            freed = sum(map(_unlink, self._unfinished()))
-            manifests = [self.manifest(name) for name in self.names()]
-            needed = {pack.id for manifest in manifests for pack in manifest.packs}
-            packs = ((FILE.match(path.name), path) for path in self.packs.iterdir())
-            return freed + sum(_unlink(path) for ours, path in packs if ours and ours[1] not in needed)
+            return self._clean()
+
+    def _clean(self) -> int:
+        freed = sum(map(_unlink, self._unfinished()))
+        manifests = [self.manifest(name) for name in self.names()]
+        needed = {pack.id for manifest in manifests for pack in manifest.packs}
+        packs = ((FILE.match(path.name), path) for path in self.packs.iterdir())
+        return freed + sum(_unlink(path) for ours, path in packs if ours and ours[1] not in needed)
 
     def sweep(self) -> None:
         """A look at what writers that died have left, and it goes where nobody is at work."""
@@ -232,7 +267,7 @@ class Store:
                 yield path
 
     def _manifest_path(self, name: str) -> Path:
-        return self.images / f"{checked_name(name)}{MANIFEST}"
+        return self.path / manifest_path(name)
 
 
 def checked_name(name: str) -> str:
@@ -242,10 +277,28 @@ def checked_name(name: str) -> str:
     return name
 
 
+def manifest_path(name: str) -> str:
+    """In its store. Raises UsageError."""
+    return f"images/{checked_name(name)}{MANIFEST}"
+
+
+def references_path(name: str) -> str:
+    """In its store. Raises UsageError."""
+    return f"images/{checked_name(name)}{CHUNKS}"
+
+
+def manifest_of(name: str, stored: bytes, cipher: Cipher, place: object) -> Manifest:
+    """The manifest of the image so called, `place`: of what the file here has. Raises Damaged, WrongImage."""
+    found = Manifest.from_bytes(cipher.decrypt(manifest_path(name), stored, place), place)
+    if found.name != name:
+        raise Damaged.of(place, f"it is the manifest of {found.name}")
+    return found
+
+
 @contextmanager
 def locked(store: Path, how: int, patience: float | None) -> Iterator[None]:
     """The lock of the store in this folder. Raises StoreBusy after so many seconds, None: waits; OSError."""
-    fd = os.open(store / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = os.open(store / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         _lock(fd, how, patience)
         yield
@@ -268,6 +321,14 @@ def usable(path: Path) -> Iterator[None]:
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "no error code")
         raise StoreUnusable(f"the store {path} cannot be used: {error} ({name})") from error
+
+
+def _write_file(path: Path, data: bytes) -> None:
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        _write_synced(fd, data)
+    finally:
+        os.close(fd)
 
 
 def _write_synced(fd: int, data: bytes) -> None:

@@ -12,12 +12,12 @@ from typing import Self
 
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import references
-from gcr.image.chunks import cut, name_of, name_of_zeros
+from gcr.image.chunks import cut
 from gcr.image.manifest import Manifest
 from gcr.image.pack import Pack, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.references import ZEROS, Reference
-from gcr.image.store import Store, sync, usable
+from gcr.image.store import Store, manifest_path, references_path, sync, usable
 from gcr.image.together import all_of
 
 TOGETHER = 32  # chunks that are named by one thread, and written at once
@@ -70,7 +70,7 @@ class ImageWriter:
             begun.enter_context(self.store.used())
             self._new = begun.enter_context(self.store.claimed(self.name))
             self._look_at_packs()
-            self._pack = PackWriter(self.store.packs)
+            self._pack = PackWriter(self.store.packs, self.store.cipher)
             begun.callback(self._pack.abandon)
             self._pool = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-image"))
             self._stack = begun.pop_all()
@@ -92,7 +92,8 @@ class ImageWriter:
         with usable(self.store.path):
             contents = self._finish()
             manifest = described(contents)
-            self.store.publish(manifest, self._new)
+            data = self.store.cipher.encrypt(manifest_path(self.name), manifest.to_bytes())
+            self.store.publish(self.name, data, self._new)
         return manifest
 
     def _look_at_packs(self) -> None:
@@ -103,7 +104,7 @@ class ImageWriter:
                     self._known.setdefault(entry.name, (reader.pack.id, entry.block))
 
     def _add(self, pieces: Sequence[memoryview]) -> Sequence[tuple[bytes, str, int]]:
-        names = [name_of(data) for data in pieces]
+        names = [self.store.cipher.name_of(data) for data in pieces]
         with self._lock:
             unknown: dict[bytes, memoryview] = {}
             for name, data in zip(names, pieces, strict=True):
@@ -121,7 +122,7 @@ class ImageWriter:
     def _count(self, name: bytes, size: int) -> None:
         """The lock is held. A chunk of zeros is known, and nowhere."""
         self.counts.total += size
-        if name == name_of_zeros(size):
+        if name == self.store.cipher.name_of_zeros(size):
             self.counts.zero += size
             self._known.setdefault(name, ("", 0))
 
@@ -132,6 +133,6 @@ class ImageWriter:
         packs = sorted({pack for _, pack, _ in self._added if pack})
         number = {pack: index for index, pack in enumerate(packs)} | {"": ZEROS}
         found = references.to_bytes(Reference(name, number[pack], block) for name, pack, block in self._added)
-        self.store.write_references(self.name, found)
+        self.store.write_references(self.name, self.store.cipher.encrypt(references_path(self.name), found))
         names = [name for name, _, _ in self._added]
         return Contents([self._finished[pack] for pack in packs], references.digest(found), self.counts, names)

@@ -1,0 +1,20 @@
+"""Where a chunk is in a pack."""
+
+from dataclasses import dataclass
+
+BLOCK = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One chunk: where it begins, in blocks, and its size in bytes. `tag`: vouches for it if encrypted."""
+
+    name: bytes
+    block: int
+    size: int
+    tag: bytes = b""
+
+
+def padded(size: int) -> int:
+    """Up to a whole block."""
+    return -(-size // BLOCK) * BLOCK
