@@ -7,7 +7,7 @@ integer, a pid. Closing the connection cancels what it asked for: the daemon rol
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -58,13 +58,17 @@ class Client:
         self,
         command: str,
         body: Mapping[str, Any] | None = None,
+        fds: Sequence[int] = (),
         *,
         timeout: float = ANSWER_TIMEOUT,
         on_progress: Progress | None = None,
     ) -> dict[str, Any]:
-        """Ask and wait. Raises what the daemon raised, DeadlinePassed after `timeout` seconds, PeerGone."""
+        """Ask and wait. Raises what the daemon raised, DeadlinePassed after `timeout` seconds, PeerGone.
+
+        `fds`: the key of an encrypted store (gcr.image.key), where `encrypted` in the body says so.
+        """
         answer, _ = self._channel.call_json(
-            command, body, timeout=timeout, on_progress=on_progress, type=FrameType.COMMAND
+            command, body, fds, timeout=timeout, on_progress=on_progress, type=FrameType.COMMAND
         )
         return {key: value for key, value in answer.items() if key != "ok"}
 

@@ -19,6 +19,7 @@ from typing import Any, Literal, Self
 from gcr import processes
 from gcr.client import GRACE, Client
 from gcr.errors import DaemonUnavailable, DeadlinePassed, NoSuchJob, Refused, UsageError
+from gcr.image.key import KeySource
 from gcr.image.place import store_path
 from gcr.names import JOB_NAME
 from gcr.report import CheckpointReport, RestoreReport
@@ -76,12 +77,15 @@ class Job:
         leave_running: bool = False,
         max_bytes_per_s: float | None = None,
         store: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        key_command: str | None = None,
     ) -> CheckpointReport:
         """Suspend it and free its device memory. `timeout` in seconds; past it everything is undone.
 
         `data_only` leaves the driver's context on the device. `image`: a name under which its device memory is written
         to disk as well, in the background unless `wait` is "durable"; into `store`, else where images are kept. `live`
-        copies while it runs, `leave_running` does not take it off the device: for an image alone, as the rate is.
+        copies while it runs, `leave_running` does not take it off the device: for an image alone, as the rate is. The
+        key of an encrypted store is in `key_file`, or printed by `key_command`, else where the settings say.
         Raises GcrError; `state` says what became of the job.
         """
         body: dict[str, Any] = {"data_only": data_only}
@@ -90,7 +94,7 @@ class Job:
             body |= {"max_bytes_per_s": max_bytes_per_s, "store": _store(store)}
         elif live or leave_running:
             raise UsageError("live, and leave_running, are for a checkpoint with an image")
-        return CheckpointReport.from_json(self._ask("checkpoint", timeout, body))
+        return CheckpointReport.from_json(self._ask("checkpoint", timeout, body, _key(image, key_file, key_command)))
 
     def restore(
         self,
@@ -99,16 +103,18 @@ class Job:
         devices: Mapping[str | int, str | int] | None = None,
         image: str | None = None,
         store: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        key_command: str | None = None,
     ) -> RestoreReport:
         """Bring it back in place. `devices`: other ones to come back on, old to new, as `gcr devices` names them.
 
-        `image`: with the bytes of this one, made at the checkpoint where it is still suspended. Raises GcrError;
-        `state` says what became of the job.
+        `image`: with the bytes of this one, made at the checkpoint where it is still suspended; its store and key as
+        of `checkpoint`. Raises GcrError; `state` says what became of the job.
         """
         body: dict[str, Any] = {"image": image, "store": _store(store)} if image else {}
         if devices:
             body["devices"] = {str(old): str(new) for old, new in devices.items()}
-        return RestoreReport.from_json(self._ask("restore", timeout, body))
+        return RestoreReport.from_json(self._ask("restore", timeout, body, _key(image, key_file, key_command)))
 
     def close(self) -> None:
         """End the program if `gcr.run` started it: SIGTERM, and SIGKILL after a grace. Idempotent."""
@@ -122,11 +128,12 @@ class Job:
             os.kill(self.pid, signal.SIGKILL)
             self._parent.wait(CLOSE_GRACE)
 
-    def _ask(self, command: str, timeout: float | None, body: Mapping[str, Any]) -> dict[str, Any]:
+    def _ask(self, command: str, timeout: float | None, body: Mapping[str, Any], key: KeySource) -> dict[str, Any]:
         began = time.monotonic()
         wait = NO_TIMEOUT if timeout is None else timeout + GRACE
-        with Client.connect() as client:
-            answer = client.request(command, {**body, "target": self._target, "timeout": timeout}, timeout=wait)
+        with key.lent() as fds, Client.connect() as client:
+            asked = {**body, "target": self._target, "timeout": timeout, **({"encrypted": True} if fds else {})}
+            answer = client.request(command, asked, fds, timeout=wait)
         log.info("job %s: %s took %.3f s", self.name, command, time.monotonic() - began)
         return {**answer, "wall_s": time.monotonic() - began}
 
@@ -175,6 +182,12 @@ def attach(target: str | int) -> Job:
 
 def _store(chosen: "str | os.PathLike[str] | None") -> str:
     return str(store_path(None if chosen is None else os.fspath(chosen)))
+
+
+def _key(image: str | None, file: "str | os.PathLike[str] | None", command: str | None) -> KeySource:
+    if not image:
+        return KeySource()
+    return KeySource.chosen(None if file is None else os.fspath(file), command)
 
 
 def _check_name(name: str | None) -> None:

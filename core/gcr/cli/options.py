@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 
 import click
 
+from gcr.image.key import KeySource
 from gcr.names import JOB_NAME
 
 _PID = re.compile(r"[1-9][0-9]{0,9}\Z")
@@ -26,6 +27,15 @@ class Options:
     timeout: float | None = None
     backend: str | None = None
     verbose: int = 0
+    key_file: str | None = None
+    key_command: str | None = None
+    _key: KeySource | None = None
+
+    def key(self) -> KeySource:
+        """Of the store. Raises UsageError."""
+        if self._key is None:
+            self._key = KeySource.chosen(self.key_file, self.key_command)
+        return self._key
 
 
 def parse_target(ctx: click.Context, param: click.Parameter, value: str) -> Target:
@@ -107,9 +117,26 @@ def common_options(command: Decorated) -> Decorated:
 
 
 def store_option(command: Decorated) -> Decorated:
-    return click.option("--store", metavar="DIR", help="Where images are kept, instead of the setting `store`.")(
-        command
-    )
+    """Add --store, a parameter, and --key-file and --key-command, whose values go to the context's Options."""
+    for option in (
+        click.option(
+            "--key-command",
+            metavar="COMMAND",
+            expose_value=False,
+            callback=_keep,
+            help="The store is encrypted with the key that this prints, run without a shell.",
+        ),
+        click.option(
+            "--key-file",
+            metavar="FILE",
+            expose_value=False,
+            callback=_keep,
+            help="The store is encrypted with the key in this file; '': it is not, whatever the settings say.",
+        ),
+        click.option("--store", metavar="DIR", help="Where images are kept, instead of the setting `store`."),
+    ):
+        command = option(command)
+    return command
 
 
 def examples(*lines: str) -> str:

@@ -9,6 +9,7 @@ from gcr.cli.output import print_json, print_text, say, success
 from gcr.cli.progress import progress_view
 from gcr.client import GRACE, Client, settle
 from gcr.errors import Interrupted
+from gcr.image.key import KeySource
 
 Answer = Mapping[str, Any]
 
@@ -32,10 +33,11 @@ def transfer(
 
 
 def _ask(command: str, options: Options, body: Mapping[str, Any]) -> dict[str, Any]:
-    asked = {**body, "timeout": options.timeout, "backend": options.backend}
     wait = NO_TIMEOUT if options.timeout is None else options.timeout + GRACE
-    with Client.connect() as client, progress_view(options.json) as progress:
-        return client.request(command, asked, timeout=wait, on_progress=progress.update)
+    with (options.key() if body.get("image") else KeySource()).lent() as key:
+        asked = {**body, "timeout": options.timeout, "backend": options.backend, **({"encrypted": True} if key else {})}
+        with Client.connect() as client, progress_view(options.json) as progress:
+            return client.request(command, asked, key, timeout=wait, on_progress=progress.update)
 
 
 def _interrupted(target: Target) -> Interrupted:

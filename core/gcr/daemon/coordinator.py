@@ -14,7 +14,7 @@ from gcr.config import Config
 from gcr.daemon import reports
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.foreign import await_hello, refuse_unheard_beside, world_of_process
-from gcr.daemon.imaging import Imaging, asked_for, load, store_of
+from gcr.daemon.imaging import Imaging, asked_for, load, place_of
 from gcr.daemon.jobs import Active, Job, Jobs
 from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
 from gcr.daemon.process import Process
@@ -81,14 +81,17 @@ class Coordinator:
 
     # ---- checkpoint -------------------------------------------------------------------------------------------
 
-    def checkpoint(self, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event) -> dict[str, Any]:
+    def checkpoint(
+        self, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event, key: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        """`key`: a descriptor of the key of an encrypted store, the caller's."""
         course = self._course("checkpoint", body, progress, cancelled)
         job = self._job(body)
         with saying_state(job):
             with job.changing("checkpoint"):
                 if job.decision is not None and job.decision.kind == "driver":
                     raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
-                imaging = asked_for(body, self.fleet.image_helper, course.began)
+                imaging = asked_for(body, key, self.fleet.image_helper, course.began)
                 try:
                     report = job.last_report = self._take_off(job, course, body, imaging)
                 except BaseException:
@@ -176,7 +179,9 @@ class Coordinator:
 
     # ---- restore ----------------------------------------------------------------------------------------------
 
-    def restore(self, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event) -> dict[str, Any]:
+    def restore(
+        self, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event, key: Sequence[int] = ()
+    ) -> dict[str, Any]:
         course = self._course("restore", body, progress, cancelled)
         job = self.jobs.find(body["target"])
         with saying_state(job), job.changing("restore"):
@@ -197,7 +202,7 @@ class Coordinator:
                 refuse_stopped(target)
                 target.come_back(moves)
             if body.get("image"):
-                load(body["image"], store_of(body), targets, self.fleet.image_helper(), course)
+                load(body["image"], place_of(body, key), targets, self.fleet.image_helper(), course)
             done = Restore(job.name, targets, job.decision, self, course)
             with self._active(targets):
                 try:

@@ -14,7 +14,7 @@ from pathlib import Path
 from threading import Event, Thread
 from typing import Any
 
-from gcr.daemon.peers import BATCH, ImagePeer
+from gcr.daemon.peers import BATCH, ImagePeer, StorePlace
 from gcr.engine.node import Course, phases
 from gcr.engine.target import Target
 from gcr.errors import (
@@ -29,7 +29,7 @@ from gcr.errors import (
     WrongImage,
 )
 from gcr.image.manifest import Cut, Manifest
-from gcr.image.store import Store, sync, usable
+from gcr.image.store import sync_images
 from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
 from gcr.states import State
@@ -47,7 +47,7 @@ class Imaging:
     """One image of one checkpoint. `close` it unless `write` was called: then nothing of it is left."""
 
     name: str
-    store: str
+    store: StorePlace
     start: Callable[[], ImagePeer]
     began: float  # by the monotonic clock: when the checkpoint was asked for
     stays: bool = False  # the job runs on
@@ -133,13 +133,20 @@ class Imaging:
         try:
             return self.ready().write(facts, NO_TIMEOUT, self._tell)
         except PeerGone as gone:
-            store = Store(Path(self.store))
-            with usable(store.path), suppress(NoSuchImage):
-                manifest = store.manifest(self.name)
+            with suppress(NoSuchImage):
+                manifest = self._published()
                 if manifest.created == facts["created"]:
-                    sync(store.images)
+                    sync_images(Path(self.store.path))
                     return manifest.costs()
             raise gone
+
+    def _published(self) -> Manifest:
+        """As another helper reads it, who may have the key."""
+        helper = self.start()
+        try:
+            return helper.manifest(self.store, self.name, READ_SECONDS)
+        finally:
+            helper.channel.close()
 
     def _tell(self, report: dict[str, Any]) -> None:
         self.progress = report
@@ -178,6 +185,8 @@ class Imaging:
         self._starting.join()
         if self._peer:
             self._peer.channel.close()
+        key, self.store = self.store.key, StorePlace(self.store.path)
+        close_all(key)
 
     def report(self) -> dict[str, Any]:
         """The fields of CONTRACT §4 that a checkpoint with an image has besides."""
@@ -189,22 +198,26 @@ class Imaging:
         }
 
 
-def asked_for(body: Mapping[str, Any], start: Callable[[], ImagePeer], began: float) -> Imaging | None:
-    """The image that a request wants, begun. Raises UsageError."""
+def asked_for(
+    body: Mapping[str, Any], key: Sequence[int], start: Callable[[], ImagePeer], began: float
+) -> Imaging | None:
+    """The image that a request wants, begun. `key`: see `place_of`. Raises UsageError."""
     stays, limit = bool(body.get("leave_running")), body.get("max_bytes_per_s")
     if body.get("image"):
-        return Imaging(str(body["image"]), store_of(body), start, began, stays, limit)
+        return Imaging(str(body["image"]), place_of(body, key).kept(), start, began, stays, limit)
     if stays or body.get("live"):
         raise UsageError("live, and leave_running, are for a checkpoint with an image")
     return None
 
 
-def store_of(body: Mapping[str, Any]) -> str:
-    """Where a request has its images. Raises UsageError."""
+def place_of(body: Mapping[str, Any], key: Sequence[int]) -> StorePlace:
+    """Where a request has its images; `key`: the descriptors that came with it, its caller's. Raises UsageError."""
     store = str(body.get("store") or "")
     if not Path(store).is_absolute():
         raise UsageError(f"{store!r} is no place of a store: its whole path is")
-    return store
+    if len(key) != bool(body.get("encrypted")):
+        raise UsageError("the key of the store did not arrive")
+    return StorePlace(store, key)
 
 
 def _facts(targets: Sequence[Target]) -> dict[str, Any]:
@@ -240,7 +253,7 @@ def _staged(target: Target) -> list[int]:
     return fds or target.process.agent.unstage(target.transaction)
 
 
-def load(image: str, store: str, targets: Sequence[Target], helper: ImagePeer, course: Course) -> None:
+def load(image: str, store: StorePlace, targets: Sequence[Target], helper: ImagePeer, course: Course) -> None:
     """An image's bytes to come back with, instead of those in host memory. They are right; nothing was touched.
 
     Raises NoSuchImage, WrongImage, Damaged, StoreUnusable, NoRoom.

@@ -4,6 +4,7 @@ Each method is one JSON call over that process's channel. It raises what the oth
 DeadlinePassed.
 """
 
+import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -243,6 +244,22 @@ class WorkerPeer:
         return answer
 
 
+@dataclass(frozen=True, slots=True)
+class StorePlace:
+    """A store as a request names it: its path, and if it is encrypted a descriptor of its key, which we never read."""
+
+    path: str
+    key: Sequence[int] = ()
+
+    def kept(self) -> "StorePlace":
+        """With a descriptor of its own. Raises OSError."""
+        return StorePlace(self.path, [os.dup(fd) for fd in self.key])
+
+    def of(self, name: str) -> dict[str, Any]:
+        """Names an image in it."""
+        return {"store": self.path, "encrypted": bool(self.key), "name": name}
+
+
 @dataclass(slots=True)
 class ImagePeer:
     """An image helper: it writes one image, or reads one."""
@@ -250,10 +267,9 @@ class ImagePeer:
     channel: Channel
     pid: int
 
-    def begin(self, store: str, name: str, max_bytes_per_s: float | None) -> None:
-        """Claims the name in a store. Raises ImageExists, StoreUnusable, UnsafeRuntime."""
-        body = {"store": store, "name": name, "max_bytes_per_s": max_bytes_per_s}
-        self._call("begin", body, START_TIMEOUT)
+    def begin(self, store: StorePlace, name: str, max_bytes_per_s: float | None) -> None:
+        """Claims the name in a store. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey, LibraryMissing."""
+        self._call("begin", {**store.of(name), "max_bytes_per_s": max_bytes_per_s}, START_TIMEOUT, store.key)
 
     def lend(self, pid: int, fds: Sequence[int]) -> None:
         """What is staged of a process; it stays as it is for as long as the helper lives."""
@@ -264,15 +280,15 @@ class ImagePeer:
         """The image is durable: what it cost. Raises StoreUnusable, and PeerGone, which leaves that open."""
         return self.channel.call_json("write", facts, timeout=timeout, on_progress=progress)[0]
 
-    def manifest(self, store: str, name: str, timeout: float) -> Manifest:
-        """Raises NoSuchImage, WrongImage, Damaged, StoreUnusable."""
-        found = self.channel.call_json("manifest", {"store": store, "name": name}, timeout=timeout)[0]
+    def manifest(self, store: StorePlace, name: str, timeout: float) -> Manifest:
+        """Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""
+        found = self.channel.call_json("manifest", store.of(name), store.key, timeout=timeout)[0]
         return Manifest.from_bytes(found["text"].encode(), name)
 
-    def load(self, store: str, name: str, seal: str, timeout: float, progress: Progress) -> dict[int, list[int]]:
+    def load(self, store: StorePlace, name: str, seal: str, timeout: float, progress: Progress) -> dict[int, list[int]]:
         """By pid the descriptors that a checkpoint stages, the caller's. Raises Damaged, NoSuchImage, NoRoom …"""
-        asked = {"store": store, "name": name, "seal": seal}
-        found = self.channel.call_json("load", asked, timeout=timeout, on_progress=progress)[0]
+        asked = {**store.of(name), "seal": seal}
+        found = self.channel.call_json("load", asked, store.key, timeout=timeout, on_progress=progress)[0]
         loaded: dict[int, list[int]] = {}
         try:
             for pid, total in found["processes"].items():

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,7 +16,7 @@ from gcr.channel import Channel, Request
 from gcr.daemon.agent import AgentPeer
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
-from gcr.daemon.peers import SupervisorPeer
+from gcr.daemon.peers import Progress, SupervisorPeer
 from gcr.errors import GcrError, NotOurs, PeerGone, UsageError, WrongVersion
 from gcr.processes import identify
 from gcr.seqpacket import close_all
@@ -24,6 +24,8 @@ from gcr.version import __version__
 from gcr.wire import VERSION, FrameType, HelloRecord, IdList, Role, WelcomeRecord
 
 log = logging.getLogger("gcr.daemon")
+
+Command = Callable[[dict[str, Any], Progress, threading.Event, Sequence[int]], dict[str, Any]]
 
 
 class Server:
@@ -170,15 +172,25 @@ class Connection:
             case "status":
                 return coordinator.status()
             case "checkpoint":
-                return coordinator.checkpoint(body, self._teller(request, body, cancel), cancel)
+                return self._lending(coordinator.checkpoint, body, request, cancel)
             case "restore":
-                return coordinator.restore(body, self._teller(request, body, cancel), cancel)
+                return self._lending(coordinator.restore, body, request, cancel)
             case "recover":
                 return coordinator.recover()
             case "stop":
                 self._server.arrivals.check_stoppable(bool(body.get("force")))
                 return {"pid": os.getpid()}
         raise UsageError(f"no command {op!r}")
+
+    def _lending(
+        self, command: Command, body: dict[str, Any], request: Request, cancel: threading.Event
+    ) -> dict[str, Any]:
+        """With the descriptor of a store's key, where one came along."""
+        key = request.take_fds()
+        try:
+            return command(body, self._teller(request, body, cancel), cancel, key)
+        finally:
+            close_all(key)
 
     def _teller(
         self, request: Request, body: dict[str, Any], cancel: threading.Event

@@ -348,6 +348,12 @@ def _claim(fd: int, path: Path, name: str) -> None:
     raise ImageExists(f"an image {name!r} is being written just now") from None
 
 
+def sync_images(store: Path) -> None:
+    """Of the store in this folder: what was published outlives a crash. Raises StoreUnusable."""
+    with usable(store):
+        sync(store / "images")
+
+
 def sync(directory: Path) -> None:
     fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:

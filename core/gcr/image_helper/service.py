@@ -18,6 +18,8 @@ from gcr.engine.copyout import StagedCopy
 from gcr.errors import GcrError, NoRoom, NoSuchImage, PeerGone, UsageError, WrongImage
 from gcr.faults import reach
 from gcr.hostmemory import available_host_bytes
+from gcr.image.cipher import cipher_of
+from gcr.image.key import lent_key
 from gcr.image.lines import FreshLine, StagedLine, by_device, merged
 from gcr.image.manifest import Cut, ImagedProcess, Manifest
 from gcr.image.parent import bytes_changed, parent_of
@@ -68,10 +70,10 @@ class ImageService:
 
     # ---- writing ------------------------------------------------------------------------------------------------
 
-    def op_begin(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> None:
-        """Claims the name. Raises ImageExists, StoreUnusable, UnsafeRuntime."""
+    def op_begin(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
+        """Claims the name. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey, LibraryMissing."""
         reach("image.begin")
-        store = Store(Path(body["store"]))
+        store = _store(body, fds)
         threads, rate = config.load().threads, Rate(body["max_bytes_per_s"])
         self._writer = self._stack.enter_context(ImageWriter(store, body["name"], threads, rate))
 
@@ -107,6 +109,7 @@ class ImageService:
                         self._writer.add(line.allocation(handle))
             reach("image.commit")
             manifest = self._writer.commit(lambda contents: self._described(body, contents))
+            reach("image.published")
         log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.bytes_written, time.monotonic() - began)
         return manifest.costs(), ()
 
@@ -141,17 +144,17 @@ class ImageService:
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
-    def op_manifest(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
-        """Raises NoSuchImage, WrongImage, Damaged, StoreUnusable."""
+    def op_manifest(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> Answer:
+        """Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""
         path = Path(body["store"])
         if not path.is_dir():
             raise NoSuchImage(f"no image {body['name']!r}", hint="gcr images")
         with usable(path):
-            return {"text": Store(path).manifest(body["name"]).to_bytes().decode()}, ()
+            return {"text": _store(body, fds).manifest(body["name"]).to_bytes().decode()}, ()
 
-    def op_load(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
+    def op_load(self, body: Mapping[str, Any], fds: list[int], request: Request) -> Answer:
         """An image into memory of its own, all of it or none. Raises Damaged, WrongImage, NoSuchImage, NoRoom …"""
-        with ImageReader(Store(Path(body["store"])), body["name"], config.load().threads) as reader:
+        with ImageReader(_store(body, fds), body["name"], config.load().threads) as reader:
             if reader.manifest.seal().hex() != body["seal"]:
                 raise WrongImage(f"image {body['name']} has just become another one")
             _refuse_without_room(reader.manifest)
@@ -174,6 +177,11 @@ class ImageService:
 
     def op_loaded(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
         return {}, self._loaded[int(body["pid"])][body["offset"] : body["offset"] + body["limit"]]
+
+
+def _store(body: Mapping[str, Any], fds: Sequence[int]) -> Store:
+    """As `StorePlace` names it. Raises UsageError, StoreUnusable, WrongKey …"""
+    return Store(Path(body["store"]), cipher_of(lent_key(fds, body["encrypted"])))
 
 
 def _parent(store: Store, tables: Sequence[SealedTable]) -> Manifest | None:

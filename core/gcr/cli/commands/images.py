@@ -22,7 +22,7 @@ _HEAD = ("IMAGE", "JOB", "CUT", "MADE", "SIZE", "ZERO", "WRITTEN", "NOTES")
 @click.pass_obj
 def command(options: Options, store: str | None) -> None:
     """List saved images: of which job, when, how large, and what they cost on disk."""
-    there = opened(store)
+    there = opened(store, options.key())
     found = [_row(there.manifest, name) for name in there.names()] if there else []
     if options.json:
         print_json(success("images", {"images": found}))

@@ -23,7 +23,7 @@ from gcr.image.place import opened
 @click.pass_obj
 def command(options: Options, name: str, html: str | None, store: str | None) -> None:
     """Show what an image consists of: allocations, shared and changed bytes, how long its checkpoint took."""
-    there = opened(store)
+    there = opened(store, options.key())
     if there is None:
         raise NoSuchImage(f"no image {name!r}", hint="gcr images")
     manifest = there.manifest(name)

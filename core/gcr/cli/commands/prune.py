@@ -28,7 +28,7 @@ def command(options: Options, store: str | None, keep_last: int | None, keep_dai
     """
     if keep_last is None and keep_daily is None:
         raise UsageError("nothing says what to keep", hint="gcr prune --keep-last 5")
-    there = opened(store)
+    there = opened(store, options.key())
     going = doomed(there.readable(), keep_last or 0, keep_daily or 0) if there else []
     names = [manifest.name for manifest in going]
     freed = _removed(there, names) if there and not dry_run else 0

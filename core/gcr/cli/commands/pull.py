@@ -19,6 +19,8 @@ def command(options: Options, name: str, url: str, store: str | None) -> None:
     Every byte is compared with what the manifest says of it before the image is there. What the store has, also of a
     pull that was cut short, is not fetched again. Needs the extra `remote`.
     """
+    from gcr.image.cipher import cipher_of
     from gcr.image.pull import pull
 
-    move("pull", options, name, url, lambda transfer: pull(store_path(store), name, url, transfer))
+    cipher = cipher_of(options.key().key())
+    move("pull", options, name, url, lambda transfer: pull(store_path(store), name, url, transfer, cipher))

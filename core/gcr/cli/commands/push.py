@@ -19,7 +19,7 @@ def command(options: Options, name: str, url: str, store: str | None) -> None:
 
     What is there already is not sent again; credentials come from the environment. Needs the extra `remote`.
     """
-    there = opened(store)
+    there = opened(store, options.key())
     if there is None:
         raise NoSuchImage(f"no image {name!r}", hint="gcr images")
     from gcr.image.push import push

@@ -57,7 +57,7 @@ def command(
         raise UsageError("either a job, or --image NAME", hint="gcr restore llm, or gcr restore --image warm")
     body: dict[str, object] = {"devices": devices}
     if image:
-        there = opened(store)
+        there = opened(store, options.key())
         if there is None:
             raise NoSuchImage(f"no image {image!r}", hint="gcr images")
         target = there.manifest(image).job

@@ -16,7 +16,7 @@ from gcr.image.place import opened
 @click.pass_obj
 def command(options: Options, store: str | None, names: tuple[str, ...]) -> None:
     """Remove images. All of them are there, or none is removed."""
-    there = opened(store)
+    there = opened(store, options.key())
     if there is None:
         raise NoSuchImage(f"no image {names[0]!r}", hint="gcr images")
     freed = there.remove(names)

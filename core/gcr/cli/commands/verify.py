@@ -20,7 +20,7 @@ from gcr.image.store import Store
 @click.pass_obj
 def command(options: Options, store: str | None, names: tuple[str, ...], deep: bool) -> None:
     """Check that images can be restored from: these, or all. Exit code 6 where one cannot."""
-    there = opened(store)
+    there = opened(store, options.key())
     if there is None and names:
         raise NoSuchImage(f"no image {names[0]!r}", hint="gcr images")
     found = [_checked(there, name, deep) for name in (names or there.names())] if there else []

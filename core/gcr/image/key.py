@@ -1,0 +1,160 @@
+"""The key of an encrypted store, as its owner keeps it: in a file, or as what a command prints.
+
+Whoever is told where it is reads it, the command line or the library: the command may ask its owner, and the file be
+one that the daemon cannot see. From there it goes, as a sealed memory file, to the process that writes or reads the
+image; the daemon passes the descriptor on. So a key is in no argument, environment, message, log or error.
+"""
+
+import base64
+import binascii
+import fcntl
+import os
+import shlex
+import stat
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Self
+
+from gcr import config
+from gcr.errors import KeyUnusable, UsageError
+
+KEY_BYTES = 32
+COMMAND_SECONDS = 60.0
+_MOST_BYTES = 4096  # of a file
+_LEAST_KINDS = 12  # of bytes; 32 random ones have fewer once in 10^12
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
+_HINT = "openssl rand -hex 32 makes one"
+
+
+@dataclass(slots=True)
+class KeySource:
+    """Where a key comes from; neither: there is none. It is read once, when it is first needed."""
+
+    file: str = ""
+    command: str = ""
+    _key: bytes | None = field(default=None, repr=False)
+
+    @classmethod
+    def chosen(cls, file: str | None = None, command: str | None = None) -> Self:
+        """As said, else as the settings say; an empty name is none. Raises UsageError."""
+        if file is None and command is None:
+            settings = config.load()
+            file, command = settings.key_file, settings.key_command
+        if file and command:
+            raise UsageError("a key comes from a file or from a command, not from both")
+        return cls(file or "", command or "")
+
+    def key(self) -> bytes | None:
+        """32 bytes; None: there is none. Raises KeyUnusable."""
+        if self._key is None and self.file:
+            self._key = _parsed(_read(Path(self.file).expanduser()), self.file)
+        elif self._key is None and self.command:
+            words = _words(self.command)
+            self._key = _parsed(_printed(words), words[0])
+        return self._key
+
+    @contextmanager
+    def lent(self) -> Iterator[Sequence[int]]:
+        """A descriptor of the key, or none where there is none, for another process. Raises KeyUnusable."""
+        key = self.key()
+        if key is None:
+            yield ()
+            return
+        fd = _sealed(key)
+        try:
+            yield (fd,)
+        finally:
+            os.close(fd)
+
+
+def lent_key(fds: Sequence[int], encrypted: bool) -> bytes | None:
+    """What `lent` lent; `encrypted`: whether that was a key. Raises UsageError where it did not come."""
+    found = [os.pread(fd, KEY_BYTES + 1, 0) for fd in fds]
+    if len(found) != encrypted or any(len(key) != KEY_BYTES for key in found):
+        raise UsageError("the key of the store did not arrive")
+    return found[0] if found else None
+
+
+def _sealed(key: bytes) -> int:
+    fd = os.memfd_create("gcr-key", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+    try:
+        os.write(fd, key)
+        fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def _read(path: Path) -> bytes:
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError as error:
+        raise KeyUnusable(f"the key file {path} cannot be read: {error.strerror}") from error
+    try:
+        _refuse_what_others_reach(path, os.fstat(fd))
+        return os.read(fd, _MOST_BYTES)
+    except OSError as error:
+        raise KeyUnusable(f"the key file {path} cannot be read: {error.strerror}") from error
+    finally:
+        os.close(fd)
+
+
+def _refuse_what_others_reach(path: Path, found: os.stat_result) -> None:
+    """Whoever can read it has the images; whoever can write it chooses who has the next."""
+    if found.st_uid not in (os.getuid(), 0):
+        raise KeyUnusable(f"the key file {path} belongs to user {found.st_uid}")
+    if found.st_mode & 0o077:
+        mode = stat.S_IMODE(found.st_mode)
+        raise KeyUnusable(f"the key file {path} is open to others: mode {mode:04o}", hint=f"chmod 600 {path}")
+
+
+def _words(command: str) -> Sequence[str]:
+    """As a shell would split it; no shell sees it."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise KeyUnusable(f"the command for the key does not parse: {error}") from error
+    if not words:
+        raise KeyUnusable("the command for the key is empty")
+    return words
+
+
+def _printed(words: Sequence[str]) -> bytes:
+    """What it says on stderr is its caller's to read."""
+    import subprocess  # nobody else needs it
+
+    try:
+        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=COMMAND_SECONDS)
+    except OSError as error:
+        raise KeyUnusable(f"{words[0]}, which should print the key, cannot be run: {error.strerror}") from error
+    except subprocess.TimeoutExpired:
+        raise KeyUnusable(f"{words[0]}, which should print the key, took longer than {COMMAND_SECONDS:g} s") from None
+    if done.returncode:
+        raise KeyUnusable(f"{words[0]}, which should print the key, failed with exit code {done.returncode}")
+    return done.stdout
+
+
+def _parsed(found: bytes, place: str) -> bytes:
+    """Raises KeyUnusable for what is no key, or none that anybody drew at random; it is not repeated."""
+    key = _decoded(found)
+    if key is None:
+        what = f"{len(found)} bytes that are no key: that is 32 random bytes, or their hexadecimal digits, or base64"
+        raise KeyUnusable(f"{place} gives {what}", hint=_HINT)
+    if len(set(key)) < _LEAST_KINDS:
+        raise KeyUnusable(f"{place} gives a key that is not random", hint=_HINT)
+    return key
+
+
+def _decoded(found: bytes) -> bytes | None:
+    """32 bytes of text are a passphrase, which is guessed more easily than a key."""
+    if len(found) == KEY_BYTES:
+        return None if found.isascii() and found.decode().isprintable() else found
+    text = found.strip()
+    try:
+        key = binascii.unhexlify(text) if len(text) == 2 * KEY_BYTES else base64.b64decode(text, validate=True)
+    except ValueError:
+        return None
+    return key if len(key) == KEY_BYTES else None
