@@ -1,6 +1,7 @@
 """Images of jobs in an encrypted store: written and restored with the key, by processes that never say it."""
 
 import base64
+import re
 from pathlib import Path
 
 from machine import Machine, kill, until
@@ -85,6 +86,8 @@ def test_nobody_says_the_key_and_the_daemon_need_not_live(machine: Machine) -> N
     assert machine.gcr("checkpoint", "llm", *image(machine), *kept(machine, "key", KEY), "-v").code == 0
     machine.wait_held()
     pids = [machine.daemon(), *machine.children("gcr.image_helper"), *machine.children("gcr.worker")]
+    (helper,) = machine.children("gcr.image_helper")
+    assert re.search(r"core file size +0 +0 ", Path(f"/proc/{helper}/limits").read_text())
     said = b"".join(Path(f"/proc/{pid}/{what}").read_bytes() for pid in pids for what in ("cmdline", "environ"))
     kill(*machine.children("gcr.daemon"))
     (machine.folder / "held").unlink()

@@ -4,6 +4,7 @@ A helper writes one image, `begin` · `lend` … · `write`, or reads one, `load
 """
 
 import logging
+import resource
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -181,7 +182,10 @@ class ImageService:
 
 def _store(body: Mapping[str, Any], fds: Sequence[int]) -> Store:
     """As `StorePlace` names it. Raises UsageError, StoreUnusable, WrongKey …"""
-    return Store(Path(body["store"]), cipher_of(lent_key(fds, body["encrypted"])))
+    key = lent_key(fds, body["encrypted"])
+    if key:
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have it, and what it is to hide
+    return Store(Path(body["store"]), cipher_of(key))
 
 
 def _parent(store: Store, tables: Sequence[SealedTable]) -> Manifest | None:
