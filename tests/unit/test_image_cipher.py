@@ -49,6 +49,7 @@ def test_nothing_of_what_was_written_can_be_read(store: Store) -> None:
     known += [name_of(DATA[1]), name_of(DATA[0][:CHUNK_BYTES]), OURS.name_of(DATA[1]), manifest.chunks]
     known += [word.encode() for word in ("llm", "GPU-1", "nvidia", "versions")]
     assert not [each for each in known if each in everything]
+    assert OURS.name_of(DATA[1]) not in (name_of(DATA[1]), OTHER.name_of(DATA[1]))
 
 
 def blocks(store: Store) -> set[bytes]:

@@ -68,7 +68,9 @@ def pulling(root: Path, cipher: Cipher) -> Callable[[Store], object]:
     return lambda store: pull(store.path, "new", away, Transfer("pull"), cipher)
 
 
-@pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
+@pytest.mark.parametrize(
+    "cipher", [CIPHERS["plain"], pytest.param(CIPHERS["encrypted"], marks=pytest.mark.slow)], ids=CIPHERS
+)
 def test_while_an_image_is_pulled(tmp_path: Path, cipher: Cipher) -> None:
     assert survives(tmp_path, pulling(tmp_path, cipher), {"new": NEW}, {"old": OLD}, cipher) > 500
 
@@ -84,6 +86,21 @@ def test_once_it_was_written_it_is_there(tmp_path: Path) -> None:
     assert all(part.folder == "images" and part.names[0][0].endswith(".json.new") for part in loose)
     last.write_to(tmp_path / "after")
     assert read(Store(tmp_path / "after"), "new") == NEW
+
+
+def test_while_an_empty_store_becomes_an_encrypted_one(tmp_path: Path) -> None:
+    """No image is there before the mark that says what it is."""
+    store, cipher, looked_at = Store(tmp_path / "store"), CIPHERS["encrypted"], 0
+    disk = Disk(store.path)
+    with disk.recorded():
+        write(Store(store.path, cipher), "new", NEW)
+    for state in disk.states():
+        looked_at += 1
+        state.write_to(tmp_path / "after")
+        found = Store(tmp_path / "after", cipher)
+        assert [read(found, name) for name in found.names()] in ([], [NEW])
+        rmtree(tmp_path / "after")
+    assert looked_at > 100
 
 
 def test_while_one_is_removed(tmp_path: Path) -> None:

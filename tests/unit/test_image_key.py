@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from gcr.daemon.imaging import place_of
 from gcr.errors import GcrError, KeyUnusable, UsageError
 from gcr.image import key as keys
 from gcr.image.key import KeySource, lent_key
@@ -144,6 +145,15 @@ def test_it_is_read_once_and_not_shown(tmp_path: Path) -> None:
     Path(source.file).unlink()
     assert source.key() == KEY
     assert repr(KEY)[2:-1] not in repr(source) and KEY.hex() not in repr(source)
+
+
+def test_a_key_that_was_lost_on_its_way_is_missed() -> None:
+    """Or the image would be written for anybody to read."""
+    request = {"store": "/store", "image": "warm"}
+    assert place_of(request, []).of("warm") == {"store": "/store", "encrypted": False, "name": "warm"}
+    for body, fds in (({**request, "encrypted": True}, []), (request, [3]), ({**request, "encrypted": True}, [3, 4])):
+        with pytest.raises(UsageError, match="did not arrive"):
+            place_of(body, fds)
 
 
 def test_what_is_lent_is_read_by_another_and_gone_then(tmp_path: Path) -> None:

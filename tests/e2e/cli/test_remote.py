@@ -21,7 +21,7 @@ from obstore.store import S3Store
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
 
-from imaging import bytes_of, write
+from imaging import CIPHERS, KEY, bytes_of, write
 
 from gcr.image.store import MARK, Store
 from gcr.testing.machine import until
@@ -131,6 +131,30 @@ def refused(gcr: Gcr, *arguments: str, **env: str) -> tuple[int, str]:
     ran = gcr(*arguments, "--json", **env)
     assert "very-secret" not in ran.out + ran.err
     return ran.code, ran.json["error"]["code"]
+
+
+def test_a_bucket_is_encrypted_with_one_key_or_with_none(gcr: Gcr, home: Path, store: Store, bucket: S3Store) -> None:
+    key = home / "key"
+    key.write_text(KEY.hex())
+    key.chmod(0o600)
+    write(store, "plain", [bytes_of(1, MIB)])
+    encrypted = Store(home / "encrypted", CIPHERS["encrypted"])
+    write(encrypted, "warm", [bytes_of(2, MIB)])
+    with_key = ("--store", str(encrypted.path), "--key-file", str(key))
+    assert gcr("push", "warm", f"{URL}/one", *with_key).code == gcr("push", "plain", f"{URL}/two").code == 0
+    before = names(bucket)
+    for words in (("push", "warm", f"{URL}/two", *with_key), ("pull", "plain", f"{URL}/two", *with_key)):
+        assert gcr(*words, "--json").json["error"]["code"] == "wrong_key"
+    for command, name in (("push", "plain"), ("pull", "warm")):
+        assert gcr(command, name, f"{URL}/one", "--json").json["error"]["code"] == "wrong_key"
+    assert names(bucket) == before
+    assert (store.names(), encrypted.names()) == (["plain"], ["warm"])
+    assert gcr("pull", "warm", f"{URL}/one", "--store", str(home / "third"), "--key-file", str(key)).code == 0
+    assert Store(home / "third", CIPHERS["encrypted"]).manifest("warm") == encrypted.manifest("warm")
+
+
+def names(bucket: S3Store) -> set[str]:
+    return {each["path"] for page in obstore.list(bucket) for each in page}
 
 
 def test_an_image_goes_to_a_bucket_and_comes_back(gcr: Gcr, store: Store, bucket: S3Store, home: Path) -> None:
