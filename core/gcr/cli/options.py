@@ -3,12 +3,14 @@
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from gcr.image.key import KeySource
 from gcr.names import JOB_NAME
+
+if TYPE_CHECKING:
+    from gcr.image.key import KeySource
 
 _PID = re.compile(r"[1-9][0-9]{0,9}\Z")
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMG]?)\Z")
@@ -29,10 +31,12 @@ class Options:
     verbose: int = 0
     key_file: str | None = None
     key_command: str | None = None
-    _key: KeySource | None = None
+    _key: "KeySource | None" = None
 
-    def key(self) -> KeySource:
+    def key(self) -> "KeySource":
         """Of the store. Raises UsageError."""
+        from gcr.image.key import KeySource  # takes 10 ms, which most commands need not wait for
+
         if self._key is None:
             self._key = KeySource.chosen(self.key_file, self.key_command)
         return self._key

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from typing import Any
 
 from gcr.cli.options import Options, Target
@@ -9,7 +10,6 @@ from gcr.cli.output import print_json, print_text, say, success
 from gcr.cli.progress import progress_view
 from gcr.client import GRACE, Client, settle
 from gcr.errors import Interrupted
-from gcr.image.key import KeySource
 
 Answer = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ def transfer(
 
 def _ask(command: str, options: Options, body: Mapping[str, Any]) -> dict[str, Any]:
     wait = NO_TIMEOUT if options.timeout is None else options.timeout + GRACE
-    with (options.key() if body.get("image") else KeySource()).lent() as key:
+    with options.key().lent() if body.get("image") else nullcontext(()) as key:
         asked = {**body, "timeout": options.timeout, "backend": options.backend, **({"encrypted": True} if key else {})}
         with Client.connect() as client, progress_view(options.json) as progress:
             return client.request(command, asked, key, timeout=wait, on_progress=progress.update)

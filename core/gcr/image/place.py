@@ -4,10 +4,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcr import config
-from gcr.image.key import KeySource
 from gcr.runtime import data_dir
 
 if TYPE_CHECKING:
+    from gcr.image.key import KeySource
     from gcr.image.store import Store
 
 
@@ -17,7 +17,7 @@ def store_path(chosen: str | None = None) -> Path:
     return Path(found).expanduser().absolute() if found else data_dir() / "store"
 
 
-def opened(chosen: str | None, key: KeySource) -> "Store | None":
+def opened(chosen: str | None, key: "KeySource") -> "Store | None":
     """None: nobody has written to it yet. Raises UnsafeRuntime, UsageError, KeyUnusable, WrongKey, LibraryMissing."""
     from gcr.image.cipher import cipher_of  # takes 30 ms, which a checkpoint without an image need not wait for
     from gcr.image.store import Store
