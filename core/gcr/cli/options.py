@@ -33,6 +33,11 @@ class Options:
     key_command: str | None = None
     _key: "KeySource | None" = None
 
+    @property
+    def key_named(self) -> bool:
+        """On the command line."""
+        return bool(self.key_file or self.key_command)
+
     def key(self) -> "KeySource":
         """Of the store. Raises UsageError."""
         from gcr.image.key import KeySource  # takes 10 ms, which most commands need not wait for

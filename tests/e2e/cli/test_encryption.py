@@ -129,6 +129,13 @@ def test_the_daemon_is_given_a_descriptor_and_no_key(gcr: Gcr, daemon: FakeDaemo
     assert KEY.hex() not in repr(daemon.asked)
 
 
+@pytest.mark.parametrize("command", ["checkpoint", "restore"])
+@pytest.mark.parametrize("option", ["--key-file", "--key-command"])
+def test_a_key_that_nobody_needs_is_a_mistake(gcr: Gcr, daemon: FakeDaemon, command: str, option: str) -> None:
+    assert gcr(command, "llm", option, "cat").code == 2
+    assert daemon.asked == []
+
+
 def test_restoring_from_an_image_asks_for_the_key_once(
     gcr: Gcr, daemon: FakeDaemon, home: Path, store: Store, key: str
 ) -> None:

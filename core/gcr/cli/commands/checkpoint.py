@@ -69,8 +69,9 @@ def command(
 
     With --image what was in it is also written to disk, in the background: the job may be restored meanwhile.
     """
-    if image is None and (wait != "vram" or store or live or leave_running or max_rate):
-        raise UsageError("--live, --leave-running, --wait, --max-rate and --store are for a checkpoint with --image")
+    if image is None and (wait != "vram" or store or live or leave_running or max_rate or options.key_named):
+        text = "--live, --leave-running, --wait, --max-rate, --store and a key are for a checkpoint with --image"
+        raise UsageError(text)
     if leave_running and data_only:
         raise UsageError("--data-only takes a job off its device, --leave-running does not: choose one")
     body: dict[str, object] = {"data_only": data_only}

@@ -53,7 +53,7 @@ def command(
     With --image its bytes are read from disk and not from host memory. An image holds device memory alone, so the
     process must still be suspended at the checkpoint that made it.
     """
-    if (target is None) == (image is None) or (store and not image):
+    if (target is None) == (image is None) or ((store or options.key_named) and not image):
         raise UsageError("either a job, or --image NAME", hint="gcr restore llm, or gcr restore --image warm")
     body: dict[str, object] = {"devices": devices}
     if image:
