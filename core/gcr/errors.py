@@ -250,7 +250,7 @@ class Damaged(GcrError):
 
 
 class ImageFailed(GcrError):
-    """The checkpoint was done and the job is suspended, but its image was not written: there is none."""
+    """There is no such image, and the job runs on; `state` says so where it could not be taken back, or had changed."""
 
     code, exit = "image_failed", 4
 

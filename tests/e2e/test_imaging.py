@@ -132,11 +132,8 @@ def test_a_helper_that_dies_leaves_no_image(machine: Machine) -> None:
             "checkpoint", "llm", "--image", "warm", "--wait", "durable", "--store", str(store_of(machine))
         )
         error = gone.body["error"]
-        if step == "image.begin":
-            assert (gone.code, error["code"], error["state"]) == (4, "peer_gone", "running"), gone.body
-        else:
-            assert (gone.code, error["code"], error["state"]) == (4, "image_failed", "suspended"), gone.body
-            assert machine.gcr("restore", "llm").code == 0
+        said = "peer_gone" if step == "image.begin" else "image_failed"
+        assert (gone.code, error["code"], error["state"]) == (4, said, "running"), gone.body
         assert job.ask() == before
     assert Store(store_of(machine)).names() == []
     away(machine, "warm")  # what the dead have claimed is free
@@ -256,8 +253,9 @@ def test_a_store_that_fills_up_costs_the_image_and_nothing_else(machine: Machine
     words = ("checkpoint", "llm", "--image", "warm", "--store", str(store_of(machine)))
     gone = machine.gcr(*words, "--wait", "durable")
     error = gone.body["error"]
-    assert (gone.code, error["code"], error["state"]) == (4, "image_failed", "suspended"), gone.body
+    assert (gone.code, error["code"], error["state"]) == (4, "image_failed", "running"), gone.body
     assert "EFBIG" in error["message"]
+    assert job.ask() == before
     resource.prlimit(machine.daemon(), resource.RLIMIT_FSIZE, limits)
     store = Store(store_of(machine))
     assert (store.names(), list(store.packs.iterdir())) == ([], [])
@@ -268,11 +266,48 @@ def test_a_store_that_fills_up_costs_the_image_and_nothing_else(machine: Machine
             [sys.executable, "-m", "gcr", "ps"], env=machine.env, capture_output=True, text=True, timeout=60, check=True
         ).stdout
     )
-    machine.come_back()
-    assert job.ask() == before
     away(machine, "warm")
     assert back(machine, "warm")["state"] == "running"
     assert job.ask() == before
+
+
+def test_a_job_that_cannot_be_taken_back_is_left_suspended(machine: Machine) -> None:
+    job, before = machine.start()
+    machine.inject("image.commit die", "restore.room fail")
+    words = ("checkpoint", "llm", "--image", "warm", "--wait", "durable", "--store", str(store_of(machine)))
+    gone = machine.gcr(*words)
+    error = gone.body["error"]
+    assert (gone.code, error["code"], error["state"]) == (4, "image_failed", "suspended"), gone.body
+    assert "restore.room" in error["message"] and "gcr restore llm" in error["hint"]
+    machine.comes_back(job, before)
+
+
+def test_an_image_that_fails_in_the_background_leaves_the_job_away(machine: Machine) -> None:
+    """Whoever did not wait for it was told that the job is suspended; it stays so."""
+    job, before = machine.start()
+    machine.inject(f"image.write hold {machine.folder / 'held'}", "image.commit die")
+    assert machine.gcr("checkpoint", "llm", "--image", "warm", "--store", str(store_of(machine))).code == 0
+    machine.wait_held()
+    (machine.folder / "held").unlink()
+    until(lambda: machine.job("llm")["image"]["state"] == "failed" or None, 30, "its end is known")  # type: ignore[index]
+    assert machine.settled() == "suspended"
+    machine.comes_back(job, before)
+
+
+def test_what_somebody_did_meanwhile_is_not_taken_back(machine: Machine) -> None:
+    """Restored and suspended again while its image was awaited: that is the later checkpoint's affair."""
+    job, before = machine.start()
+    machine.inject(f"image.write hold {machine.folder / 'held'}", "image.commit die")
+    words = ("checkpoint", "llm", "--image", "warm", "--wait", "durable", "--store", str(store_of(machine)))
+    going = machine.asking.submit(machine.gcr, *words)
+    machine.wait_held()
+    machine.come_back()
+    machine.leave()
+    (machine.folder / "held").unlink()
+    gone = going.result(60)
+    error = gone.body["error"]
+    assert (gone.code, error["code"], error["state"]) == (4, "image_failed", "suspended"), gone.body
+    machine.comes_back(job, before)
 
 
 def test_images_of_two_jobs_are_written_at_once_and_cleaning_up_harms_neither(machine: Machine) -> None:

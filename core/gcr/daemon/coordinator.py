@@ -30,6 +30,7 @@ from gcr.engine.target import Target
 from gcr.errors import (
     BackendMissing,
     GcrError,
+    ImageFailed,
     NoSuchJob,
     NotOurs,
     PeerGone,
@@ -100,11 +101,27 @@ class Coordinator:
                     raise
             if imaging:
                 job.imaging = imaging
-                imaging.check()
-                if body.get("wait") == "durable":
-                    imaging.wait(course)
+                try:
+                    imaging.check()
+                    if body.get("wait") == "durable":
+                        imaging.wait(course)
+                except ImageFailed as failed:
+                    raise self._taken_back(job, course, failed) from failed
                 report |= imaging.report()
             return report
+
+    def _taken_back(self, job: Job, course: Course, failed: ImageFailed) -> ImageFailed:
+        """Half of what was asked for cannot be had: the job runs on, if it can. Whoever changed it since is let be."""
+        back = Course("restore", next(self._transactions), DEFAULT_TIMEOUT, course.progress)  # also when nobody waits
+        try:
+            with job.changing("restore"):
+                if job.decision is not None and job.decision.transaction == course.transaction:
+                    self._restore(job, back, {})
+        except GcrError as error:
+            log.warning("job %s was not taken back: %s", job.name, error)
+            text = f"{failed.message}; and the job could not be taken back: {error.message}"
+            return ImageFailed(text, hint=f"gcr restore {job.name}")
+        return ImageFailed(f"{failed.message}; the job is {reports.shown(job.state)}")
 
     def _take_off(self, job: Job, course: Course, body: Mapping[str, Any], imaging: Imaging | None) -> dict[str, Any]:
         if any(p.strategy == Strategy.DRIVER for p in job.living):
@@ -185,40 +202,45 @@ class Coordinator:
         course = self._course("restore", body, progress, cancelled)
         job = self.jobs.find(body["target"])
         with saying_state(job), job.changing("restore"):
-            if is_uneven(job):
-                raise WrongState(f"job {job.name} is still being recovered", hint="gcr recover")
-            resting = [p for p in job.living if p.state in (State.SUSPENDED, State.DATA_SUSPENDED)]
-            if not resting or job.decision is None:
-                raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
-            used = {device for p in resting for device in (*p.bytes_by_device, *p.ballast_by_device)}
-            moves = self._moves(job, body.get("devices") or {}, used)
-            moved = {old: new for old, new in moves.items() if old in used}
-            if job.decision.kind == "driver":
-                if body.get("image"):
-                    raise WrongImage(f"image {body['image']} is of no process that the driver alone suspended")
-                return {**self._driver_restore(job, course, moves), "moved": moved}
-            targets = [self._target(job, process, process.transaction) for process in resting]
-            for target in targets:
-                refuse_stopped(target)
-                target.come_back(moves)
+            return self._restore(job, course, body, key)
+
+    def _restore(
+        self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        if is_uneven(job):
+            raise WrongState(f"job {job.name} is still being recovered", hint="gcr recover")
+        resting = [p for p in job.living if p.state in (State.SUSPENDED, State.DATA_SUSPENDED)]
+        if not resting or job.decision is None:
+            raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
+        used = {device for p in resting for device in (*p.bytes_by_device, *p.ballast_by_device)}
+        moves = self._moves(job, body.get("devices") or {}, used)
+        moved = {old: new for old, new in moves.items() if old in used}
+        if job.decision.kind == "driver":
             if body.get("image"):
-                load(body["image"], place_of(body, key), targets, self.fleet.image_helper(), course)
-            done = Restore(job.name, targets, job.decision, self, course)
-            with self._active(targets):
-                try:
-                    done.run()
-                except BaseException:
-                    job.decision = done.decision  # decided stays decided, whatever went wrong after it
-                    self._recover_if_uneven(job)
-                    raise
-            job.decision = None
-            self._recover_if_uneven(job)
-            _refuse_silence(targets)
-            for process in job.living:
-                self._look(process)
-            link = self._link(targets, "link_in_bytes_per_s")
-            job.last_report = {**reports.of_restore(job, done, link), "moved": moved}
-            return job.last_report
+                raise WrongImage(f"image {body['image']} is of no process that the driver alone suspended")
+            return {**self._driver_restore(job, course, moves), "moved": moved}
+        targets = [self._target(job, process, process.transaction) for process in resting]
+        for target in targets:
+            refuse_stopped(target)
+            target.come_back(moves)
+        if body.get("image"):
+            load(body["image"], place_of(body, key), targets, self.fleet.image_helper(), course)
+        done = Restore(job.name, targets, job.decision, self, course)
+        with self._active(targets):
+            try:
+                done.run()
+            except BaseException:
+                job.decision = done.decision  # decided stays decided, whatever went wrong after it
+                self._recover_if_uneven(job)
+                raise
+        job.decision = None
+        self._recover_if_uneven(job)
+        _refuse_silence(targets)
+        for process in job.living:
+            self._look(process)
+        link = self._link(targets, "link_in_bytes_per_s")
+        job.last_report = {**reports.of_restore(job, done, link), "moved": moved}
+        return job.last_report
 
     def _moves(self, job: Job, asked: Mapping[str, str], used: Collection[str]) -> dict[str, str]:
         """Of `gcr restore --device`. Raises UnsupportedState, DriverTooOld, WrongDevice; nothing was touched."""

@@ -173,7 +173,7 @@ class Imaging:
     def check(self) -> None:
         """Raises ImageFailed if that is known by now."""
         if self.error:
-            raise ImageFailed(f"{self._where()}, but image {self.name} was not written: {self.error.message}")
+            raise ImageFailed(f"image {self.name} was not written: {self.error.message}")
 
     def row(self) -> dict[str, Any]:
         """What `gcr ps` says of it."""
