@@ -1,12 +1,15 @@
 """Images on disk: what was written comes back, nothing is stored twice, and a changed bit is found wherever it is."""
 
 import errno
+import hashlib
 import os
 import random
 import sys
 import time
-from collections.abc import Iterator
+import tracemalloc
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import pytest
@@ -20,8 +23,10 @@ from imaging import CIPHERS, bytes_of, described, mapped, write
 
 from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, WrongImage
 from gcr.hashing.chunks import CHUNK_BYTES
+from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK
-from gcr.image.pack import PackWriter
+from gcr.image.known import Known
+from gcr.image.pack import PackReader, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
 from gcr.image.store import MARK, Store
@@ -85,6 +90,51 @@ def test_what_is_zero_is_stored_nowhere(store: Store) -> None:
     write(store, "nothing", [bytes(MANY)])
     assert files(store) == ["images/nothing.chunks", "images/nothing.json"]
     assert read(store, "nothing") == [bytes(MANY)]
+
+
+names = st.builds(lambda first, rest: bytes([first] * 8 + [rest] * 24), st.integers(0, 3), st.integers(0, 40))
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.lists(st.lists(names, unique=True, max_size=30), max_size=4), st.lists(names))
+@pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
+def test_a_chunk_is_found_in_the_first_pack_that_has_it(
+    cipher: Cipher, packs: list[list[bytes]], others: list[bytes]
+) -> None:
+    """Also where many names begin alike."""
+    with TemporaryDirectory() as folder:
+        known, expected = Known(), dict[bytes, tuple[str, int]]()
+        for names in packs:
+            pack = packed(Path(folder), names, cipher)
+            known.add(pack)
+            for entry in pack.entries:
+                expected.setdefault(entry.name, (pack.pack.id, entry.block))
+        for name in {*others, *expected}:
+            assert known.find(name) == expected.get(name)
+
+
+def packed(folder: Path, names: Sequence[bytes], cipher: Cipher = PLAIN) -> PackReader:
+    """A pack that says it has chunks of these names."""
+    writer = PackWriter(folder, cipher)
+    entries = writer.place([(name, 1) for name in names])
+    if cipher is not PLAIN:  # whose index has a tag of each
+        writer.write(entries, [mapped(b"x") for _ in entries])
+    with PackReader(folder / f"{writer.finish().id}.pack", cipher) as reader:
+        return reader
+
+
+def test_what_a_store_has_takes_little_memory(tmp_path: Path) -> None:
+    """Of the writer of an image, before it writes: a store of 100 TiB has 400 million chunks."""
+    many = 50_000
+    pack = packed(tmp_path, [hashlib.sha256(number.to_bytes(8)).digest() for number in range(many)])
+    tracemalloc.start()
+    try:
+        known = Known()
+        known.add(pack)
+        assert known.find(pack.index[:32]) == (pack.pack.id, 1)
+        assert tracemalloc.get_traced_memory()[1] < 100 * many
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_name_is_taken_once(store: Store) -> None:

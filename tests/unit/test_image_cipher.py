@@ -200,7 +200,7 @@ def test_a_chunk_is_of_its_pack_its_place_and_its_name_alone() -> None:
     disk, entry, came = bytearray(), Entry(b"n" * 32, 1, 100), memoryview(bytearray(100))
     pack = OURS.pack("0" * 32)
     disk += pack.to_disk([entry], [mapped(DATA[0][:100])])[0]
-    (entry,) = pack.from_index(pack.to_index([entry], b"facts"), b"facts")
+    entry = Entry(*pack.record.unpack(pack.from_index(pack.to_index([entry], b"facts"), b"facts")))
 
     def get(pack: PackCipher, entry: Entry) -> None:
         pack.from_disk(lambda _block, into: into[0].__setitem__(slice(None), disk), [entry], [came])

@@ -204,9 +204,7 @@ class Coordinator:
         with saying_state(job), job.changing("restore"):
             return self._restore(job, course, body, key)
 
-    def _restore(
-        self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int] = ()
-    ) -> dict[str, Any]:
+    def _restore(self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int] = ()) -> dict[str, Any]:
         if is_uneven(job):
             raise WrongState(f"job {job.name} is still being recovered", hint="gcr recover")
         resting = [p for p in job.living if p.state in (State.SUSPENDED, State.DATA_SUSPENDED)]

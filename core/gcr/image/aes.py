@@ -94,7 +94,7 @@ class AesPack:
     """Its index has what the plain one has of a chunk, and the tag; behind it is a tag of its own."""
 
     version = 2
-    _entry = Struct("<32sII16s")
+    record = Struct("<32sII16s")
 
     def __init__(self, key: bytes, room: "_Room") -> None:
         self._aes = AESGCM(key)
@@ -124,18 +124,17 @@ class AesPack:
         return target[: entry.size]
 
     def index_bytes(self, count: int) -> int:
-        return count * self._entry.size + TAG_BYTES
+        return count * self.record.size + TAG_BYTES
 
     def to_index(self, entries: Sequence[Entry], facts: bytes) -> bytes:
         fields = ((entry.name, entry.block, entry.size, self._tags[entry.block]) for entry in entries)
-        return self._aes.encrypt(_nonce(0), b"".join(self._entry.pack(*each) for each in fields), facts)
+        return self._aes.encrypt(_nonce(0), b"".join(self.record.pack(*each) for each in fields), facts)
 
-    def from_index(self, index: bytes, facts: bytes) -> Sequence[Entry]:
+    def from_index(self, index: bytes, facts: bytes) -> bytes:
         try:
-            plain = self._aes.decrypt(_nonce(0), index, facts)
+            return self._aes.decrypt(_nonce(0), index, facts)
         except InvalidTag:
             raise Forged("its index is not what was written") from None
-        return tuple(Entry(*fields) for fields in self._entry.iter_unpack(plain))
 
     def _decrypt(self, entry: Entry, slot: memoryview, target: memoryview) -> None:
         slot[entry.size : entry.size + TAG_BYTES] = entry.tag

@@ -33,6 +33,7 @@ class PackCipher(Protocol):
     """Of one pack. Thread-safe. Whatever reads raises Forged."""
 
     version: int
+    record: Struct  # of one chunk in an index: name, block, bytes, and a tag where there are such
 
     def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> Sequence[memoryview]:
         """Chunks as they lie in the pack; what this thread got before is no longer to be looked at."""
@@ -49,7 +50,8 @@ class PackCipher(Protocol):
     def to_index(self, entries: Sequence[Entry], facts: bytes) -> bytes:
         """`facts`: what the footer says besides."""
 
-    def from_index(self, index: bytes, facts: bytes) -> Sequence[Entry]: ...
+    def from_index(self, index: bytes, facts: bytes) -> bytes:
+        """Its records, back to back."""
 
 
 class Cipher(Protocol):
@@ -76,7 +78,7 @@ class Cipher(Protocol):
 
 class PlainPack:
     version = 1
-    _entry = Struct("<32sII")
+    record = Struct("<32sII")
 
     def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> Sequence[memoryview]:
         return data
@@ -88,13 +90,13 @@ class PlainPack:
         return stored
 
     def index_bytes(self, count: int) -> int:
-        return count * self._entry.size
+        return count * self.record.size
 
     def to_index(self, entries: Sequence[Entry], facts: bytes) -> bytes:
-        return b"".join(self._entry.pack(entry.name, entry.block, entry.size) for entry in entries)
+        return b"".join(self.record.pack(entry.name, entry.block, entry.size) for entry in entries)
 
-    def from_index(self, index: bytes, facts: bytes) -> Sequence[Entry]:
-        return tuple(Entry(*fields) for fields in self._entry.iter_unpack(index))
+    def from_index(self, index: bytes, facts: bytes) -> bytes:
+        return index
 
 
 class Plain:

@@ -23,6 +23,7 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -148,15 +149,21 @@ class PackReader:
         if not ours:
             raise Damaged.of(path, "a pack has not such a name")
         self._name_of, self._cipher = cipher.name_of, cipher.pack(ours[1])
+        self.record = self._cipher.record
         self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
         self._direct = -1
         try:
             with suppress(OSError):  # a file system that knows no such reads
                 self._direct = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW)
-            self.pack, self.entries, self._index_at = self._read_ends(seal)
+            self.pack, self.index, self._index_at = self._read_ends(seal)
         except BaseException:
             self.close()
             raise
+
+    @cached_property
+    def entries(self) -> Sequence[Entry]:
+        """Many times larger than `index`, whose bytes they are."""
+        return tuple(Entry(*fields) for fields in self.record.iter_unpack(self.index))
 
     def read(self, entries: Sequence[Entry], targets: Sequence[memoryview]) -> None:
         """Chunks that lie one behind the other: their names are the caller's to compare.
@@ -221,7 +228,7 @@ class PackReader:
         if block * BLOCK != self._index_at or any(behind) or any(footer[_FOOTER.size + NAME_BYTES :]):
             raise Damaged.of(self.path, "there is something between what was written")
 
-    def _read_ends(self, seal: bytes | None) -> tuple[Pack, Sequence[Entry], int]:
+    def _read_ends(self, seal: bytes | None) -> tuple[Pack, bytes, int]:
         size = os.fstat(self._fd).st_size
         if size < 2 * BLOCK or size % BLOCK:
             raise Damaged.of(self.path, "it is shorter than what was written")
@@ -237,8 +244,8 @@ class PackReader:
         if name_of(index) != index_name:
             raise Damaged.of(self.path, "its index is not what was written")
         with self._as_written():
-            entries = self._cipher.from_index(index, footer.facts[: _FACTS.size])
-        return Pack(self.path.name.removesuffix(SUFFIX), footer.seal, size), entries, at
+            records = self._cipher.from_index(index, footer.facts[: _FACTS.size])
+        return Pack(self.path.name.removesuffix(SUFFIX), footer.seal, size), records, at
 
     def _check_version(self, version: int) -> None:
         if version == self._cipher.version:

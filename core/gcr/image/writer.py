@@ -13,6 +13,7 @@ from typing import Self
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import references
 from gcr.image.chunks import cut
+from gcr.image.known import Known
 from gcr.image.manifest import Manifest
 from gcr.image.pack import Pack, PackWriter
 from gcr.image.rate import Rate
@@ -58,7 +59,8 @@ class ImageWriter:
     _stack: ExitStack = field(default_factory=ExitStack)
     _pool: ThreadPoolExecutor = field(init=False)
     _pack: PackWriter = field(init=False)
-    _known: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # pack and block, by the chunk's name
+    _before: Known = field(default_factory=Known)  # what the store had
+    _known: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # of those seen: pack and block, by the name
     _finished: dict[str, Pack] = field(default_factory=dict)
     _added: list[tuple[bytes, str, int]] = field(default_factory=list)  # name, pack, block
     _new: int = -1  # descriptor of the manifest that is being written
@@ -100,8 +102,7 @@ class ImageWriter:
         for reader in self.store.open_packs():
             with reader:
                 self._finished[reader.pack.id] = reader.pack
-                for entry in reader.entries:
-                    self._known.setdefault(entry.name, (reader.pack.id, entry.block))
+                self._before.add(reader)
 
     def _add(self, pieces: Sequence[memoryview]) -> Sequence[tuple[bytes, str, int]]:
         names = [self.store.cipher.name_of(data) for data in pieces]
@@ -109,7 +110,7 @@ class ImageWriter:
             unknown: dict[bytes, memoryview] = {}
             for name, data in zip(names, pieces, strict=True):
                 self._count(name, len(data))
-                if name not in self._known:
+                if not self._knows(name):
                     unknown[name] = data
             entries = self._pack.place([(name, len(data)) for name, data in unknown.items()])
             self._known.update({entry.name: (self._pack.id, entry.block) for entry in entries})
@@ -118,6 +119,12 @@ class ImageWriter:
         self.rate.spend(sum(entry.size for entry in entries))
         self._pack.write(entries, [*unknown.values()])
         return found
+
+    def _knows(self, name: bytes) -> bool:
+        """The lock is held."""
+        if name not in self._known and (place := self._before.find(name)):
+            self._known[name] = place
+        return name in self._known
 
     def _count(self, name: bytes, size: int) -> None:
         """The lock is held. A chunk of zeros is known, and nowhere."""
