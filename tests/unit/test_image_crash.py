@@ -57,7 +57,7 @@ def survives(
 
 @pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
 def test_while_an_image_is_written(tmp_path: Path, cipher: Cipher) -> None:
-    assert survives(tmp_path, lambda store: write(store, "new", NEW), {"new": NEW}, {"old": OLD}, cipher) > 500
+    assert survives(tmp_path, lambda store: write(store, "new", NEW), {"new": NEW}, {"old": OLD}, cipher) > 250
 
 
 def pulling(root: Path, cipher: Cipher) -> Callable[[Store], object]:
@@ -72,7 +72,7 @@ def pulling(root: Path, cipher: Cipher) -> Callable[[Store], object]:
     "cipher", [CIPHERS["plain"], pytest.param(CIPHERS["encrypted"], marks=pytest.mark.slow)], ids=CIPHERS
 )
 def test_while_an_image_is_pulled(tmp_path: Path, cipher: Cipher) -> None:
-    assert survives(tmp_path, pulling(tmp_path, cipher), {"new": NEW}, {"old": OLD}, cipher) > 500
+    assert survives(tmp_path, pulling(tmp_path, cipher), {"new": NEW}, {"old": OLD}, cipher) > 250
 
 
 def test_once_it_was_written_it_is_there(tmp_path: Path) -> None:

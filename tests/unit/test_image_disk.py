@@ -19,7 +19,11 @@ from test_image import check, read
 
 from gcr.errors import Damaged, StoreUnusable
 from gcr.hashing import CHUNK_BYTES
-from gcr.image.store import Store
+from gcr.image.pull import pull
+from gcr.image.push import push
+from gcr.image.store import NO_LINKS, PROBE, Store
+from gcr.image.transfer import Transfer
+from gcr.image.writer import ImageWriter
 
 OLD = [bytes_of(1, 9000), bytes_of(2, 5000)]
 NEW = [bytes_of(1, 9000), bytes_of(3, 2 * CHUNK_BYTES + 100), bytes(100)]
@@ -72,6 +76,39 @@ def test_whichever_call_fails_old_images_are_whole_and_the_new_one_too_or_not_th
             store.remove(["new"])
     assert read(store, "new") == NEW
     assert number > 0, "it never failed"
+
+
+@pytest.mark.parametrize("error", NO_LINKS, ids=errno.errorcode.get)
+def test_a_file_system_without_hard_links_is_refused_before_anything_is_written(store: Store, error: int) -> None:
+    url, before = elsewhere(store), sorted(store.packs.iterdir())
+    with patch.object(os, "link", side_effect=OSError(error, os.strerror(error))):
+        with pytest.raises(StoreUnusable, match="has no hard links"), ImageWriter(store, "new"):
+            raise AssertionError("it was opened")
+        with pytest.raises(StoreUnusable, match="has no hard links"):
+            pull(store.path, "away", url, Transfer("pull"))
+    assert sorted(store.packs.iterdir()) == before
+    write(store, "new", NEW)
+    check(store, "new")
+
+
+def elsewhere(store: Store) -> str:
+    """A folder with an image `away` that the store has not."""
+    other, url = Store(store.path.parent / "other"), (store.path.parent / "away").as_uri()
+    write(other, "away", NEW)
+    push(other, "away", url, Transfer("push"))
+    return url
+
+
+def test_what_a_killed_probe_left_goes(store: Store) -> None:
+    """Beside an image that is there, and one that is not."""
+    left = [store.images / f"{name}{PROBE}" for name in ("old", "new")]
+    for path in left:
+        path.touch()
+    store.sweep()
+    assert not any(path.exists() for path in left)
+    left[1].touch()
+    write(store, "new", NEW)
+    assert not left[1].exists()
 
 
 @pytest.mark.parametrize("call", READING)

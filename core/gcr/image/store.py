@@ -39,11 +39,13 @@ log = logging.getLogger(__name__)
 
 NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
 NEW = ".json.new"
-OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|chunks)\Z")  # beside the manifest of the image so called
+PROBE = ".json.link"
+OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|json\.link|chunks)\Z")  # beside its manifest
 MARK = "gcr-store"  # everything else here is ours; what is in it says whether it is encrypted
 NEW_MARK, LOCK = "gcr-store.new", "lock"
 POLL = 0.05
 MARK_SECONDS = 5.0  # that others may take to leave a store that is to be encrypted
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems without them say to link()
 
 
 @dataclass(slots=True)
@@ -163,16 +165,36 @@ class Store:
 
     @contextmanager
     def claimed(self, name: str) -> Iterator[int]:
-        """The descriptor of a manifest that is being written, nobody else's. Raises ImageExists, OSError."""
+        """The descriptor of a manifest that is being written, nobody else's.
+
+        Raises ImageExists, StoreUnusable, OSError.
+        """
         final, new = self._manifest_path(name), self.images / f"{name}{NEW}"
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             _claim(fd, new, name)
             if final.exists():
                 raise ImageExists(f"there is an image {name!r} already", hint=f"gcr rm {name}")
+            self._rehearse(new, self.images / f"{name}{PROBE}")
             yield fd
         finally:
             os.close(fd)
+
+    def _rehearse(self, file: Path, probe: Path) -> None:
+        """What not every file system can do, and `publish` will: found out before anything is written.
+
+        Raises StoreUnusable, OSError.
+        """
+        probe.unlink(missing_ok=True)
+        try:
+            os.link(file, probe)
+        except OSError as error:
+            if error.errno not in NO_LINKS:
+                raise
+            text = f"the file system of {self.path} has no hard links, which name an image: {error.strerror}"
+            raise StoreUnusable(text, hint="another folder as --store") from error
+        probe.unlink()
+        sync(self.images)
 
     def write_references(self, name: str, data: bytes) -> None:
         """Of an image that was claimed, as they are to be stored. Raises OSError."""
@@ -263,7 +285,7 @@ class Store:
         yield from self.packs.glob(f"*{UNFINISHED}")
         for path in self.images.iterdir():
             ours = OURS.match(path.name)
-            if ours and (ours[1] not in names or path.name.endswith(NEW)):
+            if ours and (ours[1] not in names or path.suffix != CHUNKS):
                 yield path
 
     def _manifest_path(self, name: str) -> Path:
