@@ -5,6 +5,7 @@ import os
 import re
 import stat
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from threading import Barrier, Thread
@@ -355,6 +356,43 @@ def test_a_pull_that_was_cut_short_goes_with_the_next_clean_up(
         pulled(other, away)
     assert other.clean() > CHUNK_BYTES
     assert files(other) == []
+
+
+@pytest.mark.parametrize(("hours", "stays"), [(0, True), (23, True), (25, False), (-1, True), (-25, False)])
+def test_what_a_pull_has_left_waits_a_day_for_the_next(
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None, hours: int, stays: bool
+) -> None:
+    """Images that are written meanwhile do not take it away; a clock that was wrong does not keep it for ever."""
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    with monkeypatch.context() as patch:
+        interrupted_after(5, patch)
+        with pytest.raises(StoreUnusable):
+            pulled(other, away)
+    (unfinished,) = other.packs.iterdir()
+    at = time.time() - hours * 3600
+    os.utime(unfinished, (at, at))
+    write(other, "another", [OWN])
+    assert unfinished.exists() == stays
+    assert pulled(other, away).bytes_moved < len(COMMON) or not stays
+    check(other, "warm")
+
+
+def test_a_pull_that_brings_nothing_makes_it_wait_another_day(
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch, small_parts: None
+) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    for count in (5, 0):
+        with monkeypatch.context() as patch:
+            interrupted_after(count, patch)
+            with pytest.raises(StoreUnusable):
+                pulled(other, away)
+        (unfinished,) = other.packs.iterdir()
+        if count:
+            os.utime(unfinished, (0, 0))
+    other.sweep()
+    assert unfinished.exists()
 
 
 def test_nothing_is_cleaned_up_while_an_image_moves(

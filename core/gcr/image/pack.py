@@ -9,8 +9,10 @@
 
 Little-endian; a block is 4096 bytes. So the last 32 bytes of the footer, the pack's *seal*, vouch for every byte of the
 file: for the index, by the index for each chunk, and what else there is has one value. A manifest names packs by id and
-seal. While it is written a pack is called <id>.pack.new. In an encrypted store chunks and index are what the store's
-cipher makes of them; they lie in the same places, but that the index is longer, and the version says so.
+seal. While it is written a pack is called <id>.pack.new, while it is pulled <id>.pack.part.
+
+In an encrypted store chunks and index are what the store's cipher makes of them; they lie in the same places, but that
+the index is longer, and the version says so.
 """
 
 import errno
@@ -35,8 +37,8 @@ from gcr.image.cipher import PACK_VERSIONS, Cipher, Forged
 from gcr.image.entry import BLOCK, Entry, padded
 
 ID = re.compile(r"[0-9a-f]{32}\Z")
-SUFFIX, UNFINISHED, DISTRUSTED = ".pack", ".pack.new", ".pack.bad"
-FILE = re.compile(r"([0-9a-f]{32})\.pack(?:\.new|\.bad)?\Z")  # any of these, of the pack with this id
+SUFFIX, UNFINISHED, ARRIVING, DISTRUSTED = ".pack", ".pack.new", ".pack.part", ".pack.bad"
+FILE = re.compile(r"([0-9a-f]{32})\.pack(?:\.new|\.part|\.bad)?\Z")  # any of these, of the pack with this id
 _HEADER = struct.Struct("<8sI")
 _HEADER_MAGIC, _FOOTER_MAGIC = b"GCRPACK\0", b"GCRPACKF"
 _FACTS = struct.Struct("<8sIIQ")

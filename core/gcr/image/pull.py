@@ -4,9 +4,9 @@ Nothing that came is trusted before it was compared with what vouches for it: th
 with the manifest's, every byte of a pack with its seal. Then it is synced and gets its name, in the order of any commit
 (store.py); so a crash leaves the image whole, or none.
 
-A pack comes under its unfinished name, its end first. That end says which chunks belong where: so whoever finds an
-unfinished pack keeps what is right in it and brings the rest. What a pull that died has left goes with the next
-clean-up.
+A pack comes under a name of its own, its end first. That end says which chunks belong where: so whoever finds one that
+is not all there keeps what is right in it and brings the rest. What a pull that died has left goes with the next
+clean-up; the writer of another image leaves it for a day.
 """
 
 import fcntl
@@ -23,8 +23,8 @@ from gcr.image import references
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK, Entry
 from gcr.image.manifest import Manifest
+from gcr.image.pack import ARRIVING, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
-from gcr.image.pack import UNFINISHED, Pack, PackReader
 from gcr.image.push import Moved
 from gcr.image.remote import Remote, pack_path
 from gcr.image.store import POLL, Store, manifest_of, manifest_path, references_path, sync, usable
@@ -114,12 +114,13 @@ class _Coming:
     @contextmanager
     def _unfinished(self) -> Iterator[tuple[Path, int]]:
         """Nobody else's: whoever brings the same pack is waited for."""
-        path = self.store.packs / f"{self.pack.id}{UNFINISHED}"
+        path = self.store.packs / f"{self.pack.id}{ARRIVING}"
         while True:
             self.transfer.check()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 if _is_ours(fd, path):
+                    os.utime(fd)  # it is wanted, whether anything comes this time or not
                     yield path, fd
                     return
             finally:

@@ -29,7 +29,7 @@ from gcr.image.chunks import cut
 from gcr.image.cipher import FILE_MAGIC, PLAIN, Cipher
 from gcr.image.manifest import SUFFIX as MANIFEST
 from gcr.image.manifest import Manifest
-from gcr.image.pack import DISTRUSTED, FILE, UNFINISHED, Pack, PackReader
+from gcr.image.pack import ARRIVING, DISTRUSTED, FILE, UNFINISHED, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.references import SUFFIX as CHUNKS
 from gcr.image.references import Reference
@@ -45,6 +45,7 @@ MARK = "gcr-store"  # everything else here is ours; what is in it says whether i
 NEW_MARK, LOCK = "gcr-store.new", "lock"
 POLL = 0.05
 MARK_SECONDS = 5.0  # that others may take to leave a store that is to be encrypted
+RESUMABLE_S = 86400.0  # for so long what a pull has left is not taken away to make room for nobody
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems without them say to link()
 
 
@@ -273,16 +274,23 @@ class Store:
         return freed + sum(_unlink(path) for ours, path in packs if ours and ours[1] not in needed)
 
     def sweep(self) -> None:
-        """A look at what writers that died have left, and it goes where nobody is at work."""
+        """A look at what writers that died have left, and it goes where nobody is at work.
+
+        What a pull has left the next one takes up: it goes when there was none for a day.
+        """
         with suppress(StoreBusy):
-            if any(self._unfinished()):
+            if any(self._abandoned()):
                 with locked(self.path, fcntl.LOCK_EX, 0.0):
-                    for path in self._unfinished():
+                    for path in self._abandoned():
                         _unlink(path)
+
+    def _abandoned(self) -> Iterator[Path]:
+        return (path for path in self._unfinished() if not (path.name.endswith(ARRIVING) and _is_resumable(path)))
 
     def _unfinished(self) -> Iterator[Path]:
         names = set(self.names())
         yield from self.packs.glob(f"*{UNFINISHED}")
+        yield from self.packs.glob(f"*{ARRIVING}")
         for path in self.images.iterdir():
             ours = OURS.match(path.name)
             if ours and (ours[1] not in names or path.suffix != CHUNKS):
@@ -393,6 +401,13 @@ def _lock(fd: int, how: int, patience: float | None) -> None:
             if end is None or time.monotonic() >= end:
                 raise StoreBusy("others are at work in the store") from None
             time.sleep(POLL)
+
+
+def _is_resumable(path: Path) -> bool:
+    """A time to come is that of another clock, which is a little ahead; one far ahead would keep it for ever."""
+    with suppress(FileNotFoundError):
+        return abs(time.time() - path.lstat().st_mtime) < RESUMABLE_S
+    return False
 
 
 def _unlink(path: Path) -> int:

@@ -252,7 +252,7 @@ def test_a_pull_that_is_killed_half_way_is_made_again(gcr: Gcr, store: Store, ho
     other = Store(home / "other")
 
     def half_way() -> bool:
-        found = [path.stat() for path in other.packs.glob("*.pack.new")]
+        found = [path.stat() for path in other.packs.glob("*.pack.part")]
         return any(LARGE // 2 < 512 * each.st_blocks < 2 * LARGE for each in found)
 
     killed("pull", "warm", URL, "--store", str(other.path), when=half_way)
