@@ -43,6 +43,7 @@ class Config:
     daemon_idle_s: float = _setting(3600.0, "a daemon without jobs ends after this", 1)
     threads: int = _setting(8, "threads of a worker that fill and pin host memory", 1, 256)
     store: str = _setting("", "where images are kept; empty: gcr/store in `$XDG_DATA_HOME`, else in ~/.local/share")
+    store_s: float = _setting(60.0, "longest silence of the disk or server that has the store; then it is refused", 0.1)
     key_file: str = _setting("", "file with the key of an encrypted store; empty: none")
     key_command: str = _setting("", "command that prints that key, run without a shell; empty: none")
     batch: int = _setting(64, "descriptors in one message; the target holds no more at a time", 1, 253)

@@ -228,7 +228,7 @@ class KeyUnusable(Refused):
 
 
 class StoreUnusable(Refused):
-    """Full, read-only, gone, without hard links, or somebody else's."""
+    """Full, read-only, gone, silent, without hard links, or somebody else's."""
 
     code = "store_unusable"
 

@@ -5,10 +5,11 @@ import resource
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from machine import VICTIMS, Machine, kill, until
+from machine import VICTIMS, Machine, Victim, kill, until
 from worlds import everywhere
 
 from gcr.image.store import Store
@@ -338,6 +339,102 @@ def test_the_process_may_end_while_its_image_is_written(machine: Machine) -> Non
     (machine.folder / "held").unlink()
     durable(machine, "warm")
     assert machine.gcr("verify", "warm", "--deep", "--store", str(store_of(machine))).code == 0
+
+
+def hanging(path: Path) -> Path:
+    """A file of the store of which nobody hears anything any more: who opens this, waits."""
+    path.rename(path.with_suffix(".aside"))
+    os.mkfifo(path, 0o600)
+    return path
+
+
+def mended(path: Path) -> None:
+    path.with_suffix(".aside").rename(path)
+
+
+@pytest.fixture
+def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
+    """Seconds that a store may keep silent."""
+    monkeypatch.setenv("GCR_STORE_S", "3")
+    return 3.0
+
+
+def others_go_on(machine: Machine, other: Victim, before: str) -> None:
+    """Whatever becomes of the first job's store, the daemon answers, and another job leaves and comes back."""
+    began = time.monotonic()
+    assert machine.ask("ps").code == machine.ask("status").code == 0
+    assert machine.ask("checkpoint", "other").code == machine.ask("restore", "other").code == 0
+    assert other.ask() == before
+    assert time.monotonic() - began < 2.5
+
+
+@pytest.mark.parametrize("what", ["manifest", "pack"])
+def test_a_store_that_hangs_holds_up_the_restore_from_it_alone(impatient: float, machine: Machine, what: str) -> None:
+    other = machine.told("other", "alloc 2 4194304")
+    job, before = machine.start()
+    said = other.ask()
+    away(machine, "warm")
+    store = Store(store_of(machine))
+    path = hanging(next(store.images.glob("warm.json") if what == "manifest" else store.packs.glob("*.pack")))
+    going = machine.asking.submit(machine.ask, "restore", "llm", image="warm", store=str(store.path))
+    until(lambda: machine.children("gcr.image_helper") or None, 10, "somebody looks at the store")
+    others_go_on(machine, other, said)
+    refused = machine.ask("restore", "llm")
+    assert (refused.code, refused.body["error"]["code"]) == (3, "wrong_state"), "or it has waited"
+    gone = going.result(30)
+    error = gone.body["error"]
+    assert (gone.code, error["code"], error["state"]) == (3, "store_unusable", "suspended"), gone.body
+    assert "has not answered for 3 s" in error["message"]
+    assert image_code(machine, "warm") == (3, "store_unusable"), "also the command itself may look no longer than that"
+    until(lambda: not machine.children("gcr.image_helper") or None, 10, "the helper ends")
+    mended(path)
+    assert back(machine, "warm")["state"] == "running"
+    assert job.ask() == before
+
+
+def test_a_store_that_hangs_holds_up_the_checkpoint_to_it_alone(impatient: float, machine: Machine) -> None:
+    other = machine.told("other", "alloc 2 4194304")
+    job, before = machine.start()
+    said = other.ask()
+    store = Store(store_of(machine))
+    os.mkfifo(store.packs / f"{'0' * 32}.pack")
+    words = ("checkpoint", "llm", "--image", "warm", "--store", str(store.path))
+    going = machine.asking.submit(machine.gcr, *words)
+    until(lambda: machine.children("gcr.image_helper") or None, 10, "somebody looks at the store")
+    others_go_on(machine, other, said)
+    gone = going.result(30)
+    error = gone.body["error"]
+    assert (gone.code, error["code"], error["state"]) == (3, "store_unusable", "running"), gone.body
+    assert job.ask() == before
+    until(lambda: not machine.children("gcr.image_helper") or None, 10, "the helper ends")
+
+
+@pytest.mark.parametrize("command", ["checkpoint", "restore"])
+def test_whoever_waits_for_a_store_that_hangs_can_be_interrupted(machine: Machine, command: str) -> None:
+    job, before = machine.start()
+    machine.leave()  # the worker is warm, and nothing else is waited for
+    machine.come_back()
+    store = Store(store_of(machine))
+    if command == "restore":
+        away(machine, "warm")
+        path = hanging(next(store.packs.glob("*.pack")))
+        caller = machine.begin("restore", "--image", "warm", "--store", str(store.path))
+    else:
+        path = store.packs / f"{'0' * 32}.pack"
+        os.mkfifo(path)
+        caller = machine.begin("checkpoint", "llm", "--image", "warm", "--store", str(store.path))
+    until(lambda: machine.children("gcr.image_helper") or None, 10, "somebody looks at the store")
+    time.sleep(1.0)  # past the start of the helper, into the file that hangs
+    began = time.monotonic()
+    caller.send_signal(signal.SIGINT)
+    out, _ = caller.communicate(timeout=30)
+    assert (caller.returncode, time.monotonic() - began < 5) == (130, True), out
+    until(lambda: machine.ask("recover").code == 0 or None, 3, "nobody changes the job any more")
+    assert machine.settled() == ("suspended" if command == "restore" else "running")
+    path.unlink()
+    if command == "restore":
+        mended(path)
+    machine.comes_back(job, before)
 
 
 def leave_running(machine: Machine, name: str, *flags: str) -> dict[str, object]:

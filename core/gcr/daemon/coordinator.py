@@ -92,7 +92,7 @@ class Coordinator:
             with job.changing("checkpoint"):
                 if job.decision is not None and job.decision.kind == "driver":
                     raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
-                imaging = asked_for(body, key, self.fleet.image_helper, course.began)
+                imaging = asked_for(body, key, self.fleet.image_helper, course.began, self.config.store_s)
                 try:
                     report = job.last_report = self._take_off(job, course, body, imaging)
                 except BaseException:
@@ -132,7 +132,7 @@ class Coordinator:
 
     def _glance(self, job: Job, course: Course, live: bool, imaging: Imaging) -> dict[str, Any]:
         targets = self._admitted(job, course)
-        may_stop = partial(imaging.may_begin, targets)
+        may_stop = partial(imaging.may_begin, targets, course)
         done = Glance(job.name, targets, self, course, data_only=True, live=live, may_stop=may_stop)
         with self._active(targets):
             try:
@@ -158,7 +158,7 @@ class Coordinator:
         self.jobs.claim(job, {device for t in targets if t.keeps_context and not data_only for device in t.counts})
         done = Checkpoint(job.name, targets, self, course, data_only, live=live)
         if imaging:
-            done.may_stop = partial(imaging.may_begin, targets)
+            done.may_stop = partial(imaging.may_begin, targets, course)
         with self._active(targets):
             try:
                 done.run()
@@ -222,7 +222,8 @@ class Coordinator:
             refuse_stopped(target)
             target.come_back(moves)
         if body.get("image"):
-            load(body["image"], place_of(body, key), targets, self.fleet.image_helper(), course)
+            store, helper = place_of(body, key), self.fleet.image_helper()
+            load(body["image"], store, targets, helper, course, self.config.store_s)
         done = Restore(job.name, targets, job.decision, self, course)
         with self._active(targets):
             try:

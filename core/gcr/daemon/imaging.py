@@ -11,10 +11,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event, Lock, Thread
 from typing import Any
 
 from gcr.daemon.peers import BATCH, ImagePeer, StorePlace
+from gcr.daemon.silence import Reading, answering
 from gcr.engine.node import Course, phases
 from gcr.engine.target import Target
 from gcr.errors import (
@@ -37,7 +38,6 @@ from gcr.states import State
 log = logging.getLogger("gcr.daemon")
 
 POLL = 0.05
-READ_SECONDS = 60.0  # a manifest's
 NO_TIMEOUT = 7 * 86400.0  # a disk may be slow; the helper ends when it is done, fails or dies
 UNKNOWN = dict.fromkeys(("bytes_total", "bytes_changed", "bytes_zero", "bytes_written", "dedup_ratio"))
 
@@ -50,6 +50,7 @@ class Imaging:
     store: StorePlace
     start: Callable[[], ImagePeer]
     began: float  # by the monotonic clock: when the checkpoint was asked for
+    patience: float  # seconds that the store may keep silent when it is asked to take an image
     stays: bool = False  # the job runs on
     max_bytes_per_s: float | None = None
     cost: Mapping[str, Any] | None = None  # of one that is durable
@@ -58,6 +59,9 @@ class Imaging:
     done: Event = field(default_factory=Event)
     progress: Mapping[str, Any] = field(default_factory=dict)
     _peer: ImagePeer | None = None
+    _over: Event = field(default_factory=Event)
+    _begun: Event = field(default_factory=Event)
+    _lock: Lock = field(default_factory=Lock)
     _starting: Thread = field(init=False)
 
     def __post_init__(self) -> None:
@@ -71,17 +75,25 @@ class Imaging:
     def _begin(self) -> None:
         try:
             self._peer = self.start()
-            self._peer.begin(self.store, self.name, self.max_bytes_per_s)
+            if self._over.is_set():  # whoever closed us may not have seen it
+                self._peer.channel.close()
+            with answering(self.store.path, self.patience):
+                self._peer.begin(self.store, self.name, self.max_bytes_per_s, self.patience)
         except GcrError as error:
             self.error = error
         except OSError as error:
             self.error = PeerGone(f"no helper for image {self.name}: {error}")
+        finally:
+            self._let_go_of_key(self._begun)
 
-    def may_begin(self, targets: Sequence[Target]) -> None:
-        """Nothing speaks against it. Raises UnsupportedState, and what `ready` does."""
+    def may_begin(self, targets: Sequence[Target], course: Course) -> None:
+        """Nothing speaks against it. Raises UnsupportedState, Interrupted, DeadlinePassed, and what `ready` does."""
         if not any(target.bytes_by_device for target in targets):
             text = "the job has no device memory of its own: there is nothing to make an image of"
             raise UnsupportedState(text, hint="gcr ps")
+        while self._starting.is_alive():
+            course.left(POLL)
+            self._starting.join(POLL)
         self.ready()
 
     def ready(self) -> ImagePeer:
@@ -144,7 +156,7 @@ class Imaging:
         """As another helper reads it, who may have the key."""
         helper = self.start()
         try:
-            return helper.manifest(self.store, self.name, READ_SECONDS)
+            return helper.manifest(self.store, self.name, self.patience, lambda _now: None)
         finally:
             helper.channel.close()
 
@@ -181,11 +193,18 @@ class Imaging:
         return {"name": self.name, "state": self.state, "durable_s": self.durable_s, "error": error}
 
     def close(self) -> None:
-        """The helper finishes what it has begun to write, and ends."""
-        self._starting.join()
+        """The helper finishes what it has begun to write, and ends. Nobody waits for that."""
+        self._let_go_of_key(self._over)
         if self._peer:
             self._peer.channel.close()
-        key, self.store = self.store.key, StorePlace(self.store.path)
+
+    def _let_go_of_key(self, came: Event) -> None:
+        """By whoever comes last: the name may still be being claimed when nothing more is wanted."""
+        with self._lock:
+            came.set()
+            if not (self._over.is_set() and self._begun.is_set()):
+                return
+            key, self.store = self.store.key, StorePlace(self.store.path)
         close_all(key)
 
     def report(self) -> dict[str, Any]:
@@ -199,12 +218,13 @@ class Imaging:
 
 
 def asked_for(
-    body: Mapping[str, Any], key: Sequence[int], start: Callable[[], ImagePeer], began: float
+    body: Mapping[str, Any], key: Sequence[int], start: Callable[[], ImagePeer], began: float, patience: float
 ) -> Imaging | None:
     """The image that a request wants, begun. `key`: see `place_of`. Raises UsageError."""
     stays, limit = bool(body.get("leave_running")), body.get("max_bytes_per_s")
     if body.get("image"):
-        return Imaging(str(body["image"]), place_of(body, key).kept(), start, began, stays, limit)
+        store = place_of(body, key).kept()
+        return Imaging(str(body["image"]), store, start, began, patience, stays, limit)
     if stays or body.get("live"):
         raise UsageError("live, and leave_running, are for a checkpoint with an image")
     return None
@@ -253,17 +273,18 @@ def _staged(target: Target) -> list[int]:
     return fds or target.process.agent.unstage(target.transaction)
 
 
-def load(image: str, store: StorePlace, targets: Sequence[Target], helper: ImagePeer, course: Course) -> None:
+def load(
+    image: str, store: StorePlace, targets: Sequence[Target], helper: ImagePeer, course: Course, patience: float
+) -> None:
     """An image's bytes to come back with, instead of those in host memory. They are right; nothing was touched.
 
-    Raises NoSuchImage, WrongImage, Damaged, StoreUnusable, NoRoom.
+    Raises NoSuchImage, WrongImage, Damaged, StoreUnusable, NoRoom, Interrupted, DeadlinePassed.
     """
     course.tell("reading")
     try:
-        manifest = helper.manifest(store, image, course.left(READ_SECONDS))
+        manifest = helper.manifest(store, image, course.left(NO_TIMEOUT), Reading(store.path, course, patience))
         _refuse_other_processes(manifest, targets)
-        seal = manifest.seal().hex()
-        loaded = helper.load(store, image, seal, course.left(NO_TIMEOUT), lambda now: course.tell("reading", **now))
+        loaded = helper.load(store, manifest, course.left(NO_TIMEOUT), Reading(store.path, course, patience))
     finally:
         helper.channel.close()
     for target in targets:

@@ -267,9 +267,9 @@ class ImagePeer:
     channel: Channel
     pid: int
 
-    def begin(self, store: StorePlace, name: str, max_bytes_per_s: float | None) -> None:
+    def begin(self, store: StorePlace, name: str, max_bytes_per_s: float | None, timeout: float) -> None:
         """Claims the name in a store. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey, LibraryMissing."""
-        self._call("begin", {**store.of(name), "max_bytes_per_s": max_bytes_per_s}, START_TIMEOUT, store.key)
+        self._call("begin", {**store.of(name), "max_bytes_per_s": max_bytes_per_s}, timeout, store.key)
 
     def lend(self, pid: int, fds: Sequence[int]) -> None:
         """What is staged of a process; it stays as it is for as long as the helper lives."""
@@ -280,14 +280,15 @@ class ImagePeer:
         """The image is durable: what it cost. Raises StoreUnusable, and PeerGone, which leaves that open."""
         return self.channel.call_json("write", facts, timeout=timeout, on_progress=progress)[0]
 
-    def manifest(self, store: StorePlace, name: str, timeout: float) -> Manifest:
+    def manifest(self, store: StorePlace, name: str, timeout: float, progress: Progress) -> Manifest:
         """Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""
-        found = self.channel.call_json("manifest", store.of(name), store.key, timeout=timeout)[0]
+        asked = store.of(name)
+        found = self.channel.call_json("manifest", asked, store.key, timeout=timeout, on_progress=progress)[0]
         return Manifest.from_bytes(found["text"].encode(), name)
 
-    def load(self, store: StorePlace, name: str, seal: str, timeout: float, progress: Progress) -> dict[int, list[int]]:
+    def load(self, store: StorePlace, manifest: Manifest, timeout: float, progress: Progress) -> dict[int, list[int]]:
         """By pid the descriptors that a checkpoint stages, the caller's. Raises Damaged, NoSuchImage, NoRoom …"""
-        asked = {**store.of(name), "seal": seal}
+        asked = {**store.of(manifest.name), "seal": manifest.seal().hex(), "bytes": manifest.bytes_total}
         found = self.channel.call_json("load", asked, store.key, timeout=timeout, on_progress=progress)[0]
         loaded: dict[int, list[int]] = {}
         try:

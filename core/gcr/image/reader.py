@@ -1,6 +1,6 @@
 """Reading an image back: no byte is given to anybody before its chunk has the name that it should have."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +27,7 @@ class ImageReader:
     store: Store
     name: str
     threads: int = 8
+    came: Callable[[int], object] = lambda _bytes: None  # told of what was read now and then, by any thread
     manifest: Manifest = field(init=False)
     _references: Sequence[Reference] = field(init=False)
     _packs: list[PackReader] = field(default_factory=list)
@@ -69,6 +70,7 @@ class ImageReader:
         if first.pack == ZEROS:
             for _, target in group:
                 target[:] = bytes(len(target))
+            self._tell(group)
             return
         pack = self._packs[first.pack]
         with self._distrusting(pack):
@@ -77,6 +79,10 @@ class ImageReader:
             for reference, target in group:
                 if self.store.cipher.name_of(target) != reference.name:
                     raise Damaged.of(pack.path, f"the chunk at block {reference.block} is not what was written")
+        self._tell(group)
+
+    def _tell(self, group: Sequence[Wanted]) -> None:
+        self.came(sum(len(target) for _, target in group))
 
     @contextmanager
     def _distrusting(self, pack: PackReader) -> Iterator[None]:

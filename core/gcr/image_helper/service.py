@@ -27,7 +27,7 @@ from gcr.image.parent import bytes_changed, parent_of
 from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
 from gcr.image.store import Store, usable
-from gcr.image.writer import Contents, Counts, ImageWriter
+from gcr.image.writer import Contents, ImageWriter
 from gcr.layout import SealedTable
 from gcr.memfiles import NO_MEMORY
 from gcr.seqpacket import close_all
@@ -101,7 +101,8 @@ class ImageService:
     def op_write(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
         """Durable when it returns. Raises StoreUnusable, ImageExists; then there is no such image."""
         assert self._writer
-        with self._writing, self._stack, _telling(request, self._writer.counts, self._lent_bytes()):
+        counts = self._writer.counts
+        with self._writing, self._stack, _telling(request, lambda: counts.total, self._lent_bytes()):
             began = time.monotonic()
             reach("image.write")
             for process in self._lent.values():
@@ -145,26 +146,29 @@ class ImageService:
 
     # ---- reading ------------------------------------------------------------------------------------------------
 
-    def op_manifest(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> Answer:
+    def op_manifest(self, body: Mapping[str, Any], fds: list[int], request: Request) -> Answer:
         """Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""
         path = Path(body["store"])
-        if not path.is_dir():
-            raise NoSuchImage(f"no image {body['name']!r}", hint="gcr images")
-        with usable(path):
+        with usable(path), _telling(request, lambda: 0, 0):
+            if not path.is_dir():
+                raise NoSuchImage(f"no image {body['name']!r}", hint="gcr images")
             return {"text": _store(body, fds).manifest(body["name"]).to_bytes().decode()}, ()
 
     def op_load(self, body: Mapping[str, Any], fds: list[int], request: Request) -> Answer:
         """An image into memory of its own, all of it or none. Raises Damaged, WrongImage, NoSuchImage, NoRoom …"""
-        with ImageReader(_store(body, fds), body["name"], config.load().threads) as reader:
+        done: list[int] = []  # bytes, as they come; several threads add to it
+        with (
+            _telling(request, lambda: sum(done), body["bytes"]),
+            ImageReader(_store(body, fds), body["name"], config.load().threads, done.append) as reader,
+        ):
             if reader.manifest.seal().hex() != body["seal"]:
                 raise WrongImage(f"image {body['name']} has just become another one")
             _refuse_without_room(reader.manifest)
-            done = Counts()
-            with _telling(request, done, reader.manifest.bytes_total), ExitStack() as lines:
-                self._loaded = self._load(reader, done, lines)
+            with ExitStack() as lines:
+                self._loaded = self._load(reader, lines)
             return {"processes": {str(pid): len(fds) for pid, fds in self._loaded.items()}}, ()
 
-    def _load(self, reader: ImageReader, done: Counts, stack: ExitStack) -> dict[int, list[int]]:
+    def _load(self, reader: ImageReader, stack: ExitStack) -> dict[int, list[int]]:
         """Every byte is there, and right, before any line is staged."""
         made: dict[int, list[FreshLine]] = {}
         first = 0
@@ -173,7 +177,6 @@ class ImageService:
             line_of = {line.table.segments[0].device: line for line in lines}
             for handle in process.table.handles:
                 first = reader.read(first, line_of[handle.device].allocation(handle))
-                done.total += handle.spec.size
         return {pid: [fd for line in lines for fd in line.staged()] for pid, lines in made.items()}
 
     def op_loaded(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
@@ -218,14 +221,14 @@ def _refuse_without_room(manifest: Manifest) -> None:
 
 
 @contextmanager
-def _telling(request: Request, counts: Counts, total: int) -> Iterator[None]:
+def _telling(request: Request, done: Callable[[], int], total: int) -> Iterator[None]:
     """Says now and then how many bytes are done, to whoever still hears it."""
     over = threading.Event()
 
     def tell() -> None:
         with suppress(PeerGone):
             while not over.wait(TELL_EVERY):
-                request.progress({"bytes": counts.total, "total_bytes": total})
+                request.progress({"bytes": done(), "total_bytes": total})
 
     teller = threading.Thread(target=tell, name="gcr-progress", daemon=True)
     teller.start()

@@ -1,6 +1,7 @@
 """`gcr restore`: bring a job back where it was."""
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import click
 
@@ -8,7 +9,10 @@ from gcr.cli import text
 from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_target, store_option
 from gcr.cli.transfer import Answer, transfer
 from gcr.errors import NoSuchImage, UsageError
-from gcr.image.place import opened
+from gcr.image.place import answered, opened, store_path
+
+if TYPE_CHECKING:
+    from gcr.image.key import KeySource
 
 
 def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
@@ -26,6 +30,13 @@ def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str
 
 def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> Target | None:
     return None if value is None else parse_target(ctx, param, value)
+
+
+def _job_of(image: str, store: str | None, key: "KeySource") -> str:
+    there = opened(store, key)
+    if there is None:
+        raise NoSuchImage(f"no image {image!r}", hint="gcr images")
+    return there.manifest(image).job
 
 
 @click.command(
@@ -57,11 +68,9 @@ def command(
         raise UsageError("either a job, or --image NAME", hint="gcr restore llm, or gcr restore --image warm")
     body: dict[str, object] = {"devices": devices}
     if image:
-        there = opened(store, options.key())
-        if there is None:
-            raise NoSuchImage(f"no image {image!r}", hint="gcr images")
-        target = there.manifest(image).job
-        body |= {"image": image, "store": str(there.path)}
+        path, key = store_path(store), options.key()
+        target = answered(path, lambda: _job_of(image, store, key))
+        body |= {"image": image, "store": str(path)}
     assert target is not None
     transfer("restore", target, options, body, _summary)
 

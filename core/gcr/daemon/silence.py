@@ -1,0 +1,43 @@
+"""A store that does not answer: its disk or its server hangs, and with it whoever looks at it.
+
+Only an image helper looks at a store on behalf of a job, and only what needs that store waits for the helper, for as
+long as the setting `store_s` says. A helper that hangs is left to itself: it ends as soon as the kernel lets it.
+"""
+
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from gcr.engine.node import Course
+from gcr.errors import DeadlinePassed
+from gcr.image.place import silent
+
+
+@dataclass(slots=True)
+class Reading:
+    """To be told how far a helper is, five times a second. Raises StoreUnusable, Interrupted, DeadlinePassed."""
+
+    store: str
+    course: Course
+    patience: float  # seconds
+    _bytes: int = 0
+    _since: float = field(default_factory=time.monotonic)
+
+    def __call__(self, now: Mapping[str, Any]) -> None:
+        self.course.left(self.patience)
+        if now["bytes"] != self._bytes:
+            self._bytes, self._since = now["bytes"], time.monotonic()
+        elif time.monotonic() > self._since + self.patience:
+            raise silent(self.store, self.patience)
+        self.course.tell("reading", **now)
+
+
+@contextmanager
+def answering(store: str, patience: float) -> Iterator[None]:
+    """Raises StoreUnusable where a helper's answer did not come in time."""
+    try:
+        yield
+    except DeadlinePassed as error:
+        raise silent(store, patience) from error
