@@ -123,7 +123,7 @@ def test_an_image_is_drawn_and_every_byte_of_it_accounted_for(gcr: Gcr, store: S
     assert max(map(len, drawn.splitlines())) <= 80
     page = tmp_path / "warm.html"
     assert gcr("inspect", "warm", "--html", str(page)).code == 0
-    assert "up to 4.0 MiB" in page.read_text() and "http" not in page.read_text()  # it needs no other file
+    assert "up to 4.0 MiB" in page.read_text() and "://" not in page.read_text()  # it needs no other file
     ran = gcr("inspect", "warm", "--html", str(page), "--json")
     assert (ran.code, ran.json["error"]["exit"]) == (3, 3)  # what is there is not written over
     assert gcr("inspect", "cold", "--json").json["error"]["code"] == "no_such_image"

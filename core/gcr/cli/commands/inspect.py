@@ -40,7 +40,7 @@ def command(options: Options, name: str, html: str | None, store: str | None) ->
 
 
 def _write(manifest: Manifest, path: Path) -> None:
-    from gcr.cli.drawing import as_page
+    from gcr.cli.webpage import as_page
 
     try:
         with path.open("x", encoding="utf-8") as file:

@@ -1,0 +1,116 @@
+"""What `gcr inspect` shows of an image, whoever draws it: facts, and sections of bars with their figures."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from gcr.cli import text
+from gcr.image.anatomy import bytes_by_device, origins, phases, size_classes
+from gcr.image.manifest import Manifest
+
+PARTS = {"zero": "zero, stored nowhere", "shared": "shared, stored before", "written": "written for this image"}
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """A number as `--json` has it, and as people read it."""
+
+    value: float
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A bar from `begin` to `end` of `whole`, what it amounts to, and what is said beside it.
+
+    `kind`: of PARTS, which make up a whole, or `changed`, or nothing.
+    """
+
+    kind: str
+    name: str
+    begin: float
+    end: float
+    whole: float
+    aside: Figure
+    amount: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    name: str
+    total: Figure
+    rows: Sequence[Row]
+
+
+def made(manifest: Manifest) -> str:
+    return datetime.fromtimestamp(manifest.created).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
+    yield "cut", manifest.cut.value
+    yield "processes", f"{', '.join(str(each.table.pid) for each in manifest.processes)} ({manifest.backend})"
+    for device, size in bytes_by_device(manifest).items():
+        yield "device", f"{manifest.models.get(device, '?')}, {device}: {text.size(size)}"
+    yield "parent", manifest.parent or "none"
+    yield "written by", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
+
+
+def sections(manifest: Manifest) -> Sequence[Section]:
+    found = (_bytes(manifest), _timeline(manifest), _sizes(manifest))
+    return [section for section in found if section]
+
+
+def _sizes(manifest: Manifest) -> Section:
+    classes = size_classes(manifest)
+    most = max((each.bytes for each in classes), default=0)
+    rows = [
+        Row("", f"up to {text.size(each.limit)}", 0, each.bytes, most, _count(each.count), _bytes_of(each.bytes))
+        for each in classes
+    ]
+    return Section("Allocations", _count(sum(each.count for each in classes)), rows)
+
+
+def _bytes(manifest: Manifest) -> Section:
+    total = manifest.bytes_total
+    named = [(kind, PARTS[kind], size) for kind, size in origins(manifest).items()]
+    if manifest.bytes_changed is not None:
+        named.append(("changed", f"changed since {manifest.parent}", manifest.bytes_changed))
+    rows = [
+        Row(kind, name, 0, size, total, _share(size, total), _bytes_of(size)) for kind, name, size in named if total
+    ]
+    return Section("Bytes", _bytes_of(total), rows)
+
+
+def _timeline(manifest: Manifest) -> Section | None:
+    found = phases(manifest)
+    end = max((phase.end for phase in found), default=0.0)
+    rows = [
+        Row("", each.name, each.begin, each.end, end, _after(each.begin), _seconds(each.end - each.begin))
+        for each in found
+    ]
+    return Section("Checkpoint", _seconds(end), rows) if found else None
+
+
+def _count(number: int) -> Figure:
+    return Figure(number, f"{number:,}")
+
+
+def _bytes_of(size: int) -> Figure:
+    return Figure(size, text.size(size))
+
+
+def _share(size: int, total: int) -> Figure:
+    return Figure(size / total, text.percent(size / total))
+
+
+def _seconds(value: float) -> Figure:
+    return Figure(value, _shown(value))
+
+
+def _after(value: float) -> Figure:
+    return Figure(value, f"at {_shown(value)}")
+
+
+def _shown(value: float) -> str:
+    """Most steps take milliseconds."""
+    return text.seconds(value) if value >= 0.1 else f"{1000 * value:.0f} ms"

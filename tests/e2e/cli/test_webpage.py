@@ -1,0 +1,141 @@
+"""The page of `gcr inspect --html`, in a real browser: it asks for nothing else, and says what `--json` says."""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
+
+from imaging import bytes_of, described, mapped, write
+
+from gcr.cli import text
+from gcr.image.manifest import Manifest
+from gcr.image.store import Store
+from gcr.image.writer import Contents, ImageWriter
+
+from . import browser
+from .conftest import Gcr
+
+MIB = 1 << 20
+HOSTILE = '<img src="http://example.com/x"><script>console.log("here")</script>'
+MARKS = {"prepared": 0.2, "stop": 0.2, "quiesced": 0.25, "handed_over": 0.3, "drained": 0.9, "frozen": 0.7, "staged": 1}
+ALLOCATIONS = [bytes_of(1, MIB), bytes(9 * MIB), bytes_of(2, 3 * MIB), *(bytes_of(n, 70_000) for n in range(3, 8))]
+
+
+@pytest.fixture
+def store(home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("GCR_STORE", str(home / "store"))
+    return Store(home / "store")
+
+
+pytestmark = pytest.mark.skipif(browser.found() is None, reason="there is no Chromium")
+
+
+@pytest.fixture
+def page(gcr: Gcr, store: Store, tmp_path: Path) -> Iterator[tuple[browser.Page, Path, dict[str, Any]]]:
+    """The browser, the page of an image with all that there can be in one, and what `--json` says of it."""
+    write(store, "one", ALLOCATIONS[:1])
+    sizes = [len(data) for data in ALLOCATIONS]
+
+    def all_of_it(contents: Contents) -> Manifest:
+        manifest = described("warm", sizes, HOSTILE)(contents)
+        return replace(manifest, timings=MARKS, parent="one", bytes_changed=4 * MIB, models={"GPU-1": "a " * 40})
+
+    with ImageWriter(store, "warm") as writer:
+        for data in ALLOCATIONS:
+            writer.add(mapped(data))
+        writer.commit(all_of_it)
+    file = tmp_path / "warm.html"
+    facts = gcr("inspect", "warm", "--html", str(file), "--json").json
+    (tmp_path / "browser").mkdir()
+    with browser.opened(tmp_path / "browser") as opened:
+        yield opened, file, facts
+
+
+ROWS = """[...document.querySelectorAll("section")].map(section => [section.id,
+  [...section.querySelectorAll("li")].map(row => [
+    row.querySelector(".name").innerText,
+    ...[".aside", ".amount"].map(kind => row.querySelector(kind)).map(it => [Number(it.value), it.innerText]),
+    ...["left", "right"].map(side => {
+      const track = row.querySelector(".track").getBoundingClientRect()
+      const bar = row.querySelector(".track i").getBoundingClientRect()
+      return (bar[side] - track.left) / track.width
+    }),
+  ])])"""
+UNSEEN = """[...document.querySelectorAll("h1, h2, li, li *, dt, dd, .simulated, data")].filter(it => {
+  const box = it.getBoundingClientRect()
+  if (it.tagName == "I" && parseFloat(it.style.width) == 0) return false
+  return !it.checkVisibility() || box.height < 1 || box.left < 0 || box.right > innerWidth
+}).map(it => it.outerHTML)"""
+OVERLAPS = """[...document.querySelectorAll("li")].filter(row => {
+  const boxes = [...row.children].map(it => it.getBoundingClientRect())
+  return boxes.some((a, n) => boxes.slice(n + 1).some(b =>
+    a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 1 && b.top < a.bottom - 1))
+}).map(row => row.innerText)"""
+COLOURS = """[getComputedStyle(document.body).backgroundColor,
+  ...[...document.querySelectorAll("section")].map(it => getComputedStyle(it).backgroundColor),
+  ...[...document.querySelectorAll("h1, .name, .aside, dt, .simulated")].map(it => getComputedStyle(it).color)]"""
+
+
+def test_it_asks_for_nothing_and_says_what_the_figures_are(page: tuple[browser.Page, Path, dict[str, Any]]) -> None:
+    tab, file, facts = page
+    tab.look(1280, "light")
+    tab.open(file)
+    said = dict(tab.ask(ROWS))
+    assert [*said] == ["bytes", "checkpoint", "allocations", "facts"]
+    classes = {f"up to {text.size(each['limit'])}": (each["count"], each["bytes"]) for each in facts["allocations"]}
+    assert {row[0]: (row[1][0], row[2][0]) for row in said["allocations"]} == classes
+    assert [row[2] for row in said["allocations"]] == [
+        [each["bytes"], text.size(each["bytes"])] for each in facts["allocations"]
+    ]
+    sizes = [*facts["origins"].values(), facts["bytes_changed"]]
+    assert [row[2] for row in said["bytes"]] == [[size, text.size(size)] for size in sizes]
+    assert [row[1][0] for row in said["bytes"]] == [size / facts["bytes_total"] for size in sizes]
+    phases = {each["name"]: (each["begin"], each["end"] - each["begin"]) for each in facts["phases"]}
+    assert {row[0]: (row[1][0], row[2][0]) for row in said["checkpoint"]} == phases
+    assert tab.ask('document.querySelector("header").innerText').count(HOSTILE) == 1
+    assert (tab.requests, tab.complaints) == ([file.as_uri()], [])
+
+
+def test_bars_are_as_long_as_what_they_stand_for(page: tuple[browser.Page, Path, dict[str, Any]]) -> None:
+    tab, file, facts = page
+    tab.look(1280, "light")
+    tab.open(file)
+    said = dict(tab.ask(ROWS))
+    most, end = max(each["bytes"] for each in facts["allocations"]), max(each["end"] for each in facts["phases"])
+    wanted = [(0, size / facts["bytes_total"]) for size in (*facts["origins"].values(), facts["bytes_changed"])]
+    wanted += [(each["begin"] / end, each["end"] / end) for each in facts["phases"]]
+    wanted += [(0, each["bytes"] / most) for each in facts["allocations"]]
+    bars = [(left, right) for rows in said.values() for _, _, _, left, right in rows]
+    assert bars == [pytest.approx(each, abs=0.008) for each in wanted]
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [320, 390, 640, 1280])
+def test_on_any_screen(page: tuple[browser.Page, Path, dict[str, Any]], width: int, scheme: str) -> None:
+    """Nothing is cut off, lies on something else or can hardly be read, and nobody scrolls sideways."""
+    tab, file, _ = page
+    tab.look(width, scheme)
+    tab.open(file)
+    assert tab.ask("document.scrollingElement.scrollWidth") <= width
+    assert tab.ask(UNSEEN) == []
+    assert tab.ask(OVERLAPS) == []
+    below, *others = [_luminance(colour) for colour in tab.ask(COLOURS)]
+    cards, words = others[:4], others[4:]
+    assert (below > 0.5) == (scheme == "light")
+    assert min(_contrast(word, ground) for word in words for ground in (below, *cards)) >= 4.5  # WCAG 2.1, AA
+
+
+def _luminance(colour: str) -> float:
+    parts = [int(part) / 255 for part in re.findall(r"\d+", colour)[:3]]
+    red, green, blue = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
+
+
+def _contrast(one: float, other: float) -> float:
+    return (max(one, other) + 0.05) / (min(one, other) + 0.05)
