@@ -43,7 +43,7 @@ def store() -> Iterator[Path]:
 def full(command: Sequence[str] | None = None, cycles: int = 3, probe: int = PROBE_BYTES) -> Row:
     """Images of a program's random bytes, each written anew and read back with a cold page cache."""
     rows = []
-    with store() as where, _settled(command or program(FULL_GIB)) as running:
+    with store() as where, settled(command or program(FULL_GIB)) as running:
         disk = disk_rates(where.parent, probe)
         before = running.ask()
         for number in range(cycles):
@@ -74,7 +74,7 @@ def full(command: Sequence[str] | None = None, cycles: int = 3, probe: int = PRO
 def live(command: Sequence[str] | None = None, cycles: int = CYCLES) -> Row:
     """Images of a job that runs on, a hundredth of its chunks changed since the one before."""
     rows = []
-    with store() as where, _settled(command or program(LIVE_GIB)) as running:
+    with store() as where, settled(command or program(LIVE_GIB)) as running:
         first = _checkpoint(running, where, "live", "--live", "--leave-running", "--wait", "durable")
         for number in range(cycles):
             said = running.ask(f"touch {CHANGED} {number + 1}")
@@ -89,7 +89,7 @@ def live(command: Sequence[str] | None = None, cycles: int = CYCLES) -> Row:
 
 def training(command: Sequence[str] | None = None) -> Row:
     """Steps of a training job while a live image of it is copied, against those just before and after."""
-    with store() as where, _settled(command or [sys.executable, str(HERE / "train_step.py"), "busy"]) as running:
+    with store() as where, settled(command or [sys.executable, str(HERE / "train_step.py"), "busy"]) as running:
         slices: list[tuple[float, float]] = []  # when it began, steps a second
         images: list[tuple[float, float]] = []
 
@@ -125,7 +125,7 @@ def _slices(running: Program, slices: list[tuple[float, float]], seconds: float)
 
 
 @contextmanager
-def _settled(command: Sequence[str]) -> Iterator[Program]:
+def settled(command: Sequence[str]) -> Iterator[Program]:
     stop_daemon()
     with Program(command, job="images") as running:
         time.sleep(max(0.0, SETTLE_SECONDS - (time.monotonic() - running.started)))

@@ -18,6 +18,7 @@ import later  # noqa: E402
 import link  # noqa: E402
 import overhead  # noqa: E402
 import report  # noqa: E402
+import standstill  # noqa: E402
 import swaps  # noqa: E402
 import testbed  # noqa: E402
 from program import stop_daemon  # noqa: E402
@@ -34,7 +35,8 @@ def _first_with_hugepages() -> Any:
             stop_daemon()  # its arena lies in them
 
 
-def pieces() -> dict[str, Callable[[], Any]]:
+def pieces(gib: float = standstill.STATE_GIB) -> dict[str, Callable[[], Any]]:
+    """gib: of image-standstill."""
     sized = {
         f"{who}-{size}": lambda measure=measure, size=size: measure(size)
         for who, measure in (("gcr", swaps.by_gcr), ("driver", swaps.by_driver), ("saver", swaps.by_saver))
@@ -52,6 +54,7 @@ def pieces() -> dict[str, Callable[[], Any]]:
         "image-full": images.full,
         "image-live": images.live,
         "image-training": images.training,
+        "image-standstill": lambda: standstill.measure(gib),
     }
 
 
@@ -62,16 +65,16 @@ def names() -> list[str]:
     return [*pieces(), "control", *OVERHEAD]
 
 
-def run(piece: str, out: Path, pairs: int | None = None) -> None:
+def run(piece: str, out: Path, pairs: int | None = None, gib: float = standstill.STATE_GIB) -> None:
     """Run one piece and write OUT/PIECE.json; an overhead piece goes on where an earlier run stopped.
 
-    pairs: of an overhead piece; else its arm's usual number.
+    pairs: of an overhead piece; else its arm's usual number. gib: of image-standstill.
     """
     facts = testbed.facts()
     print(f"{facts['device']}, driver {facts['driver']}, kernel {facts['kernel']}, {facts['checkpoint_api']}")
     path = out / f"{piece}.json"
     started = time.monotonic()
-    for result in _results(piece, path, pairs):
+    for result in _results(piece, path, pairs, gib):
         seconds = time.monotonic() - started
         path.write_text(json.dumps({"piece": piece, "machine": facts, "seconds": seconds, "result": result}, indent=1))
     if piece in OVERHEAD:
@@ -79,11 +82,11 @@ def run(piece: str, out: Path, pairs: int | None = None) -> None:
     print(f"{piece}: {time.monotonic() - started:.0f} s, {path}")
 
 
-def _results(piece: str, path: Path, pairs: int | None) -> Iterator[Any]:
+def _results(piece: str, path: Path, pairs: int | None, gib: float) -> Iterator[Any]:
     """More and more of the piece's result; the last one is all of it."""
     if piece in OVERHEAD:
         return _overhead(piece, path, pairs)
-    return control.measure() if piece == "control" else iter([pieces()[piece]()])
+    return control.measure() if piece == "control" else iter([pieces(gib)[piece]()])
 
 
 def _overhead(piece: str, path: Path, pairs: int | None) -> Iterator[dict[str, Any]]:
@@ -114,6 +117,7 @@ def main() -> None:
     parser.add_argument("--piece", action="append", default=[], help="run one; may be given several times")
     parser.add_argument("--out", type=Path, default=Path("benchmark-results"), help="folder of the results")
     parser.add_argument("--pairs", type=int, default=None, help="of an overhead piece")
+    parser.add_argument("--gib", type=float, default=standstill.STATE_GIB, help="of state in image-standstill")
     parser.add_argument("--warm", type=int, default=0, help="GiB of host memory to touch first (virtual machines)")
     parser.add_argument("--report", action="store_true", help="merge what is in the folder into a table")
     options = parser.parse_args()
@@ -126,7 +130,7 @@ def main() -> None:
     if options.warm:
         testbed.warm_host_memory(options.warm)
     for piece in options.piece:
-        run(piece, options.out, options.pairs)
+        run(piece, options.out, options.pairs, options.gib)
     if options.report:
         print(report.render(options.out))
 

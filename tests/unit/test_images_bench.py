@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import images
 import program
+import standstill
 
 from gcr.testing.machine import SimulatedMachine
 
@@ -37,6 +39,37 @@ def test_full_images(simulated: SimulatedMachine) -> None:
     assert all(row["bytes_right"] and row["bytes_written"] == row["bytes_total"] > 15 * MIB for row in found["cycles"])
     assert found["unchanged_written_share"] == 0
     assert min(found["disk"].values()) > 0
+
+
+def test_standstill_by_gcr(simulated: SimulatedMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(standstill, "UNDISTURBED_SECONDS", 0.5)
+    rows = standstill.by_gcr(standstill.program(1 / 32, 0.05, "--plain"), cycles=2)
+    for row in rows:
+        assert row["bytes_total"] == 32 * MIB
+        assert row["steps"] * row["typical_s"] > 0.3 * row["durable_s"], "it was watched all the while"
+        assert 0 < 0.8 * row["stop_s"] <= row["longest_s"] < row["durable_s"]
+        assert row["stands_s"] < row["longest_s"]
+
+
+@pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
+def test_standstill_by_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On the processor: nothing of it is a figure."""
+    monkeypatch.setattr(standstill, "UNDISTURBED_SECONDS", 0.5)
+    monkeypatch.setenv("GCR_BENCHMARK_STORE", str(tmp_path))
+    found = standstill.by_torch(standstill.program(1 / 8, 0.5, "--device", "cpu"), cycles=2)
+    for save, beside in zip(found["torch_save"], found["async_save"], strict=True):
+        assert 0 < save["call_s"] == save["stands_s"]
+        assert min(beside["call_s"], beside["done_s"]) > 0 and beside["steps"] > 0
+        assert beside["stands_s"] < beside["call_s"] + beside["longest_s"]
+    assert not [*tmp_path.iterdir()]
+
+
+def test_the_longest_of_each_way_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = {"torch_save": [{"stands_s": 8.0}, {"stands_s": 10.0}], "async_save": [{"stands_s": 4.0}]}
+    monkeypatch.setattr(standstill, "by_torch", lambda _command: rows)
+    monkeypatch.setattr(standstill, "by_gcr", lambda _command: [{"stands_s": 0.5}, {"stands_s": 0.1}])
+    for found in standstill.measure(1).values():
+        assert (found["image_to_torch_save"], found["image_to_async_save"]) == (0.05, 0.125)
 
 
 def test_live_images(simulated: SimulatedMachine) -> None:

@@ -1,0 +1,89 @@
+"""How long training stands still for a checkpoint: a live image by gcr, `torch.save`, and DCP's `async_save`.
+
+The same state, the same disk, one program after the other in the same run; those that save by themselves run bare.
+"""
+
+import json
+import shutil
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import images
+from program import Program, gcr
+
+HERE = Path(__file__).resolve().parent
+STATE_GIB = 32.0
+TRAINED = (1.0, 0.01)  # share of the state that a step changes: all of it, or what is trained beside a frozen model
+CYCLES = 2
+UNDISTURBED_SECONDS = 3.0
+Row = dict[str, Any]
+
+
+def measure(gib: float = STATE_GIB) -> Row:
+    """By share: rows of each way, its `stands_s` the seconds in which the training did not go on."""
+    return {f"trained {share:g}": _compared(program(gib, share)) for share in TRAINED}
+
+
+def program(gib: float, trained: float, *more: str) -> list[str]:
+    words = ("--gib", str(gib), "--trained", str(trained), *more)
+    return [sys.executable, str(HERE / "standstill_program.py"), *words]
+
+
+def _compared(command: Sequence[str]) -> Row:
+    found = {"image": by_gcr(command), **by_torch(command)}
+    longest = {way: max(row["stands_s"] for row in rows) for way, rows in found.items()}
+    ours = longest.pop("image")
+    return {**found, **{f"image_to_{way}": ours / theirs for way, theirs in longest.items()}}
+
+
+def by_gcr(command: Sequence[str], cycles: int = CYCLES) -> list[Row]:
+    """`stands_s`: as the program saw it, its longest step but for what one takes; `stop_s`: as gcr says."""
+    rows = []
+    with images.store() as where, images.settled(command) as running:
+        for number in range(cycles):
+            typical = _undisturbed(running)
+            name = f"standing{number}"
+            words = ("--image", name, "--live", "--leave-running", "--wait", "durable", "--store", str(where))
+            _asked(running, "watch")
+            out = gcr("checkpoint", str(running.job), *words)
+            seen = _asked(running, "gaps")
+            gcr("rm", name, "--store", str(where))
+            told = {key: out[key] for key in ("stop_s", "durable_s", "bytes", "bytes_total", "phases_s")}
+            rows.append({**told, **seen, "stands_s": seen["longest_s"] - typical})
+    return rows
+
+
+def by_torch(command: Sequence[str], cycles: int = CYCLES) -> dict[str, list[Row]]:
+    """`call_s`: until the call is back, when the next step can begin; of `async` also its longest step after that."""
+    saved: list[Row] = []
+    beside: list[Row] = []
+    with images.store() as where, Program(command, job=None) as running:
+        for number in range(cycles):
+            typical = _undisturbed(running)
+            row = _asked(running, f"save {_fresh(where, f'save{number}')}")
+            saved.append({**row, "stands_s": row["call_s"]})
+            row = _asked(running, f"async {_fresh(where, f'async{number}')}")
+            beside.append({**row, "stands_s": row["call_s"] + row["longest_s"] - typical})
+    return {"torch_save": saved, "async_save": beside}
+
+
+def _fresh(where: Path, name: str) -> Path:
+    """In a folder that has nothing else in it, or the disk would need room for all."""
+    shutil.rmtree(where, ignore_errors=True)
+    where.mkdir()
+    return where / name
+
+
+def _undisturbed(running: Program) -> float:
+    """Seconds of a typical step."""
+    _asked(running, "watch")
+    time.sleep(UNDISTURBED_SECONDS)
+    return float(_asked(running, "gaps")["typical_s"])
+
+
+def _asked(running: Program, words: str) -> Row:
+    found: Row = json.loads(running.ask(words))
+    return found
