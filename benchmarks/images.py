@@ -25,7 +25,10 @@ PROBE_BYTES, PROBE_PIECE = 8 * GIB, 16 << 20
 CYCLES, CHANGED = 5, 0.01
 SETTLE_SECONDS = 15.0
 UNDISTURBED_SECONDS = 6.0
-OUT = ("vram_free_s", "stop_s", "durable_s", "bytes", "bytes_total", "bytes_changed", "bytes_zero", "bytes_written")
+OUT = (
+    *("vram_free_s", "stop_s", "durable_s", "bytes", "bytes_copied"),
+    *("bytes_total", "bytes_changed", "bytes_zero", "bytes_written"),
+)
 Row = dict[str, Any]
 
 
@@ -81,8 +84,8 @@ def live(command: Sequence[str] | None = None, cycles: int = CYCLES) -> Row:
             out = _checkpoint(running, where, f"live{number}", "--live", "--leave-running", "--wait", "durable")
             rows.append({**_of(out), "bytes_right": running.ask() == said})
     for row in rows:
-        row["written_share"], row["changed_share"] = (
-            row[name] / row["bytes_total"] for name in ("bytes_written", "bytes_changed")
+        row["written_share"], row["changed_share"], row["copied_share"] = (
+            row[name] / row["bytes_total"] for name in ("bytes_written", "bytes_changed", "bytes_copied")
         )
     return {"first": _of(first), "cycles": rows}
 

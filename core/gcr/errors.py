@@ -249,6 +249,15 @@ class Damaged(GcrError):
         return cls(f"{path}: {what}", hint=hint)
 
 
+BROKEN = "a device, its driver or gcr computes wrongly: gcr doctor; report it with the log"
+
+
+class HashMissed(RolledBack):
+    """With --paranoid: bytes differ whose hashes are the same. A device, its driver or gcr computes wrongly."""
+
+    code = "hash_missed"
+
+
 class ImageFailed(GcrError):
     """There is no such image, and the job runs on; `state` says so where it could not be taken back, or had changed."""
 

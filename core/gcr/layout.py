@@ -6,6 +6,7 @@ bytes.
 """
 
 import json
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from hashlib import blake2b
@@ -197,6 +198,11 @@ class SealedTable:
             return cls.from_json(json.loads(text))
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
             raise DamagedTable(f"the sealed table of a suspended process does not parse: {error}") from error
+
+    @classmethod
+    def from_fd(cls, fd: int) -> Self:
+        """Of what `to_memfd` made. Raises as `from_bytes` does, and OSError."""
+        return cls.from_bytes(os.pread(fd, os.fstat(fd).st_size, 0))
 
     def to_memfd(self) -> int:
         """A descriptor of the bytes, sealed against every change; the caller owns it. Raises OSError."""

@@ -75,6 +75,7 @@ class Job:
         wait: Literal["vram", "durable"] = "vram",
         live: bool = False,
         leave_running: bool = False,
+        paranoid: bool = False,
         max_bytes_per_s: float | None = None,
         store: str | os.PathLike[str] | None = None,
         key_file: str | os.PathLike[str] | None = None,
@@ -84,16 +85,17 @@ class Job:
 
         `data_only` leaves the driver's context on the device. `image`: a name under which its device memory is written
         to disk as well, in the background unless `wait` is "durable"; into `store`, else where images are kept. `live`
-        copies while it runs, `leave_running` does not take it off the device: for an image alone, as the rate is. The
-        key of an encrypted store is in `key_file`, or printed by `key_command`, else where the settings say.
+        copies while it runs, `leave_running` does not take it off the device, `paranoid` compares bytes and not hashes
+        alone: for an image, as the rate is. The key of an encrypted store is in `key_file`, or printed by
+        `key_command`, else where the settings say.
         Raises GcrError; `state` says what became of the job.
         """
         body: dict[str, Any] = {"data_only": data_only}
         if image:
             body |= {"image": image, "wait": wait, "live": live, "leave_running": leave_running}
-            body |= {"max_bytes_per_s": max_bytes_per_s, "store": _store(store)}
-        elif live or leave_running:
-            raise UsageError("live, and leave_running, are for a checkpoint with an image")
+            body |= {"paranoid": paranoid, "max_bytes_per_s": max_bytes_per_s, "store": _store(store)}
+        elif live or leave_running or paranoid:
+            raise UsageError("live, leave_running and paranoid are for a checkpoint with an image")
         return CheckpointReport.from_json(self._ask("checkpoint", timeout, body, _key(image, key_file, key_command)))
 
     def restore(

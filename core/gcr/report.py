@@ -55,6 +55,7 @@ class CheckpointReport(Report):
     link_bytes_per_s: float | None
     durable_s: float | None
     vram_after_bytes: int | None
+    bytes_copied: int
     processes: Sequence[ProcessReport]
     image: str | None = None  # and of it, where it is durable:
     cut: str | None = None
@@ -63,6 +64,8 @@ class CheckpointReport(Report):
     bytes_zero: int | None = None
     bytes_written: int | None = None
     dedup_ratio: float | None = None
+    parent: str | None = None
+    parent_refused: str | None = None
 
     def to_json(self) -> dict[str, Any]:
         """The JSON's fields, without the envelope; those of an image where there is one."""
@@ -88,7 +91,17 @@ class RestoreReport(Report):
         return cls(**{**_known(cls, document), "moved": MappingProxyType(dict(document["moved"]))})
 
 
-_OF_AN_IMAGE = ("image", "cut", "bytes_total", "bytes_changed", "bytes_zero", "bytes_written", "dedup_ratio")
+_OF_AN_IMAGE = (
+    "image",
+    "cut",
+    "bytes_total",
+    "bytes_changed",
+    "bytes_zero",
+    "bytes_written",
+    "dedup_ratio",
+    "parent",
+    "parent_refused",
+)
 
 
 def _known(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:

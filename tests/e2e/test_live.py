@@ -1,5 +1,7 @@
 """Live images against a program that stamps its buffers round after round: what was copied when can be told by them.
 
+Each is built upon the one before, in a chain that is broken now and then.
+
 The oracle is what the program says of itself and the bytes of the image, never what gcr says of either.
 """
 
@@ -24,6 +26,7 @@ from gcr.image.store import Store
 SIZE = 3 << 20
 BUFFERS = 6
 FAST, MANY, SEEDS = 12, 1000, 20
+CHAIN = 9  # images that are built upon one another
 
 
 @dataclass(frozen=True)
@@ -72,8 +75,10 @@ def check(buffers: Sequence[bytes], span: Span) -> None:
             span = Span(max(span.first, newest - 1), span.last)
 
 
-def glance(machine: Machine, job: Victim, name: str, chance: random.Random, live: bool) -> list[Span]:
-    """An image of the running job; with `live` some rounds pass between the copy and the cut."""
+def glance(
+    machine: Machine, job: Victim, name: str, chance: random.Random, live: bool
+) -> tuple[list[Span], dict[str, object]]:
+    """An image of the running job, and the report; with `live` some rounds pass between the copy and the cut."""
     held = machine.folder / f"held-{name}"
     if live:
         machine.inject(f"checkpoint.copied_live hold {held}")
@@ -94,7 +99,8 @@ def glance(machine: Machine, job: Victim, name: str, chance: random.Random, live
         held.unlink()
     gone = going.result(60)
     assert gone.code == 0, gone.body
-    return [Span(finished, begun) for (finished, _), (_, begun) in zip(before, rounds(job), strict=True)]
+    spans = [Span(finished, begun) for (finished, _), (_, begun) in zip(before, rounds(job), strict=True)]
+    return spans, gone.body
 
 
 def schedules(machine: Machine, count: int, seed: int) -> None:
@@ -103,12 +109,18 @@ def schedules(machine: Machine, count: int, seed: int) -> None:
     job = machine.run("llm", sys.executable, str(VICTIMS / "epoch_victim.py"), *words)
     where = json.loads(job.ask("where"))
     store = Store(machine.folder / "store")
+    parent, spared = None, 0
     for number in range(count):
-        live = number % 4 != 3
-        spans = glance(machine, job, f"i{number}", chance, live)
+        name, live = f"i{number}", number % 4 != 3
+        spans, said = glance(machine, job, name, chance, live)
         for buffers, span in zip(where, spans, strict=True):
-            check(contents(store, f"i{number}", buffers, SIZE), span)
-        store.remove([f"i{number}"])
+            check(contents(store, name, buffers, SIZE), span)
+        assert said["parent"] == parent
+        spared += not live and said["bytes_copied"] < said["bytes"]
+        doomed = [each for each in (parent, name) if each and (each != name or number % CHAIN == CHAIN - 1)]
+        store.remove(doomed)
+        parent = None if name in doomed else name
+    assert spared, "no image took anything from the one before"
     first = rounds(job)
     until(
         lambda: all(now > then for (now, _), (then, _) in zip(rounds(job), first, strict=True)) or None, 30, "it runs"

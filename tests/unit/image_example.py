@@ -11,11 +11,13 @@ from unittest.mock import patch
 
 from imaging import write
 
+from gcr.hashing import HashKey
 from gcr.image.store import Store
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "image-format.md"
 BEGIN, END = "<!-- example: begin -->\n", "<!-- example: end -->\n"
 ALLOCATIONS = (b"sixteen bytes .." * 312 + b"the last", bytes(4096))
+KEY = HashKey(bytes(range(32)))
 ID = "00112233445566778899aabbccddeeff"
 
 
@@ -23,16 +25,21 @@ def example() -> str:
     """Three files, as Markdown."""
     with tempfile.TemporaryDirectory() as folder, patch("secrets.token_hex", lambda _size: ID):
         store = Store(Path(folder) / "store")
-        write(store, "warm", ALLOCATIONS)
-        pack, chunks, manifest = (
+        write(store, "warm", ALLOCATIONS, key=KEY)
+        pack, chunks, hashes, manifest = (
             path.read_bytes()
-            for path in (store.packs / f"{ID}.pack", store.images / "warm.chunks", store.images / "warm.json")
+            for path in (
+                store.packs / f"{ID}.pack",
+                *(store.images / f"warm.{suffix}" for suffix in ("chunks", "hashes", "json")),
+            )
         )
     parts = [
         f"`packs/{ID}.pack`, {len(pack):,} bytes:\n",
         _block(dump(pack)),
         f"`images/warm.chunks`, {len(chunks)} bytes:\n",
         _block(dump(chunks)),
+        f"`images/warm.hashes`, {len(hashes)} bytes:\n",
+        _block(dump(hashes)),
         "`images/warm.json`:\n",
         f"```json\n{manifest.decode()}\n```\n",
     ]

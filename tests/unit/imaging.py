@@ -5,6 +5,7 @@ import random
 from collections.abc import Callable, Sequence
 
 from gcr.drain import HandleSpec
+from gcr.hashing import HashKey
 from gcr.image.cipher import PLAIN, cipher_of
 from gcr.image.manifest import Cut, ImagedProcess, Manifest
 from gcr.image.store import Store
@@ -48,14 +49,22 @@ def described(
         processes=(ImagedProcess(table(sizes), 3, 4),),
         packs=tuple(contents.packs),
         chunks=contents.chunks,
+        hashes=contents.hashes,
         bytes_total=contents.counts.total,
         bytes_zero=contents.counts.zero,
         bytes_written=contents.counts.written,
     )
 
 
-def write(store: Store, name: str, allocations: Sequence[bytes], job: str = "llm", created: float = 1.5) -> Manifest:
-    with ImageWriter(store, name, threads=3) as writer:
+def write(
+    store: Store,
+    name: str,
+    allocations: Sequence[bytes],
+    job: str = "llm",
+    created: float = 1.5,
+    key: HashKey | None = None,
+) -> Manifest:
+    with ImageWriter(store, name, threads=3, key=key or HashKey.random()) as writer:
         for data in allocations:
             writer.add(mapped(data))
         return writer.commit(described(name, [len(data) for data in allocations], job, created))

@@ -88,7 +88,7 @@ def test_an_image_of_the_same_bytes_writes_none(store: Store) -> None:
 
 def test_what_is_zero_is_stored_nowhere(store: Store) -> None:
     write(store, "nothing", [bytes(MANY)])
-    assert files(store) == ["images/nothing.chunks", "images/nothing.json"]
+    assert files(store) == ["images/nothing.chunks", "images/nothing.hashes", "images/nothing.json"]
     assert read(store, "nothing") == [bytes(MANY)]
 
 
@@ -218,7 +218,7 @@ def test_a_flipped_bit_anywhere_is_found(store: Store) -> None:
     check(store, "warm")
 
 
-@pytest.mark.parametrize("suffix", [".pack", ".json", ".chunks"])
+@pytest.mark.parametrize("suffix", [".pack", ".json", ".chunks", ".hashes"])
 @pytest.mark.parametrize("left", [None, 0, 1, -1, -BLOCK])
 def test_a_file_that_is_cut_off_or_gone_is_found(store: Store, suffix: str, left: int | None) -> None:
     write(store, "warm", [bytes_of(1, MANY)])
@@ -277,7 +277,7 @@ def test_one_of_a_newer_format_is_named_as_such(plain: Store) -> None:
         read(store, "warm")
     with pytest.raises(WrongImage):
         store.clean()
-    assert len(files(store)) == 3, "what nobody understands is not taken away"
+    assert len(files(store)) == 4, "what nobody understands is not taken away"
 
 
 def test_the_example_in_the_document_is_what_is_written() -> None:
@@ -327,10 +327,15 @@ def test_what_is_not_ours_stays(store: Store) -> None:
 
 
 def test_what_dead_writers_left_goes_before_another_writes(store: Store) -> None:
-    for left in ("packs/00112233445566778899aabbccddeeff.pack.new", "images/dead.json.new", "images/dead.chunks"):
+    for left in (
+        "packs/00112233445566778899aabbccddeeff.pack.new",
+        "images/dead.json.new",
+        "images/dead.chunks",
+        "images/dead.hashes",
+    ):
         (store.path / left).write_text("x" * 1000)
     write(store, "warm", [bytes_of(1, 100)])
-    assert [path.name for path in store.images.iterdir()] == ["warm.chunks", "warm.json"]
+    assert sorted(path.name for path in store.images.iterdir()) == ["warm.chunks", "warm.hashes", "warm.json"]
     assert len(list(store.packs.iterdir())) == 1
 
 

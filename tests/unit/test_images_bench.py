@@ -76,4 +76,4 @@ def test_live_images(simulated: SimulatedMachine) -> None:
     found = images.live(images.program(1 / 32, "--plain"), cycles=2)
     for row in found["cycles"]:
         assert row["bytes_right"] and row["stop_s"] > 0
-        assert 0 < row["written_share"] == row["changed_share"] < 0.05
+        assert 0 < row["written_share"] == row["changed_share"] == row["copied_share"] < 0.05

@@ -5,36 +5,77 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES
+from gcr.baseline import Baseline
+from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey
 from gcr.layout import Layout
-from gcr.worker.live import LiveCopy, slices
+from gcr.partial import Where
+from gcr.worker.live import NOTHING, LiveCopy, slices
+
+KEY = HashKey(bytes(32))
+PARENT, HERE = int(Where.PARENT), int(Where.HERE)
+Marks = st.integers(0, 2)
 
 
 def digests(marks: list[int]) -> bytes:
     return b"".join(bytes([mark]) * DIGEST_BYTES for mark in marks)
 
 
-@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=70), st.integers(1, CHUNK_BYTES))
-def test_all_chunks_that_differ_and_no_other(pairs: list[tuple[int, int]], last: int) -> None:
-    size = (len(pairs) - 1) * CHUNK_BYTES + last
-    copied, now = zip(*pairs, strict=True)
-    live = LiveCopy(Layout({1: 0}, size), digests={1: digests([*copied])})
-    parts = list(live.stale(1, size, digests([*now])))
-    wanted = {number for number, (one, other) in enumerate(pairs) if one != other}
+def begun(size: int, parents: list[int] | None) -> LiveCopy:
+    """Of one allocation, which a parent may have."""
+    known = {} if parents is None else {1: (size, digests(parents))}
+    live = LiveCopy(Layout({1: 0}, size), Baseline(KEY, known))
+    live.begin({1: size})
+    return live
+
+
+@given(
+    chunks=st.lists(st.tuples(Marks, st.none() | Marks, Marks), min_size=1, max_size=70),
+    last=st.integers(1, CHUNK_BYTES),
+    has_parent=st.booleans(),
+)
+def test_what_is_neither_in_the_arena_nor_in_the_parent_is_copied_and_nothing_else(
+    chunks: list[tuple[int, int | None, int]], last: int, has_parent: bool
+) -> None:
+    """Of each chunk: what the parent has, what was copied live if it was, what lies there at the cut."""
+    size = (len(chunks) - 1) * CHUNK_BYTES + last
+    live = begun(size, [parent for parent, _, _ in chunks] if has_parent else None)
+    for number, (_, copied, _) in enumerate(chunks):
+        if copied is not None:
+            live.copied(1, number * CHUNK_BYTES, digests([copied]))
+    where, parts = live.stale(1, size, digests([now for _, _, now in chunks]))
     found: set[int] = set()
     for start, length in parts:
         assert start % CHUNK_BYTES == 0 and 0 < length <= size - start
         assert start + length == size or length % CHUNK_BYTES == 0
         found |= set(range(start // CHUNK_BYTES, -(-(start + length) // CHUNK_BYTES)))
-    assert found == wanted
     assert all(one + length < other for (one, length), (other, _) in pairwise(parts))
+    for number, (parent, copied, now) in enumerate(chunks):
+        in_arena, in_parent = copied == now, has_parent and parent == now
+        assert (number in found) == (not in_arena and not in_parent)
+        assert where[number] == (HERE if number in found or in_arena else PARENT)
 
 
-def test_what_was_not_copied_is_copied_whole() -> None:
-    live = LiveCopy(Layout({1: 0}, 100), digests={1: digests([1])})
-    assert list(live.stale(2, 300, digests([1]))) == [(0, 300)]
-    assert list(live.stale(1, 100, None)) == [(0, 100)]
-    assert list(live.stale(1, 100, digests([1, 2]))) == [(0, 100)]
+def test_what_was_not_there_before_is_copied_whole() -> None:
+    live = begun(100, [1])
+    assert live.stale(2, 300, digests([1])) == (bytes([HERE]), [(0, 300)])
+    assert live.stale(1, 100, None) == (bytes([HERE]), [(0, 100)])
+    assert live.stale(1, 100, digests([1, 2])) == (bytes([HERE]), [(0, 100)])
+
+
+def test_an_allocation_of_another_size_is_another_one() -> None:
+    live = LiveCopy(Layout({1: 0}, 100), Baseline(KEY, {1: (200, digests([1]))}))
+    live.begin({1: 100})
+    assert live.stale(1, 100, digests([1])) == (bytes([HERE]), [(0, 100)])
+
+
+def test_no_chunk_has_the_digest_of_nothing() -> None:
+    """Each half is less than 2**61 - 1."""
+    assert all(int.from_bytes(NOTHING[at : at + 8], "little") >= (1 << 61) - 1 for at in (0, 8))
+
+
+def test_hashes_are_compared_by_the_key_of_the_parent() -> None:
+    assert begun(100, [1]).key == KEY
+    assert LiveCopy(Layout({}, 0)).key != LiveCopy(Layout({}, 0)).key
 
 
 def test_what_is_left_stays_where_it_is_and_what_is_new_goes_behind() -> None:

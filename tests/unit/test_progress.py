@@ -36,6 +36,15 @@ def test_the_copies_of_all_devices_are_one_transfer():
     }  # fmt: skip
 
 
+def test_a_copy_may_have_less_to_do_than_was_thought():
+    clock = Clock()
+    both, told = meter({(1, "a"): 30 * GB, (1, "b"): 1 * GB}, clock)
+    both.start()
+    clock.now += 0.5
+    both.at((1, "a"), {"bytes": 1 * GB, "total_bytes": 3 * GB})
+    assert (told[-1]["total_bytes"], told[-1]["left_s"]) == (4 * GB, 1.5)
+
+
 def test_the_rate_is_the_last_second_s():
     clock = Clock()
     one, told = meter({(1, "a"): 100 * GB}, clock)

@@ -1,7 +1,8 @@
 """Buffers that are stamped over and over, so that a copy of them says when each was copied, and whether at once.
 
 Each thread has a stream and some buffers. In round after round it stamps them in order, each whole with the number of
-the round; every third with one of two values in turn, A and B. Beside them it allocates and frees. So whoever stops it
+the round; every third with one of two values in turn, A and B; and every third with one that is the same for many
+rounds, so that an image has it as the one before. Beside them it allocates and frees. So whoever stops it
 between two operations finds each buffer of one stamp, and no buffer more than a round behind the one before it.
 
 Speaks with whoever asks: each line is answered by the rounds that each thread has finished, and begun.
@@ -20,12 +21,15 @@ from device import VENDORS, Device, open_device
 from dialogue import say
 
 A, B = 0xAAAA0001, 0xBBBB0001
+SAME, SLOWLY = 0xCC000000, 500
 CHURN = 3  # allocations beside
 LARGEST = 4 << 20
 
 
 def stamp(number: int, epoch: int) -> int:
     """Of 32 bits: what buffer `number` holds after round `epoch`, which counts from 1."""
+    if number % 3 == 1:
+        return SAME | epoch // SLOWLY
     return (A, B)[epoch % 2] if number % 3 == 2 else epoch
 
 

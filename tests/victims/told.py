@@ -49,6 +49,15 @@ class Program:
             self.fill(self.device.allocate(size), size)
         return "ok"
 
+    def again(self, index: int) -> str:
+        """Other bytes in what is held, the first being 0."""
+        address = list(self.held)[index]
+        size, seed = self.held[address]
+        for at, part in parts(size):
+            self.device.write(address + at, pattern(part, seed + 101 + at))
+        self.held[address] = size, seed + 101
+        return "ok"
+
     def hold(self, count: int, size: int) -> str:
         """The same, never written and never looked at."""
         self.kept += [self.device.allocate(size) for _ in range(count)]

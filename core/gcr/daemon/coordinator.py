@@ -127,16 +127,17 @@ class Coordinator:
         if any(p.strategy == Strategy.DRIVER for p in job.living):
             return self._driver_checkpoint(job, course, imaging)
         if imaging and body.get("leave_running"):
-            return self._glance(job, course, bool(body.get("live")), imaging)
-        return self._checkpoint(job, course, bool(body.get("data_only")), bool(body.get("live")), imaging)
+            return self._glance(job, course, body, imaging)
+        return self._checkpoint(job, course, body, imaging)
 
-    def _glance(self, job: Job, course: Course, live: bool, imaging: Imaging) -> dict[str, Any]:
+    def _glance(self, job: Job, course: Course, body: Mapping[str, Any], imaging: Imaging) -> dict[str, Any]:
         targets = self._admitted(job, course)
         may_stop = partial(imaging.may_begin, targets, course)
-        done = Glance(job.name, targets, self, course, data_only=True, live=live, may_stop=may_stop)
+        live, paranoid = bool(body.get("live")), bool(body.get("paranoid"))
+        done = Glance(job.name, targets, self, course, True, live, paranoid, may_stop)
         with self._active(targets):
             try:
-                done.look(imaging.lend)
+                done.look(imaging.baselines, imaging.lend)
             except BaseException:
                 self._recover_if_uneven(job)
                 raise
@@ -149,14 +150,13 @@ class Coordinator:
         refuse_unheard_beside(job, self._heard, self.control(job.world), course.left)
         return targets
 
-    def _checkpoint(
-        self, job: Job, course: Course, data_only: bool, live: bool, imaging: Imaging | None
-    ) -> dict[str, Any]:
-        targets = self._admitted(job, course)
+    def _checkpoint(self, job: Job, course: Course, body: Mapping[str, Any], imaging: Imaging | None) -> dict[str, Any]:
+        targets, data_only = self._admitted(job, course), bool(body.get("data_only"))
         if not data_only:
             refuse_what_the_driver_refuses(targets)
         self.jobs.claim(job, {device for t in targets if t.keeps_context and not data_only for device in t.counts})
-        done = Checkpoint(job.name, targets, self, course, data_only, live=live)
+        live, paranoid = bool(body.get("live")), bool(body.get("paranoid"))
+        done = Checkpoint(job.name, targets, self, course, data_only, live, paranoid)
         if imaging:
             done.may_stop = partial(imaging.may_begin, targets, course)
         with self._active(targets):

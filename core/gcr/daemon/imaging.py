@@ -1,7 +1,8 @@
 """Images as the daemon has them made, and reads them: each by a helper process of its own.
 
 begun     beside the checkpoint's PREPARE; before anything stops the name must be ours and the store usable
-lent      once the job is suspended: the helper holds still what was staged, whatever becomes of the job then
+parent    of a job that runs on: the image before says which chunks need not be copied
+lent      once the job is suspended, or goes on: the helper holds still what was copied, whatever becomes of the job
 written   in the background; the image is there when its manifest is, whether we live to hear of it or not
 """
 
@@ -21,6 +22,7 @@ from gcr.engine.target import Target
 from gcr.errors import (
     DeadlinePassed,
     GcrError,
+    HashMissed,
     ImageFailed,
     Interrupted,
     NoSuchImage,
@@ -29,7 +31,7 @@ from gcr.errors import (
     UsageError,
     WrongImage,
 )
-from gcr.image.manifest import Cut, Manifest
+from gcr.image.manifest import COSTS, Cut, Manifest
 from gcr.image.store import sync_images
 from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
@@ -39,7 +41,7 @@ log = logging.getLogger("gcr.daemon")
 
 POLL = 0.05
 NO_TIMEOUT = 7 * 86400.0  # a disk may be slow; the helper ends when it is done, fails or dies
-UNKNOWN = dict.fromkeys(("bytes_total", "bytes_changed", "bytes_zero", "bytes_written", "dedup_ratio"))
+UNKNOWN = dict.fromkeys((*COSTS, "dedup_ratio"))
 
 
 @dataclass(slots=True)
@@ -54,6 +56,8 @@ class Imaging:
     stays: bool = False  # the job runs on
     max_bytes_per_s: float | None = None
     cost: Mapping[str, Any] | None = None  # of one that is durable
+    parent: str | None = None  # as far as it is known
+    parent_refused: str | None = None  # why it is no newer image
     durable_s: float | None = None
     error: GcrError | None = None
     done: Event = field(default_factory=Event)
@@ -109,16 +113,32 @@ class Imaging:
         try:
             with_data = [t for t in targets if t.bytes_by_device and t.process.state != State.EXITED]
             for target in with_data:
-                self.lend(target, _staged(target))
+                self._lend(target, _staged(target), partial=False)
             self.write(with_data, created, course)
         except Exception as error:  # the job is suspended, whatever becomes of its image
             self._failed(error)
             self.close()
 
-    def lend(self, target: Target, fds: list[int]) -> None:
-        """Takes the descriptors, as a checkpoint stages them; their bytes stay what they are from here on."""
+    def baselines(self, targets: Sequence[Target]) -> dict[int, int]:
+        """By pid, descriptors of what the parent has of these, the caller's; none where there is no parent."""
+        peer = self.ready()
+        self.parent, self.parent_refused = peer.parent([target.process.identity for target in targets])
+        found: dict[int, int] = {}
         try:
-            self.ready().lend(target.pid, fds)
+            for target in targets if self.parent else ():
+                found[target.pid] = peer.baseline(target.pid)
+        except BaseException:
+            close_all([*found.values()])
+            raise
+        return found
+
+    def lend(self, target: Target, fds: list[int]) -> None:
+        """Takes the descriptors of a copy for this image alone; its bytes stay what they are from here on."""
+        self._lend(target, fds, partial=True)
+
+    def _lend(self, target: Target, fds: list[int], partial: bool) -> None:
+        try:
+            self.ready().lend(target.pid, fds, partial)
         finally:
             close_all(fds)
 
@@ -136,6 +156,7 @@ class Imaging:
             self.durable_s = time.monotonic() - self.began
             stored = cost["bytes_written"]
             self.cost = {**cost, "dedup_ratio": cost["bytes_total"] / stored if stored else None}
+            self.parent_refused = self.cost.get("parent_refused", self.parent_refused)
             log.info("image %s is durable after %.2f s: %d bytes written", self.name, self.durable_s, stored)
             self.done.set()
         self.close()
@@ -170,7 +191,7 @@ class Imaging:
         self.done.set()
 
     def wait(self, course: Course) -> None:
-        """Until it is durable. Raises ImageFailed; Interrupted and DeadlinePassed, and it is written all the same."""
+        """Until it is durable. Raises as `check`; Interrupted and DeadlinePassed, and it is written all the same."""
         while not self.done.wait(POLL):
             course.tell("writing", **self.progress)
             if course.cancelled.is_set():
@@ -183,9 +204,10 @@ class Imaging:
         return "the job runs on" if self.stays else "the job is suspended"
 
     def check(self) -> None:
-        """Raises ImageFailed if that is known by now."""
+        """Raises ImageFailed, HashMissed if that is known by now."""
         if self.error:
-            raise ImageFailed(f"image {self.name} was not written: {self.error.message}")
+            kind = HashMissed if isinstance(self.error, HashMissed) else ImageFailed
+            raise kind(f"image {self.name} was not written: {self.error.message}", hint=self.error.hint)
 
     def row(self) -> dict[str, Any]:
         """What `gcr ps` says of it."""
@@ -213,7 +235,10 @@ class Imaging:
             "image": self.name,
             "cut": Cut.DEVICE.value,
             "durable_s": self.durable_s,
-            **(self.cost or UNKNOWN),
+            **UNKNOWN,
+            "parent": self.parent,
+            **(self.cost or {}),
+            "parent_refused": self.parent_refused,
         }
 
 
@@ -225,8 +250,8 @@ def asked_for(
     if body.get("image"):
         store = place_of(body, key).kept()
         return Imaging(str(body["image"]), store, start, began, patience, stays, limit)
-    if stays or body.get("live"):
-        raise UsageError("live, and leave_running, are for a checkpoint with an image")
+    if stays or body.get("live") or body.get("paranoid"):
+        raise UsageError("live, leave_running and paranoid are for a checkpoint with an image")
     return None
 
 

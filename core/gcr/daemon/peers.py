@@ -14,6 +14,7 @@ from gcr.channel import Channel
 from gcr.control import ControlMeans, ControlPhase, ProcessView, Refusal
 from gcr.drain import HandleSpec
 from gcr.image.manifest import Manifest
+from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
 
 CALL_TIMEOUT = 15.0
@@ -155,19 +156,35 @@ class WorkerPeer:
         body = {"hold": hold, "owner": owner, "handles": [spec_to_json(spec) for spec in specs]}
         self._call("lay_out", body, timeout=120.0)
 
+    def compare_with(self, hold: str, owner: str, baseline: int) -> None:
+        """The next copy need not have what this descriptor of a Baseline has; until `forget_copy`."""
+        self._call("compare_with", {"hold": hold, "owner": owner}, [baseline], timeout=60.0)
+
     def copy_live(self, hold: str, owner: str, deadline: float, progress: Progress) -> dict[str, Any]:
-        """Copy everything held to the arena while the program runs: `drain` copies then what has changed since."""
+        """Copy what is held to the arena while the program runs: `drain` copies then what has changed since.
+
+        `bytes`, `copied` of them, `seconds`.
+        """
         body = {"hold": hold, "owner": owner, "deadline": deadline}
         return self._call("copy_live", body, timeout=deadline + 5, progress=progress)
 
-    def drain(self, hold: str, owner: str, deadline: float, progress: Progress) -> dict[str, Any]:
-        """Copy everything held to the arena; `bytes`, `copied` of them now, `seconds`, `link_bytes_per_s`."""
-        body = {"hold": hold, "owner": owner, "deadline": deadline}
+    def drain(
+        self, hold: str, owner: str, deadline: float, progress: Progress, paranoid: bool = False
+    ) -> dict[str, Any]:
+        """Copy everything held to the arena; `bytes`, `copied` of them now, `seconds`, `link_bytes_per_s`.
+
+        paranoid: what hashes say to be there already is compared byte by byte. Raises HashMissed.
+        """
+        body = {"hold": hold, "owner": owner, "deadline": deadline, "paranoid": paranoid}
         return self._call("drain", body, timeout=deadline + 5, progress=progress)
 
-    def seal(self, hold: str, about: Mapping[str, object]) -> list[int]:
-        """The sealed table and then the arena segments, as descriptors (the caller's)."""
-        return self.channel.call_json("seal", {"hold": hold, "about": dict(about)}, timeout=CALL_TIMEOUT)[1]
+    def seal(self, hold: str, about: Mapping[str, object], partial: bool = False) -> list[int]:
+        """The sealed table and then the arena segments, as descriptors (the caller's).
+
+        partial: a PartialTable, for an image alone. Else raises WrongState for a copy that lacks something.
+        """
+        body = {"hold": hold, "about": dict(about), "partial": partial}
+        return self.channel.call_json("seal", body, timeout=CALL_TIMEOUT)[1]
 
     def release(self, hold: str) -> None:
         """Let go of the device memory; what was drained stays in the arena."""
@@ -271,10 +288,22 @@ class ImagePeer:
         """Claims the name in a store. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey, LibraryMissing."""
         self._call("begin", {**store.of(name), "max_bytes_per_s": max_bytes_per_s}, timeout, store.key)
 
-    def lend(self, pid: int, fds: Sequence[int]) -> None:
-        """What is staged of a process; it stays as it is for as long as the helper lives."""
+    def parent(self, processes: Sequence[ProcessIdentity]) -> tuple[str | None, str | None]:
+        """The image of the same processes that this one builds upon, and why it is no newer one."""
+        rows = [[each.pid, each.start_time, each.stack] for each in processes]
+        found = self.channel.call_json("parent", {"processes": rows}, timeout=START_TIMEOUT)[0]
+        return found["parent"], found["refused"]
+
+    def baseline(self, pid: int) -> int:
+        """A descriptor of what the parent has of a process, as a Baseline; the caller's."""
+        (fd,) = self.channel.call_json("baseline", {"pid": pid}, timeout=CALL_TIMEOUT)[1]
+        return fd
+
+    def lend(self, pid: int, fds: Sequence[int], partial: bool) -> None:
+        """What is staged of a process, or `partial`, copied for the image; it stays as it is while the helper lives."""
+        body = {"pid": pid, "total": len(fds), "partial": partial}
         for first in range(0, len(fds), BATCH):
-            self._call("lend", {"pid": pid, "total": len(fds)}, CALL_TIMEOUT, fds[first : first + BATCH])
+            self._call("lend", body, CALL_TIMEOUT, fds[first : first + BATCH])
 
     def write(self, facts: Mapping[str, Any], timeout: float, progress: Progress) -> dict[str, Any]:
         """The image is durable: what it cost. Raises StoreUnusable, and PeerGone, which leaves that open."""

@@ -40,8 +40,10 @@ class Checkpoint:
     course: Course
     data_only: bool = False
     live: bool = False
+    paranoid: bool = False  # what hashes say to be equal is compared byte by byte
     may_stop: Callable[[], object] = lambda: None  # asked before anything stops; raises what speaks against it
     drained: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict)
+    copied_live: int = 0  # bytes
     count: DeviceCount = field(init=False)
     decision: DecisionRecord | None = None
     room: Room = field(init=False)
@@ -68,7 +70,7 @@ class Checkpoint:
         with Transaction(self.job) as undo:
             self._prepare(undo)
             if self.live:
-                copy_live(self.targets, self.course, self.node.config.drain_s)
+                self.copied_live = copy_live(self.targets, self.course, self.node.config.drain_s)
             self._quiesce(undo)
             meter = self._hand_over(undo)
             self._freeze_and_drain(undo, meter)
@@ -242,7 +244,7 @@ class Checkpoint:
 
     def _drain_device(self, target: Target, worker: WorkerPeer, limit: float, meter: Meter) -> None:
         copy = target.pid, worker.device
-        done = worker.drain(target.hold, target.owner, limit, partial(meter.at, copy))
+        done = worker.drain(target.hold, target.owner, limit, partial(meter.at, copy), self.paranoid)
         expected = target.table.of_device(worker.device)
         if done["handles"] != len(expected) or done["bytes"] != sum(each.spec.size for each in expected):
             raise PeerGone(f"the worker of {worker.device} copied {done['bytes']} bytes, not all there are")
@@ -264,15 +266,15 @@ class Checkpoint:
         finally:
             close_all(fds)
 
-    def _seal(self, target: Target, lay_out: bool = False) -> list[int]:
-        """The sealed table and the segments of each device; the caller's."""
+    def _seal(self, target: Target, lay_out: bool = False, partial: bool = False) -> list[int]:
+        """The sealed table and the segments of each device; the caller's. `partial`: for an image alone."""
         fds: list[int] = []
         try:
             for worker in target.workers():
                 if lay_out:
                     specs = [each.spec for each in target.table.of_device(worker.device)]
                     worker.lay_out(target.hold, target.owner, specs)
-                fds += worker.seal(target.hold, self._about(target))
+                fds += worker.seal(target.hold, self._about(target), partial)
         except BaseException:
             close_all(fds)
             raise

@@ -18,7 +18,6 @@ Who dies or fails, and what becomes of the job:
 | during a restore    | created memory is discarded, the control state frozen again: suspended as before |
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -50,7 +49,7 @@ class StagedCopy:
         try:
             tables, at = [], 0
             while at < len(fds):
-                tables.append(SealedTable.from_bytes(os.pread(fds[at], os.fstat(fds[at]).st_size, 0)))
+                tables.append(SealedTable.from_fd(fds[at]))
                 at += 1 + len(tables[-1].segments)
         except BaseException:
             close_all(fds)

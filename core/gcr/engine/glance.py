@@ -1,11 +1,12 @@
 """A checkpoint that leaves the program running: its copy is wanted, and nothing else of it stays.
 
-    PREPARE · (live copy) · QUIESCE · drain · seal · gates open · the copy is handed on · exports forgotten
+    PREPARE · the parent's hashes · (live copy) · QUIESCE · drain · seal · gates open · the copy is handed on · …
 
-No memory of the program is unmapped, and its control state is not touched.
+No memory of the program is unmapped, and its control state is not touched. What the image before has as well is not
+copied, so nobody but the image's writer can use the copy (gcr.partial).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from gcr.engine.admit import refuse_nothing_to_move
@@ -22,18 +23,24 @@ from gcr.transaction import Transaction
 class Glance(Checkpoint):
     """Made with `data_only`: as one that leaves the control state alone."""
 
-    def look(self, copied: Callable[[Target, list[int]], object]) -> None:
-        """Copies everything and leaves the program running. `copied` takes the sealed copy of each process.
+    def look(
+        self,
+        baselines: Callable[[Sequence[Target]], Mapping[int, int]],
+        copied: Callable[[Target, list[int]], object],
+    ) -> None:
+        """Copies what the parent image has not, and leaves the program running.
 
-        It stands still from QUIESCE until what has changed since a live copy, or everything, is in the arena. No memory
-        of it is unmapped.
+        `baselines` gives descriptors of what the parent has, by pid; `copied` takes the sealed copy of each process. It
+        stands still from QUIESCE until what has changed since a live copy, or the parent, is in the arena. No memory of
+        it is unmapped.
         """
         with Transaction(self.job) as undo:  # all of it is taken back in any case: the copy alone is wanted
             self._prepare(undo)
             refuse_nothing_to_move(self.targets)
             refuse_its_own_copy(self.targets)
+            self._compare_with(baselines(self.targets))
             if self.live:
-                copy_live(self.targets, self.course, self.node.config.drain_s)
+                self.copied_live = copy_live(self.targets, self.course, self.node.config.drain_s)
             self._quiesce(undo)
             for target in self.targets:
                 target.export_new()
@@ -44,7 +51,7 @@ class Glance(Checkpoint):
             try:
                 for target in self.targets:
                     if target.bytes_by_device:
-                        sealed.append((target, self._seal(target)))
+                        sealed.append((target, self._seal(target, partial=True)))
                 side_by_side(target.resume for target in self.targets)
                 for target in self.targets:
                     target.process.move(State.RUNNING)
@@ -53,6 +60,14 @@ class Glance(Checkpoint):
                     copied(*sealed.pop())
             finally:
                 close_all([fd for _, fds in sealed for fd in fds])
+
+    def _compare_with(self, baselines: Mapping[int, int]) -> None:
+        try:
+            for target in self.targets:
+                for worker in target.workers() if target.pid in baselines else ():
+                    worker.compare_with(target.hold, target.owner, baselines[target.pid])
+        finally:
+            close_all([*baselines.values()])
 
     def _drain_standing(self) -> None:
         self.course.left(self.node.config.drain_s)

@@ -1,4 +1,4 @@
-"""The copy of a program that runs: everything, before it stops. What changes until then the drain copies again."""
+"""The copy of a program that runs, before it stops. What changes until then the drain copies again."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,18 +11,21 @@ from gcr.engine.target import Target
 from gcr.errors import UnsupportedState
 
 
-def copy_live(targets: Sequence[Target], course: Course, limit: float) -> None:
-    """Within `limit` seconds, of targets that were prepared. Raises UnsupportedState, and what the workers do."""
+def copy_live(targets: Sequence[Target], course: Course, limit: float) -> int:
+    """Bytes copied, of targets that were prepared, within `limit` seconds. Raises UnsupportedState, what workers do."""
     refuse_its_own_copy(targets)
     meter = Meter(course, "copying live", sizes_of(targets))
     meter.start()
     pairs = [(target, worker) for target in targets for worker in target.workers()]
-    side_by_side(partial(_copy, target, worker, meter, course.left(limit)) for target, worker in pairs)
+    done: list[int] = []
+    side_by_side(partial(_copy, target, worker, meter, course.left(limit), done) for target, worker in pairs)
     course.mark("copied_live")
+    return sum(done)
 
 
-def _copy(target: Target, worker: WorkerPeer, meter: Meter, limit: float) -> None:
-    worker.copy_live(target.hold, target.owner, limit, partial(meter.at, (target.pid, worker.device)))
+def _copy(target: Target, worker: WorkerPeer, meter: Meter, limit: float, done: list[int]) -> None:
+    found = worker.copy_live(target.hold, target.owner, limit, partial(meter.at, (target.pid, worker.device)))
+    done.append(int(found["copied"]))
 
 
 def refuse_its_own_copy(targets: Sequence[Target]) -> None:

@@ -32,8 +32,10 @@ class Meter:
             self.course.tell(self.phase, **self._report())
 
     def at(self, copy: Copy, report: Mapping[str, Any]) -> None:
-        """A worker says how far one copy is, in bytes, and where it was measured what its link can do."""
+        """A worker says how far one copy is, in bytes; of how many, where not all; and what its link can do."""
         with self._lock:  # told inside it, or a report could overtake the one before
+            if "total_bytes" in report:
+                self.sizes = {**self.sizes, copy: int(report["total_bytes"])}
             self._done[copy] = max(self._done.get(copy, 0), int(report["bytes"]))
             if link := report.get("link_bytes_per_s"):
                 self._links[copy[1]] = link

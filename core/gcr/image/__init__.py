@@ -3,6 +3,7 @@
     <store>/packs/<id>.pack      chunks of device memory, content-addressed, shared by all images (pack.py)
             images/<name>.json   what an image is: the manifest, written last (manifest.py)
             images/<name>.chunks where its chunks are (references.py)
+            images/<name>.hashes what the device's hash says of them (hashes.py)
             control/<name>/      CRIU's files, where there are any
             gcr-store            the mark: whether all this is encrypted, and with which key (cipher.py, aes.py)
             lock                 who uses the store, and who cleans it up (store.py)

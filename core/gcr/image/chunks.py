@@ -6,6 +6,7 @@ a store may trust that the bytes are these, whichever image or process they came
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 
 from blake3 import blake3
@@ -13,6 +14,14 @@ from blake3 import blake3
 from gcr.hashing.chunks import CHUNK_BYTES
 
 NAME_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What an image knows of one. `digest`: by the image's key, see hashes.py."""
+
+    name: bytes
+    digest: bytes
 
 
 def name_of(data: bytes | bytearray | memoryview) -> bytes:

@@ -12,6 +12,7 @@ from dataclasses import replace
 from gcr import hostmap
 from gcr.layout import SealedHandle, SealedTable
 from gcr.memfiles import HUGE_PAGE, checked_size, filled_memfd, hold_still
+from gcr.partial import PartialTable
 from gcr.seqpacket import close_all
 
 
@@ -45,11 +46,13 @@ class Line:
 
 
 class StagedLine(Line):
-    """One device's bytes of a suspended process. Until it is closed, or its process ends, they stay what they are."""
+    """One device's bytes of a process, as they were copied. Until it is closed, or we end, they stay what they are."""
 
-    def __init__(self, table: SealedTable, fds: Sequence[int]) -> None:
+    def __init__(self, partial: PartialTable, fds: Sequence[int]) -> None:
         """Raises NotASegment, OSError."""
+        self.chunks = partial.chunks
         self._held: list[int] = []
+        table = partial.table
         try:
             for fd, part in zip(fds, table.segments, strict=True):
                 checked_size(fd, part.size)

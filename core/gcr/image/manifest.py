@@ -19,7 +19,7 @@ from gcr.layout import DamagedTable, SealedTable
 
 FORMAT = 1
 SUFFIX = ".json"
-COSTS = ("bytes_total", "bytes_changed", "bytes_zero", "bytes_written")
+COSTS = ("parent", "bytes_total", "bytes_changed", "bytes_zero", "bytes_written")
 
 
 class Cut(StrEnum):
@@ -45,7 +45,7 @@ class ImagedProcess:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """`created`: seconds since the epoch. `chunks`: digest of the references. Sizes are bytes.
+    """`created`: seconds since the epoch. `chunks`, `hashes`: digests of the files so called. Sizes are bytes.
 
     models: by device UUID · parent: the image that this one was compared with · timings: seconds from the request
     """
@@ -61,6 +61,7 @@ class Manifest:
     processes: Sequence[ImagedProcess]
     packs: Sequence[Pack]
     chunks: bytes
+    hashes: bytes
     bytes_total: int
     bytes_zero: int
     bytes_written: int
@@ -69,8 +70,8 @@ class Manifest:
     bytes_changed: int | None = None  # since the parent
     timings: Mapping[str, float] = field(default_factory=dict)
 
-    def costs(self) -> dict[str, int | None]:
-        """In bytes, under the names of CONTRACT §4."""
+    def costs(self) -> dict[str, Any]:
+        """In bytes, and since which image; under the names of CONTRACT §4."""
         return {name: getattr(self, name) for name in COSTS}
 
     def seal(self) -> bytes:
@@ -109,6 +110,7 @@ class Manifest:
             "processes": tuple(map(ImagedProcess.from_json, body["processes"])),
             "packs": packs,
             "chunks": bytes.fromhex(body["chunks"]),
+            "hashes": bytes.fromhex(body["hashes"]),
         }
         return cls(**{**body, **facts})
 

@@ -1,47 +1,111 @@
-"""The image before: the last one of the same processes, and what has changed since.
+"""The image before: the newest one of the same processes that can be built upon, and what has changed since.
 
-An image needs no other one: chunks are found by their names, whoever wrote them. The parent only says how much of a job
-changes from one image to the next.
+An image needs no other one to be read: chunks are found by their names, whoever wrote them. The parent says how much of
+a job changes from one image to the next; and by the hashes that it keeps, which chunks need not be copied again. Such a
+chunk is in the child by the parent's name of it, and the writer knows that the store has it.
+
+All that is wanted of a parent is read at once, by who holds the store's lock: afterwards it may be removed, and its
+name be taken by another image.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 
+from gcr.baseline import Baseline
 from gcr.errors import Damaged
-from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image.chunks import cut
-from gcr.image.manifest import Manifest
-from gcr.image.store import Store
-from gcr.layout import SealedTable
+from gcr.hashing import DIGEST_BYTES, HashKey
+from gcr.hashing.chunks import chunk_count
+from gcr.image.chunks import Chunk, cut
+from gcr.image.manifest import ImagedProcess, Manifest
+from gcr.image.writer import ImageWriter
 
-Place = tuple[int, int, int]  # of a chunk: process, allocation, offset in it
+log = logging.getLogger("gcr.image")
 
-
-def parent_of(store: Store, tables: Sequence[SealedTable]) -> Manifest | None:
-    """The newest image of one of these very processes."""
-    ours = {(table.pid, table.start_time) for table in tables}
-    theirs = (m for m in store.readable() if ours & {(each.table.pid, each.table.start_time) for each in m.processes})
-    return max(theirs, key=lambda manifest: manifest.created, default=None)
+Identity = tuple[int, int, int]  # of a process: pid, start time, place of its stack
+Place = tuple[int, int]  # of an allocation: pid and id
 
 
-def bytes_changed(store: Store, parent: Manifest, tables: Sequence[SealedTable], names: Sequence[bytes]) -> int | None:
-    """In the chunks of these names, in the order of the tables, that the parent has not at the same place.
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """`names`, `digests`: of its chunks, in order."""
 
-    None where the parent cannot be read, or was cut in another way.
-    """
-    try:
-        references = store.references(parent)
-    except Damaged:
-        return None
-    if parent.chunk_bytes != CHUNK_BYTES:
-        return None
-    parents = (each.table for each in parent.processes)
-    before = {place: ref.name for (place, _), ref in zip(_places(parents, parent.chunk_bytes), references, strict=True)}
-    now = zip(_places(tables, parent.chunk_bytes), names, strict=True)
-    return sum(size for (place, size), name in now if before.get(place) != name)
+    size: int
+    names: Sequence[bytes]
+    digests: bytes = field(repr=False)
+
+    def chunk(self, number: int) -> Chunk:
+        return Chunk(self.names[number], self.digests[number * DIGEST_BYTES :][:DIGEST_BYTES])
 
 
-def _places(tables: Iterable[SealedTable], chunk_bytes: int) -> Iterator[tuple[Place, int]]:
-    """Every chunk, in order, and its size."""
-    for table in tables:
-        for handle in table.handles:
-            yield from (((table.pid, handle.spec.id, at), size) for at, size in cut(handle.spec.size, chunk_bytes))
+@dataclass(frozen=True, slots=True)
+class Parent:
+    name: str
+    key: HashKey
+    chunk_bytes: int
+    allocations: Mapping[Place, Allocation]
+
+    def baseline(self, pid: int) -> Baseline:
+        """Of one process, for its workers."""
+        mine = {id: (each.size, each.digests) for (of, id), each in self.allocations.items() if of == pid}
+        return Baseline(self.key, mine)
+
+    def bytes_changed(self, written: Mapping[Place, tuple[int, Sequence[bytes]]]) -> int:
+        """In the chunks of these allocations, sizes and names, that it has not at the same place."""
+        return sum(self._changed(place, size, names) for place, (size, names) in written.items())
+
+    def _changed(self, place: Place, size: int, names: Sequence[bytes]) -> int:
+        known = self.allocations.get(place)
+        before = list(known.names) if known else []
+        before += [b""] * (len(names) - len(before))
+        return sum(
+            length
+            for (_, length), name, old in zip(cut(size, self.chunk_bytes), names, before, strict=False)
+            if name != old
+        )
+
+
+def parent_of(writer: ImageWriter, who: Collection[Identity]) -> tuple[Parent | None, str | None]:
+    """For an image of these processes that is being written; and why a newer one is not it. Raises OSError."""
+    refused: str | None = None
+    for manifest in sorted(_of_same(writer, who), key=lambda each: each.created, reverse=True):
+        try:
+            return _read(writer, manifest, who), refused
+        except Damaged as error:
+            log.warning("image %s is not built upon: %s", manifest.name, error)
+            refused = refused or error.message
+    return None, refused
+
+
+def _of_same(writer: ImageWriter, who: Collection[Identity]) -> Iterator[Manifest]:
+    return (m for m in writer.store.readable() if any(_identity(each) in who for each in m.processes))
+
+
+def _identity(imaged: ImagedProcess) -> Identity:
+    return imaged.table.pid, imaged.table.start_time, imaged.stack
+
+
+def _read(writer: ImageWriter, manifest: Manifest, who: Collection[Identity]) -> Parent:
+    """Raises Damaged where something of it is not there as it was written."""
+    if manifest.chunk_bytes != writer.chunk_bytes:
+        raise Damaged.of(manifest.name, f"it has chunks of {manifest.chunk_bytes} bytes")
+    references, hashes = writer.store.references(manifest), writer.store.hashes(manifest)
+    found: dict[Place, Allocation] = {}
+    first = 0
+    for process in manifest.processes:
+        for handle in process.table.handles:
+            end = first + chunk_count(handle.spec.size, manifest.chunk_bytes)
+            if _identity(process) in who:
+                names = [each.name for each in references[first:end]]
+                digests = hashes.digests[first * DIGEST_BYTES : end * DIGEST_BYTES]
+                found[process.table.pid, handle.spec.id] = Allocation(handle.spec.size, names, digests)
+            first = end
+    _refuse_what_the_store_lacks(writer, manifest, found.values())
+    return Parent(manifest.name, hashes.key, manifest.chunk_bytes, found)
+
+
+def _refuse_what_the_store_lacks(writer: ImageWriter, manifest: Manifest, found: Collection[Allocation]) -> None:
+    for each in found:
+        for name, (_, size) in zip(each.names, cut(each.size, manifest.chunk_bytes), strict=True):
+            if not writer.has(name, size):
+                raise Damaged.of(manifest.name, "a pack of it is not there, or was found damaged")

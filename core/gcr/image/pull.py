@@ -1,8 +1,8 @@
 """Pulling: an image of a store elsewhere is brought into this one, its manifest last.
 
 Nothing that came is trusted before it was compared with what vouches for it: the manifest with its digest, references
-with the manifest's, every byte of a pack with its seal. Then it is synced and gets its name, in the order of any commit
-(store.py); so a crash leaves the image whole, or none.
+and hashes with the manifest's, every byte of a pack with its seal. Then it is synced and gets its name, in the order of
+any commit (store.py); so a crash leaves the image whole, or none.
 
 A pack comes under a name of its own, its end first. That end says which chunks belong where: so whoever finds one that
 is not all there keeps what is right in it and brings the rest. What a pull that died has left goes with the next
@@ -19,7 +19,7 @@ from itertools import groupby
 from pathlib import Path
 
 from gcr.errors import Damaged, NoSuchImage, WrongImage
-from gcr.image import references
+from gcr.image.chunks import name_of
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK, Entry
 from gcr.image.manifest import Manifest
@@ -27,7 +27,16 @@ from gcr.image.pack import ARRIVING, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.push import Moved
 from gcr.image.remote import Remote, pack_path
-from gcr.image.store import POLL, Store, manifest_of, manifest_path, references_path, sync, usable
+from gcr.image.store import (
+    POLL,
+    Store,
+    hashes_path,
+    manifest_of,
+    manifest_path,
+    references_path,
+    sync,
+    usable,
+)
 from gcr.image.transfer import PART, Transfer
 
 _AGAIN = "push it again"
@@ -49,21 +58,23 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
     store = Store(folder, cipher)
     if name in store.names() and store.manifest(name) == manifest:
         return Moved(len(sizes), sum(sizes), 0, 0)
-    found = _references(remote, manifest)
+    found = _read(remote, references_path(name), manifest.chunks)
+    hashed = _read(remote, hashes_path(name), manifest.hashes)
     with usable(store.path), store.used(), store.claimed(name) as claim:
         missing = _bring_packs(store, manifest, remote, transfer)
         sync(store.packs)
         store.write_references(name, found)
+        store.write_hashes(name, hashed)
         store.references(manifest)
+        store.hashes(manifest)
         store.publish(name, theirs, claim)
     return Moved(len(sizes), sum(sizes), len(missing), transfer.moved)
 
 
-def _references(remote: Remote, manifest: Manifest) -> bytes:
-    """As they are stored. Raises Damaged, WrongImage."""
-    path = references_path(manifest.name)
+def _read(remote: Remote, path: str, digest: bytes) -> bytes:
+    """As it is stored; the manifest has this digest of what it says. Raises Damaged, WrongImage."""
     found = remote.read(path)
-    if found is None or references.digest(remote.cipher.decrypt(path, found, remote.place(path))) != manifest.chunks:
+    if found is None or name_of(remote.cipher.decrypt(path, found, remote.place(path))) != digest:
         raise Damaged.of(remote.place(path), "it is not what was pushed", hint=_AGAIN)
     return found
 

@@ -5,7 +5,7 @@ the right footer is it. Every byte of what is sent was compared with its name be
 after; in between the requests' own checksums vouch for the bytes (remote.py). Nobody reads back all that was sent: a
 pull does, and whoever doubts a remote pulls from it.
 
-Of two images that are pushed under one name one arrives: who writes references or a manifest has made the object
+Of two images that are pushed under one name one arrives: who writes anything beside a pack has made the object
 `<name>.json.new` before, with the manifest in it, where no other push has one that says something else. It goes at the
 end. A push that dies leaves at most this object, packs, and parts of a pack that the bucket shows to nobody.
 """
@@ -19,7 +19,7 @@ from gcr.errors import ImageExists, StoreUnusable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import Pack, PackReader
 from gcr.image.remote import Remote, claim_path, pack_path
-from gcr.image.store import Store, manifest_path, references_path, usable
+from gcr.image.store import Store, hashes_path, manifest_path, references_path, usable
 from gcr.image.transfer import PART, PARTS, Transfer
 
 _MOST_REQUESTS = 10_000  # that S3 makes one object of
@@ -44,15 +44,18 @@ def push(store: Store, name: str, url: str, transfer: Transfer) -> Moved:
     with usable(store.path), store.used():
         manifest = store.manifest(name)
         store.references(manifest)
-        ours, chunks = ((store.path / path).read_bytes() for path in (manifest_path(name), references_path(name)))
+        store.hashes(manifest)
+        ours = (store.path / manifest_path(name)).read_bytes()
+        beside = {path: (store.path / path).read_bytes() for path in (references_path(name), hashes_path(name))}
         remote = Remote(url, store.cipher, make=True)
         with remote.used():
             there = _same(remote, manifest)
             missing = _send_packs(store, manifest, remote, transfer)
             if not there:
                 _claim(remote, manifest, ours)
-            if remote.read(references_path(name)) != chunks:
-                remote.write(references_path(name), chunks)
+            for path, found in beside.items():
+                if remote.read(path) != found:
+                    remote.write(path, found)
             if not there and not remote.create(manifest_path(name), ours):
                 _same(remote, manifest)
             remote.remove(claim_path(name))

@@ -60,10 +60,16 @@ class ImageReader:
 
     def check(self) -> Iterator[int]:
         """Every byte of every file; yields the bytes looked at now and then."""
+        self.check_hashes()
         with usable(self.store.path):
             for pack in self._packs:
                 with self._distrusting(pack):
                     yield from pack.check()
+
+    def check_hashes(self) -> None:
+        """They are what was written, though nothing of an image is read by them."""
+        with usable(self.store.path):
+            self.store.hashes(self.manifest)
 
     def _read(self, group: Sequence[Wanted]) -> None:
         first = group[0][0]

@@ -4,9 +4,10 @@ Who reads from it or writes to it holds its lock shared, who cleans it up alone;
 whoever dies. So a pack that a writer found its chunk in stays until the writer is done, and one that nobody names goes
 when nobody is at work.
 
-A commit, in this order: packs synced and renamed, their directory synced; references synced; manifest synced under the
-name of one that is being written; its directory synced; the manifest linked to its own name, which fails where there is
-one; the directory synced. A crash leaves the image whole, or no image and files that the next clean-up takes away.
+A commit, in this order: packs synced and renamed, their directory synced; references and hashes synced; manifest synced
+under the name of one that is being written; its directory synced; the manifest linked to its own name, which fails
+where there is one; the directory synced. A crash leaves the image whole, or no image and files that the next clean-up
+takes away.
 
 With a key an empty store becomes an encrypted one, and stays that. What a store is was looked at when it was opened,
 and is looked at again under its lock before anything is read or written.
@@ -18,15 +19,17 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Sized
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, UsageError, WrongImage, WrongKey
 from gcr.image import references
-from gcr.image.chunks import cut
+from gcr.image.chunks import cut, name_of
 from gcr.image.cipher import FILE_MAGIC, PLAIN, Cipher
+from gcr.image.hashes import SUFFIX as HASHES
+from gcr.image.hashes import ImageHashes
 from gcr.image.manifest import SUFFIX as MANIFEST
 from gcr.image.manifest import Manifest
 from gcr.image.pack import ARRIVING, DISTRUSTED, FILE, UNFINISHED, Pack, PackReader
@@ -40,7 +43,7 @@ log = logging.getLogger(__name__)
 NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
 NEW = ".json.new"
 PROBE = ".json.link"
-OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|json\.link|chunks)\Z")  # beside its manifest
+OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|json\.link|chunks|hashes)\Z")  # beside its manifest
 MARK = "gcr-store"  # everything else here is ours; what is in it says whether it is encrypted
 NEW_MARK, LOCK = "gcr-store.new", "lock"
 POLL = 0.05
@@ -140,18 +143,27 @@ class Store:
 
     def references(self, manifest: Manifest) -> Sequence[Reference]:
         """Raises Damaged."""
-        path = self.path / references_path(manifest.name)
+        found = references.from_bytes(self._vouched_for(references_path(manifest.name), manifest.chunks))
+        _refuse_other_count(self.path / references_path(manifest.name), found, manifest)
+        return found
+
+    def hashes(self, manifest: Manifest) -> ImageHashes:
+        """Raises Damaged."""
+        found = ImageHashes.from_bytes(self._vouched_for(hashes_path(manifest.name), manifest.hashes))
+        _refuse_other_count(self.path / hashes_path(manifest.name), found, manifest)
+        return found
+
+    def _vouched_for(self, file: str, digest: bytes) -> bytes:
+        """What a small file says, whose digest a manifest has. Raises Damaged."""
+        path = self.path / file
         try:
             stored = path.read_bytes()
         except FileNotFoundError:
             raise Damaged.of(path, "it is not there") from None
-        data = self.cipher.decrypt(references_path(manifest.name), stored, path)
-        if references.digest(data) != manifest.chunks:
+        data = self.cipher.decrypt(file, stored, path)
+        if name_of(data) != digest:
             raise Damaged.of(path, "it is not what was written")
-        found = references.from_bytes(data)
-        if len(found) != sum(1 for _ in chunk_sizes(manifest)):
-            raise Damaged.of(path, "it has another number of chunks than the image")
-        return found
+        return data
 
     # ---- locks --------------------------------------------------------------------------------------------------
 
@@ -200,6 +212,10 @@ class Store:
     def write_references(self, name: str, data: bytes) -> None:
         """Of an image that was claimed, as they are to be stored. Raises OSError."""
         _write_file(self.path / references_path(name), data)
+
+    def write_hashes(self, name: str, data: bytes) -> None:
+        """The same."""
+        _write_file(self.path / hashes_path(name), data)
 
     def publish(self, name: str, manifest: bytes, claim: int) -> None:
         """As it is to be stored; everything that it names is synced. Raises ImageExists, OSError."""
@@ -293,7 +309,7 @@ class Store:
         yield from self.packs.glob(f"*{ARRIVING}")
         for path in self.images.iterdir():
             ours = OURS.match(path.name)
-            if ours and (ours[1] not in names or path.suffix != CHUNKS):
+            if ours and (ours[1] not in names or path.name.endswith((NEW, PROBE))):
                 yield path
 
     def _manifest_path(self, name: str) -> Path:
@@ -315,6 +331,11 @@ def manifest_path(name: str) -> str:
 def references_path(name: str) -> str:
     """In its store. Raises UsageError."""
     return f"images/{checked_name(name)}{CHUNKS}"
+
+
+def hashes_path(name: str) -> str:
+    """In its store. Raises UsageError."""
+    return f"images/{checked_name(name)}{HASHES}"
 
 
 def manifest_of(name: str, stored: bytes, cipher: Cipher, place: object) -> Manifest:
@@ -351,6 +372,11 @@ def usable(path: Path) -> Iterator[None]:
     except OSError as error:
         name = errno.errorcode.get(error.errno or 0, "no error code")
         raise StoreUnusable(f"the store {path} cannot be used: {error} ({name})") from error
+
+
+def _refuse_other_count(path: Path, found: Sized, manifest: Manifest) -> None:
+    if len(found) != sum(1 for _ in chunk_sizes(manifest)):
+        raise Damaged.of(path, "it has another number of chunks than the image")
 
 
 def _write_file(path: Path, data: bytes) -> None:

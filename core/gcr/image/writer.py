@@ -1,24 +1,28 @@
 """Writing an image: memory is cut into chunks, each is named, and what the store does not have yet goes into one pack.
 
-The memory lies still, mapped in this process; several threads name and write it at once, straight from where it is.
+The memory lies still, mapped in this process; several threads name and write it at once, straight from where it is. A
+chunk of which the store is known to have the very bytes may be added by its name.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Self
 
+from gcr.errors import Damaged
+from gcr.hashing import HashKey, hash_bytes
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import references
-from gcr.image.chunks import cut
+from gcr.image.chunks import Chunk, cut, name_of
+from gcr.image.hashes import ImageHashes
 from gcr.image.known import Known
 from gcr.image.manifest import Manifest
 from gcr.image.pack import Pack, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.references import ZEROS, Reference
-from gcr.image.store import Store, manifest_path, references_path, sync, usable
+from gcr.image.store import Store, hashes_path, manifest_path, references_path, sync, usable
 from gcr.image.together import all_of
 
 TOGETHER = 32  # chunks that are named by one thread, and written at once
@@ -35,18 +39,29 @@ class Counts:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """What a manifest says of the bytes. `names`: of all chunks, in order."""
+    """What a manifest says of the bytes: packs, and digests of the references and of the hashes."""
 
     packs: Sequence[Pack]
     chunks: bytes
+    hashes: bytes
     counts: Counts
-    names: Sequence[bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class _Added:
+    chunk: Chunk
+    pack: str
+    block: int
+
+
+Piece = tuple[memoryview, Chunk | None]  # None: its bytes say what it is
 
 
 @dataclass(slots=True)
 class ImageWriter:
     """One image. Whoever leaves the `with` block without `commit` leaves nothing behind that counts.
 
+    `key`: of the chain that the image continues, before anything is added; else one begins.
     Entering raises ImageExists; everything raises StoreUnusable where the disk is full, or fails, or is gone.
     """
 
@@ -55,6 +70,7 @@ class ImageWriter:
     threads: int = 8
     rate: Rate = field(default_factory=lambda: Rate(None))
     chunk_bytes: int = CHUNK_BYTES
+    key: HashKey = field(default_factory=HashKey.random)
     counts: Counts = field(default_factory=Counts)
     _stack: ExitStack = field(default_factory=ExitStack)
     _pool: ThreadPoolExecutor = field(init=False)
@@ -62,7 +78,7 @@ class ImageWriter:
     _before: Known = field(default_factory=Known)  # what the store had
     _known: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # of those seen: pack and block, by the name
     _finished: dict[str, Pack] = field(default_factory=dict)
-    _added: list[tuple[bytes, str, int]] = field(default_factory=list)  # name, pack, block
+    _added: list[_Added] = field(default_factory=list)
     _new: int = -1  # descriptor of the manifest that is being written
     _lock: Lock = field(default_factory=Lock)
 
@@ -81,13 +97,26 @@ class ImageWriter:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def add(self, memory: memoryview) -> None:
-        """All bytes of one allocation, which nobody changes meanwhile, after those added before."""
-        pieces = [memory[start : start + size] for start, size in cut(len(memory), self.chunk_bytes)]
+    def has(self, name: bytes, size: int) -> bool:
+        """Whether the store has a chunk of this name, or need not: then it may be added by it."""
+        with self._lock:
+            return self._knows(name) or name == self.store.cipher.name_of_zeros(size)
+
+    def add(self, memory: memoryview, known: Mapping[int, Chunk] | None = None) -> Sequence[bytes]:
+        """All bytes of one allocation, which nobody changes meanwhile, after those added before: the chunks' names.
+
+        `known`: chunks by number that are not looked at in memory, since the store has them. Raises Damaged where not.
+        """
+        found, by_name = len(self._added), known or {}
+        pieces: list[Piece] = [
+            (memory[start : start + size], by_name.get(number))
+            for number, (start, size) in enumerate(cut(len(memory), self.chunk_bytes))
+        ]
         groups = (pieces[first : first + TOGETHER] for first in range(0, len(pieces), TOGETHER))
         with usable(self.store.path):
             for added in all_of(self._pool, self._add, groups):
                 self._added += added
+        return [each.chunk.name for each in self._added[found:]]
 
     def commit(self, described: Callable[[Contents], Manifest]) -> Manifest:
         """When this returns the image outlives a crash of anything. `described` makes its manifest. Once."""
@@ -104,21 +133,26 @@ class ImageWriter:
                 self._finished[reader.pack.id] = reader.pack
                 self._before.add(reader)
 
-    def _add(self, pieces: Sequence[memoryview]) -> Sequence[tuple[bytes, str, int]]:
-        names = [self.store.cipher.name_of(data) for data in pieces]
+    def _add(self, pieces: Sequence[Piece]) -> Sequence[_Added]:
+        chunks = [known or self._chunk_of(data) for data, known in pieces]
         with self._lock:
             unknown: dict[bytes, memoryview] = {}
-            for name, data in zip(names, pieces, strict=True):
-                self._count(name, len(data))
-                if not self._knows(name):
-                    unknown[name] = data
+            for chunk, (data, known) in zip(chunks, pieces, strict=True):
+                self._count(chunk.name, len(data))
+                if not self._knows(chunk.name):
+                    if known:
+                        raise Damaged.of(self.store.path, f"it has no chunk {chunk.name.hex()}")
+                    unknown[chunk.name] = data
             entries = self._pack.place([(name, len(data)) for name, data in unknown.items()])
             self._known.update({entry.name: (self._pack.id, entry.block) for entry in entries})
             self.counts.written += sum(entry.size for entry in entries)
-            found = [(name, *self._known[name]) for name in names]
+            found = [_Added(chunk, *self._known[chunk.name]) for chunk in chunks]
         self.rate.spend(sum(entry.size for entry in entries))
         self._pack.write(entries, [*unknown.values()])
         return found
+
+    def _chunk_of(self, data: memoryview) -> Chunk:
+        return Chunk(self.store.cipher.name_of(data), hash_bytes(data, self.key, self.chunk_bytes))
 
     def _knows(self, name: bytes) -> bool:
         """The lock is held."""
@@ -137,9 +171,11 @@ class ImageWriter:
         if self.counts.written:
             self._finished[self._pack.id] = self._pack.finish()
         sync(self.store.packs)  # also for packs of others, who may have died before they did
-        packs = sorted({pack for _, pack, _ in self._added if pack})
+        packs = sorted({each.pack for each in self._added if each.pack})
         number = {pack: index for index, pack in enumerate(packs)} | {"": ZEROS}
-        found = references.to_bytes(Reference(name, number[pack], block) for name, pack, block in self._added)
+        found = references.to_bytes(Reference(each.chunk.name, number[each.pack], each.block) for each in self._added)
         self.store.write_references(self.name, self.store.cipher.encrypt(references_path(self.name), found))
-        names = [name for name, _, _ in self._added]
-        return Contents([self._finished[pack] for pack in packs], references.digest(found), self.counts, names)
+        hashed = ImageHashes.of(self.key, (each.chunk.digest for each in self._added)).to_bytes()
+        self.store.write_hashes(self.name, self.store.cipher.encrypt(hashes_path(self.name), hashed))
+        finished = [self._finished[pack] for pack in packs]
+        return Contents(finished, references.digest(found), name_of(hashed), self.counts)

@@ -1,13 +1,14 @@
 """The operations of an image helper, one method each; `ImagePeer` is their other end.
 
-A helper writes one image, `begin` · `lend` … · `write`, or reads one, `load` · `loaded` ….
+A helper writes one image, `begin` · (`parent` · `baseline` …) · `lend` … · `write`, or reads one, `load` · `loaded` ….
 """
 
 import logging
+import os
 import resource
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,21 +16,22 @@ from typing import Any
 
 from gcr import config
 from gcr.channel import Request
-from gcr.engine.copyout import StagedCopy
-from gcr.errors import GcrError, NoRoom, NoSuchImage, PeerGone, UsageError, WrongImage
+from gcr.errors import BROKEN, GcrError, HashMissed, NoRoom, NoSuchImage, PeerGone, UsageError, WrongImage
 from gcr.faults import reach
 from gcr.hostmemory import available_host_bytes
+from gcr.image.chunks import Chunk
 from gcr.image.cipher import cipher_of
 from gcr.image.key import lent_key
 from gcr.image.lines import FreshLine, StagedLine, by_device, merged
 from gcr.image.manifest import Cut, ImagedProcess, Manifest
-from gcr.image.parent import bytes_changed, parent_of
+from gcr.image.parent import Identity, Parent, Place, parent_of
 from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
 from gcr.image.store import Store, usable
 from gcr.image.writer import Contents, ImageWriter
-from gcr.layout import SealedTable
+from gcr.layout import SealedHandle, SealedTable
 from gcr.memfiles import NO_MEMORY
+from gcr.partial import PartialTable, Where
 from gcr.seqpacket import close_all
 from gcr.version import __version__
 
@@ -41,10 +43,14 @@ Answer = tuple[Mapping[str, Any], Sequence[int]]
 
 @dataclass(slots=True)
 class ImageService:
-    """`_lent`: the lines of each process, in the order in which the processes were lent."""
+    """`_lent`: the lines of each process, in the order in which the processes were lent.
+
+    `_parent`: None until it was looked for; then what was found, and why it is no newer image.
+    """
 
     _stack: ExitStack = field(default_factory=ExitStack)
     _writer: ImageWriter | None = None
+    _parent: tuple[Parent | None, str | None] | None = None
     _lent: dict[int, list[StagedLine]] = field(default_factory=dict)
     _arriving: dict[int, list[int]] = field(default_factory=dict)
     _loaded: dict[int, list[int]] = field(default_factory=dict)
@@ -78,25 +84,53 @@ class ImageService:
         threads, rate = config.load().threads, Rate(body["max_bytes_per_s"])
         self._writer = self._stack.enter_context(ImageWriter(store, body["name"], threads, rate))
 
+    def op_parent(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
+        """The image that this one builds upon; nothing of it can go from here on."""
+        parent, refused = self._found_parent({(each[0], each[1], each[2]) for each in body["processes"]})
+        return {"parent": parent.name if parent else None, "refused": refused}, ()
+
+    def op_baseline(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
+        """What the parent has of one process: a descriptor."""
+        parent = self._parent and self._parent[0]
+        if parent is None:
+            raise UsageError("there is no parent")
+        fd = parent.baseline(int(body["pid"])).to_memfd()
+        self._stack.callback(os.close, fd)
+        return {}, [fd]
+
+    def _found_parent(self, who: Collection[Identity]) -> tuple[Parent | None, str | None]:
+        """Looked for once; the image that is written goes on with its key. Any other may be as broken as it likes."""
+        assert self._writer
+        if self._parent is None:
+            try:
+                self._parent = parent_of(self._writer, who)
+            except (GcrError, OSError, ValueError) as error:
+                log.warning("no parent found: %s", error)
+                self._parent = None, str(error)
+            if self._parent[0]:
+                self._writer.key = self._parent[0].key
+        return self._parent
+
     def op_lend(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
-        """What is staged of one process: held still from here on."""
+        """What is staged of one process, or `partial`, copied for its image alone: held still from here on."""
         pid, arrived = int(body["pid"]), self._arriving.setdefault(int(body["pid"]), [])
         arrived += fds
         fds.clear()
         if len(arrived) == body["total"]:
-            self._take(pid, self._arriving.pop(pid))
+            self._take(pid, self._arriving.pop(pid), bool(body["partial"]))
 
-    def _take(self, pid: int, fds: list[int]) -> None:
-        staged = StagedCopy.of(fds)
+    def _take(self, pid: int, fds: list[int], partial: bool) -> None:
+        rest, lines = list(fds), self._lent.setdefault(pid, [])
         try:
-            at, lines = 0, self._lent.setdefault(pid, [])
-            for table in staged.tables:
-                line = StagedLine(table, staged.fds[at + 1 : at + 1 + len(table.segments)])
+            while rest:
+                table = PartialTable.from_fd(rest[0]) if partial else PartialTable.whole(SealedTable.from_fd(rest[0]))
+                segments = rest[1 : 1 + len(table.table.segments)]
+                line = StagedLine(table, segments)
                 self._stack.callback(line.close)
                 lines.append(line)
-                at += 1 + len(table.segments)
+                rest = rest[1 + len(segments) :]
         finally:
-            staged.close()
+            close_all(fds)
 
     def op_write(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
         """Durable when it returns. Raises StoreUnusable, ImageExists; then there is no such image."""
@@ -105,23 +139,57 @@ class ImageService:
         with self._writing, self._stack, _telling(request, lambda: counts.total, self._lent_bytes()):
             began = time.monotonic()
             reach("image.write")
-            for process in self._lent.values():
-                for line in process:
-                    for handle in line.table.handles:
-                        self._writer.add(line.allocation(handle))
+            tables = [merged([line.table for line in lines]) for lines in self._lent.values()]
+            stacks = (body["processes"][str(table.pid)]["stack"] for table in tables)
+            _, refused = self._found_parent({(t.pid, t.start_time, at) for t, at in zip(tables, stacks, strict=True)})
+            written = {
+                (pid, handle.spec.id): (handle.spec.size, self._add(pid, line, handle))
+                for pid, process in self._lent.items()
+                for line in process
+                for handle in line.table.handles
+            }
             reach("image.commit")
-            manifest = self._writer.commit(lambda contents: self._described(body, contents))
+            manifest = self._writer.commit(lambda contents: self._described(body, contents, tables, written))
             reach("image.published")
         log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.bytes_written, time.monotonic() - began)
-        return manifest.costs(), ()
+        return {**manifest.costs(), "parent_refused": refused}, ()
+
+    def _add(self, pid: int, line: StagedLine, handle: SealedHandle) -> Sequence[bytes]:
+        """The names of its chunks. Raises HashMissed where one is not the parent's whose hash said so."""
+        assert self._writer
+        where = line.chunks[handle.spec.id]
+        parents = self._parents(pid, handle, where)
+        by_name = {number: chunk for number, chunk in parents.items() if where[number] == Where.PARENT}
+        names = self._writer.add(line.allocation(handle), by_name)
+        missed = [number for number, chunk in parents.items() if names[number] != chunk.name]
+        if missed:
+            text = f"{len(missed)} chunks of process {pid}, such as {missed[0]} of allocation {handle.spec.id}, differ"
+            raise HashMissed(f"{text} from the parent's, and their hashes are the same", hint=BROKEN)
+        return names
+
+    def _parents(self, pid: int, handle: SealedHandle, where: bytes) -> Mapping[int, Chunk]:
+        """The parent's chunks, by number, that are this allocation's as well. Raises UsageError without a parent."""
+        numbers = [number for number, each in enumerate(where) if each != Where.HERE]
+        if not numbers:
+            return {}
+        parent = self._parent and self._parent[0]
+        known = parent.allocations.get((pid, handle.spec.id)) if parent else None
+        if known is None or known.size != handle.spec.size:
+            raise UsageError(f"a copy of process {pid} lacks chunks that no parent has")
+        return {number: known.chunk(number) for number in numbers}
 
     def _lent_bytes(self) -> int:
         return sum(h.spec.size for lines in self._lent.values() for line in lines for h in line.table.handles)
 
-    def _described(self, facts: Mapping[str, Any], contents: Contents) -> Manifest:
-        assert self._writer
-        store, tables = self._writer.store, [merged([line.table for line in lines]) for lines in self._lent.values()]
-        parent = _parent(store, tables)
+    def _described(
+        self,
+        facts: Mapping[str, Any],
+        contents: Contents,
+        tables: Sequence[SealedTable],
+        written: Mapping[Place, tuple[int, Sequence[bytes]]],
+    ) -> Manifest:
+        assert self._writer and self._parent
+        parent = self._parent[0]
         who = (facts["processes"][str(table.pid)] for table in tables)
         processes = (ImagedProcess(t, each["stack"], each["generation"]) for t, each in zip(tables, who, strict=True))
         return Manifest(
@@ -136,10 +204,11 @@ class ImageService:
             processes=tuple(processes),
             packs=tuple(contents.packs),
             chunks=contents.chunks,
+            hashes=contents.hashes,
             bytes_total=contents.counts.total,
             bytes_zero=contents.counts.zero,
             bytes_written=contents.counts.written,
-            bytes_changed=bytes_changed(store, parent, tables, contents.names) if parent else None,
+            bytes_changed=parent.bytes_changed(written) if parent else None,
             parent=parent.name if parent else None,
             timings=facts["timings"],
         )
@@ -189,15 +258,6 @@ def _store(body: Mapping[str, Any], fds: Sequence[int]) -> Store:
     if key:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have it, and what it is to hide
     return Store(Path(body["store"]), cipher_of(key))
-
-
-def _parent(store: Store, tables: Sequence[SealedTable]) -> Manifest | None:
-    """An image is written whatever is wrong with others."""
-    try:
-        return parent_of(store, tables)
-    except (GcrError, OSError, ValueError) as error:
-        log.warning("no parent found: %s", error)
-        return None
 
 
 @contextmanager

@@ -7,29 +7,28 @@ waits for the copies in flight first.
 import logging
 import os
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from threading import Lock, RLock
 from typing import Any
 
 from gcr.arena import Arena, Segments
+from gcr.baseline import Baseline
 from gcr.drain import Ballast, DataDrain, DeviceRange, Handed, HandleSpec, Span, Transfer
 from gcr.errors import PeerGone, RolledBack, WrongState
-from gcr.hashing import CHUNK_BYTES
-from gcr.layout import Layout, SealedHandle, SealedSegment, SealedTable, Segment, pack, spans, spans_of_parts
+from gcr.layout import Layout, SealedHandle, SealedSegment, SealedTable, Segment, spans
+from gcr.partial import PartialTable, Where
 from gcr.seqpacket import close_all
 from gcr.supervisor.escrow import duplicate
 from gcr.wire import MappingRecord
 from gcr.worker.arriving import Arriving
 from gcr.worker.attachment import Attachment
-from gcr.worker.live import LiveCopy, hashes_of, only, slices
+from gcr.worker.live import LiveCopy
 from gcr.worker.telling import Progress, Telling, outcome, wait_all
 
 log = logging.getLogger("gcr.worker")
 
-HASHING_THREADS = 8
 UNMAP_PATIENCE = 60.0  # a copy over the link always ends; unmapping under it would break the context
 
 
@@ -46,11 +45,12 @@ class Holding:
     ballast: Ballast | None = None
     ballast_bytes: int = 0
     arriving: Arriving | None = None
+    parent: Baseline | None = None  # what an image of it has already; for the next copy
     live: LiveCopy | None = None
     kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: what was imported cannot be exported again
     lock: RLock = field(default_factory=RLock)
-    _copies: list[Transfer] = field(default_factory=list)
-    _reading: Lock = field(default_factory=Lock)  # the arena's memory is hashed; taken inside `lock`, never the reverse
+    copies: list[Transfer] = field(default_factory=list)
+    reading: Lock = field(default_factory=Lock)  # the arena's memory is hashed; taken inside `lock`, never the reverse
 
     @property
     def drain(self) -> DataDrain:
@@ -111,7 +111,7 @@ class Holding:
             for i in ids:
                 self.specs.pop(i, None)
                 if self.live:
-                    self.live.digests.pop(i, None)
+                    self.live.forget(i)
             self._drop_kept(ids)
 
     def _drop_kept(self, ids: Iterable[int]) -> None:
@@ -182,18 +182,18 @@ class Holding:
                 self.specs.clear()
 
     def _finish_copies(self) -> None:
-        for copy in self._copies:
+        for copy in self.copies:
             copy.wait(UNMAP_PATIENCE)
-        self._copies = []
+        self.copies = []
 
     def forget_copy(self) -> None:
         """The process has its bytes back, or never gave them: the arena's are nobody's now."""
-        with self.lock, self._reading:
+        with self.lock, self.reading:
             self._finish_copies()
             self.settle()
             if self.segments:
                 self.arena.give_back(self.segments)
-            self.segments = self.layout = self.live = None
+            self.segments = self.layout = self.live = self.parent = None
             self.specs = {i: self.specs[i] for where in self.ranges for i in where.offsets}
 
     def settle(self) -> None:
@@ -209,12 +209,12 @@ class Holding:
 
     def surrender(self) -> None:
         """Another worker goes on with the copy: nothing of ours may be written to the same memory again."""
-        with self.lock, self._reading:
+        with self.lock, self.reading:
             self.release()
             self.settle()
             if self.segments:
                 self.arena.hand_on(self.segments)
-            self.segments = self.layout = self.live = None
+            self.segments = self.layout = self.live = self.parent = None
 
     def forfeit(self) -> None:
         with self.lock:
@@ -241,75 +241,14 @@ class Holding:
             self.specs.update({spec.id: spec for spec in specs})
             self.layout = Layout({spec.id: at for spec, at in zip(specs, starts, strict=False)}, starts[-1])
 
-    def copy_live(self, deadline: float, progress: Progress) -> dict[str, float]:
-        """Everything held now, while the program runs and may free some of it; `copy_out` is the cut."""
-        began, done = time.monotonic(), 0
+    def reserve_more(self, nbytes: int) -> None:
+        """What a live copy is in stays what it is; else as `reserve`. Raises NoRoom."""
         with self.lock:
-            sizes, layout = self.sizes, pack(self.ranges, self.sizes)
-            self.reserve(layout.size)
-            assert self.segments
-            self.live, segments = LiveCopy(layout), self.segments.parts
-        with ThreadPoolExecutor(HASHING_THREADS, "gcr-hash") as pool:
-            for ids in slices(sorted(layout.offsets, key=layout.offsets.__getitem__), sizes):
-                done += self._copy_slice(ids, self.live, segments, began + deadline, pool)
-                progress({"bytes": done})
-        return outcome(done, time.monotonic() - began)
-
-    def _copy_slice(
-        self, ids: Sequence[int], live: LiveCopy, segments: Sequence[Segment], end: float, pool: ThreadPoolExecutor
-    ) -> int:
-        with self.lock:
-            if self.live is not live:
-                raise RolledBack("what was being copied was given up meanwhile")
-            sizes = {i: self.specs[i].size for i in ids if i in self.specs}
-            layout = Layout({i: live.layout.offsets[i] for i in sizes}, live.layout.size)
-            plan = spans(only(self.ranges, sizes), sizes, layout, segments)
-            self._copies = copies = [self.drain.read(plan)] if plan else []
-            self._reading.acquire()
-        try:
-            wait_all(Telling(copies, lambda _report: None), end)
-            found = hashes_of({i: (layout.offsets[i], size) for i, size in sizes.items()}, segments, live.key, pool)
-        finally:
-            self._reading.release()
-        with self.lock:
-            live.digests.update({i: found[i] for i in found if i in self.specs})
-        return sum(sizes.values())
-
-    def copy_out(self, deadline: float, progress: Progress) -> dict[str, float]:
-        """To the arena; `copied`: what of it was not there yet from a live copy."""
-        began = time.monotonic()
-        with self.lock:
-            sizes = self.sizes
-            self.layout = layout = self.live.laid_out_for(sizes) if self.live else pack(self.ranges, sizes)
-            self._reserve_more(layout.size)
-            assert self.segments
-            plan = self._plan(layout, sizes, self.segments.parts, deadline)
-            self._copies = copies = [self.drain.read(plan)] if plan else []
-        wait_all(Telling(copies, progress), began + deadline)
-        copied, seconds = sum(span.size for span in plan), time.monotonic() - began
-        return {**outcome(sum(sizes.values()), seconds), "copied": copied, "handles": len(layout.offsets)}
-
-    def _plan(
-        self, layout: Layout, sizes: Mapping[int, int], segments: Sequence[Segment], timeout: float
-    ) -> Sequence[Span]:
-        """Copies of all that is not in the arena as it is on the device. The lock is held."""
-        if self.live is None:
-            return spans(self.ranges, sizes, layout, segments)
-        stale: list[tuple[DeviceRange, int, int, int]] = []
-        for where in self.ranges:
-            now = self.drain.hash(where, self.live.key, CHUNK_BYTES, timeout).digests if where.size else {}
-            for i, at in where.offsets.items():
-                parts = self.live.stale(i, sizes[i], now.get(i))
-                stale += [(where, at + start, layout.offsets[i] + start, size) for start, size in parts]
-        return spans_of_parts(stale, segments)
-
-    def _reserve_more(self, nbytes: int) -> None:
-        """What a live copy is in stays what it is; else as `reserve`. The lock is held. Raises NoRoom."""
-        if self.live is None or self.segments is None:
-            self.reserve(nbytes)
-        elif (missing := nbytes - self.segments.size) > 0:
-            more = self.arena.take(self.owner, missing)
-            self.segments = Segments(self.owner, (*self.segments.parts, *more.parts))
+            if self.live is None or self.segments is None:
+                self.reserve(nbytes)
+            elif (missing := nbytes - self.segments.size) > 0:
+                more = self.arena.take(self.owner, missing)
+                self.segments = Segments(self.owner, (*self.segments.parts, *more.parts))
 
     def copy_in(self, deadline: float, progress: Progress) -> dict[str, float]:
         """Segment after segment, each as soon as it is pinned."""
@@ -317,7 +256,7 @@ class Holding:
         with self.lock:
             size = sum(self.specs[i].size for i in self.planned.offsets)
             copies: list[Transfer] = []
-            self._copies = copies
+            self.copies = copies
             groups = self._plan_by_segment()
         telling = Telling(copies, progress)
         for index, plan in enumerate(groups):
@@ -361,6 +300,24 @@ class Holding:
     # ---- the sealed table -------------------------------------------------------------------------------------
 
     def seal(self, about: dict[str, Any]) -> SealedTable:
+        """Raises WrongState for a copy that lacks something: the process could not come back from it."""
+        with self.lock:
+            lacking = [i for i, where in self.seal_for_image(about).chunks.items() if Where.PARENT in where]
+            if lacking:
+                raise WrongState(f"the copy has not all of {len(lacking)} allocations: it is for an image alone")
+            return self._table(about)
+
+    def seal_for_image(self, about: dict[str, Any]) -> PartialTable:
+        """Of what was copied at the cut. Raises WrongState where a live copy came to none."""
+        with self.lock:
+            table = self._table(about)
+            if self.live is None:
+                return PartialTable.whole(table)
+            if self.live.cut is None:
+                raise WrongState("what was copied while the program ran is of no cut")
+            return PartialTable(table, self.live.cut)
+
+    def _table(self, about: dict[str, Any]) -> SealedTable:
         with self.lock:
             offsets = self.planned.offsets
             assert self.segments is not None

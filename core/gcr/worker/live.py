@@ -1,9 +1,11 @@
-"""A live copy: what was copied while the program ran, and the hashes of what was copied.
+"""What is known of each chunk of a process while it is copied: whether it is in the arena or in the parent image.
 
-The hash of a chunk is that of its bytes in the arena, never of what lay on the device at some other time: a chunk that
-was written while it was copied has some mixture in the arena, and the mixture is what was hashed. At the cut the device
-hashes what lies there then; a chunk whose hashes differ is copied again. So a chunk that was changed and changed back
-is right as well, and one that differs is missed with the probability of a collision (gcr.hashing: less than 2**-121).
+The hash of a chunk that was copied while the program ran is that of its bytes in the arena, never of what lay on the
+device at some other time: a chunk that was written while it was copied has some mixture there, and the mixture is what
+was hashed. The hash of one that was not copied is that of its bytes in the parent image, with the key of that image. At
+the cut the device hashes what lies there then, and a chunk whose hashes differ is copied. So a chunk that was changed
+and changed back is right as well, and one that differs is missed with the probability of a collision (gcr.hashing: less
+than 2**-121).
 """
 
 import ctypes
@@ -12,22 +14,58 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-from gcr.drain import DeviceRange
+from gcr.baseline import Baseline
 from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey, hash_address, hash_bytes
+from gcr.hashing.chunks import chunk_count
 from gcr.layout import Layout, Segment
+from gcr.partial import Where, everywhere
 
 SLICE_BYTES = 512 << 20  # copied and hashed at a time: what a free of the program may have to wait for
 RUN_BYTES = 8 << 20  # hashed by one thread
 BLOCK, PART = 64, 8  # digests that are compared at once
+NOTHING = b"\xff" * DIGEST_BYTES  # no chunk has this digest: its halves are below 2**61
+
+Part = tuple[int, int]  # of an allocation: offset and length, of whole chunks but for its last one
 
 
 @dataclass(slots=True)
 class LiveCopy:
-    """`digests`: of each allocation's bytes in the arena, by id. `layout`: of all that was ever copied into it."""
+    """`digests`: of each allocation's chunks, by id, as they are where `chunks` says, a `Where` for each.
+
+    layout: of all that was ever given a place in the arena · cut: where each chunk is, once the copy is one of the cut
+    """
 
     layout: Layout
-    key: HashKey = field(default_factory=HashKey.random)
-    digests: dict[int, bytes] = field(default_factory=dict)
+    parent: Baseline | None = None
+    digests: dict[int, bytearray] = field(default_factory=dict)
+    chunks: dict[int, bytearray] = field(default_factory=dict)
+    cut: dict[int, bytes] | None = None
+    key: HashKey = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.key = self.parent.key if self.parent else HashKey.random()
+
+    def begin(self, sizes: Mapping[int, int]) -> None:
+        """Nothing of these is in the arena; what the parent has is known."""
+        for id, size in sizes.items():
+            count = chunk_count(size, CHUNK_BYTES)
+            self.digests[id] = bytearray(self.parents(id, size) or NOTHING * count)
+            self.chunks[id] = bytearray([Where.PARENT]) * count
+
+    def parents(self, id: int, size: int) -> bytes | None:
+        """Digests of what the parent has of an allocation; None where it has none such."""
+        return self.parent.digests(id, size) if self.parent else None
+
+    def copied(self, id: int, start: int, digests: bytes) -> None:
+        """A part of an allocation is in the arena, as these digests say."""
+        first, count = start // CHUNK_BYTES, len(digests) // DIGEST_BYTES
+        self.digests[id][first * DIGEST_BYTES : (first + count) * DIGEST_BYTES] = digests
+        self.chunks[id][first : first + count] = bytes([Where.HERE]) * count
+
+    def forget(self, id: int) -> None:
+        """It was freed."""
+        self.digests.pop(id, None)
+        self.chunks.pop(id, None)
 
     def laid_out_for(self, sizes: Mapping[int, int]) -> Layout:
         """What is left of it stays where it is, what is new goes behind."""
@@ -39,24 +77,36 @@ class LiveCopy:
                 end += sizes[id]
         return Layout(offsets, end)
 
-    def stale(self, id: int, size: int, now: bytes | None) -> Iterator[tuple[int, int]]:
-        """Where an allocation is not what was copied, `now` being its digests: offset and length, neighbours as one."""
-        copied = self.digests.get(id)
-        if copied is None or now is None or len(copied) != len(now):
-            yield 0, size
-            return
-        begin = end = 0
-        for number in differing(copied, now):
-            if number * CHUNK_BYTES != end:
-                if end:
-                    yield begin, end - begin
-                begin = number * CHUNK_BYTES
-            end = (number + 1) * CHUNK_BYTES
-        if end:
-            yield begin, min(end, size) - begin
+    def stale(self, id: int, size: int, now: bytes | None) -> tuple[bytes, Sequence[Part]]:
+        """Where each chunk of an allocation is once these parts are copied. `now`: what the device says of it."""
+        known = self.digests.get(id)
+        if known is None or now is None or len(known) != len(now):
+            return everywhere(size), [(0, size)]
+        where, parents, numbers = bytearray(self.chunks[id]), self.parents(id, size), []
+        for number in differing(known, now):
+            at = slice(number * DIGEST_BYTES, (number + 1) * DIGEST_BYTES)
+            if parents and parents[at] == now[at]:  # it was changed, and changed back
+                where[number] = Where.PARENT
+            else:
+                where[number] = Where.HERE
+                numbers.append(number)
+        return bytes(where), [*parts_of(numbers, size)]
 
 
-def differing(one: bytes, other: bytes) -> Iterator[int]:
+def parts_of(numbers: Iterable[int], size: int) -> Iterator[Part]:
+    """The chunks of these numbers, which ascend, of an allocation of `size` bytes; neighbours as one."""
+    begin = end = 0
+    for number in numbers:
+        if number * CHUNK_BYTES != end:
+            if end:
+                yield begin, end - begin
+            begin = number * CHUNK_BYTES
+        end = (number + 1) * CHUNK_BYTES
+    if end:
+        yield begin, min(end, size) - begin
+
+
+def differing(one: bytes | bytearray, other: bytes) -> Iterator[int]:
     """The numbers of digests that are not the same, in order. Block by block first: the program stands still."""
     block, part = BLOCK * DIGEST_BYTES, PART * DIGEST_BYTES
     for start in range(0, len(one), block):
@@ -84,22 +134,12 @@ def slices(ids: Sequence[int], sizes: Mapping[int, int]) -> Iterator[Sequence[in
         yield part
 
 
-def only(ranges: Sequence[DeviceRange], ids: Iterable[int]) -> Sequence[DeviceRange]:
-    """The same ranges, as if nothing else were in them."""
-    wanted = set(ids)
-    kept = ({id: at for id, at in where.offsets.items() if id in wanted} for where in ranges)
-    return [DeviceRange(where.address, where.size, offsets) for where, offsets in zip(ranges, kept, strict=True)]
-
-
 def hashes_of(
-    places: Mapping[int, tuple[int, int]], segments: Sequence[Segment], key: HashKey, pool: ThreadPoolExecutor
-) -> dict[int, bytes]:
-    """Of bytes in the arena: by id their arena offset and size."""
-    jobs = [
-        (id, [pool.submit(_hash, piece, key) for piece in _pieces(at, size, segments)])
-        for id, (at, size) in places.items()
-    ]
-    return {id: b"".join(each.result() for each in futures) for id, futures in jobs}
+    places: Sequence[Part], segments: Sequence[Segment], key: HashKey, pool: ThreadPoolExecutor
+) -> Sequence[bytes]:
+    """Of bytes in the arena, each its arena offset and size: their digests."""
+    jobs = [[pool.submit(_hash, piece, key) for piece in _pieces(at, size, segments)] for at, size in places]
+    return [b"".join(each.result() for each in futures) for futures in jobs]
 
 
 def _hash(piece: Sequence[tuple[int, int]], key: HashKey) -> bytes:
@@ -113,15 +153,16 @@ def _pieces(at: int, size: int, segments: Sequence[Segment]) -> Iterator[Sequenc
     """Whole chunks each, as addresses and sizes: more than one where a chunk goes on in the next segment."""
     for start in range(0, size, RUN_BYTES):
         length = min(RUN_BYTES, size - start)
-        parts = [*_addresses(at + start, length, segments)]
+        parts = [*addresses(at + start, length, segments)]
         if len(parts) == 1:
             yield parts
             continue
         for chunk in range(start, start + length, CHUNK_BYTES):
-            yield [*_addresses(at + chunk, min(CHUNK_BYTES, start + length - chunk), segments)]
+            yield [*addresses(at + chunk, min(CHUNK_BYTES, start + length - chunk), segments)]
 
 
-def _addresses(at: int, size: int, segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
+def addresses(at: int, size: int, segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
+    """Where a part of the arena is mapped, with sizes."""
     starts = accumulate((segment.size for segment in segments), initial=0)
     for segment, (first, end) in zip(segments, pairwise(starts), strict=True):
         begin, until = max(at, first), min(at + size, end)

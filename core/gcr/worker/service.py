@@ -9,6 +9,7 @@ from threading import Lock, Thread
 from typing import Any
 
 from gcr.arena import Arena
+from gcr.baseline import Baseline
 from gcr.channel import Request
 from gcr.daemon.peers import spec_from_json
 from gcr.drain import Handed
@@ -18,6 +19,7 @@ from gcr.seqpacket import close_all
 from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
 from gcr.worker.link import measure_link
+from gcr.worker.taking import copy_live, copy_out
 
 log = logging.getLogger("gcr.worker")
 
@@ -90,15 +92,21 @@ class WorkerService:
     def op_lay_out(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         self.holding(body).lay_out([spec_from_json(item) for item in body["handles"]])
 
-    def op_drain(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
-        return self.holding(body).copy_out(body["deadline"], self._teller(request, "link_out_bytes_per_s")), (), False
+    def op_compare_with(self, body: dict[str, Any], fds: list[int], _request: Request) -> None:
+        (fd,) = fds
+        self.holding(body).parent = Baseline.from_fd(fd)
 
     def op_copy_live(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
-        return self.holding(body).copy_live(body["deadline"], self._teller(request, "link_out_bytes_per_s")), (), False
+        teller = self._teller(request, "link_out_bytes_per_s")
+        return copy_live(self.holding(body), body["deadline"], teller), (), False
+
+    def op_drain(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
+        teller = self._teller(request, "link_out_bytes_per_s")
+        return copy_out(self.holding(body), body["deadline"], teller, body["paranoid"]), (), False
 
     def op_seal(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
-        holding = self.holding(body)
-        table = holding.seal(body["about"]).to_memfd()
+        holding, about = self.holding(body), body["about"]
+        table = (holding.seal_for_image(about) if body["partial"] else holding.seal(about)).to_memfd()
         assert holding.segments is not None
         try:
             return {}, [os.dup(table), *map(os.dup, self.arena.fds(holding.segments))], True
@@ -202,17 +210,13 @@ class WorkerService:
                 self._preparing = False
 
 
-def read_all(fd: int) -> bytes:
-    return os.pread(fd, os.fstat(fd).st_size, 0)
-
-
 def _sort_out(fds: list[int], device: str) -> tuple[SealedTable, list[int]]:
     """Of table, segments, table, segments … those of one device; the rest is closed."""
     mine: tuple[SealedTable, list[int]] | None = None
     rest = list(fds)
     try:
         while rest:
-            table = SealedTable.from_bytes(read_all(rest[0]))
+            table = SealedTable.from_fd(rest[0])
             segments = rest[1 : 1 + len(table.segments)]
             if any(part.device == device for part in table.segments):
                 mine = table, segments

@@ -117,7 +117,7 @@ def wanted(store: Store, *names: str) -> set[str]:
     """The files of these images."""
     manifests = [store.manifest(name) for name in names]
     packs = {f"packs/{pack.id}.pack" for manifest in manifests for pack in manifest.packs}
-    return packs | {f"images/{name}{suffix}" for name in names for suffix in (".json", ".chunks")}
+    return packs | {f"images/{name}{suffix}" for name in names for suffix in (".json", ".chunks", ".hashes")}
 
 
 def overwritten(bucket: S3Store, path: str, change: bytes, at: int) -> None:
@@ -283,6 +283,7 @@ def test_two_images_of_one_name_are_pushed_at_once(store: Store, bucket: S3Store
     assert {path for path in objects(bucket) if not path.startswith("packs")} == {
         "images/warm.json",
         "images/warm.chunks",
+        "images/warm.hashes",
     }
     assert gcr("pull", "warm", URL, "--store", str(home / "third")).code == 0
     assert Store(home / "third").manifest("warm") == winner.manifest("warm")

@@ -124,7 +124,7 @@ def test_the_library_reports_what_the_daemon_said(daemon: FakeDaemon) -> None:
 
 def test_the_library_asks_for_images(daemon: FakeDaemon, tmp_path: Path) -> None:
     made = {"image": "warm", "cut": "device", "bytes_total": 9, "bytes_changed": None, "bytes_zero": 4}
-    cost = {**made, "bytes_written": 5, "dedup_ratio": 1.8}
+    cost = {**made, "bytes_written": 5, "dedup_ratio": 1.8, "parent": None, "parent_refused": None}
     daemon.answers["checkpoint"] = answering({**CHECKPOINT, **cost, "durable_s": 2.5})
     job = library.attach("llm")
     report = job.checkpoint(image="warm", wait="durable", live=True, max_bytes_per_s=1e9, store=tmp_path)
@@ -133,11 +133,13 @@ def test_the_library_asks_for_images(daemon: FakeDaemon, tmp_path: Path) -> None
     job.restore(image="warm", store=tmp_path)
     (checkpoint, restore) = daemon.asked[1:]
     where = {"target": "llm", "timeout": None, "image": "warm", "store": str(tmp_path)}
-    how = {"data_only": False, "wait": "durable", "live": True, "leave_running": False, "max_bytes_per_s": 1e9}
-    assert checkpoint == {"op": "checkpoint", **where, **how}
+    how = {"data_only": False, "wait": "durable", "live": True, "leave_running": False, "paranoid": False}
+    assert checkpoint == {"op": "checkpoint", **where, **how, "max_bytes_per_s": 1e9}
     assert restore == {"op": "restore", **where}
     with pytest.raises(UsageError):
         job.checkpoint(live=True)
+    with pytest.raises(UsageError):
+        job.checkpoint(paranoid=True)
 
 
 def test_a_report_cannot_be_changed(daemon: FakeDaemon) -> None:

@@ -51,6 +51,7 @@ MUCH_PINNED = 1 << 30  # bytes: it takes some 15 ms, and 35 to come back
 )
 @click.option("--live", is_flag=True, help="Copy while the program runs; it stops only for what changed meanwhile.")
 @click.option("--leave-running", is_flag=True, help="Write the image, and let the program go on at once.")
+@click.option("--paranoid", is_flag=True, help="Compare bytes, not hashes alone: it stops for a copy of everything.")
 @store_option
 @common_options
 @click.pass_obj
@@ -63,20 +64,22 @@ def command(
     wait: str,
     live: bool,
     leave_running: bool,
+    paranoid: bool,
     store: str | None,
 ) -> None:
     """Suspend JOB, or the process PID, and free the device memory it uses.
 
     With --image what was in it is also written to disk, in the background: the job may be restored meanwhile.
     """
-    if image is None and (wait != "vram" or store or live or leave_running or max_rate or options.key_named):
-        text = "--live, --leave-running, --wait, --max-rate, --store and a key are for a checkpoint with --image"
-        raise UsageError(text)
+    alone = wait != "vram" or store or live or leave_running or paranoid or max_rate or options.key_named
+    if image is None and alone:
+        flags = "--live, --leave-running, --paranoid, --wait, --max-rate, --store and a key"
+        raise UsageError(f"{flags} are for a checkpoint with --image")
     if leave_running and data_only:
         raise UsageError("--data-only takes a job off its device, --leave-running does not: choose one")
     body: dict[str, object] = {"data_only": data_only}
     if image:
-        body |= {"image": image, "wait": wait, "live": live, "leave_running": leave_running}
+        body |= {"image": image, "wait": wait, "live": live, "leave_running": leave_running, "paranoid": paranoid}
         body |= {"store": str(store_path(store)), "max_bytes_per_s": max_rate}
     transfer("checkpoint", target, options, body, _summary)
 
@@ -88,6 +91,8 @@ def _summary(report: Answer) -> str:
 def _what_became_of_the_image(report: Answer) -> Iterator[str]:
     if not report.get("image"):
         return
+    if report["parent_refused"]:
+        yield f"  image {report['image']} is not built upon the newest one: {report['parent_refused']}"
     if report["durable_s"] is None:
         yield f"  image {report['image']} is being written: gcr images lists it when it is durable"
         return

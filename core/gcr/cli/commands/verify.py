@@ -14,7 +14,7 @@ from gcr.image.store import Store
 
 @click.command("verify", epilog=examples("gcr verify", "gcr verify warm --deep"))
 @click.argument("names", metavar="[NAME...]", nargs=-1)
-@click.option("--deep", is_flag=True, help="Read every byte of every chunk; else manifests, references and indexes.")
+@click.option("--deep", is_flag=True, help="Read every byte of every chunk; else all but the chunks.")
 @store_option
 @common_options
 @click.pass_obj
@@ -39,6 +39,8 @@ def _checked(store: Store, name: str, deep: bool) -> dict[str, Any]:
         with ImageReader(store, name) as reader:
             if deep:
                 looked = sum(reader.check())
+            else:
+                reader.check_hashes()
     except Damaged as error:
         return {"image": name, "bytes": looked, "damaged": error.message}
     return {"image": name, "bytes": looked, "damaged": None}

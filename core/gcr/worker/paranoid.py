@@ -1,0 +1,58 @@
+"""With --paranoid: what the hashes say to be in the arena already is read from the device again, and compared.
+
+While the program stands still, byte by byte: what is found then is no collision but a fault.
+"""
+
+import ctypes
+from collections.abc import Iterator, Mapping, Sequence
+
+from gcr.drain import Span
+from gcr.errors import BROKEN, HashMissed
+from gcr.layout import Segment
+from gcr.worker.holding import Holding
+from gcr.worker.live import Part, addresses
+from gcr.worker.telling import Telling, wait_all
+
+SCRATCH_BYTES = 64 << 20
+
+_memcmp = ctypes.CDLL(None).memcmp
+_memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
+
+
+def compare(
+    holding: Holding,
+    parts: Mapping[int, Sequence[Part]],
+    offsets: Mapping[int, int],
+    segments: Sequence[Segment],
+    end: float,
+) -> None:
+    """Parts of allocations, by id, with what the arena has of them. Raises HashMissed, NoRoom, DeadlinePassed."""
+    if not any(parts.values()):
+        return
+    scratch = holding.arena.take(holding.owner, SCRATCH_BYTES)
+    try:
+        room = scratch.parts[0]
+        for id, start, size in _pieces(parts, room.size):
+            _read(holding, id, start, Span(0, room.address, size), end)
+            at = room.address
+            for address, length in addresses(offsets[id] + start, size, segments):
+                if _memcmp(at, address, length):
+                    text = f"bytes {start} to {start + size} of allocation {id} differ from what was copied"
+                    raise HashMissed(f"{text}, and their hashes are the same", hint=BROKEN)
+                at += length
+    finally:
+        holding.arena.give_back(scratch)
+
+
+def _read(holding: Holding, id: int, start: int, span: Span, end: float) -> None:
+    with holding.lock:
+        (device,) = (where.address + where.offsets[id] for where in holding.ranges if id in where.offsets)
+        holding.copies = copies = [holding.drain.read([Span(device + start, span.host, span.size)])]
+    wait_all(Telling(copies, lambda _report: None), end)
+
+
+def _pieces(parts: Mapping[int, Sequence[Part]], limit: int) -> Iterator[tuple[int, int, int]]:
+    for id, each in parts.items():
+        for start, size in each:
+            for at in range(start, start + size, limit):
+                yield id, at, min(limit, start + size - at)

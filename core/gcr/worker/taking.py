@@ -1,0 +1,171 @@
+"""Taking copies of a holding's device memory to the arena: while the program runs, and at the cut.
+
+At the cut only what is in the arena as it is on the device, or in the parent image, is not copied (live.py). The
+holding's lock is not held while a copy is waited for.
+"""
+
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from gcr.drain import DeviceRange, Span
+from gcr.errors import RolledBack
+from gcr.hashing import CHUNK_BYTES
+from gcr.layout import Segment, pack, spans, spans_of_parts
+from gcr.partial import Where
+from gcr.worker.holding import Holding
+from gcr.worker.live import LiveCopy, Part, hashes_of, parts_of, slices
+from gcr.worker.paranoid import compare
+from gcr.worker.telling import Progress, Telling, outcome, wait_all
+
+HASHING_THREADS = 8
+
+Parts = Mapping[int, Sequence[Part]]  # of allocations, by id
+
+
+@dataclass(slots=True)
+class AtTheCut:
+    """By id: `where` each chunk is once `parts` are copied; `kept`: of the arena, what the hashes say to be right."""
+
+    where: dict[int, bytes] = field(default_factory=dict)
+    parts: dict[int, Sequence[Part]] = field(default_factory=dict)
+    kept: dict[int, Sequence[Part]] = field(default_factory=dict)
+
+
+def copy_live(holding: Holding, deadline: float, progress: Progress) -> dict[str, float]:
+    """What is held now and the parent has not, while the program runs and may free some of it; `copy_out` is the cut.
+
+    `copied`: bytes of it.
+    """
+    began = time.monotonic()
+    with holding.lock:
+        sizes, layout = holding.sizes, pack(holding.ranges, holding.sizes)
+        holding.reserve(layout.size)
+        assert holding.segments
+        holding.live = live = LiveCopy(layout, holding.parent)
+        live.begin(sizes)
+        segments, ranges = holding.segments.parts, [*holding.ranges]
+    wanted = _wanted(holding, live, sizes, ranges, deadline)
+    todo = {id: sum(size for _, size in parts) for id, parts in wanted.items() if parts}
+    done, total = 0, sum(todo.values())
+    with ThreadPoolExecutor(HASHING_THREADS, "gcr-hash") as pool:
+        for ids in slices(sorted(todo, key=layout.offsets.__getitem__), todo):
+            done += _copy_slice(holding, {id: wanted[id] for id in ids}, live, segments, began + deadline, pool)
+            progress({"bytes": done, "total_bytes": total})
+    return {**outcome(sum(sizes.values()), time.monotonic() - began), "copied": done}
+
+
+def _wanted(
+    holding: Holding, live: LiveCopy, sizes: Mapping[int, int], ranges: Sequence[DeviceRange], timeout: float
+) -> Parts:
+    """What the parent has not."""
+    if live.parent is None:
+        return {id: [(0, size)] for id, size in sizes.items()}
+    found: dict[int, Sequence[Part]] = {}
+    for where in ranges:
+        now = _digests(holding, live, where, timeout)
+        found |= {id: live.stale(id, sizes[id], now.get(id))[1] for id in where.offsets if id in sizes}
+    return found
+
+
+def _digests(holding: Holding, live: LiveCopy, where: DeviceRange, timeout: float) -> Mapping[int, bytes]:
+    return holding.drain.hash(where, live.key, CHUNK_BYTES, timeout).digests if where.size else {}
+
+
+def _copy_slice(
+    holding: Holding,
+    wanted: Parts,
+    live: LiveCopy,
+    segments: Sequence[Segment],
+    end: float,
+    pool: ThreadPoolExecutor,
+) -> int:
+    """Bytes copied."""
+    with holding.lock:
+        if holding.live is not live:
+            raise RolledBack("what was being copied was given up meanwhile")
+        left = {id: parts for id, parts in wanted.items() if id in holding.specs}
+        plan = _plan(holding, left, live.layout.offsets, segments)
+        holding.copies = copies = [holding.drain.read(plan)] if plan else []
+        holding.reading.acquire()
+    try:
+        wait_all(Telling(copies, lambda _report: None), end)
+        flat = [(id, start, size) for id, parts in left.items() for start, size in parts]
+        places = [(live.layout.offsets[id] + start, size) for id, start, size in flat]
+        found = hashes_of(places, segments, live.key, pool)
+    finally:
+        holding.reading.release()
+    with holding.lock:
+        for (id, start, _), digests in zip(flat, found, strict=True):
+            if id in holding.specs:
+                live.copied(id, start, digests)
+    return sum(size for _, size in places)
+
+
+def _plan(holding: Holding, parts: Parts, offsets: Mapping[int, int], segments: Sequence[Segment]) -> Sequence[Span]:
+    """Copies of parts of allocations to their places in the arena. The lock is held."""
+    found = [
+        (where, at + start, offsets[id] + start, size)
+        for where in holding.ranges
+        for id, at in where.offsets.items()
+        for start, size in parts.get(id, ())
+    ]
+    return spans_of_parts(found, segments)
+
+
+def copy_out(holding: Holding, deadline: float, progress: Progress, paranoid: bool = False) -> dict[str, float]:
+    """To the arena; `copied`: what of it was neither there yet from a live copy nor in the parent image.
+
+    paranoid: what was, too, and every byte is compared. Raises HashMissed.
+    """
+    began = time.monotonic()
+    with holding.lock:
+        sizes, live = holding.sizes, _books(holding)
+        holding.layout = layout = live.laid_out_for(sizes) if live else pack(holding.ranges, sizes)
+        holding.reserve_more(layout.size)
+        assert holding.segments
+        segments = holding.segments.parts
+        found = _at_the_cut(holding, live, sizes, deadline, paranoid) if live else AtTheCut()
+        if live:
+            plan = _plan(holding, found.parts, layout.offsets, segments)
+        else:
+            plan = spans(holding.ranges, sizes, layout, segments)
+        holding.copies = copies = [holding.drain.read(plan)] if plan else []
+    wait_all(Telling(copies, progress), began + deadline)
+    if live:
+        compare(holding, found.kept, layout.offsets, segments, began + deadline)
+        live.cut = found.where
+    copied, seconds = sum(span.size for span in plan), time.monotonic() - began
+    return {**outcome(sum(sizes.values()), seconds), "copied": copied, "handles": len(layout.offsets)}
+
+
+def _books(holding: Holding) -> LiveCopy | None:
+    """Those of a live copy, or of none but with a parent. The lock is held."""
+    if holding.live is None and holding.parent:
+        holding.live = LiveCopy(pack(holding.ranges, holding.sizes), holding.parent)
+        holding.live.begin(holding.sizes)
+    return holding.live
+
+
+def _at_the_cut(holding: Holding, live: LiveCopy, sizes: Mapping[int, int], timeout: float, paranoid: bool) -> AtTheCut:
+    """The lock is held."""
+    found = AtTheCut()
+    for where in holding.ranges:
+        now = _digests(holding, live, where, timeout)
+        for id in where.offsets:
+            found.where[id], found.parts[id] = live.stale(id, sizes[id], now.get(id))
+            if paranoid:
+                _trust_nothing(found, id, sizes[id])
+    return found
+
+
+def _trust_nothing(found: AtTheCut, id: int, size: int) -> None:
+    """What is the parent's is copied as well, for its names to be compared; the rest of the arena is to be compared."""
+    where, copied = found.where[id], found.parts[id]
+    fresh = {n for start, length in copied for n in range(start // CHUNK_BYTES, -(-(start + length) // CHUNK_BYTES))}
+    kept = [number for number, each in enumerate(where) if each == Where.HERE and number not in fresh]
+    parents = [number for number, each in enumerate(where) if each == Where.PARENT]
+    found.where[id] = where.replace(bytes([Where.PARENT]), bytes([Where.BOTH]))
+    found.parts[id] = [*copied, *parts_of(parents, size)]
+    found.kept[id] = [*parts_of(kept, size)]

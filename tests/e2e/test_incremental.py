@@ -1,0 +1,309 @@
+"""Images of a job that runs on, each built upon the one before: what is copied, what is in them, and what is refused.
+
+What an image has to have is taken from one of the same job suspended, all of whose bytes were copied and named.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from machine import Machine, Victim, kill, until
+from two_devices import Job, three_devices
+from worlds import AMD, NVIDIA, at
+
+from gcr.hashing import hash_bytes
+from gcr.image.chunks import name_of
+from gcr.image.reader import ImageReader
+from gcr.image.store import Store
+
+MIB = 1 << 20
+COUNT = 24  # allocations of a MiB
+HOW = [("--live",), ()]
+
+
+def store_of(machine: Machine) -> Store:
+    return Store(machine.folder / "store")
+
+
+def taken(machine: Machine, name: str, *flags: str) -> dict[str, object]:
+    """An image that is durable; the job runs on."""
+    words = ("--image", name, "--wait", "durable", "--store", str(machine.folder / "store"))
+    gone = machine.gcr("checkpoint", "llm", "--leave-running", *words, *flags)
+    assert gone.code == 0, gone.body
+    return gone.body
+
+
+def started(machine: Machine) -> Victim:
+    return machine.told("llm", *[f"alloc 1 {MIB}"] * COUNT)
+
+
+def memory(machine: Machine, name: str) -> dict[int, bytes]:
+    """By address in the program, from the bytes of an image, each of whose files is right."""
+    store = store_of(machine)
+    assert machine.gcr("verify", name, "--deep", "--store", str(store.path)).code == 0
+    with ImageReader(store, name) as reader:
+        (process,) = reader.manifest.processes
+        held, first = {}, 0
+        for handle in process.table.handles:
+            held[handle.spec.id] = bytearray(handle.spec.size)
+            first = reader.read(first, memoryview(held[handle.spec.id]))
+        hashes, recorded = store.hashes(reader.manifest), b""
+        for handle in process.table.handles:
+            recorded += hash_bytes(held[handle.spec.id], hashes.key, reader.manifest.chunk_bytes)
+        assert recorded == hashes.digests, "the hashes are not of the bytes in the image"
+        return {m.address: bytes(held[m.id][m.offset : m.offset + m.size]) for m in process.table.mappings}
+
+
+def is_what_it_is(machine: Machine, name: str) -> None:
+    """The image is of the job as it is now."""
+    words = ("--image", f"{name}.whole", "--wait", "durable", "--store", str(machine.folder / "store"))
+    assert machine.gcr("checkpoint", "llm", *machine.where.options, *words).code == 0
+    machine.come_back()
+    assert memory(machine, name) == memory(machine, f"{name}.whole")
+
+
+@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+def test_what_has_not_changed_is_not_copied(machine: Machine, how: Sequence[str]) -> None:
+    job = started(machine)
+    first = taken(machine, "one", *how)
+    assert (first["parent"], first["bytes_changed"], first["bytes_copied"]) == (None, None, first["bytes"])
+    same = taken(machine, "same", *how)
+    assert (same["parent"], same["bytes_changed"], same["bytes_written"], same["bytes_copied"]) == ("one", 0, 0, 0)
+    assert same["bytes_total"] == same["bytes"] == first["bytes"]
+    assert (job.ask("again 3"), job.ask("again 17")) == ("ok", "ok")
+    before = job.ask()
+    changed = taken(machine, "two", *how)
+    assert changed["bytes_changed"] == changed["bytes_copied"] == 2 * MIB
+    assert 0 < changed["bytes_written"] <= 2 * MIB  # some of its chunks may be alike
+    assert job.ask() == before
+    assert memory(machine, "same") == memory(machine, "one")
+    is_what_it_is(machine, "two")
+    assert job.ask() == before
+
+
+def test_what_was_freed_goes_and_what_is_new_is_copied(machine: Machine) -> None:
+    job = machine.told("llm", f"alloc 8 {8 * MIB}")
+    first = taken(machine, "one")
+    assert (job.ask("free_some 4"), job.ask(f"alloc 3 {8 * MIB}")) == ("ok", "ok")
+    found = taken(machine, "two", "--live")
+    assert found["bytes"] == first["bytes"] + 8 * MIB  # type: ignore[operator]
+    assert found["bytes_copied"] == 3 * 8 * MIB
+    is_what_it_is(machine, "two")
+
+
+def test_it_is_built_upon_one_that_suspended_the_job(machine: Machine) -> None:
+    job = started(machine)
+    words = ("--image", "one", "--wait", "durable", "--store", str(machine.folder / "store"))
+    assert machine.gcr("checkpoint", "llm", *machine.where.options, *words).code == 0
+    machine.come_back()
+    job.ask("again 5")
+    assert taken(machine, "two", "--live")["bytes_copied"] == MIB
+    assert machine.gcr("checkpoint", "llm", *words[:1], "three", *words[2:]).body["parent"] == "two"
+    machine.come_back()
+    is_what_it_is(machine, "two")
+
+
+def test_after_another_daemon_came(machine: Machine) -> None:
+    """Everything is in the image."""
+    job = started(machine)
+    taken(machine, "one", "--live")
+    assert machine.gcr("daemon", "stop").code == 0
+    until(lambda: not machine.children("gcr.worker") or None, 20, "the workers end")
+    job.ask("again 7")
+    found = taken(machine, "two", "--live")
+    assert (found["parent"], found["bytes_copied"], found["bytes_changed"]) == ("one", MIB, MIB)
+    is_what_it_is(machine, "two")
+
+
+def test_one_of_another_process_is_no_parent(machine: Machine) -> None:
+    job = started(machine)
+    taken(machine, "one")
+    machine.end(job)
+    started(machine)
+    found = taken(machine, "two")
+    assert (found["parent"], found["parent_refused"], found["bytes_copied"]) == (None, None, found["bytes"])
+    assert found["bytes_written"] == 0
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_of_two_devices(tmp_path: Path, how: Sequence[str]) -> None:
+    machine = three_devices(tmp_path)
+    try:
+        job = Job.start(machine)
+        first = taken(machine, "one", *how)
+        same = taken(machine, "same", *how)
+        assert (same["parent"], same["bytes_copied"], same["bytes_changed"]) == ("one", 0, 0)
+        job.work(1)
+        changed = taken(machine, "two", *how)
+        assert changed["bytes_changed"] == changed["bytes_copied"] > 0
+        assert changed["bytes_copied"] < first["bytes"]  # type: ignore[operator]
+        is_what_it_is(machine, "two")
+        job.is_whole()
+    finally:
+        machine.close()
+
+
+@pytest.mark.parametrize("step", ["checkpoint.copied_live", "image.write", "image.commit"])
+@pytest.mark.parametrize("replaced", [False, True])
+def test_the_parent_may_be_removed_meanwhile(machine: Machine, step: str, replaced: bool) -> None:
+    """And another image take its name; what of its chunks the child needs stays."""
+    job = started(machine)
+    taken(machine, "one")
+    job.ask("again 2")
+    store, held = str(machine.folder / "store"), machine.folder / "held"
+    machine.inject(f"{step} hold {held}")
+    going = machine.asking.submit(taken, machine, "two", "--live")
+    machine.wait_held()
+    assert machine.gcr("rm", "one", "--store", store).code == 0
+    assert machine.gcr("prune", "--keep-last", "0", "--store", store).code == 0
+    if replaced:
+        other = machine.run("other", *machine.allocating("--interactive", "--steps", "60"))
+        words = ("--image", "one", "--leave-running", "--wait", "durable", "--store", store)
+        assert machine.gcr("checkpoint", "other", *words).code == 0
+        machine.end(other)
+    held.unlink()
+    found = going.result(60)
+    assert (found["parent"], found["bytes_copied"]) == ("one", MIB)
+    is_what_it_is(machine, "two")
+
+
+def damaged(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+
+
+@pytest.mark.parametrize("what", ["hashes", "chunks", "pack"])
+def test_one_that_is_damaged_is_no_parent(machine: Machine, what: str) -> None:
+    """It is said, everything is copied, and the chain begins anew."""
+    job = started(machine)
+    taken(machine, "one")
+    store = store_of(machine)
+    if what == "pack":
+        (pack,) = store.packs.iterdir()
+        pack.unlink()
+    else:
+        damaged(store.images / f"one.{what}")
+    assert machine.gcr("verify", "one", "--store", str(store.path)).code == 6
+    found = taken(machine, "two", "--live")
+    assert (found["parent"], found["bytes_copied"], found["bytes_changed"]) == (None, found["bytes"], None)
+    assert "one" in str(found["parent_refused"])
+    if what != "hashes":
+        assert store.hashes(store.manifest("two")).key
+    job.ask("again 1")
+    third = taken(machine, "three")
+    assert (third["parent"], third["parent_refused"], third["bytes_copied"]) == ("two", None, MIB)
+    is_what_it_is(machine, "three")
+
+
+def test_an_older_one_is_built_upon_where_the_newest_is_damaged(machine: Machine) -> None:
+    job = started(machine)
+    taken(machine, "one")
+    job.ask("again 1")
+    taken(machine, "two")
+    damaged(store_of(machine).images / "two.hashes")
+    found = taken(machine, "three")
+    assert (found["parent"], found["bytes_copied"]) == ("one", MIB)
+    assert "two" in str(found["parent_refused"])
+    is_what_it_is(machine, "three")
+
+
+def test_a_damaged_hash_keeps_nobody_from_a_restore(machine: Machine) -> None:
+    job = started(machine)
+    before, store = job.ask(), store_of(machine)
+    words = ("--image", "one", "--wait", "durable", "--store", str(store.path))
+    assert machine.gcr("checkpoint", "llm", *machine.where.options, *words).code == 0
+    damaged(store.images / "one.hashes")
+    assert machine.gcr("verify", "one", "--store", str(store.path)).code == 6
+    assert machine.gcr("restore", "--image", "one", "--store", str(store.path)).code == 0
+    assert job.ask() == before
+
+
+@pytest.mark.parametrize("who", ["gcr.worker", "gcr.image_helper", "gcr.daemon"])
+@pytest.mark.parametrize("step", ["copied_live", "drained", "running"])
+def test_whoever_dies_the_job_is_whole_and_can_leave(machine: Machine, who: str, step: str) -> None:
+    """Nothing is left of a copy that lacks what the parent has: the next checkpoint has every byte."""
+    job = started(machine)
+    taken(machine, "one", "--live")
+    job.ask("again 4")
+    before, held = job.ask(), machine.folder / "held"
+    machine.inject(f"checkpoint.{step} hold {held}")
+    words = {"image": "two", "leave_running": True, "live": True, "store": str(machine.folder / "store")}
+    going = machine.asking.submit(machine.ask, "checkpoint", "llm", **words)
+    machine.wait_held()
+    kill(*machine.children(who))
+    held.unlink()
+    assert going.result(60).code in (0, 3, 4)
+    assert machine.until_state("llm", "running") == "running"
+    machine.leave()
+    machine.come_back()
+    assert job.ask() == before
+    assert taken(machine, "three", "--live")["parent"] in ("one", "two")
+    is_what_it_is(machine, "three")
+
+
+@pytest.mark.parametrize("step", ["drained", "running"])
+def test_a_failure_leaves_nothing_of_the_copy(machine: Machine, step: str) -> None:
+    job = started(machine)
+    taken(machine, "one", "--live")
+    before = job.ask()
+    machine.inject(f"checkpoint.{step} fail")
+    words = ("--image", "two", "--live", "--leave-running", "--store", str(machine.folder / "store"))
+    assert machine.gcr("checkpoint", "llm", *words).code == 4
+    machine.leave()
+    machine.come_back()
+    assert job.ask() == before
+
+
+# ---- paranoid -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_paranoid_copies_and_compares_everything(machine: Machine, how: Sequence[str]) -> None:
+    job = started(machine)
+    taken(machine, "one", *how, "--paranoid")
+    job.ask("again 4")
+    found = taken(machine, "two", *how, "--paranoid")
+    assert found["bytes_changed"] == MIB
+    assert found["bytes_copied"] >= found["bytes"]
+    is_what_it_is(machine, "two")
+
+
+def test_a_paranoid_live_checkpoint_comes_back(machine: Machine) -> None:
+    job = started(machine)
+    before = job.ask()
+    words = ("--image", "one", "--live", "--paranoid", "--wait", "durable", "--store", str(machine.folder / "store"))
+    assert machine.gcr("checkpoint", "llm", *machine.where.options, *words).code == 0
+    machine.come_back()
+    assert job.ask() == before
+
+
+def forge(store: Store, name: str, hashes: bytes) -> None:
+    """An image says of its chunks what is not so, and everything vouches for it."""
+    manifest = replace(store.manifest(name), hashes=name_of(hashes))
+    store.write_hashes(name, hashes)
+    (store.images / f"{name}.json").write_bytes(manifest.to_bytes())
+
+
+def test_paranoid_finds_what_a_hash_missed(machine: Machine) -> None:
+    """No hash misses anything: the parent has the hashes of what came after it. What is found so is not written."""
+    job, store = started(machine), store_of(machine)
+    taken(machine, "one")
+    job.ask("again 4")
+    before = job.ask()
+    taken(machine, "two")
+    forge(store, "one", store.hashes(store.manifest("two")).to_bytes())
+    assert machine.gcr("rm", "two", "--store", str(store.path)).code == 0
+    words = ("checkpoint", "llm", "--leave-running", "--wait", "durable", "--store", str(store.path))
+    believed = machine.gcr(*words, "--image", "believed")
+    assert (believed.code, believed.body["bytes_copied"], believed.body["bytes_changed"]) == (0, 0, 0)
+    assert machine.gcr("rm", "believed", "--store", str(store.path)).code == 0
+    for how in HOW:
+        found = machine.gcr(*words, "--image", "not", "--paranoid", *how)
+        error = found.body["error"]
+        assert (found.code, error["code"], error["state"]) == (4, "hash_missed", "running"), found.body
+        assert "not" not in store.names()
+        assert job.ask() == before
+    assert "hash" in machine.logs()["gcrd.log"]

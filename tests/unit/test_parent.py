@@ -1,0 +1,127 @@
+"""Which image another one builds upon, what has changed since, and chunks that are added by their names."""
+
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from imaging import bytes_of, described, mapped, write
+
+from gcr.errors import Damaged
+from gcr.hashing import CHUNK_BYTES, HashKey, hash_bytes
+from gcr.image.chunks import Chunk, cut, name_of
+from gcr.image.parent import Allocation, Parent, parent_of
+from gcr.image.reader import ImageReader
+from gcr.image.store import Store
+from gcr.image.writer import ImageWriter
+
+SIZE = 3 * CHUNK_BYTES + 100
+WHO = (7, 8, 3)  # as in imaging.py
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store(tmp_path / "store")
+
+
+def found(store: Store, who: tuple[int, int, int] = WHO) -> tuple[Parent | None, str | None]:
+    with ImageWriter(store, "child") as writer:
+        return parent_of(writer, {who})
+
+
+def test_the_newest_of_the_very_same_process(store: Store) -> None:
+    assert found(store) == (None, None)
+    data = bytes_of(2, SIZE)
+    for number, name in enumerate(("one", "three", "two")):
+        write(store, name, [data, bytes(4096)], created=(1.0, 3.0, 2.0)[number])
+    parent, refused = found(store)
+    assert parent and (parent.name, refused) == ("three", None)
+    assert parent.key == store.hashes(store.manifest("three")).key
+    first, second = parent.allocations[7, 1], parent.allocations[7, 2]
+    assert (first.size, second.size, len(first.names), len(second.names)) == (SIZE, 4096, 4, 1)
+    assert first.digests == hash_bytes(data, parent.key, CHUNK_BYTES)
+    assert first.chunk(3) == Chunk(name_of(data[-100:]), hash_bytes(data[-100:], parent.key, CHUNK_BYTES))
+    assert parent.baseline(7).digests(1, SIZE) == first.digests
+    for other in ((6, 8, 3), (7, 9, 3), (7, 8, 4)):  # pid, start time, and the place of its stack, which exec changes
+        assert found(store, other) == (None, None)
+
+
+@pytest.mark.parametrize("file", ["images/two.hashes", "images/two.chunks", "pack"])
+def test_a_damaged_one_is_passed_over(store: Store, file: str) -> None:
+    write(store, "one", [bytes_of(1, SIZE)], created=1.0)
+    before = {*store.packs.iterdir()}
+    write(store, "two", [bytes_of(2, SIZE)], created=2.0)
+    (pack,) = {*store.packs.iterdir()} - before
+    path = pack if file == "pack" else store.path / file
+    data = bytearray(path.read_bytes())
+    data[-1 if file != "pack" else -4090] ^= 1  # of a pack: in its footer
+    path.write_bytes(data)
+    parent, refused = found(store)
+    assert parent and parent.name == "one"
+    assert refused and "two" in refused
+
+
+def test_one_of_other_chunks_is_passed_over(store: Store) -> None:
+    write(store, "one", [bytes_of(1, SIZE)])
+    with ImageWriter(store, "child", chunk_bytes=2 * CHUNK_BYTES) as writer:
+        parent, refused = parent_of(writer, {WHO})
+    assert parent is None and refused and "chunks of" in refused
+
+
+def test_a_chunk_that_is_added_by_name_is_not_looked_at(store: Store) -> None:
+    data, key = bytes_of(1, SIZE), HashKey.random()
+    write(store, "one", [data, bytes(SIZE)], key=key)
+    parent, _ = found(store)
+    assert parent
+    with ImageWriter(store, "two", key=key) as writer:
+        for id, keep in ((1, (0, 2, 3)), (2, (1, 3))):
+            wrong = bytearray(b"\xaa" * SIZE)
+            wrong[CHUNK_BYTES : 2 * CHUNK_BYTES] = data[CHUNK_BYTES : 2 * CHUNK_BYTES]
+            known = {number: parent.allocations[7, id].chunk(number) for number in keep}
+            writer.add(mapped(bytes(wrong)), known)
+        made = writer.commit(described("two", [SIZE, SIZE]))
+    with ImageReader(store, "two") as reader:
+        targets = [bytearray(SIZE), bytearray(SIZE)]
+        second = reader.read(0, memoryview(targets[0]))
+        reader.read(second, memoryview(targets[1]))
+    assert targets[0] == data
+    assert not any(targets[1][CHUNK_BYTES : 2 * CHUNK_BYTES]) and not any(targets[1][3 * CHUNK_BYTES :])
+    assert (made.bytes_zero, made.bytes_written) == (CHUNK_BYTES + 100, CHUNK_BYTES)
+    recorded = store.hashes(made)
+    assert recorded.digests == b"".join(hash_bytes(each, key, CHUNK_BYTES) for each in targets)
+
+
+def test_a_chunk_that_the_store_lacks_is_never_added_by_name(store: Store) -> None:
+    """Whatever lies in memory in its place would be stored as it."""
+    with ImageWriter(store, "one") as writer:
+        with pytest.raises(Damaged, match="no chunk"):
+            writer.add(mapped(bytes(100)), {0: Chunk(name_of(b"x"), bytes(16))})
+        assert not writer.has(name_of(b"x"), 1)
+        assert writer.has(name_of(bytes(100)), 100)
+
+
+@given(
+    st.dictionaries(st.integers(1, 4), st.tuples(st.integers(1, 3 * CHUNK_BYTES), st.integers(0, 2)), max_size=4),
+    st.dictionaries(st.integers(1, 4), st.tuples(st.integers(1, 3 * CHUNK_BYTES), st.integers(0, 2)), max_size=4),
+)
+def test_what_has_changed_is_what_was_not_at_the_same_place(
+    before: dict[int, tuple[int, int]], now: dict[int, tuple[int, int]]
+) -> None:
+    def names(size: int, seed: int) -> list[bytes]:
+        return [f"{length} {seed if at else 0}".encode() for at, length in cut(size)]
+
+    known = {(7, id): Allocation(size, names(size, seed), b"") for id, (size, seed) in before.items()}
+    there = {(place, at * CHUNK_BYTES): name for place, each in known.items() for at, name in enumerate(each.names)}
+    parent = Parent("one", HashKey(bytes(32)), CHUNK_BYTES, known)
+    written = {(7, id): (size, names(size, seed)) for id, (size, seed) in now.items()}
+    expected = sum(
+        length
+        for place, (size, found) in written.items()
+        for (at, length), name in zip(cut(size), found, strict=True)
+        if there.get((place, at)) != name
+    )
+    assert parent.bytes_changed(written) == expected
