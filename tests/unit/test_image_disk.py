@@ -85,7 +85,7 @@ def test_a_file_system_without_hard_links_is_refused_before_anything_is_written(
         with pytest.raises(StoreUnusable, match="has no hard links"), ImageWriter(store, "new"):
             raise AssertionError("it was opened")
         with pytest.raises(StoreUnusable, match="has no hard links"):
-            pull(store.path, "away", url, Transfer("pull"))
+            pull(store.path, "away", url, Transfer("pull"), store.cipher)
     assert sorted(store.packs.iterdir()) == before
     write(store, "new", NEW)
     check(store, "new")
@@ -93,7 +93,7 @@ def test_a_file_system_without_hard_links_is_refused_before_anything_is_written(
 
 def elsewhere(store: Store) -> str:
     """A folder with an image `away` that the store has not."""
-    other, url = Store(store.path.parent / "other"), (store.path.parent / "away").as_uri()
+    other, url = Store(store.path.parent / "other", store.cipher), (store.path.parent / "away").as_uri()
     write(other, "away", NEW)
     push(other, "away", url, Transfer("push"))
     return url
