@@ -31,8 +31,8 @@ from gcr.errors import (
     UsageError,
     WrongImage,
 )
+from gcr.image.files import sync_images
 from gcr.image.manifest import COSTS, Cut, Manifest
-from gcr.image.store import sync_images
 from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
 from gcr.states import State

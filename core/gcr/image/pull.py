@@ -22,21 +22,13 @@ from gcr.errors import Damaged, NoSuchImage, WrongImage
 from gcr.image.chunks import name_of
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK, Entry
+from gcr.image.files import POLL, hashes_path, manifest_path, references_path, sync, usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import ARRIVING, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.push import Moved
 from gcr.image.remote import Remote, pack_path
-from gcr.image.store import (
-    POLL,
-    Store,
-    hashes_path,
-    manifest_of,
-    manifest_path,
-    references_path,
-    sync,
-    usable,
-)
+from gcr.image.store import Store, manifest_of
 from gcr.image.transfer import PART, Transfer
 
 _AGAIN = "push it again"

@@ -16,10 +16,11 @@ from contextlib import closing
 from dataclasses import dataclass
 
 from gcr.errors import ImageExists, StoreUnusable
+from gcr.image.files import hashes_path, manifest_path, references_path, usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import Pack, PackReader
 from gcr.image.remote import Remote, claim_path, pack_path
-from gcr.image.store import Store, hashes_path, manifest_path, references_path, usable
+from gcr.image.store import Store
 from gcr.image.transfer import PART, PARTS, Transfer
 
 _MOST_REQUESTS = 10_000  # that S3 makes one object of

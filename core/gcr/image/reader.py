@@ -9,10 +9,11 @@ from typing import Self
 from gcr.errors import Damaged
 from gcr.image.chunks import cut
 from gcr.image.entry import BLOCK, Entry
+from gcr.image.files import usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import PackReader
 from gcr.image.references import ZEROS, Reference
-from gcr.image.store import Store, chunk_sizes, usable
+from gcr.image.store import Store, chunk_sizes
 from gcr.image.together import all_of
 
 Wanted = tuple[Reference, memoryview]  # a chunk, and where it goes

@@ -19,10 +19,11 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from gcr.errors import Damaged, LibraryMissing, StoreUnusable, UsageError
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK
+from gcr.image.files import checked_name, locked, manifest_path, sync, usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.pack import Footer, Pack
-from gcr.image.store import MARK, NEW, Store, checked_name, locked, manifest_of, manifest_path, sync, usable
+from gcr.image.store import MARK, NEW, Store, manifest_of
 from gcr.image.transfer import PART
 
 SCHEMES = ("s3", "gs", "az", "file")

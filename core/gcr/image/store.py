@@ -24,29 +24,39 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, UsageError, WrongImage, WrongKey
+from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, WrongImage, WrongKey
 from gcr.image import references
 from gcr.image.chunks import cut, name_of
 from gcr.image.cipher import FILE_MAGIC, PLAIN, Cipher
-from gcr.image.hashes import SUFFIX as HASHES
+from gcr.image.files import (
+    LOCK,
+    NAME,
+    claim,
+    hashes_path,
+    locked,
+    manifest_path,
+    references_path,
+    sync,
+    unlink,
+    usable,
+    write_file,
+    write_synced,
+)
 from gcr.image.hashes import ImageHashes
 from gcr.image.manifest import SUFFIX as MANIFEST
 from gcr.image.manifest import Manifest
 from gcr.image.pack import ARRIVING, DISTRUSTED, FILE, UNFINISHED, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
-from gcr.image.references import SUFFIX as CHUNKS
 from gcr.image.references import Reference
 from gcr.runtime import own_directory
 
 log = logging.getLogger(__name__)
 
-NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
 NEW = ".json.new"
 PROBE = ".json.link"
 OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|json\.link|chunks|hashes)\Z")  # beside its manifest
 MARK = "gcr-store"  # everything else here is ours; what is in it says whether it is encrypted
-NEW_MARK, LOCK = "gcr-store.new", "lock"
-POLL = 0.05
+NEW_MARK = "gcr-store.new"
 MARK_SECONDS = 5.0  # that others may take to leave a store that is to be encrypted
 RESUMABLE_S = 86400.0  # for so long what a pull has left is not taken away to make room for nobody
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems without them say to link()
@@ -91,7 +101,7 @@ class Store:
                 return
             if self.packs.exists():
                 self._clean()
-            _write_file(self.path / NEW_MARK, self.cipher.mark)
+            write_file(self.path / NEW_MARK, self.cipher.mark)
             (self.path / NEW_MARK).rename(self.path / MARK)
             sync(self.path)
 
@@ -185,7 +195,7 @@ class Store:
         final, new = self._manifest_path(name), self.images / f"{name}{NEW}"
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
-            _claim(fd, new, name)
+            claim(fd, new, name)
             if final.exists():
                 raise ImageExists(f"there is an image {name!r} already", hint=f"gcr rm {name}")
             self._rehearse(new, self.images / f"{name}{PROBE}")
@@ -211,17 +221,17 @@ class Store:
 
     def write_references(self, name: str, data: bytes) -> None:
         """Of an image that was claimed, as they are to be stored. Raises OSError."""
-        _write_file(self.path / references_path(name), data)
+        write_file(self.path / references_path(name), data)
 
     def write_hashes(self, name: str, data: bytes) -> None:
         """The same."""
-        _write_file(self.path / hashes_path(name), data)
+        write_file(self.path / hashes_path(name), data)
 
     def publish(self, name: str, manifest: bytes, claim: int) -> None:
         """As it is to be stored; everything that it names is synced. Raises ImageExists, OSError."""
         final, new = self._manifest_path(name), self.images / f"{name}{NEW}"
         os.ftruncate(claim, 0)
-        _write_synced(claim, manifest)
+        write_synced(claim, manifest)
         sync(self.images)
         try:
             os.link(new, final)
@@ -283,11 +293,11 @@ class Store:
             return self._clean()
 
     def _clean(self) -> int:
-        freed = sum(map(_unlink, self._unfinished()))
+        freed = sum(map(unlink, self._unfinished()))
         manifests = [self.manifest(name) for name in self.names()]
         needed = {pack.id for manifest in manifests for pack in manifest.packs}
         packs = ((FILE.match(path.name), path) for path in self.packs.iterdir())
-        return freed + sum(_unlink(path) for ours, path in packs if ours and ours[1] not in needed)
+        return freed + sum(unlink(path) for ours, path in packs if ours and ours[1] not in needed)
 
     def sweep(self) -> None:
         """A look at what writers that died have left, and it goes where nobody is at work.
@@ -298,7 +308,7 @@ class Store:
             if any(self._abandoned()):
                 with locked(self.path, fcntl.LOCK_EX, 0.0):
                     for path in self._abandoned():
-                        _unlink(path)
+                        unlink(path)
 
     def _abandoned(self) -> Iterator[Path]:
         return (path for path in self._unfinished() if not (path.name.endswith(ARRIVING) and _is_resumable(path)))
@@ -316,45 +326,12 @@ class Store:
         return self.path / manifest_path(name)
 
 
-def checked_name(name: str) -> str:
-    """Raises UsageError for what cannot be the name of an image."""
-    if not NAME.match(name):
-        raise UsageError(f"{name!r} is no name of an image: {NAME.pattern}")
-    return name
-
-
-def manifest_path(name: str) -> str:
-    """In its store. Raises UsageError."""
-    return f"images/{checked_name(name)}{MANIFEST}"
-
-
-def references_path(name: str) -> str:
-    """In its store. Raises UsageError."""
-    return f"images/{checked_name(name)}{CHUNKS}"
-
-
-def hashes_path(name: str) -> str:
-    """In its store. Raises UsageError."""
-    return f"images/{checked_name(name)}{HASHES}"
-
-
 def manifest_of(name: str, stored: bytes, cipher: Cipher, place: object) -> Manifest:
     """The manifest of the image so called, `place`: of what the file here has. Raises Damaged, WrongImage."""
     found = Manifest.from_bytes(cipher.decrypt(manifest_path(name), stored, place), place)
     if found.name != name:
         raise Damaged.of(place, f"it is the manifest of {found.name}")
     return found
-
-
-@contextmanager
-def locked(store: Path, how: int, patience: float | None) -> Iterator[None]:
-    """The lock of the store in this folder. Raises StoreBusy after so many seconds, None: waits; OSError."""
-    fd = os.open(store / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-    try:
-        _lock(fd, how, patience)
-        yield
-    finally:
-        os.close(fd)
 
 
 def chunk_sizes(manifest: Manifest) -> Iterator[int]:
@@ -364,69 +341,9 @@ def chunk_sizes(manifest: Manifest) -> Iterator[int]:
             yield from (size for _, size in cut(handle.spec.size, manifest.chunk_bytes))
 
 
-@contextmanager
-def usable(path: Path) -> Iterator[None]:
-    """Raises StoreUnusable for what the file system says."""
-    try:
-        yield
-    except OSError as error:
-        name = errno.errorcode.get(error.errno or 0, "no error code")
-        raise StoreUnusable(f"the store {path} cannot be used: {error} ({name})") from error
-
-
 def _refuse_other_count(path: Path, found: Sized, manifest: Manifest) -> None:
     if len(found) != sum(1 for _ in chunk_sizes(manifest)):
         raise Damaged.of(path, "it has another number of chunks than the image")
-
-
-def _write_file(path: Path, data: bytes) -> None:
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    try:
-        _write_synced(fd, data)
-    finally:
-        os.close(fd)
-
-
-def _write_synced(fd: int, data: bytes) -> None:
-    rest = memoryview(data)
-    while rest:
-        rest = rest[os.write(fd, rest) :]
-    os.fsync(fd)
-
-
-def _claim(fd: int, path: Path, name: str) -> None:
-    try:
-        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(fd).st_nlink and os.path.samestat(os.fstat(fd), path.lstat()):
-            return
-    except (BlockingIOError, FileNotFoundError):  # somebody has it, or has just published it
-        pass
-    raise ImageExists(f"an image {name!r} is being written just now") from None
-
-
-def sync_images(store: Path) -> None:
-    """Of the store in this folder: what was published outlives a crash. Raises StoreUnusable."""
-    with usable(store):
-        sync(store / "images")
-
-
-def sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _lock(fd: int, how: int, patience: float | None) -> None:
-    end = None if patience is None else time.monotonic() + patience
-    while True:
-        try:
-            return fcntl.flock(fd, how | (0 if end is None else fcntl.LOCK_NB))
-        except BlockingIOError:
-            if end is None or time.monotonic() >= end:
-                raise StoreBusy("others are at work in the store") from None
-            time.sleep(POLL)
 
 
 def _is_resumable(path: Path) -> bool:
@@ -434,12 +351,3 @@ def _is_resumable(path: Path) -> bool:
     with suppress(FileNotFoundError):
         return abs(time.time() - path.lstat().st_mtime) < RESUMABLE_S
     return False
-
-
-def _unlink(path: Path) -> int:
-    """Bytes that are free now."""
-    with suppress(FileNotFoundError):
-        size = path.lstat().st_size
-        path.unlink()
-        return size
-    return 0

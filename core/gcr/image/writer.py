@@ -16,13 +16,14 @@ from gcr.hashing import HashKey, hash_bytes
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import references
 from gcr.image.chunks import Chunk, cut, name_of
+from gcr.image.files import hashes_path, manifest_path, references_path, sync, usable
 from gcr.image.hashes import ImageHashes
 from gcr.image.known import Known
 from gcr.image.manifest import Manifest
 from gcr.image.pack import Pack, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.references import ZEROS, Reference
-from gcr.image.store import Store, hashes_path, manifest_path, references_path, sync, usable
+from gcr.image.store import Store
 from gcr.image.together import all_of
 
 TOGETHER = 32  # chunks that are named by one thread, and written at once

@@ -21,13 +21,14 @@ from gcr.faults import reach
 from gcr.hostmemory import available_host_bytes
 from gcr.image.chunks import Chunk
 from gcr.image.cipher import cipher_of
+from gcr.image.files import usable
 from gcr.image.key import lent_key
 from gcr.image.lines import FreshLine, StagedLine, by_device, merged
 from gcr.image.manifest import Cut, ImagedProcess, Manifest
 from gcr.image.parent import Identity, Parent, Place, parent_of
 from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
-from gcr.image.store import Store, usable
+from gcr.image.store import Store
 from gcr.image.writer import Contents, ImageWriter
 from gcr.layout import SealedHandle, SealedTable
 from gcr.memfiles import NO_MEMORY

@@ -1,0 +1,124 @@
+"""The files of a store: what they are called, the locks on them, and what outlives a crash."""
+
+import errno
+import fcntl
+import os
+import re
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gcr.errors import ImageExists, StoreBusy, StoreUnusable, UsageError
+from gcr.image.hashes import SUFFIX as HASHES
+from gcr.image.manifest import SUFFIX as MANIFEST
+from gcr.image.references import SUFFIX as CHUNKS
+
+NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
+LOCK = "lock"
+POLL = 0.05
+
+
+def checked_name(name: str) -> str:
+    """Raises UsageError for what cannot be the name of an image."""
+    if not NAME.match(name):
+        raise UsageError(f"{name!r} is no name of an image: {NAME.pattern}")
+    return name
+
+
+def manifest_path(name: str) -> str:
+    """In its store. Raises UsageError."""
+    return f"images/{checked_name(name)}{MANIFEST}"
+
+
+def references_path(name: str) -> str:
+    """In its store. Raises UsageError."""
+    return f"images/{checked_name(name)}{CHUNKS}"
+
+
+def hashes_path(name: str) -> str:
+    """In its store. Raises UsageError."""
+    return f"images/{checked_name(name)}{HASHES}"
+
+
+@contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Raises StoreUnusable for what the file system says."""
+    try:
+        yield
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "no error code")
+        raise StoreUnusable(f"the store {path} cannot be used: {error} ({name})") from error
+
+
+@contextmanager
+def locked(store: Path, how: int, patience: float | None) -> Iterator[None]:
+    """The lock of the store in this folder. Raises StoreBusy after so many seconds, None: waits; OSError."""
+    fd = os.open(store / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        _lock(fd, how, patience)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int, how: int, patience: float | None) -> None:
+    end = None if patience is None else time.monotonic() + patience
+    while True:
+        try:
+            return fcntl.flock(fd, how | (0 if end is None else fcntl.LOCK_NB))
+        except BlockingIOError:
+            if end is None or time.monotonic() >= end:
+                raise StoreBusy("others are at work in the store") from None
+            time.sleep(POLL)
+
+
+def claim(fd: int, path: Path, name: str) -> None:
+    """Of a manifest that is being written, by this descriptor. Raises ImageExists where it is somebody else's."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if os.fstat(fd).st_nlink and os.path.samestat(os.fstat(fd), path.lstat()):
+            return
+    except (BlockingIOError, FileNotFoundError):  # somebody has it, or has just published it
+        pass
+    raise ImageExists(f"an image {name!r} is being written just now") from None
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Anew, synced. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    try:
+        write_synced(fd, data)
+    finally:
+        os.close(fd)
+
+
+def write_synced(fd: int, data: bytes) -> None:
+    """Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+    os.fsync(fd)
+
+
+def sync_images(store: Path) -> None:
+    """Of the store in this folder: what was published outlives a crash. Raises StoreUnusable."""
+    with usable(store):
+        sync(store / "images")
+
+
+def sync(directory: Path) -> None:
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def unlink(path: Path) -> int:
+    """Bytes that are free now."""
+    with suppress(FileNotFoundError):
+        size = path.lstat().st_size
+        path.unlink()
+        return size
+    return 0
