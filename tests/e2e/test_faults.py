@@ -10,7 +10,7 @@ import pytest
 from machine import Machine, kill, until
 from worlds import ON_DEVICE, everywhere
 
-from gcr.daemon.coordinator import RECOVER_AT_ONCE
+from gcr.daemon.recovery import AT_ONCE
 
 refused = pytest.mark.skipif(ON_DEVICE, reason="a real driver refuses nothing on demand")
 MAP = {"nvidia": "cuMemMap", "amd": "hipMemMap", "ascend": "aclrtMapMem"}
@@ -79,7 +79,7 @@ def test_a_failure_that_cannot_be_taken_back_at_once_loses_nothing(machine: Mach
 def test_a_driver_that_refuses_for_a_while_is_asked_again_and_nobody_need_say_so(machine: Machine) -> None:
     job, before = machine.start()
     fails_and_is_not_taken_back(machine, "handed_over")
-    time.sleep(sum(RECOVER_AT_ONCE) + 1)
+    time.sleep(sum(AT_ONCE) + 1)
     assert machine.job("llm")["state"] == "handed_over"  # type: ignore[index]
     (machine.simulated / "faults").write_text("")
     assert machine.until_state("llm", "running") == "running"

@@ -199,7 +199,7 @@ class Arrivals:
     def _recover_once(self, job: Job) -> None:
         try:
             self._wait_together(job)
-            self._coordinator.recover_job(job)
+            self._coordinator.recovery.of(job)
         except GcrError as error:
             log.error("job %s: not recovered: %s", job.name, error)
 

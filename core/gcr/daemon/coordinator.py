@@ -18,13 +18,13 @@ from gcr.daemon.imaging import Imaging, asked_for, load, place_of
 from gcr.daemon.jobs import Active, Job, Jobs
 from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
 from gcr.daemon.process import Process
+from gcr.daemon.recovery import Recovery, is_uneven
 from gcr.engine.admit import admit, refuse_stopped, refuse_what_the_driver_refuses
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.driver import DriverSwap
 from gcr.engine.glance import Glance
 from gcr.engine.moves import moves_of
 from gcr.engine.node import Course, World
-from gcr.engine.recover import recover
 from gcr.engine.restore import Restore
 from gcr.engine.target import Target
 from gcr.errors import (
@@ -42,13 +42,10 @@ from gcr.errors import (
 from gcr.journal import Journal
 from gcr.processes import alive, identify, owner_uid
 from gcr.states import State, Strategy
-from gcr.wire import AgentPhase
 
 log = logging.getLogger("gcr.daemon")
 
 DEFAULT_TIMEOUT = 300.0
-RECOVER_AT_ONCE = (0.2,) * 10  # seconds between attempts
-RECOVER_LATER = (1.0, 2.0, *(5.0,) * 120)
 
 
 class Coordinator:
@@ -59,6 +56,7 @@ class Coordinator:
         self.journal = journal
         self.jobs = Jobs()
         self.fleet = Fleet()
+        self.recovery = Recovery(self, self.jobs)
         self._transactions = itertools.count(time.time_ns())
 
     def worker(self, world: World, device: str) -> WorkerPeer:
@@ -139,7 +137,7 @@ class Coordinator:
             try:
                 done.look(imaging.baselines, imaging.lend)
             except BaseException:
-                self._recover_if_uneven(job)
+                self.recovery.begin_if_uneven(job)
                 raise
         imaging.write([target for target in targets if target.bytes_by_device], time.time(), course)
         return reports.of_glance(job, done, self._link(targets, "link_out_bytes_per_s"))
@@ -164,7 +162,7 @@ class Coordinator:
                 done.run()
             except BaseException:
                 job.decision = done.decision  # decided stays decided, whatever went wrong after it
-                self._recover_if_uneven(job)
+                self.recovery.begin_if_uneven(job)
                 raise
         job.decision = done.decision
         if not any(alive(target.process.identity) for target in targets):  # whoever has heard of it, or has not yet
@@ -230,10 +228,10 @@ class Coordinator:
                 done.run()
             except BaseException:
                 job.decision = done.decision  # decided stays decided, whatever went wrong after it
-                self._recover_if_uneven(job)
+                self.recovery.begin_if_uneven(job)
                 raise
         job.decision = None
-        self._recover_if_uneven(job)
+        self.recovery.begin_if_uneven(job)
         _refuse_silence(targets)
         for process in job.living:
             self._look(process)
@@ -291,72 +289,11 @@ class Coordinator:
             "workers": workers,
         }
 
-    # ---- recovery ---------------------------------------------------------------------------------------------
-
-    def recover(self) -> dict[str, Any]:
-        """Bring every job that is neither running nor at rest to where its journal says. Idempotent."""
-        return {"jobs": [self.recover_job(job) for job in self.jobs.all()]}
-
-    def recover_job(self, job: Job) -> dict[str, Any]:
-        was = reports.shown(job.state)
-        action = "kept running" if job.state == State.RUNNING else "left as it is"
-        with job.changing("recover"):
-            targets = [t for p in job.living if (t := self._stranded(job, p)) is not None]
-            if targets:
-                course = Course("recover", targets[0].transaction, self.config.drain_s)
-                with self._active(targets):
-                    action = recover(job.name, targets, job.decision, self, course)
-                if action in ("restored", "kept running", "rolled back"):
-                    job.decision = None
-                elif job.decision is None:
-                    job.decision = next(r for r in self.journal.records() if r.job == job.name)
-                log.info("job %s: %s", job.name, action)
-        return {"job": job.name, "was": was, "now": reports.shown(job.state), "action": action}
-
-    def _stranded(self, job: Job, process: Process) -> Target | None:
-        if process.strategy == Strategy.DRIVER or process.peer is None or process.peer.channel.closed.is_set():
-            return None
-        found = process.look()
-        status = found.status
-        at_rest = process.state in (State.SUSPENDED, State.DATA_SUSPENDED) and job.settled.is_set()
-        if at_rest:
-            return None
-        if status.phase == AgentPhase.RUNNING and not status.flags & 3 and job.decision is None:
-            process.state = State.RUNNING  # it lost its connection before anything was released, and went on by itself
-            return None
-        target = self._target(job, process, status.transaction or process.transaction)
-        target.suspended = dict(process.bytes_by_device)
-        if not target.suspended:
-            target.suspended = {process.uuids[d.ordinal]: d.covered_bytes for d in found.devices if d.handles}
-        return target
-
     def forget_decision(self, job: Job) -> None:
         """Where none of those that it was about is left."""
         if job.decision is not None and all(process.state == State.RUNNING for process in job.living):
             self.journal.forget(job.name)
             job.decision = None
-
-    def _recover_if_uneven(self, job: Job) -> None:
-        """A rollback that could not finish (say, a helper died in it) is finished by whoever comes next: us."""
-        if is_uneven(job):
-            job.settled.clear()
-            threading.Thread(target=self._recover_later, args=(job,), name="gcr-recover", daemon=True).start()
-
-    def _recover_later(self, job: Job) -> None:
-        """At once, while commands wait for it; then now and then, for no driver refuses for ever."""
-        self._try_to_recover(job, RECOVER_AT_ONCE)
-        job.settled.set()
-        self._try_to_recover(job, RECOVER_LATER)
-
-    def _try_to_recover(self, job: Job, delays: Sequence[float]) -> None:
-        for delay in delays:
-            if not is_uneven(job):
-                return
-            time.sleep(delay)
-            try:
-                self.recover_job(job)
-            except GcrError as error:
-                log.warning("job %s: not recovered yet: %s", job.name, error)
 
     # ---- small things -----------------------------------------------------------------------------------------
 
@@ -404,11 +341,6 @@ class Coordinator:
         job.processes[pid] = Process(name, identity, strategy=Strategy.DRIVER)
         self.jobs.add(job)
         return job
-
-
-def is_uneven(job: Job) -> bool:
-    """Some process of it neither runs nor is at rest."""
-    return any(p.state not in (State.RUNNING, State.SUSPENDED, State.DATA_SUSPENDED, State.LOST) for p in job.living)
 
 
 def _refuse_silence(targets: Sequence[Target]) -> None:

@@ -176,7 +176,7 @@ class Connection:
             case "restore":
                 return self._lending(coordinator.restore, body, request, cancel)
             case "recover":
-                return coordinator.recover()
+                return coordinator.recovery.of_all()
             case "stop":
                 self._server.arrivals.check_stoppable(bool(body.get("force")))
                 return {"pid": os.getpid()}

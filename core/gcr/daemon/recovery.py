@@ -1,0 +1,92 @@
+"""Bringing a job that neither runs nor is at rest to where its journal says."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from gcr.daemon import reports
+from gcr.daemon.jobs import Active, Job, Jobs
+from gcr.daemon.process import Process
+from gcr.engine.node import Course, Node
+from gcr.engine.recover import recover
+from gcr.engine.target import Target
+from gcr.errors import GcrError
+from gcr.states import State, Strategy
+from gcr.wire import AgentPhase
+
+log = logging.getLogger("gcr.daemon")
+
+AT_ONCE = (0.2,) * 10  # seconds between attempts
+LATER = (1.0, 2.0, *(5.0,) * 120)
+
+
+class Recovery:
+    def __init__(self, node: Node, jobs: Jobs) -> None:
+        self._node = node
+        self._jobs = jobs
+
+    def of_all(self) -> dict[str, Any]:
+        """Idempotent."""
+        return {"jobs": [self.of(job) for job in self._jobs.all()]}
+
+    def of(self, job: Job) -> dict[str, Any]:
+        was = reports.shown(job.state)
+        action = "kept running" if job.state == State.RUNNING else "left as it is"
+        with job.changing("recover"):
+            targets = [t for p in job.living if (t := self._stranded(job, p)) is not None]
+            if targets:
+                course = Course("recover", targets[0].transaction, self._node.config.drain_s)
+                with Active(self._jobs, targets):
+                    action = recover(job.name, targets, job.decision, self._node, course)
+                if action in ("restored", "kept running", "rolled back"):
+                    job.decision = None
+                elif job.decision is None:
+                    job.decision = next(r for r in self._node.journal.records() if r.job == job.name)
+                log.info("job %s: %s", job.name, action)
+        return {"job": job.name, "was": was, "now": reports.shown(job.state), "action": action}
+
+    def _stranded(self, job: Job, process: Process) -> Target | None:
+        if process.strategy == Strategy.DRIVER or process.peer is None or process.peer.channel.closed.is_set():
+            return None
+        found = process.look()
+        status = found.status
+        at_rest = process.state in (State.SUSPENDED, State.DATA_SUSPENDED) and job.settled.is_set()
+        if at_rest:
+            return None
+        if status.phase == AgentPhase.RUNNING and not status.flags & 3 and job.decision is None:
+            process.state = State.RUNNING  # it lost its connection before anything was released, and went on by itself
+            return None
+        target = Target(process, status.transaction or process.transaction, self._node, job.world, job.keeper)
+        target.suspended = dict(process.bytes_by_device)
+        if not target.suspended:
+            target.suspended = {process.uuids[d.ordinal]: d.covered_bytes for d in found.devices if d.handles}
+        return target
+
+    def begin_if_uneven(self, job: Job) -> None:
+        """A rollback that could not finish (say, a helper died in it) is finished by whoever comes next: us."""
+        if is_uneven(job):
+            job.settled.clear()
+            threading.Thread(target=self._later, args=(job,), name="gcr-recover", daemon=True).start()
+
+    def _later(self, job: Job) -> None:
+        """At once, while commands wait for it; then now and then, for no driver refuses for ever."""
+        self._try(job, AT_ONCE)
+        job.settled.set()
+        self._try(job, LATER)
+
+    def _try(self, job: Job, delays: Sequence[float]) -> None:
+        for delay in delays:
+            if not is_uneven(job):
+                return
+            time.sleep(delay)
+            try:
+                self.of(job)
+            except GcrError as error:
+                log.warning("job %s: not recovered yet: %s", job.name, error)
+
+
+def is_uneven(job: Job) -> bool:
+    """Some process of it neither runs nor is at rest."""
+    return any(p.state not in (State.RUNNING, State.SUSPENDED, State.DATA_SUSPENDED, State.LOST) for p in job.living)
