@@ -77,7 +77,9 @@ no report (a full disk), though what was asked is done: one line on stderr says 
 
 
 def reference() -> str:
-    root = click.Context(gcr, info_name="gcr", max_content_width=_WIDTH, terminal_width=_WIDTH)
+    root = click.Context(
+        gcr, info_name="gcr", terminal_width=_WIDTH, **{**gcr.context_settings, "max_content_width": _WIDTH}
+    )
     sections = [_HEAD, _section(gcr, root), *_subsections(gcr, root), _EXIT_CODES]
     return "\n".join(sections)
 
