@@ -146,7 +146,7 @@ def test_of_two_devices(tmp_path: Path, how: Sequence[str]) -> None:
 
 
 @pytest.mark.parametrize("step", ["checkpoint.copied_live", "image.write", "image.commit"])
-@pytest.mark.parametrize("replaced", [False, True])
+@pytest.mark.parametrize("replaced", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_parent_may_be_removed_meanwhile(machine: Machine, step: str, replaced: bool) -> None:
     """And another image take its name; what of its chunks the child needs stays."""
     job = started(machine)
@@ -222,7 +222,10 @@ def test_a_damaged_hash_keeps_nobody_from_a_restore(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("who", ["gcr.worker", "gcr.image_helper", "gcr.daemon"])
-@pytest.mark.parametrize("step", ["copied_live", "drained", "running"])
+@pytest.mark.parametrize(
+    "step",
+    ["copied_live", pytest.param("drained", marks=pytest.mark.slow), pytest.param("running", marks=pytest.mark.slow)],
+)
 def test_whoever_dies_the_job_is_whole_and_can_leave(machine: Machine, who: str, step: str) -> None:
     """Nothing is left of a copy that lacks what the parent has: the next checkpoint has every byte."""
     job = started(machine)

@@ -127,7 +127,7 @@ def schedules(machine: Machine, count: int, seed: int) -> None:
     )
 
 
-@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_an_image_is_of_one_moment(machine: Machine) -> None:
     schedules(machine, FAST, 1)
 

@@ -68,9 +68,8 @@ def pulling(root: Path, cipher: Cipher) -> Callable[[Store], object]:
     return lambda store: pull(store.path, "new", away, Transfer("pull"), cipher)
 
 
-@pytest.mark.parametrize(
-    "cipher", [CIPHERS["plain"], pytest.param(CIPHERS["encrypted"], marks=pytest.mark.slow)], ids=CIPHERS
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
 def test_while_an_image_is_pulled(tmp_path: Path, cipher: Cipher) -> None:
     assert survives(tmp_path, pulling(tmp_path, cipher), {"new": NEW}, {"old": OLD}, cipher) > 250
 

@@ -34,6 +34,7 @@ def with_flags(made, machine):  # type: ignore[no-untyped-def]
     return lambda self, command, job, **more: made(self, command, job, flags=machine.world, **more)
 
 
+@pytest.mark.slow
 def test_full_images(simulated: SimulatedMachine) -> None:
     found = images.full(images.program(1 / 64, "--plain"), cycles=2, probe=32 * MIB)
     assert all(row["bytes_right"] and row["bytes_written"] == row["bytes_total"] > 15 * MIB for row in found["cycles"])

@@ -231,6 +231,7 @@ def killed(*arguments: str, when: Callable[[], object]) -> None:
     assert ran.wait() == -signal.SIGKILL
 
 
+@pytest.mark.slow
 def test_a_push_that_is_killed_half_way_is_made_again(
     gcr: Gcr, store: Store, bucket: S3Store, server: Server, home: Path
 ) -> None:
@@ -245,6 +246,7 @@ def test_a_push_that_is_killed_half_way_is_made_again(
     assert gcr("pull", "warm", URL, "--store", str(home / "other")).code == 0
 
 
+@pytest.mark.slow
 def test_a_pull_that_is_killed_half_way_is_made_again(gcr: Gcr, store: Store, home: Path) -> None:
     write(store, "one", [bytes_of(1, MIB)])
     write(store, "warm", [bytes_of(1, MIB), bytes_of(2, 2 * LARGE)])
@@ -263,6 +265,7 @@ def test_a_pull_that_is_killed_half_way_is_made_again(gcr: Gcr, store: Store, ho
     assert wanted(other, "warm") == wanted(store, "warm")
 
 
+@pytest.mark.slow
 def test_one_image_is_pushed_twice_at_once(store: Store, bucket: S3Store, gcr: Gcr, home: Path) -> None:
     write(store, "warm", [bytes_of(1, LARGE)])
     both = [subprocess.Popen(gcr_command(("push", "warm", URL)), stderr=subprocess.PIPE) for _ in range(2)]
