@@ -157,13 +157,7 @@ class Coordinator:
         done = Checkpoint(job.name, targets, self, course, data_only, live, paranoid)
         if imaging:
             done.may_stop = partial(imaging.may_begin, targets, course)
-        with self._active(targets):
-            try:
-                done.run()
-            except BaseException:
-                job.decision = done.decision  # decided stays decided, whatever went wrong after it
-                self.recovery.begin_if_uneven(job)
-                raise
+        self._carry_out(job, done, targets)
         job.decision = done.decision
         if not any(alive(target.process.identity) for target in targets):  # whoever has heard of it, or has not yet
             self.forget_decision(job)
@@ -171,6 +165,15 @@ class Coordinator:
         if imaging and done.decision:
             imaging.write_staged(targets, done.decision.decided_at, course)
         return reports.of_checkpoint(job, done, self._link(targets, "link_out_bytes_per_s"))
+
+    def _carry_out(self, job: Job, done: Checkpoint | Restore, targets: list[Target]) -> None:
+        with self._active(targets):
+            try:
+                done.run()
+            except BaseException:
+                job.decision = done.decision  # decided stays decided, whatever went wrong after it
+                self.recovery.begin_if_uneven(job)
+                raise
 
     def _heard(self) -> set[int]:
         """Pids of all who have an agent, and of our own that have a context."""
@@ -223,13 +226,7 @@ class Coordinator:
             store, helper = place_of(body, key), self.fleet.image_helper()
             load(body["image"], store, targets, helper, course, self.config.store_s)
         done = Restore(job.name, targets, job.decision, self, course)
-        with self._active(targets):
-            try:
-                done.run()
-            except BaseException:
-                job.decision = done.decision  # decided stays decided, whatever went wrong after it
-                self.recovery.begin_if_uneven(job)
-                raise
+        self._carry_out(job, done, targets)
         job.decision = None
         self.recovery.begin_if_uneven(job)
         _refuse_silence(targets)
