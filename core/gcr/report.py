@@ -56,6 +56,7 @@ class CheckpointReport(Report):
     durable_s: float | None
     vram_after_bytes: int | None
     bytes_copied: int
+    snapshot_bytes: int
     processes: Sequence[ProcessReport]
     image: str | None = None  # and of it, where it is durable:
     cut: str | None = None

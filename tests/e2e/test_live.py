@@ -26,6 +26,7 @@ from gcr.image.store import Store
 SIZE = 3 << 20
 BUFFERS = 6
 FAST, MANY, SEEDS = 12, 1000, 20
+CROWDED = 112 << 20  # bytes of a device: what the program has, contexts, and hardly more
 CHAIN = 9  # images that are built upon one another
 
 
@@ -103,19 +104,22 @@ def glance(
     return spans, gone.body
 
 
-def schedules(machine: Machine, count: int, seed: int) -> None:
+def schedules(machine: Machine, count: int, seed: int) -> list[float]:
+    """Of each image, how much of what was copied at the cut went by a snapshot."""
     chance = random.Random(seed)
     words = ("--vendor", machine.vendor, "--seed", str(seed), "--bytes", str(SIZE), "--buffers", str(BUFFERS))
     job = machine.run("llm", sys.executable, str(VICTIMS / "epoch_victim.py"), *words)
     where = json.loads(job.ask("where"))
     store = Store(machine.folder / "store")
-    parent, spared = None, 0
+    parent, spared, shares = None, 0, list[float]()
     for number in range(count):
         name, live = f"i{number}", number % 4 != 3
         spans, said = glance(machine, job, name, chance, live)
         for buffers, span in zip(where, spans, strict=True):
             check(contents(store, name, buffers, SIZE), span)
         assert said["parent"] == parent
+        if not live and said["bytes_copied"]:
+            shares.append(said["snapshot_bytes"] / said["bytes_copied"])  # type: ignore[operator]
         spared += not live and said["bytes_copied"] < said["bytes"]
         doomed = [each for each in (parent, name) if each and (each != name or number % CHAIN == CHAIN - 1)]
         store.remove(doomed)
@@ -125,11 +129,17 @@ def schedules(machine: Machine, count: int, seed: int) -> None:
     until(
         lambda: all(now > then for (now, _), (then, _) in zip(rounds(job), first, strict=True)) or None, 30, "it runs"
     )
+    return shares
 
 
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_an_image_is_of_one_moment(machine: Machine) -> None:
-    schedules(machine, FAST, 1)
+    assert set(schedules(machine, FAST, 1)) == {1.0}
+
+
+def test_an_image_is_of_one_moment_where_there_is_hardly_room_for_a_snapshot(machine: Machine) -> None:
+    machine.memory = CROWDED
+    assert min(schedules(machine, FAST, 2)) < 1.0
 
 
 @pytest.mark.slow
@@ -139,18 +149,28 @@ def test_a_thousand_images_are_of_one_moment_each(machine: Machine, seed: int) -
 
 
 STEPS = ("prepared", "copied_live", "stop", "quiesced", "drained", "running")
+BY_SNAPSHOT = ("snapshotted", "running", "reading", "drained")  # without a live copy there is something to copy
 
 
-@pytest.mark.parametrize("who", ["gcr.daemon", "gcr.worker", "gcr.image_helper", "supervisor"])
-def test_whoever_dies_in_it_the_job_runs_on(machine: Machine, who: str) -> None:
+@pytest.mark.parametrize(
+    ("who", "steps", "live"),
+    [
+        *[(who, STEPS, True) for who in ("gcr.daemon", "gcr.worker", "gcr.image_helper")],
+        *[(who, BY_SNAPSHOT, False) for who in ("gcr.daemon", "gcr.worker", "gcr.image_helper")],
+        ("supervisor", ["drained"], True),
+        ("supervisor", ["reading"], False),
+    ],
+)
+def test_whoever_dies_in_it_the_job_runs_on(machine: Machine, who: str, steps: Sequence[str], live: bool) -> None:
     """Each of its steps; afterwards it is what it was, and can be taken off its device."""
     job = machine.told("llm", "mixed 12 1000 5000000")
-    before = job.ask()
     store = str(machine.folder / "store")
-    for number, step in enumerate(STEPS if who != "supervisor" else STEPS[-2:-1]):
+    for number, step in enumerate(steps):
+        assert job.ask("again 3") == "ok"
+        before = job.ask()
         held = machine.folder / f"held-{step}"
         machine.inject(f"checkpoint.{step} hold {held}")
-        words = {"image": f"i{number}", "leave_running": True, "live": True, "wait": "durable", "store": store}
+        words = {"image": f"i{number}", "leave_running": True, "live": live, "wait": "durable", "store": store}
         going = machine.asking.submit(machine.ask, "checkpoint", "llm", **words)
         until(lambda held=held: held.exists() or None, 30, "the checkpoint comes to the step")
         kill(*([job.supervisor.pid] if who == "supervisor" else machine.children(who)))

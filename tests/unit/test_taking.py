@@ -6,6 +6,8 @@ Whatever was written, freed and allocated between the parent, the live copy and 
 import ctypes
 import os
 import random
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -18,15 +20,16 @@ from hypothesis import strategies as st
 
 from gcr.arena import Arena
 from gcr.baseline import Baseline
-from gcr.drain import DeviceRange, HandleSpec, Span
-from gcr.errors import HashMissed, UsageError, WrongState
+from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Move, Span
+from gcr.errors import HashMissed, ImageFailed, NoRoom, RolledBack, UsageError, WrongState
 from gcr.hashing import CHUNK_BYTES, ChunkHashes, HashKey, hash_bytes
 from gcr.jsonbody import sealed_memfd
 from gcr.layout import DamagedTable, SealedTable
 from gcr.partial import PartialTable, Where
 from gcr.worker.holding import Holding
 from gcr.worker.live import addresses
-from gcr.worker.taking import copy_live, copy_out
+from gcr.worker.snapshot import SPARE_SHARE, portions, room_for, spare_bytes
+from gcr.worker.taking import copy_live, copy_on, copy_out, let_go, make_room
 
 KEY = HashKey(bytes(range(32)))
 SIZES = (100, CHUNK_BYTES, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES + 4096)
@@ -50,26 +53,54 @@ def raw(fd: int) -> bytes:
 
 @dataclass
 class Device:
-    """Implements as much of gcr.drain.DataDrain as a copy needs. `blind`: allocations whose hash never changes."""
+    """Implements as much of gcr.drain.DataDrain as a copy needs. `blind`: allocations whose hash never changes.
 
-    memory: dict[int, Any] = field(default_factory=dict)
+    spare: what a snapshot can have · room: what it has · moved: to the host
+    """
+
+    memory_of: dict[int, Any] = field(default_factory=dict)
+    spare: int = 0
+    room: dict[int, Any] = field(default_factory=dict)
     moved: int = 0
+    slowly: float = 0.0
     blind: dict[int, bytes] = field(default_factory=dict)
 
     def put(self, id: int, data: bytes) -> None:
-        self.memory[id] = ctypes.create_string_buffer(data, len(data))
+        self.memory_of[id] = ctypes.create_string_buffer(data, len(data))
 
     def holds(self, id: int) -> bytes:
-        return bytes(self.memory[id].raw)
+        return bytes(self.memory_of[id].raw)
 
     def ranges(self) -> list[DeviceRange]:
-        return [DeviceRange(ctypes.addressof(each), len(each), {id: 0}) for id, each in self.memory.items()]
+        return [DeviceRange(ctypes.addressof(each), len(each), {id: 0}) for id, each in self.memory_of.items()]
+
+    def memory(self) -> DeviceMemory:
+        used = sum(map(len, self.room.values()))
+        return DeviceMemory(used, (self.spare + SPARE_SHARE) * SPARE_SHARE // (SPARE_SHARE - 1), {})
+
+    def create(self, handles: Sequence[HandleSpec]) -> DeviceRange:
+        (one,) = handles
+        made = ctypes.create_string_buffer(one.size)
+        self.room[ctypes.addressof(made)] = made
+        return DeviceRange(ctypes.addressof(made), one.size, {one.id: 0})
+
+    def release(self, where: DeviceRange) -> None:
+        del self.room[where.address]
+
+    def move(self, moves: Sequence[Move]) -> Any:
+        for each in moves:
+            ctypes.memmove(each.target, each.source, each.size)
+        return SimpleNamespace(wait=lambda _timeout: 0.0, done=lambda: 0)
 
     def read(self, spans: Sequence[Span]) -> Any:
+        time.sleep(self.slowly)
         for span in spans:
             ctypes.memmove(span.host, span.device, span.size)
             self.moved += span.size
         return SimpleNamespace(wait=lambda _timeout: 0.0, done=lambda: 0)
+
+    def forget(self, where: DeviceRange, ids: Sequence[int]) -> None:
+        """Freed by the program: its memory is gone already."""
 
     def hash(self, where: DeviceRange, key: HashKey, chunk_bytes: int, timeout: float) -> ChunkHashes:
         found = {id: hash_bytes(self.blind.get(id, self.holds(id)), key, chunk_bytes) for id in where.offsets}
@@ -90,15 +121,19 @@ def holding(device: Device) -> Iterator[Holding]:
 def look(made: Holding, device: Device) -> None:
     """What the program has by now."""
     for id in [*made.specs]:
-        if id not in device.memory and made.live:
+        if id not in device.memory_of and made.live:
             made.live.forget(id)
     made.ranges = device.ranges()
-    made.specs = {id: HandleSpec(id, len(each)) for id, each in device.memory.items()}
+    made.specs = {id: HandleSpec(id, len(each)) for id, each in device.memory_of.items()}
 
 
-def image(made: Holding, parent: Mapping[int, bytes]) -> dict[int, bytes]:
-    """As its writer puts it together."""
-    found = read(made.seal_for_image(ABOUT).to_memfd(), PartialTable.from_fd)
+def sealed(made: Holding) -> PartialTable:
+    return read(made.seal_for_image(ABOUT).to_memfd(), PartialTable.from_fd)
+
+
+def image(made: Holding, parent: Mapping[int, bytes], found: PartialTable | None = None) -> dict[int, bytes]:
+    """As its writer puts it together, of what was sealed."""
+    found = found or sealed(made)
     assert made.segments
     out = {}
     for handle in found.table.handles:
@@ -140,11 +175,11 @@ ACTS = st.lists(st.builds(Act, st.integers(0, 5), st.integers(0, 9), st.integers
 
 def act(device: Device, acts: Sequence[Act], ids: Iterator[int]) -> None:
     for each in acts:
-        held = sorted(device.memory)
+        held = sorted(device.memory_of)
         if each.kind == 0 or not held:
             device.put(next(ids), bytes([each.value]) * SIZES[each.which % len(SIZES)])
         elif each.kind == 1:
-            del device.memory[held[each.which % len(held)]]
+            del device.memory_of[held[each.which % len(held)]]
         else:
             id = held[each.which % len(held)]
             device.put(id, written(device.holds(id), each.number, each.value))
@@ -158,7 +193,7 @@ def test_what_is_copied_and_what_the_parent_has_is_what_lay_there_at_the_cut(
     device, ids = Device(), iter(range(1, 1000))
     device.put(next(ids), random.Random(1).randbytes(SIZES[3]))
     act(device, first, ids)
-    before = {id: device.holds(id) for id in device.memory} if has_parent else {}
+    before = {id: device.holds(id) for id in device.memory_of} if has_parent else {}
     act(device, then, ids)
     with holding(device) as made:
         made.parent = baseline(before) if has_parent else None
@@ -166,7 +201,7 @@ def test_what_is_copied_and_what_the_parent_has_is_what_lay_there_at_the_cut(
             copy_live(made, LONG, lambda _: None)
             act(device, last, ids)
             look(made, device)
-        now, device.moved = {id: device.holds(id) for id in device.memory}, 0
+        now, device.moved = {id: device.holds(id) for id in device.memory_of}, 0
         done = copy_out(made, LONG, lambda _: None, paranoid)
         assert image(made, before) == now
         total = sum(map(len, now.values()))
@@ -175,6 +210,156 @@ def test_what_is_copied_and_what_the_parent_has_is_what_lay_there_at_the_cut(
             assert device.moved >= total
         elif now == before:
             assert device.moved == 0
+
+
+@settings(max_examples=150, deadline=None)
+@given(first=ACTS, last=ACTS, after=ACTS, live=st.booleans(), has_parent=st.booleans(), spare=st.integers(0, 1 << 20))
+def test_what_goes_by_a_snapshot_is_what_lay_there_at_the_cut(
+    first: list[Act], last: list[Act], after: list[Act], live: bool, has_parent: bool, spare: int
+) -> None:
+    """Whatever is written, freed and allocated before it is read, and however much of it there was room for."""
+    device, ids = Device(spare=spare), iter(range(1, 1000))
+    device.put(next(ids), random.Random(1).randbytes(SIZES[3]))
+    act(device, first, ids)
+    before = {id: device.holds(id) for id in device.memory_of} if has_parent else {}
+    with holding(device) as made:
+        made.parent = baseline(before) if has_parent else None
+        if live:
+            copy_live(made, LONG, lambda _: None)
+        act(device, last, ids)
+        look(made, device)
+        room = make_room(made)
+        assert room == sum(map(len, device.room.values())) <= spare + SPARE_SHARE
+        now, device.moved = {id: device.holds(id) for id in device.memory_of}, 0
+        done = copy_out(made, LONG, lambda _: None)
+        assert device.moved == done["copied"] - done["snapshot"]
+        assert done["snapshot"] == min(room, done["copied"])
+        found = sealed(made)
+        act(device, after, ids)
+        made.forget([id for id in made.specs if id not in device.memory_of])
+        look(made, device)
+        assert copy_on(made, LONG, lambda _: None)["bytes"] == done["snapshot"]
+        assert (device.moved, device.room) == (done["copied"], {})
+        assert image(made, before, found) == now
+
+
+@given(st.lists(st.integers(1, 300).map(lambda n: n << 21), min_size=1), st.integers(-(1 << 31), 1 << 40))
+def test_room_is_of_whole_granules_and_no_more_than_there_is_to_spare(sizes: list[int], spare: int) -> None:
+    made = sum(each.size for each in room_for(sizes, spare))
+    assert made % (1 << 21) == 0
+    assert 0 <= made <= min(sum(sizes), max(spare, 0))
+    assert made >= min(sum(sizes), spare) - (1 << 30)
+
+
+def test_a_share_of_the_device_stays_free() -> None:
+    assert spare_bytes(DeviceMemory(used=100, total=1600, by_pid={})) == 1400
+    assert spare_bytes(DeviceMemory(used=1550, total=1600, by_pid={})) < 0
+
+
+@given(st.lists(st.integers(1, 50)), st.integers(1, 40))
+def test_portions_are_the_same_copies(sizes: list[int], limit: int) -> None:
+    spans = [Span(1000 * number, 7000 * number, size) for number, size in enumerate(sizes)]
+    bytes_of = [(s.device + i, s.host + i) for s in spans for i in range(s.size)]
+    cut = list(portions(spans, limit))
+    assert [(s.device + i, s.host + i) for part in cut for s in part for i in range(s.size)] == bytes_of
+    assert [sum(s.size for s in part) for part in cut[:-1]] == [limit] * (len(cut) - 1)
+    assert all(0 < sum(s.size for s in part) <= limit for part in cut[-1:])
+
+
+@pytest.mark.parametrize("error", [NoRoom("full", missing=1), None])
+def test_without_a_snapshot_it_is_copied_while_it_stands(error: NoRoom | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody was faster, or the drain moves nothing."""
+    device = Device(spare=1 << 20)
+    device.put(1, random.Random(1).randbytes(CHUNK_BYTES))
+    if error is None:
+        monkeypatch.delattr(Device, "move")
+    else:
+        monkeypatch.setattr(Device, "create", fails(error))
+    with holding(device) as made:
+        assert make_room(made) == 0
+        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
+        assert copy_on(made, LONG, lambda _: None)["bytes"] == 0
+        assert image(made, {}) == {1: device.holds(1)}
+
+
+def fails(error: Exception) -> Callable[..., Any]:
+    def call(*_: object) -> None:
+        raise error
+
+    return call
+
+
+@contextmanager
+def snapshotted(spare: int = 1 << 20) -> Iterator[tuple[Device, Holding]]:
+    """At the cut, not read yet."""
+    device = Device(spare=spare)
+    device.put(1, random.Random(1).randbytes(4 * CHUNK_BYTES))
+    with holding(device) as made:
+        assert make_room(made) == 4 * CHUNK_BYTES
+        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 4 * CHUNK_BYTES
+        yield device, made
+
+
+def test_room_that_somebody_needs_is_given_back_before_the_cut_at_no_cost() -> None:
+    device = Device(spare=1 << 20)
+    device.put(1, random.Random(1).randbytes(CHUNK_BYTES))
+    with holding(device) as made:
+        assert make_room(made) == made.device_bytes - CHUNK_BYTES == CHUNK_BYTES
+        began = time.monotonic()
+        let_go(made, began + LONG)
+        assert time.monotonic() - began < 1
+        assert (device.room, made.device_bytes) == ({}, CHUNK_BYTES)
+        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
+        assert image(made, {}) == {1: device.holds(1)}
+
+
+def test_a_snapshot_that_is_not_read_in_time_is_lost_and_said_to_be() -> None:
+    with snapshotted() as (device, made):
+        let_go(made, time.monotonic() + 0.05)
+        assert device.room == {}
+        with pytest.raises(ImageFailed, match="needed the room"):
+            copy_on(made, LONG, lambda _: None)
+        assert device.moved == 0, "it read what was given back"
+        made.forget_copy()
+        look(made, device)
+        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
+        assert copy_on(made, LONG, lambda _: None)["bytes"] == 0, "the next one is lost as well"
+
+
+def test_a_snapshot_that_is_being_read_is_waited_for() -> None:
+    with snapshotted() as (device, made):
+        now, device.slowly = {1: device.holds(1)}, 0.3
+        asker = threading.Thread(target=let_go, args=(made, time.monotonic() + LONG))
+        asker.start()
+        assert copy_on(made, LONG, lambda _: None)["bytes"] == 4 * CHUNK_BYTES
+        asker.join(5)
+        assert not asker.is_alive() and device.room == {}
+        assert image(made, {}) == now
+
+
+def test_room_for_a_process_that_ended_meanwhile_is_nobodys(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, create = Device(spare=1 << 20), Device.create
+    device.put(1, bytes(CHUNK_BYTES))
+    with holding(device) as made:
+
+        def ended(self: Device, handles: Sequence[HandleSpec]) -> DeviceRange:
+            made.specs, made.ranges = {}, []
+            return create(self, handles)
+
+        monkeypatch.setattr(Device, "create", ended)
+        make_room(made)
+        assert device.room == {}
+
+
+@pytest.mark.parametrize("end", [Holding.forget_copy, Holding.release, Holding.forfeit])
+def test_whatever_ends_a_holding_gives_the_room_back(end: Callable[[Holding], None]) -> None:
+    with snapshotted() as (device, made):
+        kept, made.ranges = made.snapshot, []
+        end(made)
+        assert device.room == {} and kept and kept.over.is_set()
+        if made.snapshot:
+            with pytest.raises(RolledBack):
+                copy_on(made, LONG, lambda _: None)
 
 
 def test_what_the_parent_has_is_not_copied_while_it_runs_either() -> None:

@@ -136,8 +136,12 @@ class Coordinator:
         with self._active(targets):
             try:
                 done.look(imaging.baselines, imaging.lend)
-            except BaseException:
+            except BaseException as error:
                 self.recovery.begin_if_uneven(job)
+                if isinstance(error, ImageFailed):  # it runs, and others may ask what became of its image
+                    imaging.fail(error)
+                    job.imaging = imaging
+                    imaging.check()
                 raise
         imaging.write([target for target in targets if target.bytes_by_device], time.time(), course)
         return reports.of_glance(job, done, self._link(targets, "link_out_bytes_per_s"))
@@ -225,6 +229,8 @@ class Coordinator:
         if body.get("image"):
             store, helper = place_of(body, key), self.fleet.image_helper()
             load(body["image"], store, targets, helper, course, self.config.store_s)
+        # no restore is refused for want of room that a copy of ours takes
+        self.fleet.let_go({device for target in targets for device in target.devices})
         done = Restore(job.name, targets, job.decision, self, course)
         self._carry_out(job, done, targets)
         job.decision = None

@@ -9,8 +9,9 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Lock, Thread
 from typing import Generic, TypeVar
@@ -19,6 +20,8 @@ from gcr.channel import Channel
 from gcr.daemon.launch import daemon_environment
 from gcr.daemon.peers import START_TIMEOUT, ControlPeer, ImagePeer, WorkerPeer
 from gcr.engine.node import World
+from gcr.engine.side_by_side import side_by_side
+from gcr.engine.target import quietly
 from gcr.runtime import log_dir
 
 log = logging.getLogger("gcr.daemon")
@@ -80,6 +83,14 @@ class Fleet:
 
     def living_workers(self) -> list[WorkerPeer]:
         return [child.peer for child in list(self._workers.values()) if child.lives]
+
+    def let_go(self, devices: Collection[str] | None = None) -> None:
+        """What workers keep for a moment only is given back: somebody needs the room, on any device without `devices`.
+
+        It is free when this returns.
+        """
+        there = [worker for worker in self.living_workers() if devices is None or worker.device in devices]
+        side_by_side(partial(quietly, "let go", worker.let_go) for worker in there)
 
     def retire(self, idle: float, busy: Callable[[World, str], bool]) -> None:
         """End workers that nobody used for `idle` seconds and no job needs; reap the dead."""

@@ -116,7 +116,7 @@ class Imaging:
                 self._lend(target, _staged(target), partial=False)
             self.write(with_data, created, course)
         except Exception as error:  # the job is suspended, whatever becomes of its image
-            self._failed(error)
+            self.fail(error)
             self.close()
 
     def baselines(self, targets: Sequence[Target]) -> dict[int, int]:
@@ -151,7 +151,7 @@ class Imaging:
         try:
             cost = self._written(facts)
         except Exception as error:  # nobody else would hear of it
-            self._failed(error)
+            self.fail(error)
         else:
             self.durable_s = time.monotonic() - self.began
             stored = cost["bytes_written"]
@@ -184,7 +184,8 @@ class Imaging:
     def _tell(self, report: dict[str, Any]) -> None:
         self.progress = report
 
-    def _failed(self, error: Exception) -> None:
+    def fail(self, error: Exception) -> None:
+        """There will be no such image."""
         known = isinstance(error, GcrError)
         log.error("image %s was not written: %s", self.name, error, exc_info=None if known else error)
         self.error = error if isinstance(error, GcrError) else GcrError("internal error; the traceback is in the log")

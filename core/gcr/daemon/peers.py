@@ -171,12 +171,25 @@ class WorkerPeer:
     def drain(
         self, hold: str, owner: str, deadline: float, progress: Progress, paranoid: bool = False
     ) -> dict[str, Any]:
-        """Copy everything held to the arena; `bytes`, `copied` of them now, `seconds`, `link_bytes_per_s`.
+        """Copy everything held to the arena; `bytes`, `copied` of them now, `seconds`, `handles`.
 
+        `snapshot`: bytes of these that are on the device still, and that `copy_on` brings to the arena.
         paranoid: what hashes say to be there already is compared byte by byte. Raises HashMissed.
         """
         body = {"hold": hold, "owner": owner, "deadline": deadline, "paranoid": paranoid}
         return self._call("drain", body, timeout=deadline + 5, progress=progress)
+
+    def make_room(self, hold: str) -> int:
+        """Bytes of device memory for a snapshot, until `copy_on` or `forget_copy`; 0 where there is none to spare."""
+        return int(self._call("make_room", {"hold": hold}, timeout=60.0)["bytes"])
+
+    def copy_on(self, hold: str, deadline: float, progress: Progress) -> dict[str, Any]:
+        """Read the snapshot and give its room back; `bytes`, `seconds`. Raises ImageFailed where it was given up."""
+        return self._call("copy_on", {"hold": hold, "deadline": deadline}, timeout=deadline + 5, progress=progress)
+
+    def let_go(self) -> None:
+        """Somebody finds no room on its device: snapshots that are not read in a moment are given up."""
+        self._call("let_go", {}, timeout=60.0)
 
     def seal(self, hold: str, about: Mapping[str, object], partial: bool = False) -> list[int]:
         """The sealed table and then the arena segments, as descriptors (the caller's).

@@ -116,8 +116,8 @@ class Connection:
             case FrameType.DESCRIPTOR:
                 ids = IdList.unpack(request.frame.payload)
                 descriptors = self._server.arrivals.descriptors(self.channel.peer.pid, ids.ids)
-            case FrameType.LET_GO:  # every free let go before it returned: nothing is left to do
-                pass
+            case FrameType.LET_GO:  # every free let go before it returned; but there may be a snapshot
+                self._server.coordinator.fleet.let_go()
             case _:
                 raise UsageError("an agent asks only RELEASED, LET_GO and DESCRIPTOR")
         try:

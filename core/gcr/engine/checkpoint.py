@@ -55,6 +55,11 @@ class Checkpoint:
         self.count = DeviceCount(self.targets, self.data_only)
         self.room = Room(self.targets)
 
+    @property
+    def snapshot_bytes(self) -> int:
+        """What was copied within the devices at the cut."""
+        return int(sum(one.get("snapshot", 0) for one in self.drained.values()))
+
     def run(self) -> None:
         try:
             self._up_to_the_decision()

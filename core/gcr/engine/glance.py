@@ -1,23 +1,32 @@
 """A checkpoint that leaves the program running: its copy is wanted, and nothing else of it stays.
 
-    PREPARE · the parent's hashes · (live copy) · QUIESCE · drain · seal · gates open · the copy is handed on · …
+    PREPARE · the parent's hashes · (live copy) · (room for a snapshot) · QUIESCE · drain · seal · gates open ·
+    (the snapshot is read) · the copy is handed on · …
 
 No memory of the program is unmapped, and its control state is not touched. What the image before has as well is not
 copied, so nobody but the image's writer can use the copy (gcr.partial).
+
+Where the device has room, what is to be copied at the cut goes no further than there (gcr.worker.snapshot), and to the
+host while the program runs again. What is sealed before the gates open has the books of the cut.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
 from functools import partial
 
+from gcr.daemon.peers import WorkerPeer
 from gcr.engine.admit import refuse_nothing_to_move
 from gcr.engine.checkpoint import Checkpoint, refuse_a_part
 from gcr.engine.live import copy_live, refuse_its_own_copy, sizes_of
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
-from gcr.engine.target import Target
+from gcr.engine.target import Target, quietly
+from gcr.errors import PeerGone
 from gcr.seqpacket import close_all
 from gcr.states import State
 from gcr.transaction import Transaction
+
+LAST_ID = (1 << 64) - 1
 
 
 class Glance(Checkpoint):
@@ -31,8 +40,8 @@ class Glance(Checkpoint):
         """Copies what the parent image has not, and leaves the program running.
 
         `baselines` gives descriptors of what the parent has, by pid; `copied` takes the sealed copy of each process. It
-        stands still from QUIESCE until what has changed since a live copy, or the parent, is in the arena. No memory of
-        it is unmapped.
+        stands still from QUIESCE until what has changed since a live copy, or the parent, is in the arena or in a
+        snapshot. No memory of it is unmapped. Raises ImageFailed where somebody needed the room of a snapshot.
         """
         with Transaction(self.job) as undo:  # all of it is taken back in any case: the copy alone is wanted
             self._prepare(undo)
@@ -41,6 +50,7 @@ class Glance(Checkpoint):
             self._compare_with(baselines(self.targets))
             if self.live:
                 self.copied_live = copy_live(self.targets, self.course, self.node.config.drain_s)
+            self._make_room()
             self._quiesce(undo)
             for target in self.targets:
                 target.export_new()
@@ -56,6 +66,8 @@ class Glance(Checkpoint):
                 for target in self.targets:
                     target.process.move(State.RUNNING)
                 self.course.mark("running")
+                if self.snapshot_bytes:
+                    self._read_snapshots()
                 while sealed:
                     copied(*sealed.pop())
             finally:
@@ -69,12 +81,55 @@ class Glance(Checkpoint):
         finally:
             close_all([*baselines.values()])
 
+    def _pairs(self) -> Iterator[tuple[Target, WorkerPeer]]:
+        return ((target, worker) for target in self.targets for worker in target.workers())
+
+    def _make_room(self) -> None:
+        """Last, while it runs: who else uses the device has it for as long as can be."""
+        side_by_side(
+            partial(quietly, "room for a snapshot", partial(worker.make_room, target.hold))
+            for target, worker in self._pairs()
+        )
+
     def _drain_standing(self) -> None:
         self.course.left(self.node.config.drain_s)
         meter = Meter(self.course, "draining", sizes_of(self.targets))
         meter.start()
         limit = self.course.left(self.node.config.drain_s)
-        pairs = [(target, worker) for target in self.targets for worker in target.workers()]
-        side_by_side(partial(self._drain_device, target, worker, limit, meter) for target, worker in pairs)
+        side_by_side(partial(self._drain_device, target, worker, limit, meter) for target, worker in self._pairs())
         refuse_a_part({target.pid: target.table.bytes for target in self.targets}, self.drained)
+        self.course.mark("snapshotted" if self.snapshot_bytes else "drained")
+
+    def _read_snapshots(self) -> None:
+        """While it runs: what it frees is free at once, and where it finds no room we are asked for ours."""
+        with ExitStack() as watches:
+            for target in self.targets:
+                watches.enter_context(watched(target))
+            side_by_side(target.forget_memory for target in self.targets)
+            self.course.reach("reading")
+            meter = Meter(self.course, "reading", {key: int(one["snapshot"]) for key, one in self.drained.items()})
+            meter.start()
+            limit = self.course.left(self.node.config.drain_s)
+            side_by_side(partial(self._read, target, worker, limit, meter) for target, worker in self._pairs())
         self.course.mark("drained")
+
+    def _read(self, target: Target, worker: WorkerPeer, limit: float, meter: Meter) -> None:
+        copy = target.pid, worker.device
+        done = worker.copy_on(target.hold, limit, partial(meter.at, copy))
+        if done["bytes"] != self.drained[copy]["snapshot"]:
+            raise PeerGone(f"the worker of {worker.device} had not all of what it copied on the device")
+        self.drained[copy]["seconds"] += done["seconds"]
+
+
+@contextmanager
+def watched(target: Target) -> Iterator[None]:
+    """It runs, nothing of it is exported, and an allocation of it that finds no room asks us first (LET_GO).
+
+    An agent asks within a transaction only, and an export opens one: of what comes after the last id, nothing.
+    """
+    agent, transaction = target.process.agent, target.transaction
+    quietly("watch", lambda: close_all(agent.export(transaction, LAST_ID, 1)[1]))
+    try:
+        yield
+    finally:  # also where it did not answer: it is stopped, say, and answers one after the other when it goes on
+        quietly("end of watch", lambda: agent.resume(transaction))

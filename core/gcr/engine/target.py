@@ -253,12 +253,17 @@ class Target:
             raise PeerGone(f"process {self.pid} handed over {count.count} handles of {len(self.table.allocations)}")
 
     def forget_exports(self) -> None:
-        """Undo of the exports: what the process can export again is nobody's; what was given back stays kept."""
-        again = self.fresh - self.given_back
+        """Undo of the exports, and of whatever was copied of them."""
+        self.forget_memory()
         for worker in self.workers():
-            quietly("forget", partial(worker.forget, self.hold, sorted(again)))
             quietly("forget the copy", partial(worker.forget_copy, self.hold))
-        quietly("drop", lambda: self.keeper().drop(self.pid, sorted(again)))
+
+    def forget_memory(self) -> None:
+        """What the process can export again is nobody's; what was given back stays kept."""
+        again = sorted(self.fresh - self.given_back)
+        for worker in self.workers():
+            quietly("forget", partial(worker.forget, self.hold, again))
+        quietly("drop", lambda: self.keeper().drop(self.pid, again))
         self.spare.close()
 
     def entrust_spares(self) -> None:

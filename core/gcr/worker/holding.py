@@ -25,6 +25,7 @@ from gcr.wire import MappingRecord
 from gcr.worker.arriving import Arriving
 from gcr.worker.attachment import Attachment
 from gcr.worker.live import LiveCopy
+from gcr.worker.snapshot import Snapshot
 from gcr.worker.telling import Progress, Telling, outcome, wait_all
 
 log = logging.getLogger("gcr.worker")
@@ -47,6 +48,7 @@ class Holding:
     arriving: Arriving | None = None
     parent: Baseline | None = None  # what an image of it has already; for the next copy
     live: LiveCopy | None = None
+    snapshot: Snapshot | None = None
     kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: what was imported cannot be exported again
     lock: RLock = field(default_factory=RLock)
     copies: list[Transfer] = field(default_factory=list)
@@ -60,14 +62,15 @@ class Holding:
     @property
     def uses_the_device(self) -> bool:
         with self.lock:
-            return bool(self.ranges or self.ballast)
+            return bool(self.ranges or self.ballast or (self.snapshot and self.snapshot.room))
 
     @property
     def device_bytes(self) -> int:
-        """Device memory held here, ballast included. Without the lock: who only looks waits for no copy."""
+        """Device memory held here, of all kinds. Without the lock: who only looks waits for no copy."""
         sizes = dict(self.specs)
         handles = (i for where in list(self.ranges) for i in where.offsets)
-        return self.ballast_bytes + sum(sizes[i].size for i in handles if i in sizes)
+        room = self.snapshot.room if self.snapshot else None
+        return self.ballast_bytes + (room.size if room else 0) + sum(sizes[i].size for i in handles if i in sizes)
 
     @property
     def sizes(self) -> dict[int, int]:
@@ -174,12 +177,22 @@ class Holding:
         with self.lock:
             self._finish_copies()
             self.drop_ballast()
+            self.give_room_back()
             while self.ranges:
                 self.drain.release(self.ranges[-1])
                 self.ranges.pop()
             self._drop_kept(list(self.kept))
             if self.layout is None:
                 self.specs.clear()
+
+    def give_room_back(self) -> None:
+        """The snapshot's. Waits for a copy in flight."""
+        with self.lock:
+            if self.snapshot and self.snapshot.room:
+                self._finish_copies()
+                self.drain.release(self.snapshot.room)
+                self.snapshot.room = None
+                self.snapshot.over.set()
 
     def _finish_copies(self) -> None:
         for copy in self.copies:
@@ -190,10 +203,11 @@ class Holding:
         """The process has its bytes back, or never gave them: the arena's are nobody's now."""
         with self.lock, self.reading:
             self._finish_copies()
+            self.give_room_back()
             self.settle()
             if self.segments:
                 self.arena.give_back(self.segments)
-            self.segments = self.layout = self.live = self.parent = None
+            self.segments = self.layout = self.live = self.parent = self.snapshot = None
             self.specs = {i: self.specs[i] for where in self.ranges for i in where.offsets}
 
     def settle(self) -> None:

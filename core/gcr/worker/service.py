@@ -19,7 +19,8 @@ from gcr.seqpacket import close_all
 from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
 from gcr.worker.link import measure_link
-from gcr.worker.taking import copy_live, copy_out
+from gcr.worker.snapshot import LAST_READ_S
+from gcr.worker.taking import copy_live, copy_on, copy_out, let_go, make_room
 
 log = logging.getLogger("gcr.worker")
 
@@ -34,6 +35,7 @@ class WorkerService:
     holdings: dict[str, Holding] = field(default_factory=dict)
     _incoming: dict[str, list[int]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
+    _room: Lock = field(default_factory=Lock)  # before any holding's: what is counted as free is taken by one
     _wishes: dict[str, tuple[str, int]] = field(default_factory=dict)  # by hold: the owner, and bytes
     _preparing: bool = False
 
@@ -103,6 +105,22 @@ class WorkerService:
     def op_drain(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
         teller = self._teller(request, "link_out_bytes_per_s")
         return copy_out(self.holding(body), body["deadline"], teller, body["paranoid"]), (), False
+
+    def op_make_room(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
+        with self._room:
+            return {"bytes": make_room(self.holding(body))}, (), False
+
+    def op_copy_on(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
+        teller = self._teller(request, "link_out_bytes_per_s")
+        return copy_on(self.holding(body), body["deadline"], teller), (), False
+
+    def op_let_go(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> None:
+        end = time.monotonic() + LAST_READ_S
+        with self._room:
+            with self._lock:
+                known = list(self.holdings.values())
+            for holding in known:
+                let_go(holding, end)
 
     def op_seal(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         holding, about = self.holding(body), body["about"]

@@ -1,23 +1,28 @@
 """Taking copies of a holding's device memory to the arena: while the program runs, and at the cut.
 
-At the cut only what is in the arena as it is on the device, or in the parent image, is not copied (live.py). The
-holding's lock is not held while a copy is waited for.
+At the cut only what is in the arena as it is on the device, or in the parent image, is not copied (live.py). Of a
+program that runs on, what there is room for on the device goes there first (snapshot.py). The holding's lock is not
+held while a copy is waited for.
 """
 
+import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from gcr.drain import DeviceRange, Span
-from gcr.errors import RolledBack
+from gcr.drain import DeviceRange, Span, Transfer
+from gcr.errors import DriverError, ImageFailed, NoRoom, RolledBack
 from gcr.hashing import CHUNK_BYTES
 from gcr.layout import Segment, pack, spans, spans_of_parts
 from gcr.partial import Where
 from gcr.worker.holding import Holding
-from gcr.worker.live import LiveCopy, Part, hashes_of, parts_of, slices
+from gcr.worker.live import SLICE_BYTES, LiveCopy, Part, hashes_of, parts_of, slices
 from gcr.worker.paranoid import compare
+from gcr.worker.snapshot import Snapshot, divide, portions, room_for, spare_bytes
 from gcr.worker.telling import Progress, Telling, outcome, wait_all
+
+log = logging.getLogger("gcr.worker")
 
 HASHING_THREADS = 8
 
@@ -117,6 +122,7 @@ def _plan(holding: Holding, parts: Parts, offsets: Mapping[int, int], segments: 
 def copy_out(holding: Holding, deadline: float, progress: Progress, paranoid: bool = False) -> dict[str, float]:
     """To the arena; `copied`: what of it was neither there yet from a live copy nor in the parent image.
 
+    `snapshot`: what of that is on the device, and comes to the arena by `copy_on`.
     paranoid: what was, too, and every byte is compared. Raises HashMissed.
     """
     began = time.monotonic()
@@ -131,13 +137,97 @@ def copy_out(holding: Holding, deadline: float, progress: Progress, paranoid: bo
             plan = _plan(holding, found.parts, layout.offsets, segments)
         else:
             plan = spans(holding.ranges, sizes, layout, segments)
-        holding.copies = copies = [holding.drain.read(plan)] if plan else []
+        copies, moved = _begin(holding, plan)
     wait_all(Telling(copies, progress), began + deadline)
     if live:
         compare(holding, found.kept, layout.offsets, segments, began + deadline)
         live.cut = found.where
     copied, seconds = sum(span.size for span in plan), time.monotonic() - began
-    return {**outcome(sum(sizes.values()), seconds), "copied": copied, "handles": len(layout.offsets)}
+    done = {**outcome(sum(sizes.values()), seconds), "copied": copied, "handles": len(layout.offsets)}
+    return {**done, "snapshot": moved}
+
+
+def _begin(holding: Holding, plan: Sequence[Span]) -> tuple[Sequence[Transfer], int]:
+    """Copies, and bytes of them that go no further than the snapshot. The lock is held."""
+    snapshot, drain = holding.snapshot, holding.drain
+    room = snapshot.room if snapshot else None
+    moves, later, rest = divide(plan, room) if room else ([], [], plan)
+    if snapshot:
+        snapshot.later = later
+    holding.copies = copies = [drain.move(moves)] if moves else []
+    if rest:
+        copies.append(drain.read(rest))
+    return copies, sum(move.size for move in moves)
+
+
+def make_room(holding: Holding) -> int:
+    """Bytes: for what there may be to copy at the cut, of what nobody uses. One call at a time a device.
+
+    The lock is not held while it is made: what the program frees meanwhile waits for nobody.
+    """
+    with holding.lock:
+        drain, sizes = holding.drain, [*holding.sizes.values()]
+    if not sizes or not hasattr(drain, "move"):
+        return 0
+    try:
+        wanted = room_for(sizes, spare_bytes(drain.memory()))
+        room = drain.create(wanted) if wanted else None
+    except (NoRoom, DriverError) as error:  # the program stands for longer, that is all
+        log.info("no snapshot of %s: %s", holding.owner, error)
+        return 0
+    if room is None:
+        return 0
+    with holding.lock:
+        holding.snapshot = Snapshot(room)
+        if not holding.specs:  # the process has ended, and nobody will come for it
+            holding.give_room_back()
+    return room.size
+
+
+def copy_on(holding: Holding, deadline: float, progress: Progress) -> dict[str, float]:
+    """What is in the snapshot, to the arena; the program runs. Its room is given back.
+
+    In slices, since whoever unmaps waits for the copy in flight. Raises ImageFailed where it was given up before.
+    """
+    began, done = time.monotonic(), 0
+    with holding.lock:
+        snapshot = holding.snapshot
+        if snapshot is None:
+            return outcome(0, 0.0)
+        total = sum(span.size for span in snapshot.later)
+    for portion in portions(snapshot.later, SLICE_BYTES):
+        with holding.lock:
+            _refuse_lost(snapshot)
+            holding.copies = copies = [holding.drain.read(portion)]
+        wait_all(Telling(copies, lambda _report: None), began + deadline)
+        done += sum(span.size for span in portion)
+        progress({"bytes": done, "total_bytes": total})
+    with holding.lock:
+        _refuse_lost(snapshot)
+        holding.give_room_back()
+    return outcome(total, time.monotonic() - began)
+
+
+def _refuse_lost(snapshot: Snapshot) -> None:
+    """The lock is held."""
+    if snapshot.lost:
+        raise ImageFailed("its copy was on the device, where a program needed the room", hint="try again")
+    if snapshot.room is None:
+        raise RolledBack("what was being copied was given up meanwhile")
+
+
+def let_go(holding: Holding, end: float) -> None:
+    """Somebody needs the room: a snapshot that is not read until then is given up. It is free when this returns."""
+    with holding.lock:
+        snapshot = holding.snapshot
+        if snapshot is None or not snapshot.later:
+            holding.give_room_back()
+            return
+    snapshot.over.wait(max(0.0, end - time.monotonic()))
+    with holding.lock:
+        snapshot.lost = snapshot.lost or snapshot.room is not None
+        if holding.snapshot is snapshot:
+            holding.give_room_back()
 
 
 def _books(holding: Holding) -> LiveCopy | None:

@@ -1,0 +1,210 @@
+"""A snapshot in device memory, while it is held: of an image of a job that runs on.
+
+The memory comes back whoever dies, and nobody who finds no room for it is told so: neither the job nor another one.
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Future
+from contextlib import contextmanager
+
+import pytest
+from machine import VICTIMS, Answer, Machine, kill, until
+from worlds import AMD, NVIDIA, at
+
+from gcr.image.store import Store
+
+MIB = 1 << 20
+EACH = 8 * MIB
+USED = """
+import sys
+from gcr_{vendor}.backend import {name}Backend
+(device,) = {name}Backend().devices()
+print(device.used_bytes)
+"""
+
+
+def words(machine: Machine, name: str) -> dict[str, object]:
+    return {"image": name, "leave_running": True, "wait": "durable", "store": str(machine.folder / "store")}
+
+
+def begin(machine: Machine, name: str) -> "Future[Answer]":
+    return machine.asking.submit(machine.ask, "checkpoint", "llm", **words(machine, name))
+
+
+def taken(machine: Machine, name: str) -> dict[str, object]:
+    done = begin(machine, name).result(60)
+    assert done.code == 0, done.body
+    return done.body
+
+
+def used(machine: Machine) -> int:
+    """Of the device, by its own count, asked by a program of no part of gcr's."""
+    program = USED.format(vendor=machine.vendor, name=machine.vendor.capitalize())
+    return int(machine.bare(sys.executable, "-c", program))
+
+
+@contextmanager
+def held(machine: Machine, name: str) -> Iterator["Future[Answer]"]:
+    """Within the block the program runs, and nothing of the snapshot has been read."""
+    with machine.held_at("checkpoint.reading"):
+        going = begin(machine, name)
+        machine.wait_held()
+        yield going
+
+
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+def test_it_is_there_for_as_long_as_it_is_read(machine: Machine) -> None:
+    job = machine.told("llm", f"alloc 8 {EACH}")
+    first = taken(machine, "one")  # the worker has its context, and its part of the arena
+    assert first["snapshot_bytes"] == first["bytes_copied"] == first["bytes"]
+    assert list(first["phases_s"])[-4:] == ["quiesced", "snapshotted", "running", "drained"]  # type: ignore[call-overload]
+    phases: dict[str, float] = first["phases_s"]  # type: ignore[assignment]
+    assert first["stop_s"] == pytest.approx(phases["running"] - phases["stop"])
+    rest = used(machine)
+    assert job.ask("again 5") == "ok"
+    before = job.ask()
+    with held(machine, "two") as going:
+        assert used(machine) == rest + first["bytes"]  # type: ignore[operator]
+        assert job.ask("again 5") == "ok"
+    done = going.result(60).body
+    assert (done["snapshot_bytes"], done["bytes_copied"]) == (EACH, EACH)
+    assert used(machine) == rest
+    assert job.ask() != before
+
+
+def content(machine: Machine, name: str) -> tuple[list[int], list[bytes]]:
+    """Which allocations an image has, and the names of their chunks, which are right."""
+    store = Store(machine.folder / "store")
+    assert machine.gcr("verify", name, "--deep", "--store", str(store.path)).code == 0
+    manifest = store.manifest(name)
+    (process,) = manifest.processes
+    return [each.spec.id for each in process.table.handles], [each.name for each in store.references(manifest)]
+
+
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+def test_what_the_program_does_while_it_is_read_is_not_in_it(machine: Machine) -> None:
+    """The image is of the cut, whatever is written, freed and allocated after it; and what is freed is free."""
+    job = machine.told("llm", f"alloc 8 {EACH}")
+    taken(machine, "before")
+    cut = content(machine, "before")
+    Store(machine.folder / "store").remove(["before"])
+    with held(machine, "image") as going:
+        assert job.ask("again 6") == "ok"
+        full = used(machine)
+        assert job.ask("free_some 5") == "ok"
+        assert used(machine) <= full - EACH
+        assert job.ask(f"alloc 3 {EACH}") == "ok"
+        after = job.ask()
+    done = going.result(60)
+    assert (done.code, done.body["snapshot_bytes"]) == (0, done.body["bytes"])
+    assert content(machine, "image") == cut
+    assert job.ask() == after
+    assert taken(machine, "next")["bytes_copied"] == 4 * EACH
+    machine.leave()
+    machine.come_back()
+    assert job.ask() == after
+
+
+def test_where_there_is_little_room_it_has_what_fits(machine: Machine) -> None:
+    """A sixteenth of the device stays free."""
+    machine.memory = 160 * MIB
+    job = machine.told("llm", f"alloc 8 {EACH}")
+    found = taken(machine, "one")
+    assert job.ask("again 5") == "ok"
+    before = job.ask()
+    assert 0 < found["snapshot_bytes"] < found["bytes_copied"] == found["bytes"]  # type: ignore[operator]
+    with held(machine, "two"):
+        assert machine.memory - used(machine) >= machine.memory // 16
+    assert machine.until_state("llm", "running") and job.ask() == before
+    assert job.ask(f"hold 1 {52 * MIB}") == "ok"
+    third = taken(machine, "three")
+    assert third["snapshot_bytes"] == 0
+    assert machine.gcr("verify", "one", "--deep", "--store", str(machine.folder / "store")).code == 0
+
+
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+def test_a_program_that_needs_the_room_gets_it(machine: Machine) -> None:
+    """It says what it says without gcr; the image is lost, and whoever waits for it hears why."""
+    # with contexts and a snapshot that is more than the device has; without the snapshot it is less
+    lines = [f"alloc 8 {EACH}", f"alloc 12 {EACH}", "?"]
+    bare = machine.stranger()
+    said = [bare.ask(line) for line in lines]
+    bare.supervisor.kill()
+    bare.supervisor.wait(10)
+    job = machine.run("llm", sys.executable, str(VICTIMS / machine.where.told))
+    assert job.ask(lines[0]) == said[0]
+    with held(machine, "lost") as going:
+        assert [job.ask(line) for line in lines[1:]] == said[1:]
+        row = machine.job("llm")
+        assert row and row["state"] == "running"
+    failed = going.result(60)
+    assert (failed.code, failed.body["error"]["code"], failed.body["error"]["state"]) == (4, "image_failed", "running")
+    row = machine.job("llm")
+    assert row and row["image"]["state"] == "failed" and "needed the room" in row["image"]["error"]
+    assert Store(machine.folder / "store").names() == []
+    assert job.ask() == said[-1]
+    assert taken(machine, "again")["parent"] is None
+    machine.leave()
+    machine.come_back()
+    assert job.ask() == said[-1]
+
+
+def test_a_job_that_comes_back_is_not_refused_for_it(machine: Machine) -> None:
+    other = machine.told("other", f"alloc 9 {EACH}")
+    before = other.ask()
+    assert machine.gcr("checkpoint", "other").code == 0
+    machine.told("llm", f"alloc 9 {EACH}")
+    with held(machine, "lost") as going:
+        assert machine.gcr("restore", "other").code == 0
+        assert other.ask() == before
+    assert going.result(60).body["error"]["code"] == "image_failed"
+
+
+@pytest.mark.parametrize("who", ["gcr.daemon", "gcr.worker", "gcr.image_helper"])
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+def test_whoever_dies_the_memory_comes_back(machine: Machine, who: str) -> None:
+    job = machine.told("llm", f"alloc 8 {EACH}")
+    taken(machine, "one")
+    rest = used(machine)
+    assert job.ask("again 5") == "ok"
+    before = job.ask()
+    with held(machine, "lost") as going:
+        assert used(machine) > rest
+        kill(*machine.children(who))
+    assert going.result(60).code == 4
+    assert machine.settled() == "running"
+    until(lambda: used(machine) <= rest or None, 20, "the device has its memory back")
+    assert job.ask() == before
+    assert taken(machine, "two")["bytes_copied"] == EACH
+    assert used(machine) == rest
+
+
+def test_a_program_that_ends_leaves_nothing_of_it(machine: Machine) -> None:
+    machine.told("llm", f"alloc 8 {EACH}")
+    with held(machine, "lost") as going:
+        kill(machine.target("llm"))
+        until(lambda: machine.job("llm")["state"] != "running" or None, 20, "it is heard of")  # type: ignore[index]
+    assert going.result(60).code in (3, 4)
+    until(lambda: machine.job("llm") is None or None, 20, "the job is forgotten")
+    until(lambda: used(machine) <= 16 * MIB or None, 20, "no more is left than the worker's context")
+
+
+def test_a_program_that_is_stopped_meanwhile_goes_on(machine: Machine) -> None:
+    """Its agent answers late, and all that was asked of it: the next checkpoint finds no transaction open."""
+    job = machine.told("llm", f"alloc 4 {EACH}")
+    before, pid = job.ask(), machine.target("llm")
+    with machine.held_at("checkpoint.running"):
+        going = begin(machine, "one")
+        machine.wait_held()
+        os.kill(pid, signal.SIGSTOP)
+    answer = going.result(60)
+    os.kill(pid, signal.SIGCONT)
+    assert answer.code == 0, answer.body
+    assert job.ask() == before
+    assert taken(machine, "two")["bytes_copied"] == 0
+    machine.leave()
+    machine.come_back()
+    assert job.ask() == before
