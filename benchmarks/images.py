@@ -26,7 +26,7 @@ CYCLES, CHANGED = 5, 0.01
 SETTLE_SECONDS = 15.0
 UNDISTURBED_SECONDS = 6.0
 OUT = (
-    *("vram_free_s", "stop_s", "durable_s", "bytes", "bytes_copied"),
+    *("vram_free_s", "stop_s", "durable_s", "bytes", "bytes_copied", "snapshot_bytes"),
     *("bytes_total", "bytes_changed", "bytes_zero", "bytes_written"),
 )
 Row = dict[str, Any]

@@ -51,7 +51,9 @@ def by_gcr(command: Sequence[str], cycles: int = CYCLES) -> list[Row]:
             out = gcr("checkpoint", str(running.job), *words)
             seen = _asked(running, "gaps")
             gcr("rm", name, "--store", str(where))
-            told = {key: out[key] for key in ("stop_s", "durable_s", "bytes", "bytes_total", "phases_s")}
+            told = {
+                key: out[key] for key in ("stop_s", "durable_s", "bytes", "snapshot_bytes", "bytes_total", "phases_s")
+            }
             rows.append({**told, **seen, "stands_s": seen["longest_s"] - typical})
     return rows
 
