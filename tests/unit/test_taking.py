@@ -228,7 +228,7 @@ def test_what_goes_by_a_snapshot_is_what_lay_there_at_the_cut(
             copy_live(made, LONG, lambda _: None)
         act(device, last, ids)
         look(made, device)
-        room = make_room(made)
+        room = make_room(made, LONG)
         assert room == sum(map(len, device.room.values())) <= spare + SPARE_SHARE
         now, device.moved = {id: device.holds(id) for id in device.memory_of}, 0
         done = copy_out(made, LONG, lambda _: None)
@@ -276,7 +276,7 @@ def test_without_a_snapshot_it_is_copied_while_it_stands(error: NoRoom | None, m
     else:
         monkeypatch.setattr(Device, "create", fails(error))
     with holding(device) as made:
-        assert make_room(made) == 0
+        assert make_room(made, LONG) == 0
         assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
         assert copy_on(made, LONG, lambda _: None)["bytes"] == 0
         assert image(made, {}) == {1: device.holds(1)}
@@ -295,7 +295,7 @@ def snapshotted(spare: int = 1 << 20) -> Iterator[tuple[Device, Holding]]:
     device = Device(spare=spare)
     device.put(1, random.Random(1).randbytes(4 * CHUNK_BYTES))
     with holding(device) as made:
-        assert make_room(made) == 4 * CHUNK_BYTES
+        assert make_room(made, LONG) == 4 * CHUNK_BYTES
         assert copy_out(made, LONG, lambda _: None)["snapshot"] == 4 * CHUNK_BYTES
         yield device, made
 
@@ -304,7 +304,7 @@ def test_room_that_somebody_needs_is_given_back_before_the_cut_at_no_cost() -> N
     device = Device(spare=1 << 20)
     device.put(1, random.Random(1).randbytes(CHUNK_BYTES))
     with holding(device) as made:
-        assert make_room(made) == made.device_bytes - CHUNK_BYTES == CHUNK_BYTES
+        assert make_room(made, LONG) == made.device_bytes - CHUNK_BYTES == CHUNK_BYTES
         began = time.monotonic()
         let_go(made, began + LONG)
         assert time.monotonic() - began < 1
@@ -324,6 +324,19 @@ def test_a_snapshot_that_is_not_read_in_time_is_lost_and_said_to_be() -> None:
         look(made, device)
         assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
         assert copy_on(made, LONG, lambda _: None)["bytes"] == 0, "the next one is lost as well"
+
+
+def test_nobody_can_restore_from_a_copy_that_is_on_the_device_still() -> None:
+    with snapshotted() as (_, made), pytest.raises(WrongState, match="on the device"):
+        made.seal(ABOUT)
+
+
+def test_room_that_comes_too_late_is_nobodys() -> None:
+    device = Device(spare=1 << 20)
+    device.put(1, bytes(CHUNK_BYTES))
+    with holding(device) as made:
+        assert make_room(made, -1.0) == 0
+        assert device.room == {}
 
 
 def test_a_snapshot_that_is_being_read_is_waited_for() -> None:
@@ -347,7 +360,7 @@ def test_room_for_a_process_that_ended_meanwhile_is_nobodys(monkeypatch: pytest.
             return create(self, handles)
 
         monkeypatch.setattr(Device, "create", ended)
-        make_room(made)
+        make_room(made, LONG)
         assert device.room == {}
 
 

@@ -179,9 +179,9 @@ class WorkerPeer:
         body = {"hold": hold, "owner": owner, "deadline": deadline, "paranoid": paranoid}
         return self._call("drain", body, timeout=deadline + 5, progress=progress)
 
-    def make_room(self, hold: str) -> int:
+    def make_room(self, hold: str, deadline: float) -> int:
         """Bytes of device memory for a snapshot, until `copy_on` or `forget_copy`; 0 where there is none to spare."""
-        return int(self._call("make_room", {"hold": hold}, timeout=60.0)["bytes"])
+        return int(self._call("make_room", {"hold": hold, "deadline": deadline}, timeout=deadline + 5)["bytes"])
 
     def copy_on(self, hold: str, deadline: float, progress: Progress) -> dict[str, Any]:
         """Read the snapshot and give its room back; `bytes`, `seconds`. Raises ImageFailed where it was given up."""

@@ -86,8 +86,9 @@ class Glance(Checkpoint):
 
     def _make_room(self) -> None:
         """Last, while it runs: who else uses the device has it for as long as can be."""
+        limit = self.course.left(self.node.config.prepare_s)
         side_by_side(
-            partial(quietly, "room for a snapshot", partial(worker.make_room, target.hold))
+            partial(quietly, "room for a snapshot", partial(worker.make_room, target.hold, limit))
             for target, worker in self._pairs()
         )
 

@@ -316,6 +316,8 @@ class Holding:
     def seal(self, about: dict[str, Any]) -> SealedTable:
         """Raises WrongState for a copy that lacks something: the process could not come back from it."""
         with self.lock:
+            if self.snapshot and self.snapshot.later:
+                raise WrongState("a part of the copy is on the device still: it is for an image alone")
             lacking = [i for i, where in self.seal_for_image(about).chunks.items() if Where.PARENT in where]
             if lacking:
                 raise WrongState(f"the copy has not all of {len(lacking)} allocations: it is for an image alone")

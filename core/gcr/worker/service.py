@@ -108,7 +108,7 @@ class WorkerService:
 
     def op_make_room(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         with self._room:
-            return {"bytes": make_room(self.holding(body))}, (), False
+            return {"bytes": make_room(self.holding(body), body["deadline"])}, (), False
 
     def op_copy_on(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
         teller = self._teller(request, "link_out_bytes_per_s")

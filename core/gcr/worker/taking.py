@@ -160,11 +160,13 @@ def _begin(holding: Holding, plan: Sequence[Span]) -> tuple[Sequence[Transfer], 
     return copies, sum(move.size for move in moves)
 
 
-def make_room(holding: Holding) -> int:
+def make_room(holding: Holding, deadline: float) -> int:
     """Bytes: for what there may be to copy at the cut, of what nobody uses. One call at a time a device.
 
-    The lock is not held while it is made: what the program frees meanwhile waits for nobody.
+    The lock is not held while it is made: what the program frees meanwhile waits for nobody. Nothing is kept after
+    `deadline` seconds.
     """
+    began = time.monotonic()
     with holding.lock:
         drain, sizes = holding.drain, [*holding.sizes.values()]
     if not sizes or not hasattr(drain, "move"):
@@ -179,9 +181,9 @@ def make_room(holding: Holding) -> int:
         return 0
     with holding.lock:
         holding.snapshot = Snapshot(room)
-        if not holding.specs:  # the process has ended, and nobody will come for it
+        if not holding.specs or time.monotonic() > began + deadline:  # nobody would come for it
             holding.give_room_back()
-    return room.size
+        return room.size if holding.snapshot.room else 0
 
 
 def copy_on(holding: Holding, deadline: float, progress: Progress) -> dict[str, float]:
