@@ -1,4 +1,4 @@
-"""How long training stands still for a checkpoint: a live image by gcr, `torch.save`, and DCP's `async_save`.
+"""How long training stands still for a checkpoint: an image by gcr, `torch.save`, and DCP's `async_save`.
 
 The same state, the same disk, one program after the other in the same run; those that save by themselves run bare.
 """
@@ -46,7 +46,7 @@ def by_gcr(command: Sequence[str], cycles: int = CYCLES) -> list[Row]:
         for number in range(cycles):
             typical = _undisturbed(running)
             name = f"standing{number}"
-            words = ("--image", name, "--live", "--leave-running", "--wait", "durable", "--store", str(where))
+            words = ("--image", name, "--leave-running", "--wait", "durable", "--store", str(where))
             _asked(running, "watch")
             out = gcr("checkpoint", str(running.job), *words)
             seen = _asked(running, "gaps")
