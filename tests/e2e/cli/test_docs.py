@@ -24,12 +24,11 @@ DOCUMENTS = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
 _QUOTED = re.compile(r"""["'](GCR_[A-Z0-9_]*[A-Z0-9])["'=]""")
 
 
-@pytest.mark.parametrize(
-    ("name", "made"), [("cli.md", reference.reference), ("configuration.md", reference.configuration)]
-)
-def test_generated_documents_are_current(name: str, made: object) -> None:
-    assert callable(made)
-    assert (DOCS / name).read_text() == made(), f"{name} is out of date: make docs"
+@pytest.mark.parametrize("name", ["cli", "configuration"])
+def test_generated_documents_are_current(name: str) -> None:
+    """Made as `make docs` does: click keeps what other tests' calls of a command found, -h or none."""
+    made = subprocess.run([sys.executable, "-m", "gcr.cli.reference", name], capture_output=True, text=True, timeout=60)
+    assert (DOCS / f"{name}.md").read_text() == made.stdout, f"{name}.md is out of date, make docs: {made.stderr}"
 
 
 def test_every_error_code_is_documented_with_its_exit_code() -> None:
