@@ -19,6 +19,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(CONFORMANCE)]
 import answers  # noqa: E402
 import device_facts  # noqa: E402
 import device_pair  # noqa: E402
+import image_ways as ways  # noqa: E402
 import judging  # noqa: E402
 import overhead  # noqa: E402
 import report  # noqa: E402
@@ -137,6 +138,12 @@ def chunk_hash() -> Result:
     return {"ok": done.returncode == 0, **json.loads(made.read_text())}
 
 
+def image_ways() -> Result:
+    """Ways to the disk of GCR_BENCHMARK_STORE, and sizes of chunks; needs no device."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("GCR_BENCHMARK_STORE"), prefix="gcr-ways-") as folder:
+        return {"ok": True, **ways.measure(Path(folder), 4 << 30, 3)}
+
+
 CHECKS: dict[str, Callable[[], Result]] = {
     "facts": device_facts.collect,
     "smoke": smoke,
@@ -147,6 +154,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "deaths-out": lambda: deaths("checkpoint or target or caller or daemons"),
     "deaths-in": lambda: deaths("restore"),
     "hash": chunk_hash,
+    "image-ways": image_ways,
     "lending": lending,
     "two-devices": device_pair.check,
     "two-driver": device_pair.ask_driver,

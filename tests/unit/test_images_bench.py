@@ -9,6 +9,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
+import image_ways
 import images
 import program
 import standstill
@@ -78,3 +79,17 @@ def test_live_images(simulated: SimulatedMachine) -> None:
     for row in found["cycles"]:
         assert row["bytes_right"] and row["stop_s"] > 0
         assert 0 < row["written_share"] == row["changed_share"] == row["copied_share"] < 0.05
+
+
+def test_ways_to_a_disk_and_sizes_of_chunks(tmp_path: Path) -> None:
+    found = image_ways.measure(tmp_path, 16 * MIB + 4096, 1)
+    ways = found["ways_bytes_per_s"]
+    rings = {name for name in ways if "io_uring" in name}
+    assert len(ways) == 20 and len(rings) == 6
+    if find_spec("liburing") is None:
+        assert {ways.pop(name) for name in rings} == {"No module named 'liburing'"}
+    assert all(isinstance(rate, float) and rate > 0 for rate in ways.values()), ways
+    small, large = found["chunk_sizes"][0], found["chunk_sizes"][-1]
+    assert small["beside_bytes_per_gib"] > large["beside_bytes_per_gib"] > 0
+    assert pytest.approx(small["written_for_a_hundredth"]) == 0.01 and large["written_for_a_hundredth"] > 0.4
+    assert list(tmp_path.iterdir()) == []
