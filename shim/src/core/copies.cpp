@@ -1,12 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/copies.h"
 
-#include <fcntl.h>
 #include <string.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include "core/session.h"
 #include "core/sys.h"
@@ -14,24 +10,7 @@
 namespace gcr {
 namespace {
 
-#ifndef F_GET_SEALS
-constexpr int F_GET_SEALS = 1034;  // headers older than Linux 3.17
-#endif
-#ifndef F_SEAL_SHRINK
-constexpr int F_SEAL_SHRINK = 2;
-#endif
-
 constexpr uint64_t kPage = 4096;
-
-// A file that could still be cut short would end the program with SIGBUS in the middle of a copy.
-bool holds(int segment, uint64_t offset, uint64_t size) {
-    struct stat about;
-    int seals = fcntl(segment, F_GET_SEALS);
-    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return false;
-    if (syscall(SYS_fstat, segment, &about) != 0) return false;  // fstat() itself is GLIBC_2.33
-    uint64_t length = static_cast<uint64_t>(about.st_size);
-    return offset <= length && size <= length - offset;
-}
 
 // A piece of a segment, mapped for the length of one copy.
 class Window {
@@ -56,7 +35,7 @@ class Window {
 };
 
 Failure copy_piece(Direction direction, const wire::CopyRecord& piece, int segment) {
-    if (piece.size == 0 || !holds(segment, piece.segment_offset, piece.size))
+    if (piece.size == 0 || !holds_for_good(segment, piece.segment_offset, piece.size))
         return {wire::kBadFrame, 0, "a segment is not sealed, or too small"};
     Window window(segment, piece.segment_offset, piece.size);
     if (window.get() == nullptr) return {wire::kNoMemory, 0, "a segment could not be mapped"};

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/sys.h"
 
+#include <fcntl.h>
 #include <limits.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -16,6 +17,13 @@ constexpr int kFutexWakePrivate = 1 | 128;
 constexpr int kMembarrierPrivateExpedited = 1 << 3;
 constexpr int kMembarrierRegisterPrivateExpedited = 1 << 4;
 constexpr long kMembarrierCall = 324;  // x86-64
+
+#ifndef F_GET_SEALS
+constexpr int F_GET_SEALS = 1034;  // headers older than Linux 3.17
+#endif
+#ifndef F_SEAL_SHRINK
+constexpr int F_SEAL_SHRINK = 2;
+#endif
 
 uint64_t clock_ns() {
     timespec now{};
@@ -83,6 +91,16 @@ void OwnedFd::close() {
     KeepErrno keep;
     if (still_ours()) syscall(SYS_close, fd_);  // not the libc one: that is a cancellation point
     fd_ = -1;
+}
+
+bool holds_for_good(int file, uint64_t offset, uint64_t size) {
+    KeepErrno keep;
+    struct stat about;
+    int seals = fcntl(file, F_GET_SEALS);
+    if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return false;
+    if (syscall(SYS_fstat, file, &about) != 0) return false;
+    uint64_t length = static_cast<uint64_t>(about.st_size);
+    return offset <= length && size <= length - offset;
 }
 
 int current_pid() {

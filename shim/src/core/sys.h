@@ -75,6 +75,9 @@ class OwnedFd {
     FileIdentity identity_;
 };
 
+// A file in memory that has these bytes and cannot be cut short: whoever maps them is never ended by SIGBUS.
+bool holds_for_good(int file, uint64_t offset, uint64_t size);
+
 int current_pid();
 
 }  // namespace gcr
