@@ -6,6 +6,7 @@ MAGIC = 0x57524347
 VERSION = 1
 MAX_FRAME = 65536
 MAX_DESCRIPTORS = 253
+OCCUPIED_DEVICES = 128  # OccupiedRecords of a page
 REPLY = 0x8000  # or-ed with the type of the request
 ERROR = 0xFFFF
 

@@ -20,6 +20,7 @@ from gcr.codes import JSON_TYPES as JSON_TYPES
 from gcr.codes import MAGIC as MAGIC
 from gcr.codes import MAX_DESCRIPTORS as MAX_DESCRIPTORS
 from gcr.codes import MAX_FRAME as MAX_FRAME
+from gcr.codes import OCCUPIED_DEVICES as OCCUPIED_DEVICES
 from gcr.codes import REFUSED_REASONS as REFUSED_REASONS
 from gcr.codes import REPLY as REPLY
 from gcr.codes import UNANSWERED_TYPES as UNANSWERED_TYPES
@@ -70,6 +71,15 @@ class WelcomeRecord(Record):
     daemon_pid: U32
     daemon_epoch: U64
     daemon_version: Annotated[str, "24s"]
+
+
+@dataclass(frozen=True, slots=True)
+class OccupiedRecord(Record):
+    """A row of the page that agents map: gcr has memory of this device for a moment, or has not."""
+
+    uuid: Uuid
+    occupied: U32 = 0
+    reserved: ClassVar[U32] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ The memory comes back whoever dies, and nobody who finds no room for it is told 
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -130,10 +131,7 @@ def test_a_program_that_needs_the_room_gets_it(machine: Machine) -> None:
     """It says what it says without gcr; the image is lost, and whoever waits for it hears why."""
     # with contexts and a snapshot that is more than the device has; without the snapshot it is less
     lines = [f"alloc 8 {EACH}", f"alloc 12 {EACH}", "?"]
-    bare = machine.stranger()
-    said = [bare.ask(line) for line in lines]
-    bare.supervisor.kill()
-    bare.supervisor.wait(10)
+    said = contents(machine, *lines)
     job = machine.run("llm", sys.executable, str(VICTIMS / machine.where.told))
     assert job.ask(lines[0]) == said[0]
     with held(machine, "lost") as going:
@@ -150,6 +148,74 @@ def test_a_program_that_needs_the_room_gets_it(machine: Machine) -> None:
     machine.leave()
     machine.come_back()
     assert job.ask() == said[-1]
+
+
+def contents(machine: Machine, *lines: str) -> list[str]:
+    """What a program says to these lines alone on the device."""
+    bare = machine.stranger()
+    said = [bare.ask(line) for line in lines]
+    bare.supervisor.kill()
+    bare.supervisor.wait(10)
+    return said
+
+
+@pytest.mark.parametrize("begun", ["before", "meanwhile"])
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+def test_another_job_that_needs_the_room_gets_it(machine: Machine, begun: str) -> None:
+    """With its 120 MiB, contexts and a snapshot of 64 there is more than the device has; without the snapshot, less."""
+    machine.memory = 256 * MIB
+    lines = [f"alloc 15 {EACH}", "?"]
+    said = contents(machine, *lines)
+    job = machine.told("llm", f"alloc 8 {EACH}")
+    before = job.ask()
+    other = machine.told("other") if begun == "before" else None
+    with held(machine, "lost") as going:
+        assert machine.memory - used(machine) < 15 * EACH, used(machine)
+        other = other or machine.told("other")
+        assert [other.ask(line) for line in lines] == said
+    assert going.result(60).body["error"]["code"] == "image_failed"
+    assert (job.ask(), other.ask()) == (before, said[-1])
+    assert taken(machine, "again")["parent"] is None
+
+
+@pytest.mark.parametrize("step", ["snapshotted", "running"])
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+def test_from_when_it_is_made_nobody_lacks_its_room(machine: Machine, step: str) -> None:
+    """Another job while the first one stands still; the first one itself at the instant that its gate opens."""
+    machine.memory = 256 * MIB
+    lines = [f"alloc 15 {EACH}", "?"]
+    said = contents(machine, *lines)
+    job = machine.told("llm", f"hold 8 {EACH}")
+    who = job if step == "running" else machine.told("other")
+    with machine.held_at(f"checkpoint.{step}"):
+        going = begin(machine, "lost")
+        machine.wait_held()
+        assert [who.ask(line) for line in lines] == said
+    assert going.result(60).body["error"]["code"] == "image_failed"
+    assert who.ask() == said[-1]
+
+
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+def test_nobody_lacks_its_room_when_the_daemon_dies(machine: Machine) -> None:
+    """Nobody is there to be asked: the program waits for the worker's end."""
+    machine.memory = 256 * MIB
+    lines = [f"alloc 15 {EACH}", "?"]
+    said = contents(machine, *lines)
+    job = machine.told("llm", f"alloc 8 {EACH}")
+    before = job.ask()
+    other = machine.told("other")
+    with held(machine, "lost") as going:
+        (worker,) = machine.children("gcr.worker")
+        os.kill(worker, signal.SIGSTOP)  # it ends late
+        kill(*machine.children("gcr.daemon"))
+        asking = machine.asking.submit(other.ask, lines[0])
+        time.sleep(0.3)
+        assert not asking.done()
+        os.kill(worker, signal.SIGCONT)
+        assert asking.result(10) == said[0]
+    assert going.result(60).code == 4
+    assert machine.settled() == "running"
+    assert (job.ask(), other.ask()) == (before, said[-1])
 
 
 def test_a_job_that_comes_back_is_not_refused_for_it(machine: Machine) -> None:

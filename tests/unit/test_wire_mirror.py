@@ -82,7 +82,7 @@ def test_every_enum_is_mirrored_member_by_member():
     assert {name: {m.name: m.value for m in kind} for name, kind in enums().items()} == expected
 
 
-@pytest.mark.parametrize("name", ["Magic", "Version", "MaxFrame", "MaxDescriptors"])
+@pytest.mark.parametrize("name", ["Magic", "Version", "MaxFrame", "MaxDescriptors", "OccupiedDevices"])
 def test_the_constants_agree(name):
     (value,) = re.findall(rf"k{name} = (\w+?)u?\b", header_text())
     assert getattr(wire, snake(name)) == int(value, 0)

@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from typing import Any
 
@@ -16,6 +16,7 @@ from gcr.daemon.fleet import Fleet
 from gcr.daemon.foreign import await_hello, refuse_unheard_beside, world_of_process
 from gcr.daemon.imaging import Imaging, asked_for, load, place_of
 from gcr.daemon.jobs import Active, Job, Jobs
+from gcr.daemon.occupied import Occupied
 from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
 from gcr.daemon.process import Process
 from gcr.daemon.recovery import Recovery, is_uneven
@@ -56,6 +57,7 @@ class Coordinator:
         self.journal = journal
         self.jobs = Jobs()
         self.fleet = Fleet()
+        self.occupied = Occupied()
         self.recovery = Recovery(self, self.jobs)
         self._transactions = itertools.count(time.time_ns())
 
@@ -73,6 +75,9 @@ class Coordinator:
 
     def leave(self, device: str) -> None:
         self.fleet.leave(device, self.needs_worker)
+
+    def occupying(self, device: str) -> AbstractContextManager[None]:
+        return self.occupied.on(device)
 
     def who(self, pid: int) -> str:
         job = next((job for job in self.jobs.all() if pid in job.processes), None)

@@ -84,12 +84,9 @@ class Fleet:
     def living_workers(self) -> list[WorkerPeer]:
         return [child.peer for child in list(self._workers.values()) if child.lives]
 
-    def let_go(self, devices: Collection[str] | None = None) -> None:
-        """What workers keep for a moment only is given back: somebody needs the room, on any device without `devices`.
-
-        It is free when this returns.
-        """
-        there = [worker for worker in self.living_workers() if devices is None or worker.device in devices]
+    def let_go(self, devices: Collection[str]) -> None:
+        """What workers keep for a moment only is given back: somebody needs the room. It is free when this returns."""
+        there = [worker for worker in self.living_workers() if worker.device in devices]
         side_by_side(partial(quietly, "let go", worker.let_go) for worker in there)
 
     def retire(self, idle: float, busy: Callable[[World, str], bool]) -> None:

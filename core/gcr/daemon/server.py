@@ -17,11 +17,12 @@ from gcr.daemon.agent import AgentPeer
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.peers import Progress, SupervisorPeer
+from gcr.devices import uuid_text
 from gcr.errors import GcrError, NotOurs, PeerGone, UsageError, WrongVersion
 from gcr.processes import identify
 from gcr.seqpacket import close_all
 from gcr.version import __version__
-from gcr.wire import VERSION, FrameType, HelloRecord, IdList, Role, WelcomeRecord
+from gcr.wire import VERSION, FrameType, HelloRecord, IdList, OccupiedRecord, Role, WelcomeRecord
 
 log = logging.getLogger("gcr.daemon")
 
@@ -94,9 +95,11 @@ class Connection:
         welcome = WelcomeRecord(
             version=VERSION, daemon_pid=os.getpid(), daemon_epoch=self._server.epoch, daemon_version=__version__
         )
-        request.reply(welcome.pack())
-        if self._role == Role.AGENT:
-            self._admit_agent(hello)
+        if self._role != Role.AGENT:
+            request.reply(welcome.pack())
+            return
+        request.reply(welcome.pack(), [self._server.coordinator.occupied.fd])
+        self._admit_agent(hello)
 
     # ---- agents -----------------------------------------------------------------------------------------------
 
@@ -116,8 +119,9 @@ class Connection:
             case FrameType.DESCRIPTOR:
                 ids = IdList.unpack(request.frame.payload)
                 descriptors = self._server.arrivals.descriptors(self.channel.peer.pid, ids.ids)
-            case FrameType.LET_GO:  # every free let go before it returned; but there may be a snapshot
-                self._server.coordinator.fleet.let_go()
+            case FrameType.LET_GO:
+                full = OccupiedRecord.unpack(request.frame.payload)
+                self._server.coordinator.fleet.let_go({uuid_text(full.uuid)})
             case _:
                 raise UsageError("an agent asks only RELEASED, LET_GO and DESCRIPTOR")
         try:

@@ -11,7 +11,7 @@ host while the program runs again. What is sealed before the gates open has the 
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
@@ -25,8 +25,6 @@ from gcr.errors import PeerGone
 from gcr.seqpacket import close_all
 from gcr.states import State
 from gcr.transaction import Transaction
-
-LAST_ID = (1 << 64) - 1
 
 
 class Glance(Checkpoint):
@@ -43,14 +41,14 @@ class Glance(Checkpoint):
         stands still from QUIESCE until what has changed since a live copy, or the parent, is in the arena or in a
         snapshot. No memory of it is unmapped. Raises ImageFailed where somebody needed the room of a snapshot.
         """
-        with Transaction(self.job) as undo:  # all of it is taken back in any case: the copy alone is wanted
+        with ExitStack() as occupying, Transaction(self.job) as undo:  # the copy alone is wanted: all is taken back
             self._prepare(undo)
             refuse_nothing_to_move(self.targets)
             refuse_its_own_copy(self.targets)
             self._compare_with(baselines(self.targets))
             if self.live:
                 self.copied_live = copy_live(self.targets, self.course, self.node.config.drain_s)
-            self._make_room()
+            self._make_room(occupying)
             self._quiesce(undo)
             for target in self.targets:
                 target.export_new()
@@ -68,6 +66,7 @@ class Glance(Checkpoint):
                 self.course.mark("running")
                 if self.snapshot_bytes:
                     self._read_snapshots()
+                    occupying.close()
                 while sealed:
                     copied(*sealed.pop())
             finally:
@@ -84,13 +83,20 @@ class Glance(Checkpoint):
     def _pairs(self) -> Iterator[tuple[Target, WorkerPeer]]:
         return ((target, worker) for target in self.targets for worker in target.workers())
 
-    def _make_room(self) -> None:
+    def _make_room(self, occupying: ExitStack) -> None:
         """Last, while it runs: who else uses the device has it for as long as can be."""
         limit = self.course.left(self.node.config.prepare_s)
         side_by_side(
-            partial(quietly, "room for a snapshot", partial(worker.make_room, target.hold, limit))
+            partial(quietly, "room for a snapshot", partial(self._make_room_with, target, worker, limit, occupying))
             for target, worker in self._pairs()
         )
+
+    def _make_room_with(self, target: Target, worker: WorkerPeer, limit: float, occupying: ExitStack) -> None:
+        """Agents know before there is any, and until all is given back, by whatever way."""
+        until_over = occupying.enter_context(ExitStack())
+        until_over.enter_context(self.node.occupying(worker.device))
+        if not worker.make_room(target.hold, limit):
+            until_over.close()
 
     def _drain_standing(self) -> None:
         self.course.left(self.node.config.drain_s)
@@ -102,16 +108,13 @@ class Glance(Checkpoint):
         self.course.mark("snapshotted" if self.snapshot_bytes else "drained")
 
     def _read_snapshots(self) -> None:
-        """While it runs: what it frees is free at once, and where it finds no room we are asked for ours."""
-        with ExitStack() as watches:
-            for target in self.targets:
-                watches.enter_context(watched(target))
-            side_by_side(target.forget_memory for target in self.targets)
-            self.course.reach("reading")
-            meter = Meter(self.course, "reading", {key: int(one["snapshot"]) for key, one in self.drained.items()})
-            meter.start()
-            limit = self.course.left(self.node.config.drain_s)
-            side_by_side(partial(self._read, target, worker, limit, meter) for target, worker in self._pairs())
+        """While it runs, and what it frees is free at once."""
+        side_by_side(target.forget_memory for target in self.targets)
+        self.course.reach("reading")
+        meter = Meter(self.course, "reading", {key: int(one["snapshot"]) for key, one in self.drained.items()})
+        meter.start()
+        limit = self.course.left(self.node.config.drain_s)
+        side_by_side(partial(self._read, target, worker, limit, meter) for target, worker in self._pairs())
         self.course.mark("drained")
 
     def _read(self, target: Target, worker: WorkerPeer, limit: float, meter: Meter) -> None:
@@ -120,17 +123,3 @@ class Glance(Checkpoint):
         if done["bytes"] != self.drained[copy]["snapshot"]:
             raise PeerGone(f"the worker of {worker.device} had not all of what it copied on the device")
         self.drained[copy]["seconds"] += done["seconds"]
-
-
-@contextmanager
-def watched(target: Target) -> Iterator[None]:
-    """It runs, nothing of it is exported, and an allocation of it that finds no room asks us first (LET_GO).
-
-    An agent asks within a transaction only, and an export opens one: of what comes after the last id, nothing.
-    """
-    agent, transaction = target.process.agent, target.transaction
-    quietly("watch", lambda: close_all(agent.export(transaction, LAST_ID, 1)[1]))
-    try:
-        yield
-    finally:  # also where it did not answer: it is stopped, say, and answers one after the other when it goes on
-        quietly("end of watch", lambda: agent.resume(transaction))

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Protocol
@@ -45,6 +45,13 @@ class Node(Protocol):
 
     def who(self, pid: int) -> str:
         """A process in words: the job, where it is one's."""
+        ...
+
+    def occupying(self, device: str) -> AbstractContextManager[None]:
+        """Within it a worker may have memory there that it gives back when asked. Raises NoRoom.
+
+        No program of the device is told that it finds no room without having that given back, whichever job's it is.
+        """
         ...
 
 

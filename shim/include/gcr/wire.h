@@ -27,6 +27,7 @@ namespace wire {
 
 enum { kMagic = 0x57524347u /* "GCRW" */, kVersion = 1 };
 enum { kMaxFrame = 65536, kMaxDescriptors = 253 };
+enum { kOccupiedDevices = 128 };  // OccupiedRecords of a page
 
 // ---- frame types ------------------------------------------------------------------------------------------------
 enum FrameType {
@@ -34,9 +35,10 @@ enum FrameType {
     kError = 0xffff,
 
     // agent -> daemon
-    kHello = 1,     // HelloRecord; reply WelcomeRecord. First frame of every connection, whatever its role.
+    kHello = 1,     // HelloRecord; reply WelcomeRecord, an agent's with the descriptor of a page of OccupiedRecords.
+                    // First frame of every connection, whatever its role.
     kReleased = 2,  // IdList: handles the program freed while others held them. The reply says everyone let go.
-    kLetGo = 3,     // TransactionRecord: out of memory while exported; everyone lets go of every freed handle.
+    kLetGo = 3,     // OccupiedRecord: out of memory on that device. The reply says that what was occupied is free.
     kDescriptor = 4,  // IdList of one: a handle flagged kHandleKept. The reply has its descriptor.
 
     // daemon -> agent. Each names a transaction; an agent in another transaction answers kWrongTransaction.
@@ -187,6 +189,15 @@ struct WelcomeRecord {
     uint32_t daemon_pid;
     uint64_t daemon_epoch;
     char daemon_version[24];
+};
+
+// A row of the page that comes with an agent's WelcomeRecord: a memory file sealed against shrinking, kOccupiedDevices
+// rows, written by the daemon and mapped by agents to read. A row keeps its device. `occupied` is set before anything is
+// taken there, and cleared once all was given back: whoever finds no room asks then (kLetGo), and never otherwise.
+struct OccupiedRecord {
+    uint8_t uuid[16];  // as kStatus gives it; written before `occupied` is
+    uint32_t occupied;  // 0, or 1: gcr has memory of the device for a moment, and gives it back on kLetGo
+    uint32_t reserved;
 };
 
 struct TransactionRecord {
@@ -348,6 +359,7 @@ struct ErrorRecord {
 static_assert(sizeof(FrameHeader) == 24, "wire layout");
 static_assert(sizeof(HelloRecord) == 168, "wire layout");
 static_assert(sizeof(WelcomeRecord) == 40, "wire layout");
+static_assert(sizeof(OccupiedRecord) == 24, "wire layout");
 static_assert(sizeof(TransactionRecord) == 8, "wire layout");
 static_assert(sizeof(CountRecord) == 24, "wire layout");
 static_assert(sizeof(IdList) == 16, "wire layout");

@@ -36,6 +36,8 @@ constexpr uint32_t kFastRetryMs = 100;
 constexpr uint32_t kSlowRetryMs = 1000;
 constexpr uint64_t kFastRetriesForMs = 10000;
 constexpr uint32_t kAnswerMs = 10000;
+constexpr uint32_t kNoticeMs = 2 * kListenUs / 1000;  // by when a connection that takes nothing was given up
+constexpr uint32_t kWorkersEndMs = 3000;  // by when a worker has ended that lost its daemon, and its memory is free
 
 enum Life : uint32_t { kUnborn, kBeingBorn, kAlive };
 std::atomic<uint32_t> life{kUnborn};
@@ -83,6 +85,12 @@ bool welcomed(const Frame& frame, uint64_t request) {
            welcome != nullptr && welcome->version == wire::kVersion;
 }
 
+// At what the daemon says is occupied; without a descriptor left for that, at nothing.
+void begin_to_look(const Frame& welcome) {
+    session.occupied.adopt(welcome.descriptors == 1 ? welcome.descriptor[0] : -1);
+    session.silent.store(false, std::memory_order_relaxed);
+}
+
 bool greet() {
     constexpr uint64_t kRequest = 1;
     wire::HelloRecord record = hello();
@@ -93,8 +101,10 @@ bool greet() {
         Receive received = session.channel.receive(session.frame, 100000);
         if (received == Receive::kNothing) continue;
         if (received == Receive::kLost) return false;
+        bool welcome = welcomed(*session.frame, kRequest);
+        if (welcome) begin_to_look(*session.frame);
         session.frame->close_descriptors();
-        return welcomed(*session.frame, kRequest);
+        return welcome;
     }
     return false;
 }
@@ -147,6 +157,7 @@ void lose_connection() {
     if (session.has_parked) session.parked->close_descriptors();
     session.has_parked = false;
     if (in_phase(wire::kPrepared) || in_phase(wire::kQuiesced)) end_transaction();
+    session.occupied.lose(kWorkersEndMs);  // before who asked is told that nobody is there
     session.questions.abandon();
 }
 
@@ -176,6 +187,7 @@ void after_fork_in_parent() {
 void after_fork_in_child() {
     session.channel.close_in_child();
     session.staged.drop();
+    session.occupied.reset_after_fork();
     session.questions.reset_after_fork();
     session.synchronizer.reset_after_fork();
     session.observer.reset_after_fork();
@@ -210,6 +222,16 @@ bool ask_about(wire::FrameType type, uint64_t id, Question* question) {
     iovec part{&payload, sizeof payload};
     session.questions.open(question);
     return session.channel.send(type, question->request, &part, 1);
+}
+
+// A daemon that hangs costs the program one such wait, not one an allocation.
+void ask_for_room(const wire::OccupiedRecord& full) {
+    iovec part{const_cast<wire::OccupiedRecord*>(&full), sizeof full};
+    Question question;
+    session.questions.open(&question);
+    bool sent = session.channel.send(wire::kLetGo, question.request, &part, 1);
+    bool answered = session.questions.wait(&question, sent ? kAnswerMs : kNoticeMs);
+    if (!answered) session.silent.store(true, std::memory_order_relaxed);
 }
 
 }  // namespace
@@ -251,15 +273,14 @@ int ask_for_descriptor(uint64_t id) {
     return question.descriptor;
 }
 
-bool ask_to_let_go() {
-    if (!in_phase(wire::kPrepared)) return false;
+bool ask_to_let_go(const uint8_t uuid[16]) {
     KeepErrno keep;
-    wire::TransactionRecord record{session.transaction.load()};
-    iovec part{&record, sizeof record};
-    Question question;
-    session.questions.open(&question);
-    bool sent = session.channel.send(wire::kLetGo, question.request, &part, 1);
-    return session.questions.wait(&question, sent ? kAnswerMs : 0);
+    wire::OccupiedRecord full;
+    if (!session.occupied.find(uuid, &full)) return false;
+    bool answers = session.occupied.orphaned_ms() == 0 && !session.silent.load(std::memory_order_relaxed);
+    if (answers) ask_for_room(full);
+    sleep_us(session.occupied.orphaned_ms() * 1000);  // of a daemon that is gone, by now or before
+    return true;
 }
 
 }  // namespace gcr

@@ -25,8 +25,9 @@ wire::AgentPhase agent_phase();
 // there any more, or a deadline passed. By the thread that frees, in flight, holding no lock.
 void tell_released(uint64_t id);
 
-// Out of memory while exports exist: everyone lets go of every freed handle. False: there was no need to ask.
-bool ask_to_let_go();
+// Out of memory on a device: what gcr has there for a moment is given back before this returns, or a deadline passed. By
+// the thread that allocates, in flight, holding no lock. False, at once: gcr has nothing there.
+bool ask_to_let_go(const uint8_t uuid[16]);
 
 // A descriptor of a handle that the process was given back and cannot export again. By a thread of ours, in nothing the
 // agent waits for. -1: the daemon has none, or is not there.

@@ -7,6 +7,7 @@
 
 #include "core/channel.h"
 #include "core/crew.h"
+#include "core/occupied.h"
 #include "core/questions.h"
 #include "core/staged.h"
 #include "core/vendors.h"
@@ -19,10 +20,12 @@ struct Session {
     Channel channel;
     Questions questions;
     Staged staged;
+    Occupied occupied;
     Lock batch_lock;  // held from choosing what to export until it was sent
 
     std::atomic<uint32_t> phase{wire::kRunning};  // release by the agent's thread; acquire by program threads
     std::atomic<uint64_t> transaction{0};
+    std::atomic<bool> silent{false};  // relaxed: a question was not answered in time, and none since
     uint64_t generation = 0;
     bool frozen = false;
 

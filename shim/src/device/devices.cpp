@@ -58,6 +58,14 @@ void learn_devices(State& state) {
     state.device_count.store(count, std::memory_order_release);  // pairs with the acquire above, and fill_status()'s
 }
 
+bool uuid_of(State& state, int device, uint8_t uuid[16]) {
+    uint32_t known = state.device_count.load(std::memory_order_acquire);
+    if (device < 0 || static_cast<uint32_t>(device) >= known) return false;
+    Guard guard(state.lock);
+    memcpy(uuid, state.devices[device].uuid, sizeof state.devices[device].uuid);
+    return true;
+}
+
 void move_device(State& state, const uint8_t old_uuid[16], const uint8_t new_uuid[16]) {
     Guard guard(state.lock);
     for (State::Device& device : state.devices) {

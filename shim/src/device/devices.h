@@ -12,6 +12,8 @@ namespace device {
 Facts facts_of(State& state, int device);   // all zero for a device that is none
 void learn_devices(State& state);           // count, uuids and facts, once; by each thread of ours when it begins
 
+bool uuid_of(State& state, int device, uint8_t uuid[16]);  // as kStatus says it; false: not learnt yet
+
 // A restore onto other devices: the driver puts one in another's place, and need not say so.
 void move_device(State& state, const uint8_t old_uuid[16], const uint8_t new_uuid[16]);  // once settled
 void settle_moves(State& state, bool keep);

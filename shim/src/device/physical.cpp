@@ -8,6 +8,16 @@
 namespace gcr {
 namespace device {
 
+namespace {
+
+// What gcr itself took of the device for a moment: no program is refused because of it.
+bool room_is_given_back(State& state, const Properties& asked) {
+    uint8_t uuid[16];
+    return uuid_of(state, state.ops->device_of(asked), uuid) && ask_to_let_go(uuid);
+}
+
+}  // namespace
+
 Result create_once(State& state, uint64_t size, const Properties& asked, uint64_t flags, Physical* made) {
     const DeviceOps& ops = *state.ops;
     bool export_too = !facts_of(state, ops.device_of(asked)).copied_only;
@@ -19,11 +29,11 @@ Result create_once(State& state, uint64_t size, const Properties& asked, uint64_
 }
 
 Result create_physical(State& state, uint64_t size, const Properties& asked, uint64_t flags, Physical* made) {
+    const Result full = state.ops->out_of_memory;
     Result result = create_once(state, size, asked, flags, made);
-    if (result != state.ops->out_of_memory) return result;
-    bool kept_for_reuse = give_back_spares(state);
-    bool others_let_go = ask_to_let_go();  // handles of ours that somebody still maps
-    return kept_for_reuse || others_let_go ? create_once(state, size, asked, flags, made) : result;
+    if (result == full && give_back_spares(state)) result = create_once(state, size, asked, flags, made);
+    if (result == full && room_is_given_back(state, asked)) result = create_once(state, size, asked, flags, made);
+    return result;
 }
 
 Result destroy_physical(State& state, Handle* handle) {

@@ -14,7 +14,8 @@ namespace fake {
 Driver plain, strict, keeping;
 std::vector<uint64_t> released;
 std::function<void()> on_released;
-bool others_let_go = false;
+std::vector<uint8_t> asked_for;
+std::function<void()> on_asked;
 
 bool Driver::fails(const char* operation) {
     if (meanwhile.first == operation) std::exchange(meanwhile, {}).second();
@@ -320,8 +321,11 @@ void tell_released(uint64_t id) {
     if (fake::on_released) fake::on_released();
 }
 
-bool ask_to_let_go() {
-    return fake::others_let_go;
+bool ask_to_let_go(const uint8_t uuid[16]) {
+    fake::asked_for.assign(uuid, uuid + 16);
+    if (!fake::on_asked) return false;
+    fake::on_asked();
+    return true;
 }
 
 int ask_for_descriptor(uint64_t) {

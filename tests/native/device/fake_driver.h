@@ -95,7 +95,8 @@ extern const gcr::VendorOps plain_vendor, strict_vendor, keeping_vendor;
 
 extern std::vector<uint64_t> released;  // what the agent was told to say
 extern std::function<void()> on_released;  // what another thread does meanwhile
-extern bool others_let_go;  // what it will answer
+extern std::vector<uint8_t> asked_for;  // the UUID of the device that had no room
+extern std::function<void()> on_asked;
 
 }  // namespace fake
 

@@ -69,16 +69,38 @@ void a_free_that_cannot_wait_did_not_happen() {
     nothing_is_left(&owner);
 }
 
-void out_of_memory_takes_spares_and_asks_once() {
-    Owner owner;
+// Spares first: what others give back may cost them something.
+void out_of_memory_takes_spares_then_asks_once() {
+    Owner owner{1, {}, 0, 0};
+    uint64_t more = 0;
+    int asked = 0;
+    learn_devices(memory);
+    fake::on_asked = [&] { asked++; };
     plain.room = 4 * MiB;
     CHECK(freed(allocated(&owner, 100)) == kSuccess && plain.used() == 2 * MiB);
     uint64_t large = allocated(&owner, 4 * MiB);  // only after the empty slab went
-    uint64_t more = 0;
-    CHECK(allocate(memory, &owner, 2 * MiB, &more) == fake::kNoRoom);
+    CHECK(asked == 0);
+    CHECK(allocate(memory, &owner, 2 * MiB, &more) == fake::kNoRoom && asked == 1);
+    uint8_t uuid[16];
+    CHECK(uuid_of(memory, 1, uuid) && fake::asked_for == std::vector<uint8_t>(uuid, uuid + 16));
+    fake::on_asked = [] { plain.room = 6 * MiB; };
+    CHECK(allocate(memory, &owner, 2 * MiB, &more) == kSuccess);
+    fake::on_asked = nullptr;
     plain.room = 1ull << 40;
-    CHECK(freed(large) == kSuccess);
+    CHECK(freed(large) == kSuccess && freed(more) == kSuccess);
     nothing_is_left(&owner);
+}
+
+void a_device_that_moved_is_asked_for_by_its_new_name() {
+    uint8_t uuid[16], old[16], other[16] = {9, 9, 9};
+    CHECK(uuid_of(memory, 1, old));
+    move_device(memory, old, other);
+    CHECK(uuid_of(memory, 1, uuid) && memcmp(uuid, old, sizeof uuid) == 0);
+    settle_moves(memory, true);
+    CHECK(uuid_of(memory, 1, uuid) && memcmp(uuid, other, sizeof uuid) == 0);
+    move_device(memory, other, old);
+    settle_moves(memory, true);
+    CHECK(!uuid_of(memory, -1, uuid) && !uuid_of(memory, kMaxDevices, uuid));
 }
 
 void a_free_during_a_capture_comes_after_it() {
@@ -175,7 +197,8 @@ int main() {
     a_failed_step_leaves_nothing("map", fake::kBroken);
     a_failed_step_leaves_nothing("set_access", fake::kBroken);
     a_free_that_cannot_wait_did_not_happen();
-    out_of_memory_takes_spares_and_asks_once();
+    out_of_memory_takes_spares_then_asks_once();
+    a_device_that_moved_is_asked_for_by_its_new_name();
     a_free_during_a_capture_comes_after_it();
     a_device_that_was_reset_is_served_anew();
     peers_reach_what_is_and_what_comes();

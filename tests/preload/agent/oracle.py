@@ -5,6 +5,8 @@ Written with `struct` against the text of wire.h; shares no code with what it te
 """
 
 import array
+import fcntl
+import mmap
 import os
 import queue
 import socket
@@ -35,6 +37,8 @@ STATUS = struct.Struct("<IIQQQQQIIIIIIQ")
 DEVICE = struct.Struct("<16sIIQ")
 UNCOVERED = struct.Struct("<IIQQ")
 ERROR = struct.Struct("<IiII112s")
+OCCUPIED = struct.Struct("<16sII")
+OCCUPIED_DEVICES = 128
 
 MAGIC, VERSION = 0x57524347, 1
 REPLY, FAILED = 0x8000, 0xFFFF
@@ -137,11 +141,12 @@ class Agent:
     held: dict[int, int] = field(default_factory=dict)
     kept: set[int] = field(default_factory=set)
     released: list[int] = field(default_factory=list)
-    let_go: int = 0
+    let_go: list[bytes] = field(default_factory=list)  # UUIDs of devices that had no room
     answer_questions: bool = True
     on_let_go: Callable[[], None] = lambda: None
     _replies: "queue.Queue[tuple[int, int, bytes, list[int]] | None]" = field(default_factory=queue.Queue)
     _request: int = 100
+    _asked: tuple[int, int] = (0, 0)
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -185,10 +190,18 @@ class Agent:
                     os.close(fd)
             self.released.extend(ids)
         elif kind == KINDS["let_go"]:
-            self.let_go += 1
+            uuid, occupied, _ = OCCUPIED.unpack(payload)
+            assert occupied == 1
+            self.let_go.append(uuid)
             self.on_let_go()
+        self._asked = kind, request
         if self.answer_questions:
-            self.link.send(frame(REPLY | kind, request))
+            self.answer_late()
+
+    def answer_late(self) -> None:
+        """The last question."""
+        kind, request = self._asked
+        self.link.send(frame(REPLY | kind, request))
 
     # ---- asking -----------------------------------------------------------------------------------------------
     def send(self, kind: str, payload: bytes = b"", fds: Sequence[int] = ()) -> int:
@@ -336,11 +349,30 @@ class Agent:
         self.drop_held()
 
 
+class Page:
+    """What it says is occupied; `fd` goes with every welcome."""
+
+    def __init__(self) -> None:
+        size = OCCUPIED.size * OCCUPIED_DEVICES
+        self.fd = os.memfd_create("page", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        os.ftruncate(self.fd, size)
+        fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW)
+        self._bytes = mmap.mmap(self.fd, size)
+
+    def say(self, row: int, uuid: bytes, occupied: int) -> None:
+        self._bytes[row * OCCUPIED.size : (row + 1) * OCCUPIED.size] = OCCUPIED.pack(uuid, occupied, 0)
+
+    def close(self) -> None:
+        self._bytes.close()
+        os.close(self.fd)
+
+
 class Daemon:
     """Listens; every agent that says hello is welcomed and queued."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.page = Page()
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(path))
         self._listener.listen(16)
@@ -352,13 +384,15 @@ class Daemon:
         link.settimeout(PATIENCE)
         return link
 
-    def accept(self, patience: float = PATIENCE) -> Agent:
+    def accept(self, patience: float = PATIENCE, with_page: bool = True) -> Agent:
+        page = [self.page.fd] if with_page else []
         link = self.accept_raw(patience)
         kind, request, payload, _ = receive(link)
         assert kind == KINDS["hello"]
         role, oldest, newest, vendor, phase, flags, pid, transaction, generation, job, token, _ = HELLO.unpack(payload)
         assert oldest <= VERSION <= newest
-        link.send(frame(REPLY | kind, request, WELCOME.pack(VERSION, 0, os.getpid(), 1, b"oracle")))
+        welcome = frame(REPLY | kind, request, WELCOME.pack(VERSION, 0, os.getpid(), 1, b"oracle"), len(page))
+        link.sendmsg([welcome], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", page))])
         link.settimeout(None)
         agent = Agent(
             link,
@@ -372,6 +406,7 @@ class Daemon:
         for agent in self.agents:
             agent.close()
         self._listener.close()
+        self.page.close()
 
 
 def wait_for(condition: Callable[[], bool], patience: float = PATIENCE) -> bool:

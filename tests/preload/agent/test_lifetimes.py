@@ -1,4 +1,4 @@
-"""Frees and allocations while exports exist; deaths of the daemon; forks; a program that closes every descriptor."""
+"""Frees while exports exist; deaths of the daemon; forks; a program that closes every descriptor."""
 
 import socket
 import time
@@ -58,28 +58,6 @@ def test_a_free_during_quiesce_is_no_deadlock(target):
     assert puppet.tell("done t") in ("ok", "running")
     agent.ask("resume")
     assert wait_for(lambda: puppet.tell("done t") in ("ok", "what?"))
-
-
-def test_an_allocation_that_finds_no_room_asks_and_retries(machine):
-    machine.memory = 128 * MiB
-    puppet, agent = machine.target()
-    puppet.must("alloc big 0x3000000")
-    first = agent.export()
-    spare = machine.ready(socket=False)
-    while spare.tell("allocmany x 1 0x400000") == "ok":
-        continue
-
-    def make_room():
-        spare.tell("free x0")
-
-    agent.on_let_go = make_room
-    assert puppet.tell("alloc late 0x400000") == "ok"
-    assert agent.let_go == 1
-    assert len(first) == 1
-    puppet.must("fill late 1", "sync", "check late 1")
-    agent.ask("resume")
-    assert puppet.tell("alloc no 0x4000000") == "2"
-    assert agent.let_go == 1  # nothing is exported: nobody to ask
 
 
 # ---- the daemon dies ------------------------------------------------------------------------------------------------

@@ -1,0 +1,73 @@
+"""The page that every agent maps to read: on which devices workers have memory for a moment (wire.h, OccupiedRecord).
+
+The agent of a program that finds no room there asks us, LET_GO, before the program is told; any other is told at once.
+No agent has to answer: what is said here before a worker takes anything is seen by whoever lacks it, also by a process
+that was stopped or busy when it was said. It counts for as long as we live; agents know when we are gone.
+"""
+
+import fcntl
+import mmap
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from threading import Lock
+
+from gcr.devices import uuid_bytes
+from gcr.errors import NoRoom
+from gcr.wire import OCCUPIED_DEVICES, OccupiedRecord
+
+_WORD = 16  # where the low byte of `occupied` is in a record
+PAGE_BYTES = OCCUPIED_DEVICES * OccupiedRecord.SIZE
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+
+
+@dataclass(slots=True)
+class Occupied:
+    """`fd`: what agents map; of a file that only this process can write. Thread-safe; never closed."""
+
+    fd: int = field(init=False)
+    _page: mmap.mmap = field(init=False)
+    _rows: dict[str, int] = field(default_factory=dict)  # by device UUID
+    _holders: dict[str, int] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        writable = os.memfd_create("gcr-occupied", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.fchmod(writable, 0o600)
+            os.posix_fallocate(writable, 0, PAGE_BYTES)  # no program that looks has to find memory for it
+            fcntl.fcntl(writable, fcntl.F_ADD_SEALS, _SEALS)
+            self._page = mmap.mmap(writable, PAGE_BYTES)
+            self.fd = os.open(f"/proc/self/fd/{writable}", os.O_RDONLY | os.O_CLOEXEC)
+        finally:
+            os.close(writable)
+
+    @contextmanager
+    def on(self, device: str) -> Iterator[None]:
+        """Around all of the time in which a worker may have such memory. Raises NoRoom for too many devices."""
+        self._count(device, 1)
+        try:
+            yield
+        finally:
+            self._count(device, -1)
+
+    def _count(self, device: str, more: int) -> None:
+        with self._lock:
+            row = self._row(device)
+            self._holders[device] += more
+            self._say(row, self._holders[device] > 0)
+
+    def _row(self, device: str) -> int:
+        """Where its record begins. A row keeps its device, so that no reader takes one for another."""
+        if device not in self._rows:
+            row = len(self._rows) * OccupiedRecord.SIZE
+            if row == PAGE_BYTES:
+                raise NoRoom(f"more than {OCCUPIED_DEVICES} devices", missing=None)
+            self._page[row : row + OccupiedRecord.SIZE] = OccupiedRecord(uuid_bytes(device)).pack()
+            self._rows[device], self._holders[device] = row, 0
+        return self._rows[device]
+
+    def _say(self, row: int, occupied: bool) -> None:
+        """In one byte, of which no reader sees half."""
+        self._page[row + _WORD] = int(occupied)

@@ -1,0 +1,91 @@
+"""The page of what is occupied: said before anything is taken, until all is given back; the daemon alone writes it."""
+
+import mmap
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import ExitStack, nullcontext
+from types import SimpleNamespace
+
+import pytest
+
+from gcr.daemon.occupied import PAGE_BYTES, Occupied
+from gcr.devices import uuid_text
+from gcr.engine.glance import Glance
+from gcr.errors import NoRoom, PeerGone
+from gcr.wire import OCCUPIED_DEVICES, OccupiedRecord
+
+ONE, OTHER = (uuid_text(uuid.UUID(int=number).bytes) for number in (1, 2))
+
+
+@pytest.fixture
+def occupied() -> Iterator[Occupied]:
+    made = Occupied()
+    yield made
+    os.close(made.fd)
+
+
+def said(occupied: Occupied) -> list[tuple[str, int]]:
+    """What an agent reads, row by row."""
+    with mmap.mmap(occupied.fd, PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ) as page:
+        rows = OccupiedRecord.unpack_many(page[:], 0, OCCUPIED_DEVICES)
+    return [(uuid_text(row.uuid), row.occupied) for row in rows if row.uuid != bytes(16)]
+
+
+def test_a_device_is_occupied_until_the_last_is_over(occupied):
+    assert said(occupied) == []
+    with occupied.on(ONE):
+        assert said(occupied) == [(ONE, 1)]
+        with occupied.on(OTHER), occupied.on(ONE):
+            assert said(occupied) == [(ONE, 1), (OTHER, 1)]
+        assert said(occupied) == [(ONE, 1), (OTHER, 0)]
+    assert said(occupied) == [(ONE, 0), (OTHER, 0)]
+    with pytest.raises(ZeroDivisionError), occupied.on(OTHER):
+        raise ZeroDivisionError
+    assert said(occupied) == [(ONE, 0), (OTHER, 0)]
+
+
+def test_more_devices_than_rows_are_refused(occupied):
+    names = [uuid_text(uuid.UUID(int=number + 1).bytes) for number in range(OCCUPIED_DEVICES + 1)]
+    for name in names[:-1]:
+        with occupied.on(name):
+            continue
+    with pytest.raises(NoRoom), occupied.on(names[-1]):
+        raise AssertionError
+    with occupied.on(names[0]):
+        assert said(occupied) == [(name, int(name == names[0])) for name in names[:-1]]
+
+
+def test_who_is_given_it_can_neither_write_it_nor_cut_it_short(occupied):
+    with pytest.raises(PermissionError):
+        mmap.mmap(occupied.fd, PAGE_BYTES)
+    for attempt in (lambda: os.write(occupied.fd, b"1"), lambda: os.ftruncate(occupied.fd, 0)):
+        with pytest.raises(OSError):
+            attempt()
+    assert os.fstat(occupied.fd).st_mode & 0o777 == 0o600
+    again = os.open(f"/proc/self/fd/{occupied.fd}", os.O_RDWR)  # as its owner
+    with pytest.raises(PermissionError):
+        os.ftruncate(again, 0)
+    os.close(again)
+
+
+@pytest.mark.parametrize("made", [0, 1, PeerGone("the worker died")])
+def test_it_is_said_before_a_worker_makes_room(occupied, made):
+    """And taken back where there is none; of one that did not answer nobody knows, until all is over."""
+    seen = []
+
+    def make_room(_hold, _limit):
+        seen.extend(said(occupied))
+        if isinstance(made, Exception):
+            raise made
+        return made
+
+    glance = SimpleNamespace(node=SimpleNamespace(occupying=occupied.on))
+    worker = SimpleNamespace(device=ONE, make_room=make_room)
+    fails = pytest.raises(PeerGone) if isinstance(made, Exception) else nullcontext()
+    with ExitStack() as occupying:
+        with fails:
+            Glance._make_room_with(glance, SimpleNamespace(hold="7.1"), worker, 1.0, occupying)
+        assert seen == [(ONE, 1)]
+        assert said(occupied) == [(ONE, int(made != 0))]
+    assert said(occupied) == [(ONE, 0)]
