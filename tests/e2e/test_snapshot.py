@@ -9,13 +9,15 @@ import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import Future
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import pytest
 from machine import VICTIMS, Answer, Machine, kill, until
 from worlds import AMD, NVIDIA, at
 
 from gcr.image.store import Store
+from gcr.wire import OCCUPIED_DEVICES, OccupiedRecord
 
 MIB = 1 << 20
 EACH = 8 * MIB
@@ -47,6 +49,17 @@ def used(machine: Machine) -> int:
     return int(machine.bare(sys.executable, "-c", program))
 
 
+def occupied(machine: Machine) -> int:
+    """Devices of which agents are told so, by the page as it is mapped into the daemon."""
+    (daemon,) = machine.children("gcr.daemon")
+    for file in Path(f"/proc/{daemon}/fd").iterdir():
+        with suppress(FileNotFoundError):  # closed just now
+            if "gcr-occupied" in str(file.readlink()):
+                rows = OccupiedRecord.unpack_many(file.read_bytes(), 0, OCCUPIED_DEVICES)
+                return sum(row.occupied for row in rows)
+    raise AssertionError("the daemon has no such page")
+
+
 @contextmanager
 def held(machine: Machine, name: str) -> Iterator["Future[Answer]"]:
     """Within the block the program runs, and nothing of the snapshot has been read."""
@@ -65,15 +78,36 @@ def test_it_is_there_for_as_long_as_it_is_read(machine: Machine) -> None:
     phases: dict[str, float] = first["phases_s"]  # type: ignore[assignment]
     assert first["stop_s"] == pytest.approx(phases["running"] - phases["stop"])
     rest = used(machine)
+    assert occupied(machine) == 0
     assert job.ask("again 5") == "ok"
     before = job.ask()
     with held(machine, "two") as going:
+        assert occupied(machine) == 1
         assert used(machine) == rest + first["bytes"]  # type: ignore[operator]
         assert job.ask("again 5") == "ok"
     done = going.result(60).body
     assert (done["snapshot_bytes"], done["bytes_copied"]) == (EACH, EACH)
-    assert used(machine) == rest
+    assert (used(machine), occupied(machine)) == (rest, 0)
     assert job.ask() != before
+
+
+@pytest.mark.parametrize("step", ["prepared", "quiesced", "snapshotted", "running", "reading", "drained"])
+def test_it_is_said_for_as_long_as_it_is_there(machine: Machine, step: str) -> None:
+    """Also where it fails in the middle."""
+    job = machine.told("llm", f"alloc 8 {EACH}")
+    taken(machine, "one")
+    rest = used(machine)
+    assert job.ask("again 5") == "ok"
+    with machine.held_at(f"checkpoint.{step}"):
+        going = begin(machine, "two")
+        machine.wait_held()
+        there = used(machine) > rest
+        assert there == (step not in ("prepared", "drained"))
+        assert occupied(machine) >= int(there)
+        kill(*machine.children("gcr.image_helper"))
+    assert going.result(60).code == 4
+    until(lambda: occupied(machine) == 0 or None, 20, "nothing is said to be there")
+    assert (used(machine), machine.settled()) == (rest, "running")
 
 
 def content(machine: Machine, name: str) -> tuple[list[int], list[bytes]]:
@@ -174,6 +208,7 @@ def test_another_job_that_needs_the_room_gets_it(machine: Machine, begun: str) -
         other = other or machine.told("other")
         assert [other.ask(line) for line in lines] == said
     assert going.result(60).body["error"]["code"] == "image_failed"
+    assert occupied(machine) == 0
     assert (job.ask(), other.ask()) == (before, said[-1])
     assert taken(machine, "again")["parent"] is None
 

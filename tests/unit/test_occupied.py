@@ -9,6 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gcr.daemon.fleet import Fleet
 from gcr.daemon.occupied import PAGE_BYTES, Occupied
 from gcr.devices import uuid_text
 from gcr.engine.glance import Glance
@@ -67,6 +68,18 @@ def test_who_is_given_it_can_neither_write_it_nor_cut_it_short(occupied):
     with pytest.raises(PermissionError):
         os.ftruncate(again, 0)
     os.close(again)
+
+
+def test_who_needs_room_of_one_device_costs_no_other_its_image():
+    asked: list[str] = []
+
+    def worker(device: str) -> SimpleNamespace:
+        return SimpleNamespace(lives=True, peer=SimpleNamespace(device=device, let_go=lambda: asked.append(device)))
+
+    fleet = Fleet()
+    fleet._workers = {(world, device): worker(device) for world in (1, 2) for device in (ONE, OTHER)}
+    fleet.let_go({ONE})
+    assert asked == [ONE, ONE]
 
 
 @pytest.mark.parametrize("made", [0, 1, PeerGone("the worker died")])
