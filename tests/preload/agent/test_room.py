@@ -147,11 +147,12 @@ def test_a_daemon_that_dies_is_not_waited_for_but_its_workers_end(machine, full,
         assert wait_for(lambda: agent.let_go == [device])
     with within(6):
         agent.close()
+        if not asked:
+            puppet.must("thread t alloc late 0x400000")
+        time.sleep(0.3)
+        assert puppet.tell("done t") == "running"
         make_room()
-        if asked:
-            assert wait_for(lambda: puppet.tell("done t") == "ok")
-        else:
-            assert puppet.tell("alloc late 0x400000") == "ok"
+        assert wait_for(lambda: puppet.tell("done t") == "ok")
     works(puppet)
 
 
