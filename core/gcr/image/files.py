@@ -86,7 +86,7 @@ def claim(fd: int, path: Path, name: str) -> None:
 
 def write_file(path: Path, data: bytes) -> None:
     """Anew, synced. Raises OSError."""
-    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         write_synced(fd, data)
     finally:

@@ -6,8 +6,8 @@ A reader looks at `format` first: another number is another layout, and says so;
 """
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, astuple, dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
@@ -19,6 +19,8 @@ from gcr.layout import DamagedTable, SealedTable
 
 FORMAT = 1
 SUFFIX = ".json"
+_MOST = 1 << 64
+_LAST_TIME = 1 << 37  # seconds since the epoch; a calendar ends with the year 9999
 COSTS = ("parent", "bytes_total", "bytes_changed", "bytes_zero", "bytes_written")
 
 
@@ -112,7 +114,38 @@ class Manifest:
             "chunks": bytes.fromhex(body["chunks"]),
             "hashes": bytes.fromhex(body["hashes"]),
         }
-        return cls(**{**body, **facts})
+        found = cls(**{**body, **facts})
+        _refuse_nonsense(found)
+        return found
+
+
+def _refuse_nonsense(image: Manifest) -> None:
+    """A digest vouches for what somebody wrote, not for sense. Raises ValueError."""
+    texts = [image.name, image.job, image.backend, *image.versions.values(), *image.models.values(), image.parent or ""]
+    times = [image.created, *image.timings.values()]
+    sizes = [image.bytes_total, image.bytes_zero, image.bytes_written, image.chunk_bytes, image.bytes_changed or 0]
+    sizes += [pack.bytes for pack in image.packs]
+    for process in image.processes:
+        sizes += [process.stack, process.generation, *_numbers(process.table)]
+        texts += [handle.device for handle in process.table.handles]
+        texts += [segment.device for segment in process.table.segments]
+    if not all(isinstance(each, str) for each in texts) or not isinstance(image.simulated, bool):
+        raise ValueError("a name is no text")
+    if not all(type(each) is int and 0 <= each < _MOST for each in sizes):
+        raise ValueError("a size or a number is none")
+    if not all(type(each) in (int, float) and 0 <= each < _LAST_TIME for each in times):
+        raise ValueError("a time is none")
+    if len({process.table.pid for process in image.processes}) != len(image.processes):
+        raise ValueError("a process is in it twice")
+
+
+def _numbers(table: SealedTable) -> Iterator[int]:
+    yield from (table.pid, table.start_time, table.transaction)
+    for handle in table.handles:
+        yield from (handle.offset, *astuple(handle.spec))
+    for mapping in table.mappings:
+        yield from astuple(mapping)
+    yield from (segment.size for segment in table.segments)
 
 
 def _plain(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from gcr.errors import Damaged, WrongImage
 from gcr.image.chunks import NAME_BYTES, name_of
 from gcr.image.cipher import PACK_VERSIONS, Cipher, Forged
 from gcr.image.entry import BLOCK, Entry, padded
+from gcr.image.regular import open_file, readable
 
 ID = re.compile(r"[0-9a-f]{32}\Z")
 SUFFIX, UNFINISHED, ARRIVING, DISTRUSTED = ".pack", ".pack.new", ".pack.part", ".pack.bad"
@@ -152,7 +153,7 @@ class PackReader:
             raise Damaged.of(path, "a pack has not such a name")
         self._name_of, self._cipher = cipher.name_of, cipher.pack(ours[1])
         self.record = self._cipher.record
-        self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+        self._fd = open_file(path)
         self._direct = -1
         try:
             with suppress(OSError):  # a file system that knows no such reads
@@ -185,7 +186,7 @@ class PackReader:
             _drop(left, got)
 
     def _read_some(self, at: int, targets: Sequence[memoryview]) -> int:
-        with _readable(self.path):
+        with readable(self.path):
             if self._direct >= 0 and at % BLOCK == 0:
                 try:
                     return os.preadv(self._direct, targets, at)
@@ -269,23 +270,12 @@ class PackReader:
             done = 0
             view = memoryview(found)
             while done < size:
-                with _readable(self.path):
+                with readable(self.path):
                     got = os.preadv(self._fd, [view[done:]], at + done)
                 if not got:
                     raise Damaged.of(self.path, "it is shorter than what was written")
                 done += got
         return found
-
-
-@contextmanager
-def _readable(path: Path) -> Iterator[None]:
-    """A sector that cannot be read any more is damage; whatever else a disk says is no word on what was written."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno == errno.EIO:
-            raise Damaged.of(path, f"it cannot be read: {error.strerror} (EIO)") from error
-        raise
 
 
 def _drop(pieces: deque[memoryview], done: int) -> None:

@@ -28,7 +28,14 @@ from gcr.image.pack import ARRIVING, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.push import Moved
 from gcr.image.remote import Remote, pack_path
-from gcr.image.store import Store, manifest_of
+from gcr.image.store import (
+    MOST_MANIFEST,
+    MOST_OVERHEAD,
+    Store,
+    hashes_bytes,
+    manifest_of,
+    references_bytes,
+)
 from gcr.image.transfer import PART, Transfer
 
 _AGAIN = "push it again"
@@ -41,17 +48,17 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
     DeadlinePassed.
     """
     remote = Remote(url, cipher)
-    theirs = remote.read(manifest_path(name))
+    theirs = remote.read(manifest_path(name), MOST_MANIFEST)
     if theirs is None:
         raise NoSuchImage(f"no image {name!r} at {remote.url}", hint="a push that was cut short can be made again")
     remote.check_mark()
     manifest = manifest_of(name, theirs, cipher, remote.place(manifest_path(name)))
     sizes = [pack.bytes for pack in manifest.packs]
-    store = Store(folder, cipher)
+    store = Store(folder, cipher, transfer.pulse)
     if name in store.names() and store.manifest(name) == manifest:
         return Moved(len(sizes), sum(sizes), 0, 0)
-    found = _read(remote, references_path(name), manifest.chunks)
-    hashed = _read(remote, hashes_path(name), manifest.hashes)
+    found = _read(remote, references_path(name), manifest.chunks, references_bytes(manifest))
+    hashed = _read(remote, hashes_path(name), manifest.hashes, hashes_bytes(manifest))
     with usable(store.path), store.used(), store.claimed(name) as claim:
         missing = _bring_packs(store, manifest, remote, transfer)
         sync(store.packs)
@@ -63,9 +70,9 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
     return Moved(len(sizes), sum(sizes), len(missing), transfer.moved)
 
 
-def _read(remote: Remote, path: str, digest: bytes) -> bytes:
-    """As it is stored; the manifest has this digest of what it says. Raises Damaged, WrongImage."""
-    found = remote.read(path)
+def _read(remote: Remote, path: str, digest: bytes, size: int) -> bytes:
+    """As it is stored; the manifest has this digest of what it says, `size` bytes. Raises Damaged, WrongImage."""
+    found = remote.read(path, size + MOST_OVERHEAD)
     if found is None or name_of(remote.cipher.decrypt(path, found, remote.place(path))) != digest:
         raise Damaged.of(remote.place(path), "it is not what was pushed", hint=_AGAIN)
     return found

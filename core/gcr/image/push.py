@@ -20,7 +20,7 @@ from gcr.image.files import hashes_path, manifest_path, references_path, usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import Pack, PackReader
 from gcr.image.remote import Remote, claim_path, pack_path
-from gcr.image.store import Store
+from gcr.image.store import MOST_MANIFEST, Store
 from gcr.image.transfer import PART, PARTS, Transfer
 
 _MOST_REQUESTS = 10_000  # that S3 makes one object of
@@ -55,7 +55,7 @@ def push(store: Store, name: str, url: str, transfer: Transfer) -> Moved:
             if not there:
                 _claim(remote, manifest, ours)
             for path, found in beside.items():
-                if remote.read(path) != found:
+                if remote.size(path) != len(found) or remote.read(path, len(found)) != found:
                     remote.write(path, found)
             if not there and not remote.create(manifest_path(name), ours):
                 _same(remote, manifest)
@@ -76,7 +76,7 @@ def _claim(remote: Remote, manifest: Manifest, ours: bytes) -> None:
     """From here on nobody writes anything else under this name. `ours`: what is stored of it. Raises ImageExists."""
     path = claim_path(manifest.name)
     while not remote.create(path, ours):
-        found = remote.read(path)
+        found = remote.read(path, MOST_MANIFEST)
         if found == ours:  # a push of this very image does the same, or died of it
             break
         if found is not None:

@@ -59,13 +59,22 @@ class ImageReader:
             all_of(self._pool, self._read, _groups(wanted))
         return first + len(pieces)
 
-    def check(self) -> Iterator[int]:
-        """Every byte of every file; yields the bytes looked at now and then."""
+    def check(self, whole: set[bytes] | None = None) -> Iterator[int]:
+        """Every byte of every file; yields the bytes looked at now and then.
+
+        `whole`: seals of packs that were looked at just now, and are not again; those of this image are added.
+        """
         self.check_hashes()
+        whole = set() if whole is None else whole
         with usable(self.store.path):
             for pack in self._packs:
+                if pack.pack.seal in whole:
+                    continue
                 with self._distrusting(pack):
-                    yield from pack.check()
+                    for size in pack.check():
+                        self.store.pulse()
+                        yield size
+                whole.add(pack.pack.seal)
 
     def check_hashes(self) -> None:
         """They are what was written, though nothing of an image is read by them."""

@@ -15,6 +15,7 @@ from gcr.image.chunks import name_of
 SUFFIX = ".chunks"
 ZEROS = 0xFFFFFFFF
 _RECORD = struct.Struct("<32sII")
+RECORD_BYTES = _RECORD.size
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,7 +23,7 @@ from gcr.image.files import checked_name, locked, manifest_path, sync, usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.pack import Footer, Pack
-from gcr.image.store import MARK, NEW, Store, manifest_of
+from gcr.image.store import MARK, MOST_MANIFEST, MOST_MARK, NEW, Store, manifest_of
 from gcr.image.transfer import PART
 
 SCHEMES = ("s3", "gs", "az", "file")
@@ -76,12 +76,12 @@ class Remote:
 
     def check_mark(self) -> None:
         """What is there is encrypted as our store is. Raises WrongKey, Damaged, WrongImage."""
-        self.cipher.check_mark(self.read(MARK) or b"", self.url)
+        self.cipher.check_mark(self.read(MARK, MOST_MARK) or b"", self.url)
 
     def manifest(self, name: str) -> Manifest | None:
         """None: there is no such image. Raises WrongImage, Damaged, UsageError."""
         path = manifest_path(name)
-        data = self.read(path)
+        data = self.read(path, MOST_MANIFEST)
         return None if data is None else manifest_of(name, data, self.cipher, self.place(path))
 
     def has(self, pack: Pack) -> bool:
@@ -94,11 +94,14 @@ class Remote:
 
     # ---- objects ------------------------------------------------------------------------------------------------
 
-    def read(self, path: str) -> bytes | None:
-        """The whole of it; None: there is no such object."""
+    def read(self, path: str, most: int) -> bytes | None:
+        """The whole of one that has so many bytes, or fewer; None: there is no such object. Raises Damaged."""
         with self._answering():
             try:
-                return bytes(self._library.get(self._objects, path).bytes())
+                found = self._library.get(self._objects, path)
+                if found.meta["size"] > most:
+                    raise Damaged.of(self.place(path), f"it has more than {most} bytes")
+                return bytes(found.bytes())
             except FileNotFoundError:
                 next(iter(self._library.list(self._objects)), None)  # or there is no such bucket, which is an error
                 return None

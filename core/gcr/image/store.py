@@ -19,12 +19,14 @@ import logging
 import os
 import re
 import time
-from collections.abc import Iterable, Iterator, Sequence, Sized
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, WrongImage, WrongKey
+from gcr.hashing.chunks import DIGEST_BYTES, chunk_count
+from gcr.hashing.key import SECRET_BYTES
 from gcr.image import references
 from gcr.image.chunks import cut, name_of
 from gcr.image.cipher import FILE_MAGIC, PLAIN, Cipher
@@ -48,6 +50,7 @@ from gcr.image.manifest import Manifest
 from gcr.image.pack import ARRIVING, DISTRUSTED, FILE, UNFINISHED, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.references import Reference
+from gcr.image.regular import read_file
 from gcr.runtime import own_directory
 
 log = logging.getLogger(__name__)
@@ -57,6 +60,9 @@ PROBE = ".json.link"
 OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|json\.link|chunks|hashes)\Z")  # beside its manifest
 MARK = "gcr-store"  # everything else here is ours; what is in it says whether it is encrypted
 NEW_MARK = "gcr-store.new"
+MOST_MARK = 4096  # bytes; far more than any has
+MOST_MANIFEST = 64 << 20  # bytes: of some 100,000 allocations
+MOST_OVERHEAD = 64  # bytes of a small file that is encrypted
 MARK_SECONDS = 5.0  # that others may take to leave a store that is to be encrypted
 RESUMABLE_S = 86400.0  # for so long what a pull has left is not taken away to make room for nobody
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems without them say to link()
@@ -64,10 +70,11 @@ NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems wi
 
 @dataclass(slots=True)
 class Store:
-    """Thread-safe, and several processes may use one directory."""
+    """Thread-safe, and several processes may use one directory. `pulse`: called whenever a file of it has answered."""
 
     path: Path
     cipher: Cipher = field(default=PLAIN, repr=False)
+    pulse: Callable[[], object] = field(default=lambda: None, repr=False)
 
     def __post_init__(self) -> None:
         """Makes what is missing, and it stays after a crash. Raises StoreUnusable, UnsafeRuntime, WrongKey, Damaged."""
@@ -100,14 +107,14 @@ class Store:
             if self._found_mark() or self.names():
                 return
             if self.packs.exists():
-                self._clean()
+                self._clean(())
             write_file(self.path / NEW_MARK, self.cipher.mark)
             (self.path / NEW_MARK).rename(self.path / MARK)
             sync(self.path)
 
     def _found_mark(self) -> bytes | None:
         try:
-            return (self.path / MARK).read_bytes()
+            return read_file(self.path / MARK, MOST_MARK)
         except FileNotFoundError:
             return None
 
@@ -117,7 +124,7 @@ class Store:
         try:
             self.cipher.check_mark(found, self.path)
         except WrongKey:
-            if not found and any(path.read_bytes().startswith(FILE_MAGIC) for path in self.images.glob(f"*{MANIFEST}")):
+            if not found and any(self._stored(name).startswith(FILE_MAGIC) for name in self.names()):
                 raise Damaged.of(self.path / MARK, "it is empty, and there are encrypted images") from None
             raise
 
@@ -144,35 +151,40 @@ class Store:
 
     def manifest(self, name: str) -> Manifest:
         """Raises NoSuchImage, WrongImage, Damaged, UsageError."""
-        path = self._manifest_path(name)
+        return manifest_of(name, self._stored(name), self.cipher, self._manifest_path(name))
+
+    def _stored(self, name: str) -> bytes:
+        """Its manifest, as it is stored. Raises NoSuchImage, Damaged, UsageError."""
         try:
-            data = path.read_bytes()
+            data = read_file(self._manifest_path(name), MOST_MANIFEST)
         except FileNotFoundError:
             raise NoSuchImage(f"no image {name!r}", hint="gcr images") from None
-        return manifest_of(name, data, self.cipher, path)
+        self.pulse()
+        return data
 
     def references(self, manifest: Manifest) -> Sequence[Reference]:
         """Raises Damaged."""
-        found = references.from_bytes(self._vouched_for(references_path(manifest.name), manifest.chunks))
-        _refuse_other_count(self.path / references_path(manifest.name), found, manifest)
-        return found
+        size = references_bytes(manifest)
+        return references.from_bytes(self._vouched_for(references_path(manifest.name), manifest.chunks, size))
 
     def hashes(self, manifest: Manifest) -> ImageHashes:
         """Raises Damaged."""
-        found = ImageHashes.from_bytes(self._vouched_for(hashes_path(manifest.name), manifest.hashes))
-        _refuse_other_count(self.path / hashes_path(manifest.name), found, manifest)
-        return found
+        size = hashes_bytes(manifest)
+        return ImageHashes.from_bytes(self._vouched_for(hashes_path(manifest.name), manifest.hashes, size))
 
-    def _vouched_for(self, file: str, digest: bytes) -> bytes:
-        """What a small file says, whose digest a manifest has. Raises Damaged."""
+    def _vouched_for(self, file: str, digest: bytes, size: int) -> bytes:
+        """What a small file says, whose digest a manifest has, as its size. Raises Damaged."""
         path = self.path / file
         try:
-            stored = path.read_bytes()
+            stored = read_file(path, size + MOST_OVERHEAD)
         except FileNotFoundError:
             raise Damaged.of(path, "it is not there") from None
+        self.pulse()
         data = self.cipher.decrypt(file, stored, path)
         if name_of(data) != digest:
             raise Damaged.of(path, "it is not what was written")
+        if len(data) != size:
+            raise Damaged.of(path, "it has another number of chunks than the image")
         return data
 
     # ---- locks --------------------------------------------------------------------------------------------------
@@ -243,6 +255,7 @@ class Store:
     def open_pack(self, pack: Pack) -> PackReader:
         """Raises Damaged, WrongImage, OSError."""
         path = self.packs / f"{pack.id}{PACK}"
+        self.pulse()
         try:
             return PackReader(path, self.cipher, pack.seal)
         except FileNotFoundError:
@@ -275,14 +288,30 @@ class Store:
         for path in paths:
             if not path.exists():
                 raise NoSuchImage(f"no image {path.name.removesuffix(MANIFEST)!r}", hint="gcr images")
+        try:
+            with locked(self.path, fcntl.LOCK_EX, 0.0):
+                return self._removed(paths)
+        except StoreBusy as error:
+            log.info("%s: not cleaned up: %s", self.path, error)
+        self._unlink_images(paths)
+        return 0
+
+    def _removed(self, paths: Sequence[Path]) -> int:
+        """The lock is held. What cannot be read is found out before anything is gone."""
+        try:
+            needed = self._needed({*self.names()} - {path.name.removesuffix(MANIFEST) for path in paths})
+        except (Damaged, WrongImage) as error:
+            log.info("%s: not cleaned up: %s", self.path, error)
+            self._unlink_images(paths)
+            return 0
+        self._unlink_images(paths)
+        return self._clean(needed)
+
+    def _unlink_images(self, paths: Iterable[Path]) -> None:
         for path in paths:
             path.unlink(missing_ok=True)
+            self.pulse()
         sync(self.images)
-        try:
-            return self.clean(patience=0.0)
-        except (StoreBusy, Damaged, WrongImage) as error:
-            log.info("%s: not cleaned up: %s", self.path, error)
-            return 0
 
     def clean(self, patience: float = 0.0) -> int:
         """Takes away what writers that died have left, and what no image needs: bytes freed.
@@ -290,14 +319,26 @@ class Store:
         Raises StoreBusy; Damaged and WrongImage where an image cannot be read, whose packs nobody knows then.
         """
         with locked(self.path, fcntl.LOCK_EX, patience):
-            return self._clean()
+            return self._clean(self._needed(self.names()))
 
-    def _clean(self) -> int:
-        freed = sum(map(unlink, self._unfinished()))
-        manifests = [self.manifest(name) for name in self.names()]
-        needed = {pack.id for manifest in manifests for pack in manifest.packs}
+    def _needed(self, names: Iterable[str]) -> set[str]:
+        """Ids of the packs of these images. Raises Damaged, WrongImage, OSError."""
+        found: set[str] = set()
+        for name in names:
+            with suppress(NoSuchImage):  # removed by somebody just now
+                found |= {pack.id for pack in self.manifest(name).packs}
+        return found
+
+    def _clean(self, needed: Collection[str]) -> int:
+        """The lock is held; `needed`: packs that stay."""
+        freed = sum(map(self._unlink, self._unfinished()))
         packs = ((FILE.match(path.name), path) for path in self.packs.iterdir())
-        return freed + sum(unlink(path) for ours, path in packs if ours and ours[1] not in needed)
+        return freed + sum(self._unlink(path) for ours, path in packs if ours and ours[1] not in needed)
+
+    def _unlink(self, path: Path) -> int:
+        """Bytes that are free now."""
+        self.pulse()
+        return unlink(path)
 
     def sweep(self) -> None:
         """A look at what writers that died have left, and it goes where nobody is at work.
@@ -341,9 +382,17 @@ def chunk_sizes(manifest: Manifest) -> Iterator[int]:
             yield from (size for _, size in cut(handle.spec.size, manifest.chunk_bytes))
 
 
-def _refuse_other_count(path: Path, found: Sized, manifest: Manifest) -> None:
-    if len(found) != sum(1 for _ in chunk_sizes(manifest)):
-        raise Damaged.of(path, "it has another number of chunks than the image")
+def references_bytes(manifest: Manifest) -> int:
+    return _chunks_of(manifest) * references.RECORD_BYTES
+
+
+def hashes_bytes(manifest: Manifest) -> int:
+    return SECRET_BYTES + _chunks_of(manifest) * DIGEST_BYTES
+
+
+def _chunks_of(manifest: Manifest) -> int:
+    handles = (handle for process in manifest.processes for handle in process.table.handles)
+    return sum(chunk_count(handle.spec.size, manifest.chunk_bytes) for handle in handles)
 
 
 def _is_resumable(path: Path) -> bool:

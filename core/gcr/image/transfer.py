@@ -19,11 +19,15 @@ _TELL_S = 0.1
 
 @dataclass(slots=True)
 class Transfer:
-    """Thread-safe. `timeout`: seconds in all, None: any. `tell` hears of progress, from one thread at a time."""
+    """Thread-safe. `timeout`: seconds in all, None: any. `tell` hears of progress, from one thread at a time.
+
+    `pulse` is called, by any thread, wherever something was done.
+    """
 
     phase: str
     timeout: float | None = None
     tell: Callable[[Mapping[str, Any]], None] = lambda record: None
+    pulse: Callable[[], object] = lambda: None
     total: int = 0  # bytes that are to move
     moved: int = 0
     _began: float = field(default_factory=time.monotonic)
@@ -48,6 +52,7 @@ class Transfer:
         """Called between requests. Raises DeadlinePassed; Interrupted where other work has failed."""
         if self._stopped:
             raise Interrupted("interrupted")
+        self.pulse()
         if self.timeout is not None and time.monotonic() - self._began > self.timeout:
             raise self.overdue()
 

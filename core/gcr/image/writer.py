@@ -4,6 +4,7 @@ The memory lies still, mapped in this process; several threads name and write it
 chunk of which the store is known to have the very bytes may be added by its name.
 """
 
+import errno
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
@@ -23,7 +24,7 @@ from gcr.image.manifest import Manifest
 from gcr.image.pack import Pack, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.references import ZEROS, Reference
-from gcr.image.store import Store
+from gcr.image.store import MOST_MANIFEST, Store
 from gcr.image.together import all_of
 
 TOGETHER = 32  # chunks that are named by one thread, and written at once
@@ -125,6 +126,8 @@ class ImageWriter:
             contents = self._finish()
             manifest = described(contents)
             data = self.store.cipher.encrypt(manifest_path(self.name), manifest.to_bytes())
+            if len(data) > MOST_MANIFEST:
+                raise OSError(errno.EFBIG, "an image cannot have so many allocations", self.name)
             self.store.publish(self.name, data, self._new)
         return manifest
 

@@ -16,7 +16,7 @@ from typing import Any
 
 from gcr import config
 from gcr.channel import Request
-from gcr.errors import BROKEN, GcrError, HashMissed, NoRoom, NoSuchImage, PeerGone, UsageError, WrongImage
+from gcr.errors import BROKEN, Damaged, GcrError, HashMissed, NoRoom, NoSuchImage, PeerGone, UsageError, WrongImage
 from gcr.faults import reach
 from gcr.hostmemory import available_host_bytes
 from gcr.image.chunks import Chunk
@@ -240,6 +240,7 @@ class ImageService:
 
     def _load(self, reader: ImageReader, stack: ExitStack) -> dict[int, list[int]]:
         """Every byte is there, and right, before any line is staged."""
+        _refuse_impossible(reader.manifest)
         made: dict[int, list[FreshLine]] = {}
         first = 0
         for process in reader.manifest.processes:
@@ -273,6 +274,21 @@ def _fresh(table: SealedTable) -> Iterator[FreshLine]:
         yield line
     finally:
         line.close()
+
+
+def _refuse_impossible(manifest: Manifest) -> None:
+    """Its allocations lie in its segments, and no two in the same place: they are written to. Raises Damaged."""
+    for process in manifest.processes:
+        for table in by_device(process.table):
+            end = 0
+            for handle in sorted(table.handles, key=lambda each: each.offset):
+                if handle.offset < end:
+                    raise Damaged.of(manifest.name, "two allocations are in the same place")
+                end = handle.offset + handle.spec.size
+            if end > sum(segment.size for segment in table.segments):
+                raise Damaged.of(manifest.name, "an allocation is where no memory is")
+        if {handle.device for handle in process.table.handles} - {part.device for part in process.table.segments}:
+            raise Damaged.of(manifest.name, "a device has allocations, and no memory for them")
 
 
 def _refuse_without_room(manifest: Manifest) -> None:

@@ -1,0 +1,49 @@
+"""How a file of a store is read: whatever else lies in its place is damage, and nobody waits for it."""
+
+import errno
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gcr.errors import Damaged
+from gcr.faults import reach
+
+
+def open_file(path: Path) -> int:
+    """A descriptor to read it by. Raises Damaged for a folder, a link or a pipe, for which one might wait; OSError."""
+    reach(f"store.read{path.suffix}")
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.ENXIO):  # a link, a socket
+            raise _no_file(path) from error
+        raise
+    if not stat.S_ISREG(os.fstat(fd).st_mode):
+        os.close(fd)
+        raise _no_file(path)
+    return fd
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """A sector that cannot be read any more is damage; whatever else a disk says is no word on what was written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise Damaged.of(path, f"it cannot be read: {error.strerror} (EIO)") from error
+        raise
+
+
+def _no_file(path: Path) -> Damaged:
+    return Damaged.of(path, "it is no regular file")
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """All of one that has so many bytes, or fewer. Raises Damaged, OSError."""
+    with os.fdopen(open_file(path), "rb") as file, readable(path):
+        if os.fstat(file.fileno()).st_size > most:
+            raise Damaged.of(path, f"it has more than {most} bytes")
+        return file.read()
