@@ -12,6 +12,10 @@ import pytest
 from machine import VICTIMS, Machine, Victim, kill, until
 from worlds import everywhere
 
+sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
+
+from imaging import bytes_of, write
+
 from gcr.image.store import Store
 
 MIB = 1 << 20
@@ -341,15 +345,11 @@ def test_the_process_may_end_while_its_image_is_written(machine: Machine) -> Non
     assert machine.gcr("verify", "warm", "--deep", "--store", str(store_of(machine))).code == 0
 
 
-def hanging(path: Path) -> Path:
-    """A file of the store of which nobody hears anything any more: who opens this, waits."""
-    path.rename(path.with_suffix(".aside"))
-    os.mkfifo(path, 0o600)
-    return path
-
-
-def mended(path: Path) -> None:
-    path.with_suffix(".aside").rename(path)
+def hanging(machine: Machine, suffix: str) -> Path:
+    """The next file of this kind that somebody opens is one of which nothing is heard, until this one is gone."""
+    held = machine.folder / "held"
+    machine.inject(f"store.read{suffix} hold {held}")
+    return held
 
 
 @pytest.fixture
@@ -368,16 +368,16 @@ def others_go_on(machine: Machine, other: Victim, before: str) -> None:
     assert time.monotonic() - began < 2.5
 
 
-@pytest.mark.parametrize("what", ["manifest", "pack"])
+@pytest.mark.parametrize("what", [".json", ".pack"])
 def test_a_store_that_hangs_holds_up_the_restore_from_it_alone(impatient: float, machine: Machine, what: str) -> None:
     other = machine.told("other", "alloc 2 4194304")
     job, before = machine.start()
     said = other.ask()
     away(machine, "warm")
     store = Store(store_of(machine))
-    path = hanging(next(store.images.glob("warm.json") if what == "manifest" else store.packs.glob("*.pack")))
+    held = hanging(machine, what)
     going = machine.asking.submit(machine.ask, "restore", "llm", image="warm", store=str(store.path))
-    until(lambda: machine.children("gcr.image_helper") or None, 10, "somebody looks at the store")
+    machine.wait_held()
     others_go_on(machine, other, said)
     refused = machine.ask("restore", "llm")
     assert (refused.code, refused.body["error"]["code"]) == (3, "wrong_state"), "or it has waited"
@@ -385,9 +385,10 @@ def test_a_store_that_hangs_holds_up_the_restore_from_it_alone(impatient: float,
     error = gone.body["error"]
     assert (gone.code, error["code"], error["state"]) == (3, "store_unusable", "suspended"), gone.body
     assert "has not answered for 3 s" in error["message"]
-    assert image_code(machine, "warm") == (3, "store_unusable"), "also the command itself may look no longer than that"
     until(lambda: not machine.children("gcr.image_helper") or None, 10, "the helper ends")
-    mended(path)
+    held.unlink()
+    hanging(machine, ".json")
+    assert image_code(machine, "warm") == (3, "store_unusable"), "also the command itself may look no longer than that"
     assert back(machine, "warm")["state"] == "running"
     assert job.ask() == before
 
@@ -397,10 +398,11 @@ def test_a_store_that_hangs_holds_up_the_checkpoint_to_it_alone(impatient: float
     job, before = machine.start()
     said = other.ask()
     store = Store(store_of(machine))
-    os.mkfifo(store.packs / f"{'0' * 32}.pack")
+    write(store, "old", [bytes_of(1, 4096)])
+    hanging(machine, ".pack")
     words = ("checkpoint", "llm", "--image", "warm", "--store", str(store.path))
     going = machine.asking.submit(machine.gcr, *words)
-    until(lambda: machine.children("gcr.image_helper") or None, 10, "somebody looks at the store")
+    machine.wait_held()
     others_go_on(machine, other, said)
     gone = going.result(30)
     error = gone.body["error"]
@@ -417,23 +419,20 @@ def test_whoever_waits_for_a_store_that_hangs_can_be_interrupted(machine: Machin
     store = Store(store_of(machine))
     if command == "restore":
         away(machine, "warm")
-        path = hanging(next(store.packs.glob("*.pack")))
+        held = hanging(machine, ".pack")
         caller = machine.begin("restore", "--image", "warm", "--store", str(store.path))
     else:
-        path = store.packs / f"{'0' * 32}.pack"
-        os.mkfifo(path)
+        write(store, "old", [bytes_of(1, 4096)])
+        held = hanging(machine, ".pack")
         caller = machine.begin("checkpoint", "llm", "--image", "warm", "--store", str(store.path))
-    until(lambda: machine.children("gcr.image_helper") or None, 10, "somebody looks at the store")
-    time.sleep(1.0)  # past the start of the helper, into the file that hangs
+    machine.wait_held()
     began = time.monotonic()
     caller.send_signal(signal.SIGINT)
     out, _ = caller.communicate(timeout=30)
     assert (caller.returncode, time.monotonic() - began < 5) == (130, True), out
     until(lambda: machine.ask("recover").code == 0 or None, 3, "nobody changes the job any more")
     assert machine.settled() == ("suspended" if command == "restore" else "running")
-    path.unlink()
-    if command == "restore":
-        mended(path)
+    held.unlink()
     machine.comes_back(job, before)
 
 

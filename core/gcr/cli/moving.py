@@ -2,15 +2,17 @@
 
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, wait
 from dataclasses import asdict
-from threading import Thread
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcr.cli import text
+from gcr.cli.asking import Asking, Line
 from gcr.cli.options import Options
 from gcr.cli.output import print_json, print_text, success
 from gcr.cli.progress import progress_view
+from gcr.errors import DeadlinePassed
 
 if TYPE_CHECKING:
     from gcr.image.push import Moved
@@ -19,13 +21,12 @@ if TYPE_CHECKING:
 _GRACE_S = 2.0  # in which work that was told to end may tidy up
 
 
-def move(command: str, options: Options, name: str, url: str, act: Callable[["Transfer"], "Moved"]) -> None:
-    """Do it and print the report. Raises GcrError."""
-    from gcr.image.transfer import Transfer
-
+def move(
+    command: str, options: Options, store: Path, name: str, url: str, act: Callable[["Transfer"], "Moved"]
+) -> None:
+    """Between the store in this folder and another one: do it and print the report. Raises GcrError."""
     began = time.monotonic()
-    with progress_view(options.json) as progress:
-        moved = _awaited(act, Transfer(command, options.timeout, progress.update))
+    moved = _moved(command, options, store, act)
     took = time.monotonic() - began
     if options.json:
         print_json(success(command, {"image": name, "url": url, **asdict(moved), "wall_s": took}))
@@ -36,25 +37,22 @@ def move(command: str, options: Options, name: str, url: str, act: Callable[["Tr
         print_text(f"{name}: all of its bytes were there already")
 
 
-def _awaited(act: Callable[["Transfer"], "Moved"], transfer: "Transfer") -> "Moved":
-    """A request that nobody answers holds up neither Ctrl-C nor the deadline: this process ends, and it with it.
+def _moved(command: str, options: Options, store: Path, act: Callable[["Transfer"], "Moved"]) -> "Moved":
+    options.key().key()  # here: its command may ask its owner, for longer than a store may be silent
+    limit = None if options.timeout is None else options.timeout + _GRACE_S
+    with progress_view(options.json) as progress:
 
-    That is safe at any instant, as a kill is.
-    """
-    answer: Future[Moved] = Future()
+        def work(line: Line) -> "Moved":
+            return act(_transfer(command, options, line))
 
-    def work() -> None:
         try:
-            answer.set_result(act(transfer))
-        except BaseException as error:
-            answer.set_exception(error)
+            return Asking(f"{store}, or the one elsewhere,", work, limit, _GRACE_S, progress.update).answer()
+        except DeadlinePassed:
+            raise _transfer(command, options).overdue() from None
 
-    Thread(target=work, name="gcr-transfer", daemon=True).start()
-    try:
-        return answer.result(None if transfer.timeout is None else transfer.timeout + _GRACE_S)
-    except TimeoutError:
-        raise transfer.overdue() from None
-    except KeyboardInterrupt:
-        transfer.stop()
-        wait([answer], _GRACE_S)
-        raise
+
+def _transfer(command: str, options: Options, line: Line | None = None) -> "Transfer":
+    from gcr.image.transfer import Transfer
+
+    told = (partial(line.tell, "progress"), line.pulse) if line else ()
+    return Transfer(command, options.timeout, *told)

@@ -1,6 +1,14 @@
 """`gcr images`, `verify`, `rm`, `prune`: on stores that were written without a device."""
 
+import json
+import os
+import signal
+import socket
+import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 
@@ -10,9 +18,12 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
 
 from imaging import bytes_of, write
 
-from gcr.image.store import Store
+from gcr.errors import Damaged
+from gcr.image.manifest import Manifest, _digest
+from gcr.image.store import MOST_MANIFEST, Store
+from gcr.testing.machine import alive, until
 
-from .conftest import Gcr
+from .conftest import DEADLINE, Gcr, gcr_command
 
 MIB = 1 << 20
 
@@ -133,3 +144,224 @@ def test_an_image_of_nothing_is_drawn(gcr: Gcr, store: Store) -> None:
     write(store, "none", [])
     assert gcr("inspect", "none", "--json").json["allocations"] == []
     assert "Allocations: 0" in gcr("inspect", "none").out
+
+
+EVERY: dict[str, tuple[str, ...]] = {
+    "images": (),
+    "inspect": ("warm",),
+    "verify": (),
+    "rm": ("other",),
+    "prune": ("--keep-last", "1"),
+    "push": ("warm", "{url}"),
+    "pull": ("warm", "{url}"),
+    "restore": ("--image", "warm"),
+}
+
+
+@contextmanager
+def silent(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The next manifest that anybody reads is on a disk that does not answer, until the block ends."""
+    held = home / "held"
+    (home / "faults").write_text(f"store.read.json hold {held}\n")
+    monkeypatch.setenv("GCR_FAULTS", str(home / "faults"))
+    yield held
+    held.unlink(missing_ok=True)
+
+
+def words_of(command: str, home: Path, store: Store) -> list[str]:
+    if command == "pull":  # from a store that answers, into one that has an image of the name
+        (home / "away").mkdir(mode=0o700, exist_ok=True)
+        Store(home / "away")
+    url = (home / "away" if command == "push" else store.path).as_uri()
+    return [command, *(word.format(url=url) for word in EVERY[command]), "--json"]
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_a_store_that_hangs_is_refused(
+    gcr: Gcr, store: Store, home: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for name in ("other", "warm"):
+        write(store, name, [bytes_of(1, 4096)])
+    with silent(home, monkeypatch):
+        began = time.monotonic()
+        ran = gcr(*words_of(command, home, store), GCR_STORE_S="1")
+        error = ran.json["error"]
+        assert (ran.code, error["code"]) == (3, "store_unusable")
+        assert "has not answered for 1 s" in error["message"]
+        assert time.monotonic() - began < DEADLINE / 2
+    assert store.names() == ["other", "warm"]
+
+
+@pytest.mark.parametrize("command", EVERY)
+def test_whoever_waits_for_a_store_that_hangs_may_leave(
+    store: Store, home: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    for name in ("other", "warm"):
+        write(store, name, [bytes_of(1, 4096)])
+    with silent(home, monkeypatch) as held:
+        ran = subprocess.Popen(gcr_command(words_of(command, home, store)), stdout=subprocess.PIPE, text=True)
+        until(held.exists, DEADLINE, "it asks the store")
+        (child,) = children(ran.pid)
+        began = time.monotonic()
+        ran.send_signal(signal.SIGINT)
+        out, _ = ran.communicate(timeout=DEADLINE)
+        assert (ran.returncode, json.loads(out)["error"]["code"]) == (130, "interrupted")
+        assert time.monotonic() - began < 5
+        until(lambda: not alive(child), 5, "what looked is gone")
+    assert store.names() == ["other", "warm"]
+
+
+def children(pid: int) -> list[int]:
+    return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def test_who_looks_at_a_store_holds_none_of_our_pipes_and_dies_with_us(
+    store: Store, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may be left behind for ever: then `gcr images | cat` ends all the same."""
+    write(store, "warm", [bytes_of(1, 4096)])
+    with silent(home, monkeypatch) as held:
+        ran = subprocess.Popen(gcr_command(["images"]), stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        until(held.exists, DEADLINE, "it asks the store")
+        (child,) = children(ran.pid)
+        assert {str(Path(f"/proc/{child}/fd/{fd}").readlink()) for fd in (0, 1, 2)} == {os.devnull}
+        ran.kill()
+        ran.communicate(timeout=DEADLINE)
+        until(lambda: not alive(child), 5, "it is gone")
+
+
+def test_no_time_is_longer_than_asked_for(gcr: Gcr, store: Store, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(store, "warm", [bytes_of(1, 4096)])
+    with silent(home, monkeypatch):
+        ran = gcr("verify", "--timeout", "0.5", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (4, "deadline_passed")
+
+
+def test_a_store_that_gets_on_slowly_is_waited_for(store: Store, home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Silence counts, not time: each of its manifests takes a part of what the store may be silent for."""
+    names = [f"i{number}" for number in range(5)]
+    for name in names:
+        write(store, name, [bytes_of(1, 4096)])
+    monkeypatch.setenv("GCR_FAULTS", str(home / "faults"))
+    (home / "faults").write_text(f"store.read.json hold {home / names[0]}\n")
+    ran = subprocess.Popen(gcr_command(["images"]), env=os.environ | {"GCR_STORE_S": "3"}, stdout=subprocess.DEVNULL)
+    for name, following in zip(names, [*names[1:], "none"], strict=True):
+        until((home / name).exists, DEADLINE, "it reads the next")
+        time.sleep(0.8)
+        (home / "faults").write_text(f"store.read.json hold {home / following}\n")
+        (home / name).unlink()
+    assert ran.wait(DEADLINE) == 0
+
+
+def test_an_error_of_ours_in_the_child_is_a_bug_with_a_traceback(gcr: Gcr, home: Path) -> None:
+    (home / "store").mkdir(mode=0o700)
+    (home / "faults").write_text("store.read no such fault\n")
+    ran = gcr("images", "--json", GCR_STORE=str(home / "store"), GCR_FAULTS=str(home / "faults"))
+    assert (ran.code, ran.json["error"]["code"]) == (1, "internal")
+    assert "no such fault" in (home / "xdg_state_home/gcr/log/cli.log").read_text()
+
+
+def a_folder(path: Path) -> None:
+    path.mkdir()
+
+
+def a_socket(path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as made:
+        made.bind(os.path.relpath(path))
+
+
+def a_link(path: Path) -> None:
+    path.symlink_to(path.with_suffix(".aside"))
+
+
+def too_large(path: Path) -> None:
+    with path.open("wb") as file:
+        file.truncate(100 * MOST_MANIFEST)
+
+
+FOREIGN = [os.mkfifo, a_folder, a_socket, a_link, too_large]
+
+
+@pytest.mark.parametrize("make", FOREIGN, ids=lambda make: make.__name__)
+def test_what_is_no_file_of_ours_is_damage_and_hides_no_other_image(
+    gcr: Gcr, store: Store, make: Callable[[Path], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["chunks", "hashes", "json", "pack"]
+    for number, name in enumerate(["good", *names]):
+        write(store, name, [bytes_of(number, 4096)])
+    (pack,) = store.manifest("pack").packs
+    for path in (store.packs / f"{pack.id}.pack", *(store.images / f"{name}.{name}" for name in names[:3])):
+        path.rename(path.with_suffix(".aside"))
+        monkeypatch.chdir(path.parent)
+        make(path)
+    began = time.monotonic()
+    assert [each["image"] for each in gcr("images", "--json").json["images"] if each["damaged"]] == ["json"]
+    ran = gcr("verify", "--json")
+    assert (ran.code, ran.json["error"]["message"].rpartition(": ")[2]) == (6, ", ".join(names))
+    write(store, "new", [bytes_of(4, 4096)])  # it is built upon nothing of that
+    assert gcr("verify", "good", "new", "--deep").code == 0
+    assert time.monotonic() - began < DEADLINE / 2
+
+
+NONSENSE = {
+    "created": [1e300, -1.0, float("nan"), float("inf"), "now", None, True],
+    "bytes_total": [-1, 1.5, 10**30, "1", None],
+    "simulated": ["yes", 1],
+    "job": [None, 7, ["llm"]],
+    "models": [{"GPU-1": 3}, []],
+    "timings": [{"stop": float("nan")}, {"stop": "soon"}],
+    "chunk_bytes": [0, -1, 1e9],
+    "parent": [3],
+    "processes": [[3], None],
+}
+
+
+def test_nonsense_with_a_right_digest_is_damage(store: Store) -> None:
+    good = write(store, "warm", [bytes_of(1, 4096)]).to_bytes()
+    for name, value in [(name, value) for name, values in NONSENSE.items() for value in values]:
+        document = json.loads(good)
+        document["image"][name] = value
+        document["digest"] = _digest(document["image"])
+        with pytest.raises(Damaged):
+            raise AssertionError(f"{name} {value} {Manifest.from_bytes(json.dumps(document).encode(), 'warm')}")
+
+
+def test_an_image_that_claims_to_be_huge_is_refused_at_once(gcr: Gcr, store: Store) -> None:
+    manifest = write(store, "warm", [bytes_of(1, 4096)])
+    document = json.loads(manifest.to_bytes())
+    document["image"]["processes"][0]["table"]["handles"][0]["spec"]["size"] = 1 << 60
+    document["digest"] = _digest(document["image"])
+    (store.images / "warm.json").write_text(json.dumps(document))
+    assert gcr("images").code == gcr("inspect", "warm").code == 0
+    assert gcr("verify", "--json").json["error"]["code"] == "damaged"
+
+
+def test_what_cannot_be_read_is_found_out_before_anything_is_removed(
+    gcr: Gcr, store: Store, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A refusal says that nothing was touched."""
+    for name in ("gone", "other"):
+        write(store, name, [bytes_of(1, 4096)])
+    (home / "faults").write_text("store.read.json fail\n")
+    ran = gcr("rm", "gone", "--json", GCR_FAULTS=str(home / "faults"))
+    assert (ran.code, store.names()) == (4, ["gone", "other"])
+
+
+def test_all_that_is_damaged_is_named(gcr: Gcr, store: Store) -> None:
+    for number, name in enumerate(("bad", "good", "newer", "worse")):
+        write(store, name, [bytes_of(number, 4096)])
+    for name in ("bad", "worse"):
+        (store.images / f"{name}.chunks").write_bytes(b"")
+    newer = store.images / "newer.json"
+    newer.write_text(newer.read_text().replace('"format": 1', '"format": 2'))
+    ran = gcr("verify", "--json")
+    assert (ran.code, ran.json["error"]["message"].endswith("2 of 3 are damaged: bad, worse")) == (6, True)
+    assert gcr("rm", "bad", "worse").code == 0
+    ran = gcr("verify", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (3, "wrong_image")
+
+
+def test_a_pack_of_many_images_is_read_once(gcr: Gcr, store: Store) -> None:
+    for name in ("one", "two", "three"):
+        write(store, name, [bytes_of(1, MIB)])
+    assert sum(each["bytes"] for each in gcr("verify", "--deep", "--json").json["images"]) == MIB

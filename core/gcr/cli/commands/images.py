@@ -1,17 +1,19 @@
 """`gcr images`: what the store has."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
 import click
 
 from gcr.cli import text
+from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
-from gcr.errors import GcrError
+from gcr.errors import Damaged, NoSuchImage, WrongImage
 from gcr.image.manifest import Manifest
-from gcr.image.place import opened
+from gcr.image.store import Store
 
 _HEAD = ("IMAGE", "JOB", "CUT", "MADE", "SIZE", "ZERO", "WRITTEN", "NOTES")
 
@@ -22,18 +24,25 @@ _HEAD = ("IMAGE", "JOB", "CUT", "MADE", "SIZE", "ZERO", "WRITTEN", "NOTES")
 @click.pass_obj
 def command(options: Options, store: str | None) -> None:
     """List saved images: of which job, when, how large, and what they cost on disk."""
-    there = opened(store, options.key())
-    found = [_row(there.manifest, name) for name in there.names()] if there else []
+    found = asked(options, store, lambda there: _rows(there) if there else [])
     if options.json:
         print_json(success("images", {"images": found}))
     else:
         print_text(render(found))
 
 
-def _row(manifest: Any, name: str) -> dict[str, Any]:
+def _rows(store: Store) -> list[dict[str, Any]]:
+    found = []
+    for name in store.names():
+        with suppress(NoSuchImage):  # removed by somebody just now
+            found.append(_row(store, name))
+    return found
+
+
+def _row(store: Store, name: str) -> dict[str, Any]:
     try:
-        return {**facts(manifest(name)), "damaged": None}
-    except GcrError as error:  # one bad image hides no other
+        return {**facts(store.manifest(name)), "damaged": None}
+    except (Damaged, WrongImage) as error:  # one bad image hides no other
         return {"image": name, "damaged": error.message}
 
 

@@ -6,13 +6,14 @@ from typing import Any
 
 import click
 
+from gcr.cli.asking import asked
 from gcr.cli.commands.images import facts
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import NoSuchImage, Refused
 from gcr.image.anatomy import bytes_by_device, origins, phases, size_classes
 from gcr.image.manifest import Manifest
-from gcr.image.place import opened
+from gcr.image.store import Store
 
 
 @click.command("inspect", epilog=examples("gcr inspect warm", "gcr inspect warm --html warm.html"))
@@ -23,10 +24,7 @@ from gcr.image.place import opened
 @click.pass_obj
 def command(options: Options, name: str, html: str | None, store: str | None) -> None:
     """Show what an image consists of: allocations, shared and changed bytes, how long its checkpoint took."""
-    there = opened(store, options.key())
-    if there is None:
-        raise NoSuchImage(f"no image {name!r}", hint="gcr images")
-    manifest = there.manifest(name)
+    manifest = asked(options, store, lambda there: _manifest(there, name))
     if html:
         _write(manifest, Path(html))
     if options.json:
@@ -37,6 +35,12 @@ def command(options: Options, name: str, html: str | None, store: str | None) ->
         from gcr.cli.drawing import on_terminal
 
         print_text(on_terminal(manifest))
+
+
+def _manifest(store: Store | None, name: str) -> Manifest:
+    if store is None:
+        raise NoSuchImage(f"no image {name!r}", hint="gcr images")
+    return store.manifest(name)
 
 
 def _write(manifest: Manifest, path: Path) -> None:

@@ -6,10 +6,10 @@ from contextlib import suppress
 import click
 
 from gcr.cli import text
+from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, StoreBusy, UsageError, WrongImage
-from gcr.image.place import opened
 from gcr.image.retention import doomed
 from gcr.image.store import Store
 
@@ -28,10 +28,8 @@ def command(options: Options, store: str | None, keep_last: int | None, keep_dai
     """
     if keep_last is None and keep_daily is None:
         raise UsageError("nothing says what to keep", hint="gcr prune --keep-last 5")
-    there = opened(store, options.key())
-    going = doomed(there.readable(), keep_last or 0, keep_daily or 0) if there else []
-    names = [manifest.name for manifest in going]
-    freed = _removed(there, names) if there and not dry_run else 0
+    last, daily = keep_last or 0, keep_daily or 0
+    names, freed = asked(options, store, lambda there: _pruned(there, last, daily, dry_run) if there else ([], 0))
     if options.json:
         print_json(success("prune", {"images": names, "bytes_freed": freed, "dry_run": dry_run}))
     elif not names:
@@ -39,6 +37,11 @@ def command(options: Options, store: str | None, keep_last: int | None, keep_dai
     else:
         done = "would remove" if dry_run else f"{text.size(freed)} free; removed"
         print_text(f"{done} {', '.join(names)}")
+
+
+def _pruned(store: Store, keep_last: int, keep_daily: int, dry_run: bool) -> tuple[list[str], int]:
+    names = [manifest.name for manifest in doomed(store.readable(), keep_last, keep_daily)]
+    return names, 0 if dry_run else _removed(store, names)
 
 
 def _removed(store: Store, names: Sequence[str]) -> int:

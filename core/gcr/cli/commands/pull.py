@@ -1,10 +1,18 @@
 """`gcr pull`: an image is copied from a store elsewhere."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from gcr.cli.moving import move
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.image.place import store_path
+
+if TYPE_CHECKING:
+    from gcr.image.key import KeySource
+    from gcr.image.push import Moved
+    from gcr.image.transfer import Transfer
 
 
 @click.command("pull", epilog=examples("gcr pull warm s3://bucket/images", "gcr pull warm file:///mnt/backup --json"))
@@ -19,8 +27,12 @@ def command(options: Options, name: str, url: str, store: str | None) -> None:
     Every byte is compared with what the manifest says of it before the image is there. What the store has, also of a
     pull that was cut short, is not fetched again. Needs the extra `remote`.
     """
+    path, key = store_path(store), options.key()
+    move("pull", options, path, name, url, lambda transfer: _pulled(path, key, name, url, transfer))
+
+
+def _pulled(path: Path, key: "KeySource", name: str, url: str, transfer: "Transfer") -> "Moved":
     from gcr.image.cipher import cipher_of
     from gcr.image.pull import pull
 
-    cipher = cipher_of(options.key().key())
-    move("pull", options, name, url, lambda transfer: pull(store_path(store), name, url, transfer, cipher))
+    return pull(path, name, url, transfer, cipher_of(key.key()))

@@ -1,11 +1,19 @@
 """`gcr push`: an image is copied to a store elsewhere."""
 
+from pathlib import Path
+from typing import TYPE_CHECKING
+
 import click
 
 from gcr.cli.moving import move
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.errors import NoSuchImage
-from gcr.image.place import opened
+from gcr.image.place import opened, store_path
+
+if TYPE_CHECKING:
+    from gcr.image.key import KeySource
+    from gcr.image.push import Moved
+    from gcr.image.transfer import Transfer
 
 
 @click.command("push", epilog=examples("gcr push warm s3://bucket/images", "gcr push warm file:///mnt/backup --json"))
@@ -19,9 +27,14 @@ def command(options: Options, name: str, url: str, store: str | None) -> None:
 
     What is there already is not sent again; credentials come from the environment. Needs the extra `remote`.
     """
-    there = opened(store, options.key())
-    if there is None:
-        raise NoSuchImage(f"no image {name!r}", hint="gcr images")
+    path, key = store_path(store), options.key()
+    move("push", options, path, name, url, lambda transfer: _pushed(path, key, name, url, transfer))
+
+
+def _pushed(path: Path, key: "KeySource", name: str, url: str, transfer: "Transfer") -> "Moved":
     from gcr.image.push import push
 
-    move("push", options, name, url, lambda transfer: push(there, name, url, transfer))
+    store = opened(path, key, transfer.pulse)
+    if store is None:
+        raise NoSuchImage(f"no image {name!r}", hint="gcr images")
+    return push(store, name, url, transfer)

@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 import click
 
 from gcr.cli import text
+from gcr.cli.asking import asked
 from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_target, store_option
 from gcr.cli.transfer import Answer, transfer
 from gcr.errors import NoSuchImage, UsageError
-from gcr.image.place import answered, opened, store_path
+from gcr.image.place import store_path
 
 if TYPE_CHECKING:
-    from gcr.image.key import KeySource
+    from gcr.image.store import Store
 
 
 def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
@@ -32,11 +33,10 @@ def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> Ta
     return None if value is None else parse_target(ctx, param, value)
 
 
-def _job_of(image: str, store: str | None, key: "KeySource") -> str:
-    there = opened(store, key)
-    if there is None:
+def _job_of(image: str, store: "Store | None") -> str:
+    if store is None:
         raise NoSuchImage(f"no image {image!r}", hint="gcr images")
-    return there.manifest(image).job
+    return store.manifest(image).job
 
 
 @click.command(
@@ -68,9 +68,8 @@ def command(
         raise UsageError("either a job, or --image NAME", hint="gcr restore llm, or gcr restore --image warm")
     body: dict[str, object] = {"devices": devices}
     if image:
-        path, key = store_path(store), options.key()
-        target = answered(path, lambda: _job_of(image, store, key))
-        body |= {"image": image, "store": str(path)}
+        target = asked(options, store, lambda there: _job_of(image, there))
+        body |= {"image": image, "store": str(store_path(store))}
     assert target is not None
     transfer("restore", target, options, body, _summary)
 

@@ -1,13 +1,14 @@
 """`gcr verify`: whether images are what was written."""
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
 
+from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
-from gcr.errors import Damaged, NoSuchImage
-from gcr.image.place import opened
+from gcr.errors import Damaged, NoSuchImage, WrongImage
 from gcr.image.reader import ImageReader
 from gcr.image.store import Store
 
@@ -20,25 +21,48 @@ from gcr.image.store import Store
 @click.pass_obj
 def command(options: Options, store: str | None, names: tuple[str, ...], deep: bool) -> None:
     """Check that images can be restored from: these, or all. Exit code 6 where one cannot."""
-    there = opened(store, options.key())
-    if there is None and names:
-        raise NoSuchImage(f"no image {names[0]!r}", hint="gcr images")
-    found = [_checked(there, name, deep) for name in (names or there.names())] if there else []
-    damaged = [each for each in found if each["damaged"]]
-    if damaged:
-        raise Damaged.of(damaged[0]["image"], f"{damaged[0]['damaged']}; {len(damaged)} of {len(found)} are damaged")
+    found, unread = asked(options, store, lambda there: _all_checked(there, names, deep))
+    if damaged := [each for each in found if each["damaged"]]:
+        raise _damaged(damaged, len(found))
+    if unread:
+        raise WrongImage(unread[0])
     if options.json:
         print_json(success("verify", {"images": found, "deep": deep}))
     else:
         print_text("\n".join(f"{each['image']}: good" for each in found) or "no images")
 
 
-def _checked(store: Store, name: str, deep: bool) -> dict[str, Any]:
+def _damaged(damaged: Sequence[Mapping[str, Any]], of: int) -> Damaged:
+    names = ", ".join(each["image"] for each in damaged)
+    return Damaged.of(damaged[0]["image"], f"{damaged[0]['damaged']}; {len(damaged)} of {of} are damaged: {names}")
+
+
+def _all_checked(store: Store | None, names: Sequence[str], deep: bool) -> tuple[list[dict[str, Any]], list[str]]:
+    """A row an image, and why images of a newer gcr cannot be looked at: they hide no damage of others."""
+    found: list[dict[str, Any]] = []
+    unread, whole = list[str](), set[bytes]()
+    if store is None:
+        if names:
+            raise NoSuchImage(f"no image {names[0]!r}", hint="gcr images")
+        return found, unread
+    for name in names or store.names():
+        try:
+            found.append(_checked(store, name, deep, whole))
+        except WrongImage as error:
+            unread.append(error.message)
+        except NoSuchImage:
+            if names:
+                raise  # else somebody has just removed it
+    return found, unread
+
+
+def _checked(store: Store, name: str, deep: bool, whole: set[bytes]) -> dict[str, Any]:
+    """`whole`: see ImageReader.check."""
     looked = 0
     try:
         with ImageReader(store, name) as reader:
             if deep:
-                looked = sum(reader.check())
+                looked = sum(reader.check(whole))
             else:
                 reader.check_hashes()
     except Damaged as error:

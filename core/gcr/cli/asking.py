@@ -1,0 +1,203 @@
+"""What a command wants of a store, done by a child of it: a disk or a server that hangs takes the child along, not us.
+
+A thread would not do: a process does not end while the kernel cannot wake one of its threads. The child is forked,
+which costs some milliseconds, and says now and then that it gets on. Whoever has heard nothing for `store_s` seconds,
+or is interrupted, leaves it behind: it is killed, and ends as soon as the kernel lets it. That is safe at any instant.
+"""
+
+import logging
+import os
+import pickle
+import select
+import signal
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from gcr import config
+from gcr.cli.options import Options
+from gcr.errors import DeadlinePassed, GcrError, PeerGone
+from gcr.image.files import usable
+from gcr.image.place import opened, silent, store_path
+from gcr.jsonbody import error_from_json, error_to_json
+
+if TYPE_CHECKING:
+    from gcr.image.store import Store
+
+T = TypeVar("T")
+Record = Mapping[str, Any]
+
+PULSE_S = 0.2
+_LOOKS = 20  # within the patience
+_LENGTH = 8  # bytes, before each message
+_PR_SET_PDEATHSIG = 1
+
+
+def asked(options: Options, chosen: str | None, look: "Callable[[Store | None], T]") -> T:
+    """What `look` finds in the store; None: nobody has written to it yet.
+
+    Raises what `look` raises; StoreUnusable, DeadlinePassed, WrongKey, KeyUnusable, UnsafeRuntime, UsageError.
+    """
+    path, key = store_path(chosen), options.key()
+    key.key()  # here: its command may ask its owner, for longer than a store may be silent
+
+    def work(line: Line) -> T:
+        with usable(path):
+            return look(opened(path, key, line.pulse))
+
+    return Asking(str(path), work, options.timeout).answer()
+
+
+class Line:
+    """The child's end; thread-safe."""
+
+    def __init__(self, fd: int) -> None:
+        self.fd = fd
+        self._told_at = time.monotonic()
+        self._lock = threading.Lock()
+
+    def pulse(self) -> None:
+        """We get on. Costs nothing where that was just said."""
+        if time.monotonic() > self._told_at + PULSE_S:
+            self._told_at = time.monotonic()
+            self.tell("pulse", None)
+
+    def tell(self, kind: str, value: object) -> None:
+        data = pickle.dumps((kind, value))
+        rest = memoryview(len(data).to_bytes(_LENGTH, "little") + data)
+        with self._lock:
+            while rest:
+                rest = rest[os.write(self.fd, rest) :]
+
+
+@dataclass(slots=True)
+class Asking(Generic[T]):
+    """`whom`: what to call who may be silent. `timeout`: seconds in all, None: any. `grace`: to end in, if told."""
+
+    whom: str
+    work: Callable[[Line], T]
+    timeout: float | None = None
+    grace: float = 0.0
+    on_progress: Callable[[Record], None] = lambda record: None
+    _patience: float = field(default_factory=lambda: config.load().store_s)
+    _began: float = field(default_factory=time.monotonic)
+
+    def answer(self) -> T:
+        """Raises what `work` raises; StoreUnusable, DeadlinePassed, PeerGone."""
+        ours, theirs = os.pipe()
+        parent, child = os.getpid(), os.fork()
+        if not child:
+            os.close(ours)
+            _serve(parent, Line(theirs), self.work)
+        os.close(theirs)
+        try:
+            return self._awaited(ours)
+        except KeyboardInterrupt:
+            os.kill(child, signal.SIGTERM)
+            _await_end(ours, self.grace)
+            raise
+        finally:
+            os.kill(child, signal.SIGKILL)
+            os.waitpid(child, os.WNOHANG)
+            os.close(ours)
+
+    def _awaited(self, fd: int) -> T:
+        for kind, value in self._messages(fd):
+            match kind:
+                case "answer":
+                    found: T = value
+                    return found
+                case "refused":
+                    raise _again(*value)
+                case "failed":
+                    raise RuntimeError(value)
+                case "progress":
+                    self.on_progress(value)
+                case "log":
+                    logging.getLogger(value[0]).log(*value[1:])
+        raise PeerGone(f"the process that looked at {self.whom} died")
+
+    def _messages(self, fd: int) -> Iterator[tuple[str, Any]]:
+        came = bytearray()
+        while data := self._some(fd):
+            came += data
+            while len(came) >= (end := _LENGTH + int.from_bytes(came[:_LENGTH], "little")) and len(came) > _LENGTH:
+                yield pickle.loads(came[_LENGTH:end])
+                del came[:end]
+
+    def _some(self, fd: int) -> bytes:
+        """What we have waited is counted, not the clock: who was stopped by Ctrl-Z was so with the child."""
+        end = None if self.timeout is None else self._began + self.timeout
+        for _ in range(_LOOKS):
+            wait = self._patience / _LOOKS
+            if select.select([fd], [], [], wait if end is None else max(0.0, min(wait, end - time.monotonic())))[0]:
+                return os.read(fd, 1 << 20)
+            if end is not None and time.monotonic() >= end:
+                raise DeadlinePassed(f"it took longer than {self.timeout:g} s, and was given up")
+        raise silent(self.whom, self._patience)
+
+
+def _await_end(fd: int, grace: float) -> None:
+    end = time.monotonic() + grace
+    while select.select([fd], [], [], max(0.0, end - time.monotonic()))[0] and os.read(fd, 1 << 20):
+        pass
+
+
+def _again(body: Mapping[str, Any], notes: list[str]) -> GcrError:
+    error = error_from_json(body)
+    for note in notes:
+        error.add_note(note)
+    return error
+
+
+def _serve(parent: int, line: Line, work: Callable[[Line], object]) -> NoReturn:
+    """In the child. Nothing of ours is in anybody's way if it stays for ever: least of all the pipes of our output."""
+    try:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; it is our parent who says what it means
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        _end_with(parent)
+        _let_go_of_output(line)
+        line.tell(*_outcome(line, work))
+    finally:
+        os._exit(0)
+
+
+def _outcome(line: Line, work: Callable[[Line], object]) -> tuple[str, object]:
+    try:
+        return "answer", work(line)
+    except GcrError as error:
+        return "refused", (error_to_json(error), getattr(error, "__notes__", []))
+    except Exception:  # a bug: its traceback is the parent's to write down
+        return "failed", traceback.format_exc()
+
+
+def _end_with(parent: int) -> None:
+    """Also with one that is killed."""
+    import ctypes  # takes some milliseconds, which the parent need not
+
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:
+        os._exit(0)
+
+
+def _let_go_of_output(line: Line) -> None:
+    for handler in [*logging.getLogger().handlers]:
+        logging.getLogger().removeHandler(handler)
+        logging.getLogger().addHandler(_Telling(line))
+    nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+    for fd in {0, 1, 2} - {line.fd}:  # whose caller had closed them, has pipes there
+        os.dup2(nothing, fd)
+
+
+class _Telling(logging.Handler):
+    """What the child has to say on stderr is said by its parent."""
+
+    def __init__(self, line: Line) -> None:
+        super().__init__()
+        self._line = line
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._line.tell("log", (record.name, record.levelno, "%s", record.getMessage()))
