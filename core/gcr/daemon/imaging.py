@@ -246,8 +246,11 @@ class Imaging:
 def asked_for(
     body: Mapping[str, Any], key: Sequence[int], start: Callable[[], ImagePeer], began: float, patience: float
 ) -> Imaging | None:
-    """The image that a request wants, begun. `key`: see `place_of`. Raises UsageError."""
+    """The image that a request wants, begun. `key`: see `place_of`. Raises UsageError, UnsupportedState."""
     stays, limit = bool(body.get("leave_running")), body.get("max_bytes_per_s")
+    if body.get("stop"):
+        text = "an image holds device memory alone, which is of no use to anybody once its process has ended"
+        raise UnsupportedState(text, hint="the same without --stop: the job stays suspended, and off its device")
     if body.get("image"):
         store = place_of(body, key).kept()
         return Imaging(str(body["image"]), store, start, began, patience, stays, limit)

@@ -206,7 +206,7 @@ def test_whoever_waits_for_a_store_that_hangs_may_leave(
         ran.send_signal(signal.SIGINT)
         out, _ = ran.communicate(timeout=DEADLINE)
         assert (ran.returncode, json.loads(out)["error"]["code"]) == (130, "interrupted")
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 10
         until(lambda: not alive(child), 5, "what looked is gone")
     assert store.names() == ["other", "warm"]
 

@@ -51,6 +51,9 @@ MUCH_PINNED = 1 << 30  # bytes: it takes some 15 ms, and 35 to come back
 )
 @click.option("--live", is_flag=True, help="Copy while the program runs; it stops only for what changed meanwhile.")
 @click.option("--leave-running", is_flag=True, help="Write the image, and let the program go on at once.")
+@click.option(
+    "--stop", is_flag=True, help="End the program once its image is written. Refused: no image survives it yet."
+)
 @click.option("--paranoid", is_flag=True, help="Compare bytes, not hashes alone: it stops for a copy of everything.")
 @store_option
 @common_options
@@ -64,6 +67,7 @@ def command(
     wait: str,
     live: bool,
     leave_running: bool,
+    stop: bool,
     paranoid: bool,
     store: str | None,
 ) -> None:
@@ -71,16 +75,18 @@ def command(
 
     With --image what was in it is also written to disk, in the background: the job may be restored meanwhile.
     """
-    alone = wait != "vram" or store or live or leave_running or paranoid or max_rate or options.key_named
+    alone = wait != "vram" or store or live or leave_running or stop or paranoid or max_rate or options.key_named
     if image is None and alone:
-        flags = "--live, --leave-running, --paranoid, --wait, --max-rate, --store and a key"
+        flags = "--live, --leave-running, --stop, --paranoid, --wait, --max-rate, --store and a key"
         raise UsageError(f"{flags} are for a checkpoint with --image")
     if leave_running and data_only:
         raise UsageError("--data-only takes a job off its device, --leave-running does not: choose one")
+    if leave_running and stop:
+        raise UsageError("--stop ends the program, --leave-running lets it go on: choose one")
     body: dict[str, object] = {"data_only": data_only}
     if image:
         body |= {"image": image, "wait": wait, "live": live, "leave_running": leave_running, "paranoid": paranoid}
-        body |= {"store": str(store_path(store)), "max_bytes_per_s": max_rate}
+        body |= {"stop": stop, "store": str(store_path(store)), "max_bytes_per_s": max_rate}
     transfer("checkpoint", target, options, body, _summary)
 
 
