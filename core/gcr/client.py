@@ -93,17 +93,17 @@ def daemon_runs() -> bool:
     return runtime.socket_path().exists()
 
 
-def settle(target: str | int, timeout: float = GRACE) -> str | None:
-    """Wait until the job of a cancelled command stands still again; its state, None if it cannot be told."""
+def settle(target: str | int, timeout: float = GRACE) -> Mapping[str, Any] | None:
+    """Wait until the job of a cancelled command stands still again: its row of `ps`, None if it cannot be told."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         try:
             with Client.connect(autostart=False, timeout=CONNECT_TIMEOUT) as client:
-                state = _state_of(client.request("ps")["jobs"], target)
+                job = _row_of(client.request("ps")["jobs"], target)
         except GcrError:
             return None
-        if state is None or state in _STILL:
-            return state
+        if job is None or job["state"] in _STILL:
+            return job
         time.sleep(0.05)
     return None
 
@@ -111,11 +111,11 @@ def settle(target: str | int, timeout: float = GRACE) -> str | None:
 _STILL = frozenset({"running", "suspended", "data_suspended", "stopped", "exited", "lost"})
 
 
-def _state_of(jobs: list[dict[str, Any]], target: str | int) -> str | None:
+def _row_of(jobs: list[dict[str, Any]], target: str | int) -> Mapping[str, Any] | None:
     for job in jobs:
         pids = [job.get("pid"), *(process.get("pid") for process in job.get("processes", []))]
         if target == job.get("job") or target in pids:
-            return str(job["state"])
+            return job
     return None
 
 

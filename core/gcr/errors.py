@@ -264,6 +264,12 @@ class ImageFailed(GcrError):
     code, exit = "image_failed", 4
 
 
+class NotDurable(GcrError):
+    """The checkpoint is done, and its image is still being written: it was not waited for any longer."""
+
+    code, exit = "not_durable", 4
+
+
 def all_errors() -> dict[str, type[GcrError]]:
     """Every error by code; used to rebuild an error that crossed a socket."""
     found: dict[str, type[GcrError]] = {}

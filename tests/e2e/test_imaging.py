@@ -1,5 +1,6 @@
 """Images of jobs: written while the job is away or back again, and read by the very processes that they are of."""
 
+import json
 import os
 import resource
 import signal
@@ -240,11 +241,33 @@ def test_it_is_written_all_the_same_when_its_caller_leaves(machine: Machine) -> 
     machine.wait_held()
     caller.send_signal(signal.SIGINT)
     out, _ = caller.communicate(timeout=30)
-    assert caller.returncode == 130 and '"state": "suspended"' in out
+    error = json.loads(out)["error"]
+    assert (caller.returncode, error["code"], error["state"]) == (130, "interrupted", "suspended")
+    assert error["message"] == "interrupted; llm is suspended; image warm is still being written"
+    assert machine.job("llm")["image"]["state"] == "writing"  # type: ignore[index]
     (machine.folder / "held").unlink()
     durable(machine, "warm")
     machine.come_back()
     assert job.ask() == before
+
+
+@pytest.mark.parametrize("how", [(), ("--leave-running",)])
+def test_who_waits_no_longer_is_told_that_it_is_still_being_written(machine: Machine, how: tuple[str, ...]) -> None:
+    job, before = machine.start()
+    machine.leave()  # the worker is warm, and nothing else is waited for
+    machine.come_back()
+    held = machine.folder / "held"
+    machine.inject(f"image.commit hold {held}")
+    words = ("checkpoint", "llm", "--image", "warm", "--wait", "durable", "--store", str(store_of(machine)), *how)
+    gone = machine.gcr(*words, "--timeout", "5")
+    error = gone.body["error"]
+    state = "running" if how else "suspended"
+    assert (gone.code, error["code"], error["state"]) == (4, "not_durable", state), gone.body
+    assert machine.settled() == state
+    assert machine.job("llm")["image"]["state"] == "writing"  # type: ignore[index]
+    held.unlink()
+    durable(machine, "warm")
+    machine.comes_back(job, before)
 
 
 def test_a_store_that_fills_up_costs_the_image_and_nothing_else(machine: Machine) -> None:

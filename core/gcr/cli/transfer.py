@@ -24,7 +24,7 @@ def transfer(
     try:
         answer = _ask(command, options, {**body, "target": target})
     except KeyboardInterrupt:
-        raise _interrupted(target) from None
+        raise _interrupted(target, body.get("image")) from None
     report = {**answer, "wall_s": time.monotonic() - began}
     if options.json:
         print_json(success(command, report))
@@ -40,8 +40,17 @@ def _ask(command: str, options: Options, body: Mapping[str, Any]) -> dict[str, A
             return client.request(command, asked, key, timeout=wait, on_progress=progress.update)
 
 
-def _interrupted(target: Target) -> Interrupted:
+def _interrupted(target: Target, image: object) -> Interrupted:
     """Closing the connection told the daemon to stop; it may have decided already, so say where the job stands."""
     say("gcr: interrupted, waiting for the rollback")
-    state = settle(target)
-    return Interrupted(f"interrupted; {target} is {state or 'in an unknown state'}", state=state)
+    job = settle(target)
+    if job is None:
+        return Interrupted(f"interrupted; {target} is in an unknown state")
+    written = job.get("image") or {}
+    became = _BECAME.get(written.get("state", "")) if image and written.get("name") == image else None
+    text = f"; image {image} {became}" if became else ""
+    hint = "gcr ps" if became else ""
+    return Interrupted(f"interrupted; {target} is {job['state']}{text}", state=job["state"], hint=hint)
+
+
+_BECAME = {"writing": "is still being written", "durable": "is durable", "failed": "was not written"}

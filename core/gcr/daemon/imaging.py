@@ -20,12 +20,12 @@ from gcr.daemon.silence import Reading, answering
 from gcr.engine.node import Course, phases
 from gcr.engine.target import Target
 from gcr.errors import (
-    DeadlinePassed,
     GcrError,
     HashMissed,
     ImageFailed,
     Interrupted,
     NoSuchImage,
+    NotDurable,
     PeerGone,
     UnsupportedState,
     UsageError,
@@ -192,13 +192,13 @@ class Imaging:
         self.done.set()
 
     def wait(self, course: Course) -> None:
-        """Until it is durable. Raises as `check`; Interrupted and DeadlinePassed, and it is written all the same."""
+        """Until it is durable. Raises as `check`; Interrupted and NotDurable, and it is written all the same."""
         while not self.done.wait(POLL):
             course.tell("writing", **self.progress)
             if course.cancelled.is_set():
                 raise Interrupted(f"{self._where()}; image {self.name} is still being written")
             if time.monotonic() > course.began + course.timeout:
-                raise DeadlinePassed(f"{self._where()}; image {self.name} is still being written")
+                raise NotDurable(f"{self._where()}; image {self.name} is still being written", hint="gcr ps")
         self.check()
 
     def _where(self) -> str:
