@@ -2,6 +2,7 @@
 
 import base64
 import os
+import subprocess
 import time
 from pathlib import Path
 
@@ -121,6 +122,34 @@ def test_a_command_that_does_not_end_is_not_waited_for(monkeypatch: pytest.Monke
     began = time.monotonic()
     assert "longer than 0.2 s" in refusal(KeySource.chosen(None, "sleep 30"))
     assert time.monotonic() - began < 10
+
+
+def test_a_command_whose_child_keeps_its_output_open_is_not_waited_for(tmp_path: Path) -> None:
+    """An agent that it started, say. The key is all there when the command has ended."""
+    file = kept(tmp_path, KEY.hex().encode())
+    began = time.monotonic()
+    assert KeySource.chosen(None, f"sh -c 'sleep 30 & cat {file}'").key() == KEY
+    assert time.monotonic() - began < 10
+
+
+def test_a_command_that_prints_without_end_is_cut_off() -> None:
+    assert "no key" in refusal(KeySource.chosen(None, "yes"))
+
+
+def test_a_key_may_come_through_a_pipe_and_nobody_waits_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    writer = subprocess.Popen(["sh", "-c", f"sleep 0.5; echo {KEY.hex()} > {pipe}"])
+    assert KeySource.chosen(str(pipe)).key() == KEY
+    assert writer.wait(10) == 0
+    monkeypatch.setattr(keys, "COMMAND_SECONDS", 0.2)
+    assert "nobody has written a key" in refusal(KeySource.chosen(str(pipe)))
+
+
+def test_nobody_is_told_to_change_the_mode_of_a_device() -> None:
+    assert "chmod" not in refusal(KeySource.chosen("/dev/null"))
 
 
 def test_options_come_before_settings_and_the_environment_before_the_file(

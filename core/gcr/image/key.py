@@ -9,9 +9,11 @@ import base64
 import binascii
 import fcntl
 import os
+import select
 import shlex
 import stat
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,8 +23,9 @@ from gcr import config
 from gcr.errors import KeyUnusable, UsageError
 
 KEY_BYTES = 32
-COMMAND_SECONDS = 60.0
-_MOST_BYTES = 4096  # of a file
+COMMAND_SECONDS = 60.0  # also for a pipe into which somebody is to write it
+_MOST_BYTES = 4096  # far more than any has
+_POLL = 0.05
 _LEAST_KINDS = 12  # of bytes; 32 random ones have fewer once in 10^12
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _HINT = "openssl rand -hex 32 makes one"
@@ -90,12 +93,14 @@ def _sealed(key: bytes) -> int:
 
 def _read(path: Path) -> bytes:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise KeyUnusable(f"the key file {path} cannot be read: {error.strerror}") from error
     try:
         _refuse_what_others_reach(path, os.fstat(fd))
-        return os.read(fd, _MOST_BYTES)
+        return _all_of(fd, lambda: False)
+    except TimeoutError:
+        raise KeyUnusable(f"nobody has written a key into {path} for {COMMAND_SECONDS:g} s") from None
     except OSError as error:
         raise KeyUnusable(f"the key file {path} cannot be read: {error.strerror}") from error
     finally:
@@ -108,7 +113,27 @@ def _refuse_what_others_reach(path: Path, found: os.stat_result) -> None:
         raise KeyUnusable(f"the key file {path} belongs to user {found.st_uid}")
     if found.st_mode & 0o077:
         mode = stat.S_IMODE(found.st_mode)
-        raise KeyUnusable(f"the key file {path} is open to others: mode {mode:04o}", hint=f"chmod 600 {path}")
+        hint = f"chmod 600 {path}" if stat.S_ISREG(found.st_mode) else ""
+        raise KeyUnusable(f"the key file {path} is open to others: mode {mode:04o}", hint=hint)
+
+
+def _all_of(fd: int, over: Callable[[], bool]) -> bytes:
+    """Up to the end or to far more than a key has; or what is there once it is over, whoever else may write there.
+
+    Raises TimeoutError, OSError.
+    """
+    found, end = b"", time.monotonic() + COMMAND_SECONDS
+    while len(found) < _MOST_BYTES:
+        ended = over()  # before we look: it may have written last
+        if select.select([fd], [], [], 0.0 if ended else _POLL)[0]:
+            some = os.read(fd, _MOST_BYTES)
+            found += some
+            ended = not some
+        if ended:
+            break
+        if time.monotonic() > end:
+            raise TimeoutError
+    return found
 
 
 def _words(command: str) -> Sequence[str]:
@@ -127,14 +152,23 @@ def _printed(words: Sequence[str]) -> bytes:
     import subprocess  # nobody else needs it
 
     try:
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, timeout=COMMAND_SECONDS)
+        process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
     except OSError as error:
         raise KeyUnusable(f"{words[0]}, which should print the key, cannot be run: {error.strerror}") from error
-    except subprocess.TimeoutExpired:
-        raise KeyUnusable(f"{words[0]}, which should print the key, took longer than {COMMAND_SECONDS:g} s") from None
-    if done.returncode:
-        raise KeyUnusable(f"{words[0]}, which should print the key, failed with exit code {done.returncode}")
-    return done.stdout
+    assert process.stdout
+    with process.stdout as out:
+        try:
+            found = _all_of(out.fileno(), lambda: process.poll() is not None)
+            code = process.wait(COMMAND_SECONDS) if len(found) < _MOST_BYTES else 0
+        except (TimeoutError, subprocess.TimeoutExpired):
+            text = f"{words[0]}, which should print the key, took longer than {COMMAND_SECONDS:g} s"
+            raise KeyUnusable(text) from None
+        finally:
+            process.kill()
+            process.wait()
+    if code:
+        raise KeyUnusable(f"{words[0]}, which should print the key, failed with exit code {code}")
+    return found
 
 
 def _parsed(found: bytes, place: str) -> bytes:
