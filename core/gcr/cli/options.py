@@ -1,5 +1,6 @@
 """Options every command takes, before or after its name, and the one syntax for naming a job or a process."""
 
+import math
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -73,6 +74,12 @@ def parse_rate(ctx: click.Context, param: click.Parameter, value: str | None) ->
     return rate
 
 
+def _keep_timeout(ctx: click.Context, param: click.Parameter, value: float | None) -> None:
+    if value is not None and math.isnan(value):
+        raise click.BadParameter("nan is no time", ctx, param)
+    _keep(ctx, param, value)
+
+
 def _keep_backend(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
     if value is not None and not _BACKEND_NAME.match(value):
         raise click.BadParameter(f"{value!r} does not match {_shown(_BACKEND_NAME)}", ctx, param)
@@ -116,7 +123,7 @@ def common_options(command: Decorated) -> Decorated:
             type=seconds,
             metavar="SECONDS",
             expose_value=False,
-            callback=_keep,
+            callback=_keep_timeout,
             help="Give up, and undo, after this long.",
         ),
         click.option("--json", is_flag=True, expose_value=False, callback=_keep, help="One JSON object on stdout."),

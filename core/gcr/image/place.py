@@ -20,11 +20,15 @@ def store_path(chosen: str | None = None) -> Path:
 
 
 def opened(path: Path, key: "KeySource", pulse: Callable[[], object]) -> "Store | None":
-    """None: nobody has written to it yet. `pulse`: see Store. Raises UnsafeRuntime, KeyUnusable, WrongKey …"""
+    """None: nobody has written to it yet. `pulse`: see Store. Raises UnsafeRuntime, KeyUnusable, WrongKey, OSError."""
     from gcr.image.cipher import cipher_of  # takes 30 ms, which a checkpoint without an image need not wait for
     from gcr.image.store import Store
 
-    return Store(path, cipher_of(key.key()), pulse) if path.is_dir() else None
+    try:
+        path.lstat()  # of what is there and no folder Store says so
+    except FileNotFoundError:
+        return None
+    return Store(path, cipher_of(key.key()), pulse)
 
 
 def silent(store: object, patience: float) -> StoreUnusable:

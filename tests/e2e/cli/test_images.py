@@ -365,3 +365,24 @@ def test_a_pack_of_many_images_is_read_once(gcr: Gcr, store: Store) -> None:
     for name in ("one", "two", "three"):
         write(store, name, [bytes_of(1, MIB)])
     assert sum(each["bytes"] for each in gcr("verify", "--deep", "--json").json["images"]) == MIB
+
+
+def test_a_page_that_cannot_be_written_leaves_nothing(gcr: Gcr, store: Store, home: Path) -> None:
+    """Or the next try would be refused: there is a file."""
+    write(store, "warm", [bytes_of(1, 4096)])
+    page = home / "warm.html"
+    command = ["sh", "-c", 'ulimit -f 1; exec "$@"', "sh", *gcr_command(["inspect", "warm", "--html", str(page)])]
+    assert subprocess.run(command, capture_output=True, timeout=DEADLINE).returncode == 3
+    assert not page.exists()
+    assert gcr("inspect", "warm", "--html", "").code == 3
+
+
+def test_a_store_that_is_no_folder_is_refused(gcr: Gcr, home: Path) -> None:
+    (home / "file").touch()
+    for place in (home / "file", home / "file/below"):
+        ran = gcr("images", "--json", "--store", str(place))
+        assert (ran.code, ran.json["error"]["code"] in ("unsafe_runtime", "store_unusable")) == (3, True)
+
+
+def test_a_time_is_a_number(gcr: Gcr) -> None:
+    assert gcr("images", "--timeout", "nan", "--json").json["error"]["code"] == "usage"

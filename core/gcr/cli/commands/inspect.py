@@ -25,11 +25,11 @@ from gcr.image.store import Store
 def command(options: Options, name: str, html: str | None, store: str | None) -> None:
     """Show what an image consists of: allocations, shared and changed bytes, how long its checkpoint took."""
     manifest = asked(options, store, lambda there: _manifest(there, name))
-    if html:
+    if html is not None:
         _write(manifest, Path(html))
     if options.json:
         print_json(success("inspect", _fields(manifest)))
-    elif html:
+    elif html is not None:
         print_text(f"wrote {html}")
     else:
         from gcr.cli.drawing import on_terminal
@@ -46,9 +46,15 @@ def _manifest(store: Store | None, name: str) -> Manifest:
 def _write(manifest: Manifest, path: Path) -> None:
     from gcr.cli.webpage import as_page
 
+    page = as_page(manifest)
     try:
-        with path.open("x", encoding="utf-8") as file:
-            file.write(as_page(manifest))
+        file = path.open("x", encoding="utf-8")
+        try:
+            with file:
+                file.write(page)
+        except OSError:
+            path.unlink()
+            raise
     except OSError as error:
         raise Refused(f"{path} cannot be written: {error.strerror}") from error
 
