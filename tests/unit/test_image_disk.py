@@ -147,3 +147,31 @@ def test_a_disk_that_takes_and_gives_less_than_asked(store: Store) -> None:
         assert read(store, "new") == NEW
     check(store, "new")
     assert read(store, "new") == NEW
+
+
+def test_an_image_on_a_disk_that_cannot_be_written_to_can_be_read(tmp_path: Path) -> None:
+    write(Store(tmp_path / "store"), "warm", OLD)
+    real = os.open
+
+    def read_only(path: Any, flags: int, *more: Any, **options: Any) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR | os.O_CREAT):
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return real(path, flags, *more, **options)
+
+    with patch.object(os, "open", read_only):
+        store = Store(tmp_path / "store")
+        check(store, "warm")
+        assert read(store, "warm") == OLD
+        with pytest.raises(StoreUnusable, match="EROFS"), ImageWriter(store, "new"):
+            pass
+        with pytest.raises(OSError, match="Read-only"):
+            store.remove(["warm"])
+    assert store.names() == ["warm"]
+
+
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO])
+def test_a_store_that_cannot_be_made_is_unusable(tmp_path: Path, number: int) -> None:
+    """That is said of its disk, not of its owner or mode."""
+    failing = OSError(number, os.strerror(number))
+    with patch.object(Path, "mkdir", side_effect=failing), pytest.raises(StoreUnusable, match=errno.errorcode[number]):
+        Store(tmp_path / "store")

@@ -54,12 +54,22 @@ def usable(path: Path) -> Iterator[None]:
 @contextmanager
 def locked(store: Path, how: int, patience: float | None) -> Iterator[None]:
     """The lock of the store in this folder. Raises StoreBusy after so many seconds, None: waits; OSError."""
-    fd = os.open(store / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = _opened(store / LOCK, how)
     try:
         _lock(fd, how, patience)
         yield
     finally:
         os.close(fd)
+
+
+def _opened(lock: Path, how: int) -> int:
+    """On a disk that cannot be written to whoever only reads locks what is there."""
+    try:
+        return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        if error.errno != errno.EROFS or how != fcntl.LOCK_SH:
+            raise
+    return os.open(lock, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
 
 
 def _lock(fd: int, how: int, patience: float | None) -> None:

@@ -51,7 +51,7 @@ from gcr.image.pack import ARRIVING, DISTRUSTED, FILE, UNFINISHED, Pack, PackRea
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.references import Reference
 from gcr.image.regular import read_file
-from gcr.runtime import own_directory
+from gcr.runtime import check_own_directory
 
 log = logging.getLogger(__name__)
 
@@ -79,15 +79,21 @@ class Store:
     def __post_init__(self) -> None:
         """Makes what is missing, and it stays after a crash. Raises StoreUnusable, UnsafeRuntime, WrongKey, Damaged."""
         missing = [folder for folder in (self.path, *self.path.parents) if not folder.exists()]
-        own_directory(self.path)
+        self._own(self.path)
         with usable(self.path):
             self._mark()
         for folder in (self.packs, self.images):
             missing += [] if folder.exists() else [folder]
-            own_directory(folder)
+            self._own(folder)
         with usable(self.path):
             for folder in missing:
                 sync(folder.parent)
+
+    def _own(self, folder: Path) -> None:
+        with usable(self.path), suppress(FileExistsError):  # whatever it is, see below
+            folder.parent.mkdir(parents=True, exist_ok=True)
+            folder.mkdir(mode=0o700)
+        check_own_directory(folder)
 
     def _mark(self) -> None:
         """Only a folder of ours is cleaned up. Raises StoreUnusable for one with somebody's files in it."""
