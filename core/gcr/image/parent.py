@@ -18,6 +18,7 @@ from gcr.hashing import DIGEST_BYTES, HashKey
 from gcr.hashing.chunks import chunk_count
 from gcr.image.chunks import Chunk, cut
 from gcr.image.manifest import ImagedProcess, Manifest
+from gcr.image.retention import newest_first
 from gcr.image.writer import ImageWriter
 
 log = logging.getLogger("gcr.image")
@@ -68,7 +69,7 @@ class Parent:
 def parent_of(writer: ImageWriter, who: Collection[Identity]) -> tuple[Parent | None, str | None]:
     """For an image of these processes that is being written; and why a newer one is not it. Raises OSError."""
     refused: str | None = None
-    for manifest in sorted(_of_same(writer, who), key=lambda each: each.created, reverse=True):
+    for manifest in newest_first(_of_same(writer, who)):
         try:
             return _read(writer, manifest, who), refused
         except Damaged as error:

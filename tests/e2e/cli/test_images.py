@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 
@@ -20,6 +21,7 @@ from imaging import bytes_of, write
 
 from gcr.errors import Damaged
 from gcr.image.manifest import Manifest, _digest
+from gcr.image.retention import doomed
 from gcr.image.store import MOST_MANIFEST, Store
 from gcr.testing.machine import alive, until
 
@@ -386,3 +388,17 @@ def test_a_store_that_is_no_folder_is_refused(gcr: Gcr, home: Path) -> None:
 
 def test_a_time_is_a_number(gcr: Gcr) -> None:
     assert gcr("images", "--timeout", "nan", "--json").json["error"]["code"] == "usage"
+
+
+def test_the_newest_is_kept_although_the_clock_was_set_back(store: Store) -> None:
+    """By who was built upon whom; names that were taken again, in a circle or not, change nothing."""
+    made = write(store, "first", [bytes_of(1, 4096)], created=at(4, 9))
+    line = [replace(made, name=f"i{n}", created=at(1, n + 1), parent=f"i{n - 1}" if n else "first") for n in range(4)]
+    assert [each.name for each in doomed([made, *line], 2, 0)] == ["first", "i0", "i1"]
+    assert [each.name for each in doomed(reversed([made, *line]), 2, 0)] == ["first", "i0", "i1"]
+    circle = [replace(made, name="a", parent="b", created=2.0), replace(made, name="b", parent="a", created=1.0)]
+    assert len(doomed(circle, 1, 0)) == 1
+    (process,) = made.processes
+    stranger = replace(process, table=replace(process.table, pid=4711))
+    taken = replace(made, name="i0", processes=(stranger,), created=at(3, 1))
+    assert [each.name for each in doomed([taken, line[1]], 1, 0)] == ["i1"]
