@@ -459,6 +459,31 @@ def test_whoever_waits_for_a_store_that_hangs_can_be_interrupted(machine: Machin
     machine.comes_back(job, before)
 
 
+@pytest.mark.parametrize("how", ["silence", "deadline", "Ctrl-C"])
+def test_a_store_that_hangs_where_the_parent_is_holds_up_nobody(
+    impatient: float, machine: Machine, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if how != "silence":
+        monkeypatch.setenv("GCR_STORE_S", "60")
+    job, before = machine.start()
+    leave_running(machine, "old")
+    held = hanging(machine, ".json")
+    words = ("checkpoint", "llm", "--image", "warm", "--leave-running", "--store", str(store_of(machine)))
+    caller = machine.begin(*words, *(("--timeout", "2") if how == "deadline" else ()))
+    machine.wait_held()
+    began = time.monotonic()
+    if how == "Ctrl-C":
+        caller.send_signal(signal.SIGINT)
+    out, _ = caller.communicate(timeout=40)
+    said = {"silence": (3, "store_unusable"), "deadline": (4, "deadline_passed"), "Ctrl-C": (130, "interrupted")}
+    error = json.loads(out)["error"]
+    assert (caller.returncode, error["code"], error["state"]) == (*said[how], "running")
+    assert time.monotonic() - began < 10
+    held.unlink()
+    assert job.ask() == before
+    leave_running(machine, "warm")
+
+
 def leave_running(machine: Machine, name: str, *flags: str) -> dict[str, object]:
     words = ("--image", name, "--leave-running", "--wait", "durable", "--store", str(store_of(machine)))
     gone = machine.gcr("checkpoint", "llm", *words, *flags)

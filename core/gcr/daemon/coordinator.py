@@ -140,7 +140,7 @@ class Coordinator:
         done = Glance(job.name, targets, self, course, True, live, paranoid, may_stop)
         with self._active(targets):
             try:
-                done.look(imaging.baselines, imaging.lend)
+                done.look(partial(imaging.baselines, course), imaging.lend)
             except BaseException as error:
                 self.recovery.begin_if_uneven(job)
                 if isinstance(error, ImageFailed):  # it runs, and others may ask what became of its image

@@ -119,10 +119,14 @@ class Imaging:
             self.fail(error)
             self.close()
 
-    def baselines(self, targets: Sequence[Target]) -> dict[int, int]:
-        """By pid, descriptors of what the parent has of these, the caller's; none where there is no parent."""
-        peer = self.ready()
-        self.parent, self.parent_refused = peer.parent([target.process.identity for target in targets])
+    def baselines(self, course: Course, targets: Sequence[Target]) -> dict[int, int]:
+        """By pid, descriptors of what the parent has of these, the caller's; none where there is no parent.
+
+        Raises StoreUnusable, Interrupted, DeadlinePassed.
+        """
+        peer, who = self.ready(), [target.process.identity for target in targets]
+        heard = Reading(self.store.path, course, self.patience)
+        self.parent, self.parent_refused = peer.parent(who, course.left(NO_TIMEOUT), heard)
         found: dict[int, int] = {}
         try:
             for target in targets if self.parent else ():

@@ -301,10 +301,12 @@ class ImagePeer:
         """Claims the name in a store. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey, LibraryMissing."""
         self._call("begin", {**store.of(name), "max_bytes_per_s": max_bytes_per_s}, timeout, store.key)
 
-    def parent(self, processes: Sequence[ProcessIdentity]) -> tuple[str | None, str | None]:
+    def parent(
+        self, processes: Sequence[ProcessIdentity], timeout: float, progress: Progress
+    ) -> tuple[str | None, str | None]:
         """The image of the same processes that this one builds upon, and why it is no newer one."""
         rows = [[each.pid, each.start_time, each.stack] for each in processes]
-        found = self.channel.call_json("parent", {"processes": rows}, timeout=START_TIMEOUT)[0]
+        found = self.channel.call_json("parent", {"processes": rows}, timeout=timeout, on_progress=progress)[0]
         return found["parent"], found["refused"]
 
     def baseline(self, pid: int) -> int:

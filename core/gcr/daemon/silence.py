@@ -17,7 +17,10 @@ from gcr.image.place import silent
 
 @dataclass(slots=True)
 class Reading:
-    """To be told how far a helper is, five times a second. Raises StoreUnusable, Interrupted, DeadlinePassed."""
+    """To be told how far a helper is, by bytes or by answers of the store, five times a second.
+
+    Raises StoreUnusable, Interrupted, DeadlinePassed.
+    """
 
     store: str
     course: Course
@@ -31,7 +34,8 @@ class Reading:
             self._bytes, self._since = now["bytes"], time.monotonic()
         elif time.monotonic() > self._since + self.patience:
             raise silent(self.store, self.patience)
-        self.course.tell("reading", **now)
+        if now["total_bytes"]:  # else they are answers, and no bytes
+            self.course.tell("reading", **now)
 
 
 @contextmanager

@@ -51,6 +51,7 @@ class ImageService:
 
     _stack: ExitStack = field(default_factory=ExitStack)
     _writer: ImageWriter | None = None
+    _answers: int = 0  # of the store, so far: who waits for us sees that it does answer
     _parent: tuple[Parent | None, str | None] | None = None
     _lent: dict[int, list[StagedLine]] = field(default_factory=dict)
     _arriving: dict[int, list[int]] = field(default_factory=dict)
@@ -81,13 +82,17 @@ class ImageService:
     def op_begin(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
         """Claims the name. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey, LibraryMissing."""
         reach("image.begin")
-        store = _store(body, fds)
+        store = _store(body, fds, self._heard)
         threads, rate = config.load().threads, Rate(body["max_bytes_per_s"])
         self._writer = self._stack.enter_context(ImageWriter(store, body["name"], threads, rate))
 
-    def op_parent(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
+    def _heard(self) -> None:
+        self._answers += 1
+
+    def op_parent(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
         """The image that this one builds upon; nothing of it can go from here on."""
-        parent, refused = self._found_parent({(each[0], each[1], each[2]) for each in body["processes"]})
+        with _telling(request, lambda: self._answers, 0):
+            parent, refused = self._found_parent({(each[0], each[1], each[2]) for each in body["processes"]})
         return {"parent": parent.name if parent else None, "refused": refused}, ()
 
     def op_baseline(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
@@ -254,12 +259,12 @@ class ImageService:
         return {}, self._loaded[int(body["pid"])][body["offset"] : body["offset"] + body["limit"]]
 
 
-def _store(body: Mapping[str, Any], fds: Sequence[int]) -> Store:
+def _store(body: Mapping[str, Any], fds: Sequence[int], pulse: Callable[[], object] = lambda: None) -> Store:
     """As `StorePlace` names it. Raises UsageError, StoreUnusable, WrongKey …"""
     key = lent_key(fds, body["encrypted"])
     if key:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would have it, and what it is to hide
-    return Store(Path(body["store"]), cipher_of(key))
+    return Store(Path(body["store"]), cipher_of(key), pulse)
 
 
 @contextmanager
