@@ -8,6 +8,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from unittest.mock import patch
@@ -31,6 +32,7 @@ from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
 from gcr.image.store import MARK, Store
 from gcr.image.writer import ImageWriter
+from gcr.image_helper.service import _refuse_impossible
 
 MANY = 3 * CHUNK_BYTES + 4096
 
@@ -135,6 +137,41 @@ def test_what_a_store_has_takes_little_memory(tmp_path: Path) -> None:
         assert tracemalloc.get_traced_memory()[1] < 100 * many
     finally:
         tracemalloc.stop()
+
+
+def test_an_image_that_nobody_could_read_is_not_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("gcr.image.writer.MOST_MANIFEST", 100)
+    with pytest.raises(StoreUnusable, match="so many allocations"):
+        write(store, "warm", [bytes_of(1, 100)])
+    assert store.names() == []
+
+
+def test_an_image_that_is_removed_while_others_clean_up_is_no_error(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "warm", [bytes_of(1, 100)])
+    monkeypatch.setattr(Store, "names", lambda _store: ["gone", "warm"])
+    assert store.clean() == 0
+    check(store, "warm")
+
+
+IMPOSSIBLE = {
+    "the same place": lambda handles: [replace(each, offset=0) for each in handles],
+    "where no memory is": lambda handles: [handles[0], replace(handles[1], offset=1 << 40)],
+    "no memory for them": lambda handles: [handles[0], replace(handles[1], device="GPU-2")],
+}
+
+
+@pytest.mark.parametrize("what", IMPOSSIBLE)
+def test_nobody_writes_where_an_image_says_and_no_memory_is(plain: Store, what: str) -> None:
+    """Its digests may be right, and its table made by anybody."""
+    manifest = write(plain, "warm", [bytes_of(1, 100), bytes_of(2, 100)])
+    (process,) = manifest.processes
+    _refuse_impossible(manifest)
+    handles = tuple(IMPOSSIBLE[what](process.table.handles))
+    forged = replace(manifest, processes=(replace(process, table=replace(process.table, handles=handles)),))
+    with pytest.raises(Damaged, match=what):
+        _refuse_impossible(forged)
 
 
 def test_a_name_is_taken_once(store: Store) -> None:

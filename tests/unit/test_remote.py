@@ -257,6 +257,21 @@ def test_an_object_that_is_cut_short_is_found(store: Store, other: Store, away: 
     assert (other.names(), list(other.packs.iterdir())) == ([], [])
 
 
+@pytest.mark.parametrize("kind", ["json", "chunks", "hashes"])
+def test_an_object_of_any_size_is_not_read_whole(store: Store, other: Store, away: Path, kind: str) -> None:
+    """A sparse file that is larger than any memory stands for it."""
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    (path,) = away.rglob(f"*.{kind}")
+    os.truncate(path, 1 << 43)
+    with pytest.raises(Damaged, match="more than"):
+        pulled(other, away)
+    assert other.names() == []
+    if kind != "json":
+        pushed(store, away)
+        pulled(other, away)
+
+
 @pytest.mark.parametrize("cipher", ["plain"], indirect=True)
 def test_what_a_newer_gcr_wrote_is_refused(
     store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
