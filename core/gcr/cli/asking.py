@@ -113,7 +113,7 @@ class Asking(Generic[T]):
                 case "refused":
                     raise _again(*value)
                 case "failed":
-                    raise RuntimeError(value)
+                    raise _bug(*value)
                 case "progress":
                     self.on_progress(value)
                 case "log":
@@ -153,6 +153,12 @@ def _again(body: Mapping[str, Any], notes: list[str]) -> GcrError:
     return error
 
 
+def _bug(said: str, trace: str) -> RuntimeError:
+    error = RuntimeError(said)
+    error.add_note(trace)
+    return error
+
+
 def _serve(parent: int, line: Line, work: Callable[[Line], object]) -> NoReturn:
     """In the child. Nothing of ours is in anybody's way if it stays for ever: least of all the pipes of our output."""
     try:
@@ -170,8 +176,8 @@ def _outcome(line: Line, work: Callable[[Line], object]) -> tuple[str, object]:
         return "answer", work(line)
     except GcrError as error:
         return "refused", (error_to_json(error), getattr(error, "__notes__", []))
-    except Exception:  # a bug: its traceback is the parent's to write down
-        return "failed", traceback.format_exc()
+    except Exception as error:  # a bug: its traceback is the parent's to write down
+        return "failed", (repr(error), traceback.format_exc())
 
 
 def _end_with(parent: int) -> None:
