@@ -155,6 +155,27 @@ def test_an_image_that_is_removed_while_others_clean_up_is_no_error(
     check(store, "warm")
 
 
+def test_a_folder_in_the_place_of_what_the_dead_have_left_stops_nobody(store: Store) -> None:
+    folders = [store.images / "gone.chunks", store.images / "gone.json.new", store.packs / f"{'0' * 32}.pack.new"]
+    for folder in folders:
+        folder.mkdir(mode=0o700)
+    write(store, "warm", [bytes_of(1, 100)])
+    assert store.remove(["warm"]) > 0
+    assert all(folder.is_dir() for folder in folders)
+
+
+def test_an_image_whose_manifest_is_a_folder_is_not_removed_nor_any_beside_it(store: Store) -> None:
+    write(store, "warm", [bytes_of(1, 100)])
+    (store.images / "wrong.json").mkdir(mode=0o700)
+    (store.images / "link.json").symlink_to("nowhere")
+    with pytest.raises(Damaged, match="a folder"):
+        store.remove(["warm", "link", "wrong"])
+    check(store, "warm")
+    store.remove(["link"])
+    assert store.names() == ["warm", "wrong"]
+    assert store.remove(["warm"]) == 0, "nobody knows what the other one needs"
+
+
 IMPOSSIBLE = {
     "the same place": lambda handles: [replace(each, offset=0) for each in handles],
     "where no memory is": lambda handles: [handles[0], replace(handles[1], offset=1 << 40)],

@@ -126,8 +126,8 @@ def sync(directory: Path) -> None:
 
 
 def unlink(path: Path) -> int:
-    """Bytes that are free now."""
-    with suppress(FileNotFoundError):
+    """Bytes that are free now; none of a folder, which is not ours."""
+    with suppress(FileNotFoundError, IsADirectoryError):
         size = path.lstat().st_size
         path.unlink()
         return size

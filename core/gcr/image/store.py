@@ -287,13 +287,15 @@ class Store:
     def remove(self, names: Iterable[str]) -> int:
         """These images, and what nobody else needs of theirs: bytes freed, fewer while others are at work.
 
-        All or none are known: raises NoSuchImage before anything is removed. Beside an image that cannot be read no
-        chunk is taken away: who knows what that one needs.
+        All or none are known: raises NoSuchImage, Damaged before anything is removed. Beside an image that cannot be
+        read no chunk is taken away: who knows what that one needs.
         """
         paths = [self._manifest_path(name) for name in names]
         for path in paths:
-            if not path.exists():
+            if not os.path.lexists(path):
                 raise NoSuchImage(f"no image {path.name.removesuffix(MANIFEST)!r}", hint="gcr images")
+            if path.is_dir():
+                raise Damaged.of(path, "it is a folder", hint="remove it by hand")
         try:
             with locked(self.path, fcntl.LOCK_EX, 0.0):
                 return self._removed(paths)
