@@ -143,6 +143,9 @@ def test_an_image_that_nobody_could_read_is_not_written(store: Store, monkeypatc
     monkeypatch.setattr("gcr.image.writer.MOST_MANIFEST", 100)
     with pytest.raises(StoreUnusable, match="so many allocations"):
         write(store, "warm", [bytes_of(1, 100)])
+    monkeypatch.undo()
+    with pytest.raises(Damaged, match="no text"):
+        write(store, "warm", [bytes_of(1, 100)], job="a\nb")
     assert store.names() == []
 
 

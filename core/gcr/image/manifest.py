@@ -129,8 +129,8 @@ def _refuse_nonsense(image: Manifest) -> None:
         sizes += [process.stack, process.generation, *_numbers(process.table)]
         texts += [handle.device for handle in process.table.handles]
         texts += [segment.device for segment in process.table.segments]
-    if not all(isinstance(each, str) for each in texts) or not isinstance(image.simulated, bool):
-        raise ValueError("a name is no text")
+    if not all(isinstance(each, str) and each.isprintable() for each in texts) or not isinstance(image.simulated, bool):
+        raise ValueError("a name is no text")  # what is not printable would be a command to who prints it: a terminal
     if not all(type(each) is int and 0 <= each < _MOST for each in sizes):
         raise ValueError("a size or a number is none")
     if not all(type(each) in (int, float) and 0 <= each < _LAST_TIME for each in times):

@@ -125,7 +125,9 @@ class ImageWriter:
         with usable(self.store.path):
             contents = self._finish()
             manifest = described(contents)
-            data = self.store.cipher.encrypt(manifest_path(self.name), manifest.to_bytes())
+            text = manifest.to_bytes()
+            Manifest.from_bytes(text, self.name)  # as every reader will: an image that none takes is none
+            data = self.store.cipher.encrypt(manifest_path(self.name), text)
             if len(data) > MOST_MANIFEST:
                 raise OSError(errno.EFBIG, "an image cannot have so many allocations", self.name)
             self.store.publish(self.name, data, self._new)
