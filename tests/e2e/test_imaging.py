@@ -251,7 +251,7 @@ def test_it_is_written_all_the_same_when_its_caller_leaves(machine: Machine) -> 
     assert job.ask() == before
 
 
-@pytest.mark.parametrize("how", [(), ("--leave-running",)])
+@pytest.mark.parametrize("how", [(), pytest.param(("--leave-running",), marks=pytest.mark.slow)])
 def test_who_waits_no_longer_is_told_that_it_is_still_being_written(machine: Machine, how: tuple[str, ...]) -> None:
     job, before = machine.start()
     machine.leave()  # the worker is warm, and nothing else is waited for
@@ -259,7 +259,7 @@ def test_who_waits_no_longer_is_told_that_it_is_still_being_written(machine: Mac
     held = machine.folder / "held"
     machine.inject(f"image.commit hold {held}")
     words = ("checkpoint", "llm", "--image", "warm", "--wait", "durable", "--store", str(store_of(machine)), *how)
-    gone = machine.gcr(*words, "--timeout", "5")
+    gone = machine.gcr(*words, "--timeout", "8")
     error = gone.body["error"]
     state = "running" if how else "suspended"
     assert (gone.code, error["code"], error["state"]) == (4, "not_durable", state), gone.body
@@ -459,7 +459,7 @@ def test_whoever_waits_for_a_store_that_hangs_can_be_interrupted(machine: Machin
     machine.comes_back(job, before)
 
 
-@pytest.mark.parametrize("how", ["silence", "deadline", "Ctrl-C"])
+@pytest.mark.parametrize("how", ["silence", pytest.param("deadline", marks=pytest.mark.slow), "Ctrl-C"])
 def test_a_store_that_hangs_where_the_parent_is_holds_up_nobody(
     impatient: float, machine: Machine, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
