@@ -184,6 +184,11 @@ class SealedTable:
     segments: tuple[SealedSegment, ...]
     version: int = TABLE_VERSION
 
+    @property
+    def devices(self) -> frozenset[str]:
+        """Whose bytes it is of; also where these lie in no host memory, and there is no segment."""
+        return frozenset({each.device for each in self.handles} | {each.device for each in self.segments})
+
     def to_bytes(self) -> bytes:
         text = json.dumps(asdict(self), separators=(",", ":"), sort_keys=True).encode()
         return _MAGIC + _digest(text) + text

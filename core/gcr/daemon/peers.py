@@ -199,6 +199,30 @@ class WorkerPeer:
         body = {"hold": hold, "about": dict(about), "partial": partial}
         return self.channel.call_json("seal", body, timeout=CALL_TIMEOUT)[1]
 
+    def make_ring(self, hold: str, owner: str, slot_bytes: int, most: int, least: int) -> tuple[int, list[int]]:
+        """How many slots there are, `least` to `most`, and their memory, one behind the other (the caller's).
+
+        Instead of what was reserved; until `drop_ring`, `forget_copy` or `surrender`. Raises NoRoom.
+        """
+        body = {"hold": hold, "owner": owner, "slot_bytes": slot_bytes, "most": most, "least": least}
+        answer, fds = self.channel.call_json("make_ring", body, timeout=120.0)
+        return answer["slots"], fds
+
+    def lay_out_held(self, hold: str) -> int:
+        """All that is held lies on a line from now on; its bytes. (What comes back lies as it was sealed.)"""
+        return int(self._call("lay_out_held", {"hold": hold}, timeout=60.0)["bytes"])
+
+    def fill(self, hold: str, window: tuple[int, int, int], deadline: float) -> None:
+        """Copy a window, slot and offset on the line and size, from the device. Raises RolledBack, DeadlinePassed."""
+        self._call("fill", {"hold": hold, "window": window, "deadline": deadline}, timeout=deadline + 5)
+
+    def empty(self, hold: str, window: tuple[int, int, int], deadline: float) -> None:
+        """The same from the slot to the device; `create` made the memory."""
+        self._call("empty", {"hold": hold, "window": window, "deadline": deadline}, timeout=deadline + 5)
+
+    def drop_ring(self, hold: str) -> None:
+        self._call("drop_ring", {"hold": hold}, timeout=60.0)
+
     def release(self, hold: str) -> None:
         """Let go of the device memory; what was drained stays in the arena."""
         self._call("release", {"hold": hold}, timeout=60.0)

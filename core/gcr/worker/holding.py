@@ -25,6 +25,7 @@ from gcr.wire import MappingRecord
 from gcr.worker.arriving import Arriving
 from gcr.worker.attachment import Attachment
 from gcr.worker.live import LiveCopy
+from gcr.worker.ring import Ring
 from gcr.worker.snapshot import Snapshot
 from gcr.worker.telling import Progress, Telling, outcome, wait_all
 
@@ -49,6 +50,7 @@ class Holding:
     parent: Baseline | None = None  # what an image of it has already; for the next copy
     live: LiveCopy | None = None
     snapshot: Snapshot | None = None
+    ring: Ring | None = None  # the bytes pass through it: there are no segments then
     kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: what was imported cannot be exported again
     lock: RLock = field(default_factory=RLock)
     copies: list[Transfer] = field(default_factory=list)
@@ -205,10 +207,24 @@ class Holding:
             self._finish_copies()
             self.give_room_back()
             self.settle()
+            self.give_arena_back()
+            self.layout = self.live = self.parent = self.snapshot = None
+            self.specs = {i: self.specs[i] for where in self.ranges for i in where.offsets}
+
+    def give_arena_back(self) -> None:
+        with self.lock:
+            self.drop_ring()
             if self.segments:
                 self.arena.give_back(self.segments)
-            self.segments = self.layout = self.live = self.parent = self.snapshot = None
-            self.specs = {i: self.specs[i] for where in self.ranges for i in where.offsets}
+            self.segments = None
+
+    def drop_ring(self) -> None:
+        """Waits for copies in flight: nothing of ours is written there any more."""
+        with self.lock:
+            if self.ring:
+                self._finish_copies()
+                self.arena.give_back(self.ring.segments)
+            self.ring = None
 
     def settle(self) -> None:
         """What was arriving is here, or will never be."""
@@ -226,6 +242,7 @@ class Holding:
         with self.lock, self.reading:
             self.release()
             self.settle()
+            self.drop_ring()
             if self.segments:
                 self.arena.hand_on(self.segments)
             self.segments = self.layout = self.live = self.parent = None
@@ -242,9 +259,7 @@ class Holding:
         with self.lock:
             if self.segments and self.segments.size >= nbytes and self.arena.may_be_written(self.segments):
                 return
-            if self.segments:
-                self.arena.give_back(self.segments)
-                self.segments = None
+            self.give_arena_back()
             self.segments = self.arena.take(self.owner, nbytes)
 
     def lay_out(self, specs: Sequence[HandleSpec]) -> None:
@@ -336,7 +351,7 @@ class Holding:
     def _table(self, about: dict[str, Any]) -> SealedTable:
         with self.lock:
             offsets = self.planned.offsets
-            assert self.segments is not None
+            assert self.segments is not None or self.ring
             return SealedTable(
                 job=about["job"],
                 pid=about["pid"],
@@ -345,7 +360,7 @@ class Holding:
                 ordinals={int(k): v for k, v in about["ordinals"].items()},
                 handles=tuple(SealedHandle(self.specs[i], self.device, at) for i, at in offsets.items()),
                 mappings=tuple(MappingRecord(*row) for row in about["mappings"] if row[0] in offsets),
-                segments=tuple(SealedSegment(self.device, part.size) for part in self.segments),
+                segments=tuple(SealedSegment(self.device, part.size) for part in self.segments or ()),
             )
 
     def reclaim(self, table: SealedTable, fds: Sequence[int]) -> None:

@@ -20,6 +20,7 @@ from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
 from gcr.worker.link import measure_link
 from gcr.worker.snapshot import LAST_READ_S
+from gcr.worker.streaming import drop_ring, empty, fill, lay_out_held, make_ring
 from gcr.worker.taking import copy_live, copy_on, copy_out, let_go, make_room
 
 log = logging.getLogger("gcr.worker")
@@ -125,11 +126,27 @@ class WorkerService:
     def op_seal(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         holding, about = self.holding(body), body["about"]
         table = (holding.seal_for_image(about) if body["partial"] else holding.seal(about)).to_memfd()
-        assert holding.segments is not None
+        segments = self.arena.fds(holding.segments) if holding.segments else ()  # none of what passed through a ring
         try:
-            return {}, [os.dup(table), *map(os.dup, self.arena.fds(holding.segments))], True
+            return {}, [os.dup(table), *map(os.dup, segments)], True
         finally:
             os.close(table)
+
+    def op_make_ring(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
+        ring = make_ring(self.holding(body), body["slot_bytes"], body["most"], body["least"])
+        return {"slots": ring.count}, [*map(os.dup, self.arena.fds(ring.segments))], True
+
+    def op_lay_out_held(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
+        return {"bytes": lay_out_held(self.holding(body))}, (), False
+
+    def op_fill(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
+        fill(self.holding(body), body["window"], body["deadline"])
+
+    def op_empty(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
+        empty(self.holding(body), body["window"], body["deadline"])
+
+    def op_drop_ring(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
+        drop_ring(self.holding(body))
 
     def op_release(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         self.holding(body).release()
@@ -236,7 +253,7 @@ def _sort_out(fds: list[int], device: str) -> tuple[SealedTable, list[int]]:
         while rest:
             table = SealedTable.from_fd(rest[0])
             segments = rest[1 : 1 + len(table.segments)]
-            if any(part.device == device for part in table.segments):
+            if device in table.devices:
                 mine = table, segments
                 os.close(rest[0])
             else:

@@ -1,0 +1,86 @@
+"""A ring: a few slots of pinned memory, through which a process's bytes pass where the arena has no room for them all.
+
+    made      before anything stops
+    filled    device -> slot: a window of the line on which the bytes would lie in the arena
+    emptied   slot -> device: the same
+    dropped   the memory is the arena's again
+
+The image helper has the same memory by descriptors. Whose a slot is at an instant is for the daemon to say: nothing
+here looks at what is in one (streaming.py copies).
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gcr.arena import Segments
+from gcr.drain import DeviceRange, Span
+from gcr.errors import RolledBack, UsageError
+from gcr.layout import Layout, spans_of_parts
+
+Part = tuple[DeviceRange, int, int, int]  # the range, the offset in it, the arena offset, the size
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """Allocations in the order of their places: where each begins, its size, and where on the device it is."""
+
+    ranges: Sequence[DeviceRange]
+    layout: Layout
+    starts: Sequence[int]
+    places: Sequence[tuple[int, DeviceRange, int]]  # size, range, offset in it
+
+    def parts(self, offset: int, size: int, to: int) -> list[Part]:
+        """A window of the line; its first byte is at arena offset `to`."""
+        found: list[Part] = []
+        for index in range(max(0, bisect_right(self.starts, offset) - 1), len(self.starts)):
+            start, (length, where, at) = self.starts[index], self.places[index]
+            begin, end = max(offset, start), min(offset + size, start + length)
+            if start >= offset + size:
+                break
+            if begin < end:
+                found.append((where, at + begin - start, to + begin - offset, end - begin))
+        return found
+
+
+@dataclass(slots=True)
+class Ring:
+    """`count` slots of `slot_bytes`, back to back on the line of `segments`."""
+
+    segments: Segments
+    slot_bytes: int
+    count: int
+    _line: Line | None = field(default=None, repr=False)
+
+    def place(self, slot: int, size: int) -> int:
+        """Where a slot begins that is to hold `size` bytes. Raises UsageError for what is no such slot."""
+        if not 0 <= slot < self.count or not 0 < size <= self.slot_bytes:
+            raise UsageError(f"no {size} bytes are in slot {slot} of {self.count}, of {self.slot_bytes} bytes each")
+        return slot * self.slot_bytes
+
+    def spans(
+        self, window: tuple[int, int, int], ranges: Sequence[DeviceRange], layout: Layout, sizes: Mapping[int, int]
+    ) -> Sequence[Span]:
+        """Copies between a slot and the device, of a window: slot, offset on the line, size.
+
+        Raises UsageError, and RolledBack where not all of it is held.
+        """
+        slot, offset, size = window
+        to = self.place(slot, size)
+        parts = self._known(ranges, layout, sizes).parts(offset, size, to)
+        if sum(length for *_, length in parts) != size:
+            raise RolledBack(f"{size} bytes from {offset} on are not held here")
+        return spans_of_parts(parts, self.segments.parts)
+
+    def _known(self, ranges: Sequence[DeviceRange], layout: Layout, sizes: Mapping[int, int]) -> Line:
+        """Made once for many windows."""
+        known = self._line
+        if known is None or known.layout is not layout or known.ranges != tuple(ranges):
+            self._line = known = line_of(ranges, layout, sizes)
+        return known
+
+
+def line_of(ranges: Sequence[DeviceRange], layout: Layout, sizes: Mapping[int, int]) -> Line:
+    held = [(layout.offsets[id], (sizes[id], each, at)) for each in ranges for id, at in each.offsets.items()]
+    held.sort(key=lambda one: one[0])
+    return Line(tuple(ranges), layout, [start for start, _ in held], [place for _, place in held])

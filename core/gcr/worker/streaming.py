@@ -1,0 +1,79 @@
+"""A process's bytes, window by window, through the ring that a holding has of its device (ring.py).
+
+The holding's lock is not held while a copy is waited for.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+
+from gcr.drain import DataDrain, Span, Transfer
+from gcr.errors import NoRoom, UsageError, WrongState
+from gcr.layout import pack
+from gcr.worker.holding import Holding
+from gcr.worker.ring import Ring
+from gcr.worker.telling import Telling, wait_all
+
+Copy = Callable[[DataDrain, Sequence[Span]], Transfer]
+Window = tuple[int, int, int]  # slot, offset on the line, size
+
+
+def make_ring(holding: Holding, slot_bytes: int, most: int, least: int) -> Ring:
+    """Of as many slots as there is room for, `least` to `most`; what was reserved goes. Raises NoRoom."""
+    with holding.lock:
+        holding.give_arena_back()
+        for count in range(most, least, -1):
+            try:
+                return _take(holding, slot_bytes, count)
+            except NoRoom:
+                continue
+        return _take(holding, slot_bytes, least)
+
+
+def _take(holding: Holding, slot_bytes: int, count: int) -> Ring:
+    if count < 1 or slot_bytes < 1:
+        raise UsageError(f"no ring has {count} slots of {slot_bytes} bytes")
+    holding.ring = ring = Ring(holding.arena.take(holding.owner, count * slot_bytes), slot_bytes, count)
+    return ring
+
+
+def drop_ring(holding: Holding) -> None:
+    """Waits for copies in flight: nothing of ours is written there any more. Idempotent."""
+    with holding.lock:
+        holding.drop_ring()
+
+
+def lay_out_held(holding: Holding) -> int:
+    """Everything that is held is to pass through the ring: bytes of the line on which it lies from now on."""
+    with holding.lock:
+        _ring(holding)
+        holding.layout = pack(holding.ranges, holding.sizes)
+        return holding.layout.size
+
+
+def fill(holding: Holding, window: Window, deadline: float) -> None:
+    """From the device. Raises WrongState without a ring, DeadlinePassed, RolledBack where not all of it is held."""
+    _pass(holding, window, deadline, lambda drain, spans: drain.read(spans))
+
+
+def empty(holding: Holding, window: Window, deadline: float) -> None:
+    """To the device. Raises as `fill` does."""
+    _pass(holding, window, deadline, lambda drain, spans: drain.write(spans))
+
+
+def _pass(holding: Holding, window: Window, deadline: float, copy: Copy) -> None:
+    end = time.monotonic() + deadline
+    with holding.lock:
+        spans = _ring(holding).spans(window, holding.ranges, holding.planned, holding.sizes)
+        moving = copy(holding.drain, spans)
+        holding.copies.append(moving)
+    wait_all(Telling([moving], lambda _report: None), end)
+    with holding.lock:
+        if moving in holding.copies:  # whoever unmaps has waited for it, too
+            holding.copies.remove(moving)
+
+
+def _ring(holding: Holding) -> Ring:
+    """The lock is held."""
+    if holding.ring is None:
+        raise WrongState("there is no ring: none was made, or it was given up meanwhile")
+    return holding.ring

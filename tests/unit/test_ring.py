@@ -1,0 +1,323 @@
+"""A ring, against a device whose memory is the host's: what passes through it window by window is what was there."""
+
+import ctypes
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gcr.arena import Arena
+from gcr.drain import DeviceRange, HandleSpec, Span
+from gcr.errors import DeadlinePassed, NoRoom, PeerGone, RolledBack, UsageError, WrongState
+from gcr.layout import SealedTable
+from gcr.memfiles import hold_still
+from gcr.worker.holding import Holding
+from gcr.worker.service import WorkerService
+from gcr.worker.streaming import drop_ring, empty, fill, lay_out_held, make_ring
+
+SLOT = 2 << 20
+LONG = 60.0
+ABOUT = {"job": "llm", "pid": 7, "start_time": 8, "transaction": 9, "ordinals": {"0": "GPU-1"}, "mappings": []}
+
+
+@dataclass
+class Copying:
+    """In flight until it is waited for."""
+
+    spans: Sequence[Span]
+    to_host: bool
+    slow: bool = False
+    waited: list[float] = field(default_factory=list)
+
+    def wait(self, timeout: float) -> float:
+        self.waited.append(timeout)
+        if self.slow and timeout < 1.0:
+            raise DeadlinePassed("still copying")
+        for span in self.spans:
+            if self.to_host:
+                ctypes.memmove(span.host, span.device, span.size)
+            else:
+                ctypes.memmove(span.device, span.host, span.size)
+        return 0.0
+
+    def done(self) -> int:
+        return 0
+
+
+@dataclass
+class Device:
+    """Implements as much of gcr.drain.DataDrain as a ring needs."""
+
+    slow: bool = False
+    begun: list[Copying] = field(default_factory=list)
+
+    def read(self, spans: Sequence[Span]) -> Copying:
+        self.begun.append(Copying(spans, True, self.slow))
+        return self.begun[-1]
+
+    def write(self, spans: Sequence[Span]) -> Copying:
+        self.begun.append(Copying(spans, False, self.slow))
+        return self.begun[-1]
+
+    def release(self, where: DeviceRange) -> None:
+        """Its memory is the test's."""
+
+
+def some(size: int) -> bytes:
+    return os.urandom(size)
+
+
+@contextmanager
+def arena_of(limit: int) -> Iterator[Arena]:
+    made = Arena(lambda _at, _n: None, lambda _at: None, segment_bytes=SLOT, limit_bytes=limit, threads=2)
+    try:
+        yield made
+    finally:
+        made.close()
+
+
+@dataclass
+class Held:
+    """Allocations in ranges, as they were adopted: of each range its sizes."""
+
+    holding: Holding
+    memory: dict[int, Any] = field(default_factory=dict)
+
+    def put(self, *sizes: Sequence[int]) -> None:
+        for row in sizes:
+            whole = ctypes.create_string_buffer(some(sum(row)), sum(row))
+            at, offsets = 0, {}
+            for size in row:
+                id = 1 + len(self.holding.specs)
+                offsets[id], self.holding.specs[id] = at, HandleSpec(id, size)
+                self.memory[id] = (ctypes.c_ubyte * size).from_buffer(whole, at)
+                at += size
+            self.holding.ranges.append(DeviceRange(ctypes.addressof(whole), at, offsets))
+
+    def line(self) -> bytes:
+        order = sorted(self.holding.planned.offsets, key=self.holding.planned.offsets.__getitem__)
+        return b"".join(bytes(self.memory[id]) for id in order)
+
+    def slot(self, number: int, size: int) -> bytes:
+        """As the image helper sees it: the segments behind one another."""
+        assert self.holding.ring
+        parts = self.holding.ring.segments.parts
+        seen = b"".join(os.pread(part.fd, part.size, 0) for part in parts)
+        return seen[number * self.holding.ring.slot_bytes :][:size]
+
+
+@contextmanager
+def held(device: Device, *sizes: Sequence[int], limit: int = 64 << 20) -> Iterator[Held]:
+    with arena_of(limit) as arena:
+        made = Held(Holding(cast("Any", SimpleNamespace(drain=device)), arena, "GPU-1", "llm/7"))
+        made.put(*sizes)
+        yield made
+
+
+def windows(size: int, slot_bytes: int, count: int) -> Iterator[tuple[int, int, int]]:
+    for number, offset in enumerate(range(0, size, slot_bytes)):
+        yield number % count, offset, min(slot_bytes, size - offset)
+
+
+sizes_of_ranges = st.lists(st.lists(st.integers(1, 3 * SLOT), min_size=1, max_size=4), min_size=1, max_size=3)
+
+
+@settings(max_examples=15, deadline=None)
+@given(sizes_of_ranges, st.integers(1, 3), st.sampled_from([SLOT, SLOT // 2, 3 * SLOT]))
+def test_all_that_is_held_passes_through_a_ring_and_comes_back(
+    sizes: list[list[int]], slots: int, slot_bytes: int
+) -> None:
+    device = Device()
+    with held(device, *sizes) as program:
+        ring = make_ring(program.holding, slot_bytes, slots, slots)
+        assert lay_out_held(program.holding) == sum(map(sum, sizes))
+        seen = b""
+        for window in windows(program.holding.planned.size, slot_bytes, ring.count):
+            fill(program.holding, window, LONG)
+            seen += program.slot(window[0], window[2])
+        assert seen == program.line()
+        assert not program.holding.copies  # nobody waits for them again
+
+        back, at = seen, 0
+        for memory in program.memory.values():
+            ctypes.memset(memory, 0xEE, len(memory))
+        for slot, offset, size in windows(len(back), slot_bytes, ring.count):
+            put_into_slot(program, slot, back[offset : offset + size])
+            empty(program.holding, (slot, offset, size), LONG)
+            at += size
+        assert at == len(back) and program.line() == back
+
+
+def put_into_slot(program: Held, slot: int, data: bytes) -> None:
+    """As the image helper does: it has the segments' descriptors."""
+    assert program.holding.ring
+    at, done, first = slot * program.holding.ring.slot_bytes, 0, 0
+    for part in program.holding.ring.segments:
+        begin, end = max(at, first), min(at + len(data), first + part.size)
+        if begin < end:
+            done += os.pwrite(part.fd, data[begin - at : end - at], begin - first)
+        first += part.size
+    assert done == len(data)
+
+
+def test_a_ring_is_no_larger_than_its_slots_whatever_passes_through_it() -> None:
+    with held(Device(), [9 * SLOT], limit=4 * SLOT) as program:
+        make_ring(program.holding, SLOT, 2, 2)
+        lay_out_held(program.holding)
+        for window in windows(9 * SLOT, SLOT, 2):
+            fill(program.holding, window, LONG)
+        assert program.holding.arena.bytes == 2 * SLOT
+
+
+def test_a_ring_has_as_many_slots_as_there_is_room_for() -> None:
+    with held(Device(), [SLOT], limit=3 * SLOT) as program:
+        assert make_ring(program.holding, SLOT, 8, 2).count == 3
+
+
+def test_without_room_for_the_fewest_slots_there_is_none_and_nothing_is_taken() -> None:
+    with held(Device(), [SLOT], limit=3 * SLOT) as program:
+        with pytest.raises(NoRoom) as caught:
+            make_ring(program.holding, SLOT, 8, 4)
+        assert caught.value.missing == SLOT
+        assert program.holding.ring is None and program.holding.arena.bytes == 0
+
+
+def test_what_was_reserved_makes_way_for_the_ring_and_the_ring_for_what_is_reserved() -> None:
+    with held(Device(), [SLOT], limit=4 * SLOT) as program:
+        program.holding.reserve(4 * SLOT)
+        assert make_ring(program.holding, SLOT, 4, 4).count == 4
+        program.holding.reserve(4 * SLOT)
+        assert program.holding.ring is None and program.holding.segments
+
+
+@pytest.mark.parametrize("window", [(2, 0, SLOT), (-1, 0, SLOT), (0, 0, SLOT + 1), (0, 0, 0), (0, 0, -1)])
+def test_what_is_no_window_of_a_slot_is_refused(window: tuple[int, int, int]) -> None:
+    device = Device()
+    with held(device, [4 * SLOT]) as program:
+        make_ring(program.holding, SLOT, 2, 2)
+        lay_out_held(program.holding)
+        with pytest.raises(UsageError):
+            fill(program.holding, window, LONG)
+        assert not device.begun
+
+
+@pytest.mark.parametrize(("offset", "size"), [(3 * SLOT + 1, SLOT), (4 * SLOT, 1), (-1, 2)])
+def test_a_window_beyond_what_is_held_is_refused(offset: int, size: int) -> None:
+    device = Device()
+    with held(device, [4 * SLOT]) as program:
+        make_ring(program.holding, SLOT, 2, 2)
+        lay_out_held(program.holding)
+        with pytest.raises(RolledBack):
+            fill(program.holding, (0, offset, size), LONG)
+        assert not device.begun
+
+
+def test_what_was_released_meanwhile_is_neither_filled_nor_emptied() -> None:
+    with held(Device(), [SLOT]) as program:
+        make_ring(program.holding, SLOT, 2, 2)
+        lay_out_held(program.holding)
+        fill(program.holding, (0, 0, SLOT), LONG)
+        program.holding.release()
+        for step in (fill, empty):
+            with pytest.raises(RolledBack):
+                step(program.holding, (0, 0, SLOT), LONG)
+
+
+def test_without_a_ring_or_a_line_nothing_is_copied() -> None:
+    with held(Device(), [SLOT]) as program:
+        with pytest.raises(WrongState):
+            lay_out_held(program.holding)
+        make_ring(program.holding, SLOT, 2, 2)
+        with pytest.raises(PeerGone):
+            fill(program.holding, (0, 0, SLOT), LONG)
+        drop_ring(program.holding)
+        with pytest.raises(WrongState):
+            fill(program.holding, (0, 0, SLOT), LONG)
+
+
+def test_the_memory_of_a_ring_is_not_given_back_under_a_copy() -> None:
+    """One that its caller no longer waits for goes on writing there."""
+    device = Device(slow=True)
+    with held(device, [SLOT]) as program:
+        make_ring(program.holding, SLOT, 2, 2)
+        lay_out_held(program.holding)
+        with pytest.raises(DeadlinePassed):
+            fill(program.holding, (0, 0, SLOT), 0.0)
+        (copy,) = device.begun
+        drop_ring(program.holding)
+        assert copy.waited[-1] > 1.0 and program.holding.arena.free_bytes == 2 * SLOT
+        drop_ring(program.holding)
+
+
+def test_a_ring_whose_reader_still_has_it_is_not_used_for_anything_else() -> None:
+    with held(Device(), [SLOT], limit=2 * SLOT) as program:
+        ring = make_ring(program.holding, SLOT, 2, 2)
+        still = [hold_still(part.fd) for part in ring.segments]
+        drop_ring(program.holding)
+        with pytest.raises(NoRoom):
+            make_ring(program.holding, SLOT, 2, 2)
+        for fd in still:
+            os.close(fd)
+        make_ring(program.holding, SLOT, 2, 2)
+
+
+@pytest.mark.parametrize("end", ["forget_copy", "surrender", "forfeit"])
+def test_whoever_lets_go_of_the_copy_lets_go_of_the_ring(end: str) -> None:
+    with held(Device(), [SLOT]) as program:
+        make_ring(program.holding, SLOT, 2, 2)
+        getattr(program.holding, end)()
+        assert program.holding.ring is None and program.holding.arena.free_bytes == 2 * SLOT
+
+
+class Asked:
+    """A request, and what was answered."""
+
+    def __init__(self, **body: Any) -> None:
+        self.body = body
+        self.answer: Any = None
+        self.fds: list[int] = []
+
+    def json(self) -> Any:
+        return self.body
+
+    def take_fds(self) -> list[int]:
+        return []
+
+    def reply_json(self, answer: Any, fds: Sequence[int]) -> None:
+        self.answer, self.fds = answer, [*map(os.dup, fds)]
+
+
+def test_the_daemon_has_a_ring_made_filled_sealed_and_dropped() -> None:
+    device = Device()
+    with held(device, [2 * SLOT + 4096]) as program:
+        attachment = cast("Any", SimpleNamespace(drain=device))
+        service = WorkerService(attachment, program.holding.arena, "GPU-1", 0.0, holdings={"h": program.holding})
+
+        def ask(**body: Any) -> Asked:
+            asked = Asked(hold="h", **body)
+            service.serve(cast("Any", asked))
+            return asked
+
+        made = ask(op="make_ring", owner="llm/7", slot_bytes=SLOT, most=2, least=2)
+        assert made.answer == {"slots": 2}
+        assert sum(os.fstat(fd).st_size for fd in made.fds) == 2 * SLOT
+        assert ask(op="lay_out_held").answer == {"bytes": 2 * SLOT + 4096}
+        ask(op="fill", window=[1, SLOT, SLOT], deadline=LONG)
+        assert os.pread(made.fds[1], SLOT, 0) == program.line()[SLOT : 2 * SLOT]
+        os.pwrite(made.fds[1], bytes(SLOT), 0)
+        ask(op="empty", window=[1, SLOT, SLOT], deadline=LONG)
+        assert program.line()[SLOT : 2 * SLOT] == bytes(SLOT)
+
+        (table,) = ask(op="seal", about=ABOUT, partial=False).fds  # its bytes are in no host memory
+        sealed = SealedTable.from_fd(table)
+        assert not sealed.segments and sealed.devices == {"GPU-1"} and sealed.handles[0].spec.size == 2 * SLOT + 4096
+        ask(op="drop_ring")
+        assert program.holding.ring is None
+        for fd in (*made.fds, table):
+            os.close(fd)
