@@ -44,10 +44,10 @@ def memory(machine: Machine, name: str) -> dict[int, bytes]:
     assert machine.gcr("verify", name, "--deep", "--store", str(store.path)).code == 0
     with ImageReader(store, name) as reader:
         (process,) = reader.manifest.processes
-        held, first = {}, 0
+        held = {}
         for handle in process.table.handles:
             held[handle.spec.id] = bytearray(handle.spec.size)
-            first = reader.read(first, memoryview(held[handle.spec.id]))
+            reader.read(process.table.pid, handle.device, handle.offset, memoryview(held[handle.spec.id]))
         hashes, recorded = store.hashes(reader.manifest), b""
         for handle in process.table.handles:
             recorded += hash_bytes(held[handle.spec.id], hashes.key, reader.manifest.chunk_bytes)

@@ -46,10 +46,10 @@ def contents(store: Store, name: str, addresses: Sequence[int], size: int) -> li
     """What an image has of some memory of its only process, by the program's own addresses."""
     with ImageReader(store, name) as reader:
         table = reader.manifest.processes[0].table
-        memory, first = {}, 0
+        memory = {}
         for handle in table.handles:
             memory[handle.spec.id] = bytearray(handle.spec.size)
-            first = reader.read(first, memoryview(memory[handle.spec.id]))
+            reader.read(table.pid, handle.device, handle.offset, memoryview(memory[handle.spec.id]))
     found = []
     for address in addresses:
         data = bytearray()

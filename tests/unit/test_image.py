@@ -38,11 +38,12 @@ MANY = 3 * CHUNK_BYTES + 4096
 
 
 def read(store: Store, name: str) -> list[bytes]:
-    found, first = [], 0
+    found = []
     with ImageReader(store, name, threads=3) as reader:
-        for handle in reader.manifest.processes[0].table.handles:
+        table = reader.manifest.processes[0].table
+        for handle in table.handles:
             target = bytearray(handle.spec.size)
-            first = reader.read(first, memoryview(target))
+            reader.read(table.pid, handle.device, handle.offset, memoryview(target))
             found.append(bytes(target))
     return found
 
@@ -244,7 +245,7 @@ def test_nothing_goes_while_somebody_writes_or_reads(store: Store) -> None:
     with ImageReader(store, "two") as reader:
         assert store.remove(["two"]) == 0
         target = bytearray(MANY)
-        reader.read(0, memoryview(target))
+        reader.read(7, "GPU-1", 0, memoryview(target))
         assert target == common
     assert store.clean() > MANY
 

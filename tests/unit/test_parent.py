@@ -86,8 +86,8 @@ def test_a_chunk_that_is_added_by_name_is_not_looked_at(store: Store) -> None:
         made = writer.commit(described("two", [SIZE, SIZE]))
     with ImageReader(store, "two") as reader:
         targets = [bytearray(SIZE), bytearray(SIZE)]
-        second = reader.read(0, memoryview(targets[0]))
-        reader.read(second, memoryview(targets[1]))
+        for number, target in enumerate(targets):
+            reader.read(7, "GPU-1", number * SIZE, memoryview(target))
     assert targets[0] == data
     assert not any(targets[1][CHUNK_BYTES : 2 * CHUNK_BYTES]) and not any(targets[1][3 * CHUNK_BYTES :])
     assert (made.bytes_zero, made.bytes_written) == (CHUNK_BYTES + 100, CHUNK_BYTES)

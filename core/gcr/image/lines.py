@@ -10,19 +10,18 @@ from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 from gcr import hostmap
+from gcr.errors import UsageError
 from gcr.layout import SealedHandle, SealedTable
 from gcr.memfiles import HUGE_PAGE, checked_size, filled_memfd, hold_still
 from gcr.partial import PartialTable
 from gcr.seqpacket import close_all
 
 
-class Line:
+class Mapped:
     """Segments at consecutive addresses. Whoever has it reads, or fills, them at leisure; then closes it."""
 
-    def __init__(self, table: SealedTable, fds: Sequence[int], writable: bool) -> None:
-        """`table`: of one device · `fds`: its segments, in order; they stay the caller's. Raises OSError."""
-        self.table = table
-        sizes = [part.size for part in table.segments]
+    def __init__(self, sizes: Sequence[int], fds: Sequence[int], writable: bool) -> None:
+        """`fds`: segments of these sizes, in order; they stay the caller's. Raises OSError."""
         self._size = sum(sizes) + HUGE_PAGE
         self._reserved = hostmap.reserve(self._size)
         self._first = -(-self._reserved // HUGE_PAGE) * HUGE_PAGE  # segments may be of huge pages
@@ -35,14 +34,44 @@ class Line:
             hostmap.unreserve(self._reserved, self._size)
             raise
 
-    def allocation(self, handle: SealedHandle) -> memoryview:
-        """Its bytes, where they lie. Not to be touched after `close`."""
-        return memoryview((ctypes.c_ubyte * handle.spec.size).from_address(self._first + handle.offset)).cast("B")
+    def view(self, offset: int, size: int) -> memoryview:
+        """Bytes where they lie. Not to be touched after `close`. Raises UsageError for what is not there."""
+        if not 0 <= offset <= offset + size <= self._size - HUGE_PAGE:
+            raise UsageError(f"there are no {size} bytes from {offset} on")
+        return memoryview((ctypes.c_ubyte * size).from_address(self._first + offset)).cast("B")
 
     def close(self) -> None:
         if self._size:
             hostmap.unreserve(self._reserved, self._size)
         self._size = 0
+
+
+class Slots(Mapped):
+    """Memory of somebody else's, in slots of one size, that an image is read into."""
+
+    def __init__(self, fds: Sequence[int], slot_bytes: int) -> None:
+        """`fds`: as they lie one behind the other; they stay the caller's. Raises NotASegment, OSError."""
+        self.slot_bytes = slot_bytes
+        super().__init__([checked_size(fd, None) for fd in fds], fds, writable=True)
+
+    def slot(self, number: int, size: int) -> memoryview:
+        """The first `size` bytes of one. Raises UsageError for what is none."""
+        if size > self.slot_bytes:
+            raise UsageError(f"a slot of {self.slot_bytes} bytes has no room for {size}")
+        return self.view(number * self.slot_bytes, size)
+
+
+class Line(Mapped):
+    """The segments of one device's bytes."""
+
+    def __init__(self, table: SealedTable, fds: Sequence[int], writable: bool) -> None:
+        """`table`: of one device · `fds`: its segments, in order; they stay the caller's. Raises OSError."""
+        self.table = table
+        super().__init__([part.size for part in table.segments], fds, writable)
+
+    def allocation(self, handle: SealedHandle) -> memoryview:
+        """Its bytes, where they lie. Not to be touched after `close`."""
+        return self.view(handle.offset, handle.spec.size)
 
 
 class StagedLine(Line):
@@ -104,7 +133,8 @@ def merged(tables: Sequence[SealedTable]) -> SealedTable:
 
 def by_device(table: SealedTable) -> Sequence[SealedTable]:
     """The tables that it was merged of."""
-    return [_of_device(table, device) for device in _unique(part.device for part in table.segments)]
+    devices = [*(part.device for part in table.segments), *(handle.device for handle in table.handles)]
+    return [_of_device(table, device) for device in _unique(devices)]
 
 
 def _of_device(table: SealedTable, device: str) -> SealedTable:

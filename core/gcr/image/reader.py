@@ -1,13 +1,12 @@
 """Reading an image back: no byte is given to anybody before its chunk has the name that it should have."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Self
 
-from gcr.errors import Damaged
-from gcr.image.chunks import cut
+from gcr.errors import Damaged, UsageError
 from gcr.image.entry import BLOCK, Entry
 from gcr.image.files import usable
 from gcr.image.manifest import Manifest
@@ -15,6 +14,7 @@ from gcr.image.pack import PackReader
 from gcr.image.references import ZEROS, Reference
 from gcr.image.store import Store, chunk_sizes
 from gcr.image.together import all_of
+from gcr.image.windows import ImagedLine, Place, lines_of
 
 Wanted = tuple[Reference, memoryview]  # a chunk, and where it goes
 
@@ -30,6 +30,7 @@ class ImageReader:
     threads: int = 8
     came: Callable[[int], object] = lambda _bytes: None  # told of what was read now and then, by any thread
     manifest: Manifest = field(init=False)
+    lines: Mapping[Place, ImagedLine] = field(init=False)
     _references: Sequence[Reference] = field(init=False)
     _packs: list[PackReader] = field(default_factory=list)
     _places: list[dict[int, Entry]] = field(default_factory=list)  # of each pack, by block
@@ -40,6 +41,8 @@ class ImageReader:
         with ExitStack() as begun, usable(self.store.path):
             begun.enter_context(self.store.used())
             self.manifest = self.store.manifest(self.name)
+            tables = (process.table for process in self.manifest.processes)
+            self.lines = lines_of(tables, self.manifest.chunk_bytes)
             self._references = self.store.references(self.manifest)
             self._packs = [begun.enter_context(self.store.open_pack(pack)) for pack in self.manifest.packs]
             self._check_places()
@@ -50,14 +53,20 @@ class ImageReader:
     def __exit__(self, *error: object) -> None:
         self._stack.close()
 
-    def read(self, first: int, target: memoryview) -> int:
-        """All bytes of an allocation whose first reference is `first`; the first one of the next. All or an error."""
-        pieces = [target[start : start + size] for start, size in cut(len(target), self.manifest.chunk_bytes)]
-        found = self._references[first : first + len(pieces)]
-        wanted = [*zip(found, pieces, strict=True)]
+    def read(self, pid: int, device: str, offset: int, target: memoryview) -> None:
+        """The bytes of a process on a device from `offset` of its line on, as many as `target` takes. All or an error.
+
+        Several threads may read at once. Raises UsageError for what is no window (windows.py).
+        """
+        line = self.lines.get((pid, device))
+        if line is None:
+            raise UsageError(f"image {self.name} has nothing of process {pid} on device {device}")
+        wanted = [
+            (self._references[number], target[start : start + size])
+            for number, start, size in line.chunks(offset, len(target))
+        ]
         with usable(self.store.path):
             all_of(self._pool, self._read, _groups(wanted))
-        return first + len(pieces)
 
     def check(self, whole: set[bytes] | None = None) -> Iterator[int]:
         """Every byte of every file; yields the bytes looked at now and then.

@@ -247,12 +247,12 @@ class ImageService:
         """Every byte is there, and right, before any line is staged."""
         _refuse_impossible(reader.manifest)
         made: dict[int, list[FreshLine]] = {}
-        first = 0
         for process in reader.manifest.processes:
             lines = made[process.table.pid] = [stack.enter_context(_fresh(table)) for table in by_device(process.table)]
             line_of = {line.table.segments[0].device: line for line in lines}
             for handle in process.table.handles:
-                first = reader.read(first, line_of[handle.device].allocation(handle))
+                allocation = line_of[handle.device].allocation(handle)
+                reader.read(process.table.pid, handle.device, handle.offset, allocation)
         return {pid: [fd for line in lines for fd in line.staged()] for pid, lines in made.items()}
 
     def op_loaded(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
