@@ -35,9 +35,12 @@ class Config:
         20, "without progress for so long, the closed gate lets calls through; 0: never", 0, 60_000
     )
     arena_share: float = _setting(
-        0.5, "largest share of available host memory, and of the cgroup's limit, the arenas may take", 0.01, 0.95
+        0.5, "largest share of available host memory, and of the cgroup's limit, the arenas may take", 1e-6, 0.95
     )
     segment_bytes: int = _setting(1 << 30, "largest arena segment", 2 << 20, 1 << 36)
+    slot_bytes: int = _setting(
+        64 << 20, "a slot of the ring through which bytes pass that the arena has no room for", 2 << 20, 1 << 32
+    )
     prepare_arena: bool = _setting(True, "fill and pin the arena in the background, so that a checkpoint need not")
     worker_idle_s: float = _setting(600.0, "a worker ends after this, once no job runs on its device", 0)
     daemon_idle_s: float = _setting(3600.0, "a daemon without jobs ends after this", 1)
