@@ -104,12 +104,15 @@ class Arena:
                     return
                 self._grow(missing[: self._threads], wanted)
 
-    def take(self, owner: str, nbytes: int) -> Segments:
-        """Segments of at least `nbytes` in all, those first that held this owner's bytes before. Raises NoRoom."""
+    def take(self, owner: str, nbytes: int, beyond: bool = False) -> Segments:
+        """Segments of at least `nbytes` in all, those first that held this owner's bytes before. Raises NoRoom.
+
+        beyond: the limit refuses nothing, only the host does.
+        """
         with self._turns.next():
             missing = nbytes - self._usable_bytes(owner)
             if missing > 0:
-                self._grow(self._sizes(missing), (owner,))
+                self._grow(self._sizes(missing), (owner,), beyond)
             with self._lock:
                 parts = _choose(self._usable(owner), self._free, nbytes)
                 for part in parts:
@@ -218,11 +221,11 @@ class Arena:
         whole, rest = divmod(round_up(nbytes), self._segment_bytes)
         return [self._segment_bytes] * whole + ([rest] if rest else [])
 
-    def _grow(self, sizes: Sequence[int], owners: Collection[str]) -> None:
+    def _grow(self, sizes: Sequence[int], owners: Collection[str], beyond: bool = False) -> None:
         """Make fresh free segments, all or none. A turn is held."""
         if self._closed:
             raise RolledBack("the arena is closed")
-        self._make_room(sum(sizes), {"", *owners})
+        self._make_room(sum(sizes), {"", *owners}, beyond)
         made: list[Segment] = []
         try:
             with ThreadPoolExecutor(self._threads) as pool:
@@ -238,13 +241,14 @@ class Arena:
         with self._lock:
             self._free.update(dict.fromkeys(made, ""))
 
-    def _make_room(self, nbytes: int, spared: Collection[str]) -> None:
+    def _make_room(self, nbytes: int, spared: Collection[str], beyond: bool) -> None:
         """Give up free segments nobody else may see, as far as needed. Raises NoRoom before anything is made."""
         with self._lock:
             own = _total(s for s in (*self._free, *self._taken) if s not in self._adopted)
             read = {s for s, last in self._free.items() if last and is_held_still(s.fd)}
             others = _total(s for s, last in self._free.items() if last not in spared and s not in read)
-        short = max(own + nbytes - self._limit, nbytes - available_host_bytes())
+        above, lacking = own + nbytes - self._limit, nbytes - available_host_bytes()
+        short = max(min(above, others) if beyond else above, lacking)
         if short > others:
             raise _no_room(short - others, read=_total(read))
         self._release_free(short, lambda last: last not in spared)

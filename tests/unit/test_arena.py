@@ -168,6 +168,21 @@ def test_at_the_limit_another_owner_s_free_segments_are_released_and_fresh_ones_
     arena.close()
 
 
+def test_what_may_go_beyond_the_limit_is_refused_by_the_host_alone(pins, monkeypatch):
+    arena = make(pins, limit=8 * MiB)
+    held = arena.take("llm", 4 * MiB)
+    arena.give_back(arena.take("vlm", 4 * MiB))
+    with pytest.raises(NoRoom):
+        arena.take("ddp", 6 * MiB)
+    ring = arena.take("ddp", 6 * MiB, beyond=True)
+    assert arena.bytes == held.size + ring.size, "what nobody uses goes first"
+    monkeypatch.setattr("gcr.arena.available_host_bytes", lambda: 2 * MiB)
+    with pytest.raises(NoRoom) as caught:
+        arena.take("ddp", 6 * MiB, beyond=True)
+    assert caught.value.missing == 4 * MiB
+    arena.close()
+
+
 def test_no_room_says_what_is_missing_and_touches_nothing(pins):
     arena = make(pins, limit=8 * MiB)
     held = arena.take("llm", 4 * MiB)
