@@ -39,7 +39,10 @@ class Config:
     )
     segment_bytes: int = _setting(1 << 30, "largest arena segment", 2 << 20, 1 << 36)
     slot_bytes: int = _setting(
-        64 << 20, "a slot of the ring through which bytes pass that the arena has no room for", 2 << 20, 1 << 32
+        64 << 20,
+        "a slot of the ring through which the bytes of an image pass",
+        2 << 20,
+        1 << 32,
     )
     prepare_arena: bool = _setting(True, "fill and pin the arena in the background, so that a checkpoint need not")
     worker_idle_s: float = _setting(600.0, "a worker ends after this, once no job runs on its device", 0)

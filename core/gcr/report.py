@@ -85,6 +85,7 @@ class RestoreReport(Report):
     refill_bytes_per_s: float | None
     total_s: float
     cold: bool
+    streamed: bool  # bytes came from an image window by window, and were nowhere whole in host memory
     moved: Mapping[str, str]  # devices by UUID: what it left, and where it came back instead
 
     @classmethod

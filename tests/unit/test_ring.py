@@ -236,6 +236,7 @@ def test_without_a_ring_or_a_line_nothing_is_copied() -> None:
         make_ring(program.holding, SLOT, 2, 2)
         with pytest.raises(PeerGone):
             fill(program.holding, (0, 0, SLOT), LONG)
+        lay_out_held(program.holding)
         drop_ring(program.holding)
         with pytest.raises(WrongState):
             fill(program.holding, (0, 0, SLOT), LONG)
@@ -267,7 +268,7 @@ def test_a_ring_whose_reader_still_has_it_is_not_used_for_anything_else() -> Non
         make_ring(program.holding, SLOT, 2, 2)
 
 
-@pytest.mark.parametrize("end", ["forget_copy", "surrender", "forfeit"])
+@pytest.mark.parametrize("end", ["forget_copy", "forfeit"])
 def test_whoever_lets_go_of_the_copy_lets_go_of_the_ring(end: str) -> None:
     with held(Device(), [SLOT]) as program:
         make_ring(program.holding, SLOT, 2, 2)
@@ -304,7 +305,7 @@ def test_the_daemon_has_a_ring_made_filled_sealed_and_dropped() -> None:
             service.serve(cast("Any", asked))
             return asked
 
-        made = ask(op="make_ring", owner="llm/7", slot_bytes=SLOT, most=2, least=2)
+        made = ask(op="make_ring", owner="llm/7", slot_bytes=SLOT, most=2, least=2, beyond=False)
         assert made.answer == {"slots": 2}
         assert sum(os.fstat(fd).st_size for fd in made.fds) == 2 * SLOT
         assert ask(op="lay_out_held").answer == {"bytes": 2 * SLOT + 4096}
@@ -321,3 +322,22 @@ def test_the_daemon_has_a_ring_made_filled_sealed_and_dropped() -> None:
         assert program.holding.ring is None
         for fd in (*made.fds, table):
             os.close(fd)
+
+
+def test_a_ring_that_is_surrendered_is_never_used_again() -> None:
+    """Whoever read into it may hang, and go on."""
+    with held(Device(), [SLOT], limit=2 * SLOT) as program:
+        make_ring(program.holding, SLOT, 2, 2)
+        lay_out_held(program.holding)
+        program.holding.surrender()
+        assert program.holding.ring is None
+        assert program.holding.arena.bytes == 0, "nor by the same process"
+
+
+def test_a_process_that_ended_has_neither_line_nor_ring() -> None:
+    with held(Device(), [SLOT]) as program:
+        make_ring(program.holding, SLOT, 2, 2)
+        lay_out_held(program.holding)
+        program.holding.forfeit()
+        with pytest.raises(PeerGone, match="has ended"):
+            empty(program.holding, (0, 0, SLOT), LONG)

@@ -14,9 +14,10 @@ from gcr.config import Config
 from gcr.daemon import reports
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.foreign import await_hello, refuse_unheard_beside, world_of_process
-from gcr.daemon.imaging import Imaging, asked_for, load, place_of
+from gcr.daemon.imaging import Imaging, asked_for, place_of
 from gcr.daemon.jobs import Active, Job, Jobs
 from gcr.daemon.occupied import Occupied
+from gcr.daemon.opened import opened
 from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
 from gcr.daemon.process import Process
 from gcr.daemon.recovery import Recovery, is_uneven
@@ -231,13 +232,13 @@ class Coordinator:
         for target in targets:
             refuse_stopped(target)
             target.come_back(moves)
-        if body.get("image"):
-            store, helper = place_of(body, key), self.fleet.image_helper()
-            load(body["image"], store, targets, helper, course, self.config.store_s)
-        # no restore is refused for want of room that a copy of ours takes
-        self.fleet.let_go({device for target in targets for device in target.devices})
-        done = Restore(job.name, targets, job.decision, self, course)
-        self._carry_out(job, done, targets)
+        asked = (str(body["image"]), place_of(body, key)) if body.get("image") else None
+        unhurried = not body.get("timeout")
+        with opened(asked, targets, self.fleet.image_helper, course, self.config.store_s, unhurried) as image:
+            # no restore is refused for want of room that a copy of ours takes
+            self.fleet.let_go({device for target in targets for device in target.devices})
+            done = Restore(job.name, targets, job.decision, self, course, image)
+            self._carry_out(job, done, targets)
         job.decision = None
         self.recovery.begin_if_uneven(job)
         _refuse_silence(targets)

@@ -8,7 +8,7 @@ written   in the background; the image is there when its manifest is, whether we
 
 import logging
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,7 +16,7 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from gcr.daemon.peers import BATCH, ImagePeer, StorePlace
-from gcr.daemon.silence import Reading, answering
+from gcr.daemon.silence import answering
 from gcr.engine.node import Course, phases
 from gcr.engine.target import Target
 from gcr.errors import (
@@ -29,11 +29,9 @@ from gcr.errors import (
     PeerGone,
     UnsupportedState,
     UsageError,
-    WrongImage,
 )
 from gcr.image.files import sync_images
 from gcr.image.manifest import COSTS, Cut, Manifest
-from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
 from gcr.states import State
 
@@ -282,16 +280,10 @@ def _facts(targets: Sequence[Target]) -> dict[str, Any]:
         "simulated": world.simulated,
         "models": {device.uuid: device.name for device in targets[0].node.control(world).devices()},
         "processes": {
-            str(target.pid): {"stack": target.process.identity.stack, "generation": _generation(target)}
+            str(target.pid): {"stack": target.process.identity.stack, "generation": target.generation}
             for target in targets
         },
     }
-
-
-def _generation(target: Target) -> int:
-    """As of when it was last looked at: only a restore changes it."""
-    status = target.process.last_status or target.process.look()
-    return status.status.generation
 
 
 def _staged(target: Target) -> list[int]:
@@ -304,43 +296,3 @@ def _staged(target: Target) -> list[int]:
         close_all(fds)
         raise
     return fds or target.process.agent.unstage(target.transaction)
-
-
-def load(
-    image: str, store: StorePlace, targets: Sequence[Target], helper: ImagePeer, course: Course, patience: float
-) -> None:
-    """An image's bytes to come back with, instead of those in host memory. They are right; nothing was touched.
-
-    Raises NoSuchImage, WrongImage, Damaged, StoreUnusable, NoRoom, Interrupted, DeadlinePassed.
-    """
-    course.tell("reading")
-    try:
-        manifest = helper.manifest(store, image, course.left(NO_TIMEOUT), Reading(store.path, course, patience))
-        _refuse_other_processes(manifest, targets)
-        loaded = helper.load(store, manifest, course.left(NO_TIMEOUT), Reading(store.path, course, patience))
-    finally:
-        helper.channel.close()
-    for target in targets:
-        target.loaded = loaded.get(target.pid, [])
-    course.mark("loaded")
-
-
-def _refuse_other_processes(manifest: Manifest, targets: Collection[Target]) -> None:
-    """A `device` image is for the very processes that are still suspended at its cut. Raises WrongImage."""
-    if manifest.cut is not Cut.DEVICE:
-        raise WrongImage(f"image {manifest.name} has the cut {manifest.cut}, which this gcr cannot restore")
-    with_data = {target.pid: target for target in targets if target.bytes_by_device}
-    for imaged in manifest.processes:
-        target = with_data.pop(imaged.table.pid, None)
-        identity = ProcessIdentity(imaged.table.pid, imaged.table.start_time, imaged.stack)
-        if target is None or not target.process.identity.is_same(identity):
-            raise _stale(manifest, f"process {identity.pid}, which is gone")
-        if target.transaction != imaged.table.transaction or _generation(target) != imaged.generation:
-            raise _stale(manifest, f"process {identity.pid} as it was; it has run since")
-    if with_data:
-        raise _stale(manifest, f"a part of the job; process {min(with_data)} is not in it")
-
-
-def _stale(manifest: Manifest, what: str) -> WrongImage:
-    text = f"image {manifest.name} is of {what}: it holds device memory alone, and that is of no use to another process"
-    return WrongImage(text, hint="gcr images")

@@ -199,12 +199,15 @@ class WorkerPeer:
         body = {"hold": hold, "about": dict(about), "partial": partial}
         return self.channel.call_json("seal", body, timeout=CALL_TIMEOUT)[1]
 
-    def make_ring(self, hold: str, owner: str, slot_bytes: int, most: int, least: int) -> tuple[int, list[int]]:
+    def make_ring(
+        self, hold: str, owner: str, slot_bytes: int, most: int, least: int, beyond: bool = False
+    ) -> tuple[int, list[int]]:
         """How many slots there are, `least` to `most`, and their memory, one behind the other (the caller's).
 
-        Instead of what was reserved; until `drop_ring`, `forget_copy` or `surrender`. Raises NoRoom.
+        Instead of what was reserved; until `drop_ring`, `forget_copy` or `surrender`. `beyond`: the arena's limit.
+        Raises NoRoom.
         """
-        body = {"hold": hold, "owner": owner, "slot_bytes": slot_bytes, "most": most, "least": least}
+        body = {"hold": hold, "owner": owner, "slot_bytes": slot_bytes, "most": most, "least": least, "beyond": beyond}
         answer, fds = self.channel.call_json("make_ring", body, timeout=120.0)
         return answer["slots"], fds
 
@@ -354,24 +357,44 @@ class ImagePeer:
         found = self.channel.call_json("manifest", asked, store.key, timeout=timeout, on_progress=progress)[0]
         return Manifest.from_bytes(found["text"].encode(), name)
 
-    def load(self, store: StorePlace, manifest: Manifest, timeout: float, progress: Progress) -> dict[int, list[int]]:
-        """By pid the descriptors that a checkpoint stages, the caller's. Raises Damaged, NoSuchImage, NoRoom …"""
-        asked = {**store.of(manifest.name), "seal": manifest.seal().hex(), "bytes": manifest.bytes_total}
-        found = self.channel.call_json("load", asked, store.key, timeout=timeout, on_progress=progress)[0]
-        loaded: dict[int, list[int]] = {}
-        try:
-            for pid, total in found["processes"].items():
-                fds = loaded.setdefault(int(pid), [])
-                while len(fds) < total:
-                    body = {"pid": pid, "offset": len(fds), "limit": BATCH}
-                    fds += self.channel.call_json("loaded", body, timeout=CALL_TIMEOUT)[1]
-        except BaseException:
-            close_all([fd for fds in loaded.values() for fd in fds])
-            raise
-        return loaded
+    def open(self, store: StorePlace, manifest: Manifest, timeout: float, progress: Progress) -> None:
+        """To read from; nothing of the image goes until the channel closes. Raises Damaged, NoSuchImage, WrongKey …"""
+        asked = {**store.of(manifest.name), "seal": manifest.seal().hex()}
+        self._call("open", asked, timeout, store.key, progress)
 
-    def _call(self, op: str, body: Mapping[str, object], timeout: float, fds: Sequence[int] = ()) -> None:
-        _, extra = self.channel.call_json(op, body, fds, timeout=timeout)
+    def slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
+        """Where `read` brings the bytes of a device: memory that lies one behind the other, in slots of one size."""
+        self._call("slots", {"device": device, "slot_bytes": slot_bytes}, CALL_TIMEOUT, fds)
+
+    def read(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, progress: Progress) -> None:
+        """Whole chunks, each of them right when this returns: slot, offset on the line, size. Raises Damaged …
+
+        After any error the helper may still be writing to the slot.
+        """
+        self._call("read", {"pid": pid, "device": device, "window": window}, timeout, progress=progress)
+
+    def load(self, pid: int, timeout: float, progress: Progress) -> list[int]:
+        """All of a process, as a checkpoint stages it: descriptors, the caller's. Raises Damaged, NoRoom …"""
+        total = self.channel.call_json("load", {"pid": pid}, timeout=timeout, on_progress=progress)[0]["descriptors"]
+        fds: list[int] = []
+        try:
+            while len(fds) < total:
+                body = {"pid": pid, "offset": len(fds), "limit": BATCH}
+                fds += self.channel.call_json("loaded", body, timeout=CALL_TIMEOUT)[1]
+        except BaseException:
+            close_all(fds)
+            raise
+        return fds
+
+    def _call(
+        self,
+        op: str,
+        body: Mapping[str, object],
+        timeout: float,
+        fds: Sequence[int] = (),
+        progress: Progress | None = None,
+    ) -> None:
+        _, extra = self.channel.call_json(op, body, fds, timeout=timeout, on_progress=progress)
         close_all(extra)
 
 

@@ -98,6 +98,7 @@ def of_restore(job: Job, done: Restore, link: float | None) -> dict[str, Any]:
         "link_bytes_per_s": link,
         "total_s": course.since_start("running"),
         "cold": done.cold,
+        "streamed": done.streamed,
         "phases_s": phases({k: v for k, v in course.marks.items() if k != "control_s"}, course.began),
     }
 
@@ -117,6 +118,7 @@ def of_driver_restore(job: Job, done: DriverSwap) -> dict[str, Any]:
         "link_bytes_per_s": None,
         "total_s": total,
         "cold": False,
+        "streamed": False,
     }
 
 

@@ -5,7 +5,7 @@ long as the setting `store_s` says. A helper that hangs is left to itself: it en
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,6 +25,7 @@ class Reading:
     store: str
     course: Course
     patience: float  # seconds
+    heard: Callable[[Mapping[str, Any]], object] = lambda _now: None  # of each report that is no silence
     _bytes: int = 0
     _since: float = field(default_factory=time.monotonic)
 
@@ -35,7 +36,7 @@ class Reading:
         elif time.monotonic() > self._since + self.patience:
             raise silent(self.store, self.patience)
         if now["total_bytes"]:  # else they are answers, and no bytes
-            self.course.tell("reading", **now)
+            self.heard(now)
 
 
 @contextmanager

@@ -1,7 +1,7 @@
 """A restore: room first, then data beside control state, then the same addresses, then the gates (DESIGN §3).
 
 Until every process is mapped and its data is back, a failure suspends the job again as it was: the arena is not
-touched before the very end.
+touched before the very end. Data from an image comes before the control state (inflow.py).
 """
 
 import time
@@ -12,6 +12,7 @@ from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.copyout import AgentCopy, StagedCopy, refuse_without_room, unexportable
+from gcr.engine.inflow import Imaged, Inflow
 from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.progress import Meter
@@ -37,7 +38,9 @@ class Restore:
     decision: DecisionRecord
     node: Node
     course: Course
+    image: Imaged | None = None  # to come back with, instead of what was staged
     cold: bool = False
+    streamed: bool = False  # bytes came from the image, and were nowhere whole in host memory
     adrift: set[int] = field(default_factory=set)  # pids that an undo did not suspend again: recovery does
     refilled: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict)
 
@@ -51,6 +54,8 @@ class Restore:
             with Transaction(self.job) as undo:
                 self._begin(undo, suspended)
                 self._make_room(undo)
+                if self.image:
+                    self._stream(self.image)
                 self._bring_back(undo)
                 self._map()
                 self._decide()
@@ -87,7 +92,7 @@ class Restore:
                 continue
             self._send_copies(target)
             if self._agent_must_copy(target) or not self._create(undo, target):
-                target.copy = StagedCopy.of(target.staged())
+                target.copy = StagedCopy.of(self.image.whole(target.pid) if self.image else target.staged())
         self._refuse_without_room()
         self.course.mark("room")
 
@@ -134,23 +139,35 @@ class Restore:
 
     def _entrust(self, target: Target, worker: WorkerPeer) -> None:
         """A process's sealed table and segments, to a worker that does not have them."""
-        if target.loaded or self._elsewhere(target, worker):
+        if self.image or self._elsewhere(target, worker):
             worker.surrender(target.hold)  # whatever it knows of the process is of another device, or in no image
         elif worker.knows(target.hold):
             return
-        fds = target.staged()
+        fds = self.image.tables(target.pid) if self.image else target.staged()
         try:
             worker.reclaim(target.hold, target.owner, target.left(worker.device), fds)
         finally:
             close_all(fds)
 
     def _uncreate(self, target: Target, worker: WorkerPeer) -> None:
-        elsewhere = self._elsewhere(target, worker)
-        quietly("uncreate", partial(worker.surrender if elsewhere else worker.release, target.hold))
+        anew = self.image or self._elsewhere(target, worker)
+        quietly("uncreate", partial(worker.surrender if anew else worker.release, target.hold))
 
     @staticmethod
     def _elsewhere(target: Target, worker: WorkerPeer) -> bool:
         return target.left(worker.device) != worker.device
+
+    def _stream(self, image: Imaged) -> None:
+        """The data is on the device, and right, before anything of a process is touched."""
+        inflow = Inflow(image, self.course, self.node.config.slot_bytes, self.node.config.drain_s)
+        inflow.run([(target, worker) for target in self._handed_on() for worker in target.workers()])
+        self.refilled |= inflow.done
+        self.streamed = bool(inflow.done)
+        self.course.mark("loaded")
+
+    def _handed_on(self) -> Sequence[Target]:
+        """Those whose memory the workers make."""
+        return [target for target in self.targets if target.copy is None]
 
     def _bring_back(self, undo: Transaction) -> None:
         """Data to the device, control state to the process, physical memory to its addresses: all at once."""
@@ -160,9 +177,11 @@ class Restore:
                 undo.push("thaw", partial(self._take_back, target, self._freeze_again))
             undo.push("map", partial(self._take_back, target, self._discard))
         sizes = {(target.pid, device): n for target in self.targets for device, n in target.bytes_by_device.items()}
+        sizes = {copy: n for copy, n in sizes.items() if copy not in self.refilled}
         meter = Meter(self.course, "refilling", sizes)
-        meter.start()
-        steps = [partial(self._refill, t, w, meter) for t in self.targets if t.copy is None for w in t.workers()]
+        if sizes:
+            meter.start()
+        steps = [partial(self._refill, t, w, meter) for t in self._handed_on() for w in t.workers() if not self.image]
         side_by_side([*steps, *(partial(self._reenter, target, meter) for target in self.targets)])
         self.course.mark("back")
 

@@ -23,7 +23,7 @@ from gcr.engine.node import Node, World
 from gcr.engine.snapshot import AgentControl
 from gcr.errors import GcrError, NoRoom, PeerGone, WrongState
 from gcr.seqpacket import close_all
-from gcr.supervisor.escrow import Escrow, Keeper, duplicate
+from gcr.supervisor.escrow import Escrow, Keeper
 from gcr.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, ids_of, spec_of, specs_of
 from gcr.wire import AgentPhase, ExportBatch, FrameType, HandleFlag, HandleRecord, IdList, StatusReply
 
@@ -46,7 +46,6 @@ class Target:
     imported: dict[int, tuple[str, int]] = field(default_factory=dict)  # by the process before: device and bytes
     given_back: set[int] = field(default_factory=set)  # imported by the process in this transaction
     copy: StagedCopy | None = None  # strategy `copyout`: every byte of it, from before it is released
-    loaded: list[int] = field(default_factory=list)  # what an image has of it, as it was staged; ours
     unexplained: dict[str, int] = field(default_factory=dict)  # by device: what nobody's books explained at the start
     _workers: dict[str, WorkerPeer] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)  # by device UUID: bytes the device counted at admission
@@ -79,6 +78,12 @@ class Target:
     def left(self, device: str) -> str:
         """The device that it left, of one to come back on."""
         return next((old for old, new in self.moves.items() if new == device), device)
+
+    @property
+    def generation(self) -> int:
+        """As of when it was last looked at: only a restore changes it."""
+        status = self.process.last_status or self.process.look()
+        return status.status.generation
 
     @property
     def ballast_by_device(self) -> Mapping[str, int]:
@@ -144,16 +149,14 @@ class Target:
         return self.control.inspect(self.pid).bytes_by_device.get(device, 0)
 
     def staged(self) -> list[int]:
-        """The sealed tables and segments to come back from, an image's where it is one; the caller's."""
-        return duplicate(self.loaded) if self.loaded else self.process.agent.unstage(self.transaction)
+        """The sealed tables and segments to come back from; the caller's."""
+        return self.process.agent.unstage(self.transaction)
 
     def forget_copy(self) -> None:
         """The daemon's own descriptors of it."""
         if self.copy is not None:
             self.copy.close()
         self.copy = None
-        close_all(self.loaded)
-        self.loaded.clear()
 
     def look(self) -> StatusReply:
         """Ask the process how things stand, and take it into the books. Raises Contradiction."""

@@ -1,6 +1,7 @@
 """The operations of an image helper, one method each; `ImagePeer` is their other end.
 
-A helper writes one image, `begin` · (`parent` · `baseline` …) · `lend` … · `write`, or reads one, `load` · `loaded` ….
+A helper writes one image, `begin` · (`parent` · `baseline` …) · `lend` … · `write`, or reads one: `open`, and of each
+process `slots` · `read` … through memory of a worker's, or `load` · `loaded` … into memory of its own.
 """
 
 import logging
@@ -9,7 +10,7 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from gcr.image.chunks import Chunk
 from gcr.image.cipher import cipher_of
 from gcr.image.files import usable
 from gcr.image.key import lent_key
-from gcr.image.lines import FreshLine, StagedLine, by_device, merged
+from gcr.image.lines import FreshLine, Slots, StagedLine, by_device, merged
 from gcr.image.manifest import Cut, ImagedProcess, Manifest
 from gcr.image.parent import Identity, Parent, Place, parent_of
 from gcr.image.rate import Rate
@@ -39,6 +40,7 @@ from gcr.version import __version__
 log = logging.getLogger("gcr.image")
 
 TELL_EVERY = 0.2
+WINDOW_BYTES = 1 << 30  # that a line of our own is read in
 Answer = tuple[Mapping[str, Any], Sequence[int]]
 
 
@@ -46,7 +48,8 @@ Answer = tuple[Mapping[str, Any], Sequence[int]]
 class ImageService:
     """`_lent`: the lines of each process, in the order in which the processes were lent.
 
-    `_parent`: None until it was looked for; then what was found, and why it is no newer image.
+    `_parent`: None until it was looked for; then what was found, and why it is no newer image. `_came`: bytes read,
+    as they come; several threads add to it. `_reading` is never closed: a store that hangs would have us wait for it.
     """
 
     _stack: ExitStack = field(default_factory=ExitStack)
@@ -55,6 +58,10 @@ class ImageService:
     _parent: tuple[Parent | None, str | None] | None = None
     _lent: dict[int, list[StagedLine]] = field(default_factory=dict)
     _arriving: dict[int, list[int]] = field(default_factory=dict)
+    _reading: ExitStack = field(default_factory=ExitStack)
+    _reader: ImageReader | None = None
+    _slots: dict[str, Slots] = field(default_factory=dict)  # by the device of the image
+    _came: list[int] = field(default_factory=list)
     _loaded: dict[int, list[int]] = field(default_factory=dict)
     _writing: threading.Lock = field(default_factory=threading.Lock)
 
@@ -229,34 +236,58 @@ class ImageService:
                 raise NoSuchImage(f"no image {body['name']!r}", hint="gcr images")
             return {"text": _store(body, fds).manifest(body["name"]).to_bytes().decode()}, ()
 
-    def op_load(self, body: Mapping[str, Any], fds: list[int], request: Request) -> Answer:
-        """An image into memory of its own, all of it or none. Raises Damaged, WrongImage, NoSuchImage, NoRoom …"""
-        done: list[int] = []  # bytes, as they come; several threads add to it
-        with (
-            _telling(request, lambda: sum(done), body["bytes"]),
-            ImageReader(_store(body, fds), body["name"], config.load().threads, done.append) as reader,
-        ):
-            if reader.manifest.seal().hex() != body["seal"]:
-                raise WrongImage(f"image {body['name']} has just become another one")
-            _refuse_without_room(reader.manifest)
-            with ExitStack() as lines:
-                self._loaded = self._load(reader, lines)
-            return {"processes": {str(pid): len(fds) for pid, fds in self._loaded.items()}}, ()
+    def op_open(self, body: Mapping[str, Any], fds: list[int], request: Request) -> None:
+        """An image to be read; until we end nothing of it goes. Raises Damaged, WrongImage, NoSuchImage …"""
+        with _telling(request, lambda: 0, 0):
+            reader = ImageReader(_store(body, fds), body["name"], config.load().threads, self._came.append)
+            self._reader = self._reading.enter_context(reader)
+        _refuse_impossible(self._reader.manifest)
+        if self._reader.manifest.seal().hex() != body["seal"]:
+            raise WrongImage(f"image {body['name']} has just become another one")
 
-    def _load(self, reader: ImageReader, stack: ExitStack) -> dict[int, list[int]]:
-        """Every byte is there, and right, before any line is staged."""
-        _refuse_impossible(reader.manifest)
-        made: dict[int, list[FreshLine]] = {}
-        for process in reader.manifest.processes:
-            lines = made[process.table.pid] = [stack.enter_context(_fresh(table)) for table in by_device(process.table)]
-            line_of = {line.table.segments[0].device: line for line in lines}
-            for handle in process.table.handles:
-                allocation = line_of[handle.device].allocation(handle)
-                reader.read(process.table.pid, handle.device, handle.offset, allocation)
-        return {pid: [fd for line in lines for fd in line.staged()] for pid, lines in made.items()}
+    def op_slots(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
+        """Memory that `read` reads into, of a device; what it had before is let go. Raises NotASegment."""
+        slots = Slots(fds, body["slot_bytes"])
+        if before := self._slots.pop(body["device"], None):
+            before.close()
+        self._slots[body["device"]] = slots
+
+    def op_read(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> None:
+        """A window into a slot: all of it is there, and right, or an error. Several at once. Raises Damaged …"""
+        slots = self._slots.get(body["device"])
+        if self._reader is None or slots is None:
+            raise UsageError("no image is open, or nothing to read it into")
+        slot, offset, size = body["window"]
+        with self._telling_all(request, self._reader):
+            reach("image.read")
+            self._reader.read(body["pid"], body["device"], offset, slots.slot(slot, size))
+
+    def op_load(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
+        """All of one process into memory of its own, or nothing of it. Raises Damaged, NoRoom …"""
+        if self._reader is None:
+            raise UsageError("no image is open")
+        pid, reader = int(body["pid"]), self._reader
+        tables = [process.table for process in reader.manifest.processes if process.table.pid == pid]
+        _refuse_without_room(reader.manifest.name, tables)
+        with self._telling_all(request, reader), ExitStack() as stack:
+            lines = [stack.enter_context(_fresh(each)) for table in tables for each in by_device(table)]
+            for line in lines:
+                _fill(line, reader, pid)
+            self._loaded[pid] = [fd for line in lines for fd in line.staged()]
+        return {"descriptors": len(self._loaded[pid])}, ()
 
     def op_loaded(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
         return {}, self._loaded[int(body["pid"])][body["offset"] : body["offset"] + body["limit"]]
+
+    def _telling_all(self, request: Request, reader: ImageReader) -> AbstractContextManager[None]:
+        """What was read of the image so far, whoever asked for it."""
+        return _telling(request, lambda: sum(self._came), reader.manifest.bytes_total)
+
+
+def _fill(line: FreshLine, reader: ImageReader, pid: int) -> None:
+    (device,) = {part.device for part in line.table.segments}
+    for offset, size in reader.lines[pid, device].windows(WINDOW_BYTES):
+        reader.read(pid, device, offset, line.view(offset, size))
 
 
 def _store(body: Mapping[str, Any], fds: Sequence[int], pulse: Callable[[], object] = lambda: None) -> Store:
@@ -296,10 +327,10 @@ def _refuse_impossible(manifest: Manifest) -> None:
             raise Damaged.of(manifest.name, "a device has allocations, and no memory for them")
 
 
-def _refuse_without_room(manifest: Manifest) -> None:
-    needed = sum(part.size for process in manifest.processes for part in process.table.segments)
+def _refuse_without_room(name: str, tables: Sequence[SealedTable]) -> None:
+    needed = sum(part.size for table in tables for part in table.segments)
     if (missing := needed - available_host_bytes()) > 0:
-        raise NoRoom(f"host memory is {missing} bytes short of what image {manifest.name} needs", missing=missing)
+        raise NoRoom(f"host memory is {missing} bytes short of what image {name} needs", missing=missing)
 
 
 @contextmanager

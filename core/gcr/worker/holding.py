@@ -242,10 +242,11 @@ class Holding:
         with self.lock, self.reading:
             self.release()
             self.settle()
-            self.drop_ring()
+            if self.ring:  # whoever filled it may hang in a disk, and write to it when that answers
+                self.arena.hand_on(self.ring.segments)
             if self.segments:
                 self.arena.hand_on(self.segments)
-            self.segments = self.layout = self.live = self.parent = None
+            self.ring = self.segments = self.layout = self.live = self.parent = None
 
     def forfeit(self) -> None:
         with self.lock:

@@ -133,7 +133,7 @@ class WorkerService:
             os.close(table)
 
     def op_make_ring(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
-        ring = make_ring(self.holding(body), body["slot_bytes"], body["most"], body["least"])
+        ring = make_ring(self.holding(body), body["slot_bytes"], body["most"], body["least"], body["beyond"])
         return {"slots": ring.count}, [*map(os.dup, self.arena.fds(ring.segments))], True
 
     def op_lay_out_held(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:

@@ -17,22 +17,25 @@ Copy = Callable[[DataDrain, Sequence[Span]], Transfer]
 Window = tuple[int, int, int]  # slot, offset on the line, size
 
 
-def make_ring(holding: Holding, slot_bytes: int, most: int, least: int) -> Ring:
-    """Of as many slots as there is room for, `least` to `most`; what was reserved goes. Raises NoRoom."""
+def make_ring(holding: Holding, slot_bytes: int, most: int, least: int, beyond: bool = False) -> Ring:
+    """Of as many slots as there is room for, `least` to `most`; what was reserved goes. Raises NoRoom.
+
+    beyond: the arena's limit, of what must be there for a job to come back.
+    """
     with holding.lock:
         holding.give_arena_back()
         for count in range(most, least, -1):
             try:
-                return _take(holding, slot_bytes, count)
+                return _take(holding, slot_bytes, count, beyond)
             except NoRoom:
                 continue
-        return _take(holding, slot_bytes, least)
+        return _take(holding, slot_bytes, least, beyond)
 
 
-def _take(holding: Holding, slot_bytes: int, count: int) -> Ring:
+def _take(holding: Holding, slot_bytes: int, count: int, beyond: bool) -> Ring:
     if count < 1 or slot_bytes < 1:
         raise UsageError(f"no ring has {count} slots of {slot_bytes} bytes")
-    holding.ring = ring = Ring(holding.arena.take(holding.owner, count * slot_bytes), slot_bytes, count)
+    holding.ring = ring = Ring(holding.arena.take(holding.owner, count * slot_bytes, beyond), slot_bytes, count)
     return ring
 
 
@@ -51,7 +54,7 @@ def lay_out_held(holding: Holding) -> int:
 
 
 def fill(holding: Holding, window: Window, deadline: float) -> None:
-    """From the device. Raises WrongState without a ring, DeadlinePassed, RolledBack where not all of it is held."""
+    """From the device. Raises WrongState without a ring, DeadlinePassed, PeerGone, RolledBack where not all is held."""
     _pass(holding, window, deadline, lambda drain, spans: drain.read(spans))
 
 
@@ -63,7 +66,8 @@ def empty(holding: Holding, window: Window, deadline: float) -> None:
 def _pass(holding: Holding, window: Window, deadline: float, copy: Copy) -> None:
     end = time.monotonic() + deadline
     with holding.lock:
-        spans = _ring(holding).spans(window, holding.ranges, holding.planned, holding.sizes)
+        layout = holding.planned  # first: of a process that ended there is no ring either
+        spans = _ring(holding).spans(window, holding.ranges, layout, holding.sizes)
         moving = copy(holding.drain, spans)
         holding.copies.append(moving)
     wait_all(Telling([moving], lambda _report: None), end)

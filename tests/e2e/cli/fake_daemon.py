@@ -55,6 +55,7 @@ RESTORE: dict[str, Any] = {
     "control_s": 0.3,
     "total_s": 0.7,
     "cold": False,
+    "streamed": False,
     "moved": {},
 }
 JOBS: list[dict[str, Any]] = [

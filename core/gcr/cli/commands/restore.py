@@ -61,8 +61,8 @@ def command(
 ) -> None:
     """Bring back JOB, or the process PID, in place: same process, same addresses, same bytes.
 
-    With --image its bytes are read from disk and not from host memory. An image holds device memory alone, so the
-    process must still be suspended at the checkpoint that made it.
+    With --image its bytes are read from disk and not from host memory, of which a few hundred MiB are enough. An image
+    holds device memory alone, so the process must still be suspended at the checkpoint that made it.
     """
     if (target is None) == (image is None) or ((store or options.key_named) and not image):
         raise UsageError("either a job, or --image NAME", hint="gcr restore llm, or gcr restore --image warm")

@@ -1,0 +1,129 @@
+"""An image that a job comes back from: a helper has it open, and reads of it what the engine asks for."""
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+
+from gcr.daemon.imaging import NO_TIMEOUT
+from gcr.daemon.peers import ImagePeer, StorePlace
+from gcr.daemon.silence import Reading
+from gcr.engine.node import Course
+from gcr.engine.target import Target
+from gcr.errors import WrongImage
+from gcr.image.lines import by_device
+from gcr.image.manifest import Cut, Manifest
+from gcr.image.windows import ImagedLine, Place, lines_of
+from gcr.processes import ProcessIdentity
+from gcr.seqpacket import close_all
+
+
+@dataclass(slots=True)
+class OpenedImage:
+    """Implements the engine's Imaged. `patience`: seconds that the store may keep silent."""
+
+    manifest: Manifest
+    helper: ImagePeer
+    store: str
+    course: Course
+    patience: float
+    _lines: Mapping[Place, ImagedLine] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._lines = lines_of((each.table for each in self.manifest.processes), self.manifest.chunk_bytes)
+
+    def size(self, pid: int, device: str) -> int:
+        return self._line(pid, device).size
+
+    def windows(self, pid: int, device: str, most: int) -> Iterator[tuple[int, int]]:
+        return self._line(pid, device).windows(most)
+
+    def _line(self, pid: int, device: str) -> ImagedLine:
+        if line := self._lines.get((pid, device)):
+            return line
+        raise WrongImage(f"image {self.manifest.name} has nothing of process {pid} on device {device}")
+
+    def tables(self, pid: int) -> list[int]:
+        """Raises OSError."""
+        fds: list[int] = []
+        try:
+            for process in self.manifest.processes:
+                if process.table.pid == pid:
+                    fds += (replace(table, segments=()).to_memfd() for table in by_device(process.table))
+        except BaseException:
+            close_all(fds)
+            raise
+        return fds
+
+    def lend(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
+        self.helper.slots(device, slot_bytes, fds)
+
+    def read(self, pid: int, device: str, window: tuple[int, int, int]) -> None:
+        self.helper.read(pid, device, window, self.course.left(NO_TIMEOUT), self._reading())
+
+    def whole(self, pid: int) -> list[int]:
+        reading = self._reading()
+        reading.heard = lambda now: self.course.tell("reading", **now)
+        return self.helper.load(pid, self.course.left(NO_TIMEOUT), reading)
+
+    def _reading(self) -> Reading:
+        """Of one call: its silence is counted from its beginning."""
+        return Reading(self.store, self.course, self.patience)
+
+
+@contextmanager
+def opened(
+    asked: tuple[str, StorePlace] | None,
+    targets: Sequence[Target],
+    start: Callable[[], ImagePeer],
+    course: Course,
+    patience: float,
+    unhurried: bool,
+) -> Iterator[OpenedImage | None]:
+    """An image, by name and store, to come back with instead of what is in host memory; None: no image was asked for.
+
+    unhurried: nobody has named a deadline, so the disk may take its time, as long as it is not silent.
+    It is of these very processes. No chunk was looked at yet. Raises NoSuchImage, WrongImage, Damaged, StoreUnusable,
+    Interrupted, DeadlinePassed.
+    """
+    if asked is None:
+        yield None
+        return
+    if unhurried:
+        course.timeout = NO_TIMEOUT
+    helper = start()
+    try:
+        yield _opened(*asked, targets, helper, course, patience)
+    finally:
+        helper.channel.close()
+
+
+def _opened(
+    image: str, store: StorePlace, targets: Sequence[Target], helper: ImagePeer, course: Course, patience: float
+) -> OpenedImage:
+    course.tell("opening")
+    manifest = helper.manifest(store, image, course.left(NO_TIMEOUT), Reading(store.path, course, patience))
+    _refuse_other_processes(manifest, targets)
+    helper.open(store, manifest, course.left(NO_TIMEOUT), Reading(store.path, course, patience))
+    course.mark("opened")
+    return OpenedImage(manifest, helper, store.path, course, patience)
+
+
+def _refuse_other_processes(manifest: Manifest, targets: Collection[Target]) -> None:
+    """A `device` image is for the very processes that are still suspended at its cut. Raises WrongImage."""
+    if manifest.cut is not Cut.DEVICE:
+        raise WrongImage(f"image {manifest.name} has the cut {manifest.cut}, which this gcr cannot restore")
+    with_data = {target.pid: target for target in targets if target.bytes_by_device}
+    for imaged in manifest.processes:
+        target = with_data.pop(imaged.table.pid, None)
+        identity = ProcessIdentity(imaged.table.pid, imaged.table.start_time, imaged.stack)
+        if target is None or not target.process.identity.is_same(identity):
+            raise _stale(manifest, f"process {identity.pid}, which is gone")
+        if target.transaction != imaged.table.transaction or target.generation != imaged.generation:
+            raise _stale(manifest, f"process {identity.pid} as it was; it has run since")
+    if with_data:
+        raise _stale(manifest, f"a part of the job; process {min(with_data)} is not in it")
+
+
+def _stale(manifest: Manifest, what: str) -> WrongImage:
+    text = f"image {manifest.name} is of {what}: it holds device memory alone, and that is of no use to another process"
+    return WrongImage(text, hint="gcr images")

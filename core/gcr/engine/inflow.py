@@ -1,0 +1,157 @@
+"""From an image to the device through a ring of slots in host memory, which never has all of it.
+
+    room       physical memory that the workers make: nobody else knows of it
+    streamed   window after window: read into a slot, each chunk compared with its name, copied to the device
+    back       control state, mappings, gates: as in any restore (restore.py)
+
+The image is read once. Where damage is found in its last chunk nothing of a process has been touched, since what was
+copied before is in memory that is given up again, and the process is suspended as it was. So this is not done beside
+the return of the control state, as a copy from host memory is, but before it.
+
+A slot is used by one window at a time, of which either the reader or the worker has it. After an error a reader may
+still hang in its disk, and write to a slot whenever that answers: such a ring is no memory of the arena any more
+(`surrender`). Nor is a ring held to the share of host memory that the arena may take: jobs that are suspended there
+would keep this one from coming back.
+"""
+
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Event, Lock
+from typing import Protocol
+
+from gcr.daemon.peers import Progress, WorkerPeer
+from gcr.engine.node import Course
+from gcr.engine.progress import Copy, Meter
+from gcr.engine.side_by_side import side_by_side
+from gcr.engine.target import Target
+from gcr.errors import RolledBack
+from gcr.seqpacket import close_all
+
+MOST_SLOTS, FEWEST_SLOTS = 4, 2  # one is read into while another is copied from
+TELL_EVERY = 0.1
+
+Inlet = tuple[Target, WorkerPeer]  # a process, and the worker of a device that it comes back on
+
+
+class Imaged(Protocol):
+    """An image of the job. `device`: that of the image, which the process left. Raises Damaged, StoreUnusable …"""
+
+    def size(self, pid: int, device: str) -> int:
+        """Bytes of a process on a device."""
+        ...
+
+    def windows(self, pid: int, device: str, most: int) -> Iterator[tuple[int, int]]:
+        """Offset on the line and size, of at most `most` bytes: every byte once."""
+        ...
+
+    def tables(self, pid: int) -> list[int]:
+        """Sealed tables without segments, one a device; the caller's."""
+        ...
+
+    def whole(self, pid: int) -> list[int]:
+        """All of a process in host memory, as a checkpoint stages it; the caller's. Raises NoRoom."""
+        ...
+
+    def lend(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
+        """Where `read` brings its bytes."""
+        ...
+
+    def read(self, pid: int, device: str, window: tuple[int, int, int]) -> None:
+        """Slot, offset on the line, size; each chunk has its name when this returns."""
+        ...
+
+
+@dataclass(slots=True)
+class Inflow:
+    """`copy_s`: the longest copy of a slot. `done`: of each process on each device the bytes, and seconds."""
+
+    image: Imaged
+    course: Course
+    slot_bytes: int
+    copy_s: float
+    done: dict[Copy, dict[str, float]] = field(default_factory=dict)
+    _failed: Event = field(default_factory=Event)
+
+    def run(self, inlets: Sequence[Inlet]) -> None:
+        """All devices at once, of each one process after the other: so many rings are there, and no more."""
+        by_device: dict[str, list[Inlet]] = {}
+        for target, worker in inlets:
+            by_device.setdefault(worker.device, []).append((target, worker))
+        sizes = {(t.pid, worker.device): self.image.size(t.pid, t.left(worker.device)) for t, worker in inlets}
+        meter = Meter(self.course, "reading", sizes)
+        meter.start()
+        side_by_side(partial(self._one_device, each, meter) for each in by_device.values())
+
+    def _one_device(self, inlets: Sequence[Inlet], meter: Meter) -> None:
+        for target, worker in inlets:
+            if not self._failed.is_set():
+                with self._ending_the_rest():
+                    self._one_line(target, worker, meter)
+
+    def _one_line(self, target: Target, worker: WorkerPeer, meter: Meter) -> None:
+        began, device, copy = time.monotonic(), target.left(worker.device), (target.pid, worker.device)
+        left = self.image.windows(target.pid, device, self.slot_bytes)
+        windows = _Windows(left, self._failed, partial(meter.at, copy))
+        slots, fds = worker.make_ring(target.hold, target.owner, self.slot_bytes, MOST_SLOTS, FEWEST_SLOTS, beyond=True)
+        try:
+            self.image.lend(device, self.slot_bytes, fds)
+        finally:
+            close_all(fds)
+        side_by_side(partial(self._one_slot, target, worker, slot, windows) for slot in range(slots))
+        if self._failed.is_set():  # on another device, whose error is the one that counts
+            return
+        if windows.bytes != meter.sizes[copy]:
+            text = f"{windows.bytes} bytes of process {target.pid} were copied, there are {meter.sizes[copy]}"
+            raise RolledBack(text)
+        worker.drop_ring(target.hold)
+        self.done[copy] = {"bytes": windows.bytes, "seconds": time.monotonic() - began}
+        meter.at(copy, self.done[copy])
+
+    def _one_slot(self, target: Target, worker: WorkerPeer, slot: int, windows: "_Windows") -> None:
+        device = target.left(worker.device)
+        with self._ending_the_rest():
+            for offset, size in windows:
+                window = slot, offset, size
+                self.image.read(target.pid, device, window)
+                worker.empty(target.hold, window, self.course.left(self.copy_s))
+                windows.add(size)
+
+    @contextmanager
+    def _ending_the_rest(self) -> Iterator[None]:
+        try:
+            yield
+        except BaseException:
+            self._failed.set()
+            raise
+
+
+@dataclass(slots=True)
+class _Windows:
+    """Given out one by one to several threads; none after a failure. `bytes`: of those that are on the device."""
+
+    _left: Iterator[tuple[int, int]]
+    _failed: Event
+    _tell: Progress
+    bytes: int = 0
+    _told: float = 0.0
+    _lock: Lock = field(default_factory=Lock)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        return self
+
+    def __next__(self) -> tuple[int, int]:
+        with self._lock:
+            if self._failed.is_set():
+                raise StopIteration
+            return next(self._left)
+
+    def add(self, size: int) -> None:
+        with self._lock:
+            self.bytes += size
+            now = time.monotonic()
+            if now - self._told >= TELL_EVERY:
+                self._told = now
+                self._tell({"bytes": self.bytes})

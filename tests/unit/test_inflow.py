@@ -1,0 +1,164 @@
+"""From an image through a ring to a device: every window once, one hand on a slot, and what fails stops the rest."""
+
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gcr.engine.inflow import FEWEST_SLOTS, MOST_SLOTS, Inflow, Inlet
+from gcr.engine.node import Course
+from gcr.errors import Damaged, DeadlinePassed, Interrupted, NoRoom, RolledBack
+
+WINDOW = 100  # bytes
+Step = tuple[str, int, str, int]  # what, pid, device, offset
+
+
+@dataclass
+class Disk:
+    """An image, and where its windows have been read to. `bad`: offsets that are damaged; `slow`: seconds a window."""
+
+    count: int = 20
+    bad: Sequence[int] = ()
+    slow: float = 0.0
+    lacks: int = 0
+    slots: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # pid and offset of what is in them
+    busy: set[tuple[str, int]] = field(default_factory=set)
+    steps: list[Step] = field(default_factory=list)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def size(self, _pid: int, _device: str) -> int:
+        return self.count * WINDOW + self.lacks
+
+    def windows(self, _pid: int, _device: str, most: int) -> Iterator[tuple[int, int]]:
+        assert most == 4096
+        return ((number * WINDOW, WINDOW) for number in range(self.count))
+
+    def lend(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
+        assert slot_bytes == 4096 and not fds
+        self.steps.append(("lent", 0, device, 0))
+
+    def read(self, pid: int, device: str, window: tuple[int, int, int]) -> None:
+        slot, offset, _ = window
+        with self.lock:
+            assert (device, slot) not in self.busy, "another has it"
+            self.busy.add((device, slot))
+        time.sleep(self.slow)
+        if offset in self.bad:
+            raise Damaged(f"at {offset}")
+        with self.lock:
+            self.busy.remove((device, slot))
+            self.slots[device, slot] = pid, offset
+            self.steps.append(("read", pid, device, offset))
+
+
+@dataclass
+class Worker:
+    device: str
+    disk: Disk
+    left: str = ""
+    slots: int = MOST_SLOTS
+    rings: list[str] = field(default_factory=list)
+    emptied: list[tuple[str, int]] = field(default_factory=list)
+
+    def make_ring(
+        self, hold: str, _owner: str, slot_bytes: int, most: int, least: int, beyond: bool
+    ) -> tuple[int, list[int]]:
+        assert (slot_bytes, most, least, beyond) == (4096, MOST_SLOTS, FEWEST_SLOTS, True) and not self.rings
+        if not self.slots:
+            raise NoRoom("none", missing=1)
+        self.rings.append(hold)
+        return self.slots, []
+
+    def empty(self, hold: str, window: tuple[int, int, int], deadline: float) -> None:
+        slot, offset, size = window
+        assert self.rings == [hold] and size == WINDOW and 0 < deadline <= 5
+        pid, there = self.disk.slots.pop((self.left or self.device, slot))
+        assert (str(pid), there) == (hold, offset), "what was read is what is copied"
+        self.emptied.append((hold, offset))
+
+    def drop_ring(self, hold: str) -> None:
+        self.rings.remove(hold)
+
+
+def inlet(pid: int, worker: Worker) -> Inlet:
+    target = SimpleNamespace(
+        pid=pid, hold=str(pid), owner=f"llm/{pid}", left=lambda _device: worker.left or worker.device
+    )
+    return cast("Inlet", (target, worker))
+
+
+def inflow(disk: Disk, **more: Any) -> Inflow:
+    return Inflow(cast("Any", disk), Course("restore", 1, 60, **more), slot_bytes=4096, copy_s=5)
+
+
+def test_every_window_of_every_process_comes_to_its_device_once() -> None:
+    disk = Disk()
+    one, two = Worker("GPU-1", disk), Worker("GPU-2", disk, left="GPU-9")
+    flow = inflow(disk)
+    flow.run([inlet(7, one), inlet(8, one), inlet(7, two)])
+    every = [number * WINDOW for number in range(disk.count)]
+    assert sorted(one.emptied) == [("7", at) for at in every] + [("8", at) for at in every]
+    assert sorted(two.emptied) == [("7", at) for at in every]
+    assert one.rings == two.rings == [], "and the memory is the arena's again"
+    assert {key: each["bytes"] for key, each in flow.done.items()} == dict.fromkeys(
+        [(7, "GPU-1"), (8, "GPU-1"), (7, "GPU-2")], disk.count * WINDOW
+    )
+    assert {device for what, _, device, _ in disk.steps if what == "lent"} == {"GPU-1", "GPU-9"}
+
+
+def test_reading_goes_on_while_a_window_is_copied() -> None:
+    disk = Disk(count=16, slow=0.05)
+    worker = Worker("GPU-1", disk)
+    began = time.monotonic()
+    inflow(disk).run([inlet(7, worker)])
+    assert time.monotonic() - began < 16 * 0.05 * 0.6
+
+
+@pytest.mark.parametrize("bad", [0, 9 * WINDOW, 19 * WINDOW])
+def test_damage_ends_it_and_the_ring_stays_with_whoever_may_still_write_to_it(bad: int) -> None:
+    disk = Disk(bad=[bad], slow=0.002)
+    one, two = Worker("GPU-1", disk), Worker("GPU-2", disk)
+    flow = inflow(disk)
+    with pytest.raises(Damaged, match=f"at {bad}"):
+        flow.run([inlet(7, one), inlet(8, one), inlet(7, two)])
+    assert one.rings and not any(hold == "8" for hold, _ in one.emptied), "nothing new is begun"
+    assert ("7", bad) not in one.emptied + two.emptied
+    if bad == 0:
+        assert len(one.emptied) + len(two.emptied) < disk.count, "the others stop"
+
+
+def test_bytes_that_are_missing_are_noticed() -> None:
+    disk = Disk(lacks=1)
+    with pytest.raises(RolledBack, match="2000 bytes of process 7 were copied, there are 2001"):
+        inflow(disk).run([inlet(7, Worker("GPU-1", disk))])
+
+
+def test_without_room_for_a_ring_nothing_is_read() -> None:
+    disk = Disk()
+    with pytest.raises(NoRoom):
+        inflow(disk).run([inlet(7, Worker("GPU-1", disk, slots=0))])
+    assert disk.steps == []
+
+
+def test_a_device_that_has_no_room_for_one_ends_the_others() -> None:
+    disk = Disk(slow=0.01)
+    one, two = Worker("GPU-1", disk), Worker("GPU-2", disk, slots=0)
+    with pytest.raises(NoRoom):
+        inflow(disk).run([inlet(7, one), inlet(7, two)])
+    assert len(one.emptied) < disk.count
+
+
+def test_it_stops_at_the_deadline_and_when_nobody_wants_it_any_more() -> None:
+    disk, over = Disk(slow=0.01), threading.Event()
+    over.set()
+    with pytest.raises(Interrupted):
+        inflow(disk, cancelled=over).run([inlet(7, Worker("GPU-1", disk))])
+    late = inflow(disk)
+    late.course.timeout = 0.03
+    with pytest.raises(DeadlinePassed):
+        late.run([inlet(7, Worker("GPU-1", disk))])
+    assert len(disk.steps) < 20

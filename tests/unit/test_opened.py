@@ -1,0 +1,121 @@
+"""An image that a job comes back from, by a helper that says what the test wants."""
+
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from imaging import described
+
+from gcr.daemon.imaging import NO_TIMEOUT
+from gcr.daemon.opened import OpenedImage, opened
+from gcr.daemon.peers import StorePlace
+from gcr.engine.node import Course
+from gcr.errors import Damaged, WrongImage
+from gcr.hashing.chunks import CHUNK_BYTES
+from gcr.image.manifest import Manifest
+from gcr.image.writer import Contents, Counts
+from gcr.layout import SealedTable
+from gcr.processes import ProcessIdentity
+from gcr.seqpacket import close_all
+
+SIZES = [3 * CHUNK_BYTES, 100]
+STORE = StorePlace("/nowhere")
+
+
+def manifest() -> Manifest:
+    return described("warm", SIZES)(Contents([], bytes(32), bytes(32), Counts()))
+
+
+@dataclass
+class Helper:
+    """`told`: what was asked of it."""
+
+    error: Exception | None = None
+    told: list[str] = field(default_factory=list)
+
+    @property
+    def channel(self) -> Any:
+        return SimpleNamespace(close=lambda: self.told.append("close"))
+
+    def manifest(self, _store: StorePlace, name: str, *_how: object) -> Manifest:
+        self.told.append(f"manifest {name}")
+        return manifest()
+
+    def open(self, _store: StorePlace, _manifest: Manifest, *_how: object) -> None:
+        self.told.append("open")
+        if self.error:
+            raise self.error
+
+
+def target(generation: int = 4, transaction: int = 9) -> Any:
+    identity = ProcessIdentity(7, 8, 3)
+    return SimpleNamespace(
+        pid=7,
+        bytes_by_device={"GPU-1": sum(SIZES)},
+        process=SimpleNamespace(identity=identity),
+        transaction=transaction,
+        generation=generation,
+    )
+
+
+def open_(helper: Helper, *targets: Any, unhurried: bool = True, course: Course | None = None) -> Any:
+    course = course or Course("restore", 1, 60)
+    return opened(("warm", STORE), targets or (target(),), lambda: cast("Any", helper), course, 5.0, unhurried)
+
+
+def test_it_is_open_within_the_block_and_its_helper_ends_with_it() -> None:
+    helper = Helper()
+    with open_(helper) as image:
+        assert helper.told == ["manifest warm", "open"]
+        assert (image.size(7, "GPU-1"), [*image.windows(7, "GPU-1", 1 << 30)]) == (sum(SIZES), [(0, sum(SIZES))])
+    assert helper.told[-1] == "close"
+
+
+@pytest.mark.parametrize("stranger", [target(generation=5), target(transaction=8)])
+def test_an_image_of_another_cut_is_not_opened(stranger: Any) -> None:
+    helper = Helper()
+    with pytest.raises(WrongImage), open_(helper, stranger):
+        pass
+    assert helper.told == ["manifest warm", "close"]
+
+
+def test_a_helper_that_finds_damage_ends_too() -> None:
+    helper = Helper(Damaged("a pack"))
+    with pytest.raises(Damaged), open_(helper):
+        pass
+    assert helper.told[-1] == "close"
+
+
+def test_where_no_image_is_asked_for_nobody_is_started() -> None:
+    with opened(None, [], cast("Any", None), Course("restore", 1, 60), 5.0, True) as image:
+        assert image is None
+
+
+@pytest.mark.parametrize(("unhurried", "timeout"), [(True, NO_TIMEOUT), (False, 60)])
+def test_the_disk_may_take_its_time_where_nobody_has_named_a_deadline(unhurried: bool, timeout: float) -> None:
+    course = Course("restore", 1, 60)
+    with open_(Helper(), unhurried=unhurried, course=course):
+        assert course.timeout == timeout
+
+
+def test_workers_get_tables_whose_bytes_are_nowhere_yet() -> None:
+    with open_(Helper()) as image:
+        fds = image.tables(7)
+        tables = [SealedTable.from_fd(fd) for fd in fds]
+        close_all(fds)
+        assert [(table.devices, table.segments) for table in tables] == [({"GPU-1"}, ())]
+        assert tables[0].handles == manifest().processes[0].table.handles
+        assert image.tables(8) == []
+
+
+def test_of_what_it_does_not_have_it_says_so() -> None:
+    image = OpenedImage(manifest(), cast("Any", Helper()), "/nowhere", Course("restore", 1, 60), 5.0)
+    for pid, device in ((8, "GPU-1"), (7, "GPU-2")):
+        with pytest.raises(WrongImage, match=f"has nothing of process {pid} on device {device}"):
+            image.size(pid, device)
