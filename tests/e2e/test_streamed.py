@@ -60,9 +60,9 @@ def counted(machine: Machine, pid: int) -> tuple[int, int]:
 
 
 @contextmanager
-def in_the_middle(machine: Machine, command: str = "") -> Iterator["Future[Answer]"]:
+def in_the_middle(machine: Machine, command: str = "", step: str = "image.read") -> Iterator["Future[Answer]"]:
     """Of a restore whose first window is not read within the block, and all others are."""
-    with machine.held_at("image.read"):
+    with machine.held_at(step):
         going = machine.asking.submit(back, machine, *command.split())
         machine.wait_held()
         yield going
@@ -174,11 +174,19 @@ def test_after_it_failed_the_job_comes_back_from_host_memory(machine: Machine) -
     assert job.ask() == before
 
 
-@pytest.mark.parametrize("who", ["gcr.daemon", "gcr.worker", "gcr.image_helper"])
-def test_whoever_dies_in_the_middle_the_image_is_there(machine: Machine, who: str) -> None:
+@pytest.mark.parametrize(
+    ("who", "step"),
+    [
+        *((who, "image.read") for who in ("gcr.daemon", "gcr.worker", "gcr.image_helper")),
+        *((who, "restore.loaded") for who in ("gcr.daemon", "gcr.worker")),
+    ],
+)
+def test_whoever_dies_in_the_middle_the_image_is_there(machine: Machine, who: str, step: str) -> None:
+    """Or when all is on the device, and nothing else was done yet."""
     job, before = suspended(machine)
-    with in_the_middle(machine) as going:
+    with in_the_middle(machine, step=step) as going:
         kill(*machine.children(who))
+        (machine.folder / "held").unlink()
         gone = going.result(60)
     assert gone.code in (3, 4), gone.body
     until(lambda: not machine.children("gcr.image_helper") or None, 40, "the helper ends")
