@@ -1,6 +1,7 @@
 """A restore from an image goes through a few slots of host memory: more bytes than they have, and whatever happens."""
 
 import os
+import resource
 import signal
 import sys
 import time
@@ -13,7 +14,7 @@ from typing import Any
 import pytest
 from machine import VICTIMS, Answer, Machine, Victim, kill, until
 from two_devices import COUNTED, Job, three_devices
-from worlds import everywhere
+from worlds import NOEXPORT, at, everywhere
 
 from gcr.image.store import Store
 
@@ -136,6 +137,21 @@ def test_it_comes_back_beside_those_who_fill_the_arena(machine: Machine) -> None
     came = back(machine)
     assert (came.code, came.body["streamed"]) == (0, True), came.body
     assert (job.ask(), other.ask()) == (before, said)
+
+
+@pytest.mark.parametrize("machine", [at(NOEXPORT)], indirect=True)
+def test_where_an_agent_copies_there_must_be_room_for_all_of_it(machine: Machine) -> None:
+    """The largest file that the helper may make stands for the memory that there is."""
+    job, before = suspended(machine)
+    limits = resource.prlimit(machine.daemon(), resource.RLIMIT_FSIZE)
+    resource.prlimit(machine.daemon(), resource.RLIMIT_FSIZE, (4 * SLOT, limits[1]))
+    gone = back(machine)
+    resource.prlimit(machine.daemon(), resource.RLIMIT_FSIZE, limits)
+    error = gone.body["error"]
+    assert (gone.code, error["code"], error["state"]) == (3, "no_room", "suspended"), gone.body
+    came = back(machine)
+    assert (came.code, came.body["streamed"]) == (0, False), came.body
+    assert job.ask() == before
 
 
 def test_damage_in_the_middle_leaves_the_job_as_it_was(machine: Machine) -> None:
