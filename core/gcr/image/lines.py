@@ -47,12 +47,12 @@ class Mapped:
 
 
 class Slots(Mapped):
-    """Memory of somebody else's, in slots of one size, that an image is read into."""
+    """Memory of somebody else's, in slots of one size, through which an image's bytes come or go."""
 
-    def __init__(self, fds: Sequence[int], slot_bytes: int) -> None:
+    def __init__(self, fds: Sequence[int], slot_bytes: int, writable: bool = True) -> None:
         """`fds`: as they lie one behind the other; they stay the caller's. Raises NotASegment, OSError."""
         self.slot_bytes = slot_bytes
-        super().__init__([checked_size(fd, None) for fd in fds], fds, writable=True)
+        super().__init__([checked_size(fd, None) for fd in fds], fds, writable)
 
     def slot(self, number: int, size: int) -> memoryview:
         """The first `size` bytes of one. Raises UsageError for what is none."""

@@ -49,6 +49,7 @@ class ImagedProcess:
 class Manifest:
     """`created`: seconds since the epoch. `chunks`, `hashes`: digests of the files so called. Sizes are bytes.
 
+    only_copy: its bytes were nowhere else once it was written
     models: by device UUID · parent: the image that this one was compared with · timings: seconds from the request
     """
 
@@ -70,6 +71,7 @@ class Manifest:
     chunk_bytes: int = CHUNK_BYTES
     parent: str | None = None
     bytes_changed: int | None = None  # since the parent
+    only_copy: bool = False
     timings: Mapping[str, float] = field(default_factory=dict)
 
     def costs(self) -> dict[str, Any]:

@@ -5,14 +5,14 @@ chunk of which the store is known to have the very bytes may be added by its nam
 """
 
 import errno
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Lock
 from typing import Self
 
-from gcr.errors import Damaged
+from gcr.errors import Damaged, RolledBack, UsageError
 from gcr.hashing import HashKey, hash_bytes
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import references
@@ -56,7 +56,7 @@ class _Added:
     block: int
 
 
-Piece = tuple[memoryview, Chunk | None]  # None: its bytes say what it is
+Piece = tuple[int, memoryview, Chunk | None]  # its number in the image; None: its bytes say what it is
 
 
 @dataclass(slots=True)
@@ -80,7 +80,7 @@ class ImageWriter:
     _before: Known = field(default_factory=Known)  # what the store had
     _known: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # of those seen: pack and block, by the name
     _finished: dict[str, Pack] = field(default_factory=dict)
-    _added: list[_Added] = field(default_factory=list)
+    _added: dict[int, _Added] = field(default_factory=dict)  # by number
     _new: int = -1  # descriptor of the manifest that is being written
     _lock: Lock = field(default_factory=Lock)
 
@@ -109,16 +109,27 @@ class ImageWriter:
 
         `known`: chunks by number that are not looked at in memory, since the store has them. Raises Damaged where not.
         """
-        found, by_name = len(self._added), known or {}
+        first, by_name = len(self._added), known or {}
         pieces: list[Piece] = [
-            (memory[start : start + size], by_name.get(number))
+            (first + number, memory[start : start + size], by_name.get(number))
             for number, (start, size) in enumerate(cut(len(memory), self.chunk_bytes))
         ]
-        groups = (pieces[first : first + TOGETHER] for first in range(0, len(pieces), TOGETHER))
-        with usable(self.store.path):
-            for added in all_of(self._pool, self._add, groups):
-                self._added += added
-        return [each.chunk.name for each in self._added[found:]]
+        self._add_all(pieces)
+        return self.names(first, len(pieces))
+
+    def put(self, chunks: Iterable[tuple[int, memoryview]]) -> None:
+        """Chunks by their numbers in the image, each once, in any order and by any thread.
+
+        Nobody changes their bytes meanwhile. Raises UsageError for one that was put before.
+        """
+        self._add_all([(number, memory, None) for number, memory in chunks])
+
+    def names(self, first: int, count: int) -> Sequence[bytes]:
+        """Of chunks by their numbers. Raises RolledBack where one was not added."""
+        try:
+            return [self._added[number].chunk.name for number in range(first, first + count)]
+        except KeyError as missing:
+            raise RolledBack(f"chunk {missing} of image {self.name} was never brought") from None
 
     def commit(self, described: Callable[[Contents], Manifest]) -> Manifest:
         """When this returns the image outlives a crash of anything. `described` makes its manifest. Once."""
@@ -139,11 +150,21 @@ class ImageWriter:
                 self._finished[reader.pack.id] = reader.pack
                 self._before.add(reader)
 
-    def _add(self, pieces: Sequence[Piece]) -> Sequence[_Added]:
-        chunks = [known or self._chunk_of(data) for data, known in pieces]
+    def _add_all(self, pieces: Sequence[Piece]) -> None:
+        groups = (pieces[first : first + TOGETHER] for first in range(0, len(pieces), TOGETHER))
+        with usable(self.store.path):
+            added = all_of(self._pool, self._add, groups)
+        with self._lock:
+            for group in added:
+                if twice := self._added.keys() & group.keys():
+                    raise UsageError(f"chunk {min(twice)} of image {self.name} was brought before")
+                self._added.update(group)
+
+    def _add(self, pieces: Sequence[Piece]) -> Mapping[int, _Added]:
+        chunks = [known or self._chunk_of(data) for _, data, known in pieces]
         with self._lock:
             unknown: dict[bytes, memoryview] = {}
-            for chunk, (data, known) in zip(chunks, pieces, strict=True):
+            for chunk, (_, data, known) in zip(chunks, pieces, strict=True):
                 self._count(chunk.name, len(data))
                 if not self._knows(chunk.name):
                     if known:
@@ -152,7 +173,9 @@ class ImageWriter:
             entries = self._pack.place([(name, len(data)) for name, data in unknown.items()])
             self._known.update({entry.name: (self._pack.id, entry.block) for entry in entries})
             self.counts.written += sum(entry.size for entry in entries)
-            found = [_Added(chunk, *self._known[chunk.name]) for chunk in chunks]
+            found = {
+                piece[0]: _Added(chunk, *self._known[chunk.name]) for piece, chunk in zip(pieces, chunks, strict=True)
+            }
         self.rate.spend(sum(entry.size for entry in entries))
         self._pack.write(entries, [*unknown.values()])
         return found
@@ -177,11 +200,13 @@ class ImageWriter:
         if self.counts.written:
             self._finished[self._pack.id] = self._pack.finish()
         sync(self.store.packs)  # also for packs of others, who may have died before they did
-        packs = sorted({each.pack for each in self._added if each.pack})
+        self.names(0, len(self._added))  # none is missing
+        added = [self._added[number] for number in range(len(self._added))]
+        packs = sorted({each.pack for each in added if each.pack})
         number = {pack: index for index, pack in enumerate(packs)} | {"": ZEROS}
-        found = references.to_bytes(Reference(each.chunk.name, number[each.pack], each.block) for each in self._added)
+        found = references.to_bytes(Reference(each.chunk.name, number[each.pack], each.block) for each in added)
         self.store.write_references(self.name, self.store.cipher.encrypt(references_path(self.name), found))
-        hashed = ImageHashes.of(self.key, (each.chunk.digest for each in self._added)).to_bytes()
+        hashed = ImageHashes.of(self.key, (each.chunk.digest for each in added)).to_bytes()
         self.store.write_hashes(self.name, self.store.cipher.encrypt(hashes_path(self.name), hashed))
         finished = [self._finished[pack] for pack in packs]
         return Contents(finished, references.digest(found), name_of(hashed), self.counts)

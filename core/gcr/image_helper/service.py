@@ -1,7 +1,8 @@
 """The operations of an image helper, one method each; `ImagePeer` is their other end.
 
-A helper writes one image, `begin` · (`parent` · `baseline` …) · `lend` … · `write`, or reads one: `open`, and of each
-process `slots` · `read` … through memory of a worker's, or `load` · `loaded` … into memory of its own.
+A helper writes one image, `begin` · (`parent` · `baseline` …) · `lend` … · `write`, or, where the host has no room for
+its bytes, `begin` · `parent` · `lend_ring` … · `take` … · `write`. Or it reads one: `open`, and of each process
+`slots` · `read` … through memory of a worker's, or `load` · `loaded` … into memory of its own.
 """
 
 import logging
@@ -31,6 +32,7 @@ from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
 from gcr.image.store import Store
 from gcr.image.writer import Contents, ImageWriter
+from gcr.image_helper.streaming import Streams
 from gcr.layout import SealedHandle, SealedTable
 from gcr.memfiles import NO_MEMORY
 from gcr.partial import PartialTable, Where
@@ -57,6 +59,8 @@ class ImageService:
     _answers: int = 0  # of the store, so far: who waits for us sees that it does answer
     _parent: tuple[Parent | None, str | None] | None = None
     _lent: dict[int, list[StagedLine]] = field(default_factory=dict)
+    _streams: Streams = field(default_factory=lambda: Streams(config.load().segment_bytes))
+    _written: str | None = None  # the image's name, once it is durable
     _arriving: dict[int, list[int]] = field(default_factory=dict)
     _reading: ExitStack = field(default_factory=ExitStack)
     _reader: ImageReader | None = None
@@ -91,6 +95,7 @@ class ImageService:
         reach("image.begin")
         store = _store(body, fds, self._heard)
         threads, rate = config.load().threads, Rate(body["max_bytes_per_s"])
+        self._stack.callback(self._streams.close)  # after the writer, which may be reading a slot
         self._writer = self._stack.enter_context(ImageWriter(store, body["name"], threads, rate))
 
     def _heard(self) -> None:
@@ -145,14 +150,51 @@ class ImageService:
         finally:
             close_all(fds)
 
+    def op_lend_ring(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
+        """What is to pass through a ring: the sealed table, and the ring, whose memory is held from here on."""
+        pid, arrived = int(body["pid"]), self._arriving.setdefault(int(body["pid"]), [])
+        arrived += fds
+        fds.clear()
+        if len(arrived) == body["total"]:
+            table, *ring = self._arriving.pop(pid)
+            try:
+                self._streams.open(SealedTable.from_fd(table), ring, body["slot_bytes"])
+            finally:
+                close_all([table, *ring])
+
+    def op_take(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> None:
+        """A window that lies in a slot; the slot is free when this returns. Raises StoreUnusable, UsageError."""
+        if self._writer is None or self._parent is None:  # whose key the hashes are made with
+            raise UsageError("no window is taken before it is known what the image builds upon")
+        reach("image.take")
+        counts, (slot, offset, size) = self._writer.counts, body["window"]
+        with _telling(request, lambda: counts.total, self._streams.total_bytes()):
+            self._streams.take(self._writer, (int(body["pid"]), body["device"]), (slot, offset, size))
+
+    def op_withdraw(self, _body: Mapping[str, Any], _fds: list[int], _request: Request) -> None:
+        """Of what was begun nothing is left, also if it is durable."""
+        writer = self._writer
+        with self._writing, usable(writer.store.path if writer else Path()):
+            self._stack.close()
+            if writer and self._written:
+                writer.store.remove([self._written])
+
+    def op_remove(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
+        """One that a helper published before it died, by when it was taken: another of the name is let be."""
+        store = _store(body, fds)
+        with usable(store.path), suppress(NoSuchImage):
+            if store.manifest(body["name"]).created == body["created"]:
+                store.remove([body["name"]])
+
     def op_write(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
         """Durable when it returns. Raises StoreUnusable, ImageExists; then there is no such image."""
         assert self._writer
-        counts = self._writer.counts
-        with self._writing, self._stack, _telling(request, lambda: counts.total, self._lent_bytes()):
+        counts, total = self._writer.counts, self._lent_bytes() + self._streams.total_bytes()
+        with self._writing, self._kept_locked(), _telling(request, lambda: counts.total, total):
             began = time.monotonic()
             reach("image.write")
             tables = [merged([line.table for line in lines]) for lines in self._lent.values()]
+            tables += self._streams.tables()
             stacks = (body["processes"][str(table.pid)]["stack"] for table in tables)
             _, refused = self._found_parent({(t.pid, t.start_time, at) for t, at in zip(tables, stacks, strict=True)})
             written = {
@@ -161,11 +203,25 @@ class ImageService:
                 for line in process
                 for handle in line.table.handles
             }
+            written |= self._streams.written(self._writer)
             reach("image.commit")
             manifest = self._writer.commit(lambda contents: self._described(body, contents, tables, written))
+            self._written = manifest.name
             reach("image.published")
         log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.bytes_written, time.monotonic() - began)
         return {**manifest.costs(), "parent_refused": refused}, ()
+
+    @contextmanager
+    def _kept_locked(self) -> Iterator[None]:
+        """Nothing is held when it is over; but where the image is the only copy, the store's lock, until somebody has
+        written that down."""
+        try:
+            yield
+        except BaseException:
+            self._stack.close()
+            raise
+        if not self._streams.tables():
+            self._stack.close()
 
     def _add(self, pid: int, line: StagedLine, handle: SealedHandle) -> Sequence[bytes]:
         """The names of its chunks. Raises HashMissed where one is not the parent's whose hash said so."""
@@ -223,6 +279,7 @@ class ImageService:
             bytes_written=contents.counts.written,
             bytes_changed=parent.bytes_changed(written) if parent else None,
             parent=parent.name if parent else None,
+            only_copy=bool(self._streams.tables()),
             timings=facts["timings"],
         )
 

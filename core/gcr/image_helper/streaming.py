@@ -1,0 +1,109 @@
+"""What an image helper is brought through rings: windows of a job's bytes, each for as long as it lies in a slot.
+
+Every device of every process is opened before the first window comes: the image's order, and with it the number of each
+chunk, is that of all tables together.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from threading import Lock
+
+from gcr.errors import UsageError
+from gcr.hashing import CHUNK_BYTES
+from gcr.hashing.chunks import chunk_count
+from gcr.image.lines import Slots, merged
+from gcr.image.parent import Place
+from gcr.image.windows import ImagedLine, lines_of
+from gcr.image.windows import Place as LinePlace
+from gcr.image.writer import ImageWriter
+from gcr.layout import SealedSegment, SealedTable
+from gcr.memfiles import hold_still, round_up
+from gcr.seqpacket import close_all
+
+
+class LentSlots(Slots):
+    """A worker's ring. Until it is closed, or we end, the worker uses its memory for nothing else."""
+
+    def __init__(self, fds: Sequence[int], slot_bytes: int) -> None:
+        """`fds` stay the caller's. Raises NotASegment, OSError."""
+        self._held: list[int] = []
+        try:
+            for fd in fds:
+                self._held.append(hold_still(fd))
+            super().__init__(self._held, slot_bytes, writable=False)
+        except BaseException:
+            close_all(self._held)
+            raise
+
+    def close(self) -> None:
+        super().close()
+        close_all(self._held)
+        self._held.clear()
+
+
+@dataclass(slots=True)
+class Streams:
+    """`segment_bytes`: the largest piece of host memory that a reader of the image makes for its bytes."""
+
+    segment_bytes: int
+    _tables: dict[int, dict[str, SealedTable]] = field(default_factory=dict)  # by pid and device, as they were opened
+    _rings: dict[LinePlace, LentSlots] = field(default_factory=dict)
+    _lines: Mapping[LinePlace, ImagedLine] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def open(self, table: SealedTable, fds: Sequence[int], slot_bytes: int) -> None:
+        """`table`: of one device, whose bytes are in no segment · `fds`: the ring's, which stay the caller's.
+
+        Raises UsageError, NotASegment, OSError.
+        """
+        if len(table.devices) != 1 or table.segments:
+            raise UsageError("what passes through a ring is of one device, and in no segment")
+        (device,) = table.devices
+        with self._lock:
+            if self._lines or (table.pid, device) in self._rings:
+                raise UsageError(f"the bytes of process {table.pid} on device {device} are passing already")
+            self._rings[table.pid, device] = LentSlots(fds, slot_bytes)
+            self._tables.setdefault(table.pid, {})[device] = self._as_read(table)
+
+    def _as_read(self, table: SealedTable) -> SealedTable:
+        """With segments for all of its bytes."""
+        (device,) = table.devices
+        whole, rest = divmod(round_up(max(h.offset + h.spec.size for h in table.handles)), self.segment_bytes)
+        sizes = [self.segment_bytes] * whole + [rest] * bool(rest)
+        return replace(table, segments=tuple(SealedSegment(device, size) for size in sizes))
+
+    def take(self, writer: ImageWriter, place: LinePlace, window: tuple[int, int, int]) -> None:
+        """What lies in a slot, which is free when this returns. Raises UsageError, StoreUnusable."""
+        slot, offset, size = window
+        if place not in self._rings:
+            raise UsageError(f"nothing of process {place[0]} passes on device {place[1]}")
+        memory = self._rings[place].slot(slot, size)
+        chunks = self._numbered()[place].chunks(offset, size)
+        writer.put((number, memory[at : at + length]) for number, at, length in chunks)
+
+    def _numbered(self) -> Mapping[LinePlace, ImagedLine]:
+        with self._lock:
+            self._lines = self._lines or lines_of(self.tables(), CHUNK_BYTES)
+            return self._lines
+
+    def tables(self) -> Sequence[SealedTable]:
+        """One a process, in the image's order."""
+        return [merged([*devices.values()]) for devices in self._tables.values()]
+
+    def total_bytes(self) -> int:
+        return sum(handle.spec.size for table in self.tables() for handle in table.handles)
+
+    def written(self, writer: ImageWriter) -> Mapping[Place, tuple[int, Sequence[bytes]]]:
+        """Of each allocation its size, and the names of its chunks. Raises RolledBack where one was not brought."""
+        found: dict[Place, tuple[int, Sequence[bytes]]] = {}
+        first = 0
+        for table in self.tables():
+            for handle in table.handles:
+                count = chunk_count(handle.spec.size, CHUNK_BYTES)
+                found[table.pid, handle.spec.id] = handle.spec.size, writer.names(first, count)
+                first += count
+        return found
+
+    def close(self) -> None:
+        for ring in self._rings.values():
+            ring.close()
