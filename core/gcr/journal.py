@@ -14,6 +14,7 @@ import logging
 import os
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import count
@@ -27,6 +28,7 @@ from gcr.runtime import own_directory
 log = logging.getLogger(__name__)
 
 KINDS = ("checkpoint", "driver", "data_only", "restored")  # restored: decided to run again, gates still opening
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError)
 _NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z|[0-9]+\Z")  # a job, or a pid for a process not started by gcr
 
 
@@ -45,10 +47,20 @@ class ProcessDecision:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptImage:
+    """Which image alone has a job's bytes, and in which store, by its whole path."""
+
+    store: str
+    name: str
+    encrypted: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class DecisionRecord:
     """The job is suspended from here on. `decided_at`: seconds since the epoch. Raises UsageError for a bad name.
 
     `environment`: what leads a worker to the job's (simulated) driver.
+    `image`: where its bytes are, if they are in no host memory.
     """
 
     job: str
@@ -59,6 +71,7 @@ class DecisionRecord:
     backend: str
     simulated: bool
     environment: Mapping[str, str] = field(default_factory=dict)
+    image: KeptImage | None = None
 
     def __post_init__(self) -> None:
         if not _NAME.match(self.job) or self.kind not in KINDS:
@@ -67,7 +80,9 @@ class DecisionRecord:
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Self:
         """Raises KeyError, TypeError or UsageError for what is no record."""
-        return cls(**{**body, "processes": tuple(ProcessDecision(**each) for each in body["processes"])})
+        kept = body.get("image")
+        facts = {"processes": tuple(ProcessDecision(**each) for each in body["processes"])}
+        return cls(**{**body, **facts, "image": KeptImage(**kept) if kept else None})
 
 
 class Journal:
@@ -129,7 +144,7 @@ class Journal:
             if record.job == path.stem:
                 return record
             reason = f"it is the record of {record.job}"
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError) as error:
+        except _UNREADABLE as error:
             reason = str(error)
         aside = next(p for n in count(1) if not (p := path.with_name(f"{path.stem}.damaged-{n}")).exists())
         path.rename(aside)
@@ -143,6 +158,15 @@ class Journal:
 
     def _sync_directory(self) -> None:
         _with_fd(self._directory, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
+
+
+def standing(directory: Path) -> Sequence[DecisionRecord]:
+    """Every decision that reads back, for whoever only looks: the directory is another process's. Raises OSError."""
+    found: list[DecisionRecord] = []
+    for path in sorted(directory.glob("*.json")):
+        with suppress(*_UNREADABLE, FileNotFoundError):  # it may go meanwhile; what is damaged is the daemon's to say
+            found.append(_from_bytes(path.read_bytes()))
+    return found
 
 
 def _to_bytes(record: DecisionRecord) -> bytes:

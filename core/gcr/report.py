@@ -57,6 +57,7 @@ class CheckpointReport(Report):
     vram_after_bytes: int | None
     bytes_copied: int
     snapshot_bytes: int
+    streamed: bool
     processes: Sequence[ProcessReport]
     image: str | None = None  # and of it, where it is durable:
     cut: str | None = None

@@ -18,7 +18,8 @@ from gcr.daemon.imaging import Imaging, asked_for, place_of
 from gcr.daemon.jobs import Active, Job, Jobs
 from gcr.daemon.occupied import Occupied
 from gcr.daemon.opened import opened
-from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
+from gcr.daemon.outlet import ImageOutlet
+from gcr.daemon.peers import ControlPeer, Progress, StorePlace, WorkerPeer
 from gcr.daemon.process import Process
 from gcr.daemon.recovery import Recovery, is_uneven
 from gcr.engine.admit import admit, refuse_stopped, refuse_what_the_driver_refuses
@@ -39,6 +40,7 @@ from gcr.errors import (
     Unanswered,
     UnsupportedState,
     WrongImage,
+    WrongKey,
     WrongState,
 )
 from gcr.journal import Journal
@@ -167,12 +169,21 @@ class Coordinator:
         done = Checkpoint(job.name, targets, self, course, data_only, live, paranoid)
         if imaging:
             done.may_stop = partial(imaging.may_begin, targets, course)
-        self._carry_out(job, done, targets)
+            begun = partial(setattr, job, "imaging", imaging)
+            done.outlet = ImageOutlet(imaging, course, not body.get("timeout"), begun)
+        try:
+            self._carry_out(job, done, targets)
+        except Exception as error:
+            if imaging and imaging.streamed and not done.decision:
+                imaging.fail(error)
+            raise
         job.decision = done.decision
         if not any(alive(target.process.identity) for target in targets):  # whoever has heard of it, or has not yet
             self.forget_decision(job)
             raise PeerGone(f"the processes of job {job.name} ended, or became others, in the middle of it")
-        if imaging and done.decision:
+        if imaging and imaging.streamed:
+            imaging.close()
+        elif imaging and done.decision:
             imaging.write_staged(targets, done.decision.decided_at, course)
         return reports.of_checkpoint(job, done, self._link(targets, "link_out_bytes_per_s"))
 
@@ -232,8 +243,7 @@ class Coordinator:
         for target in targets:
             refuse_stopped(target)
             target.come_back(moves)
-        asked = (str(body["image"]), place_of(body, key)) if body.get("image") else None
-        unhurried = not body.get("timeout")
+        asked, unhurried = _image_of(job, body, key), not body.get("timeout")
         with opened(asked, targets, self.fleet.image_helper, course, self.config.store_s, unhurried) as image:
             # no restore is refused for want of room that a copy of ours takes
             self.fleet.let_go({device for target in targets for device in target.devices})
@@ -350,6 +360,22 @@ class Coordinator:
         job.processes[pid] = Process(name, identity, strategy=Strategy.DRIVER)
         self.jobs.add(job)
         return job
+
+
+def _image_of(job: Job, body: Mapping[str, Any], key: Sequence[int]) -> tuple[str, StorePlace] | None:
+    """Which image the job's bytes come from, and its store: the one asked for, or the one that alone has them.
+
+    Raises UsageError, and WrongKey where only the caller can have the key.
+    """
+    if body.get("image"):
+        return str(body["image"]), place_of(body, key)
+    kept = job.decision.image if job.decision else None
+    if kept is None:
+        return None
+    if kept.encrypted:
+        text = f"the bytes of {job.name} are in image {kept.name} alone, in an encrypted store: its key is needed"
+        raise WrongKey(text, hint=f"gcr restore --image {kept.name} --store {kept.store}, with the key")
+    return kept.name, StorePlace(kept.store)
 
 
 def _refuse_silence(targets: Sequence[Target]) -> None:

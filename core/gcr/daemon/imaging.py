@@ -15,8 +15,8 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
-from gcr.daemon.peers import BATCH, ImagePeer, StorePlace
-from gcr.daemon.silence import answering
+from gcr.daemon.peers import BATCH, ImagePeer, Progress, StorePlace
+from gcr.daemon.silence import Reading, answering
 from gcr.engine.node import Course, phases
 from gcr.engine.target import Target
 from gcr.errors import (
@@ -53,9 +53,11 @@ class Imaging:
     patience: float  # seconds that the store may keep silent when it is asked to take an image
     stays: bool = False  # the job runs on
     max_bytes_per_s: float | None = None
+    streamed: bool = False  # the host has no room for its bytes
     cost: Mapping[str, Any] | None = None  # of one that is durable
     parent: str | None = None  # as far as it is known
     parent_refused: str | None = None  # why it is no newer image
+    created: float = 0.0  # as its manifest has it
     durable_s: float | None = None
     error: GcrError | None = None
     done: Event = field(default_factory=Event)
@@ -120,11 +122,9 @@ class Imaging:
     def baselines(self, course: Course, targets: Sequence[Target]) -> dict[int, int]:
         """By pid, descriptors of what the parent has of these, the caller's; none where there is no parent.
 
-        Raises StoreUnusable, Interrupted, DeadlinePassed.
+        Raises as `build_upon` does.
         """
-        peer, who = self.ready(), [target.process.identity for target in targets]
-        heard = Reading(self.store.path, course, self.patience)
-        self.parent, self.parent_refused = peer.parent(who, course.left(NO_TIMEOUT), heard)
+        peer = self.build_upon(course, targets)
         found: dict[int, int] = {}
         try:
             for target in targets if self.parent else ():
@@ -133,6 +133,16 @@ class Imaging:
             close_all([*found.values()])
             raise
         return found
+
+    def build_upon(self, course: Course, targets: Sequence[Target]) -> ImagePeer:
+        """The newest image of the same processes is looked for. Its helper.
+
+        Raises StoreUnusable, Interrupted, DeadlinePassed.
+        """
+        peer, who = self.ready(), [target.process.identity for target in targets]
+        heard = Reading(self.store.path, course, self.patience)
+        self.parent, self.parent_refused = peer.parent(who, course.left(NO_TIMEOUT), heard)
+        return peer
 
     def lend(self, target: Target, fds: list[int]) -> None:
         """Takes the descriptors of a copy for this image alone; its bytes stay what they are from here on."""
@@ -146,8 +156,29 @@ class Imaging:
 
     def write(self, targets: Sequence[Target], created: float, course: Course) -> None:
         """What was lent of these, in the background."""
-        facts = {**_facts(targets), "created": created, "timings": phases(course.marks, course.began)}
+        facts = self._described(targets, created, course)
         Thread(target=self._write, args=(facts,), name="gcr-image", daemon=True).start()
+
+    def _described(self, targets: Sequence[Target], created: float, course: Course) -> Mapping[str, Any]:
+        self.created = created
+        return {**_facts(targets), "created": created, "timings": phases(course.marks, course.began)}
+
+    def write_streamed(self, targets: Sequence[Target], course: Course, progress: Progress) -> None:
+        """What has passed: the image is durable when this returns. Raises StoreUnusable, PeerGone …"""
+        with_data = [target for target in targets if target.bytes_by_device]
+        facts = self._described(with_data, time.time(), course)
+        self._is_durable(self.ready().write(facts, NO_TIMEOUT, progress))
+
+    def remove_published(self) -> None:
+        """Of a helper that died. Raises nothing: what stays is of no use to anybody."""
+        try:
+            helper = self.start()
+            try:
+                helper.remove(self.store, self.name, self.created, self.patience)
+            finally:
+                helper.channel.close()
+        except (GcrError, OSError) as error:
+            log.warning("image %s was not taken back: %s", self.name, error)
 
     def _write(self, facts: Mapping[str, Any]) -> None:
         try:
@@ -155,13 +186,16 @@ class Imaging:
         except Exception as error:  # nobody else would hear of it
             self.fail(error)
         else:
-            self.durable_s = time.monotonic() - self.began
-            stored = cost["bytes_written"]
-            self.cost = {**cost, "dedup_ratio": cost["bytes_total"] / stored if stored else None}
-            self.parent_refused = self.cost.get("parent_refused", self.parent_refused)
-            log.info("image %s is durable after %.2f s: %d bytes written", self.name, self.durable_s, stored)
-            self.done.set()
+            self._is_durable(cost)
         self.close()
+
+    def _is_durable(self, cost: Mapping[str, Any]) -> None:
+        self.durable_s = time.monotonic() - self.began
+        stored = cost["bytes_written"]
+        self.cost = {**cost, "dedup_ratio": cost["bytes_total"] / stored if stored else None}
+        self.parent_refused = self.cost.get("parent_refused", self.parent_refused)
+        log.info("image %s is durable after %.2f s: %d bytes written", self.name, self.durable_s, stored)
+        self.done.set()
 
     def _written(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
         """What it cost. A helper that died may have published it just before; then it is there, and made durable."""

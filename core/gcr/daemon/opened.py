@@ -13,7 +13,7 @@ from gcr.errors import WrongImage
 from gcr.image.lines import by_device
 from gcr.image.manifest import Cut, Manifest
 from gcr.image.windows import ImagedLine, Place, lines_of
-from gcr.processes import ProcessIdentity
+from gcr.processes import ProcessIdentity, alive
 from gcr.seqpacket import close_all
 
 
@@ -116,6 +116,8 @@ def _refuse_other_processes(manifest: Manifest, targets: Collection[Target]) -> 
     for imaged in manifest.processes:
         target = with_data.pop(imaged.table.pid, None)
         identity = ProcessIdentity(imaged.table.pid, imaged.table.start_time, imaged.stack)
+        if target is None and manifest.only_copy and not alive(identity):
+            continue  # it has ended, and the others have nothing else to come back from
         if target is None or not target.process.identity.is_same(identity):
             raise _stale(manifest, f"process {identity.pid}, which is gone")
         if target.transaction != imaged.table.transaction or target.generation != imaged.generation:

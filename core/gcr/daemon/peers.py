@@ -347,6 +347,25 @@ class ImagePeer:
         for first in range(0, len(fds), BATCH):
             self._call("lend", body, CALL_TIMEOUT, fds[first : first + BATCH])
 
+    def lend_ring(self, pid: int, fds: Sequence[int], slot_bytes: int) -> None:
+        """A device's bytes are to come through a ring: the sealed table, and the ring's memory."""
+        body = {"pid": pid, "total": len(fds), "slot_bytes": slot_bytes}
+        for first in range(0, len(fds), BATCH):
+            self._call("lend_ring", body, CALL_TIMEOUT, fds[first : first + BATCH])
+
+    def take(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, progress: Progress) -> None:
+        """What lies in a slot, slot and offset on the line and size, which is free then. Raises StoreUnusable."""
+        body = {"pid": pid, "device": device, "window": window}
+        self.channel.call_json("take", body, timeout=timeout, on_progress=progress)
+
+    def withdraw(self, timeout: float) -> None:
+        """Nothing of the image is left."""
+        self._call("withdraw", {}, timeout)
+
+    def remove(self, store: StorePlace, name: str, created: float, timeout: float) -> None:
+        """An image of that instant that a helper published before it died, if it did."""
+        self._call("remove", {**store.of(name), "created": created}, timeout, store.key)
+
     def write(self, facts: Mapping[str, Any], timeout: float, progress: Progress) -> dict[str, Any]:
         """The image is durable: what it cost. Raises StoreUnusable, and PeerGone, which leaves that open."""
         return self.channel.call_json("write", facts, timeout=timeout, on_progress=progress)[0]

@@ -31,6 +31,7 @@ def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, A
         "bytes": size,
         "bytes_copied": done.copied_live + int(sum(one.get("copied", one["bytes"]) for one in drained)),
         "snapshot_bytes": done.snapshot_bytes,
+        "streamed": done.stream is not None,
         "vram_free_s": course.since_start("vram_free"),
         "stop_s": course.between("stop", "vram_free"),
         "drain_s": seconds,
@@ -70,6 +71,7 @@ def of_driver_checkpoint(job: Job, done: DriverSwap) -> dict[str, Any]:
         "bytes": size,
         "bytes_copied": size,
         "snapshot_bytes": 0,
+        "streamed": False,
         "vram_free_s": course.since_start("vram_free"),
         "stop_s": course.between("stop", "vram_free"),
         "drain_s": control,
@@ -131,8 +133,14 @@ def of_job(job: Job) -> dict[str, Any]:
         "simulated": job.world.simulated,
         "backend": job.world.backend,
         "image": job.imaging.row() if job.imaging else None,
+        "only_in": _only_in(job),
         "processes": [row for process in job.living for row in rows(process)],
     }
+
+
+def _only_in(job: Job) -> dict[str, Any] | None:
+    kept = job.decision.image if job.decision and job.state != State.RUNNING else None
+    return {"image": kept.name, "store": kept.store} if kept else None
 
 
 def rows(process: Process) -> list[dict[str, Any]]:

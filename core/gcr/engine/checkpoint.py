@@ -3,7 +3,7 @@
 Up to the journal's decision every step pushes its undo before it begins; after it nothing is taken back any more.
 
 A live one copies everything between PREPARE and QUIESCE, while the program runs, and drains what has changed since. For
-one that leaves the program running see engine/glance.py.
+one that leaves the program running see engine/glance.py, for one without room on the host engine/streaming.py.
 """
 
 import time
@@ -21,9 +21,10 @@ from gcr.engine.node import Course, Node, decide
 from gcr.engine.placement import Placement
 from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import side_by_side
+from gcr.engine.streaming import Outlet, Stream
 from gcr.engine.target import Target, quietly
 from gcr.errors import NoRoom, NotTakenBack, PeerGone
-from gcr.journal import DecisionRecord, ProcessDecision
+from gcr.journal import DecisionRecord, KeptImage, ProcessDecision
 from gcr.seqpacket import close_all
 from gcr.states import State, Strategy
 from gcr.transaction import Transaction
@@ -42,6 +43,9 @@ class Checkpoint:
     live: bool = False
     paranoid: bool = False  # what hashes say to be equal is compared byte by byte
     may_stop: Callable[[], object] = lambda: None  # asked before anything stops; raises what speaks against it
+    outlet: Outlet | None = None  # what goes straight to an image where the host has no room for it
+    stream: Stream | None = None
+    kept_in: KeptImage | None = None  # the bytes are there alone
     drained: dict[tuple[int, str], dict[str, float]] = field(default_factory=dict)
     copied_live: int = 0  # bytes
     count: DeviceCount = field(init=False)
@@ -70,9 +74,12 @@ class Checkpoint:
         finally:
             for target in self.targets:
                 target.forget_copy()
+            if self.stream:
+                self.stream.close()
 
     def _up_to_the_decision(self) -> None:
         with Transaction(self.job) as undo:
+            undo.push("image", self._withdraw)  # last: a disk that hangs is not to hold up the job
             self._prepare(undo)
             if self.live:
                 self.copied_live = copy_live(self.targets, self.course, self.node.config.drain_s)
@@ -80,8 +87,15 @@ class Checkpoint:
             meter = self._hand_over(undo)
             self._freeze_and_drain(undo, meter)
             self._stage(undo)
+            if self.stream:
+                self.kept_in = self.stream.outlet.finish(self.targets)
+                self.course.mark("durable")
             self._decide()
             undo.commit()
+
+    def _withdraw(self) -> None:
+        if self.stream and not self.decision:  # what the record names stays, whatever went wrong after it
+            self.stream.outlet.withdraw()
 
     # ---- up to the decision -----------------------------------------------------------------------------------
 
@@ -104,13 +118,30 @@ class Checkpoint:
 
     def _reserve(self) -> None:
         """Room on the host, before anything stops. Raises NoRoom."""
+        try:
+            for target in self.targets:
+                for device, size in target.bytes_by_device.items():
+                    target.worker(device).reserve(target.hold, target.owner, size)
+        except NoRoom as short:
+            self.stream = self._stream(short)
         for target in self.targets:
-            for device, size in target.bytes_by_device.items():
-                target.worker(device).reserve(target.hold, target.owner, size)
             self.count.look_before(target)
         if not self.data_only:
             self.room.look()
         self.may_stop()
+        if self.stream:
+            self.stream.outlet.prepare(self.targets)
+
+    def _stream(self, short: NoRoom) -> Stream:
+        """The way without room for all. Raises NoRoom where there is none either."""
+        copies = any(target.process.copied_out for target in self.targets)
+        if self.outlet is None or self.live or copies:
+            raise without_room(short, self.outlet is not None, self.live, copies)
+        stream = Stream(self.outlet, self.course, self.node.config.slot_bytes, self.node.config.drain_s)
+        stream.reserve(self.targets)
+        message = f"{short.message}: straight to the image, through {stream.ring_bytes >> 20} MiB"
+        self.course.tell("streaming", message=message)
+        return stream
 
     def _forget_exports(self, target: Target) -> None:
         if target.pid in self.left:  # its copy is all there is
@@ -143,6 +174,8 @@ class Checkpoint:
         side_by_side(partial(self._close_books, target) for target in self.targets)
         meter = Meter(self.course, "draining", sizes_of(self.targets))
         for target in self.targets:
+            if target.process.copied_out and self.stream:
+                raise NoRoom(f"process {target.pid} must copy by itself, for which there is no room", missing=None)
             if target.process.copied_out:
                 undo.push("stage", partial(self._unstage, target))  # after the mapping back, which may need the copy
             undo.push("hand over", partial(self._map_back, target))
@@ -215,11 +248,16 @@ class Checkpoint:
 
     def _freeze_and_drain(self, undo: Transaction, meter: Meter) -> None:
         meter.start()
+        if self.stream:
+            for target in self.targets:
+                self.stream.open(target, self._about(target))
         steps = [partial(self._drain, target, meter) for target in self.targets]
         if not self.data_only:
             for target in self.targets:
                 undo.push("freeze", partial(self._thaw, target))
             steps += [partial(self._freeze, target) for target in self.targets]
+        if self.stream:
+            steps = [partial(self.stream.or_stop, step) for step in steps]
         side_by_side(steps)
         self.course.left(self.node.config.stage_s)
 
@@ -249,7 +287,10 @@ class Checkpoint:
 
     def _drain_device(self, target: Target, worker: WorkerPeer, limit: float, meter: Meter) -> None:
         copy = target.pid, worker.device
-        done = worker.drain(target.hold, target.owner, limit, partial(meter.at, copy), self.paranoid)
+        if self.stream:
+            done = self.stream.drain(target, worker, partial(meter.at, copy))
+        else:
+            done = worker.drain(target.hold, target.owner, limit, partial(meter.at, copy), self.paranoid)
         expected = target.table.of_device(worker.device)
         if done["handles"] != len(expected) or done["bytes"] != sum(each.spec.size for each in expected):
             raise PeerGone(f"the worker of {worker.device} copied {done['bytes']} bytes, not all there are")
@@ -332,6 +373,7 @@ class Checkpoint:
             backend=first.world.backend,
             simulated=first.world.simulated,
             environment=dict(first.world.environment),
+            image=self.kept_in,
         )
         decide(self.node.journal, decision)
         self.decision = decision
@@ -373,9 +415,23 @@ class Checkpoint:
             way_back.settle()
         for worker in target.workers():
             quietly("release", partial(worker.release, target.hold))
+            if self.stream:  # there is no copy with it that anybody could come back from
+                quietly("give the ring back", partial(worker.forget_copy, target.hold))
         quietly("drop", lambda: target.keeper().drop(target.pid))
         target.spare.close()
         self.course.reach("committed_one")
+
+
+def without_room(short: NoRoom, imaged: bool, live: bool, copies: bool) -> NoRoom:
+    """Why the bytes do not go straight to an image, and what would help."""
+    if copies:
+        why, hint = "; a process that copies by itself needs room for all of it", short.hint
+    elif not imaged:
+        why, hint = "", "with --image NAME it goes straight to disk; docs/troubleshooting.md#host-memory"
+    else:
+        why = "; only a checkpoint that stops the job for all of it can go straight to disk"
+        hint = "the same without --live" if live else short.hint
+    return NoRoom(short.message + why, missing=short.missing, hint=hint)
 
 
 def refuse_a_part(held: Mapping[int, int], drained: Mapping[Copy, Mapping[str, float]]) -> None:

@@ -63,6 +63,11 @@ class StagedCopy:
         close_all(self.fds)
         self.fds.clear()
 
+    @property
+    def elsewhere(self) -> bool:
+        """What was staged says where everything was; the bytes are in no host memory."""
+        return any(table.handles and not table.segments for table in self.tables)
+
     def sizes(self) -> dict[int, int]:
         """Bytes by handle."""
         return {each.spec.id: each.spec.size for table in self.tables for each in table.handles}

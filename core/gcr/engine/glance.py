@@ -16,12 +16,13 @@ from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.admit import refuse_nothing_to_move
-from gcr.engine.checkpoint import Checkpoint, refuse_a_part
+from gcr.engine.checkpoint import Checkpoint, refuse_a_part, without_room
 from gcr.engine.live import copy_live, refuse_its_own_copy, sizes_of
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
+from gcr.engine.streaming import Stream
 from gcr.engine.target import Target, quietly
-from gcr.errors import PeerGone
+from gcr.errors import NoRoom, PeerGone
 from gcr.seqpacket import close_all
 from gcr.states import State
 from gcr.transaction import Transaction
@@ -71,6 +72,9 @@ class Glance(Checkpoint):
                     copied(*sealed.pop())
             finally:
                 close_all([fd for _, fds in sealed for fd in fds])
+
+    def _stream(self, short: NoRoom) -> Stream:
+        raise without_room(short, imaged=True, live=self.live, copies=False)
 
     def _compare_with(self, baselines: Mapping[int, int]) -> None:
         try:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from functools import partial
 
 from gcr.control import ControlPhase
+from gcr.engine.copyout import StagedCopy
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.restore import Restore
 from gcr.engine.side_by_side import side_by_side
@@ -71,11 +72,26 @@ def _restore_from_arena(target: Target, node: Node, staged: bool) -> None:
     if not staged:
         target.process.state = State.LOST
         raise Lost(f"process {target.pid}: its memory was in escrow with a supervisor that died too", state="lost")
+    refuse_without_bytes(target)
     quietly("drop", lambda: target.keeper().drop(target.pid))
     try:
         restore_alone(target, node)
     except NoRoom as short:  # somebody took the room: suspended, as it is, and restorable
         log.warning("process %d is left suspended: %s", target.pid, short)
+
+
+def refuse_without_bytes(target: Target) -> None:
+    """What was staged of a checkpoint that streamed to an image has none. Raises Lost."""
+    staged = StagedCopy.of(target.staged())
+    try:
+        if staged.elsewhere:
+            target.process.state = State.LOST
+            text = (
+                f"process {target.pid}: its memory was in escrow with a supervisor that died too, its image not decided"
+            )
+            raise Lost(text, state="lost")
+    finally:
+        staged.close()
 
 
 def restore_alone(target: Target, node: Node) -> None:

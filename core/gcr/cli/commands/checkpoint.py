@@ -73,7 +73,8 @@ def command(
 ) -> None:
     """Suspend JOB, or the process PID, and free the device memory it uses.
 
-    With --image what was in it is also written to disk, in the background: the job may be restored meanwhile.
+    With --image what was in it is also written to disk, in the background: the job may be restored meanwhile. Where
+    host memory has no room for it, it goes straight to the image, and the device is free once that is on disk.
     """
     alone = wait != "vram" or store or live or leave_running or stop or paranoid or max_rate or options.key_named
     if image is None and alone:
@@ -104,6 +105,8 @@ def _what_became_of_the_image(report: Answer) -> Iterator[str]:
         return
     cost = f"{text.size(report['bytes_written'])} written of {text.size(report['bytes_total'])}"
     yield f"  image {report['image']} durable in {text.seconds(report['durable_s'])} ({cost})"
+    if report["streamed"]:
+        yield "  it alone has the bytes, for which the host had no room: keep it until the job is back"
 
 
 def _what_was_done(report: Answer) -> str:

@@ -78,7 +78,8 @@ def _of_job(job: dict[str, Any]) -> list[str]:
     """What is to be said of it as a whole."""
     image = job.get("image") or {}
     became = {"writing": "being written", "failed": "NOT WRITTEN"}.get(image.get("state", ""))
-    return ["SIMULATED"] * job["simulated"] + ([f"image {image['name']} {became}"] if became else [])
+    notes = ["SIMULATED"] * job["simulated"] + ([f"image {image['name']} {became}"] if became else [])
+    return [*notes, *([f"in image {job['only_in']['image']} ONLY"] if job.get("only_in") else [])]
 
 
 def _cells(process: dict[str, Any], notes: Sequence[str]) -> tuple[str, ...]:

@@ -1,0 +1,88 @@
+"""An image as the way out of a job that the host has no room for: see engine/streaming.py.
+
+Its helper is asked in turn by a thread for each window; it is watched as in daemon/silence.py, so a disk that hangs, a
+caller that leaves and a deadline end the wait for any of them.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from gcr.daemon.imaging import NO_TIMEOUT, Imaging
+from gcr.daemon.silence import Reading
+from gcr.engine.node import Course
+from gcr.engine.streaming import Window
+from gcr.engine.target import Target
+from gcr.errors import DeadlinePassed, GcrError, ImageFailed, Interrupted, PeerGone
+from gcr.journal import KeptImage
+
+log = logging.getLogger("gcr.daemon")
+
+COMMIT_S = 600.0  # of silence while a file system without direct writes brings all of a pack to its disk
+
+
+WATCHED_S = 2.0  # within which whoever watches a helper has looked at the deadline, and says it better
+
+
+@dataclass(slots=True)
+class ImageOutlet:
+    """Implements engine.streaming.Outlet. `unhurried`: nobody has named a deadline, so the disk may take its time.
+
+    begun: called once it is known that the job goes this way
+    """
+
+    imaging: Imaging
+    course: Course
+    unhurried: bool
+    begun: Callable[[], object]
+    _asked: bool = False  # to make it durable
+
+    def prepare(self, targets: Sequence[Target]) -> None:
+        if self.unhurried:
+            self.course.timeout = NO_TIMEOUT
+        with self._failing():
+            self.imaging.build_upon(targets)
+        self.imaging.streamed = True
+        self.begun()
+
+    def open(self, pid: int, fds: Sequence[int], slot_bytes: int) -> None:
+        with self._failing():
+            self.imaging.ready().lend_ring(pid, fds, slot_bytes)
+
+    def take(self, pid: int, device: str, window: Window) -> None:
+        with self._failing():
+            left = self.course.left(NO_TIMEOUT) + WATCHED_S
+            self.imaging.ready().take(pid, device, window, left, self._watched())
+
+    def finish(self, targets: Sequence[Target]) -> KeptImage:
+        self.course.tell("committing")
+        self._asked = True
+        with self._failing():
+            watched = self._watched(max(COMMIT_S, self.imaging.patience))
+            self.imaging.write_streamed(targets, self.course, watched)
+        store = self.imaging.store
+        return KeptImage(store.path, self.imaging.name, bool(store.key))
+
+    def withdraw(self) -> None:
+        if not self._asked:
+            return  # the helper leaves nothing when it ends
+        try:
+            self.imaging.ready().withdraw(self.imaging.patience)
+        except PeerGone:
+            self.imaging.remove_published()
+        except GcrError as error:  # it is of no use to anybody: the job has run since
+            log.warning("image %s was not taken back: %s", self.imaging.name, error)
+
+    def _watched(self, patience: float | None = None) -> Reading:
+        return Reading(self.imaging.store.path, self.course, patience or self.imaging.patience)
+
+    @contextmanager
+    def _failing(self) -> Iterator[None]:
+        try:
+            yield
+        except (Interrupted, DeadlinePassed):
+            raise
+        except GcrError as error:
+            text = f"image {self.imaging.name} was not written: {error.message}"
+            raise ImageFailed(text, hint=error.hint) from error

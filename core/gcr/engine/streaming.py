@@ -1,0 +1,159 @@
+"""A checkpoint that the arena has no room for: on each device its bytes pass through a ring of it, to the job's image.
+
+    reserved   while the program runs: a few slots of the arena for each device, or nothing is begun
+    opened     its memory is handed over: what lies where is sealed, and told to whoever writes the image
+    drained    window by window, device -> slot -> image; a slot is filled again once its bytes are written
+    finished   the image is durable; only now is the decision written, and any device memory let go of
+
+Up to the decision all of the memory is there, and what fails is taken back as in any checkpoint; the image goes, too.
+The disk is the pace, so only the caller's own deadline counts: `drain_s` is that of a single window.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from threading import Event
+from typing import Protocol
+
+from gcr.daemon.peers import WorkerPeer
+from gcr.engine.node import Course
+from gcr.engine.progress import Copy
+from gcr.engine.target import Target, quietly
+from gcr.errors import NoRoom, PeerGone, RolledBack
+from gcr.hashing import CHUNK_BYTES
+from gcr.image.windows import ImagedLine
+from gcr.journal import KeptImage
+from gcr.layout import SealedTable
+from gcr.seqpacket import close_all
+from gcr.states import State
+
+SLOTS = (8, 4, 2)  # of each device, as many as all can have: one is filled while others are written
+
+Window = tuple[int, int, int]  # slot, offset on the line, size
+
+
+class Outlet(Protocol):
+    """The job's image. Everything raises ImageFailed, Interrupted, DeadlinePassed."""
+
+    def prepare(self, targets: Sequence[Target]) -> None:
+        """Nothing has stopped yet; what can be found out before, is."""
+        ...
+
+    def open(self, pid: int, fds: Sequence[int], slot_bytes: int) -> None:
+        """A device's bytes are to come: the sealed table, and the ring's memory, which stay the caller's."""
+        ...
+
+    def take(self, pid: int, device: str, window: Window) -> None:
+        """What lies in a slot. When this returns the slot is free."""
+        ...
+
+    def finish(self, targets: Sequence[Target]) -> KeptImage:
+        """All of it has been taken: the image is durable."""
+        ...
+
+    def withdraw(self) -> None:
+        """Undo of `finish`, and of one that failed: no such image is left. Raises nothing."""
+        ...
+
+
+@dataclass(slots=True)
+class Stream:
+    """By pid and device `rings`: slots, and their memory; `lines`: what passes through them, of how many handles."""
+
+    outlet: Outlet
+    course: Course
+    slot_bytes: int
+    drain_s: float
+    rings: dict[Copy, tuple[int, list[int]]] = field(default_factory=dict)
+    lines: dict[Copy, tuple[ImagedLine, int]] = field(default_factory=dict)
+    _stopped: Event = field(default_factory=Event)
+
+    @property
+    def ring_bytes(self) -> int:
+        """Of all devices."""
+        return sum(slots for slots, _ in self.rings.values()) * self.slot_bytes
+
+    def reserve(self, targets: Sequence[Target]) -> None:
+        """Rings for all devices, instead of what was reserved. Raises NoRoom."""
+        self.give_back(targets)
+        for most in SLOTS:
+            try:
+                for target in targets:
+                    for worker in target.workers():
+                        self._reserve_one(target, worker, most)
+                return
+            except NoRoom as short:
+                self.give_back(targets)
+                if most == SLOTS[-1]:
+                    ring = f"a ring of {most} slots of {self.slot_bytes} bytes on each device"
+                    raise NoRoom(f"{short.message}, even of {ring}", missing=short.missing, hint=short.hint) from short
+
+    def _reserve_one(self, target: Target, worker: WorkerPeer, most: int) -> None:
+        made = worker.make_ring(target.hold, target.owner, self.slot_bytes, most, SLOTS[-1])
+        self.rings[target.pid, worker.device] = made
+
+    def give_back(self, targets: Sequence[Target]) -> None:
+        for target in targets:
+            for worker in target.workers():
+                quietly("give the ring back", partial(worker.forget_copy, target.hold))
+        self.close()
+
+    def open(self, target: Target, about: Mapping[str, object]) -> None:
+        """Its memory is handed over."""
+        for worker in target.workers():
+            if (target.pid, worker.device) not in self.rings:  # its first memory there came after PREPARE
+                self._reserve_one(target, worker, SLOTS[-1])
+            worker.lay_out_held(target.hold)
+            sealed = worker.seal(target.hold, about)
+            try:
+                table = SealedTable.from_fd(sealed[0])
+                line = ImagedLine.of([(handle, 0) for handle in table.handles], CHUNK_BYTES)
+                self.lines[target.pid, worker.device] = line, len(table.handles)
+                if table.handles:
+                    fds = [sealed[0], *self.rings[target.pid, worker.device][1]]
+                    self.outlet.open(target.pid, fds, self.slot_bytes)
+            finally:
+                close_all(sealed)
+
+    def drain(self, target: Target, worker: WorkerPeer, tell: Callable[[Mapping[str, int]], None]) -> dict[str, float]:
+        """As WorkerPeer.drain does it; every byte has been taken when it returns. On failure no slot is in use."""
+        began, key, done = time.monotonic(), (target.pid, worker.device), 0
+        slots, (line, handles) = self.rings[key][0], self.lines[key]
+        writing: list[Future[None]] = []
+        with ThreadPoolExecutor(slots, "gcr-stream") as pool:
+            for number, (offset, size) in enumerate(line.windows(self.slot_bytes)):
+                if number >= slots:
+                    writing[number - slots].result()  # the slot is free again
+                self._refuse_vain(target)
+                window = number % slots, offset, size
+                worker.fill(target.hold, window, self.course.left(self.drain_s))
+                self.course.reach(f"filled_{number}")
+                writing.append(pool.submit(self.outlet.take, target.pid, worker.device, window))
+                done += size
+                tell({"bytes": done})
+            for each in writing:
+                each.result()
+        return {"bytes": done, "copied": done, "seconds": time.monotonic() - began, "handles": handles}
+
+    def _refuse_vain(self, target: Target) -> None:
+        """What would be taken back is not waited for: it may take long."""
+        if self._stopped.is_set():
+            raise RolledBack("something beside it has failed")
+        if target.process.state == State.EXITED:
+            raise PeerGone(f"process {target.pid} has ended")
+
+    def or_stop(self, step: Callable[[], object]) -> None:
+        """A step beside others: where it fails, these need not go on."""
+        try:
+            step()
+        except BaseException:
+            self._stopped.set()
+            raise
+
+    def close(self) -> None:
+        """Of our descriptors: whoever writes the image has its own."""
+        for _, fds in self.rings.values():
+            close_all(fds)
+        self.rings.clear()
