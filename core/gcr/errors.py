@@ -209,6 +209,12 @@ class ImageExists(Refused):
     code = "image_exists"
 
 
+class ImageNeeded(Refused):
+    """A suspended job has its bytes in this image and nowhere else."""
+
+    code = "image_needed"
+
+
 class WrongImage(Refused):
     """Of another version, or not an image at all."""
 

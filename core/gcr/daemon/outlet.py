@@ -42,7 +42,7 @@ class ImageOutlet:
         if self.unhurried:
             self.course.timeout = NO_TIMEOUT
         with self._failing():
-            self.imaging.build_upon(targets)
+            self.imaging.build_upon(self.course, targets)
         self.imaging.streamed = True
         self.begun()
 

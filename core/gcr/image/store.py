@@ -19,12 +19,12 @@ import logging
 import os
 import re
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, WrongImage, WrongKey
+from gcr.errors import Damaged, ImageExists, ImageNeeded, NoSuchImage, StoreBusy, StoreUnusable, WrongImage, WrongKey
 from gcr.hashing.chunks import DIGEST_BYTES, chunk_count
 from gcr.hashing.key import SECRET_BYTES
 from gcr.image import references
@@ -64,6 +64,7 @@ MOST_MARK = 4096  # bytes; far more than any has
 MOST_MANIFEST = 64 << 20  # bytes: of some 100,000 allocations
 MOST_OVERHEAD = 64  # bytes of a small file that is encrypted
 MARK_SECONDS = 5.0  # that others may take to leave a store that is to be encrypted
+NEEDED_SECONDS = 5.0  # that others may take to leave it before an image goes that a job may need
 RESUMABLE_S = 86400.0  # for so long what a pull has left is not taken away to make room for nobody
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems without them say to link()
 
@@ -284,11 +285,14 @@ class Store:
 
     # ---- leaving ------------------------------------------------------------------------------------------------
 
-    def remove(self, names: Iterable[str]) -> int:
+    def remove(self, names: Sequence[str], needed: Callable[[], Mapping[str, str]] | None = None) -> int:
         """These images, and what nobody else needs of theirs: bytes freed, fewer while others are at work.
 
         All or none are known: raises NoSuchImage, Damaged before anything is removed. Beside an image that cannot be
         read no chunk is taken away: who knows what that one needs.
+
+        needed: images that jobs have nothing else than, and which jobs, so that they stay. It is asked while nobody
+        writes, for one that is just being written becomes such an image. Raises ImageNeeded, StoreBusy.
         """
         paths = [self._manifest_path(name) for name in names]
         for path in paths:
@@ -296,10 +300,15 @@ class Store:
                 raise NoSuchImage(f"no image {path.name.removesuffix(MANIFEST)!r}", hint="gcr images")
             if path.is_dir():
                 raise Damaged.of(path, "it is a folder", hint="remove it by hand")
+        asked = needed if needed and any(map(self._is_only_copy, names)) else None
         try:
-            with locked(self.path, fcntl.LOCK_EX, 0.0):
+            with locked(self.path, fcntl.LOCK_EX, NEEDED_SECONDS if asked else 0.0):
+                if asked:
+                    _refuse_needed(names, asked())
                 return self._removed(paths)
         except StoreBusy as error:
+            if asked:
+                raise
             log.info("%s: not cleaned up: %s", self.path, error)
         self._unlink_images(paths)
         return 0
@@ -320,6 +329,12 @@ class Store:
             path.unlink(missing_ok=True)
             self.pulse()
         sync(self.images)
+
+    def _is_only_copy(self, name: str) -> bool:
+        try:
+            return self.manifest(name).only_copy
+        except (Damaged, WrongImage, NoSuchImage):  # nobody comes back from it
+            return False
 
     def clean(self, patience: float = 0.0) -> int:
         """Takes away what writers that died have left, and what no image needs: bytes freed.
@@ -373,6 +388,13 @@ class Store:
 
     def _manifest_path(self, name: str) -> Path:
         return self.path / manifest_path(name)
+
+
+def _refuse_needed(names: Iterable[str], needed: Mapping[str, str]) -> None:
+    for name in names:
+        if name in needed:
+            text = f"image {name} is all that the suspended job {needed[name]} can come back from"
+            raise ImageNeeded(text, hint=f"gcr restore {needed[name]}")
 
 
 def manifest_of(name: str, stored: bytes, cipher: Cipher, place: object) -> Manifest:

@@ -23,6 +23,7 @@ CHECKPOINT: dict[str, Any] = {
     "bytes": 3 << 30,
     "bytes_copied": 3 << 30,
     "snapshot_bytes": 0,
+    "streamed": False,
     "vram_free_s": 0.71,
     "stop_s": 0.69,
     "drain_s": 0.6,

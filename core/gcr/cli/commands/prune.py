@@ -2,11 +2,13 @@
 
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 
 import click
 
 from gcr.cli import text
 from gcr.cli.asking import asked
+from gcr.cli.needed import needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, StoreBusy, UsageError, WrongImage
@@ -24,7 +26,8 @@ from gcr.image.store import Store
 def command(options: Options, store: str | None, keep_last: int | None, keep_daily: int | None, dry_run: bool) -> None:
     """Remove all images but those that a rule keeps.
 
-    Days count where there is an image. An image that cannot be read is kept.
+    Days count where there is an image. Kept is also one that cannot be read, and one that a suspended job has nothing
+    else than.
     """
     if keep_last is None and keep_daily is None:
         raise UsageError("nothing says what to keep", hint="gcr prune --keep-last 5")
@@ -40,14 +43,15 @@ def command(options: Options, store: str | None, keep_last: int | None, keep_dai
 
 
 def _pruned(store: Store, keep_last: int, keep_daily: int, dry_run: bool) -> tuple[list[str], int]:
-    names = [manifest.name for manifest in doomed(store.readable(), keep_last, keep_daily)]
+    going, needed = doomed(store.readable(), keep_last, keep_daily), needed_images(store.path)
+    names = [manifest.name for manifest in going if manifest.name not in needed]
     return names, 0 if dry_run else _removed(store, names)
 
 
 def _removed(store: Store, names: Sequence[str]) -> int:
     """Bytes freed; also of what writers that died have left, where no image is to go."""
     if names:
-        return store.remove(names)
+        return store.remove(names, partial(needed_images, store.path))
     with suppress(StoreBusy, Damaged, WrongImage):
         return store.clean()
     return 0

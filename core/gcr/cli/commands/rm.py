@@ -1,11 +1,13 @@
 """`gcr rm`: images go, and what no other image needs of theirs."""
 
 from collections.abc import Sequence
+from functools import partial
 
 import click
 
 from gcr.cli import text
 from gcr.cli.asking import asked
+from gcr.cli.needed import needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import NoSuchImage
@@ -18,7 +20,10 @@ from gcr.image.store import Store
 @common_options
 @click.pass_obj
 def command(options: Options, store: str | None, names: tuple[str, ...]) -> None:
-    """Remove images. All of them are there, or none is removed."""
+    """Remove images. All of them are there, or none is removed.
+
+    One that a suspended job has nothing else than is refused.
+    """
     freed = asked(options, store, lambda there: _removed(there, names))
     if options.json:
         print_json(success("rm", {"images": list(names), "bytes_freed": freed}))
@@ -29,4 +34,4 @@ def command(options: Options, store: str | None, names: tuple[str, ...]) -> None
 def _removed(store: Store | None, names: Sequence[str]) -> int:
     if store is None:
         raise NoSuchImage(f"no image {names[0]!r}", hint="gcr images")
-    return store.remove(names)
+    return store.remove(names, partial(needed_images, store.path))
