@@ -14,6 +14,7 @@ import json
 import random
 import sys
 import threading
+import time
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -23,6 +24,7 @@ from dialogue import say
 A, B = 0xAAAA0001, 0xBBBB0001
 SAME, SLOWLY = 0xCC000000, 500
 CHURN = 3  # allocations beside
+PAUSE = 0.004  # seconds after a round, about as long as one: the machine has others to serve
 LARGEST = 4 << 20
 
 
@@ -55,6 +57,7 @@ class Stamper:
             self._round(stream)
             self.finished = self.begun
             self.ready.set()
+            time.sleep(PAUSE)
 
     def _round(self, stream: Any) -> None:
         for number, address in enumerate(self.buffers):
