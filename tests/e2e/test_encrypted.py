@@ -5,7 +5,7 @@ import re
 from pathlib import Path
 
 from machine import Machine, kill, until
-from worlds import everywhere
+from worlds import AMD, ASCEND, everywhere
 
 from gcr.image.cipher import cipher_of
 from gcr.image.store import Store
@@ -30,7 +30,7 @@ def image(machine: Machine) -> tuple[str, ...]:
     return ("--image", "warm", "--store", str(store_of(machine)))
 
 
-@everywhere()
+@everywhere(slow=[AMD, ASCEND])  # what is encrypted knows no vendor
 def test_a_job_comes_back_from_an_encrypted_image(machine: Machine) -> None:
     comes_back(machine)
 

@@ -167,7 +167,7 @@ def test_too_little_time_is_taken_back(machine: Machine) -> None:
     assert machine.gcr("restore", "llm").code == 0
 
 
-@everywhere()
+@everywhere(slow=[AMD, ASCEND])  # the daemon looks, whichever the vendor
 def test_a_stopped_program(machine: Machine) -> None:
     """By SIGSTOP, or in a debugger: nobody waits for it, on neither way."""
     job = machine.told("llm", "alloc 3 100000")
