@@ -87,7 +87,9 @@ def measured(arm: Arm, work: Workload, count: int = 1) -> list[overhead.Pair]:
     return pairs
 
 
-@pytest.mark.parametrize("arm", [Arm.SHIMMED, Arm.INERT, Arm.NULL])
+@pytest.mark.parametrize(
+    "arm", [Arm.SHIMMED, *(pytest.param(arm, marks=pytest.mark.slow) for arm in (Arm.INERT, Arm.NULL))]
+)
 def test_two_programs_take_turns_and_both_work(simulated: Path, arm: Arm) -> None:
     (pair,) = measured(arm, launches(simulated))
     taken = parse(pair)["launch"]
@@ -97,6 +99,7 @@ def test_two_programs_take_turns_and_both_work(simulated: Path, arm: Arm) -> Non
     assert ("gcr_cpu_s" in pair) == (arm is Arm.SHIMMED)
 
 
+@pytest.mark.slow
 def test_a_victim_takes_its_steps_in_slices(simulated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(overhead.PROGRAMS, "vmm", "vmm_victim.py --mib 2")
     work = replace(overhead.workload("vmm", simulated), slices=2, seconds=0.02)
@@ -139,6 +142,7 @@ def test_one_program_works_with_and_without_gcr_beside(simulated: Path) -> None:
     assert gcr("daemon", "status")["running"]
 
 
+@pytest.mark.slow
 def test_allocations_are_prepared_for_before_the_first_slice(simulated: Path) -> None:
     real = overhead.workload("alloc", simulated)
     sizes = ("1024", str(2 * MIB))
@@ -159,6 +163,7 @@ def test_a_piece_goes_on_where_it_stopped(simulated: Path) -> None:
     assert "launch: loss" in overhead.describe(both)
 
 
+@pytest.mark.slow
 def test_what_is_never_prepared_is_an_error(simulated: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCR_PREPARE_ARENA", "0")
     monkeypatch.setattr(overhead, "PREPARE_SECONDS", 3.0)

@@ -144,6 +144,7 @@ def test_what_is_to_be_refused_is_refused_and_runs_on(world: World, tmp_path: Pa
     assert fault.startswith("0 of 3 swaps, checkpoint: unsupported_state")
 
 
+@pytest.mark.slow
 def test_what_is_to_be_refused_and_is_swapped_is_at_fault(world: World, tmp_path: Path) -> None:
     one = victim("plain", written(tmp_path, "plain", ""), wanted=Wanted.REFUSED)
     run = found(one, world, tmp_path)["plain"]
@@ -180,6 +181,7 @@ def test_a_program_that_stands_still_after_a_swap_is_a_failure_and_is_ended(
         assert time.monotonic() < end
 
 
+@pytest.mark.slow
 def test_a_program_that_cannot_begin_says_why(world: World, tmp_path: Path) -> None:
     one = victim("absent", written(tmp_path, "absent", "raise SystemExit('no such library')"))
     run = found(one, world, tmp_path)["absent"]
@@ -202,6 +204,7 @@ def test_a_swap_that_fails_is_told_from_one_that_did_not(
     assert judging.verdict(one, run).startswith("NO: 3 of 3 swaps, checkpoint: ")
 
 
+@pytest.mark.slow
 def test_a_program_that_breaks_off_is_not_blamed_on_the_bare_run(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
