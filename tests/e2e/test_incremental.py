@@ -63,8 +63,16 @@ def is_what_it_is(machine: Machine, name: str) -> None:
     assert memory(machine, name) == memory(machine, f"{name}.whole")
 
 
-@pytest.mark.parametrize("how", HOW)
-@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+@pytest.mark.parametrize(
+    ("machine", "how"),
+    [
+        at(NVIDIA, HOW[0], name="live"),
+        at(AMD, HOW[1]),
+        at(NVIDIA, HOW[1], slow=True),
+        at(AMD, HOW[0], slow=True, name="live"),
+    ],
+    indirect=["machine"],
+)
 def test_what_has_not_changed_is_not_copied(machine: Machine, how: Sequence[str]) -> None:
     job = started(machine)
     first = taken(machine, "one", *how)
@@ -127,7 +135,7 @@ def test_one_of_another_process_is_no_parent(machine: Machine) -> None:
     assert found["bytes_written"] == 0
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [HOW[0], pytest.param(HOW[1], marks=pytest.mark.slow)])
 def test_of_two_devices(tmp_path: Path, how: Sequence[str]) -> None:
     machine = three_devices(tmp_path)
     try:
@@ -145,7 +153,9 @@ def test_of_two_devices(tmp_path: Path, how: Sequence[str]) -> None:
         machine.close()
 
 
-@pytest.mark.parametrize("step", ["checkpoint.copied_live", "image.write", "image.commit"])
+@pytest.mark.parametrize(
+    "step", ["checkpoint.copied_live", pytest.param("image.write", marks=pytest.mark.slow), "image.commit"]
+)
 @pytest.mark.parametrize("replaced", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_the_parent_may_be_removed_meanwhile(machine: Machine, step: str, replaced: bool) -> None:
     """And another image take its name; what of its chunks the child needs stays."""
@@ -175,7 +185,10 @@ def damaged(path: Path) -> None:
     path.write_bytes(data)
 
 
-@pytest.mark.parametrize("what", ["hashes", "chunks", "pack"])
+@pytest.mark.parametrize(
+    "what",  # tests/unit/test_parent.py has all three
+    ["hashes", pytest.param("chunks", marks=pytest.mark.slow), pytest.param("pack", marks=pytest.mark.slow)],
+)
 def test_one_that_is_damaged_is_no_parent(machine: Machine, what: str) -> None:
     """It is said, everything is copied, and the chain begins anew."""
     job = started(machine)
@@ -263,7 +276,7 @@ def test_a_failure_leaves_nothing_of_the_copy(machine: Machine, step: str) -> No
 # ---- paranoid -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", HOW)
+@pytest.mark.parametrize("how", [HOW[0], pytest.param(HOW[1], marks=pytest.mark.slow)])
 def test_paranoid_copies_and_compares_everything(machine: Machine, how: Sequence[str]) -> None:
     job = started(machine)
     taken(machine, "one", *how, "--paranoid")

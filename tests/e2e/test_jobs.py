@@ -58,9 +58,9 @@ def test_either_pid_names_the_job(machine: Machine) -> None:
     ("command", "step"),
     [
         ("checkpoint", "handed_over"),
-        ("checkpoint", "decided"),
+        pytest.param("checkpoint", "decided", marks=pytest.mark.slow),  # test_deaths.py has these of one process
         ("checkpoint", "committed_one"),
-        ("restore", "mapped"),
+        pytest.param("restore", "mapped", marks=pytest.mark.slow),
         ("restore", "opened_one"),
     ],
 )
@@ -84,10 +84,18 @@ def used(machine: Machine) -> int:
     return int(machine.bare(sys.executable, "-c", script))
 
 
-@pytest.mark.parametrize("order", ["", "--late"])
 @pytest.mark.parametrize(
-    ("command", "step"),
-    [("checkpoint", "prepared"), ("checkpoint", "drained"), ("checkpoint", "decided"), ("restore", "back")],
+    ("command", "step", "order"),
+    [
+        pytest.param(command, step, order, marks=[] if order == chosen else pytest.mark.slow)
+        for command, step, chosen in (
+            ("checkpoint", "prepared", ""),
+            ("checkpoint", "drained", "--late"),
+            ("checkpoint", "decided", ""),
+            ("restore", "back", "--late"),
+        )
+        for order in ("", "--late")
+    ],
 )
 def test_one_of_two_dies_and_the_other_goes_on(machine: Machine, command: str, step: str, order: str) -> None:
     """The child dies: the first process of the job, or with --late the second."""

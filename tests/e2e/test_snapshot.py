@@ -69,7 +69,7 @@ def held(machine: Machine, name: str) -> Iterator["Future[Answer]"]:
         yield going
 
 
-@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_it_is_there_for_as_long_as_it_is_read(machine: Machine) -> None:
     job = machine.told("llm", f"alloc 8 {EACH}")
     first = taken(machine, "one")  # the worker has its context, and its part of the arena
@@ -160,7 +160,7 @@ def test_where_there_is_little_room_it_has_what_fits(machine: Machine) -> None:
     assert machine.gcr("verify", "one", "--deep", "--store", str(machine.folder / "store")).code == 0
 
 
-@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_a_program_that_needs_the_room_gets_it(machine: Machine) -> None:
     """It says what it says without gcr; the image is lost, and whoever waits for it hears why."""
     # with contexts and a snapshot that is more than the device has; without the snapshot it is less
@@ -265,7 +265,7 @@ def test_a_job_that_comes_back_is_not_refused_for_it(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("who", ["gcr.daemon", "gcr.worker", "gcr.image_helper"])
-@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_whoever_dies_the_memory_comes_back(machine: Machine, who: str) -> None:
     job = machine.told("llm", f"alloc 8 {EACH}")
     taken(machine, "one")
