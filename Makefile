@@ -16,6 +16,7 @@ FORMATTED = $(shell find core shim docs tests/native tests/preload tests/victims
 	-name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.hpp' 2>/dev/null)
 
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
+unexport PYTHONDONTWRITEBYTECODE  # tests start thousands of processes, each of which would compile what it imports
 
 .PHONY: help demo test soak check format wheel native native-test docs clean
 .DELETE_ON_ERROR:
