@@ -4,7 +4,6 @@
 """
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -91,6 +90,8 @@ def markdown_table() -> str:
 def _from_file(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
+            import tomllib  # most processes find no file
+
             body = tomllib.load(file)
     except FileNotFoundError:
         return {}

@@ -3,7 +3,6 @@
 They are installed into the package. `GCR_NATIVE_DIR` names a CMake build folder instead, to run from a source tree.
 """
 
-import importlib.resources
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,6 +64,8 @@ def _root() -> Path:
 
 def _package_folders() -> list[Path]:
     """One folder in a wheel; in an editable install the sources and the built parts lie in two."""
-    found = importlib.resources.files("gcr")
+    from importlib.resources import files  # slow, and GCR_NATIVE_DIR or no need of a native part spares it
+
+    found = files("gcr")
     shim = Path(str(found / SHIM))
     return [shim.parent, Path(__file__).parent]

@@ -6,7 +6,6 @@ never mended: whoever could make it so could also have put something inside.
 
 import os
 import stat
-import tempfile
 from pathlib import Path
 
 from gcr.errors import UnsafeRuntime
@@ -17,7 +16,7 @@ SOCKET_NAME = "gcrd.sock"
 def runtime_dir() -> Path:
     """`$XDG_RUNTIME_DIR/gcr`, else `<tmp>/gcr-<uid>`; made when missing. Raises UnsafeRuntime."""
     base = os.environ.get("XDG_RUNTIME_DIR")
-    return own_directory(Path(base) / "gcr" if base else Path(tempfile.gettempdir()) / f"gcr-{os.getuid()}")
+    return own_directory(Path(base) / "gcr" if base else _temporary() / f"gcr-{os.getuid()}")
 
 
 def socket_path() -> Path:
@@ -71,3 +70,9 @@ def check_own_directory(path: Path) -> None:
         raise UnsafeRuntime(f"{path} belongs to user {found.st_uid}, not to {os.getuid()}", hint=hint)
     if found.st_mode & 0o077:
         raise UnsafeRuntime(f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, not 0700", hint=hint)
+
+
+def _temporary() -> Path:
+    import tempfile  # slow, and a session has a directory of its own
+
+    return Path(tempfile.gettempdir())

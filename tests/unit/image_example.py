@@ -23,7 +23,7 @@ ID = "00112233445566778899aabbccddeeff"
 
 def example() -> str:
     """Three files, as Markdown."""
-    with tempfile.TemporaryDirectory() as folder, patch("secrets.token_hex", lambda _size: ID):
+    with tempfile.TemporaryDirectory() as folder, patch("os.urandom", lambda _size: bytes.fromhex(ID)):
         store = Store(Path(folder) / "store")
         write(store, "warm", ALLOCATIONS, key=KEY)
         pack, chunks, hashes, manifest = (

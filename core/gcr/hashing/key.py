@@ -11,7 +11,7 @@ so keys for smaller chunks are prefixes of those for larger ones. The kernel rea
 """
 
 import hashlib
-import secrets
+import os
 import struct
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -41,7 +41,7 @@ class HashKey:
 
     @classmethod
     def random(cls) -> Self:
-        return cls(secrets.token_bytes(SECRET_BYTES))
+        return cls(os.urandom(SECRET_BYTES))
 
     def expand(self, chunk_bytes: int) -> bytes:
         """What the kernel and the host's library read, for chunks of that size. Raises ValueError for other sizes."""

@@ -19,7 +19,6 @@ import errno
 import mmap
 import os
 import re
-import secrets
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -90,7 +89,7 @@ class PackWriter:
 
     def __init__(self, directory: Path, cipher: Cipher) -> None:
         """Raises OSError."""
-        self.id = secrets.token_hex(16)
+        self.id = os.urandom(16).hex()
         self._cipher = cipher.pack(self.id)
         self._path = directory / f"{self.id}{UNFINISHED}"
         self._final = directory / f"{self.id}{SUFFIX}"

@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import resource
-import secrets
 import signal
 import subprocess
 import sys
@@ -36,7 +35,7 @@ AWAITED = FORWARDED | {signal.SIGCHLD}
 @dataclass(slots=True)
 class Supervisor:
     spec: JobSpec
-    token: str = field(default_factory=lambda: secrets.token_hex(16))
+    token: str = field(default_factory=lambda: os.urandom(16).hex())
     name: str | None = None
     child: "subprocess.Popen[bytes] | None" = None
     escrow: Escrow = field(default_factory=Escrow)
