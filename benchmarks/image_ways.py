@@ -168,7 +168,7 @@ def _one(store: Store, memory: memoryview, row: Row) -> None:
     began = time.monotonic()
     with mmap.mmap(-1, len(memory)) as found, ImageReader(store, "a") as reader:
         whole = memoryview(found)
-        reader.read(0, whole)
+        reader.read(1, "none", 0, whole)
         row["read"].append(time.monotonic() - began)
         right = bytes(whole[:NAME_BYTES]) == bytes(memory[:NAME_BYTES])
         whole.release()

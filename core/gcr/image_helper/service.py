@@ -380,8 +380,6 @@ def _refuse_impossible(manifest: Manifest) -> None:
                 end = handle.offset + handle.spec.size
             if end > sum(segment.size for segment in table.segments):
                 raise Damaged.of(manifest.name, "an allocation is where no memory is")
-        if {handle.device for handle in process.table.handles} - {part.device for part in process.table.segments}:
-            raise Damaged.of(manifest.name, "a device has allocations, and no memory for them")
 
 
 def _refuse_without_room(name: str, tables: Sequence[SealedTable]) -> None:
