@@ -52,6 +52,7 @@ def pieces(gib: float = standstill.STATE_GIB) -> dict[str, Callable[[], Any]]:
         "handles": lambda: swaps.by_gcr(15.625, more=("--buffers", "800"), flags=("--data-only",)),
         "lowvram": lambda: swaps.low_vram(8),
         "image-full": images.full,
+        "image-streamed": images.streamed,
         "image-live": images.live,
         "image-training": images.training,
         "image-standstill": lambda: standstill.measure(gib),

@@ -43,6 +43,15 @@ def test_full_images(simulated: SimulatedMachine) -> None:
     assert min(found["disk"].values()) > 0
 
 
+@pytest.mark.slow
+def test_streamed_images(simulated: SimulatedMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCR_SLOT_BYTES", str(2 * MIB))
+    monkeypatch.setenv("GCR_SEGMENT_BYTES", str(2 * MIB))
+    found = images.streamed(images.program(1 / 16, "--plain"), probe=32 * MIB, arena=17 * MIB)
+    assert [row["streamed"] and row["bytes_right"] for row in found["cycles"]] == [True, True]
+    assert all(row["bytes_written"] > 60 * MIB and row["vram_after_bytes"] == 0 for row in found["cycles"])
+
+
 def test_standstill_by_gcr(simulated: SimulatedMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(standstill, "UNDISTURBED_SECONDS", 0.5)
     rows = standstill.by_gcr(standstill.program(1 / 32, 0.05, "--plain"), cycles=2)
