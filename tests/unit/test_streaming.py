@@ -412,7 +412,7 @@ def test_who_is_needed_is_asked_while_nobody_writes(store: Store, only_copy: boo
 @pytest.mark.parametrize("unhurried", [True, False])
 def test_without_a_deadline_of_the_callers_the_disk_may_take_its_time(unhurried: bool) -> None:
     course, begun = Course("checkpoint", 1, 300.0), list[bool]()
-    imaging = SimpleNamespace(streamed=False, build_upon=lambda _targets: None)
+    imaging = SimpleNamespace(streamed=False, build_upon=lambda _course, _targets: None)
     outlet = ImageOutlet(cast("Any", imaging), course, unhurried, lambda: begun.append(imaging.streamed))
     outlet.prepare([])
     assert (course.timeout > 86400.0) == unhurried
