@@ -17,7 +17,12 @@ from gcr.errors import DaemonUnavailable, GcrError, UnsafeRuntime, WrongVersion
 from gcr.frames import AgentError, refused_greeting
 from gcr.seqpacket import connect
 from gcr.version import __version__
-from gcr.wire import FrameType, HelloRecord, Role, WelcomeRecord
+from gcr.wire import (
+    FrameType,
+    HelloRecord,
+    Role,
+    WelcomeRecord,
+)
 
 log = logging.getLogger(__name__)
 

@@ -24,6 +24,14 @@ class HandleSpec:
     usage: int = 0
 
 
+def spec_to_json(spec: HandleSpec) -> list[int]:
+    return [spec.id, spec.size, spec.type, spec.compression, spec.rdma_capable, spec.usage]
+
+
+def spec_from_json(item: Sequence[int]) -> HandleSpec:
+    return HandleSpec(*item)
+
+
 @dataclass(frozen=True, slots=True)
 class Handed:
     """A physical allocation that arrived, or leaves, as a file descriptor."""

@@ -5,7 +5,13 @@ from collections.abc import Sequence
 from gcr.errors import GcrError, NoRoom, NotOurs, Refused, RolledBack, WrongVersion
 from gcr.record import BadFrame
 from gcr.seqpacket import close_all
-from gcr.wire import ErrorCode, ErrorRecord, Frame, StuckError, StuckRecord
+from gcr.wire import (
+    ErrorCode,
+    ErrorRecord,
+    Frame,
+    StuckError,
+    StuckRecord,
+)
 
 _CODES: Sequence[tuple[type[GcrError], ErrorCode]] = (
     (BadFrame, ErrorCode.BAD_FRAME),

@@ -85,3 +85,7 @@ def _packing(hint: Any) -> tuple[Any, ...]:
     if get_origin(hint) is ClassVar:
         (hint,) = get_args(hint)
     return get_args(hint) if get_origin(hint) is Annotated else ()
+
+
+def concat(*records: Record) -> bytes:
+    return b"".join(record.pack() for record in records)

@@ -11,17 +11,16 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
 
-from gcr.drain import HandleSpec
-from gcr.errors import RolledBack
-from gcr.wire import (
+from gcr.agentwire import (
     ExportBatch,
     HandleRecord,
     IdList,
     MappingBatch,
-    MappingRecord,
-    Reason,
     StatusReply,
 )
+from gcr.drain import HandleSpec
+from gcr.errors import RolledBack
+from gcr.wire import MappingRecord, Reason
 
 AllocationRecord = StatusReply | ExportBatch | MappingBatch | IdList
 """What the shim says: devices and uncovered bytes · handles · where they are mapped · ids the program freed."""

@@ -17,6 +17,7 @@ from refusals import refused, untouched
 from worlds import AMD, ASCEND, at, everywhere
 
 from gcr import processes
+from gcr.agentwire import StatusRecord, StatusReply
 from gcr.config import load
 from gcr.daemon.coordinator import Coordinator
 from gcr.engine.admit import refuse_unsupported
@@ -26,7 +27,7 @@ from gcr.journal import Journal
 from gcr.native import sim_dir
 from gcr.tracking import ReportedAllocations
 from gcr.version import __version__
-from gcr.wire import AgentPhase, StatusRecord, StatusReply
+from gcr.wire import AgentPhase
 
 NOBODY = 65534
 MIB = 1 << 20

@@ -16,8 +16,9 @@ import pytest
 from machine import VICTIMS, Answer, Machine, kill, until
 from worlds import AMD, NVIDIA, at
 
+from gcr.agentwire import OccupiedRecord
 from gcr.image.store import Store
-from gcr.wire import OCCUPIED_DEVICES, OccupiedRecord
+from gcr.wire import OCCUPIED_DEVICES
 
 MIB = 1 << 20
 EACH = 8 * MIB

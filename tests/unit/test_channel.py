@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gcr.agentwire import CountRecord, TransactionRecord
 from gcr.channel import AgentError, BadFrame, Channel, Request
 from gcr.errors import (
     DeadlinePassed,
@@ -25,14 +26,12 @@ from gcr.wire import (
     ERROR,
     MAX_DESCRIPTORS,
     REPLY,
-    CountRecord,
     ErrorCode,
     ErrorRecord,
     Frame,
     FrameType,
     StuckError,
     StuckRecord,
-    TransactionRecord,
     decode,
     encode,
 )

@@ -4,6 +4,15 @@ from dataclasses import dataclass, field
 
 import pytest
 
+from gcr.agentwire import (
+    CountRecord,
+    DeviceRecord,
+    ExportBatch,
+    HandleRecord,
+    MappingBatch,
+    StatusRecord,
+    StatusReply,
+)
 from gcr.daemon.process import Process
 from gcr.devices import uuid_text
 from gcr.engine.checkpoint import Checkpoint, refuse_a_part
@@ -16,17 +25,7 @@ from gcr.states import State
 from gcr.supervisor.escrow import Escrow
 from gcr.tracking import Contradiction
 from gcr.transaction import Transaction
-from gcr.wire import (
-    CountRecord,
-    DeviceRecord,
-    ExportBatch,
-    HandleFlag,
-    HandleRecord,
-    MappingBatch,
-    MappingRecord,
-    StatusRecord,
-    StatusReply,
-)
+from gcr.wire import HandleFlag, MappingRecord
 
 MiB = 1 << 20
 RAW = b"\1" * 16

@@ -1,19 +1,18 @@
 import pytest
 
-from gcr.drain import HandleSpec
-from gcr.tracking import AllocationTracker, Contradiction, ReportedAllocations
-from gcr.wire import (
+from gcr.agentwire import (
     DeviceRecord,
     ExportBatch,
     HandleRecord,
     IdList,
     MappingBatch,
-    MappingRecord,
-    Reason,
     StatusRecord,
     StatusReply,
     UncoveredRecord,
 )
+from gcr.drain import HandleSpec
+from gcr.tracking import AllocationTracker, Contradiction, ReportedAllocations
+from gcr.wire import MappingRecord, Reason
 
 MiB = 1 << 20
 UUIDS = [bytes([number]) * 16 for number in range(3)]

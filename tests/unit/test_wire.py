@@ -7,30 +7,32 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcr import wire
-from gcr.record import BadFrame, Record
-from gcr.wire import (
+from gcr import agentwire, wire
+from gcr.agentwire import (
     CopyBatch,
     CopyRecord,
-    ErrorCode,
-    ErrorRecord,
     ExportBatch,
     ExportReply,
+    HandleRecord,
+    IdList,
+    MappingBatch,
+    MovedDevices,
+    MovedRecord,
+    StatusReply,
+    TransactionRecord,
+)
+from gcr.record import BadFrame, Record
+from gcr.wire import (
+    ErrorCode,
+    ErrorRecord,
     Frame,
     FrameHeader,
     FrameType,
     HandleFlag,
-    HandleRecord,
     HelloRecord,
-    IdList,
-    MappingBatch,
     MappingRecord,
-    MovedDevices,
-    MovedRecord,
-    StatusReply,
     StuckError,
     StuckRecord,
-    TransactionRecord,
     WelcomeRecord,
     decode,
     encode,
@@ -118,7 +120,7 @@ def many(kind):
     return st.lists(record_of(kind), max_size=5).map(tuple)
 
 
-@given(record_of(wire.StatusRecord), many(wire.DeviceRecord), many(wire.UncoveredRecord))
+@given(record_of(agentwire.StatusRecord), many(agentwire.DeviceRecord), many(agentwire.UncoveredRecord))
 def test_a_status_reply_counts_what_follows(status, devices, uncovered):
     back = StatusReply.unpack(StatusReply(status, devices, uncovered).pack())
     assert (back.devices, back.uncovered) == (devices, uncovered)
@@ -143,7 +145,7 @@ def test_a_mapping_batch_comes_back(mappings, more):
 def test_a_copy_batch_comes_back(records, budget):
     batch = CopyBatch(7, records, budget)
     assert CopyBatch.unpack(batch.pack()) == batch
-    assert len(batch.pack()) == wire.CopyRequest.SIZE + len(records) * CopyRecord.SIZE
+    assert len(batch.pack()) == agentwire.CopyRequest.SIZE + len(records) * CopyRecord.SIZE
 
 
 @given(many(MovedRecord))

@@ -1,4 +1,4 @@
-"""wire.py against wire.h: once through a parser of the header's own text, once through a C compiler."""
+"""wire.py and agentwire.py against wire.h: by a parser of the header's own text, and by a C compiler."""
 
 import re
 import shutil
@@ -11,7 +11,7 @@ from struct import calcsize
 
 import pytest
 
-from gcr import wire
+from gcr import agentwire, wire
 from gcr.record import Record
 
 HEADER = Path(__file__).parents[2] / "shim/include/gcr/wire.h"
@@ -52,7 +52,8 @@ def snake(name: str) -> str:
 
 
 def records() -> dict[str, type[Record]]:
-    found = {name: kind for name, kind in vars(wire).items() if isinstance(kind, type) and issubclass(kind, Record)}
+    there = {**vars(wire), **vars(agentwire)}.items()
+    found = {name: kind for name, kind in there if isinstance(kind, type) and issubclass(kind, Record)}
     del found["Record"]
     found["IdList"] = found.pop("IdListHead")
     return found

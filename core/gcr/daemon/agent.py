@@ -7,6 +7,22 @@ Descriptors that come back belong to the caller.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from gcr.agentwire import (
+    CopyBatch,
+    CountRecord,
+    ExportBatch,
+    ExportRequest,
+    IdList,
+    MappingBatch,
+    MovedDevices,
+    MovedRecord,
+    QuiesceRequest,
+    SnapshotReply,
+    SnapshotRequest,
+    StageRequest,
+    StatusReply,
+    TransactionRecord,
+)
 from gcr.channel import AgentError, Channel, Received
 from gcr.devices import uuid_bytes
 from gcr.errors import AddressTaken, DriverError, GcrError, NoRoom, RolledBack, Stuck, UnsupportedState, WrongState
@@ -14,25 +30,11 @@ from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
 from gcr.wire import (
     AgentFlag,
-    CopyBatch,
-    CountRecord,
     ErrorCode,
-    ExportBatch,
-    ExportRequest,
     FrameType,
     HelloRecord,
-    IdList,
-    MappingBatch,
-    MovedDevices,
-    MovedRecord,
-    QuiesceRequest,
     SnapshotPhase,
-    SnapshotReply,
-    SnapshotRequest,
     SnapshotStep,
-    StageRequest,
-    StatusReply,
-    TransactionRecord,
 )
 
 ANSWER_TIMEOUT = 10.0

@@ -12,7 +12,7 @@ from typing import Any
 from gcr.backend import Device
 from gcr.channel import Channel
 from gcr.control import ControlMeans, ControlPhase, ProcessView, Refusal
-from gcr.drain import HandleSpec
+from gcr.drain import HandleSpec, spec_to_json
 from gcr.image.manifest import Manifest
 from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
@@ -415,11 +415,3 @@ class ImagePeer:
     ) -> None:
         _, extra = self.channel.call_json(op, body, fds, timeout=timeout, on_progress=progress)
         close_all(extra)
-
-
-def spec_to_json(spec: HandleSpec) -> list[int]:
-    return [spec.id, spec.size, spec.type, spec.compression, spec.rdma_capable, spec.usage]
-
-
-def spec_from_json(item: Sequence[int]) -> HandleSpec:
-    return HandleSpec(*item)

@@ -4,6 +4,7 @@ import logging
 from dataclasses import dataclass, field
 from threading import Lock
 
+from gcr.agentwire import StatusReply
 from gcr.daemon.agent import AgentPeer
 from gcr.devices import uuid_text
 from gcr.engine.moves import Moves, moved
@@ -11,7 +12,7 @@ from gcr.engine.placement import Placement
 from gcr.errors import PeerGone
 from gcr.processes import Place, ProcessIdentity
 from gcr.states import State, Strategy, move
-from gcr.wire import AgentFlag, StatusReply
+from gcr.wire import AgentFlag
 
 log = logging.getLogger("gcr.daemon")
 

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from gcr.agentwire import DeviceRecord
 from gcr.daemon.jobs import Job
 from gcr.daemon.process import Process
 from gcr.engine.admit import reason_name
@@ -13,7 +14,6 @@ from gcr.engine.driver import DriverSwap
 from gcr.engine.node import phases
 from gcr.engine.restore import Restore
 from gcr.states import State, Strategy
-from gcr.wire import DeviceRecord
 
 STRATEGY = {Strategy.HANDOFF: "handoff", Strategy.DATA_ONLY: "handoff", Strategy.DRIVER: "driver"}
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from gcr.agentwire import IdList, OccupiedRecord
 from gcr.channel import Channel, Request
 from gcr.daemon.agent import AgentPeer
 from gcr.daemon.arrivals import Arrivals
@@ -22,7 +23,13 @@ from gcr.errors import GcrError, NotOurs, PeerGone, UsageError, WrongVersion
 from gcr.processes import identify
 from gcr.seqpacket import close_all
 from gcr.version import __version__
-from gcr.wire import VERSION, FrameType, HelloRecord, IdList, OccupiedRecord, Role, WelcomeRecord
+from gcr.wire import (
+    VERSION,
+    FrameType,
+    HelloRecord,
+    Role,
+    WelcomeRecord,
+)
 
 log = logging.getLogger("gcr.daemon")
 

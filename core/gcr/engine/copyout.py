@@ -23,11 +23,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from gcr.agentwire import CopyBatch, CopyRecord, CountRecord
 from gcr.daemon.agent import AgentPeer
 from gcr.errors import DeadlinePassed, NoRoom, RolledBack
 from gcr.layout import SealedTable
 from gcr.seqpacket import close_all
-from gcr.wire import MAX_DESCRIPTORS, AgentFlag, CopyBatch, CopyRecord, CountRecord, FrameType
+from gcr.wire import MAX_DESCRIPTORS, AgentFlag, FrameType
 
 PIECE = 64 << 20  # bytes of one copy call: what a deadline may have to wait for
 FRAME_RECORDS = 1500  # fit MAX_FRAME

@@ -11,6 +11,12 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 
+from gcr.agentwire import (
+    ExportBatch,
+    HandleRecord,
+    IdList,
+    StatusReply,
+)
 from gcr.control import ControlMeans, ControlPhase
 from gcr.daemon.peers import ControlPeer, WorkerPeer
 from gcr.daemon.process import Process
@@ -25,7 +31,7 @@ from gcr.errors import GcrError, NoRoom, PeerGone, WrongState
 from gcr.seqpacket import close_all
 from gcr.supervisor.escrow import Escrow, Keeper
 from gcr.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, ids_of, spec_of, specs_of
-from gcr.wire import AgentPhase, ExportBatch, FrameType, HandleFlag, HandleRecord, IdList, StatusReply
+from gcr.wire import AgentPhase, FrameType, HandleFlag
 
 log = logging.getLogger("gcr.engine")
 

@@ -11,8 +11,7 @@ from typing import Any
 from gcr.arena import Arena
 from gcr.baseline import Baseline
 from gcr.channel import Request
-from gcr.daemon.peers import spec_from_json
-from gcr.drain import Handed
+from gcr.drain import Handed, spec_from_json
 from gcr.errors import GcrError, UsageError, WrongState
 from gcr.layout import SealedTable
 from gcr.seqpacket import close_all

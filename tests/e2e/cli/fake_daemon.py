@@ -10,7 +10,12 @@ from typing import Any
 from gcr.channel import Channel, Request
 from gcr.seqpacket import listen
 from gcr.version import __version__
-from gcr.wire import FrameType, HelloRecord, Role, WelcomeRecord
+from gcr.wire import (
+    FrameType,
+    HelloRecord,
+    Role,
+    WelcomeRecord,
+)
 
 PID = 4242
 Answer = Callable[[dict[str, Any], Request], Mapping[str, Any]]

@@ -1,0 +1,291 @@
+"""What an agent and the daemon say to each other in binary: the part of wire.h that no other connection has.
+
+Apart from wire.py, which every process of gcr's needs at once: a class of these takes half a millisecond to make.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Self
+
+from gcr.codes import MAX_DESCRIPTORS, HandleFlag
+from gcr.record import U8, U16, U32, U64, BadFrame, Record, Uuid, concat
+from gcr.wire import MappingRecord
+
+
+@dataclass(frozen=True, slots=True)
+class OccupiedRecord(Record):
+    """A row of the page that agents map: gcr has memory of this device for a moment, or has not."""
+
+    uuid: Uuid
+    occupied: U32 = 0
+    reserved: ClassVar[U32] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionRecord(Record):
+    transaction: U64
+
+
+@dataclass(frozen=True, slots=True)
+class CountRecord(Record):
+    transaction: U64
+    count: U64
+    bytes: U64
+
+
+@dataclass(frozen=True, slots=True)
+class IdListHead(Record):
+    """What wire.h calls IdList; the ids follow it."""
+
+    transaction: U64
+    count: U32
+    reserved: ClassVar[U32] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExportRequest(Record):
+    transaction: U64
+    after_id: U64 = 0
+    limit: U32 = MAX_DESCRIPTORS
+    reserved: ClassVar[U32] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExportReply(Record):
+    transaction: U64
+    last_id: U64
+    count: U32
+    more: U32
+    record_size: U32
+    reserved: ClassVar[U32] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class HandleRecord(Record):
+    id: U64
+    size: U64
+    device: U32 = 0
+    mappings: U32 = 0
+    type: U32 = 1
+    asked_types: U32 = 0
+    compression: U8 = 0
+    rdma_capable: U8 = 0
+    usage: U16 = 0
+    flags: U32 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class QuiesceRequest(Record):
+    transaction: U64
+    deadline_ms: U32
+    pulse_ms: U32
+
+
+@dataclass(frozen=True, slots=True)
+class StageRequest(Record):
+    transaction: U64
+    offset: U32
+    total: U32
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRequest(Record):
+    transaction: U64
+    count: U32
+    record_size: U32
+    budget_ms: U32
+    reserved: ClassVar[U32] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRecord(Record):
+    """One piece of one handle, and where it lies in the segment that is descriptor `segment` of its frame."""
+
+    id: U64
+    handle_offset: U64
+    segment_offset: U64
+    size: U64
+    segment: U32
+    reserved: ClassVar[U32] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest(Record):
+    transaction: U64
+    step: U32
+    reserved: ClassVar[U32] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotReply(Record):
+    transaction: U64
+    phase: U32
+    reserved: ClassVar[U32] = 0
+
+
+@dataclass(frozen=True, slots=True)
+class MovedRequest(Record):
+    transaction: U64
+    count: U32
+    record_size: U32
+
+
+@dataclass(frozen=True, slots=True)
+class MovedRecord(Record):
+    """Another device in the place of one."""
+
+    old_uuid: Uuid
+    new_uuid: Uuid
+
+
+@dataclass(frozen=True, slots=True)
+class StatusRecord(Record):
+    phase: U32 = 0
+    flags: U32 = 0
+    transaction: U64 = 0
+    generation: U64 = 0
+    covered_bytes: U64 = 0
+    allocations: U64 = 0
+    pinned_host_bytes: U64 = 0
+    handles: U32 = 0
+    contexts: U32 = 0
+    devices: U32 = 0
+    uncovered: U32 = 0
+    captures: U32 = 0
+    in_flight: U32 = 0
+    gated_calls: U64 = 0
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceRecord(Record):
+    uuid: Uuid
+    ordinal: U32
+    handles: U32
+    covered_bytes: U64
+
+
+@dataclass(frozen=True, slots=True)
+class UncoveredRecord(Record):
+    reason: U32
+    refuse: U32
+    bytes: U64
+    count: U64
+
+
+@dataclass(frozen=True, slots=True)
+class IdList:
+    SIZE: ClassVar[int] = IdListHead.SIZE
+    transaction: int
+    ids: tuple[int, ...]
+
+    def pack(self) -> bytes:
+        return IdListHead(self.transaction, len(self.ids)).pack() + struct.pack(f"<{len(self.ids)}Q", *self.ids)
+
+    @classmethod
+    def unpack(cls, data: bytes, offset: int = 0) -> Self:
+        head = IdListHead.unpack(data, offset)
+        if len(data) - offset - cls.SIZE < head.count * 8:
+            raise BadFrame(f"{head.count} ids do not fit into {len(data) - offset - cls.SIZE} bytes")
+        return cls(head.transaction, struct.unpack_from(f"<{head.count}Q", data, offset + cls.SIZE))
+
+
+@dataclass(frozen=True, slots=True)
+class StatusReply:
+    """Reply to STATUS. `pack` counts the records itself."""
+
+    status: StatusRecord
+    devices: tuple[DeviceRecord, ...] = ()
+    uncovered: tuple[UncoveredRecord, ...] = ()
+
+    def pack(self) -> bytes:
+        counted = replace(self.status, devices=len(self.devices), uncovered=len(self.uncovered))
+        return concat(counted, *self.devices, *self.uncovered)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        status = StatusRecord.unpack(data)
+        devices = DeviceRecord.unpack_many(data, StatusRecord.SIZE, status.devices)
+        after = StatusRecord.SIZE + len(devices) * DeviceRecord.SIZE
+        return cls(status, devices, UncoveredRecord.unpack_many(data, after, status.uncovered))
+
+
+@dataclass(frozen=True, slots=True)
+class ExportBatch:
+    """Reply to EXPORT; the frame has a descriptor for each of `handed`, in that order."""
+
+    reply: ExportReply
+    handles: tuple[HandleRecord, ...]
+
+    @property
+    def handed(self) -> list[HandleRecord]:
+        """The handles that are not KEPT by others, nor UNEXPORTABLE."""
+        return [each for each in self.handles if not each.flags & (HandleFlag.KEPT | HandleFlag.UNEXPORTABLE)]
+
+    @classmethod
+    def of(cls, transaction: int, handles: Sequence[HandleRecord], *, more: bool) -> Self:
+        last = handles[-1].id if handles else 0
+        return cls(ExportReply(transaction, last, len(handles), int(more), HandleRecord.SIZE), tuple(handles))
+
+    def pack(self) -> bytes:
+        return concat(self.reply, *self.handles)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        reply = ExportReply.unpack(data)
+        return cls(reply, HandleRecord.unpack_many(data, ExportReply.SIZE, reply.count, reply.record_size))
+
+
+@dataclass(frozen=True, slots=True)
+class MappingBatch:
+    """Reply to MAPPINGS; `reply.last_id` is a cursor, not an id."""
+
+    reply: ExportReply
+    mappings: tuple[MappingRecord, ...]
+
+    @classmethod
+    def of(cls, transaction: int, cursor: int, mappings: Sequence[MappingRecord], *, more: bool) -> Self:
+        return cls(ExportReply(transaction, cursor, len(mappings), int(more), MappingRecord.SIZE), tuple(mappings))
+
+    def pack(self) -> bytes:
+        return concat(self.reply, *self.mappings)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        reply = ExportReply.unpack(data)
+        return cls(reply, MappingRecord.unpack_many(data, ExportReply.SIZE, reply.count, reply.record_size))
+
+
+@dataclass(frozen=True, slots=True)
+class CopyBatch:
+    """Request COPY_OUT or COPY_IN; the frame's descriptors are the segments that the records name by index."""
+
+    transaction: int
+    records: tuple[CopyRecord, ...]
+    budget_ms: int
+
+    def pack(self) -> bytes:
+        head = CopyRequest(self.transaction, len(self.records), CopyRecord.SIZE, self.budget_ms)
+        return concat(head, *self.records)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        head = CopyRequest.unpack(data)
+        records = CopyRecord.unpack_many(data, CopyRequest.SIZE, head.count, head.record_size)
+        return cls(head.transaction, records, head.budget_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class MovedDevices:
+    """Request MOVED."""
+
+    transaction: int
+    records: tuple[MovedRecord, ...]
+
+    def pack(self) -> bytes:
+        return concat(MovedRequest(self.transaction, len(self.records), MovedRecord.SIZE), *self.records)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        head = MovedRequest.unpack(data)
+        return cls(head.transaction, MovedRecord.unpack_many(data, MovedRequest.SIZE, head.count, head.record_size))
