@@ -20,8 +20,6 @@ from gcr.journal import KeptImage
 log = logging.getLogger("gcr.daemon")
 
 COMMIT_S = 600.0  # of silence while a file system without direct writes brings all of a pack to its disk
-
-
 WATCHED_S = 2.0  # within which whoever watches a helper has looked at the deadline, and says it better
 
 

@@ -11,12 +11,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
 
-from gcr.agentwire import (
-    ExportBatch,
-    HandleRecord,
-    IdList,
-    StatusReply,
-)
+from gcr.agentwire import ExportBatch, HandleRecord, IdList, StatusReply
 from gcr.control import ControlMeans, ControlPhase
 from gcr.daemon.peers import ControlPeer, WorkerPeer
 from gcr.daemon.process import Process

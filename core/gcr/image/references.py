@@ -7,7 +7,7 @@ allocations. The manifest has the digest of the file.
 """
 
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from gcr.image.chunks import name_of
@@ -38,7 +38,3 @@ def from_bytes(data: bytes) -> Sequence[Reference]:
 
 def digest(data: bytes) -> bytes:
     return name_of(data)
-
-
-def used_packs(references: Iterable[Reference]) -> Iterator[int]:
-    return (each.pack for each in references if each.pack != ZEROS)
