@@ -1,9 +1,11 @@
 """Images: what they cost on disk and in standstill, beside the disk's own rate in the same run.
 
-Each piece has a store of its own under GCR_BENCHMARK_STORE (the temporary directory), and leaves nothing there.
+Each piece has a store of its own under GCR_BENCHMARK_STORE (the temporary directory), and leaves nothing there. It
+yields what is known so far, again with each image: who is cut short has the rows until then.
 """
 
 import json
+import math
 import mmap
 import os
 import subprocess
@@ -13,27 +15,50 @@ import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from program import Program, gcr, stop_daemon
+from program import COMMAND_SECONDS, Program, gcr, stop_daemon
 
+from gcr.client import Client
 from gcr.hostmemory import available_host_bytes
 
 HERE = Path(__file__).resolve().parent
 GIB = 1 << 30
-FULL_GIB, LIVE_GIB = 16.0, 32.0
+STATE_GIB = 32.0
 PROBE_BYTES, PROBE_PIECE = 8 * GIB, 16 << 20
 CYCLES, CHANGED = 5, 0.01
+TRAINING_CYCLES = 4
 ARENA_BYTES = GIB
 SHARE = "GCR_ARENA_SHARE"
 SETTLE_SECONDS = 15.0
 UNDISTURBED_SECONDS = 6.0
+ASIDE_SECONDS = 1.0  # after an image, when a daemon tidies up
 OUT = (
     *("vram_free_s", "stop_s", "durable_s", "bytes", "bytes_copied", "snapshot_bytes"),
     *("bytes_total", "bytes_changed", "bytes_zero", "bytes_written"),
 )
 Row = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Of a training job: when it began and ended, by the monotonic clock, and its steps a second."""
+
+    began: float
+    ended: float
+    rate: float
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """When an image was asked for, begun, copied while the job ran, and durable; by the monotonic clock."""
+
+    asked: float
+    prepared: float
+    copied: float
+    durable: float
 
 
 def program(gib: float, *more: str) -> list[str]:
@@ -47,13 +72,15 @@ def store() -> Iterator[Path]:
         yield Path(folder) / "store"
 
 
-def full(command: Sequence[str] | None = None, cycles: int = 3, probe: int = PROBE_BYTES) -> Row:
-    """Images of a program's random bytes, each written anew and read back with a cold page cache."""
-    rows = []
-    with store() as where, settled(command or program(FULL_GIB)) as running:
+def full(command: Sequence[str], cycles: int = 3, probe: int = PROBE_BYTES) -> Iterator[Row]:
+    """Images of a program's random bytes, each written anew and read back with a cold page cache; then one more."""
+    rows: list[Row] = []
+    with store() as where, settled(command) as running:
         disk = disk_rates(where.parent, probe)
         before = running.ask()
         for number in range(cycles):
+            if number:
+                gcr("rm", f"full{number - 1}", "--store", str(where))
             out = _checkpoint(running, where, f"full{number}", "--wait", "durable")
             again = gcr("verify", f"full{number}", "--store", str(where))["ok"]
             drop_caches()
@@ -69,21 +96,19 @@ def full(command: Sequence[str] | None = None, cycles: int = 3, probe: int = PRO
                     "bytes_right": right and again,
                 }
             )
-            gcr("rm", f"full{number}", "--store", str(where))
-        first = _checkpoint(running, where, "first", "--wait", "durable")
+            yield {"disk": disk, "cycles": rows}
+        again = _checkpoint(running, where, "unchanged", "--wait", "durable")
         gcr("restore", str(running.job))
-        unchanged = _checkpoint(running, where, "second", "--wait", "durable")
-        gcr("restore", str(running.job))
-    share = unchanged["bytes_written"] / first["bytes_total"]
-    return {"disk": disk, "cycles": rows, "unchanged_written_share": share}
+    share = again["bytes_written"] / again["bytes_total"]
+    yield {"disk": disk, "cycles": rows, "unchanged_written_share": share}
 
 
 def streamed(
-    command: Sequence[str] | None = None, cycles: int = 2, probe: int = PROBE_BYTES, arena: int = ARENA_BYTES
-) -> Row:
+    command: Sequence[str], cycles: int = 2, probe: int = PROBE_BYTES, arena: int = ARENA_BYTES
+) -> Iterator[Row]:
     """Images of a program that has more than `arena`, which is what host memory is said to have room for."""
-    rows = []
-    with arena_of(arena), store() as where, settled(command or program(FULL_GIB)) as running:
+    rows: list[Row] = []
+    with arena_of(arena), store() as where, settled(command) as running:
         disk = disk_rates(where.parent, probe)
         before = running.ask()
         for number in range(cycles):
@@ -101,58 +126,75 @@ def streamed(
                     "bytes_right": running.ask() == before,
                 }
             )
+            yield {"disk": disk, "arena_bytes": arena, "cycles": rows}
             gcr("rm", f"streamed{number}", "--store", str(where))
-    return {"disk": disk, "arena_bytes": arena, "cycles": rows}
 
 
-def live(command: Sequence[str] | None = None, cycles: int = CYCLES) -> Row:
+def live(command: Sequence[str], cycles: int = CYCLES) -> Iterator[Row]:
     """Images of a job that runs on, a hundredth of its chunks changed since the one before."""
-    rows = []
-    with store() as where, settled(command or program(LIVE_GIB)) as running:
+    rows: list[Row] = []
+    with store() as where, settled(command) as running:
         first = _checkpoint(running, where, "live", "--live", "--leave-running", "--wait", "durable")
         for number in range(cycles):
             said = running.ask(f"touch {CHANGED} {number + 1}")
             out = _checkpoint(running, where, f"live{number}", "--live", "--leave-running", "--wait", "durable")
-            rows.append({**_of(out), "bytes_right": running.ask() == said})
-    for row in rows:
-        row["written_share"], row["changed_share"], row["copied_share"] = (
-            row[name] / row["bytes_total"] for name in ("bytes_written", "bytes_changed", "bytes_copied")
-        )
-    return {"first": _of(first), "cycles": rows}
+            shares = {
+                f"{what}_share": out[f"bytes_{what}"] / out["bytes_total"] for what in ("written", "changed", "copied")
+            }
+            rows.append({**_of(out), **shares, "bytes_right": running.ask() == said})
+            yield {"first": _of(first), "cycles": rows}
 
 
-def training(command: Sequence[str] | None = None) -> Row:
-    """Steps of a training job while a live image of it is copied, against those just before and after."""
-    with store() as where, settled(command or [sys.executable, str(HERE / "train_step.py"), "busy"]) as running:
-        slices: list[tuple[float, float]] = []  # when it began, steps a second
-        images: list[tuple[float, float]] = []
+def training(
+    command: Sequence[str], cycles: int = TRAINING_CYCLES, undisturbed: float = UNDISTURBED_SECONDS
+) -> Iterator[Row]:
+    """Steps a second of a training job while a live image of all of it is copied, and when there is none."""
+    slices: list[Slice] = []
+    images: list[Taken] = []
+    with store() as where, settled(command) as running:
 
         def image(number: int) -> None:
-            began = time.monotonic()
-            out = _checkpoint(running, where, f"t{number}", "--live", "--leave-running")
-            images.append((began + out["phases_s"]["prepared"], began + out["phases_s"]["copied_live"]))
+            words = {"image": f"t{number}", "live": True, "leave_running": True, "wait": "durable", "store": str(where)}
+            with Client.connect(autostart=False) as daemon:  # a command takes long to begin
+                began = time.monotonic()
+                out = daemon.request("checkpoint", {"target": running.job, **words}, timeout=COMMAND_SECONDS)
+            done = out["phases_s"]
+            images.append(Taken(*(began + at for at in (0, done["prepared"], done["copied_live"], out["durable_s"]))))
 
-        for number in range(CYCLES):
-            _slices(running, slices, UNDISTURBED_SECONDS / 2)
+        for number in range(cycles):
+            if number:
+                gcr("rm", f"t{number - 1}", "--store", str(where))  # or the next would take from it what is the same
+            _slices(running, slices, undisturbed / 2)
             taking = threading.Thread(target=image, args=(number,))
             taking.start()
             while taking.is_alive():
                 _slices(running, slices, 0.0)
             taking.join()
-            _slices(running, slices, UNDISTURBED_SECONDS / 2)
-    during = [rate for at, rate in slices if any(begin <= at <= end for begin, end in images)]
-    apart = [rate for at, rate in slices if not any(begin - 1 <= at <= end + 3 for begin, end in images)]
-    return {"during": during, "undisturbed": apart, "copy_s": [end - begin for begin, end in images]}
+            _slices(running, slices, ASIDE_SECONDS + undisturbed / 2)
+            yield {"copy_s": [each.copied - each.prepared for each in images], **_sorted(slices, images)}
 
 
-def _slices(running: Program, slices: list[tuple[float, float]], seconds: float) -> None:
+def _slices(running: Program, slices: list[Slice], seconds: float) -> None:
     end = time.monotonic() + seconds
     while True:
         began = time.monotonic()
         found = json.loads(running.ask("step 0.1"))
-        slices.append((began, found["operations"] / found["seconds"]))
+        slices.append(Slice(began, time.monotonic(), found["operations"] / found["seconds"]))
         if time.monotonic() >= end:
             return
+
+
+def _sorted(slices: Sequence[Slice], images: Sequence[Taken]) -> dict[str, list[float]]:
+    """Rates of the slices that lie wholly in one of these times; of those on an edge none."""
+
+    def within(spans: Sequence[tuple[float, float]]) -> list[float]:
+        return [each.rate for each in slices if any(begin <= each.began and each.ended <= end for begin, end in spans)]
+
+    apart = [0.0, *(at for each in images for at in (each.asked, each.durable + ASIDE_SECONDS)), math.inf]
+    return {
+        "during": within([(each.prepared, each.copied) for each in images]),
+        "undisturbed": within(list(zip(apart[::2], apart[1::2], strict=True))),
+    }
 
 
 # ---- small things ---------------------------------------------------------------------------------------------------

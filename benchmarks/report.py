@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import report_images
 from overhead import ENOUGH, Arm, estimates, pieces
 from slices import Estimate, log_ratio, parse
 from stats import median
@@ -198,4 +199,5 @@ _SECTIONS: Sequence[Callable[[Pieces], Iterator[Line]]] = (
     _handles,
     _low_vram,
     _overhead,
+    report_images.lines,
 )

@@ -7,7 +7,7 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,28 +15,32 @@ import images
 from program import Program, gcr
 
 HERE = Path(__file__).resolve().parent
-STATE_GIB = 32.0
 TRAINED = (1.0, 0.01)  # share of the state that a step changes: all of it, or what is trained beside a frozen model
 CYCLES = 2
 UNDISTURBED_SECONDS = 3.0
 Row = dict[str, Any]
 
 
-def measure(gib: float = STATE_GIB) -> Row:
-    """By share: rows of each way, its `stands_s` the seconds in which the training did not go on."""
-    return {f"trained {share:g}": _compared(program(gib, share)) for share in TRAINED}
+def measure(gib: float) -> Iterator[Row]:
+    """What is known so far: rows of each way, its `stands_s` the seconds in which the training did not go on.
+
+    An image for each share that a step changes; torch saves all of the state whatever the share. The ratios are of our
+    longest standstill to their shortest.
+    """
+    known: Row = {"image": {}}
+    for share in TRAINED:
+        known["image"][f"trained {share:g}"] = by_gcr(program(gib, share))
+        yield known
+    known.update(by_torch(program(gib, TRAINED[0])))
+    ours = max(row["stands_s"] for rows in known["image"].values() for row in rows)
+    for way in ("torch_save", "async_save"):
+        known[f"image_to_{way}"] = ours / min(row["stands_s"] for row in known[way])
+    yield known
 
 
 def program(gib: float, trained: float, *more: str) -> list[str]:
     words = ("--gib", str(gib), "--trained", str(trained), *more)
     return [sys.executable, str(HERE / "standstill_program.py"), *words]
-
-
-def _compared(command: Sequence[str]) -> Row:
-    found = {"image": by_gcr(command), **by_torch(command)}
-    longest = {way: max(row["stands_s"] for row in rows) for way, rows in found.items()}
-    ours = longest.pop("image")
-    return {**found, **{f"image_to_{way}": ours / theirs for way, theirs in longest.items()}}
 
 
 def by_gcr(command: Sequence[str], cycles: int = CYCLES) -> list[Row]:

@@ -35,41 +35,46 @@ def _first_with_hugepages() -> Any:
             stop_daemon()  # its arena lies in them
 
 
-def pieces(gib: float = standstill.STATE_GIB) -> dict[str, Callable[[], Any]]:
-    """gib: of image-standstill."""
+def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any]]]:
+    """Each yields more and more of its result; the last one is all of it. gib: of state in those of images."""
     sized = {
-        f"{who}-{size}": lambda measure=measure, size=size: measure(size)
+        f"{who}-{size}": _at_once(lambda measure=measure, size=size: measure(size))
         for who, measure in (("gcr", swaps.by_gcr), ("driver", swaps.by_driver), ("saver", swaps.by_saver))
         for size in (1, 8, 32)
     }
     return {
-        "link": link.measure,
+        "link": _at_once(link.measure),
         **sized,
-        "first": lambda: swaps.first(32),
-        "first-hugepages": _first_with_hugepages,
-        "cold": lambda: swaps.cold(32),
-        "cold10": lambda: later.piece(32),
-        "handles": lambda: swaps.by_gcr(15.625, more=("--buffers", "800"), flags=("--data-only",)),
-        "lowvram": lambda: swaps.low_vram(8),
-        "image-full": images.full,
-        "image-streamed": images.streamed,
-        "image-live": images.live,
-        "image-training": images.training,
+        "first": _at_once(lambda: swaps.first(32)),
+        "first-hugepages": _at_once(_first_with_hugepages),
+        "cold": _at_once(lambda: swaps.cold(32)),
+        "cold10": _at_once(lambda: later.piece(32)),
+        "handles": _at_once(lambda: swaps.by_gcr(15.625, more=("--buffers", "800"), flags=("--data-only",))),
+        "lowvram": _at_once(lambda: swaps.low_vram(8)),
+        "control": control.measure,
+        "image-full": lambda: images.full(images.program(gib)),
+        "image-streamed": lambda: images.streamed(images.program(gib)),
+        "image-live": lambda: images.live(images.program(gib)),
+        "image-training": lambda: images.training([sys.executable, str(HERE / "train_step.py"), "busy", str(gib)]),
         "image-standstill": lambda: standstill.measure(gib),
     }
+
+
+def _at_once(measure: Callable[[], Any]) -> Callable[[], Iterator[Any]]:
+    return lambda: iter([measure()])
 
 
 OVERHEAD = overhead.pieces()
 
 
 def names() -> list[str]:
-    return [*pieces(), "control", *OVERHEAD]
+    return [*pieces(), *OVERHEAD]
 
 
-def run(piece: str, out: Path, pairs: int | None = None, gib: float = standstill.STATE_GIB) -> None:
+def run(piece: str, out: Path, pairs: int | None = None, gib: float = images.STATE_GIB) -> None:
     """Run one piece and write OUT/PIECE.json; an overhead piece goes on where an earlier run stopped.
 
-    pairs: of an overhead piece; else its arm's usual number. gib: of image-standstill.
+    pairs: of an overhead piece; else its arm's usual number. gib: of state in the pieces of images.
     """
     facts = testbed.facts()
     print(f"{facts['device']}, driver {facts['driver']}, kernel {facts['kernel']}, {facts['checkpoint_api']}")
@@ -84,10 +89,7 @@ def run(piece: str, out: Path, pairs: int | None = None, gib: float = standstill
 
 
 def _results(piece: str, path: Path, pairs: int | None, gib: float) -> Iterator[Any]:
-    """More and more of the piece's result; the last one is all of it."""
-    if piece in OVERHEAD:
-        return _overhead(piece, path, pairs)
-    return control.measure() if piece == "control" else iter([pieces(gib)[piece]()])
+    return _overhead(piece, path, pairs) if piece in OVERHEAD else pieces(gib)[piece]()
 
 
 def _overhead(piece: str, path: Path, pairs: int | None) -> Iterator[dict[str, Any]]:
@@ -118,7 +120,7 @@ def main() -> None:
     parser.add_argument("--piece", action="append", default=[], help="run one; may be given several times")
     parser.add_argument("--out", type=Path, default=Path("benchmark-results"), help="folder of the results")
     parser.add_argument("--pairs", type=int, default=None, help="of an overhead piece")
-    parser.add_argument("--gib", type=float, default=standstill.STATE_GIB, help="of state in image-standstill")
+    parser.add_argument("--gib", type=float, default=images.STATE_GIB, help="of state in image-*")
     parser.add_argument("--warm", type=int, default=0, help="GiB of host memory to touch first (virtual machines)")
     parser.add_argument("--report", action="store_true", help="merge what is in the folder into a table")
     options = parser.parse_args()

@@ -5,7 +5,8 @@
 #
 # Works without a network: Python, PyTorch, cuda-bindings, cmake, ninja and a compiler are taken as found; wheels of
 # whatever Python lacks (rich, platformdirs, torch_memory_saver) lie in the folder that GCR_WHEELS names.
-# GCR_WARM_GIB (48): host memory touched once before timing; 0 for none.
+# GCR_WARM_GIB (48): host memory touched once before timing; 0 for none. GCR_BENCHMARK_STORE: a folder on the disk that
+# images are measured on, with room for two of GCR_IMAGES_GIB (32).
 # `victims-*` swap the programs of tests/gpu/victims.py while they compute, each goes on where it stopped; `victims-two`
 # needs two GPUs, as `two-devices` and `two-driver` do. `python tests/gpu/compatibility.py OUT COMMIT` makes
 # docs/compatibility.md of what they leave.
@@ -19,7 +20,7 @@ build=${GCR_DEVICE_BUILD:-$root/build/device}
 site=$build/site
 
 if [ $# -lt 2 ]; then
-  sed -n '2,14s/^# \{0,1\}//p' "$0"
+  sed -n '2,15s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 mkdir -p "$1" "$site"
@@ -60,7 +61,7 @@ status=0
 for piece in "$@"; do
   echo "== $piece"
   result=0
-  timeout 470 "$python" "$root/tests/gpu/device.py" "$out" "$piece" || result=$?
+  timeout --kill-after=40 470 "$python" "$root/tests/gpu/device.py" "$out" "$piece" || result=$?
   case $result in
     0) ;;
     3) echo "== $piece: under way, run it again later" ;;

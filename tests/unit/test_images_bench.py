@@ -4,6 +4,7 @@ import sys
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 import image_ways
 import images
 import program
+import report_images
 import standstill
 
 from gcr.testing.machine import SimulatedMachine
@@ -35,21 +37,34 @@ def with_flags(made, machine):  # type: ignore[no-untyped-def]
     return lambda self, command, job, **more: made(self, command, job, flags=machine.world, **more)
 
 
+def reported(what: str, found: dict[str, Any], count: int) -> list[report_images.Line]:
+    """So many lines, each with whether its goal was met, or without a goal."""
+    lines = list(report_images.lines(found))
+    assert len([line for line in lines if what in line[0]]) >= 1 and len(lines) == count
+    assert all(line[1] and (line[3] in ("yes", "NO") if line[2] else line[3] == "") for line in lines)
+    return lines
+
+
 @pytest.mark.slow
 def test_full_images(simulated: SimulatedMachine) -> None:
-    found = images.full(images.program(1 / 64, "--plain"), cycles=2, probe=32 * MIB)
-    assert all(row["bytes_right"] and row["bytes_written"] == row["bytes_total"] > 15 * MIB for row in found["cycles"])
-    assert found["unchanged_written_share"] == 0
-    assert min(found["disk"].values()) > 0
+    known = []
+    for whole in images.full(images.program(1 / 64, "--plain"), cycles=2, probe=32 * MIB):
+        known.append(len(whole["cycles"]))
+    assert known == [1, 2, 2]
+    assert all(row["bytes_right"] and row["bytes_written"] == row["bytes_total"] > 15 * MIB for row in whole["cycles"])
+    assert whole["unchanged_written_share"] == 0
+    assert min(whole["disk"].values()) > 0
+    reported("full image", {"image-full": whole}, 4)
 
 
 @pytest.mark.slow
 def test_streamed_images(simulated: SimulatedMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCR_SLOT_BYTES", str(2 * MIB))
     monkeypatch.setenv("GCR_SEGMENT_BYTES", str(2 * MIB))
-    found = images.streamed(images.program(1 / 16, "--plain"), probe=32 * MIB, arena=17 * MIB)
+    *_, found = images.streamed(images.program(1 / 16, "--plain"), probe=32 * MIB, arena=17 * MIB)
     assert [row["streamed"] and row["bytes_right"] for row in found["cycles"]] == [True, True]
     assert all(row["bytes_written"] > 60 * MIB and row["vram_after_bytes"] == 0 for row in found["cycles"])
+    reported("streamed", {"image-streamed": found}, 4)
 
 
 def test_standstill_by_gcr(simulated: SimulatedMachine, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,19 +90,54 @@ def test_standstill_by_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert not [*tmp_path.iterdir()]
 
 
-def test_the_longest_of_each_way_is_compared(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_our_longest_is_compared_with_their_shortest(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = {"torch_save": [{"stands_s": 8.0}, {"stands_s": 10.0}], "async_save": [{"stands_s": 4.0}]}
+    ours = iter([[{"stands_s": 0.5}, {"stands_s": 0.1}], [{"stands_s": 0.2}, {"stands_s": 0.2}]])
     monkeypatch.setattr(standstill, "by_torch", lambda _command: rows)
-    monkeypatch.setattr(standstill, "by_gcr", lambda _command: [{"stands_s": 0.5}, {"stands_s": 0.1}])
-    for found in standstill.measure(1).values():
-        assert (found["image_to_torch_save"], found["image_to_async_save"]) == (0.05, 0.125)
+    monkeypatch.setattr(standstill, "by_gcr", lambda _command: next(ours))
+    *_, found = standstill.measure(1)
+    assert (found["image_to_torch_save"], found["image_to_async_save"]) == (0.0625, 0.125)
+    lines = reported("stands still", {"image-standstill": found}, 4)
+    assert [line[3] for line in lines] == ["", "", "yes", "NO"]
 
 
 def test_live_images(simulated: SimulatedMachine) -> None:
-    found = images.live(images.program(1 / 32, "--plain"), cycles=2)
+    *_, found = images.live(images.program(1 / 32, "--plain"), cycles=2)
     for row in found["cycles"]:
         assert row["bytes_right"] and row["stop_s"] > 0
         assert 0 < row["written_share"] == row["changed_share"] == row["copied_share"] < 0.05
+    assert reported("live", {"image-live": found}, 3)[2][1] == "0 of 2"
+
+
+STEPS = """
+import sys
+sys.path[:0] = {paths}
+from device import open_device
+from slices import serve
+device = open_device("nvidia")
+stream, memory = device.stream(), device.allocate(160 << 20)
+def step():
+    device.fill(memory, 1 << 10, 7, stream)
+    device.wait(stream)
+serve(step)
+"""
+
+
+@pytest.mark.slow
+def test_steps_while_a_live_image_is_copied(simulated: SimulatedMachine, tmp_path: Path) -> None:
+    folders = [str(Path(images.__file__).parent), str(images.HERE.parent / "tests" / "victims")]
+    (tmp_path / "steps.py").write_text(STEPS.format(paths=folders))
+    *_, found = images.training([sys.executable, str(tmp_path / "steps.py")], cycles=2, undisturbed=0.4)
+    assert len(found["copy_s"]) == 2 and min(found["copy_s"]) > 0
+    assert min(found["undisturbed"]) > 0 and len(found["undisturbed"]) >= 4
+    reported("steps/s", {"image-training": found}, 1)
+
+
+def test_a_slice_counts_where_it_lies_as_a_whole() -> None:
+    at = [0.5, 3.0, 3.9, 4.2, 5.5, 8.9, 9.5]
+    slices = [images.Slice(begun, begun + 0.3, number) for number, begun in enumerate(at)]
+    found = images._sorted(slices, [images.Taken(2.0, 2.5, 4.0, 8.0)])
+    assert found == {"during": [1], "undisturbed": [0, 6]}
 
 
 def test_ways_to_a_disk_and_sizes_of_chunks(tmp_path: Path) -> None:
