@@ -9,13 +9,15 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from machine import Machine
-from worlds import NVIDIA, World
+from worlds import NVIDIA, ON_DEVICE, World
 
 
 @pytest.fixture
 def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]:
     """In the world that the test's parameters name, NVIDIA's without any."""
     where: World = getattr(request, "param", NVIDIA)
+    if ON_DEVICE and where is not NVIDIA:
+        pytest.skip("the device is NVIDIA's")
     extra = where.environment() if where is not NVIDIA else {}
     made = Machine(tmp_path, vendor=where.vendor, where=where, extra=extra)
     (tmp_path / "run").mkdir(mode=0o700)

@@ -3,6 +3,7 @@
 import difflib
 import json
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -20,6 +21,7 @@ import answers  # noqa: E402
 import device_facts  # noqa: E402
 import device_pair  # noqa: E402
 import image_ways as ways  # noqa: E402
+import images  # noqa: E402
 import judging  # noqa: E402
 import overhead  # noqa: E402
 import report  # noqa: E402
@@ -77,6 +79,16 @@ def deaths(of: str) -> Result:
 def faults() -> Result:
     """A failure at every step, and plain swaps, on the device."""
     return _e2e(["tests/e2e/test_faults.py", "tests/e2e/test_swap.py"])
+
+
+def image_tests() -> Result:
+    """Images of every kind, and what becomes of them when somebody dies, on the device."""
+    return _e2e(["tests/e2e/test_imaging.py", "tests/e2e/test_incremental.py"])
+
+
+def live(of: str) -> Result:
+    """Live images of a program that stamps all its memory, each of one moment; and deaths meanwhile."""
+    return _e2e(["tests/e2e/test_live.py"], "-k", of, "--timeout", "400")
 
 
 def _e2e(paths: Sequence[str], *flags: str) -> Result:
@@ -155,6 +167,9 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "deaths-in": lambda: deaths("restore"),
     "hash": chunk_hash,
     "image-ways": image_ways,
+    "image-tests": image_tests,
+    "live": lambda: live("very_many"),
+    "live-deaths": lambda: live("not very_many"),
     "lending": lending,
     "two-devices": device_pair.check,
     "two-driver": device_pair.ask_driver,
@@ -171,6 +186,7 @@ GROUPS = {
 
 def main() -> int:
     out, piece = Path(sys.argv[1]), sys.argv[2]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("cut short"))  # what it left on disks and devices is cleaned up
     benchmarks = swap.names()
     if piece == "list":
         print(" ".join([*CHECKS, *PIECES, *GROUPS, *benchmarks, "report"]))
@@ -186,8 +202,9 @@ def main() -> int:
 
 def _benchmark(out: Path, pieces: Sequence[str]) -> int:
     _warm_host_memory()
+    gib = float(os.environ.get("GCR_IMAGES_GIB", images.STATE_GIB))
     for piece in pieces:
-        swap.run(piece, out)
+        swap.run(piece, out, gib=gib)
     return 0
 
 
