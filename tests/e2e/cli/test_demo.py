@@ -4,8 +4,9 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 import pytest
 
@@ -32,7 +33,16 @@ def built() -> None:
         pytest.skip(missing.message)
 
 
-def demo(*words: str, env: dict[str, str]) -> Ran:
+@pytest.fixture(autouse=True)
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where demonstrations leave logs of what failed. A short path: the simulated machine has sockets in it."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        monkeypatch.setenv("TMPDIR", folder)
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        yield Path(folder)
+
+
+def demo(*words: str, env: Mapping[str, str] = MappingProxyType({})) -> Ran:
     done = subprocess.run(
         gcr_command(["demo", *words]), env={**os.environ, **env}, capture_output=True, text=True, timeout=DEADLINE
     )
@@ -85,18 +95,11 @@ def test_a_vendor_without_one_is_told_who_has(gcr: Gcr) -> None:
     assert "nvidia, amd, ascend" in ran.err
 
 
-@pytest.fixture
-def temporary() -> Iterator[Path]:
-    """A short path: the simulated machine has sockets in it."""
-    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
-        yield Path(folder)
-
-
 @pytest.mark.parametrize(("vendor", "module"), [("amd", "hip"), ("nvidia", "cuda")])
 def test_without_its_bindings_nothing_is_started(tmp_path: Path, temporary: Path, vendor: str, module: str) -> None:
     (tmp_path / f"{module}.py").write_text("raise ImportError('not here')\n")
     path = os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])
-    env = {"PYTHONPATH": path, "TMPDIR": str(temporary)}
+    env = {"PYTHONPATH": path}
     ran = demo("--backend", vendor, env=env)
     assert (ran.code, ran.out) == (3, "")
     assert "not here" in ran.err
@@ -107,14 +110,14 @@ def test_without_its_bindings_nothing_is_started(tmp_path: Path, temporary: Path
 
 
 def test_without_a_simulated_driver_no_folder_is_left(tmp_path: Path, temporary: Path) -> None:
-    env = {"GCR_NATIVE_DIR": str(tmp_path), "TMPDIR": str(temporary)}
+    env = {"GCR_NATIVE_DIR": str(tmp_path)}
     ran = demo("--backend", "ascend", "--json", env=env)
     assert (ran.code, ran.json["error"]["code"]) == (3, "native_missing")
     assert list(temporary.iterdir()) == []
 
 
 def test_a_failure_is_said_once_and_names_logs_only_where_there_are_some(temporary: Path) -> None:
-    ran = demo("--backend", "ascend", "--timeout", "0.1", env={"TMPDIR": str(temporary)})
+    ran = demo("--backend", "ascend", "--timeout", "0.1")
     assert ran.code == 4
     assert (ran.out + ran.err).count("within the time that was left") == 1
     assert "logs:" not in ran.err
