@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from machine import ROOT, VICTIMS, Machine, Victim, alive, kill
-from worlds import ASCEND, NVIDIA
+from worlds import ASCEND, NVIDIA, slowly
 
 from gcr.native import sim_dir
 
@@ -86,7 +86,7 @@ def test_memory_that_is_mapped_nowhere_and_kernels_after_a_swap(ascend: Machine)
         assert job.ask("?") == before
 
 
-@pytest.mark.parametrize("pages", ["gigabyte", pytest.param("huge1g", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("pages", ["gigabyte", slowly("huge1g")])
 def test_pages_of_1_gib_come_back_as_such(tmp_path: Path, pages: str) -> None:
     machine = machine_of(tmp_path)
     machine.memory = 3 << 30

@@ -94,7 +94,7 @@ def parts(world: World, who: Who, steps: Sequence[str], danger: str) -> Iterator
     elif world is NVIDIA and who is not target:
         yield steps, False
     else:
-        yield [danger], world not in (NVIDIA, AMD, ASCEND) and not (world is AMD_QUIRKS and who is gcrd)
+        yield [danger], world not in (NVIDIA, ASCEND) and not (world is AMD_QUIRKS and who is gcrd)
         yield [step for step in steps if step != danger], True
 
 
@@ -143,7 +143,7 @@ def test_the_caller_leaves_and_the_checkpoint_is_taken_back(machine: Machine) ->
     assert job.ask() == before
 
 
-@everywhere(slow=[AMD, AMD_QUIRKS])
+@everywhere(slow=[AMD, AMD_QUIRKS, ASCEND])
 def test_two_daemons_die_one_after_the_other(machine: Machine) -> None:
     job, before = machine.start()
     strike(machine, job, gcrd, "checkpoint", "handed_over")
@@ -153,7 +153,7 @@ def test_two_daemons_die_one_after_the_other(machine: Machine) -> None:
     machine.comes_back(job, before)
 
 
-@everywhere(slow=[NVIDIA, AMD_QUIRKS])
+@everywhere(slow=[NVIDIA, AMD, AMD_QUIRKS])
 def test_a_suspended_job_outlives_the_daemon_and_its_worker(machine: Machine) -> None:
     job, before = machine.start()
     machine.leave()

@@ -4,7 +4,7 @@ import sys
 
 import pytest
 from machine import VICTIMS, Machine, kill, until
-from worlds import AMD, AMD_QUIRKS, everywhere
+from worlds import AMD, AMD_QUIRKS, everywhere, slowly
 
 CODE = 5
 WAYS = {
@@ -15,7 +15,7 @@ WAYS = {
 
 
 @everywhere(slow=[AMD, AMD_QUIRKS])
-@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("way", ["exit", slowly("_exit"), slowly("signal")])
 def test_a_program_ends_while_it_is_suspended(machine: Machine, way: str) -> None:
     neighbour = machine.told("neighbour")
     before = neighbour.ask()
@@ -33,7 +33,7 @@ def test_a_program_ends_while_it_is_suspended(machine: Machine, way: str) -> Non
         assert neighbour.ask() == before
 
 
-@everywhere(slow=[AMD])
+@everywhere(slow=[AMD, AMD_QUIRKS])
 def test_a_command_right_after_the_daemons_death_finds_the_job(machine: Machine) -> None:
     job = machine.told("llm", "alloc 3 100000")
     before = job.ask()

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from machine import VICTIMS, Machine, Victim, kill, until
-from worlds import everywhere
+from worlds import everywhere, slowly
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
@@ -251,7 +251,7 @@ def test_it_is_written_all_the_same_when_its_caller_leaves(machine: Machine) -> 
     assert job.ask() == before
 
 
-@pytest.mark.parametrize("how", [(), pytest.param(("--leave-running",), marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", [(), slowly(("--leave-running",))])
 def test_who_waits_no_longer_is_told_that_it_is_still_being_written(machine: Machine, how: tuple[str, ...]) -> None:
     job, before = machine.start()
     machine.leave()  # the worker is warm, and nothing else is waited for
@@ -391,7 +391,7 @@ def others_go_on(machine: Machine, other: Victim, before: str) -> None:
     assert time.monotonic() - began < 2.5
 
 
-@pytest.mark.parametrize("what", [".json", ".pack"])
+@pytest.mark.parametrize("what", [slowly(".json"), ".pack"])
 def test_a_store_that_hangs_holds_up_the_restore_from_it_alone(impatient: float, machine: Machine, what: str) -> None:
     other = machine.told("other", "alloc 2 4194304")
     job, before = machine.start()
@@ -459,7 +459,7 @@ def test_whoever_waits_for_a_store_that_hangs_can_be_interrupted(machine: Machin
     machine.comes_back(job, before)
 
 
-@pytest.mark.parametrize("how", ["silence", pytest.param("deadline", marks=pytest.mark.slow), "Ctrl-C"])
+@pytest.mark.parametrize("how", ["silence", slowly("deadline"), "Ctrl-C"])
 def test_a_store_that_hangs_where_the_parent_is_holds_up_nobody(
     impatient: float, machine: Machine, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -491,7 +491,7 @@ def leave_running(machine: Machine, name: str, *flags: str) -> dict[str, object]
     return gone.body
 
 
-@pytest.mark.parametrize("how", [(), ("--live",)])
+@pytest.mark.parametrize("how", [slowly(()), ("--live",)])
 def test_an_image_of_a_job_that_runs_on(machine: Machine, how: tuple[str, ...]) -> None:
     job = machine.told("llm", "mixed 30 1000 5000000", "free_some 7")
     before, addresses = job.ask(), job.ask("address")

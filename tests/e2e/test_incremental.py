@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from machine import Machine, Victim, kill, until
 from two_devices import Job, three_devices
-from worlds import AMD, NVIDIA, at
+from worlds import AMD, NVIDIA, at, slowly
 
 from gcr.hashing import hash_bytes
 from gcr.image.chunks import name_of
@@ -67,7 +67,7 @@ def is_what_it_is(machine: Machine, name: str) -> None:
     ("machine", "how"),
     [
         at(NVIDIA, HOW[0], name="live"),
-        at(AMD, HOW[1]),
+        at(AMD, HOW[1], slow=True),
         at(NVIDIA, HOW[1], slow=True),
         at(AMD, HOW[0], slow=True, name="live"),
     ],
@@ -135,7 +135,7 @@ def test_one_of_another_process_is_no_parent(machine: Machine) -> None:
     assert found["bytes_written"] == 0
 
 
-@pytest.mark.parametrize("how", [HOW[0], pytest.param(HOW[1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", [HOW[0], slowly(HOW[1])])
 def test_of_two_devices(tmp_path: Path, how: Sequence[str]) -> None:
     machine = three_devices(tmp_path)
     try:
@@ -153,10 +153,8 @@ def test_of_two_devices(tmp_path: Path, how: Sequence[str]) -> None:
         machine.close()
 
 
-@pytest.mark.parametrize(
-    "step", ["checkpoint.copied_live", pytest.param("image.write", marks=pytest.mark.slow), "image.commit"]
-)
-@pytest.mark.parametrize("replaced", [pytest.param(False, marks=pytest.mark.slow), True])
+@pytest.mark.parametrize("step", ["checkpoint.copied_live", slowly("image.write"), slowly("image.commit")])
+@pytest.mark.parametrize("replaced", [slowly(False), True])
 def test_the_parent_may_be_removed_meanwhile(machine: Machine, step: str, replaced: bool) -> None:
     """And another image take its name; what of its chunks the child needs stays."""
     job = started(machine)
@@ -187,7 +185,7 @@ def damaged(path: Path) -> None:
 
 @pytest.mark.parametrize(
     "what",  # tests/unit/test_parent.py has all three
-    ["hashes", pytest.param("chunks", marks=pytest.mark.slow), pytest.param("pack", marks=pytest.mark.slow)],
+    ["hashes", slowly("chunks"), slowly("pack")],
 )
 def test_one_that_is_damaged_is_no_parent(machine: Machine, what: str) -> None:
     """It is said, everything is copied, and the chain begins anew."""
@@ -234,10 +232,10 @@ def test_a_damaged_hash_keeps_nobody_from_a_restore(machine: Machine) -> None:
     assert job.ask() == before
 
 
-@pytest.mark.parametrize("who", ["gcr.worker", "gcr.image_helper", "gcr.daemon"])
+@pytest.mark.parametrize("who", ["gcr.daemon", slowly("gcr.worker"), slowly("gcr.image_helper")])
 @pytest.mark.parametrize(
     "step",
-    ["copied_live", pytest.param("drained", marks=pytest.mark.slow), pytest.param("running", marks=pytest.mark.slow)],
+    ["copied_live", slowly("drained"), slowly("running")],
 )
 def test_whoever_dies_the_job_is_whole_and_can_leave(machine: Machine, who: str, step: str) -> None:
     """Nothing is left of a copy that lacks what the parent has: the next checkpoint has every byte."""
@@ -276,7 +274,7 @@ def test_a_failure_leaves_nothing_of_the_copy(machine: Machine, step: str) -> No
 # ---- paranoid -------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("how", [HOW[0], pytest.param(HOW[1], marks=pytest.mark.slow)])
+@pytest.mark.parametrize("how", [HOW[0], slowly(HOW[1])])
 def test_paranoid_copies_and_compares_everything(machine: Machine, how: Sequence[str]) -> None:
     job = started(machine)
     taken(machine, "one", *how, "--paranoid")

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from machine import Answer, Machine, kill, until
 from two_devices import Job, bare, three_devices
-from worlds import NVIDIA
+from worlds import NVIDIA, slowly
 
 CONTROL_MS = 4000  # so long that whoever dies in it has a successor before it is over
 STEPS = NVIDIA.before_it_runs()
@@ -134,8 +134,8 @@ def test_somebody_dies(machine: Machine, who: str, steps: Sequence[str]) -> None
 
 
 @pytest.mark.parametrize("machine", [{"GCR_SIM_CONTROL_MS": str(CONTROL_MS)}], indirect=True)
-@pytest.mark.parametrize("who", ["gcrd", pytest.param("helper", marks=pytest.mark.slow)])
-@pytest.mark.parametrize("elsewhere", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("who", ["gcrd", slowly("helper")])
+@pytest.mark.parametrize("elsewhere", [True, slowly(False)])
 def test_the_drivers_call_outlives_its_caller(machine: Machine, who: str, elsewhere: bool) -> None:
     """And says so in no way: it is checkpointed for the driver until it is back, there or on other devices."""
     job = Job.start(machine)

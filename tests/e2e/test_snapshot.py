@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from machine import VICTIMS, Answer, Machine, kill, until
-from worlds import AMD, NVIDIA, at
+from worlds import AMD, NVIDIA, at, slowly
 
 from gcr.agentwire import OccupiedRecord
 from gcr.image.store import Store
@@ -92,7 +92,9 @@ def test_it_is_there_for_as_long_as_it_is_read(machine: Machine) -> None:
     assert job.ask() != before
 
 
-@pytest.mark.parametrize("step", ["prepared", "quiesced", "snapshotted", "running", "reading", "drained"])
+@pytest.mark.parametrize(
+    "step", ["quiesced", "snapshotted", *(slowly(step) for step in ("prepared", "running", "reading", "drained"))]
+)
 def test_it_is_said_for_as_long_as_it_is_there(machine: Machine, step: str) -> None:
     """Also where it fails in the middle."""
     job = machine.told("llm", f"alloc 8 {EACH}")
@@ -120,7 +122,7 @@ def content(machine: Machine, name: str) -> tuple[list[int], list[bytes]]:
     return [each.spec.id for each in process.table.handles], [each.name for each in store.references(manifest)]
 
 
-@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_what_the_program_does_while_it_is_read_is_not_in_it(machine: Machine) -> None:
     """The image is of the cut, whatever is written, freed and allocated after it; and what is freed is free."""
     job = machine.told("llm", f"alloc 8 {EACH}")
@@ -195,7 +197,7 @@ def contents(machine: Machine, *lines: str) -> list[str]:
 
 
 @pytest.mark.parametrize("begun", ["before", "meanwhile"])
-@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_another_job_that_needs_the_room_gets_it(machine: Machine, begun: str) -> None:
     """With its 120 MiB, contexts and a snapshot of 64 there is more than the device has; without the snapshot, less."""
     machine.memory = 256 * MIB
@@ -215,7 +217,7 @@ def test_another_job_that_needs_the_room_gets_it(machine: Machine, begun: str) -
 
 
 @pytest.mark.parametrize("step", ["snapshotted", "running"])
-@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_from_when_it_is_made_nobody_lacks_its_room(machine: Machine, step: str) -> None:
     """Another job while the first one stands still; the first one itself at the instant that its gate opens."""
     machine.memory = 256 * MIB
@@ -231,7 +233,7 @@ def test_from_when_it_is_made_nobody_lacks_its_room(machine: Machine, step: str)
     assert who.ask() == said[-1]
 
 
-@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_nobody_lacks_its_room_when_the_daemon_dies(machine: Machine) -> None:
     """Nobody is there to be asked: the program waits for the worker's end."""
     machine.memory = 256 * MIB

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from machine import VICTIMS, Answer, Machine, Victim, kill, until
 from two_devices import COUNTED, Job, three_devices
-from worlds import NOEXPORT, at, everywhere
+from worlds import AMD, ASCEND, NOEXPORT, SLOW, at, everywhere
 
 from gcr.image.store import Store
 
@@ -86,7 +86,7 @@ def refused(going: "Future[Answer]") -> tuple[int, str, str]:
     return gone.code, error["code"], error["state"]
 
 
-@everywhere()
+@everywhere(slow=[AMD, ASCEND])
 def test_more_than_the_slots_hold_comes_back(machine: Machine) -> None:
     job, before = suspended(machine, MANY, "mixed 30 1000 5000000", "free_some 7", machine.where.handles(5))
     came = back(machine)
@@ -194,7 +194,7 @@ def test_after_it_failed_the_job_comes_back_from_host_memory(machine: Machine) -
     ("who", "step"),
     [
         *((who, "image.read") for who in ("gcr.daemon", "gcr.worker", "gcr.image_helper")),
-        *((who, "restore.loaded") for who in ("gcr.daemon", "gcr.worker")),
+        *(pytest.param(who, "restore.loaded", marks=SLOW) for who in ("gcr.daemon", "gcr.worker")),
     ],
 )
 def test_whoever_dies_in_the_middle_the_image_is_there(machine: Machine, who: str, step: str) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from machine import VICTIMS, Machine, Victim, kill, until
 from two_devices import Job, three_devices
-from worlds import AMD, ASCEND, NOEXPORT, NVIDIA, SLOW, at
+from worlds import AMD, ASCEND, NOEXPORT, NVIDIA, at, slowly
 
 from gcr.hostmemory import available_host_bytes
 from gcr.image.store import Store
@@ -78,7 +78,7 @@ def used(machine: Machine) -> int:
     return int(sum(device["used_bytes"] for device in machine.gcr("devices").body["devices"]))
 
 
-everywhere = pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
+everywhere = pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 
 
 @everywhere
@@ -244,9 +244,7 @@ def test_a_failure_at_any_step_takes_everything_back(machine: Machine) -> None:
     comes_back(machine, job, before)
 
 
-@pytest.mark.parametrize(
-    "step", ["image.take", pytest.param("image.write", marks=SLOW), "image.commit", "image.published"]
-)
+@pytest.mark.parametrize("step", [*map(slowly, ("image.take", "image.write", "image.published")), "image.commit"])
 def test_a_helper_that_dies_leaves_no_image(machine: Machine, step: str) -> None:
     job, before = large(machine)
     machine.inject(f"{step} die")
@@ -288,7 +286,7 @@ def test_a_disk_that_fills_up_takes_everything_back(machine: Machine) -> None:
     comes_back(machine, job, before)
 
 
-@pytest.mark.parametrize("who", ["gcr.worker", "gcr.image_helper", pytest.param("gcr.control_helper", marks=SLOW)])
+@pytest.mark.parametrize("who", ["gcr.worker", "gcr.image_helper", slowly("gcr.control_helper")])
 def test_a_death_in_the_middle_takes_everything_back(machine: Machine, who: str) -> None:
     job, before = large(machine)
     strike(machine, lambda: machine.children(who), MIDDLE)
@@ -301,7 +299,7 @@ def test_a_death_in_the_middle_takes_everything_back(machine: Machine, who: str)
 
 
 @pytest.mark.parametrize(
-    "step", [MIDDLE, "checkpoint.durable", "checkpoint.decided", pytest.param("checkpoint.committed_one", marks=SLOW)]
+    "step", [MIDDLE, "checkpoint.decided", slowly("checkpoint.durable"), slowly("checkpoint.committed_one")]
 )
 def test_the_daemon_dies(machine: Machine, step: str) -> None:
     """Before the decision the job runs on, and an image that is durable by then is of no use to it."""
@@ -497,7 +495,7 @@ def test_two_devices_stream_side_by_side(tmp_path: Path) -> None:
         machine.close()
 
 
-@pytest.mark.parametrize("one_dies", [False, True])
+@pytest.mark.parametrize("one_dies", [slowly(False), True])
 def test_two_processes_stream_side_by_side(machine: Machine, one_dies: bool) -> None:
     """One that ends while both are suspended keeps the other from nothing."""
     room(machine, 2 * RING)

@@ -25,6 +25,11 @@ import hip_python  # noqa: E402
 SLOW = pytest.mark.slow
 
 
+def slowly(value: Any) -> Any:
+    """A parameter of a test that is only for the slow ones."""
+    return pytest.param(value, marks=SLOW)
+
+
 @dataclass(frozen=True)
 class World:
     """quirks: what its driver does wrong · data_only: control state cannot be saved, so it stays in the process
