@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
@@ -88,21 +89,30 @@ class Asking(Generic[T]):
     def answer(self) -> T:
         """Raises what `work` raises; StoreUnusable, DeadlinePassed, PeerGone."""
         ours, theirs = os.pipe()
+        child = 0
+        try:
+            with _interrupted_later():
+                child = self._begun(ours, theirs)
+            return self._awaited(ours)
+        except KeyboardInterrupt:
+            if child:
+                os.kill(child, signal.SIGTERM)
+                _await_end(ours, self.grace)
+            raise
+        finally:
+            if child:
+                os.kill(child, signal.SIGKILL)
+                os.waitpid(child, os.WNOHANG)
+            os.close(ours)
+
+    def _begun(self, ours: int, theirs: int) -> int:
+        """The child's pid."""
         parent, child = os.getpid(), os.fork()
         if not child:
             os.close(ours)
             _serve(parent, Line(theirs), self.work)
         os.close(theirs)
-        try:
-            return self._awaited(ours)
-        except KeyboardInterrupt:
-            os.kill(child, signal.SIGTERM)
-            _await_end(ours, self.grace)
-            raise
-        finally:
-            os.kill(child, signal.SIGKILL)
-            os.waitpid(child, os.WNOHANG)
-            os.close(ours)
+        return child
 
     def _awaited(self, fd: int) -> T:
         for kind, value in self._messages(fd):
@@ -138,6 +148,19 @@ class Asking(Generic[T]):
             if end is not None and time.monotonic() >= end:
                 raise DeadlinePassed(f"it took longer than {self.timeout:g} s, and was given up")
         raise silent(self.whom, self._patience)
+
+
+@contextmanager
+def _interrupted_later() -> Iterator[None]:
+    """Ctrl-C is raised at its end: what is raised in the hooks of a fork, the interpreter prints and forgets."""
+    pressed: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, _frame: pressed.append(number))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _await_end(fd: int, grace: float) -> None:
