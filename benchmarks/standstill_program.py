@@ -97,7 +97,12 @@ class Loop:
         self.gaps, self.last = [], time.perf_counter()
 
     def found(self) -> dict[str, Any]:
-        return {"steps": len(self.gaps), "longest_s": max(self.gaps), "typical_s": median(self.gaps)}
+        return {
+            "steps": len(self.gaps),
+            "watched_s": sum(self.gaps),
+            "longest_s": max(self.gaps),
+            "typical_s": median(self.gaps),
+        }
 
     def save(self, file: str) -> dict[str, Any]:
         import torch

@@ -72,7 +72,7 @@ def test_standstill_by_gcr(simulated: SimulatedMachine, monkeypatch: pytest.Monk
     rows = standstill.by_gcr(standstill.program(1 / 32, 0.05, "--plain"), cycles=2)
     for row in rows:
         assert row["bytes_total"] == 32 * MIB
-        assert row["steps"] * row["typical_s"] > 0.3 * row["durable_s"], "it was watched all the while"
+        assert row["steps"] > 1 and row["watched_s"] > row["durable_s"]
         assert 0 < 0.8 * row["stop_s"] <= row["longest_s"] < row["durable_s"]
         assert row["stands_s"] < row["longest_s"]
 
