@@ -4,10 +4,13 @@ import os
 import threading
 from types import SimpleNamespace
 
+import pytest
+
 from gcr.daemon import arrivals as module
 from gcr.daemon.agent import AgentPeer
 from gcr.daemon.arrivals import Arrivals
-from gcr.daemon.jobs import Jobs
+from gcr.daemon.jobs import Job, Jobs
+from gcr.engine.node import World
 from gcr.errors import PeerGone
 from gcr.processes import Place, identify
 from gcr.wire import AgentPhase, Vendor
@@ -38,3 +41,30 @@ def test_no_process_is_seen_without_its_agent(monkeypatch):
     again = Peer(channel, peer.identity, HELLO)
     assert arrivals.agent(again) is process and process.agent is again
     assert len(seen) == 1  # where it was when it was first heard of
+
+
+@pytest.mark.parametrize("when", ["forget", "close"])
+def test_who_comes_while_its_job_is_dropped_is_in_a_job(monkeypatch, when):
+    """As the successor of a program that became a daemon, whose parent and supervisor have just ended."""
+    jobs = Jobs()
+    monkeypatch.setattr(module, "place_of", lambda _pid: Place((0, 0, 0, 0), None))
+    peer = Peer(
+        SimpleNamespace(closed=threading.Event()),
+        identify(os.getpid()),
+        SimpleNamespace(**{**vars(HELLO), "token": "t"}),
+    )
+
+    def comes(*_):
+        coming = threading.Thread(target=arrivals.agent, args=(peer,))
+        coming.start()
+        coming.join(5)
+        assert not coming.is_alive()
+
+    does = {"forget": lambda *_: None, "close": lambda: None, when: comes}
+    arrivals = Arrivals(SimpleNamespace(jobs=jobs, journal=SimpleNamespace(forget=does["forget"])))
+    job = Job("llm", "t", World("nvidia"), adopted=SimpleNamespace(close=does["close"]))
+    jobs.add(job)
+    arrivals.finished("t")
+    (listed,) = jobs.all()
+    assert (listed.name, [*listed.processes]) == ("llm", [os.getpid()])
+    assert listed is job or when == "close"

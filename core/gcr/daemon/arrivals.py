@@ -257,9 +257,12 @@ class Arrivals:
             for process in unheard:
                 self._ended(process)
             return
+        self._coordinator.journal.forget(job.name)  # while no other job can have the name
+        with self._lock, self._jobs.lock:
+            if job.living:  # who has come meanwhile: a program that became a daemon is just another process of it
+                return
+            self._jobs.remove(job)
         job.adopted.close()
-        self._coordinator.journal.forget(job.name)
-        self._jobs.remove(job)
 
     def released(self, pid: int, ids: Sequence[int]) -> None:
         """A process freed handles that we hold as well; when this returns nobody does."""
