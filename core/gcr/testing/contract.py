@@ -37,9 +37,14 @@ class ContractBase:
             yield lambda: children.enter_context(Peer(self.backend, environment))
 
     @pytest.fixture
-    def device(self, new_peer: MakePeer) -> Device:
+    def first_peer(self, new_peer: MakePeer) -> Peer:
+        """Who is asked for the devices, and `owner` where there is one: starting a child is what takes time."""
+        return new_peer()
+
+    @pytest.fixture
+    def device(self, first_peer: Peer) -> Device:
         """The device the contract runs on: the first."""
-        found: Sequence[Device] = new_peer().call("devices")
+        found: Sequence[Device] = first_peer.call("devices")
         assert found, "no device: a contract of hardware needs some, real or simulated"
         return found[0]
 
@@ -63,15 +68,14 @@ class BackendContract(ContractBase):
         names = [answer.name for answer in new_peer().call("probe")]
         assert [name for name in FACILITIES if name not in names] == []
 
-    def test_what_it_claims_is_what_is_tested(self, new_peer: MakePeer, device: Device) -> None:
+    def test_what_it_claims_is_what_is_tested(self, first_peer: Peer, device: Device) -> None:
         """No skips: a backend that claims more than its tests show, or less, fails here."""
-        peer = new_peer()
-        claims = {answer.name: answer.ok for answer in peer.call("probe")}
+        claims = {answer.name: answer.ok for answer in first_peer.call("probe")}
         assert claims["handoff"] is self.hands_over, (
             "it claims handoff: subclass DrainContract" if claims["handoff"] else "no handoff: subclass CopyContract"
         )
-        assert not claims["device_map"] or peer.call("moves"), "it claims device_map: MovesProcesses"
-        means = peer.call("means")
+        assert not claims["device_map"] or first_peer.call("moves"), "it claims device_map: MovesProcesses"
+        means = first_peer.call("means")
         assert means is self.means, f"its control means are {means}: subclass ControlContract, or InspectContract"
 
     def test_devices_are_named_by_uuid(self, new_peer: MakePeer) -> None:

@@ -8,6 +8,7 @@ import os
 import selectors
 import subprocess
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import takewhile
 from typing import IO, ClassVar
 
 import pytest
@@ -22,6 +23,7 @@ START_SECONDS = 60.0
 ANSWER_SECONDS = 30.0
 CALL_SECONDS = 20.0
 QUIET_SECONDS = 0.3
+TRIES = 5
 
 
 class Victim:
@@ -175,8 +177,16 @@ class ControlContract(InspectContract):
         assert victim.digest() == before
 
     def test_other_threads_run_while_the_driver_works(self, control: Peer, victim: Victim) -> None:
+        """Once is enough: where a call keeps them from running, it does each time; a busy machine does it by chance."""
+        tries = (self._silence(control, victim) for _ in range(TRIES))
+        silent = list(takewhile(lambda found: found[1] >= max(0.1, found[0] / 2), tries))
+        assert len(silent) < TRIES, f"no other thread ran, of each call's seconds: {silent}"
+
+    @staticmethod
+    def _silence(control: Peer, victim: Victim) -> tuple[float, float]:
+        """Seconds that a checkpoint took, and the longest of them in which no other thread ran."""
         control.call("lock", victim.pid, CALL_SECONDS)
-        took, silence = control.call("longest_silence", "checkpoint", victim.pid)
-        assert silence < max(0.1, took / 2), f"no other thread ran for {silence:.3f} of {took:.3f} s"
+        found: tuple[float, float] = control.call("longest_silence", "checkpoint", victim.pid)
         control.call("restore", victim.pid, {}, CALL_SECONDS)
         control.call("unlock", victim.pid, CALL_SECONDS)
+        return found

@@ -68,17 +68,14 @@ class CopyContract(ContractBase):
     handles: ClassVar[Sequence[int]] = (4, 2, 6)  # MiB, multiples of the granularity, of different sizes
 
     @pytest.fixture
-    def owner(self, new_peer: MakePeer, device: Device) -> Peer:
+    def owner(self, first_peer: Peer, device: Device) -> Peer:
         """A process that makes memory, as a target does."""
-        return self._opened(new_peer, device)
+        first_peer.call("open", device.uuid)
+        return first_peer
 
     @pytest.fixture
     def worker(self, new_peer: MakePeer, device: Device) -> Peer:
         """A process that takes it over."""
-        return self._opened(new_peer, device)
-
-    @staticmethod
-    def _opened(new_peer: MakePeer, device: Device) -> Peer:
         peer = new_peer()
         peer.call("open", device.uuid)
         return peer
