@@ -15,6 +15,8 @@ from pathlib import Path
 
 import pytest
 
+from gcr import native
+
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 DEFINITIONS = ROOT / "shim/src/hooks/cuda.def"
@@ -70,15 +72,24 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shim() -> Path:
-    """The interposer with stand-ins, built by the project's own rules: once, whoever of several runs needs it first."""
-    build = ROOT / "build" / "hooks"
+    """The interposer with stand-ins, built by the project's own rules: once, whoever of several runs needs it first.
+
+    Where the shim itself was built, if that was from here: most of it is the same.
+    """
+    places = [Path(os.environ.get(native.VARIABLE, ROOT / "build/editable")), ROOT / "build/hooks"]
+    build = next((place for place in places if _built_from_here(place)), places[-1])
     build.mkdir(parents=True, exist_ok=True)
     standins = ";".join(str(source) for source in sorted((HERE / "standins").glob("*.cpp")))
     with (build / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        checked([tool("cmake"), "-S", ROOT, "-B", build, "-DGCR_BUILD_SIM=OFF", f"-DGCR_SHIM_CALLS={standins}"])
-        checked([tool("cmake"), "--build", build, "--parallel", "2"])
-    return build / "shim/libgcr_shim.so"
+        checked([tool("cmake"), "-S", ROOT, "-B", build, f"-DGCR_SHIM_CALLS={standins}"])
+        checked([tool("cmake"), "--build", build, "--parallel", "2", "--target", "gcr_shim_alone"])
+    return build / "shim/alone/libgcr_shim.so"
+
+
+def _built_from_here(folder: Path) -> bool:
+    cache = folder / "CMakeCache.txt"
+    return cache.exists() and f"CMAKE_HOME_DIRECTORY:INTERNAL={ROOT}\n" in cache.read_text()
 
 
 Compile = Callable[..., Path]
