@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 from machine import VICTIMS, Machine, Victim, kill, until
-from worlds import AMD, NVIDIA, ON_DEVICE, at
+from worlds import AMD, NVIDIA, ON_DEVICE, SLOW, at
 
 sys.path.insert(0, str(VICTIMS))
 
@@ -138,6 +138,7 @@ def test_an_image_is_of_one_moment(machine: Machine) -> None:
     assert set(schedules(machine, FAST, 1)) == {1.0}
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(ON_DEVICE, reason="a real device has the memory that it has")
 def test_an_image_is_of_one_moment_where_there_is_hardly_room_for_a_snapshot(machine: Machine) -> None:
     machine.memory = CROWDED
@@ -157,8 +158,10 @@ BY_SNAPSHOT = ("snapshotted", "running", "reading", "drained")  # without a live
 @pytest.mark.parametrize(
     ("who", "steps", "live"),
     [
-        *[(who, STEPS, True) for who in ("gcr.daemon", "gcr.worker", "gcr.image_helper")],
-        *[(who, BY_SNAPSHOT, False) for who in ("gcr.daemon", "gcr.worker", "gcr.image_helper")],
+        ("gcr.daemon", STEPS, True),
+        *(pytest.param(who, STEPS, True, marks=SLOW) for who in ("gcr.worker", "gcr.image_helper")),
+        *((who, BY_SNAPSHOT, False) for who in ("gcr.daemon", "gcr.worker")),
+        pytest.param("gcr.image_helper", BY_SNAPSHOT, False, marks=SLOW),
         ("supervisor", ["drained"], True),
         ("supervisor", ["reading"], False),
     ],

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from machine import Answer, Machine, kill, until
 from two_devices import Job, bare, three_devices
-from worlds import NVIDIA, slowly
+from worlds import NVIDIA, SLOW, slowly
 
 CONTROL_MS = 4000  # so long that whoever dies in it has a successor before it is over
 STEPS = NVIDIA.before_it_runs()
@@ -115,7 +115,7 @@ def settles(job: Job) -> None:
     [
         ("gcrd", [*STEPS, "decided", "opened_one"]),
         ("workers", STEPS),
-        ("helper", STEPS),
+        pytest.param("helper", STEPS, marks=SLOW),
         ("supervisor", ["refilled"]),
     ],
 )
