@@ -68,3 +68,19 @@ def test_a_program_without_device_memory(machine: Machine, daemon_dies: bool) ->
         back = machine.gcr("restore", "llm")
         assert (back.code, back.body.get("state")) == (0, "running"), back.body
         assert job.ask() == "here"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("daemon_dies", [False, True])
+def test_an_orphan_is_forgotten_at_its_end(machine: Machine, daemon_dies: bool) -> None:
+    """Its supervisor died, and the daemon that it has may never have heard of any."""
+    job = machine.told("llm")
+    pid = machine.target("llm")
+    kill(job.supervisor.pid)
+    job.supervisor.wait(10)
+    if daemon_dies:
+        kill(*machine.children("gcr.daemon"))
+        machine.daemon()
+    assert machine.target("llm") == pid
+    kill(pid)
+    until(lambda: machine.job("llm") is None or None, 10, "it is forgotten")

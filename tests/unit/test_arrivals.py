@@ -1,6 +1,7 @@
 """Whoever arrives is whole before anybody sees it: commands come at any instant."""
 
 import os
+import subprocess
 import threading
 from types import SimpleNamespace
 
@@ -68,3 +69,21 @@ def test_who_comes_while_its_job_is_dropped_is_in_a_job(monkeypatch, when):
     (listed,) = jobs.all()
     assert (listed.name, [*listed.processes]) == ("llm", [os.getpid()])
     assert listed is job or when == "close"
+
+
+def test_a_job_that_no_supervisor_ever_came_for_ends_with_its_last_process(monkeypatch):
+    """As that of an orphan which a new daemon heard of by itself."""
+    monkeypatch.setattr(module, "place_of", lambda _pid: Place((0, 0, 0, 0), None))
+    nobody = SimpleNamespace(living_workers=list)
+    coordinator = SimpleNamespace(jobs=Jobs(), fleet=nobody, forget_decision=lambda _job: None)
+    coordinator.journal = SimpleNamespace(forget=lambda _name: None)
+    arrivals = Arrivals(coordinator)
+    child = subprocess.Popen(["sleep", "60"])
+    arrivals.agent(Peer(SimpleNamespace(closed=threading.Event()), identify(child.pid), HELLO))
+    coordinator.config = SimpleNamespace(prepare_arena=False)
+    arrivals.look_after()
+    assert [job.name for job in coordinator.jobs.all()] == ["llm"]
+    child.kill()
+    child.wait()
+    arrivals.look_after()
+    assert coordinator.jobs.all() == []

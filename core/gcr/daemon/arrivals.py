@@ -239,7 +239,6 @@ class Arrivals:
                 self._release(job, process)
 
     def _release(self, job: Job, process: Process) -> None:
-        job.finished = job.finished or process.strategy == Strategy.DRIVER  # nobody else would say so
         pid = process.identity.pid
         for worker in self._coordinator.fleet.living_workers():
             quietly("forfeit", partial(worker.forfeit, process.hold))
@@ -251,6 +250,8 @@ class Arrivals:
 
     def _drop_if_over(self, job: Job) -> None:
         """The last of its processes takes it along: once it is gone nobody would release what they left."""
+        with self._lock, self._jobs.lock:  # without a supervisor nobody else says so
+            job.finished = job.finished or not (job.supervised or job.processes)
         if not job.finished or job.busy or any(alive(p.identity) for p in job.living):
             return
         if unheard := job.living:  # of their end
@@ -289,8 +290,6 @@ class Arrivals:
             for process in job.living:
                 if not alive(process.identity):
                     self._ended(process)
-            if not job.supervised and job.supervisor is not None:
-                job.finished = job.finished or not job.processes
             self._drop_if_over(job)
             if self._coordinator.config.prepare_arena and not job.busy:
                 self._prepare_arena(job)
