@@ -9,7 +9,7 @@ VENDOR ?= all
 
 BIN := .venv/bin
 BUILD_TOOLS := cmake==4.4.4 ninja==1.13.2 scikit-build-core==1.1.2
-PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet
+PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 CMAKE := $(BIN)/cmake
 NATIVE_SOURCES = $(shell find CMakeLists.txt core/gcr/hashing/chunk_hash.h shim tests/native -type f 2>/dev/null)
 FORMATTED = $(shell find core shim docs tests/native tests/preload tests/victims \

@@ -146,16 +146,16 @@ def test_cycles_under_load(machine: Machine) -> None:
 
 @everywhere(slow=[NVIDIA, AMD, AMD_QUIRKS])
 def test_some_cycles_under_load(machine: Machine) -> None:
-    run = storm(machine, cycles=20, seconds=60, seed=5)
-    assert len(run.took) == 20
+    run = storm(machine, cycles=12, seconds=60, seed=5)
+    assert len(run.took) == 12
     judge(run, SLOWEST_CYCLE, idle=0.3)
 
 
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_some_cycles_of_stream_ordered_memory(machine: Machine) -> None:
     machine.memory = 2 << 30  # bare, the simulated pools keep what was freed until its stream got there
-    run = storm(machine, cycles=20, seconds=60, seed=6, more=("--ordered",))
-    assert (len(run.took), run.uncovered) == (20, set())
+    run = storm(machine, cycles=12, seconds=60, seed=6, more=("--ordered",))
+    assert (len(run.took), run.uncovered) == (12, set())
     judge(run, SLOWEST_CYCLE, idle=0.3)
 
 
