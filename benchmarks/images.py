@@ -11,9 +11,9 @@ import os
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,7 +82,7 @@ def full(command: Sequence[str], cycles: int = 3, probe: int = PROBE_BYTES) -> I
             if number:
                 gcr("rm", f"full{number - 1}", "--store", str(where))
             out = _checkpoint(running, where, f"full{number}", "--wait", "durable")
-            again = gcr("verify", f"full{number}", "--store", str(where))["ok"]
+            whole = gcr("verify", f"full{number}", "--store", str(where))["ok"]
             drop_caches()
             back = gcr("restore", "--image", f"full{number}", "--store", str(where))
             read_s = back["phases_s"]["loaded"] - back["phases_s"]["room"]  # and copied to the device meanwhile
@@ -93,13 +93,13 @@ def full(command: Sequence[str], cycles: int = 3, probe: int = PROBE_BYTES) -> I
                     "write_bytes_per_s": out["bytes_written"] / (out["durable_s"] - out["vram_free_s"]),
                     "read_bytes_per_s": out["bytes_total"] / read_s,
                     "total_s": back["total_s"],
-                    "bytes_right": right and again,
+                    "bytes_right": right and whole,
                 }
             )
             yield {"disk": disk, "cycles": rows}
-        again = _checkpoint(running, where, "unchanged", "--wait", "durable")
+        unchanged = _checkpoint(running, where, "unchanged", "--wait", "durable")
         gcr("restore", str(running.job))
-    share = again["bytes_written"] / again["bytes_total"]
+    share = unchanged["bytes_written"] / unchanged["bytes_total"]
     yield {"disk": disk, "cycles": rows, "unchanged_written_share": share}
 
 
@@ -151,7 +151,7 @@ def training(
     """Steps a second of a training job while a live image of all of it is copied, and when there is none."""
     slices: list[Slice] = []
     images: list[Taken] = []
-    with store() as where, settled(command) as running:
+    with store() as where, settled(command) as running, ThreadPoolExecutor(1) as beside:
 
         def image(number: int) -> None:
             words = {"image": f"t{number}", "live": True, "leave_running": True, "wait": "durable", "store": str(where)}
@@ -165,11 +165,10 @@ def training(
             if number:
                 gcr("rm", f"t{number - 1}", "--store", str(where))  # or the next would take from it what is the same
             _slices(running, slices, undisturbed / 2)
-            taking = threading.Thread(target=image, args=(number,))
-            taking.start()
-            while taking.is_alive():
+            taking = beside.submit(image, number)
+            while not taking.done():
                 _slices(running, slices, 0.0)
-            taking.join()
+            taking.result()
             _slices(running, slices, ASIDE_SECONDS + undisturbed / 2)
             yield {"copy_s": [each.copied - each.prepared for each in images], **_sorted(slices, images)}
 
