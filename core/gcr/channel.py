@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
-from threading import Event, Lock, Thread
+from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
 from gcr import jsonbody
@@ -52,6 +52,7 @@ __all__ = ["AgentError", "BadFrame", "Channel", "PeerIdentity", "Received", "Req
 log = logging.getLogger(__name__)
 
 REPLY_TIMEOUT = 30.0  # seconds a reply may wait for room in the socket
+END_TIMEOUT = 1.0  # seconds that whoever hears of the end first waits for the reader to see it
 PROGRESS_PATIENCE = 0.02  # seconds a progress report may
 MAX_SERVING = 32  # requests of one peer served at once
 MAX_WAITING = 256  # requests of one peer waiting for a thread; beyond it they are refused
@@ -227,7 +228,7 @@ class Channel:
                 raise PeerGone(f"{self.name}: the connection is closed")
             self._waiting[request] = waiting
         try:
-            send(request, timeout)
+            self._sent(send, request, timeout)
             while (
                 frame := waiting.next(deadline, f"{self.name}: no reply to {type.name} in {timeout:g} s")
             ) is not None:
@@ -237,10 +238,27 @@ class Channel:
                     return frame
                 if on_progress:
                     on_progress(jsonbody.load(frame.payload, []))
+            self._await_end()
             raise PeerGone(f"{self.name}: the peer went away during {type.name}")
         finally:
             with self._lock:
                 self._waiting.pop(request, None)
+
+    def _sent(self, send: Callable[[int, float], None], request: int, timeout: float) -> None:
+        try:
+            send(request, timeout)
+        except PeerGone:
+            self._await_end()
+            raise
+
+    def _await_end(self) -> None:
+        """Who is told that the peer is gone finds `closed` set: he may ask at once who takes its place.
+
+        What the peer has sent before is served first; not for ever, as that may wait for our caller.
+        """
+        self.close()
+        if self._reader is not None and self._reader is not current_thread():
+            self.closed.wait(END_TIMEOUT)
 
     def _read(self) -> None:
         try:

@@ -22,6 +22,7 @@ from gcr.errors import (
     RolledBack,
     UnsupportedState,
 )
+from gcr.seqpacket import receive_packet
 from gcr.wire import (
     ERROR,
     MAX_DESCRIPTORS,
@@ -372,6 +373,36 @@ def test_a_peer_that_dies_ends_every_call(connect_pair):
     assert ours.closed.wait(5)
     with pytest.raises(PeerGone):
         ours.call_json("later", timeout=5)
+
+
+def test_who_hears_that_the_peer_is_gone_finds_the_channel_closed(monkeypatch):
+    """Whatever the reader does meanwhile: he may ask at once who takes the place of the one that is gone."""
+
+    def late(sock):
+        received = receive_packet(sock)
+        time.sleep(0.3)
+        return received
+
+    monkeypatch.setattr("gcr.channel.receive_packet", late)
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel = Channel(ours).start()
+    theirs.close()
+    with pytest.raises(PeerGone):
+        channel.call_json("anything", timeout=5.0)
+    assert channel.closed.is_set()
+
+
+def test_a_reader_that_is_held_up_holds_up_nobody_who_hears_that_the_peer_is_gone(monkeypatch):
+    over = threading.Event()
+    monkeypatch.setattr("gcr.channel.END_TIMEOUT", 0.1)
+    monkeypatch.setattr("gcr.channel.receive_packet", lambda _sock: (over.wait(20), (b"", [], False))[1])
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    channel = Channel(ours).start()
+    theirs.close()
+    with pytest.raises(PeerGone):
+        channel.call_json("anything", timeout=5.0)
+    over.set()
+    assert eventually(channel.closed.is_set)
 
 
 def test_on_close_runs_once_however_often_it_is_closed(raw_pair):
