@@ -7,6 +7,7 @@ table of the whole process: `merged` and `by_device` turn the one into the other
 import ctypes
 import os
 from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 
 from gcr import hostmap
@@ -14,14 +15,23 @@ from gcr.errors import UsageError
 from gcr.layout import SealedHandle, SealedTable
 from gcr.memfiles import HUGE_PAGE, checked_size, filled_memfd, hold_still
 from gcr.partial import PartialTable
-from gcr.seqpacket import close_all
+
+
+def owned(own: ExitStack, fd: int) -> int:
+    """The descriptor, which is closed with the others of `own`."""
+    own.callback(os.close, fd)
+    return fd
 
 
 class Mapped:
-    """Segments at consecutive addresses. Whoever has it reads, or fills, them at leisure; then closes it."""
+    """Segments at consecutive addresses. Whoever has it reads, or fills, them at leisure; then closes it.
+
+    own: descriptors of its own, which are closed with it
+    """
 
     def __init__(self, sizes: Sequence[int], fds: Sequence[int], writable: bool) -> None:
         """`fds`: segments of these sizes, in order; they stay the caller's. Raises OSError."""
+        self.own = ExitStack()
         self._size = sum(sizes) + HUGE_PAGE
         self._reserved = hostmap.reserve(self._size)
         self._first = -(-self._reserved // HUGE_PAGE) * HUGE_PAGE  # segments may be of huge pages
@@ -44,6 +54,7 @@ class Mapped:
         if self._size:
             hostmap.unreserve(self._reserved, self._size)
         self._size = 0
+        self.own.close()
 
 
 class Slots(Mapped):
@@ -80,21 +91,11 @@ class StagedLine(Line):
     def __init__(self, partial: PartialTable, fds: Sequence[int]) -> None:
         """Raises NotASegment, OSError."""
         self.chunks = partial.chunks
-        self._held: list[int] = []
-        table = partial.table
-        try:
-            for fd, part in zip(fds, table.segments, strict=True):
-                checked_size(fd, part.size)
-                self._held.append(hold_still(fd))
-            super().__init__(table, self._held, writable=False)
-        except BaseException:
-            close_all(self._held)
-            raise
-
-    def close(self) -> None:
-        super().close()
-        close_all(self._held)
-        self._held.clear()
+        for fd, part in zip(fds, partial.table.segments, strict=True):
+            checked_size(fd, part.size)
+        with ExitStack() as own:
+            super().__init__(partial.table, [owned(own, hold_still(fd)) for fd in fds], writable=False)
+            self.own = own.pop_all()
 
 
 class FreshLine(Line):
@@ -102,23 +103,14 @@ class FreshLine(Line):
 
     def __init__(self, table: SealedTable) -> None:
         """Raises OSError, ENOSPC where there is no host memory for them."""
-        self._made: list[int] = []
-        try:
-            for part in table.segments:
-                self._made.append(filled_memfd(part.size))
+        with ExitStack() as own:
+            self._made = [owned(own, filled_memfd(part.size)) for part in table.segments]
             super().__init__(table, self._made, writable=True)
-        except BaseException:
-            close_all(self._made)
-            raise
+            self.own = own.pop_all()
 
     def staged(self) -> list[int]:
         """Descriptors as a checkpoint stages them, the sealed table first; the caller's. Raises OSError."""
         return [self.table.to_memfd(), *map(os.dup, self._made)]
-
-    def close(self) -> None:
-        super().close()
-        close_all(self._made)
-        self._made.clear()
 
 
 def merged(tables: Sequence[SealedTable]) -> SealedTable:

@@ -5,20 +5,20 @@ chunk, is that of all tables together.
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from gcr.errors import UsageError
 from gcr.hashing import CHUNK_BYTES
 from gcr.hashing.chunks import chunk_count
-from gcr.image.lines import Slots, merged
+from gcr.image.lines import Slots, merged, owned
 from gcr.image.parent import Place
 from gcr.image.windows import ImagedLine, lines_of
 from gcr.image.windows import Place as LinePlace
 from gcr.image.writer import ImageWriter
 from gcr.layout import SealedSegment, SealedTable
 from gcr.memfiles import hold_still, round_up
-from gcr.seqpacket import close_all
 
 
 class LentSlots(Slots):
@@ -26,19 +26,9 @@ class LentSlots(Slots):
 
     def __init__(self, fds: Sequence[int], slot_bytes: int) -> None:
         """`fds` stay the caller's. Raises NotASegment, OSError."""
-        self._held: list[int] = []
-        try:
-            for fd in fds:
-                self._held.append(hold_still(fd))
-            super().__init__(self._held, slot_bytes, writable=False)
-        except BaseException:
-            close_all(self._held)
-            raise
-
-    def close(self) -> None:
-        super().close()
-        close_all(self._held)
-        self._held.clear()
+        with ExitStack() as own:
+            super().__init__([owned(own, hold_still(fd)) for fd in fds], slot_bytes, writable=False)
+            self.own = own.pop_all()
 
 
 @dataclass(slots=True)
