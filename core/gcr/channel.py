@@ -12,7 +12,6 @@ import itertools
 import logging
 import socket
 import time
-from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
@@ -32,6 +31,7 @@ from gcr.seqpacket import (
     receive_packet,
     send_packet,
 )
+from gcr.servers import Servers
 from gcr.wire import (
     ERROR,
     JSON_TYPES,
@@ -54,8 +54,6 @@ log = logging.getLogger(__name__)
 REPLY_TIMEOUT = 30.0  # seconds a reply may wait for room in the socket
 END_TIMEOUT = 1.0  # seconds that whoever hears of the end first waits for the reader to see it
 PROGRESS_PATIENCE = 0.02  # seconds a progress report may
-MAX_SERVING = 32  # requests of one peer served at once
-MAX_WAITING = 256  # requests of one peer waiting for a thread; beyond it they are refused
 MAX_PROGRESS = 256  # progress reports waiting for a slow caller; beyond it they are dropped
 
 
@@ -138,7 +136,7 @@ class Channel:
         self._waiting: dict[int, _Waiting] = {}
         self._lock = Lock()
         self._send_lock = Lock()
-        self._servers = _Servers(self.name)
+        self._servers = Servers(self.name)
         self._reader: Thread | None = None
 
     def start(self) -> "Channel":
@@ -379,36 +377,3 @@ class _Waiting:
             return self.inbox.get(timeout=max(0.0, deadline - time.monotonic()))
         except Empty:
             raise DeadlinePassed(late) from None
-
-
-class _Servers:
-    """A thread per request, at most MAX_SERVING of them; up to MAX_WAITING more wait their turn."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-        self._lock = Lock()
-        self._running = 0
-        self._backlog: deque[Callable[[], None]] = deque()
-
-    def submit(self, task: Callable[[], None]) -> bool:
-        with self._lock:
-            if self._running >= MAX_SERVING:
-                room = len(self._backlog) < MAX_WAITING
-                if room:
-                    self._backlog.append(task)
-                return room
-            self._running += 1
-        try:
-            Thread(target=self._run, args=(task,), name=f"gcr-serve-{self._name}", daemon=True).start()
-        except RuntimeError:  # no room for another thread
-            with self._lock:
-                self._running -= 1
-            return False
-        return True
-
-    def _run(self, task: Callable[[], None] | None) -> None:
-        while task is not None:
-            task()
-            with self._lock:
-                task = self._backlog.popleft() if self._backlog else None
-                self._running -= task is None

@@ -12,7 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcr.channel import MAX_SERVING, MAX_WAITING, Channel, Request
+from gcr.channel import Channel, Request
+from gcr.servers import MAX_SERVING, MAX_WAITING
 from gcr.wire import (
     ERROR,
     JSON_TYPES,
