@@ -27,7 +27,7 @@ from gcr.hostmemory import available_host_bytes
 HERE = Path(__file__).resolve().parent
 GIB = 1 << 30
 STATE_GIB = 32.0
-PROBE_BYTES, PROBE_PIECE = 8 * GIB, 16 << 20
+PROBE_PIECE = 16 << 20
 CYCLES, CHANGED = 5, 0.01
 TRAINING_CYCLES = 4
 ARENA_BYTES = GIB
@@ -72,15 +72,18 @@ def store() -> Iterator[Path]:
         yield Path(folder) / "store"
 
 
-def full(command: Sequence[str], cycles: int = 3, probe: int = PROBE_BYTES) -> Iterator[Row]:
-    """Images of a program's random bytes, each written anew and read back with a cold page cache; then one more."""
+def full(command: Sequence[str], cycles: int = 3) -> Iterator[Row]:
+    """Images of a program's random bytes, each written anew and read back with a cold page cache; then one more.
+
+    Before each a plain file of as many bytes: a disk that others use has another rate a minute later, or for less.
+    """
     rows: list[Row] = []
     with store() as where, settled(command) as running:
-        disk = disk_rates(where.parent, probe)
         before = running.ask()
         for number in range(cycles):
             if number:
                 gcr("rm", f"full{number - 1}", "--store", str(where))
+            disk = disk_rates(where.parent, _held(running))
             out = _checkpoint(running, where, f"full{number}", "--wait", "durable")
             whole = gcr("verify", f"full{number}", "--store", str(where))["ok"]
             drop_caches()
@@ -94,24 +97,23 @@ def full(command: Sequence[str], cycles: int = 3, probe: int = PROBE_BYTES) -> I
                     "read_bytes_per_s": out["bytes_total"] / read_s,
                     "total_s": back["total_s"],
                     "bytes_right": right and whole,
+                    "disk": disk,
                 }
             )
-            yield {"disk": disk, "cycles": rows}
+            yield {"cycles": rows}
         unchanged = _checkpoint(running, where, "unchanged", "--wait", "durable")
         gcr("restore", str(running.job))
     share = unchanged["bytes_written"] / unchanged["bytes_total"]
-    yield {"disk": disk, "cycles": rows, "unchanged_written_share": share}
+    yield {"cycles": rows, "unchanged_written_share": share}
 
 
-def streamed(
-    command: Sequence[str], cycles: int = 2, probe: int = PROBE_BYTES, arena: int = ARENA_BYTES
-) -> Iterator[Row]:
+def streamed(command: Sequence[str], cycles: int = 2, arena: int = ARENA_BYTES) -> Iterator[Row]:
     """Images of a program that has more than `arena`, which is what host memory is said to have room for."""
     rows: list[Row] = []
     with arena_of(arena), store() as where, settled(command) as running:
-        disk = disk_rates(where.parent, probe)
         before = running.ask()
         for number in range(cycles):
+            disk = disk_rates(where.parent, _held(running))
             out = _checkpoint(running, where, f"streamed{number}")
             drop_caches()
             back = gcr("restore", str(running.job))
@@ -124,9 +126,10 @@ def streamed(
                     "read_bytes_per_s": out["bytes_total"] / (back["phases_s"]["loaded"] - back["phases_s"]["room"]),
                     "total_s": back["total_s"],
                     "bytes_right": running.ask() == before,
+                    "disk": disk,
                 }
             )
-            yield {"disk": disk, "arena_bytes": arena, "cycles": rows}
+            yield {"arena_bytes": arena, "cycles": rows}
             gcr("rm", f"streamed{number}", "--store", str(where))
 
 
@@ -224,6 +227,13 @@ def settled(command: Sequence[str]) -> Iterator[Program]:
 
 def _checkpoint(running: Program, where: Path, name: str, *flags: str) -> Row:
     return gcr("checkpoint", str(running.job), "--image", name, "--store", str(where), *flags)
+
+
+def _held(running: Program) -> int:
+    """Bytes of device memory, in whole pieces of the probe."""
+    (job,) = (job for job in gcr("ps")["jobs"] if job["job"] == running.job)
+    covered = sum(int(process["covered_bytes"]) for process in job["processes"])
+    return -(-covered // PROBE_PIECE) * PROBE_PIECE
 
 
 def _of(out: Mapping[str, Any]) -> Row:

@@ -48,12 +48,13 @@ def reported(what: str, found: dict[str, Any], count: int) -> list[report_images
 @pytest.mark.slow
 def test_full_images(simulated: SimulatedMachine) -> None:
     known = []
-    for whole in images.full(images.program(1 / 64, "--plain"), cycles=2, probe=32 * MIB):
+    for whole in images.full(images.program(1 / 64, "--plain"), cycles=2):
         known.append(len(whole["cycles"]))
     assert known == [1, 2, 2]
     assert all(row["bytes_right"] and row["bytes_written"] == row["bytes_total"] > 15 * MIB for row in whole["cycles"])
     assert whole["unchanged_written_share"] == 0
-    assert min(whole["disk"].values()) > 0
+    assert all(row["disk"]["bytes"] == row["bytes_total"] == 16 * MIB for row in whole["cycles"])
+    assert all(min(row["disk"].values()) > 0 for row in whole["cycles"])
     reported("full image", {"image-full": whole}, 4)
 
 
@@ -61,7 +62,7 @@ def test_full_images(simulated: SimulatedMachine) -> None:
 def test_streamed_images(simulated: SimulatedMachine, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GCR_SLOT_BYTES", str(2 * MIB))
     monkeypatch.setenv("GCR_SEGMENT_BYTES", str(2 * MIB))
-    *_, found = images.streamed(images.program(1 / 16, "--plain"), probe=32 * MIB, arena=17 * MIB)
+    *_, found = images.streamed(images.program(1 / 16, "--plain"), arena=17 * MIB)
     assert [row["streamed"] and row["bytes_right"] for row in found["cycles"]] == [True, True]
     assert all(row["bytes_written"] > 60 * MIB and row["vram_after_bytes"] == 0 for row in found["cycles"])
     reported("streamed", {"image-streamed": found}, 4)
@@ -82,7 +83,9 @@ def test_standstill_by_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     """On the processor: nothing of it is a figure."""
     monkeypatch.setattr(standstill, "UNDISTURBED_SECONDS", 0.5)
     monkeypatch.setenv("GCR_BENCHMARK_STORE", str(tmp_path))
-    found = standstill.by_torch(standstill.program(1 / 8, 0.5, "--device", "cpu"), cycles=2)
+    ways = [*standstill.by_torch(standstill.program(1 / 8, 0.5, "--device", "cpu"), cycles=2)]
+    assert [way for way, _ in ways] == ["torch_save", "async_save"] * 2
+    found = dict(ways)
     for save, beside in zip(found["torch_save"], found["async_save"], strict=True):
         assert 0 < save["call_s"] == save["stands_s"]
         assert min(beside["call_s"], beside["done_s"]) > 0 and beside["steps"] > 0
@@ -91,9 +94,9 @@ def test_standstill_by_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_our_longest_is_compared_with_their_shortest(monkeypatch: pytest.MonkeyPatch) -> None:
-    rows = {"torch_save": [{"stands_s": 8.0}, {"stands_s": 10.0}], "async_save": [{"stands_s": 4.0}]}
+    rows = [("torch_save", [{"stands_s": 8.0}, {"stands_s": 10.0}]), ("async_save", [{"stands_s": 4.0}])]
     ours = iter([[{"stands_s": 0.5}, {"stands_s": 0.1}], [{"stands_s": 0.2}, {"stands_s": 0.2}]])
-    monkeypatch.setattr(standstill, "by_torch", lambda _command: rows)
+    monkeypatch.setattr(standstill, "by_torch", lambda _command: iter(rows))
     monkeypatch.setattr(standstill, "by_gcr", lambda _command: next(ours))
     *_, found = standstill.measure(1)
     assert (found["image_to_torch_save"], found["image_to_async_save"]) == (0.0625, 0.125)
