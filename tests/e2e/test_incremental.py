@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from machine import Machine, Victim, kill, until
 from two_devices import Job, three_devices
-from worlds import AMD, NVIDIA, at, slowly
+from worlds import AMD, NVIDIA, ON_DEVICE, at, slowly
 
 from gcr.hashing import hash_bytes
 from gcr.image.chunks import name_of
@@ -135,6 +135,7 @@ def test_one_of_another_process_is_no_parent(machine: Machine) -> None:
     assert found["bytes_written"] == 0
 
 
+@pytest.mark.skipif(ON_DEVICE, reason="of three devices")
 @pytest.mark.parametrize("how", [HOW[0], slowly(HOW[1])])
 def test_of_two_devices(tmp_path: Path, how: Sequence[str]) -> None:
     machine = three_devices(tmp_path)
