@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from threading import Condition, Lock
 
-from gcr import hostmap
+from gcr import hostmap, units
 from gcr.errors import NoRoom, RolledBack
 from gcr.hostmemory import available_host_bytes
 from gcr.layout import Segment
@@ -364,6 +364,6 @@ def _total(segments: Iterable[Segment]) -> int:
 
 
 def _no_room(missing: int, read: int = 0) -> NoRoom:
-    until = f"; {read} bytes are free again once the images that are being written from them are" if read else ""
-    text = f"host memory is {missing} bytes short{until}"
+    until = f"; {units.size(read)} are free again once the images that are being written from them are" if read else ""
+    text = f"host memory is {units.size(missing)} short{until}"
     return NoRoom(text, missing=missing, hint="docs/troubleshooting.md#host-memory")

@@ -4,6 +4,7 @@ Everything is driven from outside, by the command line and by signals, as a user
 """
 
 import os
+import re
 import signal
 import sys
 import time
@@ -162,5 +163,8 @@ def kill(*pids: int) -> None:
 def bytes_short(answer: Answer) -> int:
     """How much is missing, as a refusal for lack of room says it: in its field and to people alike."""
     error = answer.body["error"]
-    assert f"{error['missing']} bytes short" in error["message"]
+    found = re.search(r"([\d.]+) (B|KiB|MiB|GiB) short", error["message"])
+    assert found, error
+    unit = 1024 ** ("B", "KiB", "MiB", "GiB").index(found[2])
+    assert abs(float(found[1]) - error["missing"] / unit) < 0.06, error
     return int(error["missing"])

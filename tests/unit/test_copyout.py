@@ -146,7 +146,7 @@ def test_what_is_missing_on_the_device_is_said() -> None:
         create(agent, 7, {1: 100, 2: 50}, lambda: 30)  # type: ignore[arg-type]
     assert caught.value.missing == 120
     create(Agent(), 7, {1: 100}, lambda: 0)  # type: ignore[arg-type]
-    with pytest.raises(NoRoom, match="70 bytes short") as caught:
+    with pytest.raises(NoRoom, match="30 B free, 70 B short of the 100 B wanted") as caught:
         refuse_without_room({GPU: 100, OTHER: 5}, {GPU: 30, OTHER: 5})
     assert caught.value.missing == 70
     refuse_without_room({GPU: 100}, {GPU: 100})

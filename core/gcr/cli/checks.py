@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from gcr import config, hostmemory, native, runtime
+from gcr import config, hostmemory, native, runtime, units
 from gcr.backend import Backend, Capability, Device
 from gcr.cli import text, vendors
 from gcr.client import Client
@@ -182,7 +182,7 @@ def _descriptors() -> str:
 def _memlock() -> str:
     soft, _ = resource.getrlimit(resource.RLIMIT_MEMLOCK)
     if soft != resource.RLIM_INFINITY:
-        raise Missing(f"limit {text.size(soft)}")
+        raise Missing(f"limit {units.size(soft)}")
     return "unlimited"
 
 
@@ -191,9 +191,9 @@ def _host_memory() -> str:
     share = config.load().arena_share
     arena = int(hostmemory.available_host_bytes() * share)
     largest = max((device.total_bytes for backend in _backends() for device in vendors.devices(backend)), default=0)
-    found = f"{text.size(arena)} for device data ({text.percent(share)} of what is available)"
+    found = f"{units.size(arena)} for device data ({text.percent(share)} of what is available)"
     if arena < largest:
-        raise Missing(f"{found}; the largest device has {text.size(largest)}")
+        raise Missing(f"{found}; the largest device has {units.size(largest)}")
     return found
 
 
@@ -203,7 +203,7 @@ def _huge_pages() -> str:
     shmem = setting.read_text() if setting.exists() else ""
     if not free and "[never]" in shmem:
         raise Missing("none free, and the kernel makes none for shared memory")
-    return f"{text.size(free)} free in pages of 2 MiB"
+    return f"{units.size(free)} free in pages of 2 MiB"
 
 
 def _backends() -> Sequence[Backend]:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gcr import units
 from gcr.cli import text
 from gcr.cli.asking import Asking, Line
 from gcr.cli.options import Options
@@ -32,7 +33,7 @@ def move(
         print_json(success(command, {"image": name, "url": url, **asdict(moved), "wall_s": took}))
     elif moved.packs_moved:
         packs = f"{moved.packs_moved} of {text.plural(moved.packs, 'pack')}"
-        print_text(f"{name}: {packs}, {text.size(moved.bytes_moved)} in {text.seconds(took)}")
+        print_text(f"{name}: {packs}, {units.size(moved.bytes_moved)} in {text.seconds(took)}")
     else:
         print_text(f"{name}: all of its bytes were there already")
 

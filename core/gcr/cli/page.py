@@ -9,6 +9,7 @@ from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
 
+from gcr import units
 from gcr.cli import text
 from gcr.cli.causes import causes
 from gcr.cli.checks import Check, Findings, Vendor
@@ -120,7 +121,7 @@ def _vendor(vendor: Vendor) -> list[str]:
     verified = vendor.facilities.get("verified_on")
     return [
         f"{vendor.name}: {_fine(vendor.checks)}; seen to work on: {verified.evidence if verified else 'nothing'}",
-        *(_plain("device", f"{each.name}, {text.size(each.total_bytes)}, {each.uuid}") for each in vendor.devices),
+        *(_plain("device", f"{each.name}, {units.size(each.total_bytes)}, {each.uuid}") for each in vendor.devices),
         *_rows(_found(vendor)),
         *(_plain("unknown", f"after {cause}: {', '.join(names)}") for cause, names in _by_cause(waiting).items()),
     ]

@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from gcr import units
 from gcr.cli import text
 from gcr.image.anatomy import bytes_by_device, origins, phases, size_classes
 from gcr.image.manifest import Manifest
@@ -50,7 +51,7 @@ def facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "cut", manifest.cut.value
     yield "processes", f"{', '.join(str(each.table.pid) for each in manifest.processes)} ({manifest.backend})"
     for device, size in bytes_by_device(manifest).items():
-        yield "device", f"{manifest.models.get(device, '?')}, {device}: {text.size(size)}"
+        yield "device", f"{manifest.models.get(device, '?')}, {device}: {units.size(size)}"
     yield "parent", manifest.parent or "none"
     yield "written by", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
 
@@ -64,7 +65,7 @@ def _sizes(manifest: Manifest) -> Section:
     classes = size_classes(manifest)
     most = max((each.bytes for each in classes), default=0)
     rows = [
-        Row("", f"up to {text.size(each.limit)}", 0, each.bytes, most, _count(each.count), _bytes_of(each.bytes))
+        Row("", f"up to {units.size(each.limit)}", 0, each.bytes, most, _count(each.count), _bytes_of(each.bytes))
         for each in classes
     ]
     return Section("Allocations", _count(sum(each.count for each in classes)), rows)
@@ -96,7 +97,7 @@ def _count(number: int) -> Figure:
 
 
 def _bytes_of(size: int) -> Figure:
-    return Figure(size, text.size(size))
+    return Figure(size, units.size(size))
 
 
 def _share(size: int, total: int) -> Figure:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from gcr import units
 from gcr.cli import text
 from gcr.cli.output import say
 
@@ -116,7 +117,7 @@ def detail(record: Record) -> str:
     done, total = record.get("bytes"), record.get("total_bytes")
     parts = [
         text.percent(done / total) if done is not None and total else "",
-        text.size(done) if done else "",
+        units.size(done) if done else "",
         text.rate(record["bytes_per_s"]) if record.get("bytes_per_s") else "",
         f"{text.percent(record['link_share'])} of link" if record.get("link_share") else "",
         f"{record['left_s']:.1f} s left" if record.get("left_s") is not None else "",

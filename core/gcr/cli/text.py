@@ -1,16 +1,6 @@
-"""Sizes, times and tables as people read them."""
+"""Rates, times and tables as people read them."""
 
 from collections.abc import Sequence
-
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
-
-
-def size(count: float) -> str:
-    """Bytes with a binary unit: `34.2 GiB`."""
-    value, unit = float(count), 0
-    while value >= 1024 and unit < len(_UNITS) - 1:
-        value, unit = value / 1024, unit + 1
-    return f"{value:.0f} {_UNITS[unit]}" if unit == 0 else f"{value:.1f} {_UNITS[unit]}"
 
 
 def rate(bytes_per_s: float) -> str:

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from gcr.cli import text
+from gcr import units
 from gcr.errors import BackendMissing, GcrError, RolledBack
 
 TIMEOUT = 120.0
@@ -228,9 +228,9 @@ def _cycle(made: Machine) -> Iterator[Step]:
     reached = f"step {CHECKPOINT_AT}" in output
     yield Step("gcr run: the program computes", reached, f"at step {CHECKPOINT_AT}")
     busy = made.used()
-    yield Step("the device's own count", busy > MEMORY - ROOM, f"{text.size(busy)} of {text.size(MEMORY)} in use")
+    yield Step("the device's own count", busy > MEMORY - ROOM, f"{units.size(busy)} of {units.size(MEMORY)} in use")
     refused = made.program("allocate", str(ROOM))
-    yield Step(f"another program wants {text.size(ROOM)}", refused == "no room", refused)
+    yield Step(f"another program wants {units.size(ROOM)}", refused == "no room", refused)
     yield from _swap(made)
     more, last = _let_end(made, output)
     yield Step("the program's digest", last.startswith("digest "), last)
@@ -251,11 +251,11 @@ def _let_end(made: Machine, output: Iterator[str]) -> tuple[int, str]:
 def _swap(made: Machine) -> Iterator[Step]:
     options, suspended = (("--data-only",), "data_suspended") if made.vendor in DATA_ONLY else ((), "suspended")
     report = made.gcr("checkpoint", JOB, *options)
-    moved = f"{text.size(report['bytes'])}, strategy {report['strategy']}"
+    moved = f"{units.size(report['bytes'])}, strategy {report['strategy']}"
     yield Step(" ".join(("gcr checkpoint", *options)), report["state"] == suspended, moved)
     used = made.used()
-    yield Step("the device's own count", used < MEMORY - ROOM, f"{text.size(used)} of {text.size(MEMORY)} in use")
+    yield Step("the device's own count", used < MEMORY - ROOM, f"{units.size(used)} of {units.size(MEMORY)} in use")
     granted = made.program("allocate", str(ROOM))
-    yield Step(f"another program wants {text.size(ROOM)}", granted == f"allocated {ROOM}", granted)
+    yield Step(f"another program wants {units.size(ROOM)}", granted == f"allocated {ROOM}", granted)
     restored = made.gcr("restore", JOB)
-    yield Step("gcr restore", restored["state"] == "running", f"{text.size(restored['bytes'])} back")
+    yield Step("gcr restore", restored["state"] == "running", f"{units.size(restored['bytes'])} back")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
+from gcr import units
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.admit import refuse_nothing_to_move
 from gcr.engine.ballast import Room, WayBack
@@ -243,7 +244,8 @@ class Checkpoint:
         if self.left:
             pids = ", ".join(map(str, self.left))
             missing = sum(short.missing or 0 for short in self.left.values())
-            text = f"{error}; and process {pids} cannot run on, {missing} bytes short on its device: it is suspended"
+            missing_there = f"{units.size(missing)} short on its device"
+            text = f"{error}; and process {pids} cannot run on, {missing_there}: it is suspended"
             raise NotTakenBack(text, missing=missing, state=State.DATA_SUSPENDED, hint="gcr restore") from error
 
     def _freeze_and_drain(self, undo: Transaction, meter: Meter) -> None:

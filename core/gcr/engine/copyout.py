@@ -23,6 +23,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
+from gcr import units
 from gcr.agentwire import CopyBatch, CopyRecord, CountRecord
 from gcr.daemon.agent import AgentPeer
 from gcr.errors import DeadlinePassed, NoRoom, RolledBack
@@ -185,7 +186,8 @@ def create(agent: AgentPeer, transaction: int, sizes: Mapping[int, int], free: C
         except NoRoom as short:
             wanted = sum(sizes[id] for id in ids[first:])
             missing = max(1, wanted - free())
-            raise NoRoom(f"{missing} bytes short on the device of {wanted} wanted", missing=missing) from short
+            text = f"{units.size(missing)} short on the device of {units.size(wanted)} wanted"
+            raise NoRoom(text, missing=missing) from short
 
 
 def refuse_without_room(needs: Mapping[str, int], free: Mapping[str, int]) -> None:
@@ -193,5 +195,5 @@ def refuse_without_room(needs: Mapping[str, int], free: Mapping[str, int]) -> No
     for device, wanted in needs.items():
         have = free.get(device, 0)
         if missing := max(0, wanted - have):
-            text = f"device {device} has {have} bytes free, {missing} bytes short of the {wanted} wanted"
-            raise NoRoom(text, missing=missing)
+            there, short, all_of_it = map(units.size, (have, missing, wanted))
+            raise NoRoom(f"device {device} has {there} free, {short} short of the {all_of_it} wanted", missing=missing)

@@ -7,6 +7,7 @@ import time
 from dataclasses import dataclass, field
 from functools import partial
 
+from gcr import units
 from gcr.control import ControlMeans, ControlPhase
 from gcr.daemon.process import Process
 from gcr.engine.drive import ControlDrive, drive_of
@@ -96,7 +97,7 @@ class DriverSwap:
         self.before = dict(view.bytes_by_device)
         missing = sum(self.before.values()) - available_host_bytes()
         if missing > 0:
-            raise NoRoom(f"the host lacks {missing} bytes for the driver's copy", missing=missing)
+            raise NoRoom(f"the host lacks {units.size(missing)} for the driver's copy", missing=missing)
 
     def _make_sure_of_room(self, moves: Moves) -> None:
         """A restore that finds too little memory is for good: so it is not begun."""
@@ -104,7 +105,7 @@ class DriverSwap:
         for device, size in moved(self.process.bytes_by_device, moves).items():
             missing = size + RESTORE_MARGIN - free.get(device, 0)
             if missing > 0:
-                raise NoRoom(f"device {device} lacks {missing} bytes", missing=missing, state=self.process.state)
+                raise NoRoom(f"device {device} lacks {units.size(missing)}", missing=missing, state=self.process.state)
 
     def _thaw(self) -> None:
         control = self.node.control(self.world)

@@ -17,6 +17,7 @@ from functools import partial
 from threading import Event
 from typing import Protocol
 
+from gcr import units
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.node import Course
 from gcr.engine.progress import Copy
@@ -87,7 +88,7 @@ class Stream:
             except NoRoom as short:
                 self.give_back(targets)
                 if most == SLOTS[-1]:
-                    ring = f"a ring of {most} slots of {self.slot_bytes} bytes on each device"
+                    ring = f"a ring of {most} slots of {units.size(self.slot_bytes)} on each device"
                     raise NoRoom(f"{short.message}, even of {ring}", missing=short.missing, hint=short.hint) from short
 
     def _reserve_one(self, target: Target, worker: WorkerPeer, most: int) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcr import config
+from gcr import config, units
 from gcr.channel import Request
 from gcr.errors import BROKEN, Damaged, GcrError, HashMissed, NoRoom, NoSuchImage, PeerGone, UsageError, WrongImage
 from gcr.faults import reach
@@ -385,7 +385,7 @@ def _refuse_impossible(manifest: Manifest) -> None:
 def _refuse_without_room(name: str, tables: Sequence[SealedTable]) -> None:
     needed = sum(part.size for table in tables for part in table.segments)
     if (missing := needed - available_host_bytes()) > 0:
-        raise NoRoom(f"host memory is {missing} bytes short of what image {name} needs", missing=missing)
+        raise NoRoom(f"host memory is {units.size(missing)} short of what image {name} needs", missing=missing)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 
+from gcr import units
 from gcr.drain import DeviceMemory, DeviceRange, Handed, HandleSpec, Move, Span
 from gcr.errors import DeadlinePassed, DriverError, NoRoom, NotDeviceMemory
 from gcr.hashing import CHUNK_BYTES, ChunkHashes, HashKey
@@ -111,10 +112,12 @@ class VmmDrain:
         try:
             yield
         except DeviceFull:
-            free = self._driver.free_bytes()
-            missing = max(wanted - free, self._driver.granularity)
-            text = f"the device has {free} bytes free, {missing} bytes short of the {wanted} wanted"
-            raise NoRoom(text, missing=missing) from None
+            have = self._driver.free_bytes()
+            missing = max(wanted - have, self._driver.granularity)
+            there, short, all_of_it = map(units.size, (have, missing, wanted))
+            raise NoRoom(
+                f"the device has {there} free, {short} short of the {all_of_it} wanted", missing=missing
+            ) from None
 
     def _keep(self, undo: ExitStack, handle: Physical) -> Physical:
         undo.callback(quietly, "release", partial(self._driver.release, handle))

@@ -13,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
 
 from imaging import bytes_of, described, mapped, write
 
-from gcr.cli import text
+from gcr import units
 from gcr.image.manifest import Manifest
 from gcr.image.store import Store
 from gcr.image.writer import Contents, ImageWriter
@@ -88,13 +88,13 @@ def test_it_asks_for_nothing_and_says_what_the_figures_are(page: tuple[browser.P
     tab.open(file)
     said = dict(tab.ask(ROWS))
     assert [*said] == ["bytes", "checkpoint", "allocations", "facts"]
-    classes = {f"up to {text.size(each['limit'])}": (each["count"], each["bytes"]) for each in facts["allocations"]}
+    classes = {f"up to {units.size(each['limit'])}": (each["count"], each["bytes"]) for each in facts["allocations"]}
     assert {row[0]: (row[1][0], row[2][0]) for row in said["allocations"]} == classes
     assert [row[2] for row in said["allocations"]] == [
-        [each["bytes"], text.size(each["bytes"])] for each in facts["allocations"]
+        [each["bytes"], units.size(each["bytes"])] for each in facts["allocations"]
     ]
     sizes = [*facts["origins"].values(), facts["bytes_changed"]]
-    assert [row[2] for row in said["bytes"]] == [[size, text.size(size)] for size in sizes]
+    assert [row[2] for row in said["bytes"]] == [[size, units.size(size)] for size in sizes]
     assert [row[1][0] for row in said["bytes"]] == [size / facts["bytes_total"] for size in sizes]
     phases = {each["name"]: (each["begin"], each["end"] - each["begin"]) for each in facts["phases"]}
     assert {row[0]: (row[1][0], row[2][0]) for row in said["checkpoint"]} == phases

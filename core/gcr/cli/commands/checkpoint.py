@@ -5,6 +5,7 @@ from collections.abc import Iterator
 
 import click
 
+from gcr import units
 from gcr.cli import text
 from gcr.cli.options import (
     Options,
@@ -103,7 +104,7 @@ def _what_became_of_the_image(report: Answer) -> Iterator[str]:
     if report["durable_s"] is None:
         yield f"  image {report['image']} is being written: gcr images lists it when it is durable"
         return
-    cost = f"{text.size(report['bytes_written'])} written of {text.size(report['bytes_total'])}"
+    cost = f"{units.size(report['bytes_written'])} written of {units.size(report['bytes_total'])}"
     yield f"  image {report['image']} durable in {text.seconds(report['durable_s'])} ({cost})"
     if report["streamed"]:
         yield "  it alone has the bytes, for which the host had no room: keep it until the job is back"
@@ -113,7 +114,7 @@ def _what_was_done(report: Answer) -> str:
     if report["vram_free_s"] is None:
         return f"{report['job']} runs on, stopped for {text.seconds(report['stop_s'])}"
     stays = report["vram_after_bytes"]
-    what = f"VRAM free, but for {text.size(stays)} that the driver keeps," if stays else "VRAM free"
+    what = f"VRAM free, but for {units.size(stays)} that the driver keeps," if stays else "VRAM free"
     freed = f"{what} in {text.seconds(report['vram_free_s'])} (stopped for {text.seconds(report['stop_s'])})"
     by_itself = ", copied by its own agent" if report["strategy"] == "copyout" else ""
     return f"{report['job']}: {freed}{by_itself}. Back with: gcr restore {report['job']}"
@@ -125,11 +126,11 @@ def _what_took_the_driver_long(report: Answer) -> Iterator[str]:
     if (contexts := sum(row["contexts"] for row in rows)) > len({row["pid"] for row in rows}):
         causes.append(f"saved {contexts} contexts")
     if (pinned := sum(row["pinned_host_bytes"] for row in rows)) >= MUCH_PINNED:
-        causes.append(f"unlocked {text.size(pinned)} of page-locked host memory")
+        causes.append(f"unlocked {units.size(pinned)} of page-locked host memory")
     left = Counter[str]()
     for row in rows:
         left.update(row["uncovered"])
     if left.total() > MUCH_LEFT:
-        causes.append(f"copied {text.size(left.total())} itself, which gcr cannot move ({', '.join(sorted(left))})")
+        causes.append(f"copied {units.size(left.total())} itself, which gcr cannot move ({', '.join(sorted(left))})")
     if causes and report["control_s"] is not None:
         yield f"  the driver took {text.seconds(report['control_s'])} of that: it {', '.join(causes)}"

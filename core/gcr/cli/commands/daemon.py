@@ -6,8 +6,7 @@ from typing import Any
 
 import click
 
-from gcr import runtime
-from gcr.cli import text
+from gcr import runtime, units
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
 from gcr.client import Client
@@ -102,7 +101,7 @@ def status(options: Options) -> None:
 def _status_text(fields: dict[str, Any]) -> str:
     if not fields["running"]:
         return "no daemon runs"
-    arena = f"{text.size(fields['arena_pinned_bytes'])} of {text.size(fields['arena_bytes'])} registered"
+    arena = f"{units.size(fields['arena_pinned_bytes'])} of {units.size(fields['arena_bytes'])} registered"
     return "\n".join(
         [
             f"gcrd {fields['version']}, pid {fields['pid']}",

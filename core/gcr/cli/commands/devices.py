@@ -5,6 +5,7 @@ from typing import Any
 
 import click
 
+from gcr import units
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
@@ -53,5 +54,5 @@ def _render(devices: Sequence[dict[str, Any]]) -> str:
 
 
 def _cells(device: dict[str, Any]) -> tuple[str, ...]:
-    used, total = text.size(device["used_bytes"]), text.size(device["total_bytes"])
+    used, total = units.size(device["used_bytes"]), units.size(device["total_bytes"])
     return (device["backend"], str(device["index"]), device["uuid"], device["name"], used, total, device["link"] or "-")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from gcr import units
 from gcr.cli import text
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
@@ -71,5 +72,5 @@ def _cells(image: Mapping[str, Any]) -> tuple[str, ...]:
     if image["damaged"]:
         return (image["image"], "-", "-", "-", "-", "-", "-", "DAMAGED")
     made = datetime.fromtimestamp(image["created"]).strftime("%Y-%m-%d %H:%M:%S")
-    sizes = (text.size(image[f"bytes_{kind}"]) for kind in ("total", "zero", "written"))
+    sizes = (units.size(image[f"bytes_{kind}"]) for kind in ("total", "zero", "written"))
     return (image["image"], image["job"], image["cut"], made, *sizes, "SIMULATED" if image["simulated"] else "")

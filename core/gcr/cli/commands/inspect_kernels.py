@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gcr import units
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
@@ -67,7 +68,7 @@ def _shown(image: "Image") -> str:
 
 
 def _lines(kernel: "Kernel") -> Iterator[str]:
-    yield f"  {_printable(kernel.name)}  {text.size(kernel.argument_bytes)} of arguments"
+    yield f"  {_printable(kernel.name)}  {units.size(kernel.argument_bytes)} of arguments"
     if kernel.arguments:
         yield text.table(_HEAD, [_cells(argument) for argument in kernel.arguments])
 

@@ -6,7 +6,7 @@ from functools import partial
 
 import click
 
-from gcr.cli import text
+from gcr import units
 from gcr.cli.asking import asked
 from gcr.cli.needed import needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
@@ -38,7 +38,7 @@ def command(options: Options, store: str | None, keep_last: int | None, keep_dai
     elif not names:
         print_text("nothing to remove")
     else:
-        done = "would remove" if dry_run else f"{text.size(freed)} free; removed"
+        done = "would remove" if dry_run else f"{units.size(freed)} free; removed"
         print_text(f"{done} {', '.join(names)}")
 
 

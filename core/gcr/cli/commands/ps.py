@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from gcr import units
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
@@ -88,7 +89,7 @@ def _cells(process: dict[str, Any], notes: Sequence[str]) -> tuple[str, ...]:
         str(process["pid"]),
         process["state"],
         process["device"] or "-",
-        text.size(process["bytes"]),
+        units.size(process["bytes"]),
         "-" if share is None else text.percent(share),
         ", ".join([*notes, *_notes(process)]),
     )
@@ -97,5 +98,5 @@ def _cells(process: dict[str, Any], notes: Sequence[str]) -> tuple[str, ...]:
 def _notes(process: dict[str, Any]) -> list[str]:
     """How data leaves, where it is not handed over, and why some bytes are not covered."""
     uncovered = process.get("uncovered") or {}
-    reasons = [f"{reason} {text.size(count)}" for reason, count in sorted(uncovered.items())]
+    reasons = [f"{reason} {units.size(count)}" for reason, count in sorted(uncovered.items())]
     return [*(["copyout"] if process.get("strategy") == "copyout" else []), *reasons]

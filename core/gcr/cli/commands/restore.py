@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gcr import units
 from gcr.cli import text
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_target, store_option
@@ -77,5 +78,5 @@ def command(
 def _summary(report: Answer) -> str:
     cold = ", the worker's context made anew" if report["cold"] else ""
     where = "".join(f", {old} ▸ {new}" for old, new in report["moved"].items())
-    amount = text.size(report["bytes"])
+    amount = units.size(report["bytes"])
     return f"{report['job']} runs again after {text.seconds(report['total_s'])} ({amount}{cold}{where})"

@@ -5,6 +5,7 @@ from functools import partial
 
 import click
 
+from gcr import units
 from gcr.cli import text
 from gcr.cli.asking import asked
 from gcr.cli.needed import needed_images
@@ -28,7 +29,7 @@ def command(options: Options, store: str | None, names: tuple[str, ...]) -> None
     if options.json:
         print_json(success("rm", {"images": list(names), "bytes_freed": freed}))
     else:
-        print_text(f"removed {text.plural(len(names), 'image')}, {text.size(freed)} free")
+        print_text(f"removed {text.plural(len(names), 'image')}, {units.size(freed)} free")
 
 
 def _removed(store: Store | None, names: Sequence[str]) -> int:
