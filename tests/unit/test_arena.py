@@ -506,7 +506,7 @@ def test_no_room_beside_what_is_read_says_so(pins):
     reader = hold_still(first.parts[0].fd)
     arena.give_back(first)
     for owner, needed in (("llm", 3 * SEGMENT), ("other", 3 * SEGMENT)):
-        with pytest.raises(NoRoom, match="short; 4.0 MiB are free again once the images"):
+        with pytest.raises(NoRoom, match=r"short; 4\.0 MiB are free again once the images"):
             arena.take(owner, needed)
     assert arena.bytes == 2 * SEGMENT
     os.close(reader)

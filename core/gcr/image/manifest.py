@@ -7,7 +7,7 @@ A reader looks at `format` first: another number is another layout, and says so;
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, astuple, dataclass, field
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
@@ -15,7 +15,7 @@ from gcr.errors import Damaged, WrongImage
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks import name_of
 from gcr.image.pack import Pack
-from gcr.layout import DamagedTable, SealedTable
+from gcr.layout import DamagedTable, SealedTable, flat
 
 FORMAT = 1
 SUFFIX = ".json"
@@ -39,6 +39,9 @@ class ImagedProcess:
     table: SealedTable
     stack: int  # with pid and start time in the table: its identity, see gcr.processes
     generation: int  # of its allocations, as its agent counts them
+
+    def to_json(self) -> dict[str, Any]:
+        return flat(self) | {"table": self.table.to_json()}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
@@ -83,7 +86,8 @@ class Manifest:
         return name_of(self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        body = asdict(self, dict_factory=_plain)
+        processes = [each.to_json() for each in self.processes]
+        body = _plain(flat(self)) | {"processes": processes, "packs": [_plain(flat(pack)) for pack in self.packs]}
         return json.dumps({"format": FORMAT, "digest": _digest(body), "image": body}, indent=1).encode()
 
     @classmethod
@@ -131,9 +135,11 @@ def _refuse_nonsense(image: Manifest) -> None:
         sizes += [process.stack, process.generation, *_numbers(process.table)]
         texts += [handle.device for handle in process.table.handles]
         texts += [segment.device for segment in process.table.segments]
-    if not all(isinstance(each, str) and each.isprintable() for each in texts) or not isinstance(image.simulated, bool):
+    if not isinstance(image.simulated, bool):
+        raise ValueError("what says whether it is simulated does not")
+    if not all(isinstance(each, str) and each.isprintable() for each in {*texts}):
         raise ValueError("a name is no text")  # what is not printable would be a command to who prints it: a terminal
-    if not all(type(each) is int and 0 <= each < _MOST for each in sizes):
+    if {*map(type, sizes)} != {int} or not 0 <= min(sizes) <= max(sizes) < _MOST:
         raise ValueError("a size or a number is none")
     if not all(type(each) in (int, float) and 0 <= each < _LAST_TIME for each in times):
         raise ValueError("a time is none")
@@ -144,14 +150,14 @@ def _refuse_nonsense(image: Manifest) -> None:
 def _numbers(table: SealedTable) -> Iterator[int]:
     yield from (table.pid, table.start_time, table.transaction)
     for handle in table.handles:
-        yield from (handle.offset, *astuple(handle.spec))
+        yield from (handle.offset, *flat(handle.spec).values())
     for mapping in table.mappings:
-        yield from astuple(mapping)
+        yield from flat(mapping).values()
     yield from (segment.size for segment in table.segments)
 
 
-def _plain(items: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    return {name: value.hex() if isinstance(value, bytes) else value for name, value in items}
+def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value.hex() if isinstance(value, bytes) else value for name, value in fields.items()}
 
 
 def _digest(body: object) -> str:
