@@ -221,6 +221,7 @@ class SealedTable:
     def to_json(self) -> dict[str, Any]:
         return {
             **flat(self),
+            "ordinals": {str(ordinal): uuid for ordinal, uuid in self.ordinals.items()},  # numbers sort otherwise
             "handles": [{**flat(each), "spec": flat(each.spec)} for each in self.handles],
             "mappings": [*map(flat, self.mappings)],
             "segments": [*map(flat, self.segments)],

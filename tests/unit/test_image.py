@@ -23,15 +23,17 @@ from image_example import DOCUMENT, documented, example
 from imaging import CIPHERS, bytes_of, described, mapped, write
 
 from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, WrongImage
+from gcr.hashing import HashKey
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK
 from gcr.image.known import Known
+from gcr.image.manifest import Manifest
 from gcr.image.pack import PackReader, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
 from gcr.image.store import MARK, Store
-from gcr.image.writer import ImageWriter
+from gcr.image.writer import Contents, ImageWriter
 from gcr.image_helper.service import _refuse_impossible
 
 MANY = 3 * CHUNK_BYTES + 4096
@@ -79,6 +81,23 @@ def test_what_was_written_comes_back(store: Store) -> None:
     zeros = MANY
     assert (written.bytes_total, written.bytes_zero) == (sum(map(len, allocations)), zeros)
     assert written.bytes_written == MANY + 100, "a chunk is stored once, whichever allocation has it"
+
+
+def test_a_process_may_know_of_many_devices(store: Store) -> None:
+    """Ten and more: as text they have another order than as numbers, and the digest is over both."""
+    known = {ordinal: f"GPU-{ordinal}" for ordinal in range(16)}
+    made = described("one", [5])
+
+    def of_many(contents: Contents) -> Manifest:
+        image = made(contents)
+        (process,) = image.processes
+        return replace(image, processes=(replace(process, table=replace(process.table, ordinals=known)),))
+
+    with ImageWriter(store, "one", threads=1, key=HashKey.random()) as writer:
+        writer.add(mapped(b"bytes"))
+        writer.commit(of_many)
+    (process,) = store.manifest("one").processes
+    assert process.table.ordinals == known
 
 
 def test_an_image_of_the_same_bytes_writes_none(store: Store) -> None:
