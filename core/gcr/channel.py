@@ -19,7 +19,7 @@ from threading import Event, Lock, Thread, current_thread
 from typing import Any
 
 from gcr import jsonbody
-from gcr.errors import DeadlinePassed, GcrError, PeerGone, Refused
+from gcr.errors import DeadlinePassed, GcrError, NoDescriptors, PeerGone, Refused, typed
 from gcr.frames import AgentError, Received, agent_error, error_payload
 from gcr.record import BadFrame
 from gcr.seqpacket import (
@@ -172,9 +172,14 @@ class Channel:
         `on_progress` runs on the calling thread. Raises what the peer raised, DeadlinePassed, PeerGone, AgentError.
         """
         message = {"op": op, **(body or {})}
-        reply = self._call(
-            type, lambda request, left: self.send_json(type, request, message, fds, left), timeout, on_progress
-        )
+        try:
+            reply = self._call(
+                type, lambda request, left: self.send_json(type, request, message, fds, left), timeout, on_progress
+            )
+        except AgentError as error:
+            if error.agent_code == ErrorCode.NO_DESCRIPTORS:
+                raise NoDescriptors(f"{self.name}: {error.message}") from error
+            raise
         received = reply.take_fds()
         try:
             answer = jsonbody.load(reply.payload, received)
@@ -328,9 +333,9 @@ class Channel:
             self.close()
         except GcrError as error:
             self._fail(request, error)
-        except Exception:
+        except Exception as error:
             log.exception("%s: serving a request failed", self.name)
-            self._fail(request, GcrError("internal error; the traceback is in the log"))
+            self._fail(request, typed(error))
         finally:
             request.frame.close()
 

@@ -3,6 +3,8 @@
 Branch on the type or on `code`, never on the text. CONTRACT §3 is the table of exit codes; `EXIT` below is its mirror.
 """
 
+import errno
+import os
 from typing import ClassVar, Self
 
 
@@ -65,6 +67,17 @@ class NoRoom(Refused):
     def __init__(self, message: str, *, missing: int | None, state: str | None = None, hint: str = "") -> None:
         super().__init__(message, state=state, hint=hint)
         self.missing = missing
+
+
+class NoDescriptors(NoRoom):
+    """A process may open no more files, which gcr's keep open for each allocation; the job is where it was."""
+
+    code, exit = "no_descriptors", 4
+
+    def __init__(
+        self, message: str, *, state: str | None = None, hint: str = "docs/troubleshooting.md#descriptors"
+    ) -> None:
+        super().__init__(message, missing=None, state=state, hint=hint)
 
 
 class NoContext(Refused):
@@ -274,6 +287,15 @@ class NotDurable(GcrError):
     """The checkpoint is done, and its image is still being written: it was not waited for any longer."""
 
     code, exit = "not_durable", 4
+
+
+def typed(error: Exception) -> GcrError:
+    """One of ours as it is; a lack of descriptors by its name; anything else is a mistake, which its catcher logs."""
+    if isinstance(error, GcrError):
+        return error
+    if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
+        return NoDescriptors(f"process {os.getpid()}: {error.strerror}")
+    return GcrError("internal error; the traceback is in the log")
 
 
 def all_errors() -> dict[str, type[GcrError]]:

@@ -1,12 +1,13 @@
 """A great many of everything, and nothing that grows or stays behind."""
 
+import resource
 import sys
 from pathlib import Path
 
 import pytest
 from growth import Growth, descriptors
 from machine import TOLD, Machine, Victim, until
-from worlds import FOREMOST, everywhere
+from worlds import FOREMOST, SLOW, everywhere
 
 CYCLES = 30
 WARM = 5  # cycles after which everything that is kept has been made
@@ -73,6 +74,42 @@ def test_a_few_descriptors_are_enough(fine_grained: Machine) -> None:
     job.ask("handles 100")
     assert int(job.ask("eat_descriptors 6")) > 900
     before = job.ask()
+    cycle(machine, job)
+    assert job.ask() == before
+
+
+@pytest.mark.parametrize(
+    ("who", "spare", "asked"),
+    [
+        ("supervisor", 100, "checkpoint"),
+        ("supervisor", 100, "restore"),
+        ("gcrd", 8, "restore"),
+        pytest.param("gcrd", 2, "image", marks=SLOW),
+    ],
+)
+def test_a_process_of_ours_without_descriptors_says_so_and_nothing_is_lost(
+    fine_grained: Machine, who: str, spare: int, asked: str
+) -> None:
+    machine = fine_grained
+    job = machine.told("llm", "handles 300")
+    before = job.ask()
+    if asked == "image":
+        cycle(machine, job)  # the worker is there
+    if asked == "restore":
+        assert machine.ask("checkpoint", "llm").code == 0
+    pid = job.supervisor.pid if who == "supervisor" else machine.daemon()
+    limits = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, (descriptors(pid) + spare, limits[1]))
+    if asked == "image":
+        found = machine.ask("checkpoint", "llm", image="one", wait="durable", store=str(machine.folder / "store"))
+    else:
+        found = machine.ask(asked, "llm")
+    resource.prlimit(pid, resource.RLIMIT_NOFILE, limits)
+    error = found.body["error"]
+    assert (found.code, error["code"], error["hint"]) == (4, "no_descriptors", "docs/troubleshooting.md#descriptors")
+    if asked == "restore":
+        assert machine.ask("restore", "llm").code == 0
+    assert job.ask() == before
     cycle(machine, job)
     assert job.ask() == before
 

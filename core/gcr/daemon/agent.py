@@ -25,7 +25,17 @@ from gcr.agentwire import (
 )
 from gcr.channel import AgentError, Channel, Received
 from gcr.devices import uuid_bytes
-from gcr.errors import AddressTaken, DriverError, GcrError, NoRoom, RolledBack, Stuck, UnsupportedState, WrongState
+from gcr.errors import (
+    AddressTaken,
+    DriverError,
+    GcrError,
+    NoDescriptors,
+    NoRoom,
+    RolledBack,
+    Stuck,
+    UnsupportedState,
+    WrongState,
+)
 from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
 from gcr.wire import (
@@ -166,8 +176,10 @@ class AgentPeer:
                 return Stuck(f"{text}; stuck: {streams}", hint="docs/troubleshooting.md#stuck")
             case ErrorCode.DRIVER:
                 return DriverError(f"{text} (driver error {refusal.vendor_error})")
-            case ErrorCode.NO_MEMORY | ErrorCode.NO_DESCRIPTORS | ErrorCode.NO_ROOM:
+            case ErrorCode.NO_MEMORY | ErrorCode.NO_ROOM:
                 return NoRoom(text, missing=None)
+            case ErrorCode.NO_DESCRIPTORS:
+                return NoDescriptors(text)
             case ErrorCode.ADDRESS_TAKEN:
                 return AddressTaken(text)
             case ErrorCode.REFUSED:

@@ -29,6 +29,7 @@ from gcr.errors import (
     PeerGone,
     UnsupportedState,
     UsageError,
+    typed,
 )
 from gcr.image.files import sync_images
 from gcr.image.manifest import COSTS, Cut, Manifest
@@ -224,7 +225,7 @@ class Imaging:
         """There will be no such image."""
         known = isinstance(error, GcrError)
         log.error("image %s was not written: %s", self.name, error, exc_info=None if known else error)
-        self.error = error if isinstance(error, GcrError) else GcrError("internal error; the traceback is in the log")
+        self.error = typed(error)
         self.done.set()
 
     def wait(self, course: Course) -> None:

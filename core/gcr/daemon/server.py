@@ -21,7 +21,7 @@ from gcr.daemon.peers import Progress, SupervisorPeer
 from gcr.devices import uuid_text
 from gcr.errors import GcrError, NotOurs, PeerGone, UsageError, WrongVersion
 from gcr.processes import identify
-from gcr.seqpacket import close_all
+from gcr.seqpacket import close_all, peer_identity
 from gcr.version import __version__
 from gcr.wire import (
     VERSION,
@@ -77,7 +77,8 @@ class Connection:
         self._commands = Commands()
         self._on_close: Callable[[], None] = self._commands.cancel
         self._supervisor_token: str | None = None
-        self.channel = Channel(sock, self._serve, on_close=lambda _c: self._on_close(), name="peer")
+        name = f"process {peer_identity(sock).pid}"
+        self.channel = Channel(sock, self._serve, on_close=lambda _c: self._on_close(), name=name)
         self.channel.start()
 
     def _serve(self, request: Request) -> None:

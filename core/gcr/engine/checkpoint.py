@@ -24,7 +24,7 @@ from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.streaming import Outlet, Stream
 from gcr.engine.target import Target, quietly
-from gcr.errors import NoRoom, NotTakenBack, PeerGone
+from gcr.errors import NoDescriptors, NoRoom, NotTakenBack, PeerGone
 from gcr.journal import DecisionRecord, KeptImage, ProcessDecision
 from gcr.seqpacket import close_all
 from gcr.states import State, Strategy
@@ -118,11 +118,13 @@ class Checkpoint:
         self.course.mark("prepared")
 
     def _reserve(self) -> None:
-        """Room on the host, before anything stops. Raises NoRoom."""
+        """Room on the host, before anything stops. Raises NoRoom, NoDescriptors."""
         try:
             for target in self.targets:
                 for device, size in target.bytes_by_device.items():
                     target.worker(device).reserve(target.hold, target.owner, size)
+        except NoDescriptors:  # which a stream needs as well
+            raise
         except NoRoom as short:
             self.stream = self._stream(short)
         for target in self.targets:
@@ -244,8 +246,8 @@ class Checkpoint:
         if self.left:
             pids = ", ".join(map(str, self.left))
             missing = sum(short.missing or 0 for short in self.left.values())
-            missing_there = f"{units.size(missing)} short on its device"
-            text = f"{error}; and process {pids} cannot run on, {missing_there}: it is suspended"
+            short_by = f", {units.size(missing)} short on its device" if missing else ""
+            text = f"{error}; and process {pids} cannot run on{short_by}: it is suspended"
             raise NotTakenBack(text, missing=missing, state=State.DATA_SUSPENDED, hint="gcr restore") from error
 
     def _freeze_and_drain(self, undo: Transaction, meter: Meter) -> None:

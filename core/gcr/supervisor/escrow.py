@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gcr.errors import RolledBack
+from gcr.errors import NoDescriptors, RolledBack, typed
 from gcr.seqpacket import close_all
 
 
@@ -124,12 +124,14 @@ class Escrow:
 
 
 def duplicate(fds: Sequence[int]) -> list[int]:
-    """Duplicates, close-on-exec; all or nothing."""
+    """Duplicates, close-on-exec; all or nothing. Raises NoDescriptors, OSError for what is no descriptor."""
     made: list[int] = []
     try:
         for fd in fds:
             made.append(os.dup(fd))
-    except OSError:
+    except OSError as error:
         close_all(made)
+        if isinstance(short := typed(error), NoDescriptors):
+            raise short from error
         raise
     return made

@@ -16,7 +16,7 @@ from typing import Any
 from gcr.arena import Arena, Segments
 from gcr.baseline import Baseline
 from gcr.drain import Ballast, DataDrain, DeviceRange, Handed, HandleSpec, Span, Transfer
-from gcr.errors import PeerGone, RolledBack, WrongState
+from gcr.errors import NoDescriptors, PeerGone, RolledBack, WrongState
 from gcr.layout import Layout, SealedHandle, SealedSegment, SealedTable, Segment, spans
 from gcr.partial import PartialTable, Where
 from gcr.seqpacket import close_all
@@ -377,6 +377,6 @@ def duplicates(handed: Sequence[Handed]) -> dict[int, int]:
     """By id; none at all where there are not enough descriptors left: the keeper's are the ones that count."""
     try:
         return dict(zip((h.spec.id for h in handed), duplicate([h.fd for h in handed]), strict=True))
-    except OSError as error:
+    except NoDescriptors as error:
         log.warning("no duplicates of %d handles kept: %s", len(handed), error)
         return {}
