@@ -4,6 +4,7 @@ import errno
 import hashlib
 import os
 import random
+import resource
 import sys
 import time
 import tracemalloc
@@ -83,6 +84,24 @@ def test_what_was_written_comes_back(store: Store) -> None:
     assert written.bytes_written == MANY + 100, "a chunk is stored once, whichever allocation has it"
 
 
+def test_an_image_may_have_more_packs_than_a_process_may_have_files(plain: Store) -> None:
+    """One that hardly changes is built upon hundreds that came before."""
+    allocations = [bytes_of(number, 100) for number in range(40)]
+    for number in range(1, len(allocations) + 1):
+        write(plain, f"i{number}", allocations[:number])
+    last = f"i{len(allocations)}"
+    assert len(plain.manifest(last).packs) == len(allocations)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    used = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
+    few = [number for number in range(1000) if number not in used][:20]
+    resource.setrlimit(resource.RLIMIT_NOFILE, (few[-1], hard))
+    try:
+        check(plain, last)
+        assert read(plain, last) == allocations
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
 def test_a_process_may_know_of_many_devices(store: Store) -> None:
     """Ten and more: as text they have another order than as numbers, and the digest is over both."""
     known = {ordinal: f"GPU-{ordinal}" for ordinal in range(16)}
@@ -141,8 +160,7 @@ def packed(folder: Path, names: Sequence[bytes], cipher: Cipher = PLAIN) -> Pack
     entries = writer.place([(name, 1) for name in names])
     if cipher is not PLAIN:  # whose index has a tag of each
         writer.write(entries, [mapped(b"x") for _ in entries])
-    with PackReader(folder / f"{writer.finish().id}.pack", cipher) as reader:
-        return reader
+    return PackReader(folder / f"{writer.finish().id}.pack", cipher)
 
 
 def test_what_a_store_has_takes_little_memory(tmp_path: Path) -> None:

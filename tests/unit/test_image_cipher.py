@@ -266,7 +266,7 @@ def test_a_newer_version_is_named_as_such(store: Store, monkeypatch: pytest.Monk
 def aes_reader(path: Path) -> None:
     from gcr.image.pack import PackReader
 
-    PackReader(path, OURS).close()
+    PackReader(path, OURS)
 
 
 def test_the_reader_in_the_document_reads_what_was_written(store: Store) -> None:

@@ -22,7 +22,7 @@ import re
 import struct
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import islice
@@ -142,7 +142,10 @@ class PackWriter:
 
 
 class PackReader:
-    """A finished pack. Raises Damaged when it is not what the seal vouches for, WrongImage for a newer version."""
+    """A finished pack. Raises Damaged when it is not what the seal vouches for, WrongImage for a newer version.
+
+    Its file is open only while something of it is read: an image may have more packs than a process may have files.
+    """
 
     def __init__(self, path: Path, cipher: Cipher, seal: bytes | None = None) -> None:
         """`seal`: what it must be; None takes the file's own. Raises OSError, Damaged, WrongImage."""
@@ -152,15 +155,8 @@ class PackReader:
             raise Damaged.of(path, "a pack has not such a name")
         self._name_of, self._cipher = cipher.name_of, cipher.pack(ours[1])
         self.record = self._cipher.record
-        self._fd = open_file(path)
-        self._direct = -1
-        try:
-            with suppress(OSError):  # a file system that knows no such reads
-                self._direct = os.open(path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW)
-            self.pack, self.index, self._index_at = self._read_ends(seal)
-        except BaseException:
-            self.close()
-            raise
+        with self._opened() as file:
+            self.pack, self.index, self._index_at = self._read_ends(file, seal)
 
     @cached_property
     def entries(self) -> Sequence[Entry]:
@@ -172,36 +168,21 @@ class PackReader:
 
         All but the last are of whole blocks. Raises OSError, Damaged.
         """
-        with self._as_written():
-            self._cipher.from_disk(self._read_blocks, entries, targets)
-
-    def _read_blocks(self, block: int, targets: Sequence[memoryview]) -> None:
-        at, left = block * BLOCK, deque(targets)
-        while left:
-            got = self._read_some(at, [*islice(left, _MOST_PIECES)])
-            if not got:
-                raise Damaged.of(self.path, "it is shorter than what was written")
-            at += got
-            _drop(left, got)
-
-    def _read_some(self, at: int, targets: Sequence[memoryview]) -> int:
-        with readable(self.path):
-            if self._direct >= 0 and at % BLOCK == 0:
-                try:
-                    return os.preadv(self._direct, targets, at)
-                except OSError as error:
-                    if error.errno != errno.EINVAL:  # no whole block, or its memory lies where such reads do not go
-                        raise
-            return os.preadv(self._fd, targets, at)
+        with self._as_written(), self._opened() as file:
+            self._cipher.from_disk(file.blocks, entries, targets)
 
     def check(self) -> Iterator[int]:
         """Every byte of the file; yields the bytes looked at, chunk by chunk. Raises OSError, Damaged."""
-        if self._bytes(0, BLOCK) != _HEADER.pack(_HEADER_MAGIC, self._cipher.version).ljust(BLOCK, b"\0"):
+        with self._opened() as file:
+            yield from self._check(file)
+
+    def _check(self, file: "_Opened") -> Iterator[int]:
+        if file.bytes(0, BLOCK) != _HEADER.pack(_HEADER_MAGIC, self._cipher.version).ljust(BLOCK, b"\0"):
             raise Damaged.of(self.path, "its header is not what was written")
         block = 1
         for entry in self.entries:
             length = padded(entry.size)
-            found = memoryview(self._bytes(entry.block * BLOCK, length))
+            found = memoryview(file.bytes(entry.block * BLOCK, length))
             with self._as_written():
                 chunk = self._cipher.chunk(entry, found[: entry.size])
             if entry.block != block or self._name_of(chunk) != entry.name:
@@ -210,31 +191,20 @@ class PackReader:
                 raise Damaged.of(self.path, f"there is something behind the chunk at block {entry.block}")
             block += length // BLOCK
             yield length
-        self._check_rest(block)
+        self._check_rest(file, block)
 
-    def close(self) -> None:
-        for fd in (self._direct, self._fd):
-            if fd >= 0:
-                os.close(fd)
-
-    def __enter__(self) -> "PackReader":
-        return self
-
-    def __exit__(self, *_error: object) -> None:
-        self.close()
-
-    def _check_rest(self, block: int) -> None:
+    def _check_rest(self, file: "_Opened", block: int) -> None:
         index = self._cipher.index_bytes(len(self.entries))
-        behind = self._bytes(self._index_at + index, padded(index) - index)
-        footer = self._bytes(self.pack.bytes - BLOCK, BLOCK)
+        behind = file.bytes(self._index_at + index, padded(index) - index)
+        footer = file.bytes(self.pack.bytes - BLOCK, BLOCK)
         if block * BLOCK != self._index_at or any(behind) or any(footer[_FOOTER.size + NAME_BYTES :]):
             raise Damaged.of(self.path, "there is something between what was written")
 
-    def _read_ends(self, seal: bytes | None) -> tuple[Pack, bytes, int]:
-        size = os.fstat(self._fd).st_size
+    def _read_ends(self, file: "_Opened", seal: bytes | None) -> tuple[Pack, bytes, int]:
+        size = os.fstat(file.fd).st_size
         if size < 2 * BLOCK or size % BLOCK:
             raise Damaged.of(self.path, "it is shorter than what was written")
-        footer = Footer.from_bytes(bytes(self._bytes(size - BLOCK, _FOOTER.size + NAME_BYTES)))
+        footer = Footer.from_bytes(bytes(file.bytes(size - BLOCK, _FOOTER.size + NAME_BYTES)))
         magic, version, count, at, index_name = _FOOTER.unpack(footer.facts)
         if magic != _FOOTER_MAGIC or not footer.is_sealed(footer.seal if seal is None else seal):
             raise Damaged.of(self.path, "its footer is not what was written")
@@ -242,7 +212,7 @@ class PackReader:
         length = self._cipher.index_bytes(count)
         if at + padded(length) + BLOCK != size:
             raise Damaged.of(self.path, "it is not as long as what was written")
-        index = bytes(self._bytes(at, length))
+        index = bytes(file.bytes(at, length))
         if name_of(index) != index_name:
             raise Damaged.of(self.path, "its index is not what was written")
         with self._as_written():
@@ -263,18 +233,59 @@ class PackReader:
         except Forged as error:
             raise Damaged.of(self.path, str(error)) from error
 
-    def _bytes(self, at: int, size: int) -> bytearray:
+    @contextmanager
+    def _opened(self) -> Iterator["_Opened"]:
+        with ExitStack() as stack:
+            try:
+                fd = open_file(self.path)
+            except FileNotFoundError:
+                raise Damaged.of(self.path, "it is not there") from None
+            stack.callback(os.close, fd)
+            direct = -1
+            with suppress(OSError):  # a file system that knows no such reads
+                direct = os.open(self.path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW)
+                stack.callback(os.close, direct)
+            yield _Opened(self.path, fd, direct)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """Read past the page cache where that can be had: `direct`, else -1."""
+
+    path: Path
+    fd: int
+    direct: int
+
+    def blocks(self, block: int, targets: Sequence[memoryview]) -> None:
+        at, left = block * BLOCK, deque(targets)
+        while left:
+            got = self._some(at, [*islice(left, _MOST_PIECES)])
+            if not got:
+                raise Damaged.of(self.path, "it is shorter than what was written")
+            at += got
+            _drop(left, got)
+
+    def bytes(self, at: int, size: int) -> bytearray:
+        """Through the page cache."""
         found = bytearray(size)
-        if size:
-            done = 0
-            view = memoryview(found)
-            while done < size:
-                with readable(self.path):
-                    got = os.preadv(self._fd, [view[done:]], at + done)
-                if not got:
-                    raise Damaged.of(self.path, "it is shorter than what was written")
-                done += got
+        done, view = 0, memoryview(found)
+        while done < size:
+            with readable(self.path):
+                got = os.preadv(self.fd, [view[done:]], at + done)
+            if not got:
+                raise Damaged.of(self.path, "it is shorter than what was written")
+            done += got
         return found
+
+    def _some(self, at: int, targets: Sequence[memoryview]) -> int:
+        with readable(self.path):
+            if self.direct >= 0 and at % BLOCK == 0:
+                try:
+                    return os.preadv(self.direct, targets, at)
+                except OSError as error:
+                    if error.errno != errno.EINVAL:  # no whole block, or its memory lies where such reads do not go
+                        raise
+            return os.preadv(self.fd, targets, at)
 
 
 def _drop(pieces: deque[memoryview], done: int) -> None:

@@ -88,7 +88,7 @@ def _bring_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Tra
 def _has(store: Store, pack: Pack) -> bool:
     """Every byte of it was compared before it got its name."""
     try:
-        store.open_pack(pack).close()
+        store.pack(pack)
     except Damaged:
         return False
     return True
@@ -141,14 +141,14 @@ class _Coming:
         begun = self._is_begun(path)
         if not begun:
             self._begin(fd)
-        with PackReader(path, self.store.cipher, self.pack.seal) as reader:
-            missing = [(0, BLOCK)]
-            for chunks in _parts(reader):
-                at, size = _span(chunks)
-                if begun and self._has(reader, chunks):
-                    self.transfer.skip(size)
-                else:
-                    missing.append((at, size))
+        reader = PackReader(path, self.store.cipher, self.pack.seal)
+        missing = [(0, BLOCK)]
+        for chunks in _parts(reader):
+            at, size = _span(chunks)
+            if begun and self._has(reader, chunks):
+                self.transfer.skip(size)
+            else:
+                missing.append((at, size))
         self.transfer.each(lambda part: self._fetch(fd, *part), missing, self.at_once)
 
     def _has(self, reader: PackReader, chunks: Sequence[Entry]) -> bool:
@@ -167,7 +167,7 @@ class _Coming:
     def _is_begun(self, path: Path) -> bool:
         """Its end is there, by which the rest can be judged."""
         try:
-            PackReader(path, self.store.cipher, self.pack.seal).close()
+            PackReader(path, self.store.cipher, self.pack.seal)
         except Damaged:
             return False
         return True
@@ -193,9 +193,8 @@ class _Coming:
 
     def _check(self, path: Path) -> None:
         """Every byte of it."""
-        with PackReader(path, self.store.cipher, self.pack.seal) as reader:
-            for _ in reader.check():
-                self.transfer.check()
+        for _ in PackReader(path, self.store.cipher, self.pack.seal).check():
+            self.transfer.check()
 
     def _damaged(self) -> Damaged:
         return Damaged.of(self.remote.place(pack_path(self.pack)), "it is not what was pushed", hint=_AGAIN)

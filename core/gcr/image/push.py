@@ -12,7 +12,6 @@ end. A push that dies leaves at most this object, packs, and parts of a pack tha
 
 import os
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 
 from gcr.errors import ImageExists, StoreUnusable
@@ -98,10 +97,10 @@ def _send_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Tran
             missing.append(pack)
 
     def send(pack: Pack) -> None:
-        with closing(store.open_pack(pack)) as reader:
-            for _ in reader.check():
-                transfer.check()
-            _send(reader, remote, transfer, transfer.at_once(len(missing)))
+        reader = store.pack(pack)
+        for _ in reader.check():
+            transfer.check()
+        _send(reader, remote, transfer, transfer.at_once(len(missing)))
         if not remote.has(pack):
             raise StoreUnusable(f"{remote.place(pack_path(pack))} is not what was sent")
 

@@ -44,7 +44,7 @@ class ImageReader:
             tables = (process.table for process in self.manifest.processes)
             self.lines = lines_of(tables, self.manifest.chunk_bytes)
             self._references = self.store.references(self.manifest)
-            self._packs = [begun.enter_context(self.store.open_pack(pack)) for pack in self.manifest.packs]
+            self._packs = [self.store.pack(pack) for pack in self.manifest.packs]
             self._check_places()
             self._pool = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-image"))
             self._stack = begun.pop_all()

@@ -259,17 +259,12 @@ class Store:
         new.unlink()
         sync(self.images)
 
-    def open_pack(self, pack: Pack) -> PackReader:
+    def pack(self, pack: Pack) -> PackReader:
         """Raises Damaged, WrongImage, OSError."""
-        path = self.packs / f"{pack.id}{PACK}"
         self.pulse()
-        try:
-            return PackReader(path, self.cipher, pack.seal)
-        except FileNotFoundError:
-            raise Damaged.of(path, "it is not there") from None
+        return PackReader(self.packs / f"{pack.id}{PACK}", self.cipher, pack.seal)
 
-    def open_packs(self) -> Iterator[PackReader]:
-        """All that can be trusted; the caller's to close."""
+    def trusted_packs(self) -> Iterator[PackReader]:
         for path in sorted(self.packs.glob(f"*{PACK}")):
             if path.with_suffix(DISTRUSTED).exists():
                 continue

@@ -145,10 +145,9 @@ class ImageWriter:
         return manifest
 
     def _look_at_packs(self) -> None:
-        for reader in self.store.open_packs():
-            with reader:
-                self._finished[reader.pack.id] = reader.pack
-                self._before.add(reader)
+        for pack in self.store.trusted_packs():
+            self._finished[pack.pack.id] = pack.pack
+            self._before.add(pack)
 
     def _add_all(self, pieces: Sequence[Piece]) -> None:
         groups = (pieces[first : first + TOGETHER] for first in range(0, len(pieces), TOGETHER))
