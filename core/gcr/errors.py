@@ -69,17 +69,6 @@ class NoRoom(Refused):
         self.missing = missing
 
 
-class NoDescriptors(NoRoom):
-    """A process may open no more files, which gcr's keep open for each allocation; the job is where it was."""
-
-    code, exit = "no_descriptors", 4
-
-    def __init__(
-        self, message: str, *, state: str | None = None, hint: str = "docs/troubleshooting.md#descriptors"
-    ) -> None:
-        super().__init__(message, missing=None, state=state, hint=hint)
-
-
 class NoContext(Refused):
     """No context on the device can be had: it is full, or exclusively somebody else's."""
 
@@ -144,6 +133,17 @@ class RolledBack(GcrError):
     """Something failed on the way; the target runs on (or is as suspended as before)."""
 
     code, exit = "rolled_back", 4
+
+
+class NoDescriptors(RolledBack):
+    """A process may open no more files; gcr's keep one open for each allocation."""
+
+    code = "no_descriptors"
+
+    def __init__(
+        self, message: str, *, state: str | None = None, hint: str = "docs/troubleshooting.md#descriptors"
+    ) -> None:
+        super().__init__(message, state=state, hint=hint)
 
 
 class DeadlinePassed(RolledBack):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from gcr.errors import GcrError, NoRoom, NotOurs, Refused, RolledBack, WrongVersion
+from gcr.errors import GcrError, NoDescriptors, NoRoom, NotOurs, Refused, RolledBack, WrongVersion
 from gcr.record import BadFrame
 from gcr.seqpacket import close_all
 from gcr.wire import (
@@ -18,6 +18,7 @@ _CODES: Sequence[tuple[type[GcrError], ErrorCode]] = (
     (WrongVersion, ErrorCode.WRONG_VERSION),
     (NotOurs, ErrorCode.NOT_PERMITTED),
     (NoRoom, ErrorCode.NO_MEMORY),
+    (NoDescriptors, ErrorCode.NO_DESCRIPTORS),
     (Refused, ErrorCode.REFUSED),
 )
 

@@ -1,6 +1,7 @@
 """Channels over a real socket pair: calls, progress, errors, descriptors, deadlines and deaths."""
 
 import contextlib
+import errno
 import os
 import resource
 import socket
@@ -15,6 +16,7 @@ from gcr.channel import AgentError, BadFrame, Channel, Request
 from gcr.errors import (
     DeadlinePassed,
     GcrError,
+    NoDescriptors,
     NoRoom,
     NotOurs,
     PeerGone,
@@ -293,6 +295,18 @@ def test_a_binary_request_is_refused_with_a_typed_error_frame_and_a_long_message
         ours.call(FrameType.HELLO, timeout=5)
     assert caught.value.agent_code is ErrorCode.NOT_PERMITTED
     assert caught.value.message == "ü" * 56
+
+
+def test_a_lack_of_descriptors_keeps_its_name_in_an_error_frame(connect_pair):
+    def serve(_request: Request) -> None:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    ours, _ = connect_pair(serve)
+    with pytest.raises(AgentError) as caught:
+        ours.call(FrameType.HELLO, timeout=5)
+    assert caught.value.agent_code is ErrorCode.NO_DESCRIPTORS
+    with pytest.raises(NoDescriptors, match="Too many open files"):
+        ours.call_json("any", timeout=5)
 
 
 def test_a_request_nobody_serves_is_refused(connect_pair):

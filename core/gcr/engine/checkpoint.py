@@ -22,7 +22,7 @@ from gcr.engine.node import Course, Node, decide
 from gcr.engine.placement import Placement
 from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import side_by_side
-from gcr.engine.streaming import Outlet, Stream
+from gcr.engine.streaming import Outlet, Stream, without_room
 from gcr.engine.target import Target, quietly
 from gcr.errors import NoDescriptors, NoRoom, NotTakenBack, PeerGone
 from gcr.journal import DecisionRecord, KeptImage, ProcessDecision
@@ -53,7 +53,7 @@ class Checkpoint:
     decision: DecisionRecord | None = None
     room: Room = field(init=False)
     ways_back: dict[int, WayBack] = field(default_factory=dict)  # by pid
-    left: dict[int, NoRoom] = field(default_factory=dict)  # by pid: who could not be brought back, and why
+    left: dict[int, NoDescriptors | NoRoom] = field(default_factory=dict)  # by pid: why it could not be brought back
     out: set[int] = field(default_factory=set)  # pids whose memory is with us alone: nobody of us lets go of it
 
     def __post_init__(self) -> None:
@@ -118,13 +118,11 @@ class Checkpoint:
         self.course.mark("prepared")
 
     def _reserve(self) -> None:
-        """Room on the host, before anything stops. Raises NoRoom, NoDescriptors."""
+        """Room on the host, before anything stops. Raises NoRoom."""
         try:
             for target in self.targets:
                 for device, size in target.bytes_by_device.items():
                     target.worker(device).reserve(target.hold, target.owner, size)
-        except NoDescriptors:  # which a stream needs as well
-            raise
         except NoRoom as short:
             self.stream = self._stream(short)
         for target in self.targets:
@@ -221,7 +219,7 @@ class Checkpoint:
         self.out.add(target.pid)
         try:
             target.map_back()
-        except NoRoom as short:
+        except (NoDescriptors, NoRoom) as short:
             if target.copy is None:
                 raise
             self._leave(target, short)
@@ -229,7 +227,7 @@ class Checkpoint:
         self.out.remove(target.pid)
         target.process.state = State.QUIESCED
 
-    def _leave(self, target: Target, short: NoRoom) -> None:
+    def _leave(self, target: Target, short: NoDescriptors | NoRoom) -> None:
         """Its memory was released, and somebody else took the room: it stays what it is, suspended, and says so."""
         target.process.agent.discard(target.transaction)
         quietly("drop", lambda: target.keeper().drop(target.pid))
@@ -245,7 +243,7 @@ class Checkpoint:
         """Raises NotTakenBack when the failure could not be undone for everyone."""
         if self.left:
             pids = ", ".join(map(str, self.left))
-            missing = sum(short.missing or 0 for short in self.left.values())
+            missing = sum(short.missing or 0 for short in self.left.values() if isinstance(short, NoRoom))
             short_by = f", {units.size(missing)} short on its device" if missing else ""
             text = f"{error}; and process {pids} cannot run on{short_by}: it is suspended"
             raise NotTakenBack(text, missing=missing, state=State.DATA_SUSPENDED, hint="gcr restore") from error
@@ -424,18 +422,6 @@ class Checkpoint:
         quietly("drop", lambda: target.keeper().drop(target.pid))
         target.spare.close()
         self.course.reach("committed_one")
-
-
-def without_room(short: NoRoom, imaged: bool, live: bool, copies: bool) -> NoRoom:
-    """Why the bytes do not go straight to an image, and what would help."""
-    if copies:
-        why, hint = "; a process that copies by itself needs room for all of it", short.hint
-    elif not imaged:
-        why, hint = "", "with --image NAME it goes straight to disk; docs/troubleshooting.md#host-memory"
-    else:
-        why = "; only a checkpoint that stops the job for all of it can go straight to disk"
-        hint = "the same without --live" if live else short.hint
-    return NoRoom(short.message + why, missing=short.missing, hint=hint)
 
 
 def refuse_a_part(held: Mapping[int, int], drained: Mapping[Copy, Mapping[str, float]]) -> None:

@@ -16,11 +16,11 @@ from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.admit import refuse_nothing_to_move
-from gcr.engine.checkpoint import Checkpoint, refuse_a_part, without_room
+from gcr.engine.checkpoint import Checkpoint, refuse_a_part
 from gcr.engine.live import copy_live, refuse_its_own_copy, sizes_of
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
-from gcr.engine.streaming import Stream
+from gcr.engine.streaming import Stream, without_room
 from gcr.engine.target import Target, quietly
 from gcr.errors import NoRoom, PeerGone
 from gcr.seqpacket import close_all

@@ -15,7 +15,7 @@ from gcr.engine.node import Course, Node, decide
 from gcr.engine.restore import Restore
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target, quietly
-from gcr.errors import Lost, NoRoom
+from gcr.errors import Lost, NoDescriptors, NoRoom
 from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.states import State, Strategy
 from gcr.wire import AgentFlag, AgentPhase
@@ -76,7 +76,7 @@ def _restore_from_arena(target: Target, node: Node, staged: bool) -> None:
     quietly("drop", lambda: target.keeper().drop(target.pid))
     try:
         restore_alone(target, node)
-    except NoRoom as short:  # somebody took the room: suspended, as it is, and restorable
+    except (NoDescriptors, NoRoom) as short:  # somebody took the room: suspended, as it is, and restorable
         log.warning("process %d is left suspended: %s", target.pid, short)
 
 

@@ -22,7 +22,7 @@ from gcr.engine.drive import ControlDrive, drive_of
 from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Node, World
 from gcr.engine.snapshot import AgentControl
-from gcr.errors import GcrError, NoRoom, PeerGone, WrongState
+from gcr.errors import GcrError, NoDescriptors, NoRoom, PeerGone, WrongState
 from gcr.seqpacket import close_all
 from gcr.supervisor.escrow import Escrow, Keeper
 from gcr.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, ids_of, spec_of, specs_of
@@ -354,10 +354,10 @@ class Target:
         self._give_as_many_as_fit(ids, fds)
 
     def _give_as_many_as_fit(self, ids: Sequence[int], fds: Sequence[int]) -> None:
-        """A process that has nearly used up its descriptors takes fewer at a time. Raises NoRoom for not even one."""
+        """A process that has nearly used up its descriptors takes fewer at a time. Raises NoDescriptors for not one."""
         try:
             self.process.agent.give(self.transaction, ids, fds)
-        except NoRoom:
+        except (NoDescriptors, NoRoom):
             if len(ids) == 1:
                 raise
             half = len(ids) // 2

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gcr.channel import Request
-from gcr.errors import DriverError, GcrError, Lost, NoRoom, NoSuchJob, UnsupportedState, all_errors
+from gcr.errors import DriverError, GcrError, Lost, NoDescriptors, NoRoom, NoSuchJob, UnsupportedState, all_errors
 
 from .conftest import DEADLINE, Gcr, gcr_command
 from .fake_daemon import CHECKPOINT, JOBS, RESTORE, Answer, FakeDaemon, answering, raising
@@ -123,6 +123,11 @@ def test_no_room_says_in_a_field_how_much_is_missing(gcr: Gcr, daemon: FakeDaemo
         (NoSuchJob("no job llm", hint="gcr ps"), 3, "gcr: refused, nothing was touched\n  no job llm\n  try: gcr ps\n"),
         (UnsupportedState("NCCL"), 3, "gcr: refused, nothing was touched\n  NCCL\n"),
         (NoRoom("1 GiB short", missing=1 << 30), 3, "gcr: refused, nothing was touched\n  1 GiB short\n"),
+        (
+            NoDescriptors("process 7: too many", hint="docs"),
+            4,
+            "gcr: failed and rolled back\n  process 7: too many\n  try: docs\n",
+        ),
         (DriverError("cuMemMap: 1"), 4, "gcr: failed and rolled back\n  cuMemMap: 1\n"),
         (Lost("no VRAM"), 5, "gcr: the program cannot continue\n  no VRAM\n"),
     ],
