@@ -1,6 +1,8 @@
 """Holds device memory that cannot be compressed or shared, and changes as much of it as it is told.
 
-`ready`; then a line for a line: `digest`: of every word · `touch SHARE SEED`: another word in that share of the chunks.
+`ready`; then a line for a line: `digest`: of every word · `touch SHARE SEED`: another word in that share of the chunks;
+`grow COUNT PAUSE`: from here on up to so many allocations more, with so many seconds before each · `grown FROM TO`: how
+many of them were made between two times of the monotonic clock · `shrink`: no more of them, and all are freed.
 `--plain`: through the driver alone, for a rehearsal on a simulated device; else through PyTorch.
 """
 
@@ -9,16 +11,20 @@ import hashlib
 import os
 import random
 import sys
+import threading
+import time
 from pathlib import Path
 from typing import Protocol
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "victims"))
 
+from device import open_device
 from dialogue import say
 
 CHUNK = 256 << 10
 BUFFER = 512 << 20
 GIB = 1 << 30
+SMALL = 2 << 20
 
 
 class Memory(Protocol):
@@ -58,8 +64,6 @@ class Torch:
 
 class Plain:
     def __init__(self, total: int) -> None:
-        from device import open_device
-
         self.device, self.size = open_device("nvidia"), total
         self.address = self.device.allocate(total)
         self.device.write(self.address, os.urandom(total))
@@ -73,6 +77,35 @@ class Plain:
             self.device.write(self.address + number * CHUNK, seed.to_bytes(4, "little"))
 
 
+class Growth:
+    """Small allocations on a thread of their own."""
+
+    def __init__(self, count: int, pause: float) -> None:
+        self.device = open_device("nvidia")
+        self.made: list[tuple[float, int]] = []  # when, and the address
+        self.enough = threading.Event()
+        self.thread = threading.Thread(target=self._grow, args=(count, pause))
+        self.thread.start()
+
+    def _grow(self, count: int, pause: float) -> None:
+        self.device.enter()
+        stream = self.device.stream()
+        while len(self.made) < count and not self.enough.wait(pause):
+            address = self.device.allocate(SMALL)
+            self.device.fill(address, SMALL // 8, len(self.made) + 1, stream)
+            self.made.append((time.monotonic(), address))
+        self.device.wait(stream)
+
+    def between(self, begin: float, end: float) -> int:
+        return sum(begin <= when <= end for when, _ in self.made)
+
+    def shrink(self) -> None:
+        self.enough.set()
+        self.thread.join()
+        for _, address in self.made:
+            self.device.free(address)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--gib", type=float, default=1.0)
@@ -81,11 +114,22 @@ def main() -> None:
     total = int(options.gib * GIB) // CHUNK * CHUNK
     memory: Memory = Plain(total) if options.plain else Torch(total)
     say("ready")
+    growth: Growth | None = None
     for line in sys.stdin:
-        word, *rest = line.split()
-        if word == "touch":
-            memory.touch(float(rest[0]), int(rest[1]))
-        say(memory.digest())
+        match line.split():
+            case ["grow", count, pause]:
+                growth = Growth(int(count), float(pause))
+                say("ok")
+            case ["grown", begin, end]:
+                say(str(growth.between(float(begin), float(end)) if growth else 0))
+            case ["shrink"] if growth:
+                growth.shrink()
+                say(str(len(growth.made)))
+            case ["touch", share, seed]:
+                memory.touch(float(share), int(seed))
+                say(memory.digest())
+            case _:
+                say(memory.digest())
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ STATE_GIB = 32.0
 PROBE_PIECE = 16 << 20
 CYCLES, CHANGED = 5, 0.01
 TRAINING_CYCLES = 4
+GROWTH, GROWTH_PAUSE = 6000, 0.0005  # allocations at most, and seconds between two
 ARENA_BYTES = GIB
 SHARE = "GCR_ARENA_SHARE"
 SETTLE_SECONDS = 15.0
@@ -157,10 +158,7 @@ def training(
     with store() as where, settled(command) as running, ThreadPoolExecutor(1) as beside:
 
         def image(number: int) -> None:
-            words = {"image": f"t{number}", "live": True, "leave_running": True, "wait": "durable", "store": str(where)}
-            with Client.connect(autostart=False) as daemon:  # a command takes long to begin
-                began = time.monotonic()
-                out = daemon.request("checkpoint", {"target": running.job, **words}, timeout=COMMAND_SECONDS)
+            began, out = _live_image(running, where, f"t{number}")
             done = out["phases_s"]
             images.append(Taken(*(began + at for at in (0, done["prepared"], done["copied_live"], out["durable_s"]))))
 
@@ -174,6 +172,31 @@ def training(
             taking.result()
             _slices(running, slices, ASIDE_SECONDS + undisturbed / 2)
             yield {"copy_s": [each.copied - each.prepared for each in images], **_sorted(slices, images)}
+
+
+def growing(command: Sequence[str], cycles: int = 3) -> Iterator[Row]:
+    """Live images of all of a job that allocates all the while; `handles` of these between the copy and the stop."""
+    rows: list[Row] = []
+    with store() as where, settled(command) as running:
+        before = running.ask()
+        for number in range(cycles):
+            if number:
+                gcr("rm", f"grown{number - 1}", "--store", str(where))
+            running.ask(f"grow {GROWTH} {GROWTH_PAUSE}")
+            began, out = _live_image(running, where, f"grown{number}")
+            since, stop = (began + out["phases_s"][phase] for phase in ("prepared", "stop"))
+            handles = int(running.ask(f"grown {since} {stop}"))
+            running.ask("shrink")
+            rows.append({**_of(out), "handles": handles, "bytes_right": running.ask() == before})
+            yield {"cycles": rows}
+
+
+def _live_image(running: Program, where: Path, name: str) -> tuple[float, Row]:
+    """When it was asked for, by the monotonic clock, and what was said of it once it was durable."""
+    words = {"image": name, "live": True, "leave_running": True, "wait": "durable", "store": str(where)}
+    with Client.connect(autostart=False) as daemon:  # a command takes long to begin
+        began = time.monotonic()
+        return began, daemon.request("checkpoint", {"target": running.job, **words}, timeout=COMMAND_SECONDS)
 
 
 def _slices(running: Program, slices: list[Slice], seconds: float) -> None:

@@ -65,6 +65,22 @@ def _live(row: Row) -> Iterator[Line]:
     yield _bytes_right("live", cycles)
 
 
+def _growing(row: Row) -> Iterator[Line]:
+    """Of the cycle that is the nearest to its goal, or the farthest beyond it."""
+    stop, handles = max(
+        ((each["stop_s"], each["handles"]) for each in row["cycles"]), key=lambda one: one[0] / _allowed(one[1])
+    )
+    text = f"{stop * 1e3:.1f} ms, {handles} handles"
+    goal = "<= 60 ms + 40 us for each"
+    yield "live, allocations while all is copied: longest stop", text, goal, _met(stop <= _allowed(handles))
+    yield _bytes_right("live, allocations meanwhile", row["cycles"])
+
+
+def _allowed(handles: int) -> float:
+    """Seconds."""
+    return 0.060 + 40e-6 * handles
+
+
 def _training(row: Row) -> Iterator[Line]:
     if row["during"]:
         share = median(row["during"]) / median(row["undisturbed"])
@@ -100,6 +116,7 @@ _SECTIONS = {
     "image-full": _full,
     "image-streamed": _streamed,
     "image-live": _live,
+    "image-growing": _growing,
     "image-training": _training,
     "image-standstill": _standstill,
 }

@@ -55,6 +55,7 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         "image-full": lambda: images.full(images.program(gib)),
         "image-streamed": lambda: images.streamed(images.program(gib)),
         "image-live": lambda: images.live(images.program(gib)),
+        "image-growing": lambda: images.growing(images.program(gib)),
         "image-training": lambda: images.training([sys.executable, str(HERE / "train_step.py"), "busy", str(gib)]),
         "image-standstill": lambda: standstill.measure(gib),
     }

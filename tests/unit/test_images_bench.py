@@ -112,6 +112,17 @@ def test_live_images(simulated: SimulatedMachine) -> None:
     assert reported("live", {"image-live": found}, 3)[2][1] == "0 of 2"
 
 
+@pytest.mark.slow
+def test_live_images_of_a_job_that_allocates(simulated: SimulatedMachine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(images, "GROWTH", 40)
+    monkeypatch.setattr(images, "GROWTH_PAUSE", 0.05)
+    *_, found = images.growing(images.program(1 / 8, "--plain"), cycles=2)
+    for row in found["cycles"]:
+        assert row["bytes_right"] and row["stop_s"] > 0
+        assert 0 < row["handles"] <= (row["bytes_total"] - (1 << 27)) // (2 * MIB) + 2
+    reported("live", {"image-growing": found}, 2)
+
+
 STEPS = """
 import sys
 sys.path[:0] = {paths}
