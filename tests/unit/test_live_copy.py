@@ -1,7 +1,9 @@
 """What a live copy says is to be copied again, against a look at each chunk; and where it puts what is new."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -84,7 +86,23 @@ def test_what_is_left_stays_where_it_is_and_what_is_new_goes_behind() -> None:
     assert (dict(layout.offsets), layout.size) == ({1: 0, 3: 250, 7: 300, 8: 380}, 400)
 
 
-def test_slices_are_small_but_for_one_large_allocation() -> None:
-    gib = 1 << 30
-    sizes = {1: gib // 4, 2: gib // 4, 3: 1, 4: 3 * gib, 5: 7}
-    assert [list(part) for part in slices([1, 2, 3, 4, 5], sizes)] == [[1, 2], [3], [4], [5]]
+Runs = st.lists(st.tuples(st.integers(0, 5), st.integers(1, 5 * CHUNK_BYTES)), max_size=3)
+
+
+@given(found=st.lists(Runs, max_size=5), chunks=st.integers(1, 4))
+def test_slices_are_small_and_of_whole_chunks(found: list[list[tuple[int, int]]], chunks: int) -> None:
+    wanted = {id: [(first * CHUNK_BYTES, size) for first, size in runs] for id, runs in enumerate(found)}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gcr.worker.live.SLICE_BYTES", chunks * CHUNK_BYTES)
+        made = [*slices(wanted)]
+    assert all(0 < sum(size for parts in each.values() for _, size in parts) <= chunks * CHUNK_BYTES for each in made)
+    assert all(start % CHUNK_BYTES == 0 for each in made for parts in each.values() for start, _ in parts)
+    assert [*bytes_of(made)] == [*bytes_of([wanted])]
+
+
+def bytes_of(made: Sequence[Mapping[int, Sequence[tuple[int, int]]]]) -> Iterator[tuple[int, int, int]]:
+    """Id, chunk, and how much of it, in order."""
+    for each in made:
+        for id, parts in each.items():
+            for start, size in parts:
+                yield from ((id, start + at, min(CHUNK_BYTES, size - at)) for at in range(0, size, CHUNK_BYTES))

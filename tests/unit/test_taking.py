@@ -29,7 +29,7 @@ from gcr.partial import PartialTable, Where
 from gcr.worker.holding import Holding
 from gcr.worker.live import addresses
 from gcr.worker.snapshot import SPARE_SHARE, portions, room_for, spare_bytes
-from gcr.worker.taking import copy_live, copy_on, copy_out, let_go, make_room
+from gcr.worker.taking import COPYING_SHARE, copy_live, copy_on, copy_out, let_go, make_room
 
 KEY = HashKey(bytes(range(32)))
 SIZES = (100, CHUNK_BYTES, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES + 4096)
@@ -105,6 +105,13 @@ class Device:
     def hash(self, where: DeviceRange, key: HashKey, chunk_bytes: int, timeout: float) -> ChunkHashes:
         found = {id: hash_bytes(self.blind.get(id, self.holds(id)), key, chunk_bytes) for id in where.offsets}
         return ChunkHashes(chunk_bytes, found)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_slices() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("gcr.worker.live.SLICE_BYTES", 2 * CHUNK_BYTES)
+        yield
 
 
 @contextmanager
@@ -387,6 +394,21 @@ def test_what_the_parent_has_is_not_copied_while_it_runs_either() -> None:
         assert told == [{"bytes": CHUNK_BYTES, "total_bytes": CHUNK_BYTES}]
         assert copy_out(made, LONG, lambda _: None)["copied"] == 0
         assert image(made, before) == {1: device.holds(1)}
+
+
+def test_a_live_copy_copies_for_a_part_of_the_time() -> None:
+    """Also one of a single allocation, and what is copied at the cut is not held up."""
+    device = Device(slowly=0.05)
+    device.put(1, random.Random(1).randbytes(8 * CHUNK_BYTES))
+    with holding(device) as made:
+        began = time.monotonic()
+        assert copy_live(made, LONG, lambda _: None)["copied"] == 8 * CHUNK_BYTES
+        assert (took := time.monotonic() - began) >= (3 / COPYING_SHARE + 1) * 0.05
+        device.put(1, bytes(8 * CHUNK_BYTES))
+        look(made, device)
+        began = time.monotonic()
+        assert copy_out(made, LONG, lambda _: None)["copied"] == 8 * CHUNK_BYTES
+        assert time.monotonic() - began < took / 2
 
 
 def test_nobody_can_restore_from_a_copy_that_lacks_something() -> None:

@@ -120,18 +120,22 @@ def differing(one: bytes | bytearray, other: bytes) -> Iterator[int]:
                         yield (at + inner) // DIGEST_BYTES
 
 
-def slices(ids: Sequence[int], sizes: Mapping[int, int]) -> Iterator[Sequence[int]]:
-    """Of at most SLICE_BYTES, but of one allocation at least."""
-    part: list[int] = []
-    total = 0
-    for id in ids:
-        if part and total + sizes[id] > SLICE_BYTES:
-            yield part
-            part, total = [], 0
-        part.append(id)
-        total += sizes[id]
-    if part:
-        yield part
+def slices(wanted: Mapping[int, Sequence[Part]]) -> Iterator[Mapping[int, Sequence[Part]]]:
+    """Parts of allocations, by id and in this order, SLICE_BYTES at a time; what is cut is cut between two chunks."""
+    begun: dict[int, list[Part]] = {}
+    room = SLICE_BYTES
+    for id, parts in wanted.items():
+        for start, size in parts:
+            at, end = start, start + size
+            while at < end:
+                some = min(end - at, room)
+                begun.setdefault(id, []).append((at, some))
+                at, room = at + some, room - chunk_count(some, CHUNK_BYTES) * CHUNK_BYTES
+                if not room:
+                    yield begun
+                    begun, room = {}, SLICE_BYTES
+    if begun:
+        yield begun
 
 
 def hashes_of(

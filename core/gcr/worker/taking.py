@@ -25,6 +25,7 @@ from gcr.worker.telling import Progress, Telling, outcome, wait_all
 log = logging.getLogger("gcr.worker")
 
 HASHING_THREADS = 8
+COPYING_SHARE = 1 / 3  # of the time of a live copy, at most: while one is under way a program computes more slowly
 
 Parts = Mapping[int, Sequence[Part]]  # of allocations, by id
 
@@ -52,11 +53,14 @@ def copy_live(holding: Holding, deadline: float, progress: Progress) -> dict[str
         live.begin(sizes)
         segments, ranges = holding.segments.parts, [*holding.ranges]
     wanted = _wanted(holding, live, sizes, ranges, deadline)
-    todo = {id: sum(size for _, size in parts) for id, parts in wanted.items() if parts}
-    done, total = 0, sum(todo.values())
+    in_order = {id: wanted[id] for id in sorted(wanted, key=layout.offsets.__getitem__)}
+    done, next_at, total = 0, 0.0, sum(size for parts in wanted.values() for _, size in parts)
     with ThreadPoolExecutor(HASHING_THREADS, "gcr-hash") as pool:
-        for ids in slices(sorted(todo, key=layout.offsets.__getitem__), todo):
-            done += _copy_slice(holding, {id: wanted[id] for id in ids}, live, segments, began + deadline, pool)
+        for each in slices(in_order):
+            time.sleep(max(0.0, next_at - time.monotonic()))
+            slice_at = time.monotonic()
+            size, copying = _copy_slice(holding, each, live, segments, began + deadline, pool)
+            done, next_at = done + size, slice_at + copying / COPYING_SHARE
             progress({"bytes": done, "total_bytes": total})
     return {**outcome(sum(sizes.values()), time.monotonic() - began), "copied": done}
 
@@ -85,17 +89,19 @@ def _copy_slice(
     segments: Sequence[Segment],
     end: float,
     pool: ThreadPoolExecutor,
-) -> int:
-    """Bytes copied."""
+) -> tuple[int, float]:
+    """Bytes copied, and the seconds that their copy took."""
     with holding.lock:
         if holding.live is not live:
             raise RolledBack("what was being copied was given up meanwhile")
         left = {id: parts for id, parts in wanted.items() if id in holding.specs}
         plan = _plan(holding, left, live.layout.offsets, segments)
+        began = time.monotonic()
         holding.copies = copies = [holding.drain.read(plan)] if plan else []
         holding.reading.acquire()
     try:
         wait_all(Telling(copies, lambda _report: None), end)
+        copying = time.monotonic() - began
         flat = [(id, start, size) for id, parts in left.items() for start, size in parts]
         places = [(live.layout.offsets[id] + start, size) for id, start, size in flat]
         found = hashes_of(places, segments, live.key, pool)
@@ -105,7 +111,7 @@ def _copy_slice(
         for (id, start, _), digests in zip(flat, found, strict=True):
             if id in holding.specs:
                 live.copied(id, start, digests)
-    return sum(size for _, size in places)
+    return sum(size for _, size in places), copying
 
 
 def _plan(holding: Holding, parts: Parts, offsets: Mapping[int, int], segments: Sequence[Segment]) -> Sequence[Span]:
