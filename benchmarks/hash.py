@@ -129,14 +129,14 @@ def on_device(kernel: CudaHashKernel, enqueue: Callable[[], None]) -> float:
 
 def call_seconds(drain: VmmDrain, where: DeviceRange, key: HashKey) -> float:
     started = time.perf_counter()
-    if not drain.hash(where, key, CHUNK_BYTES, SECONDS).on_device:
+    if not drain.hash([where], key, CHUNK_BYTES, SECONDS).on_device:
         raise SystemExit("benchmark: the device did not hash its memory itself")
     return time.perf_counter() - started
 
 
 def compare(drain: VmmDrain, where: DeviceRange, host: int, size: int, key: HashKey) -> bool:
     drain.read([Span(where.address, host, size)]).wait(SECONDS)
-    found = b"".join(drain.hash(where, key, CHUNK_BYTES, SECONDS).digests.values())
+    found = b"".join(drain.hash([where], key, CHUNK_BYTES, SECONDS).digests.values())
     return found[: chunk_count(size, CHUNK_BYTES) * DIGEST_BYTES] == hash_address(host, size, key, CHUNK_BYTES)
 
 

@@ -128,11 +128,12 @@ class DataDrain(Protocol):
         ...
 
     def hash(
-        self, where: DeviceRange, key: HashKey, chunk_bytes: int = CHUNK_BYTES, timeout: float = 120.0
+        self, ranges: Sequence[DeviceRange], key: HashKey, chunk_bytes: int = CHUNK_BYTES, timeout: float = 120.0
     ) -> ChunkHashes:
-        """Hashes of the chunks of every handle that is left in a range, as gcr.hashing defines them.
+        """Hashes of the chunks of every handle that is left in these ranges, as gcr.hashing defines them.
 
         The same for the same bytes whoever computes them, wherever a handle lies in a range, and in whichever process.
+        A program stands still for it, and may have hundreds of ranges: what a call costs should not grow with them.
         A chunk that is written meanwhile gets the hash of some mixture of what it held.
         Raises ValueError for a size of chunks that there is not, DeadlinePassed after `timeout` seconds.
         """

@@ -54,8 +54,7 @@ class Record:
         """Read one record; what follows it is left alone. Raises BadFrame when `data` is too short."""
         if offset < 0 or len(data) - offset < cls.SIZE:
             raise BadFrame(f"{cls.__name__} needs {cls.SIZE} bytes, {len(data) - offset} are there")
-        values = zip(cls.FIELDS, cls._layout.unpack_from(data, offset), strict=True)
-        return cls(**{name: cls._inward(name, value) for (name, _), value in values if name not in cls._reserved})
+        return cls._made_of(cls._layout.unpack_from(data, offset))
 
     @classmethod
     def unpack_many(cls, data: bytes, offset: int, count: int, stride: int = 0) -> tuple[Self, ...]:
@@ -63,7 +62,14 @@ class Record:
         stride = stride or cls.SIZE
         if stride < cls.SIZE or len(data) - offset < count * stride:
             raise BadFrame(f"{count} × {cls.__name__} of {stride} bytes do not fit into {len(data) - offset}")
-        return tuple(cls.unpack(data, offset + index * stride) for index in range(count))
+        return tuple(cls._made_of(cls._layout.unpack_from(data, offset + index * stride)) for index in range(count))
+
+    @classmethod
+    def _made_of(cls, values: tuple[Any, ...]) -> Self:
+        if not cls._texts and not cls._reserved:  # thousands of them are read while a program stands still
+            return cls(*values)
+        named = zip(cls.FIELDS, values, strict=True)
+        return cls(**{name: cls._inward(name, value) for (name, _), value in named if name not in cls._reserved})
 
     def _outward(self, name: str, code: str) -> Any:
         value = getattr(self, name)

@@ -101,6 +101,43 @@ def test_what_was_freed_goes_and_what_is_new_is_copied(machine: Machine) -> None
     is_what_it_is(machine, "two")
 
 
+def test_what_was_made_since_the_copy_is_exported_before_the_stop(machine: Machine) -> None:
+    job = started(machine)
+    held = machine.folder / "held"
+    duplicates = Path(f"/proc/{job.supervisor.pid}/fd")  # it keeps one of every export
+    machine.inject(f"checkpoint.copied_live hold {held}", f"checkpoint.stop hold {held}")
+    going = machine.asking.submit(taken, machine, "one", "--live")
+    machine.wait_held()
+    assert job.ask(f"alloc 3 {8 * MIB}") == "ok"
+    before = len([*duplicates.iterdir()])
+    held.unlink()
+    machine.wait_held()
+    exported = len([*duplicates.iterdir()]) - before
+    held.unlink()
+    going.result(60)
+    assert exported == 3
+    is_what_it_is(machine, "one")
+
+
+@pytest.mark.parametrize("how", [("--live",), slowly(())])
+def test_what_it_frees_and_writes_before_the_copy_is_sealed_is_as_it_was_at_the_cut(
+    machine: Machine, how: Sequence[str]
+) -> None:
+    job = machine.told("llm", f"alloc 6 {8 * MIB}")
+    machine.gcr("checkpoint", "llm", "--image", "was", "--wait", "durable", "--store", str(machine.folder / "store"))
+    machine.come_back()
+    held = machine.folder / "held"
+    machine.inject(f"checkpoint.running hold {held}")
+    going = machine.asking.submit(taken, machine, "one", *how)
+    machine.wait_held()
+    assert [job.ask(word) for word in ("free_some 2", f"alloc 1 {8 * MIB}", "again 0")] == ["ok"] * 3
+    held.unlink()
+    going.result(60)
+    assert memory(machine, "one") == memory(machine, "was")
+    taken(machine, "two")
+    is_what_it_is(machine, "two")
+
+
 def test_it_is_built_upon_one_that_suspended_the_job(machine: Machine) -> None:
     job = started(machine)
     words = ("--image", "one", "--wait", "durable", "--store", str(machine.folder / "store"))

@@ -102,8 +102,9 @@ class Device:
     def forget(self, where: DeviceRange, ids: Sequence[int]) -> None:
         """Freed by the program: its memory is gone already."""
 
-    def hash(self, where: DeviceRange, key: HashKey, chunk_bytes: int, timeout: float) -> ChunkHashes:
-        found = {id: hash_bytes(self.blind.get(id, self.holds(id)), key, chunk_bytes) for id in where.offsets}
+    def hash(self, ranges: Sequence[DeviceRange], key: HashKey, chunk_bytes: int, timeout: float) -> ChunkHashes:
+        ids = [id for where in ranges for id in where.offsets]
+        found = {id: hash_bytes(self.blind.get(id, self.holds(id)), key, chunk_bytes) for id in ids}
         return ChunkHashes(chunk_bytes, found)
 
 

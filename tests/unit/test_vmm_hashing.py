@@ -14,7 +14,7 @@ from gcr.errors import DeadlinePassed, DriverError
 from gcr.hashing import DIGEST_BYTES, TILE_BYTES, HashKey, hash_bytes, native
 from gcr.vmm import hashing
 from gcr.vmm.hashing import Asked, Hasher, Stretch, batches, hash_on_device, hash_on_host, joined
-from gcr.vmm.ranges import Piece
+from gcr.vmm.ranges import OwnedRange, Piece
 
 KEY = HashKey(bytes(32))
 SIZES = st.lists(st.integers(1, 12).map(lambda units: units * TILE_BYTES // 4), min_size=1, max_size=5)
@@ -48,6 +48,11 @@ class Memory:
     def stretches(self) -> list[Stretch]:
         return [Stretch(self.address + each.offset, each.spec.size) for each in self.pieces]
 
+    def ranges(self, driver: "HostDriver") -> list[OwnedRange]:
+        """Two, the second with the last piece alone."""
+        parts = self.pieces[-2::-1], self.pieces[-1:]
+        return [OwnedRange(driver, self.address, 0, {each.spec.id: each for each in part}) for part in parts]
+
     def expected(self) -> dict[int, bytes]:
         return {
             each.spec.id: hash_bytes(self.contents[each.offset : each.offset + each.spec.size], KEY, TILE_BYTES)
@@ -60,7 +65,7 @@ class HostKernel:
 
     def __init__(self) -> None:
         self.allocated: dict[int, object] = {}
-        self.launches = 0
+        self.uploads: list[int] = []
         self.busy = False
         self.fails = False
 
@@ -74,6 +79,7 @@ class HostKernel:
         del self.allocated[address]
 
     def upload(self, address: int, data: bytes) -> None:
+        self.uploads.append(len(data))
         ctypes.memmove(address, data, len(data))
 
     def launch(self, blocks: int, threads: int, arguments: Sequence[int]) -> None:
@@ -83,7 +89,6 @@ class HostKernel:
         assert blocks == -(-size // chunk_bytes)
         assert threads == 32
         assert native.library().gcr_hash_memory(0, data, size, chunk_bytes, key, digests)
-        self.launches += 1
 
     def idle(self) -> bool:
         return not self.busy
@@ -175,22 +180,23 @@ def test_batches_and_buffers_of_any_size_find_the_same(sizes: list[int], room: i
 def test_hashes_are_by_handle() -> None:
     memory = Memory([3 * TILE_BYTES, TILE_BYTES, TILE_BYTES + 5, 7])
     driver = HostDriver()
-    found = Hasher(driver).hashes(memory.address, reversed(memory.pieces), asked())
+    found = Hasher(driver).hashes(memory.ranges(driver), asked())
     assert found.on_device
     assert dict(found.digests) == memory.expected()
     assert [len(each) // DIGEST_BYTES for each in found.digests.values()] == [3, 2, 1]
+    assert len(driver.kernel.uploads) == 1, "what a range costs is a launch"
 
 
 def test_what_failed_keeps_nothing_but_what_the_device_still_uses() -> None:
     memory, driver = Memory([TILE_BYTES] * 3), HostDriver()
     driver.kernel.fails = True
     with pytest.raises(DriverError):
-        Hasher(driver).hashes(memory.address, memory.pieces, asked())
+        Hasher(driver).hashes(memory.ranges(driver), asked())
     assert not driver.kernel.allocated
     driver.kernel.fails, driver.kernel.busy = False, True
     hasher = Hasher(driver)
     with pytest.raises(DeadlinePassed):
-        hasher.hashes(memory.address, memory.pieces, asked(0.0))
+        hasher.hashes(memory.ranges(driver), asked(0.0))
     assert driver.kernel.allocated, "the kernel still writes its digests there"
     with pytest.raises(DeadlinePassed):
         hasher.check_idle()

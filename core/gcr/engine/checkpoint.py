@@ -161,6 +161,7 @@ class Checkpoint:
 
     def _quiesce(self, undo: Transaction) -> None:
         self.course.tell("stopping")
+        side_by_side(target.export_new for target in self.targets)  # what was made since costs no standstill
         limit = self.course.left(self.node.config.quiesce_s)
         self.course.mark("stop")
         pulse = self.node.config.pulse_ms

@@ -186,17 +186,17 @@ class CopyContract(ContractBase):
     def test_hashes_are_those_of_the_bytes(self, owner: Peer) -> None:
         handles, where = self._made(owner)
         for chunk_bytes in (TILE_BYTES, 3 * TILE_BYTES, CHUNK_BYTES, 16 * MIB):
-            found = owner.call("hash", where, KEY, chunk_bytes)
+            found = owner.call("hash", [where], KEY, chunk_bytes)
             assert found == expected_hashes(handles, 7, chunk_bytes), chunk_bytes
         assert owner.call("digests", where, sizes(handles)) == expected(handles, 7), "hashing changed the memory"
 
     def test_a_changed_byte_changes_the_hash_of_its_chunk_alone(self, owner: Peer) -> None:
         handles, where = self._made(owner)
-        before = owner.call("hash", where, KEY, CHUNK_BYTES).digests
+        before = owner.call("hash", [where], KEY, CHUNK_BYTES).digests
         changed, chunk = handles[1].id, 3
         was = pattern(7, changed, handles[1].size)[(chunk + 1) * CHUNK_BYTES - 1]
         owner.call("poke", where, changed, (chunk + 1) * CHUNK_BYTES - 1, bytes([was ^ 1]))
-        after = owner.call("hash", where, KEY, CHUNK_BYTES).digests
+        after = owner.call("hash", [where], KEY, CHUNK_BYTES).digests
         differ = [
             (id, at // DIGEST_BYTES)
             for id in before
@@ -207,13 +207,13 @@ class CopyContract(ContractBase):
 
     def test_an_empty_range_has_no_hashes(self, owner: Peer) -> None:
         where = owner.call("create", [])
-        assert owner.call("hash", where, KEY, CHUNK_BYTES).digests == {}
+        assert owner.call("hash", [where], KEY, CHUNK_BYTES).digests == {}
 
     def test_a_released_range_cannot_be_hashed(self, owner: Peer) -> None:
         _handles, where = self._made(owner)
         owner.call("release", where)
         with pytest.raises(DriverError):
-            owner.call("hash", where, KEY, CHUNK_BYTES)
+            owner.call("hash", [where], KEY, CHUNK_BYTES)
 
     def test_memory_stays_mapped_while_it_is_hashed(self, owner: Peer) -> None:
         handles = specs(96, 96)
@@ -223,10 +223,10 @@ class CopyContract(ContractBase):
 
     def test_hashing_keeps_no_memory(self, owner: Peer) -> None:
         _handles, where = self._made(owner)
-        owner.call("hash", where, KEY, 16 * MIB)
+        owner.call("hash", [where], KEY, 16 * MIB)
         before, reserved = owner.call("memory").used, owner.call("mapped_bytes")
         for _ in range(12):
-            owner.call("hash", where, KEY, 16 * MIB)  # its key is half a MiB, so what is kept is counted
+            owner.call("hash", [where], KEY, 16 * MIB)  # its key is half a MiB, so what is kept is counted
         assert eventually(lambda: owner.call("memory").used <= before)
         kept = owner.call("mapped_bytes") - reserved
         assert kept < 96 * MIB, "buffers of 16 MiB and more each time; a thread's heap reserves 64 MiB once"
@@ -240,13 +240,13 @@ class DrainContract(CopyContract):
     def test_hashes_cross_with_the_memory(self, owner: Peer, worker: Peer) -> None:
         handles, where = self._made(owner)
         adopted = send(owner, where, list(reversed(handles)), worker)
-        assert worker.call("hash", adopted, KEY, CHUNK_BYTES) == owner.call("hash", where, KEY, CHUNK_BYTES)
+        assert worker.call("hash", [adopted], KEY, CHUNK_BYTES) == owner.call("hash", [where], KEY, CHUNK_BYTES)
 
     def test_forgotten_handles_are_not_hashed(self, owner: Peer) -> None:
         handles, where = self._made(owner)
         owner.call("forget", where, [handles[1].id])
         left = [handles[0], handles[2]]
-        assert owner.call("hash", where, KEY, CHUNK_BYTES) == expected_hashes(left, 7, CHUNK_BYTES)
+        assert owner.call("hash", [where], KEY, CHUNK_BYTES) == expected_hashes(left, 7, CHUNK_BYTES)
 
     def test_bytes_cross_to_another_process(self, owner: Peer, worker: Peer) -> None:
         handles, where = self._made(owner)

@@ -143,8 +143,10 @@ class Service:
             transfer.wait(COPY_SECONDS)
             return passed, seen
 
-    def hash(self, where: DeviceRange, key: HashKey, chunk_bytes: int, timeout: float = COPY_SECONDS) -> ChunkHashes:
-        return self.drain.hash(where, key, chunk_bytes, timeout)
+    def hash(
+        self, ranges: Sequence[DeviceRange], key: HashKey, chunk_bytes: int, timeout: float = COPY_SECONDS
+    ) -> ChunkHashes:
+        return self.drain.hash(ranges, key, chunk_bytes, timeout)
 
     def poke(self, where: DeviceRange, id: int, at: int, value: bytes) -> None:
         """Write some bytes of a handle."""
@@ -162,7 +164,7 @@ class Service:
     def release_during_hash(self, where: DeviceRange, key: HashKey, chunk_bytes: int) -> ChunkHashes:
         """Release a range while another thread hashes it; what that thread found."""
         with ThreadPoolExecutor(1) as threads:
-            waiting = threads.submit(self.hash, where, key, chunk_bytes)
+            waiting = threads.submit(self.hash, [where], key, chunk_bytes)
             while not waiting.running() and not waiting.done():
                 time.sleep(0)
             time.sleep(HASH_BEGINS_SECONDS)

@@ -167,7 +167,7 @@ class VmmDrain:
     # ---- hashes -----------------------------------------------------------------------------------------------
 
     def hash(
-        self, where: DeviceRange, key: HashKey, chunk_bytes: int = CHUNK_BYTES, timeout: float = HASH_SECONDS
+        self, ranges: Sequence[DeviceRange], key: HashKey, chunk_bytes: int = CHUNK_BYTES, timeout: float = HASH_SECONDS
     ) -> ChunkHashes:
         check_chunk_bytes(chunk_bytes)
         give_up = time.monotonic() + timeout
@@ -175,8 +175,8 @@ class VmmDrain:
         if not self._reading.acquire(timeout=timeout):
             raise DeadlinePassed("other memory of this device is still being hashed")
         try:
-            pieces = self._owned(where).pieces.values() if where.size else ()
-            return self._hasher.hashes(where.address, pieces, Asked(key, chunk_bytes, give_up))
+            owned = [self._owned(where) for where in ranges if where.size]
+            return self._hasher.hashes(owned, Asked(key, chunk_bytes, give_up))
         finally:
             self._reading.release()
 

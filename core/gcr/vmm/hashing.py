@@ -18,7 +18,7 @@ from gcr.errors import DeadlinePassed, DriverError
 from gcr.hashing import DIGEST_BYTES, TILE_BYTES, ChunkHashes, HashKey, hash_address
 from gcr.hashing.chunks import chunk_count
 from gcr.vmm.driver import DeviceFull, HashKernel, NoHashKernel, RunsHashKernel, VmmDriver
-from gcr.vmm.ranges import Piece, quietly
+from gcr.vmm.ranges import OwnedRange, Piece, quietly
 from gcr.vmm.transfer import StreamTransfer, device_to_host
 
 log = logging.getLogger("gcr.vmm")
@@ -63,12 +63,16 @@ class Hasher:
         self._kernel: HashKernel | None = None
         self._sought = False
 
-    def hashes(self, address: int, pieces: Iterable[Piece], asked: Asked) -> ChunkHashes:
-        """Of the handles of a range that begins at `address`. Raises DeadlinePassed, DriverError."""
-        in_order = sorted(pieces, key=lambda each: each.offset)
-        stretches = [Stretch(address + each.offset, each.spec.size) for each in in_order]
+    def hashes(self, ranges: Iterable[OwnedRange], asked: Asked) -> ChunkHashes:
+        """Of the handles of these ranges. Raises DeadlinePassed, DriverError."""
+        pieces: list[Piece] = []
+        stretches: list[Stretch] = []
+        for where in ranges:
+            in_order = sorted(where.pieces.values(), key=lambda each: each.offset)
+            pieces += in_order
+            stretches += [Stretch(where.address + each.offset, each.spec.size) for each in in_order]
         digests, on_device = self._digests(joined(stretches, asked.chunk_bytes), asked)
-        return ChunkHashes(asked.chunk_bytes, _by_id(in_order, digests, asked.chunk_bytes), on_device)
+        return ChunkHashes(asked.chunk_bytes, _by_id(pieces, digests, asked.chunk_bytes), on_device)
 
     def _digests(self, stretches: Sequence[Stretch], asked: Asked) -> tuple[bytes, bool]:
         kernel = self._kernel_here()

@@ -71,15 +71,8 @@ def _wanted(
     """What the parent has not."""
     if live.parent is None:
         return {id: [(0, size)] for id, size in sizes.items()}
-    found: dict[int, Sequence[Part]] = {}
-    for where in ranges:
-        now = _digests(holding, live, where, timeout)
-        found |= {id: live.stale(id, sizes[id], now.get(id))[1] for id in where.offsets if id in sizes}
-    return found
-
-
-def _digests(holding: Holding, live: LiveCopy, where: DeviceRange, timeout: float) -> Mapping[int, bytes]:
-    return holding.drain.hash(where, live.key, CHUNK_BYTES, timeout).digests if where.size else {}
+    now = holding.drain.hash(ranges, live.key, CHUNK_BYTES, timeout).digests
+    return {id: live.stale(id, size, now.get(id))[1] for id, size in sizes.items()}
 
 
 def _copy_slice(
@@ -249,12 +242,11 @@ def _books(holding: Holding) -> LiveCopy | None:
 def _at_the_cut(holding: Holding, live: LiveCopy, sizes: Mapping[int, int], timeout: float, paranoid: bool) -> AtTheCut:
     """The lock is held."""
     found = AtTheCut()
-    for where in holding.ranges:
-        now = _digests(holding, live, where, timeout)
-        for id in where.offsets:
-            found.where[id], found.parts[id] = live.stale(id, sizes[id], now.get(id))
-            if paranoid:
-                _trust_nothing(found, id, sizes[id])
+    now = holding.drain.hash(holding.ranges, live.key, CHUNK_BYTES, timeout).digests
+    for id in (id for where in holding.ranges for id in where.offsets):
+        found.where[id], found.parts[id] = live.stale(id, sizes[id], now.get(id))
+        if paranoid:
+            _trust_nothing(found, id, sizes[id])
     return found
 
 

@@ -62,7 +62,7 @@ def answer(peer: Peer) -> Capability:
 
 def test_the_device_hashes_and_says_that_it_is_simulated(setting: Setting) -> None:
     with opened(*setting) as peer:
-        found = peer.call("hash", filled(peer), KEY, CHUNK_BYTES)
+        found = peer.call("hash", [filled(peer)], KEY, CHUNK_BYTES)
         assert found.on_device
         assert found == expected_hashes(MEMORY, 7, CHUNK_BYTES)
         assert answer(peer).ok
@@ -74,11 +74,11 @@ def test_a_device_without_room_has_its_memory_hashed_on_the_host(setting: Settin
         where = filled(peer)
         memory = peer.call("memory")
         ballast = peer.call("ballast", (memory.total - memory.used) // (2 * MIB) * 2 * MIB)
-        found = peer.call("hash", where, KEY, CHUNK_BYTES)
+        found = peer.call("hash", [where], KEY, CHUNK_BYTES)
         assert not found.on_device
         assert found == expected_hashes(MEMORY, 7, CHUNK_BYTES)
         peer.call("drop", ballast)
-        assert peer.call("hash", where, KEY, CHUNK_BYTES).on_device
+        assert peer.call("hash", [where], KEY, CHUNK_BYTES).on_device
 
 
 def test_without_the_kernel_memory_is_hashed_on_the_host(setting: Setting, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_without_the_kernel_memory_is_hashed_on_the_host(setting: Setting, tmp_p
     (build / "sim/amd").mkdir()
     shutil.copy(hash_path(), build)
     with opened(backend, {**environment, "GCR_NATIVE_DIR": str(build)}) as peer:
-        found = peer.call("hash", filled(peer), KEY, CHUNK_BYTES)
+        found = peer.call("hash", [filled(peer)], KEY, CHUNK_BYTES)
         assert not found.on_device
         assert found == expected_hashes(MEMORY, 7, CHUNK_BYTES)
 
@@ -99,16 +99,16 @@ def test_a_launch_that_fails_is_an_error_and_keeps_nothing(vendor: str, setting:
         where = filled(peer)
         used = peer.call("memory").used
         with pytest.raises(DriverError, match=LAUNCH[vendor]):
-            peer.call("hash", where, KEY, CHUNK_BYTES)
+            peer.call("hash", [where], KEY, CHUNK_BYTES)
         assert eventually(lambda: peer.call("memory").used <= used)
-        assert peer.call("hash", where, KEY, CHUNK_BYTES) == expected_hashes(MEMORY, 7, CHUNK_BYTES)
+        assert peer.call("hash", [where], KEY, CHUNK_BYTES) == expected_hashes(MEMORY, 7, CHUNK_BYTES)
 
 
 def test_a_hash_past_its_deadline_is_given_up_and_memory_stays_until_it_is_done(setting: Setting) -> None:
     with opened(*setting) as peer:
         where = filled(peer)
         with pytest.raises(DeadlinePassed):
-            peer.call("hash", where, KEY, CHUNK_BYTES, 0.0)
+            peer.call("hash", [where], KEY, CHUNK_BYTES, 0.0)
         _released(peer, where)
 
 
@@ -146,7 +146,7 @@ def hiprtc(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Mapp
 
 def test_the_kernel_is_compiled_from_the_source_that_ships(hiprtc: Callable[..., Mapping[str, str]]) -> None:
     with opened("amd_with_hiprtc:Backend", hiprtc()) as peer:
-        found = peer.call("hash", filled(peer), KEY, CHUNK_BYTES)
+        found = peer.call("hash", [filled(peer)], KEY, CHUNK_BYTES)
         assert found.on_device
         assert found == expected_hashes(MEMORY, 7, CHUNK_BYTES)
         assert answer(peer).evidence == "compiled by hiprtc 7.2 for the device"
@@ -156,7 +156,7 @@ def test_a_compiler_that_refuses_is_logged_and_memory_is_hashed_on_the_host(
     hiprtc: Callable[..., Mapping[str, str]], capfd: pytest.CaptureFixture[str]
 ) -> None:
     with opened("amd_with_hiprtc:Backend", hiprtc(STANDIN_REFUSES="1")) as peer:
-        found = peer.call("hash", filled(peer), KEY, CHUNK_BYTES)
+        found = peer.call("hash", [filled(peer)], KEY, CHUNK_BYTES)
         assert not found.on_device
         assert found == expected_hashes(MEMORY, 7, CHUNK_BYTES)
     assert "HIPRTC_ERROR_COMPILATION (6): refused as asked" in capfd.readouterr().err
@@ -168,7 +168,7 @@ def test_without_hiprtc_the_probe_says_so(hiprtc: Callable[..., Mapping[str, str
     with opened("amd_with_hiprtc:Backend", hidden) as peer:
         assert not answer(peer).ok
         assert "hiprtcVersion" in answer(peer).evidence
-        assert peer.call("hash", filled(peer), KEY, CHUNK_BYTES) == expected_hashes(MEMORY, 7, CHUNK_BYTES)
+        assert peer.call("hash", [filled(peer)], KEY, CHUNK_BYTES) == expected_hashes(MEMORY, 7, CHUNK_BYTES)
 
 
 def test_the_benchmark_runs_and_says_that_its_device_is_simulated(environment: Mapping[str, str]) -> None:
