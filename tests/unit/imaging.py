@@ -65,6 +65,5 @@ def write(
     key: HashKey | None = None,
 ) -> Manifest:
     with ImageWriter(store, name, threads=3, key=key or HashKey.random()) as writer:
-        for data in allocations:
-            writer.add(mapped(data))
+        writer.add((mapped(data), {}) for data in allocations)
         return writer.commit(described(name, [len(data) for data in allocations], job, created))

@@ -25,6 +25,7 @@ from gcr.hashing import (
     HashKey,
     hash_address,
     hash_bytes,
+    hash_each,
     native,
 )
 from gcr.hashing.native import Isa
@@ -141,6 +142,22 @@ def test_one_flipped_bit_of_the_key_changes_every_digest(secret: bytes, bit: int
 def test_digests_come_in_the_order_of_the_chunks_and_depend_on_nothing_else(seeds: list[int], chunk_bytes: int) -> None:
     chunks = [noise(chunk_bytes, seed) for seed in seeds]
     assert digests(b"".join(chunks), chunk_bytes) == [digests(chunk, chunk_bytes)[0] for chunk in chunks]
+
+
+@settings(deadline=None)
+@given(
+    parts=st.lists(st.tuples(st.integers(0, 3 * TILE_BYTES), st.booleans()), max_size=6),
+    fixed=st.booleans(),
+)
+def test_pieces_have_the_digests_that_each_has_alone(parts: list[tuple[int, bool]], fixed: bool) -> None:
+    """Whether they lie side by side or apart; `fixed`: in memory that cannot be written."""
+    memory, pieces, at = bytearray(noise(6 * (3 * TILE_BYTES + 1), 5)), list[memoryview](), 0
+    whole = memoryview(bytes(memory) if fixed else memory)
+    for size, apart in parts:
+        at += apart
+        pieces.append(whole[at : at + size])
+        at += size
+    assert hash_each(pieces, KEY, TILE_BYTES) == [hash_bytes(bytes(each), KEY, TILE_BYTES) for each in pieces]
 
 
 def low_entropy() -> Iterator[bytes]:

@@ -9,6 +9,7 @@ import sys
 import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -27,13 +28,14 @@ from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusab
 from gcr.hashing import HashKey
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.cipher import PLAIN, Cipher
-from gcr.image.entry import BLOCK
+from gcr.image.entry import BLOCK, Entry
 from gcr.image.known import Known
 from gcr.image.manifest import Manifest
 from gcr.image.pack import PackReader, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
 from gcr.image.store import MARK, Store
+from gcr.image.together import AHEAD, all_of
 from gcr.image.writer import Contents, ImageWriter
 from gcr.image_helper.service import _refuse_impossible
 
@@ -113,7 +115,7 @@ def test_a_process_may_know_of_many_devices(store: Store) -> None:
         return replace(image, processes=(replace(process, table=replace(process.table, ordinals=known)),))
 
     with ImageWriter(store, "one", threads=1, key=HashKey.random()) as writer:
-        writer.add(mapped(b"bytes"))
+        writer.add([(mapped(b"bytes"), {})])
         writer.commit(of_many)
     (process,) = store.manifest("one").processes
     assert process.table.ordinals == known
@@ -249,7 +251,7 @@ def test_what_was_not_committed_is_not_there(store: Store) -> None:
     write(store, "warm", [bytes_of(1, 100)])
     before = files(store)
     with ImageWriter(store, "other") as writer:
-        writer.add(mapped(bytes_of(2, MANY)))
+        writer.add([(mapped(bytes_of(2, MANY)), {})])
     assert store.names() == ["warm"]
     store.clean()
     assert files(store) == before
@@ -274,7 +276,7 @@ def test_nothing_goes_while_somebody_writes_or_reads(store: Store) -> None:
     common = bytes_of(1, MANY)
     write(store, "one", [common])
     with ImageWriter(store, "two") as writer:
-        writer.add(mapped(common))
+        writer.add([(mapped(common), {})])
         assert store.remove(["one"]) == 0
         with pytest.raises(StoreBusy):
             store.clean()
@@ -454,6 +456,44 @@ def test_nothing_is_built_upon_what_was_found_damaged(store: Store) -> None:
     assert len(list(store.packs.iterdir())) == 1
 
 
+def test_small_allocations_are_written_together(store: Store) -> None:
+    """Each by itself would keep one thread busy, and the disk with small writes."""
+    data, writes, real = [bytes_of(seed, CHUNK_BYTES + seed) for seed in range(1, 17)], [0], PackWriter.write
+
+    def counted(self: PackWriter, entries: Sequence[Entry], some: Sequence[memoryview]) -> None:
+        writes[0] += 1
+        real(self, entries, some)
+
+    with patch.object(PackWriter, "write", counted):
+        write(store, "warm", data)
+    assert writes[0] == 1
+    assert read(store, "warm") == data
+
+
+def test_what_is_ahead_is_bounded_and_a_failure_is_the_last_of_it() -> None:
+    made, done = [0], [0]
+
+    def jobs() -> Iterator[int]:
+        for number in range(4 * AHEAD):
+            made[0] += 1
+            yield number
+
+    def work(number: int) -> None:
+        time.sleep(0.001)
+        assert made[0] <= done[0] + AHEAD + 3  # two threads, and the one that is being made
+        done[0] += 1
+        if number == 2 * AHEAD:
+            raise KeyError(number)
+
+    with ThreadPoolExecutor(2) as pool:
+        with pytest.raises(KeyError):
+            all_of(pool, work, jobs())
+        over = done[0]
+        assert 2 * AHEAD < over < 4 * AHEAD
+        time.sleep(0.02)
+        assert done[0] == over
+
+
 def test_when_a_write_fails_nobody_looks_at_its_memory_any_more(store: Store) -> None:
     """It is unmapped next."""
     working, real = [0, 0], PackWriter.write
@@ -471,5 +511,5 @@ def test_when_a_write_fails_nobody_looks_at_its_memory_any_more(store: Store) ->
 
     with patch.object(PackWriter, "write", write_some), ImageWriter(store, "warm", threads=4) as writer:
         with pytest.raises(StoreUnusable):
-            writer.add(mapped(bytes_of(1, 64 * CHUNK_BYTES * 8)))
+            writer.add([(mapped(bytes_of(1, 64 * CHUNK_BYTES * 8)), {})])
         assert working[0] == 0

@@ -82,7 +82,7 @@ def test_a_chunk_that_is_added_by_name_is_not_looked_at(store: Store) -> None:
             wrong = bytearray(b"\xaa" * SIZE)
             wrong[CHUNK_BYTES : 2 * CHUNK_BYTES] = data[CHUNK_BYTES : 2 * CHUNK_BYTES]
             known = {number: parent.allocations[7, id].chunk(number) for number in keep}
-            writer.add(mapped(bytes(wrong)), known)
+            writer.add([(mapped(bytes(wrong)), known)])
         made = writer.commit(described("two", [SIZE, SIZE]))
     with ImageReader(store, "two") as reader:
         targets = [bytearray(SIZE), bytearray(SIZE)]
@@ -99,7 +99,7 @@ def test_a_chunk_that_the_store_lacks_is_never_added_by_name(store: Store) -> No
     """Whatever lies in memory in its place would be stored as it."""
     with ImageWriter(store, "one") as writer:
         with pytest.raises(Damaged, match="no chunk"):
-            writer.add(mapped(bytes(100)), {0: Chunk(name_of(b"x"), bytes(16))})
+            writer.add([(mapped(bytes(100)), {0: Chunk(name_of(b"x"), bytes(16))})])
         assert not writer.has(name_of(b"x"), 1)
         assert writer.has(name_of(bytes(100)), 100)
 

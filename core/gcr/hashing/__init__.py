@@ -9,7 +9,7 @@ Imports no vendor library and nothing outside the standard library.
 
 from gcr.hashing.chunks import CHUNK_BYTES, DIGEST_BYTES, MAX_CHUNK_BYTES, TILE_BYTES, ChunkHashes
 from gcr.hashing.key import HashKey
-from gcr.hashing.native import hash_address, hash_bytes
+from gcr.hashing.native import hash_address, hash_bytes, hash_each
 
 __all__ = [
     "CHUNK_BYTES",
@@ -20,4 +20,5 @@ __all__ = [
     "HashKey",
     "hash_address",
     "hash_bytes",
+    "hash_each",
 ]

@@ -1,21 +1,26 @@
 """Work by several threads on memory that is somebody else's: whoever hears that it is over may take the memory away."""
 
+from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import TypeVar
 
 Job = TypeVar("Job")
-Found = TypeVar("Found")
+
+AHEAD = 64  # jobs that are made before the first of them is over
 
 
-def all_of(pool: ThreadPoolExecutor, work: Callable[[Job], Found], jobs: Iterable[Job]) -> list[Found]:
-    """What `work` makes of each, in order. Raises what the first that failed raised, and then none runs any more."""
-    futures = [pool.submit(work, job) for job in jobs]
-    wait(futures, return_when=FIRST_EXCEPTION)
-    for future in futures:
-        future.cancel()
-    wait(futures)
-    for future in futures:
-        if not future.cancelled() and (error := future.exception()):
-            raise error
-    return [future.result() for future in futures]
+def all_of(pool: ThreadPoolExecutor, work: Callable[[Job], object], jobs: Iterable[Job]) -> None:
+    """Raises what the first of them that failed raised, or what making one raised; then none runs any more."""
+    under_way: deque[Future[object]] = deque()
+    try:
+        for job in jobs:
+            if len(under_way) == AHEAD:
+                under_way.popleft().result()
+            under_way.append(pool.submit(work, job))
+        while under_way:
+            under_way.popleft().result()
+    finally:
+        for future in under_way:
+            future.cancel()
+        wait(under_way)

@@ -5,16 +5,17 @@ chunk of which the store is known to have the very bytes may be added by its nam
 """
 
 import errno
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from itertools import islice
 from threading import Lock
 from typing import Self
 
 from gcr.errors import Damaged, RolledBack, UsageError
-from gcr.hashing import HashKey, hash_bytes
-from gcr.hashing.chunks import CHUNK_BYTES
+from gcr.hashing import HashKey, hash_each
+from gcr.hashing.chunks import CHUNK_BYTES, chunk_count
 from gcr.image import references
 from gcr.image.chunks import Chunk, cut, name_of
 from gcr.image.files import hashes_path, manifest_path, references_path, sync, usable
@@ -56,6 +57,7 @@ class _Added:
     block: int
 
 
+Allocation = tuple[memoryview, Mapping[int, Chunk]]  # with chunks by number that the store has: not looked at
 Piece = tuple[int, memoryview, Chunk | None]  # its number in the image; None: its bytes say what it is
 
 
@@ -104,25 +106,26 @@ class ImageWriter:
         with self._lock:
             return self._knows(name) or name == self.store.cipher.name_of_zeros(size)
 
-    def add(self, memory: memoryview, known: Mapping[int, Chunk] | None = None) -> Sequence[bytes]:
-        """All bytes of one allocation, which nobody changes meanwhile, after those added before: the chunks' names.
+    def add(self, allocations: Iterable[Allocation]) -> None:
+        """All bytes of allocations, which nobody changes meanwhile, after those added before. One call at a time.
 
-        `known`: chunks by number that are not looked at in memory, since the store has them. Raises Damaged where not.
+        Raises Damaged where the store lacks what is added by its name.
         """
-        first, by_name = len(self._added), known or {}
-        pieces: list[Piece] = [
-            (first + number, memory[start : start + size], by_name.get(number))
-            for number, (start, size) in enumerate(cut(len(memory), self.chunk_bytes))
-        ]
-        self._add_all(pieces)
-        return self.names(first, len(pieces))
+        self._add_all(self._pieces(allocations))
+
+    def _pieces(self, allocations: Iterable[Allocation]) -> Iterator[Piece]:
+        first = len(self._added)
+        for memory, known in allocations:
+            for number, (start, size) in enumerate(cut(len(memory), self.chunk_bytes)):
+                yield first + number, memory[start : start + size], known.get(number)
+            first += chunk_count(len(memory), self.chunk_bytes)
 
     def put(self, chunks: Iterable[tuple[int, memoryview]]) -> None:
         """Chunks by their numbers in the image, each once, in any order and by any thread.
 
         Nobody changes their bytes meanwhile. Raises UsageError for one that was put before.
         """
-        self._add_all([(number, memory, None) for number, memory in chunks])
+        self._add_all((number, memory, None) for number, memory in chunks)
 
     def names(self, first: int, count: int) -> Sequence[bytes]:
         """Of chunks by their numbers. Raises RolledBack where one was not added."""
@@ -149,18 +152,12 @@ class ImageWriter:
             self._finished[pack.pack.id] = pack.pack
             self._before.add(pack)
 
-    def _add_all(self, pieces: Sequence[Piece]) -> None:
-        groups = (pieces[first : first + TOGETHER] for first in range(0, len(pieces), TOGETHER))
+    def _add_all(self, pieces: Iterable[Piece]) -> None:
         with usable(self.store.path):
-            added = all_of(self._pool, self._add, groups)
-        with self._lock:
-            for group in added:
-                if twice := self._added.keys() & group.keys():
-                    raise UsageError(f"chunk {min(twice)} of image {self.name} was brought before")
-                self._added.update(group)
+            all_of(self._pool, self._add, _groups(iter(pieces)))
 
-    def _add(self, pieces: Sequence[Piece]) -> Mapping[int, _Added]:
-        chunks = [known or self._chunk_of(data) for _, data, known in pieces]
+    def _add(self, pieces: Sequence[Piece]) -> None:
+        chunks = self._chunks_of(pieces)
         with self._lock:
             unknown: dict[bytes, memoryview] = {}
             for chunk, (_, data, known) in zip(chunks, pieces, strict=True):
@@ -177,10 +174,15 @@ class ImageWriter:
             }
         self.rate.spend(sum(entry.size for entry in entries))
         self._pack.write(entries, [*unknown.values()])
-        return found
+        with self._lock:
+            if twice := self._added.keys() & found.keys():
+                raise UsageError(f"chunk {min(twice)} of image {self.name} was brought before")
+            self._added.update(found)
 
-    def _chunk_of(self, data: memoryview) -> Chunk:
-        return Chunk(self.store.cipher.name_of(data), hash_bytes(data, self.key, self.chunk_bytes))
+    def _chunks_of(self, pieces: Sequence[Piece]) -> Sequence[Chunk]:
+        looked_at = [data for _, data, known in pieces if not known]
+        digests = iter(hash_each(looked_at, self.key, self.chunk_bytes))
+        return [known or Chunk(self.store.cipher.name_of(data), next(digests)) for _, data, known in pieces]
 
     def _knows(self, name: bytes) -> bool:
         """The lock is held."""
@@ -209,3 +211,8 @@ class ImageWriter:
         self.store.write_hashes(self.name, self.store.cipher.encrypt(hashes_path(self.name), hashed))
         finished = [self._finished[pack] for pack in packs]
         return Contents(finished, references.digest(found), name_of(hashed), self.counts)
+
+
+def _groups(pieces: Iterator[Piece]) -> Iterator[Sequence[Piece]]:
+    while group := [*islice(pieces, TOGETHER)]:
+        yield group

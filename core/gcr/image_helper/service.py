@@ -31,7 +31,7 @@ from gcr.image.parent import Identity, Parent, Place, parent_of
 from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
 from gcr.image.store import Store
-from gcr.image.writer import Contents, ImageWriter
+from gcr.image.writer import Allocation, Contents, ImageWriter
 from gcr.image_helper.streaming import Streams
 from gcr.layout import SealedHandle, SealedTable
 from gcr.memfiles import NO_MEMORY
@@ -44,6 +44,7 @@ log = logging.getLogger("gcr.image")
 TELL_EVERY = 0.2
 WINDOW_BYTES = 1 << 30  # that a line of our own is read in
 Answer = tuple[Mapping[str, Any], Sequence[int]]
+Lent = tuple[int, StagedLine, SealedHandle]  # an allocation of a process, by its pid
 
 
 @dataclass(slots=True)
@@ -197,13 +198,8 @@ class ImageService:
             tables += self._streams.tables()
             stacks = (body["processes"][str(table.pid)]["stack"] for table in tables)
             _, refused = self._found_parent({(t.pid, t.start_time, at) for t, at in zip(tables, stacks, strict=True)})
-            written = {
-                (pid, handle.spec.id): (handle.spec.size, self._add(pid, line, handle))
-                for pid, process in self._lent.items()
-                for line in process
-                for handle in line.table.handles
-            }
-            written |= self._streams.written(self._writer)
+            self._writer.add(self._allocation(*each) for each in self._lent_handles())
+            written = {**self._of_lent(), **self._streams.written(self._writer)}
             reach("image.commit")
             manifest = self._writer.commit(lambda contents: self._described(body, contents, tables, written))
             self._written = manifest.name
@@ -223,22 +219,38 @@ class ImageService:
         if not self._streams.tables():
             self._stack.close()
 
-    def _add(self, pid: int, line: StagedLine, handle: SealedHandle) -> Sequence[bytes]:
-        """The names of its chunks. Raises HashMissed where one is not the parent's whose hash said so."""
-        assert self._writer
-        where = line.chunks[handle.spec.id]
-        parents = self._parents(pid, handle, where)
-        by_name = {number: chunk for number, chunk in parents.items() if where[number] == Where.PARENT}
-        names = self._writer.add(line.allocation(handle), by_name)
-        missed = [number for number, chunk in parents.items() if names[number] != chunk.name]
-        if missed:
-            text = f"{len(missed)} chunks of process {pid}, such as {missed[0]} of allocation {handle.spec.id}, differ"
-            raise HashMissed(f"{text} from the parent's, and their hashes are the same", hint=BROKEN)
-        return names
+    def _lent_handles(self) -> Iterator[Lent]:
+        """In the image's order."""
+        for pid, process in self._lent.items():
+            for line in process:
+                yield from ((pid, line, handle) for handle in line.table.handles)
 
-    def _parents(self, pid: int, handle: SealedHandle, where: bytes) -> Mapping[int, Chunk]:
-        """The parent's chunks, by number, that are this allocation's as well. Raises UsageError without a parent."""
-        numbers = [number for number, each in enumerate(where) if each != Where.HERE]
+    def _allocation(self, pid: int, line: StagedLine, handle: SealedHandle) -> Allocation:
+        """What is not in the segments is added by its name."""
+        parents = self._parents(pid, handle, line.chunks[handle.spec.id], Where.PARENT)
+        return line.allocation(handle), parents
+
+    def _of_lent(self) -> Mapping[Place, tuple[int, Sequence[bytes]]]:
+        """Of each allocation its size, and the names of its chunks. Raises HashMissed where one is not the parent's
+        whose hash said so."""
+        assert self._writer
+        found: dict[Place, tuple[int, Sequence[bytes]]] = {}
+        first = 0
+        for pid, line, handle in self._lent_handles():
+            where = line.chunks[handle.spec.id]
+            names = self._writer.names(first, len(where))
+            same = self._parents(pid, handle, where, Where.BOTH)
+            if missed := [number for number, chunk in same.items() if names[number] != chunk.name]:
+                text = f"{len(missed)} chunks of process {pid}, such as {missed[0]} of allocation {handle.spec.id}"
+                raise HashMissed(f"{text}, differ from the parent's, and their hashes are the same", hint=BROKEN)
+            found[pid, handle.spec.id] = handle.spec.size, names
+            first += len(where)
+        return found
+
+    def _parents(self, pid: int, handle: SealedHandle, where: bytes, those: Where) -> Mapping[int, Chunk]:
+        """The parent's chunks, by number, that are this allocation's as well, and are `those`. Raises UsageError
+        without a parent."""
+        numbers = [number for number, each in enumerate(where) if each == those]
         if not numbers:
             return {}
         parent = self._parent and self._parent[0]

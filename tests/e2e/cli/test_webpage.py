@@ -47,8 +47,7 @@ def page(gcr: Gcr, store: Store, tmp_path: Path) -> Iterator[tuple[browser.Page,
         return replace(manifest, timings=MARKS, parent="one", bytes_changed=4 * MIB, models={"GPU-1": "a " * 40})
 
     with ImageWriter(store, "warm") as writer:
-        for data in ALLOCATIONS:
-            writer.add(mapped(data))
+        writer.add((mapped(data), {}) for data in ALLOCATIONS)
         writer.commit(all_of_it)
     file = tmp_path / "warm.html"
     facts = gcr("inspect", "warm", "--html", str(file), "--json").json
