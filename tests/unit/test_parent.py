@@ -1,6 +1,7 @@
 """Which image another one builds upon, what has changed since, and chunks that are added by their names."""
 
 import sys
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from imaging import bytes_of, described, mapped, write
 
 from gcr.errors import Damaged
-from gcr.hashing import CHUNK_BYTES, HashKey, hash_bytes
+from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey, hash_bytes
 from gcr.image.chunks import Chunk, cut, name_of
 from gcr.image.parent import Allocation, Parent, parent_of
 from gcr.image.reader import ImageReader
@@ -102,6 +103,18 @@ def test_a_chunk_that_the_store_lacks_is_never_added_by_name(store: Store) -> No
             writer.add([(mapped(bytes(100)), {0: Chunk(name_of(b"x"), bytes(16))})])
         assert not writer.has(name_of(b"x"), 1)
         assert writer.has(name_of(bytes(100)), 100)
+
+
+def test_a_chunk_of_a_large_allocation_costs_no_more_than_any_other() -> None:
+    """There may be a million: a copy of all digests for each took minutes."""
+    count = 1 << 20
+    allocation = Allocation(count * CHUNK_BYTES, [b"name"] * count, bytes(count * DIGEST_BYTES))
+    tracemalloc.start()
+    try:
+        assert allocation.chunk(1) == Chunk(b"name", bytes(DIGEST_BYTES))
+        assert tracemalloc.get_traced_memory()[1] < 10_000
+    finally:
+        tracemalloc.stop()
 
 
 @given(

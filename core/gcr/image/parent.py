@@ -36,7 +36,7 @@ class Allocation:
     digests: bytes = field(repr=False)
 
     def chunk(self, number: int) -> Chunk:
-        return Chunk(self.names[number], self.digests[number * DIGEST_BYTES :][:DIGEST_BYTES])
+        return Chunk(self.names[number], self.digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES])
 
 
 @dataclass(frozen=True, slots=True)
