@@ -57,7 +57,7 @@ class _Added:
     block: int
 
 
-Allocation = tuple[memoryview, Mapping[int, Chunk]]  # with chunks by number that the store has: not looked at
+Addition = tuple[memoryview, Mapping[int, Chunk]]  # an allocation; chunks by number that are known are not looked at
 Piece = tuple[int, memoryview, Chunk | None]  # its number in the image; None: its bytes say what it is
 
 
@@ -106,14 +106,14 @@ class ImageWriter:
         with self._lock:
             return self._knows(name) or name == self.store.cipher.name_of_zeros(size)
 
-    def add(self, allocations: Iterable[Allocation]) -> None:
+    def add(self, allocations: Iterable[Addition]) -> None:
         """All bytes of allocations, which nobody changes meanwhile, after those added before. One call at a time.
 
         Raises Damaged where the store lacks what is added by its name.
         """
         self._add_all(self._pieces(allocations))
 
-    def _pieces(self, allocations: Iterable[Allocation]) -> Iterator[Piece]:
+    def _pieces(self, allocations: Iterable[Addition]) -> Iterator[Piece]:
         first = len(self._added)
         for memory, known in allocations:
             for number, (start, size) in enumerate(cut(len(memory), self.chunk_bytes)):

@@ -18,24 +18,23 @@ from typing import Any
 
 from gcr import config, units
 from gcr.channel import Request
-from gcr.errors import BROKEN, Damaged, GcrError, HashMissed, NoRoom, NoSuchImage, PeerGone, UsageError, WrongImage
+from gcr.errors import Damaged, GcrError, NoRoom, NoSuchImage, PeerGone, UsageError, WrongImage
 from gcr.faults import reach
 from gcr.hostmemory import available_host_bytes
-from gcr.image.chunks import Chunk
 from gcr.image.cipher import cipher_of
 from gcr.image.files import usable
 from gcr.image.key import lent_key
-from gcr.image.lines import FreshLine, Slots, StagedLine, by_device, merged
+from gcr.image.lines import FreshLine, Slots, by_device
 from gcr.image.manifest import Cut, ImagedProcess, Manifest
 from gcr.image.parent import Identity, Parent, Place, parent_of
 from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
 from gcr.image.store import Store
-from gcr.image.writer import Allocation, Contents, ImageWriter
+from gcr.image.writer import Contents, ImageWriter
+from gcr.image_helper.lent import Lent
 from gcr.image_helper.streaming import Streams
-from gcr.layout import SealedHandle, SealedTable
+from gcr.layout import SealedTable
 from gcr.memfiles import NO_MEMORY
-from gcr.partial import PartialTable, Where
 from gcr.seqpacket import close_all
 from gcr.version import __version__
 
@@ -44,14 +43,11 @@ log = logging.getLogger("gcr.image")
 TELL_EVERY = 0.2
 WINDOW_BYTES = 1 << 30  # that a line of our own is read in
 Answer = tuple[Mapping[str, Any], Sequence[int]]
-Lent = tuple[int, StagedLine, SealedHandle]  # an allocation of a process, by its pid
 
 
 @dataclass(slots=True)
 class ImageService:
-    """`_lent`: the lines of each process, in the order in which the processes were lent.
-
-    `_parent`: None until it was looked for; then what was found, and why it is no newer image. `_came`: bytes read,
+    """`_parent`: None until it was looked for; then what was found, and why it is no newer image. `_came`: bytes read,
     as they come; several threads add to it. `_reading` is never closed: a store that hangs would have us wait for it.
     """
 
@@ -59,7 +55,7 @@ class ImageService:
     _writer: ImageWriter | None = None
     _answers: int = 0  # of the store, so far: who waits for us sees that it does answer
     _parent: tuple[Parent | None, str | None] | None = None
-    _lent: dict[int, list[StagedLine]] = field(default_factory=dict)
+    _lent: Lent = field(default_factory=Lent)
     _streams: Streams = field(default_factory=lambda: Streams(config.load().segment_bytes))
     _written: str | None = None  # the image's name, once it is durable
     _arriving: dict[int, list[int]] = field(default_factory=dict)
@@ -96,7 +92,8 @@ class ImageService:
         reach("image.begin")
         store = _store(body, fds, self._heard)
         threads, rate = config.load().threads, Rate(body["max_bytes_per_s"])
-        self._stack.callback(self._streams.close)  # after the writer, which may be reading a slot
+        for memory in (self._lent, self._streams):  # closed after the writer, which may be reading it
+            self._stack.callback(memory.close)
         self._writer = self._stack.enter_context(ImageWriter(store, body["name"], threads, rate))
 
     def _heard(self) -> None:
@@ -136,20 +133,7 @@ class ImageService:
         arrived += fds
         fds.clear()
         if len(arrived) == body["total"]:
-            self._take(pid, self._arriving.pop(pid), bool(body["partial"]))
-
-    def _take(self, pid: int, fds: list[int], partial: bool) -> None:
-        rest, lines = list(fds), self._lent.setdefault(pid, [])
-        try:
-            while rest:
-                table = PartialTable.from_fd(rest[0]) if partial else PartialTable.whole(SealedTable.from_fd(rest[0]))
-                segments = rest[1 : 1 + len(table.table.segments)]
-                line = StagedLine(table, segments)
-                self._stack.callback(line.close)
-                lines.append(line)
-                rest = rest[1 + len(segments) :]
-        finally:
-            close_all(fds)
+            self._lent.take(pid, self._arriving.pop(pid), bool(body["partial"]))
 
     def op_lend_ring(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
         """What is to pass through a ring: the sealed table, and the ring, whose memory is held from here on."""
@@ -190,16 +174,15 @@ class ImageService:
     def op_write(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
         """Durable when it returns. Raises StoreUnusable, ImageExists; then there is no such image."""
         assert self._writer
-        counts, total = self._writer.counts, self._lent_bytes() + self._streams.total_bytes()
+        counts, total = self._writer.counts, self._lent.total_bytes() + self._streams.total_bytes()
         with self._writing, self._kept_locked(), _telling(request, lambda: counts.total, total):
             began = time.monotonic()
             reach("image.write")
-            tables = [merged([line.table for line in lines]) for lines in self._lent.values()]
-            tables += self._streams.tables()
-            stacks = (body["processes"][str(table.pid)]["stack"] for table in tables)
-            _, refused = self._found_parent({(t.pid, t.start_time, at) for t, at in zip(tables, stacks, strict=True)})
-            self._writer.add(self._allocation(*each) for each in self._lent_handles())
-            written = {**self._of_lent(), **self._streams.written(self._writer)}
+            tables = [*self._lent.tables(), *self._streams.tables()]
+            stacks = {int(pid): process["stack"] for pid, process in body["processes"].items()}
+            parent, refused = self._found_parent({(t.pid, t.start_time, stacks[t.pid]) for t in tables})
+            self._writer.add(self._lent.additions(parent))
+            written = {**self._lent.written(self._writer, parent), **self._streams.written(self._writer)}
             reach("image.commit")
             manifest = self._writer.commit(lambda contents: self._described(body, contents, tables, written))
             self._written = manifest.name
@@ -218,49 +201,6 @@ class ImageService:
             raise
         if not self._streams.tables():
             self._stack.close()
-
-    def _lent_handles(self) -> Iterator[Lent]:
-        """In the image's order."""
-        for pid, process in self._lent.items():
-            for line in process:
-                yield from ((pid, line, handle) for handle in line.table.handles)
-
-    def _allocation(self, pid: int, line: StagedLine, handle: SealedHandle) -> Allocation:
-        """What is not in the segments is added by its name."""
-        parents = self._parents(pid, handle, line.chunks[handle.spec.id], Where.PARENT)
-        return line.allocation(handle), parents
-
-    def _of_lent(self) -> Mapping[Place, tuple[int, Sequence[bytes]]]:
-        """Of each allocation its size, and the names of its chunks. Raises HashMissed where one is not the parent's
-        whose hash said so."""
-        assert self._writer
-        found: dict[Place, tuple[int, Sequence[bytes]]] = {}
-        first = 0
-        for pid, line, handle in self._lent_handles():
-            where = line.chunks[handle.spec.id]
-            names = self._writer.names(first, len(where))
-            same = self._parents(pid, handle, where, Where.BOTH)
-            if missed := [number for number, chunk in same.items() if names[number] != chunk.name]:
-                text = f"{len(missed)} chunks of process {pid}, such as {missed[0]} of allocation {handle.spec.id}"
-                raise HashMissed(f"{text}, differ from the parent's, and their hashes are the same", hint=BROKEN)
-            found[pid, handle.spec.id] = handle.spec.size, names
-            first += len(where)
-        return found
-
-    def _parents(self, pid: int, handle: SealedHandle, where: bytes, those: Where) -> Mapping[int, Chunk]:
-        """The parent's chunks, by number, that are this allocation's as well, and are `those`. Raises UsageError
-        without a parent."""
-        numbers = [number for number, each in enumerate(where) if each == those]
-        if not numbers:
-            return {}
-        parent = self._parent and self._parent[0]
-        known = parent.allocations.get((pid, handle.spec.id)) if parent else None
-        if known is None or known.size != handle.spec.size:
-            raise UsageError(f"a copy of process {pid} lacks chunks that no parent has")
-        return {number: known.chunk(number) for number in numbers}
-
-    def _lent_bytes(self) -> int:
-        return sum(h.spec.size for lines in self._lent.values() for line in lines for h in line.table.handles)
 
     def _described(
         self,

@@ -1,0 +1,91 @@
+"""What an image helper was lent: the staged copies of a job's processes, held still until the image is written."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from gcr.errors import BROKEN, HashMissed, UsageError
+from gcr.image.chunks import Chunk
+from gcr.image.lines import StagedLine, merged
+from gcr.image.parent import Parent, Place
+from gcr.image.writer import Addition, ImageWriter
+from gcr.layout import SealedHandle, SealedTable
+from gcr.partial import PartialTable, Where
+from gcr.seqpacket import close_all
+
+
+@dataclass(slots=True)
+class Lent:
+    """`_lines`: of each process, by its pid, in the order in which the processes were lent."""
+
+    _lines: dict[int, list[StagedLine]] = field(default_factory=dict)
+
+    def take(self, pid: int, fds: Sequence[int], partial: bool) -> None:
+        """Of one process, for each device its table and its segments; takes the descriptors. Raises NotASegment,
+        DamagedTable, OSError.
+
+        partial: the tables are of a copy for an image alone
+        """
+        rest, lines = list(fds), self._lines.setdefault(pid, [])
+        try:
+            while rest:
+                table = PartialTable.from_fd(rest[0]) if partial else PartialTable.whole(SealedTable.from_fd(rest[0]))
+                segments = rest[1 : 1 + len(table.table.segments)]
+                lines.append(StagedLine(table, segments))
+                rest = rest[1 + len(segments) :]
+        finally:
+            close_all(fds)
+
+    def tables(self) -> Sequence[SealedTable]:
+        """One a process, in the image's order."""
+        return [merged([line.table for line in lines]) for lines in self._lines.values()]
+
+    def total_bytes(self) -> int:
+        return sum(handle.spec.size for _, _, handle in self._handles())
+
+    def additions(self, parent: Parent | None) -> Iterator[Addition]:
+        """For the writer: chunks that are not in the segments go by their names. Raises UsageError without a parent."""
+        for pid, line, handle in self._handles():
+            where = line.chunks[handle.spec.id]
+            yield line.allocation(handle), _chunks_of(parent, (pid, handle), where, Where.PARENT)
+
+    def written(self, writer: ImageWriter, parent: Parent | None) -> Mapping[Place, tuple[int, Sequence[bytes]]]:
+        """Of each allocation its size, and the names of its chunks. Raises HashMissed where one is not the parent's
+        whose hash said so."""
+        found: dict[Place, tuple[int, Sequence[bytes]]] = {}
+        first = 0
+        for pid, line, handle in self._handles():
+            where = line.chunks[handle.spec.id]
+            names = writer.names(first, len(where))
+            same = _chunks_of(parent, (pid, handle), where, Where.BOTH)
+            if missed := [number for number, chunk in same.items() if names[number] != chunk.name]:
+                text = f"{len(missed)} chunks of process {pid}, such as {missed[0]} of allocation {handle.spec.id}"
+                raise HashMissed(f"{text}, differ from the parent's, and their hashes are the same", hint=BROKEN)
+            found[pid, handle.spec.id] = handle.spec.size, names
+            first += len(where)
+        return found
+
+    def _handles(self) -> Iterator[tuple[int, StagedLine, SealedHandle]]:
+        """In the image's order."""
+        for pid, lines in self._lines.items():
+            for line in lines:
+                yield from ((pid, line, handle) for handle in line.table.handles)
+
+    def close(self) -> None:
+        """Nobody looks at it any more."""
+        while self._lines:
+            for line in self._lines.popitem()[1]:
+                line.close()
+
+
+def _chunks_of(
+    parent: Parent | None, whose: tuple[int, SealedHandle], where: bytes, those: Where
+) -> Mapping[int, Chunk]:
+    """The parent's, by number, of an allocation's chunks that are `those`. Raises UsageError without a parent."""
+    numbers = [number for number, each in enumerate(where) if each == those]
+    if not numbers:
+        return {}
+    pid, handle = whose
+    known = parent.allocations.get((pid, handle.spec.id)) if parent else None
+    if known is None or known.size != handle.spec.size:
+        raise UsageError(f"a copy of process {pid} lacks chunks that no parent has")
+    return {number: known.chunk(number) for number in numbers}
