@@ -11,7 +11,7 @@ from gcr.baseline import Baseline
 from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey
 from gcr.layout import Layout
 from gcr.partial import Where
-from gcr.worker.live import NOTHING, LiveCopy, slices
+from gcr.worker.live import NOTHING, LiveCopy, all_differ, differing, slices
 
 KEY = HashKey(bytes(32))
 PARENT, HERE = int(Where.PARENT), int(Where.HERE)
@@ -31,7 +31,7 @@ def begun(size: int, parents: list[int] | None) -> LiveCopy:
 
 
 @given(
-    chunks=st.lists(st.tuples(Marks, st.none() | Marks, Marks), min_size=1, max_size=70),
+    chunks=st.lists(st.tuples(Marks, st.none() | Marks, Marks), min_size=1, max_size=300),
     last=st.integers(1, CHUNK_BYTES),
     has_parent=st.booleans(),
 )
@@ -55,6 +55,20 @@ def test_what_is_neither_in_the_arena_nor_in_the_parent_is_copied_and_nothing_el
         in_arena, in_parent = copied == now, has_parent and parent == now
         assert (number in found) == (not in_arena and not in_parent)
         assert where[number] == (HERE if number in found or in_arena else PARENT)
+
+
+@given(marks=st.lists(st.tuples(Marks, Marks), max_size=600))
+def test_what_differs_is_found_in_order(marks: list[tuple[int, int]]) -> None:
+    one, other = digests([a for a, _ in marks]), digests([b for _, b in marks])
+    runs = [*differing(one, other)]
+    assert [n for first, after in runs for n in range(first, after)] == [n for n, (a, b) in enumerate(marks) if a != b]
+    assert all_differ(one, other) <= all(a != b for a, b in marks)
+
+
+def test_digests_of_which_none_is_the_same_are_looked_at_once() -> None:
+    one, other = digests([1] * 1000), digests([2] * 1000)
+    assert all_differ(one, other)
+    assert len([*differing(one, other)]) <= 1000 / 64 + 1
 
 
 def test_what_was_not_there_before_is_copied_whole() -> None:

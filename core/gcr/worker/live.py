@@ -26,6 +26,7 @@ BLOCK, PART = 64, 8  # digests that are compared at once
 NOTHING = b"\xff" * DIGEST_BYTES  # no chunk has this digest: its halves are below 2**61
 
 Part = tuple[int, int]  # of an allocation: offset and length, of whole chunks but for its last one
+Run = tuple[int, int]  # of chunks: the first, and the one after the last
 
 
 @dataclass(slots=True)
@@ -82,42 +83,55 @@ class LiveCopy:
         known = self.digests.get(id)
         if known is None or now is None or len(known) != len(now):
             return everywhere(size), [(0, size)]
-        where, parents, numbers = bytearray(self.chunks[id]), self.parents(id, size), []
-        for number in differing(known, now):
-            at = slice(number * DIGEST_BYTES, (number + 1) * DIGEST_BYTES)
-            if parents and parents[at] == now[at]:  # it was changed, and changed back
-                where[number] = Where.PARENT
-            else:
-                where[number] = Where.HERE
-                numbers.append(number)
-        return bytes(where), [*parts_of(numbers, size)]
+        where, parents, fresh = bytearray(self.chunks[id]), self.parents(id, size), list[Run]()
+        for first, after in differing(known, now):
+            at, runs = slice(first * DIGEST_BYTES, after * DIGEST_BYTES), iter([(0, after - first)])
+            if parents and (after - first > 1 or parents[at] == now[at]):
+                where[first:after] = bytes([Where.PARENT]) * (after - first)  # changed, and changed back
+                runs = differing(parents[at], now[at])
+            for begin, end in runs:
+                where[first + begin : first + end] = bytes([Where.HERE]) * (end - begin)
+                fresh.append((first + begin, first + end))
+        return bytes(where), [*parts_of(fresh, size)]
 
 
-def parts_of(numbers: Iterable[int], size: int) -> Iterator[Part]:
-    """The chunks of these numbers, which ascend, of an allocation of `size` bytes; neighbours as one."""
+def parts_of(runs: Iterable[Run], size: int) -> Iterator[Part]:
+    """These chunks, which ascend, of an allocation of `size` bytes; neighbours as one."""
     begin = end = 0
-    for number in numbers:
-        if number * CHUNK_BYTES != end:
+    for first, after in runs:
+        if first * CHUNK_BYTES != end:
             if end:
                 yield begin, end - begin
-            begin = number * CHUNK_BYTES
-        end = (number + 1) * CHUNK_BYTES
+            begin = first * CHUNK_BYTES
+        end = after * CHUNK_BYTES
     if end:
         yield begin, min(end, size) - begin
 
 
-def differing(one: bytes | bytearray, other: bytes) -> Iterator[int]:
-    """The numbers of digests that are not the same, in order. Block by block first: the program stands still."""
+def differing(one: bytes | bytearray, other: bytes) -> Iterator[Run]:
+    """Where these digests are not the same, in order. Block by block first: the program stands still."""
     block, part = BLOCK * DIGEST_BYTES, PART * DIGEST_BYTES
     for start in range(0, len(one), block):
-        if one[start : start + block] == other[start : start + block]:
+        ours, theirs = one[start : start + block], other[start : start + block]
+        if ours == theirs:
             continue
-        for at in range(start, min(start + block, len(one)), part):
-            ours, theirs = one[at : at + part], other[at : at + part]
-            if ours != theirs:
-                for inner in range(0, len(ours), DIGEST_BYTES):
+        if all_differ(ours, theirs):
+            yield start // DIGEST_BYTES, (start + len(ours)) // DIGEST_BYTES
+            continue
+        for at in range(0, len(ours), part):
+            if ours[at : at + part] != theirs[at : at + part]:
+                for inner in range(at, min(at + part, len(ours)), DIGEST_BYTES):
                     if ours[inner : inner + DIGEST_BYTES] != theirs[inner : inner + DIGEST_BYTES]:
-                        yield (at + inner) // DIGEST_BYTES
+                        number = (start + inner) // DIGEST_BYTES
+                        yield number, number + 1
+
+
+def all_differ(one: bytes | bytearray, other: bytes) -> bool:
+    """No digest is the same. False may be wrong."""
+    if one[:DIGEST_BYTES] == other[:DIGEST_BYTES]:
+        return False
+    both = int.from_bytes(one, "little") ^ int.from_bytes(other, "little")
+    return bytes(DIGEST_BYTES) not in both.to_bytes(len(other), "little")
 
 
 def slices(wanted: Mapping[int, Sequence[Part]]) -> Iterator[Mapping[int, Sequence[Part]]]:

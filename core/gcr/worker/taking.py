@@ -254,8 +254,8 @@ def _trust_nothing(found: AtTheCut, id: int, size: int) -> None:
     """What is the parent's is copied as well, for its names to be compared; the rest of the arena is to be compared."""
     where, copied = found.where[id], found.parts[id]
     fresh = {n for start, length in copied for n in range(start // CHUNK_BYTES, -(-(start + length) // CHUNK_BYTES))}
-    kept = [number for number, each in enumerate(where) if each == Where.HERE and number not in fresh]
-    parents = [number for number, each in enumerate(where) if each == Where.PARENT]
+    kept = [(n, n + 1) for n, each in enumerate(where) if each == Where.HERE and n not in fresh]
+    parents = [(n, n + 1) for n, each in enumerate(where) if each == Where.PARENT]
     found.where[id] = where.replace(bytes([Where.PARENT]), bytes([Where.BOTH]))
     found.parts[id] = [*copied, *parts_of(parents, size)]
     found.kept[id] = [*parts_of(kept, size)]
