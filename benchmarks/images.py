@@ -12,7 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -175,15 +175,20 @@ def training(
 
 
 def growing(command: Sequence[str], cycles: int = 3) -> Iterator[Row]:
-    """Live images of all of a job that allocates all the while; `handles` of these between the copy and the stop."""
+    """Live images of all of a job that allocates from the copy on; `handles` of these until the stop."""
     rows: list[Row] = []
     with store() as where, settled(command) as running:
         before = running.ask()
         for number in range(cycles):
             if number:
                 gcr("rm", f"grown{number - 1}", "--store", str(where))
-            running.ask(f"grow {GROWTH} {GROWTH_PAUSE}")
-            began, out = _live_image(running, where, f"grown{number}")
+            asked: list[str] = []
+
+            def grow(report: Mapping[str, Any], asked: list[str] = asked) -> None:
+                if report["phase"] == "copying live" and not asked:
+                    asked.append(running.ask(f"grow {GROWTH} {GROWTH_PAUSE}"))
+
+            began, out = _live_image(running, where, f"grown{number}", grow)
             since, stop = (began + out["phases_s"][phase] for phase in ("prepared", "stop"))
             handles = int(running.ask(f"grown {since} {stop}"))
             running.ask("shrink")
@@ -191,12 +196,15 @@ def growing(command: Sequence[str], cycles: int = 3) -> Iterator[Row]:
             yield {"cycles": rows}
 
 
-def _live_image(running: Program, where: Path, name: str) -> tuple[float, Row]:
+def _live_image(
+    running: Program, where: Path, name: str, on_progress: Callable[[dict[str, Any]], None] | None = None
+) -> tuple[float, Row]:
     """When it was asked for, by the monotonic clock, and what was said of it once it was durable."""
     words = {"image": name, "live": True, "leave_running": True, "wait": "durable", "store": str(where)}
     with Client.connect(autostart=False) as daemon:  # a command takes long to begin
         began = time.monotonic()
-        return began, daemon.request("checkpoint", {"target": running.job, **words}, timeout=COMMAND_SECONDS)
+        asked = {"target": running.job, **words}
+        return began, daemon.request("checkpoint", asked, timeout=COMMAND_SECONDS, on_progress=on_progress)
 
 
 def _slices(running: Program, slices: list[Slice], seconds: float) -> None:

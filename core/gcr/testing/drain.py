@@ -190,6 +190,14 @@ class CopyContract(ContractBase):
             assert found == expected_hashes(handles, 7, chunk_bytes), chunk_bytes
         assert owner.call("digests", where, sizes(handles)) == expected(handles, 7), "hashing changed the memory"
 
+    def test_several_ranges_are_hashed_by_one_call(self, owner: Peer) -> None:
+        handles, where = self._made(owner)
+        others = specs(4, 6, first=1 + len(handles))
+        beside = owner.call("create", others)
+        owner.call("fill", beside, sizes(others), 7)
+        expected_of_all = expected_hashes([*others, *handles], 7, CHUNK_BYTES)
+        assert owner.call("hash", [beside, where], KEY, CHUNK_BYTES) == expected_of_all
+
     def test_a_changed_byte_changes_the_hash_of_its_chunk_alone(self, owner: Peer) -> None:
         handles, where = self._made(owner)
         before = owner.call("hash", [where], KEY, CHUNK_BYTES).digests
