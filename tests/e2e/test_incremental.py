@@ -101,7 +101,15 @@ def test_what_was_freed_goes_and_what_is_new_is_copied(machine: Machine) -> None
     is_what_it_is(machine, "two")
 
 
-def test_what_was_made_since_the_copy_is_exported_before_the_stop(machine: Machine) -> None:
+def arena_bytes(machine: Machine) -> int:
+    """Of the worker's host memory that copies go to."""
+    (worker,) = machine.children("gcr.worker")
+    lines = [line.split() for line in Path(f"/proc/{worker}/maps").read_text().splitlines() if "gcr-arena" in line]
+    ends = [[int(end, 16) for end in line[0].split("-")] for line in lines]
+    return sum(end - begin for begin, end in ends)
+
+
+def test_what_was_made_since_the_copy_is_exported_and_has_room_before_the_stop(machine: Machine) -> None:
     job = started(machine)
     held = machine.folder / "held"
     duplicates = Path(f"/proc/{job.supervisor.pid}/fd")  # it keeps one of every export
@@ -109,13 +117,14 @@ def test_what_was_made_since_the_copy_is_exported_before_the_stop(machine: Machi
     going = machine.asking.submit(taken, machine, "one", "--live")
     machine.wait_held()
     assert job.ask(f"alloc 3 {8 * MIB}") == "ok"
-    before = len([*duplicates.iterdir()])
+    before, room = len([*duplicates.iterdir()]), arena_bytes(machine)
     held.unlink()
     machine.wait_held()
-    exported = len([*duplicates.iterdir()]) - before
+    exported, more = len([*duplicates.iterdir()]) - before, arena_bytes(machine) - room
     held.unlink()
-    going.result(60)
+    found = going.result(60)
     assert exported == 3
+    assert room > 0 and room + more >= found["bytes"]  # type: ignore[operator]
     is_what_it_is(machine, "one")
 
 

@@ -397,6 +397,19 @@ def test_what_the_parent_has_is_not_copied_while_it_runs_either() -> None:
         assert image(made, before) == {1: device.holds(1)}
 
 
+def test_room_for_what_was_made_since_a_live_copy_is_taken_before_the_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = Device()
+    device.put(1, random.Random(1).randbytes(4 * CHUNK_BYTES))
+    with holding(device) as made:
+        copy_live(made, LONG, lambda _: None)
+        device.put(2, random.Random(2).randbytes(40 * CHUNK_BYTES))
+        look(made, device)
+        made.reserve_known(44 * CHUNK_BYTES)
+        monkeypatch.setattr(made.arena, "take", None)
+        assert copy_out(made, LONG, lambda _: None)["copied"] == 40 * CHUNK_BYTES
+        assert image(made, {}) == {id: device.holds(id) for id in (1, 2)}
+
+
 def test_a_live_copy_copies_for_a_part_of_the_time() -> None:
     """Also one of a single allocation, and what is copied at the cut is not held up."""
     device = Device(slowly=0.05)

@@ -148,7 +148,10 @@ class WorkerPeer:
         self._call("forget", {"hold": hold, "ids": list(ids)})
 
     def reserve(self, hold: str, owner: str, nbytes: int) -> None:
-        """Take `nbytes` of the arena for a process before anything of it stops. Raises NoRoom."""
+        """Take `nbytes` of the arena for a process before anything of it stops; again, for what it has made since.
+
+        Raises NoRoom.
+        """
         self._call("reserve", {"hold": hold, "owner": owner, "bytes": nbytes}, timeout=120.0)
 
     def lay_out(self, hold: str, owner: str, specs: Sequence[HandleSpec]) -> None:

@@ -120,9 +120,7 @@ class Checkpoint:
     def _reserve(self) -> None:
         """Room on the host, before anything stops. Raises NoRoom."""
         try:
-            for target in self.targets:
-                for device, size in target.bytes_by_device.items():
-                    target.worker(device).reserve(target.hold, target.owner, size)
+            self._take_room()
         except NoRoom as short:
             self.stream = self._stream(short)
         for target in self.targets:
@@ -132,6 +130,11 @@ class Checkpoint:
         self.may_stop()
         if self.stream:
             self.stream.outlet.prepare(self.targets)
+
+    def _take_room(self) -> None:
+        for target in self.targets:
+            for device, size in target.bytes_by_device.items():
+                target.worker(device).reserve(target.hold, target.owner, size)
 
     def _stream(self, short: NoRoom) -> Stream:
         """The way without room for all. Raises NoRoom where there is none either."""
@@ -161,7 +164,9 @@ class Checkpoint:
 
     def _quiesce(self, undo: Transaction) -> None:
         self.course.tell("stopping")
-        side_by_side(target.export_new for target in self.targets)  # what was made since costs no standstill
+        side_by_side(target.export_new for target in self.targets)  # what was made since costs no standstill,
+        if not self.stream:
+            self._take_room()  # nor the room on the host for it
         limit = self.course.left(self.node.config.quiesce_s)
         self.course.mark("stop")
         pulse = self.node.config.pulse_ms

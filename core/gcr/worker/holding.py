@@ -272,6 +272,11 @@ class Holding:
             self.specs.update({spec.id: spec for spec in specs})
             self.layout = Layout({spec.id: at for spec, at in zip(specs, starts, strict=False)}, starts[-1])
 
+    def reserve_known(self, nbytes: int) -> None:
+        """For all there is, `nbytes`; of a live copy for what has come since as well. Raises NoRoom."""
+        with self.lock:
+            self.reserve_more(self.live.laid_out_for(self.sizes).size if self.live else nbytes)
+
     def reserve_more(self, nbytes: int) -> None:
         """What a live copy is in stays what it is; else as `reserve`. Raises NoRoom."""
         with self.lock:

@@ -89,7 +89,7 @@ class WorkerService:
         self.holding(body).forget(body["ids"])
 
     def op_reserve(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        self.holding(body).reserve(body["bytes"])
+        self.holding(body).reserve_known(body["bytes"])
 
     def op_lay_out(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         self.holding(body).lay_out([spec_from_json(item) for item in body["handles"]])
