@@ -129,7 +129,7 @@ def test_what_was_made_since_the_copy_is_exported_and_has_room_before_the_stop(m
 
 
 @pytest.mark.parametrize("how", [("--live",), slowly(())])
-def test_what_it_frees_and_writes_before_the_copy_is_sealed_is_as_it_was_at_the_cut(
+def test_what_it_frees_and_writes_once_it_runs_is_in_the_copy_as_it_was_at_the_cut(
     machine: Machine, how: Sequence[str]
 ) -> None:
     job = machine.told("llm", f"alloc 6 {8 * MIB}")

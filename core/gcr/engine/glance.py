@@ -1,13 +1,14 @@
 """A checkpoint that leaves the program running: its copy is wanted, and nothing else of it stays.
 
-    PREPARE · the parent's hashes · (live copy) · (room for a snapshot) · QUIESCE · drain · gates open · seal ·
+    PREPARE · the parent's hashes · (live copy) · (room for a snapshot) · QUIESCE · drain · seal · gates open ·
     (the snapshot is read) · the copy is handed on · …
 
 No memory of the program is unmapped, and its control state is not touched. What the image before has as well is not
 copied, so nobody but the image's writer can use the copy (gcr.partial).
 
 Where the device has room, what is to be copied at the cut goes no further than there (gcr.worker.snapshot), and to the
-host while the program runs again. What is sealed has the books of the cut: nobody's change until the copy is forgotten.
+host while the program runs again. What is sealed before the gates open has the books of the cut, and is there whatever
+becomes of the program.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,15 +57,15 @@ class Glance(Checkpoint):
                 target.close_books()
             refuse_its_own_copy(self.targets)
             self._drain_standing()
-            copies = [target for target in self.targets if target.bytes_by_device]  # as of the cut
-            side_by_side(target.resume for target in self.targets)
-            for target in self.targets:
-                target.process.move(State.RUNNING)
-            self.course.mark("running")
             sealed: list[tuple[Target, list[int]]] = []
             try:
-                for target in copies:
-                    sealed.append((target, self._seal(target, partial=True)))
+                for target in self.targets:
+                    if target.bytes_by_device:
+                        sealed.append((target, self._seal(target, partial=True)))
+                side_by_side(target.resume for target in self.targets)
+                for target in self.targets:
+                    target.process.move(State.RUNNING)
+                self.course.mark("running")
                 if self.snapshot_bytes:
                     self._read_snapshots()
                     occupying.close()

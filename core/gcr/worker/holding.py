@@ -114,8 +114,7 @@ class Holding:
                     left = {i: at for i, at in where.offsets.items() if i not in mine}
                     self.ranges[index] = replace(where, offsets=left)
             for i in ids:
-                if self.layout is None:  # else it is in the copy of a cut, whose books these are
-                    self.specs.pop(i, None)
+                self.specs.pop(i, None)
                 if self.live:
                     self.live.forget(i)
             self._drop_kept(ids)
