@@ -425,6 +425,15 @@ def test_a_live_copy_copies_for_a_part_of_the_time() -> None:
         assert time.monotonic() - began < took / 2
 
 
+def test_no_pause_of_a_live_copy_is_what_a_deadline_is_missed_by() -> None:
+    device = Device(slowly=0.1)
+    device.put(1, random.Random(1).randbytes(8 * CHUNK_BYTES))
+    with holding(device) as made:
+        began = time.monotonic()
+        assert copy_live(made, 0.6, lambda _: None)["copied"] == 8 * CHUNK_BYTES
+        assert time.monotonic() - began < 0.9 * (3 / COPYING_SHARE + 1) * 0.1
+
+
 def test_nobody_can_restore_from_a_copy_that_lacks_something() -> None:
     device = Device()
     device.put(1, random.Random(1).randbytes(3 * CHUNK_BYTES))

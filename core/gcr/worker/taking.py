@@ -55,11 +55,14 @@ def copy_live(holding: Holding, deadline: float, progress: Progress) -> dict[str
     wanted = _wanted(holding, live, sizes, ranges, deadline)
     in_order = {id: wanted[id] for id in sorted(wanted, key=layout.offsets.__getitem__)}
     done, next_at, total = 0, 0.0, sum(size for parts in wanted.values() for _, size in parts)
+    at_work, end = 0.0, began + deadline
     with ThreadPoolExecutor(HASHING_THREADS, "gcr-hash") as pool:
         for each in slices(in_order):
-            time.sleep(max(0.0, next_at - time.monotonic()))
+            left = at_work * (total - done) / done if done else 0.0
+            time.sleep(max(0.0, min(next_at, end - 2 * left) - time.monotonic()))  # no pause is to cost the copy
             slice_at = time.monotonic()
-            size, copying = _copy_slice(holding, each, live, segments, began + deadline, pool)
+            size, copying = _copy_slice(holding, each, live, segments, end, pool)
+            at_work += time.monotonic() - slice_at
             done, next_at = done + size, slice_at + copying / COPYING_SHARE
             progress({"bytes": done, "total_bytes": total})
     return {**outcome(sum(sizes.values()), time.monotonic() - began), "copied": done}
