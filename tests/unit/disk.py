@@ -15,6 +15,8 @@ from itertools import chain, combinations
 from pathlib import Path
 from unittest.mock import patch
 
+from gcr.image import pack
+
 BLOCK = 4096
 EXHAUSTIVE = 10  # parts that are not synced, up to which every subset is tried; beyond, this many at random
 SAMPLES = 400
@@ -25,7 +27,10 @@ Names = tuple[tuple[str, int | None], ...]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What may be on the disk or not. Exactly one of: bytes of a file, its length, names of a folder."""
+    """What may be on the disk or not. Exactly one of: bytes of a file, its length, names of a folder.
+
+    Without bytes, and without a length: the file reaches to `at`, where it was shorter.
+    """
 
     file: int | None = None  # inode
     at: int = 0
@@ -125,6 +130,7 @@ class Disk:
             for name, wrapper in calls.items():
                 real = getattr(os, name)
                 patches.enter_context(patch.object(os, name, self._wrapped(real, wrapper)))
+            patches.enter_context(patch.object(pack, "allocate", self._wrapped(pack.allocate, self._on_allocate)))
             yield
 
     def _wrapped(self, real: Callable[..., object], note: Callable[..., object]) -> Callable[..., object]:
@@ -183,6 +189,11 @@ class Disk:
         real(fd, length)
         if fd in self._open:
             self.log.append(Part(file=self._open[fd][0], length=length))
+
+    def _on_allocate(self, real, fd, at, size):  # type: ignore[no-untyped-def]
+        real(fd, at, size)
+        if fd in self._open:
+            self.log.append(Part(file=self._open[fd][0], at=at + size))
 
     def _on_sync(self, real, fd):  # type: ignore[no-untyped-def]
         real(fd)

@@ -16,6 +16,7 @@ the index is longer, and the version says so.
 """
 
 import errno
+import logging
 import mmap
 import os
 import re
@@ -35,6 +36,9 @@ from gcr.image.chunks import NAME_BYTES, name_of
 from gcr.image.cipher import PACK_VERSIONS, Cipher, Forged
 from gcr.image.entry import BLOCK, Entry, padded
 from gcr.image.regular import open_file, readable
+from gcr.image.room import allocate
+
+log = logging.getLogger("gcr.image")
 
 ID = re.compile(r"[0-9a-f]{32}\Z")
 SUFFIX, UNFINISHED, ARRIVING, DISTRUSTED = ".pack", ".pack.new", ".pack.part", ".pack.bad"
@@ -46,6 +50,8 @@ _FOOTER = struct.Struct(_FACTS.format + "32s")
 _MOST_BLOCKS = 1 << 32
 _MOST_INDEX = 2**31 - 1  # bytes: what a library of a cipher takes at once
 _MOST_PIECES = os.sysconf("SC_IOV_MAX")  # of one write
+ROOM_FROM = 64 << 20  # a pack that is as large gets room ahead of what is written, as much again and at most ROOM_MOST
+ROOM_MOST = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,6 +117,7 @@ class PackWriter:
             self._entries += entries
             if self._next >= _MOST_BLOCKS or self._cipher.index_bytes(len(self._entries)) > _MOST_INDEX:
                 raise OSError(errno.EFBIG, "a pack cannot be larger", str(self._path))
+            self._file.make_room(self._next * BLOCK)
         return entries
 
     def write(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> None:
@@ -130,6 +137,7 @@ class PackWriter:
         self._file.write(at, [memoryview(index)])
         end = at + padded(len(index))
         self._file.write(end, [memoryview(footer + seal)])
+        self._file.cut(end + BLOCK)
         self._file.sync()
         self._path.rename(self._final)
         self._file.close()
@@ -314,6 +322,8 @@ class _File:
     path: Path
     _fd: int = field(init=False, default=-1)
     _direct: int = field(init=False, default=-1)
+    _room: int = 0  # bytes that were asked for
+    _more: bool = True  # until the file system had none
 
     def __post_init__(self) -> None:
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
@@ -336,6 +346,23 @@ class _File:
                 if error.errno != errno.EINVAL:  # its memory does not lie as such writes want it
                     raise
         return os.pwritev(self._fd, pieces, at)
+
+    def make_room(self, end: int) -> None:
+        """For what is written up to `end`, and some more: file systems let writes beyond the end of a file go one by
+        one, the disk idle between two, and those within it all at once. One call at a time."""
+        if end < ROOM_FROM or end <= self._room or not self._more:
+            return
+        before, self._room = self._room, end + min(end, ROOM_MOST)
+        try:
+            allocate(self._fd, before, self._room - before)
+        except OSError as error:  # whoever writes finds out whether it is all that is wrong
+            log.info("no room ahead in %s: %s", self.path, error)
+            self._more = False
+
+    def cut(self, end: int) -> None:
+        """What there was room for, and nothing came. Raises OSError."""
+        if self._room:
+            os.ftruncate(self._fd, end)
 
     def sync(self) -> None:
         os.fsync(self._fd)
