@@ -487,7 +487,7 @@ def test_what_is_ahead_is_bounded_and_a_failure_is_the_last_of_it() -> None:
 
     with ThreadPoolExecutor(2) as pool:
         with pytest.raises(KeyError):
-            all_of(pool, work, jobs())
+            all_of(jobs(), (pool, work))
         over = done[0]
         assert 2 * AHEAD < over < 4 * AHEAD
         time.sleep(0.02)

@@ -1,26 +1,35 @@
-"""What keeps a disk busy: room ahead of what is written."""
+"""What keeps a disk busy: room ahead of what is written, and the next thing asked of it while names are computed."""
 
 import errno
 import os
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
+from threading import Event
+from typing import Any
 
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from imaging import bytes_of, write
+from imaging import bytes_of, described, mapped, write
 from test_image import check, read
 
+from gcr.errors import Damaged
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import pack
 from gcr.image.pack import PackReader, PackWriter
-from gcr.image.reader import TOGETHER
+from gcr.image.reader import TOGETHER, ImageReader
 from gcr.image.room import allocate
 from gcr.image.store import Store
+from gcr.image.together import AHEAD, all_of
+from gcr.image.writer import ImageWriter
 
 GROUP = TOGETHER * CHUNK_BYTES
+PATIENCE = 10.0
 
 
 @pytest.fixture
@@ -118,3 +127,99 @@ def test_where_no_room_is_had_it_is_written_all_the_same(
     assert asked[0] == number + 1, "it went on asking, or never did"
     check(store, "warm")
     assert read(store, "warm") == data
+
+
+# ---- one stage beside the other -------------------------------------------------------------------------------------
+
+
+def test_the_next_is_read_while_names_are_compared(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By one thread each."""
+    data, second = bytes_of(1, 3 * GROUP), Event()
+    write(store, "warm", [data])
+    reads, real_read, real_name = [0], PackReader.read, store.cipher.name_of
+
+    def counted(self: PackReader, entries: Any, targets: Any) -> None:
+        reads[0] += 1
+        if reads[0] == 2:
+            second.set()
+        real_read(self, entries, targets)
+
+    def patient(_self: object, data: Any) -> bytes:
+        assert second.wait(PATIENCE), "nothing else was read"
+        return real_name(data)
+
+    with ImageReader(store, "warm", threads=1) as reader:
+        monkeypatch.setattr(PackReader, "read", counted)
+        monkeypatch.setattr(type(store.cipher), "name_of", patient)
+        found = bytearray(len(data))
+        reader.read(7, "GPU-1", 0, memoryview(found))
+    assert found == data
+
+
+def test_the_next_is_named_while_one_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, second, real = bytes_of(1, 3 * GROUP), Event(), PackWriter.write
+    placed, real_place = [0], PackWriter.place
+
+    def counted(self: PackWriter, chunks: Any) -> Any:
+        placed[0] += 1
+        if placed[0] == 2:
+            second.set()
+        return real_place(self, chunks)
+
+    def patient(self: PackWriter, entries: Any, some: Any) -> None:
+        assert second.wait(PATIENCE), "nothing else was named"
+        real(self, entries, some)
+
+    monkeypatch.setattr(PackWriter, "place", counted)
+    monkeypatch.setattr(PackWriter, "write", patient)
+    with ImageWriter(store, "warm", threads=1) as writer:
+        writer.add([(mapped(data), {})])
+        writer.commit(described("warm", [len(data)]))
+    assert read(store, "warm") == [data]
+
+
+def test_what_is_damaged_is_found_behind_what_is_still_to_be_read(store: Store) -> None:
+    data = bytes_of(1, 4 * GROUP)
+    write(store, "warm", [data])
+    (path,) = store.packs.iterdir()
+    with path.open("r+b") as file:
+        file.seek(pack.BLOCK + CHUNK_BYTES)
+        file.write(b"\0" * 16)
+    with ImageReader(store, "warm", threads=2) as reader, pytest.raises(Damaged):
+        reader.read(7, "GPU-1", 0, memoryview(bytearray(len(data))))
+
+
+@pytest.mark.parametrize("failing", [0, 1])
+def test_a_failure_of_any_stage_is_the_last_of_all(failing: int) -> None:
+    begun, under_way = [0, 0], [0]
+
+    def work(stage: int, number: int) -> int:
+        begun[stage] += 1
+        under_way[0] += 1
+        try:
+            time.sleep(0.002)
+            if stage == failing and number == 2 * AHEAD:
+                raise KeyError(number)
+        finally:
+            under_way[0] -= 1
+        return number
+
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(1) as other:
+        with pytest.raises(KeyError):
+            all_of(iter(range(6 * AHEAD)), (one, partial(work, 0)), (other, partial(work, 1)))
+        assert under_way == [0]
+        over = [*begun]
+        assert 2 * AHEAD < begun[failing] < 5 * AHEAD
+        time.sleep(0.02)
+        assert begun == over
+
+
+def test_each_goes_through_all_stages_and_the_result_of_one_is_the_next_ones() -> None:
+    found: list[int] = []
+
+    def jobs() -> Iterator[int]:
+        yield from range(3 * AHEAD)
+
+    with ThreadPoolExecutor(3) as one, ThreadPoolExecutor(2) as other:
+        all_of(jobs(), (one, lambda number: number + 1), (other, lambda number: found.append(2 * number)))
+    assert sorted(found) == [2 * number for number in range(1, 3 * AHEAD + 1)]

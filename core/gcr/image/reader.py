@@ -35,7 +35,8 @@ class ImageReader:
     _packs: list[PackReader] = field(default_factory=list)
     _places: list[dict[int, Entry]] = field(default_factory=list)  # of each pack, by block
     _stack: ExitStack = field(default_factory=ExitStack)
-    _pool: ThreadPoolExecutor = field(init=False)
+    _reading: ThreadPoolExecutor = field(init=False)
+    _naming: ThreadPoolExecutor = field(init=False)
 
     def __enter__(self) -> Self:
         with ExitStack() as begun, usable(self.store.path):
@@ -46,7 +47,8 @@ class ImageReader:
             self._references = self.store.references(self.manifest)
             self._packs = [self.store.pack(pack) for pack in self.manifest.packs]
             self._check_places()
-            self._pool = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-image"))
+            self._reading = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-read"))
+            self._naming = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-name"))
             self._stack = begun.pop_all()
         return self
 
@@ -66,7 +68,7 @@ class ImageReader:
             for number, start, size in line.chunks(offset, len(target))
         ]
         with usable(self.store.path):
-            all_of(self._pool, self._read, _groups(wanted))
+            all_of(_groups(wanted), (self._reading, self._fetch), (self._naming, self._check))
 
     def check(self, whole: set[bytes] | None = None) -> Iterator[int]:
         """Every byte of every file; yields the bytes looked at now and then.
@@ -90,20 +92,27 @@ class ImageReader:
         with usable(self.store.path):
             self.store.hashes(self.manifest)
 
-    def _read(self, group: Sequence[Wanted]) -> None:
+    def _fetch(self, group: Sequence[Wanted]) -> Sequence[Wanted]:
+        """Brings what is not to be trusted yet."""
         first = group[0][0]
         if first.pack == ZEROS:
             for _, target in group:
                 target[:] = bytes(len(target))
-            self._tell(group)
-            return
+            return group
         pack = self._packs[first.pack]
         with self._distrusting(pack):
             entries = [self._places[first.pack][reference.block] for reference, _ in group]
             pack.read(entries, [target for _, target in group])
-            for reference, target in group:
-                if self.store.cipher.name_of(target) != reference.name:
-                    raise Damaged.of(pack.path, f"the chunk at block {reference.block} is not what was written")
+        return group
+
+    def _check(self, group: Sequence[Wanted]) -> None:
+        first = group[0][0]
+        if first.pack != ZEROS:
+            pack = self._packs[first.pack]
+            with self._distrusting(pack):
+                for reference, target in group:
+                    if self.store.cipher.name_of(target) != reference.name:
+                        raise Damaged.of(pack.path, f"the chunk at block {reference.block} is not what was written")
         self._tell(group)
 
     def _tell(self, group: Sequence[Wanted]) -> None:

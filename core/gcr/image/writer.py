@@ -18,6 +18,7 @@ from gcr.hashing import HashKey, hash_each
 from gcr.hashing.chunks import CHUNK_BYTES, chunk_count
 from gcr.image import references
 from gcr.image.chunks import Chunk, cut, name_of
+from gcr.image.entry import Entry
 from gcr.image.files import hashes_path, manifest_path, references_path, sync, usable
 from gcr.image.hashes import ImageHashes
 from gcr.image.known import Known
@@ -57,6 +58,15 @@ class _Added:
     block: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Chunks that were named together, by their numbers, and what of them is to be written."""
+
+    entries: Sequence[Entry]
+    data: Sequence[memoryview]
+    added: Mapping[int, _Added]
+
+
 Addition = tuple[memoryview, Mapping[int, Chunk]]  # an allocation; chunks by number that are known are not looked at
 Piece = tuple[int, memoryview, Chunk | None]  # its number in the image; None: its bytes say what it is
 
@@ -77,7 +87,8 @@ class ImageWriter:
     key: HashKey = field(default_factory=HashKey.random)
     counts: Counts = field(default_factory=Counts)
     _stack: ExitStack = field(default_factory=ExitStack)
-    _pool: ThreadPoolExecutor = field(init=False)
+    _naming: ThreadPoolExecutor = field(init=False)
+    _writing: ThreadPoolExecutor = field(init=False)
     _pack: PackWriter = field(init=False)
     _before: Known = field(default_factory=Known)  # what the store had
     _known: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # of those seen: pack and block, by the name
@@ -94,7 +105,8 @@ class ImageWriter:
             self._look_at_packs()
             self._pack = PackWriter(self.store.packs, self.store.cipher)
             begun.callback(self._pack.abandon)
-            self._pool = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-image"))
+            self._naming = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-name"))
+            self._writing = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-write"))
             self._stack = begun.pop_all()
         return self
 
@@ -154,9 +166,10 @@ class ImageWriter:
 
     def _add_all(self, pieces: Iterable[Piece]) -> None:
         with usable(self.store.path):
-            all_of(self._pool, self._add, _groups(iter(pieces)))
+            all_of(_groups(iter(pieces)), (self._naming, self._place), (self._writing, self._write))
 
-    def _add(self, pieces: Sequence[Piece]) -> None:
+    def _place(self, pieces: Sequence[Piece]) -> _Placed:
+        """Names them; what the store lacks has a place in the pack then."""
         chunks = self._chunks_of(pieces)
         with self._lock:
             unknown: dict[bytes, memoryview] = {}
@@ -172,12 +185,15 @@ class ImageWriter:
             found = {
                 piece[0]: _Added(chunk, *self._known[chunk.name]) for piece, chunk in zip(pieces, chunks, strict=True)
             }
-        self.rate.spend(sum(entry.size for entry in entries))
-        self._pack.write(entries, [*unknown.values()])
+        return _Placed(entries, [*unknown.values()], found)
+
+    def _write(self, placed: _Placed) -> None:
+        self.rate.spend(sum(entry.size for entry in placed.entries))
+        self._pack.write(placed.entries, placed.data)
         with self._lock:
-            if twice := self._added.keys() & found.keys():
+            if twice := self._added.keys() & placed.added.keys():
                 raise UsageError(f"chunk {min(twice)} of image {self.name} was brought before")
-            self._added.update(found)
+            self._added.update(placed.added)
 
     def _chunks_of(self, pieces: Sequence[Piece]) -> Sequence[Chunk]:
         looked_at = [data for _, data, known in pieces if not known]
@@ -198,19 +214,20 @@ class ImageWriter:
             self._known.setdefault(name, ("", 0))
 
     def _finish(self) -> Contents:
-        if self.counts.written:
-            self._finished[self._pack.id] = self._pack.finish()
-        sync(self.store.packs)  # also for packs of others, who may have died before they did
         self.names(0, len(self._added))  # none is missing
+        finished = self._writing.submit(self._pack.finish) if self.counts.written else None
         added = [self._added[number] for number in range(len(self._added))]
         packs = sorted({each.pack for each in added if each.pack})
         number = {pack: index for index, pack in enumerate(packs)} | {"": ZEROS}
         found = references.to_bytes(Reference(each.chunk.name, number[each.pack], each.block) for each in added)
-        self.store.write_references(self.name, self.store.cipher.encrypt(references_path(self.name), found))
         hashed = ImageHashes.of(self.key, (each.chunk.digest for each in added)).to_bytes()
+        if finished:  # what is above was done while the disk syncs
+            self._finished[self._pack.id] = finished.result()
+        sync(self.store.packs)  # also for packs of others, who may have died before they did
+        self.store.write_references(self.name, self.store.cipher.encrypt(references_path(self.name), found))
         self.store.write_hashes(self.name, self.store.cipher.encrypt(hashes_path(self.name), hashed))
-        finished = [self._finished[pack] for pack in packs]
-        return Contents(finished, references.digest(found), name_of(hashed), self.counts)
+        used = [self._finished[pack] for pack in packs]
+        return Contents(used, references.digest(found), name_of(hashed), self.counts)
 
 
 def _groups(pieces: Iterator[Piece]) -> Iterator[Sequence[Piece]]:
