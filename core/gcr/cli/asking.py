@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 from gcr import config
 from gcr.cli.options import Options
 from gcr.errors import DeadlinePassed, GcrError, PeerGone
-from gcr.image.files import usable
 from gcr.image.place import opened, silent, store_path
 from gcr.jsonbody import error_from_json, error_to_json
 
@@ -46,6 +45,8 @@ def asked(options: Options, chosen: str | None, look: "Callable[[Store | None], 
     key.key()  # here: its command may ask its owner, for longer than a store may be silent
 
     def work(line: Line) -> T:
+        from gcr.image.files import usable
+
         with usable(path):
             return look(opened(path, key, line.pulse))
 

@@ -317,12 +317,16 @@ def test_neither_a_vendor_nor_rich_is_imported(daemon: FakeDaemon, line: tuple[s
 @pytest.mark.alone
 @pytest.mark.parametrize("line", [("--help",), ("ps",)], ids=" ".join)
 def test_help_and_ps_take_less_than_a_fifth_of_a_second(daemon: FakeDaemon, line: tuple[str, ...]) -> None:
-    def once() -> float:
-        began = time.monotonic()
-        subprocess.run([sys.executable, "-m", "gcr", *line], capture_output=True, check=True, timeout=DEADLINE)
-        return time.monotonic() - began
+    def fastest(*words: str) -> float:
+        def once() -> float:
+            began = time.monotonic()
+            subprocess.run([sys.executable, *words], capture_output=True, check=True, timeout=DEADLINE)
+            return time.monotonic() - began
 
-    assert min(once() for _ in range(5)) < 0.2
+        return min(once() for _ in range(5))
+
+    slowness = max(1, fastest("-c", "import click") / 0.05)  # of this machine, or of this moment
+    assert fastest("-m", "gcr", *line) < 0.2 * slowness
 
 
 def test_importing_the_library_is_silent_and_loads_no_part_of_it() -> None:

@@ -6,9 +6,7 @@ from typing import Any
 
 import click
 
-from gcr.backend import Capability
 from gcr.cli import text
-from gcr.cli.causes import causes_among
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
 
@@ -53,6 +51,9 @@ def _render(backends: Sequence[dict[str, Any]]) -> str:
 
 
 def _lines(backend: dict[str, Any]) -> list[str]:
+    from gcr.backend import Capability
+    from gcr.cli.causes import causes_among
+
     head = f"{backend['name']}  ({backend['origin']})"
     if backend["broken"]:
         return [head, f"  broken: {backend['broken']}"]

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from contextlib import suppress
 from datetime import datetime
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,8 +13,10 @@ from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, NoSuchImage, WrongImage
-from gcr.image.manifest import Manifest
-from gcr.image.store import Store
+
+if TYPE_CHECKING:
+    from gcr.image.manifest import Manifest
+    from gcr.image.store import Store
 
 _HEAD = ("IMAGE", "JOB", "CUT", "MADE", "SIZE", "ZERO", "WRITTEN", "NOTES")
 
@@ -32,7 +34,7 @@ def command(options: Options, store: str | None) -> None:
         print_text(render(found))
 
 
-def _rows(store: Store) -> list[dict[str, Any]]:
+def _rows(store: "Store") -> list[dict[str, Any]]:
     found = []
     for name in store.names():
         with suppress(NoSuchImage):  # removed by somebody just now
@@ -40,14 +42,14 @@ def _rows(store: Store) -> list[dict[str, Any]]:
     return found
 
 
-def _row(store: Store, name: str) -> dict[str, Any]:
+def _row(store: "Store", name: str) -> dict[str, Any]:
     try:
         return {**facts(store.manifest(name)), "damaged": None}
     except (Damaged, WrongImage) as error:  # one bad image hides no other
         return {"image": name, "damaged": error.message}
 
 
-def facts(manifest: Manifest) -> dict[str, Any]:
+def facts(manifest: "Manifest") -> dict[str, Any]:
     """Of one image, under the names of CONTRACT §4."""
     return {
         "image": manifest.name,

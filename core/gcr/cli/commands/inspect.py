@@ -2,7 +2,7 @@
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,9 +11,10 @@ from gcr.cli.commands.images import facts
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import NoSuchImage, Refused
-from gcr.image.anatomy import bytes_by_device, origins, phases, size_classes
-from gcr.image.manifest import Manifest
-from gcr.image.store import Store
+
+if TYPE_CHECKING:
+    from gcr.image.manifest import Manifest
+    from gcr.image.store import Store
 
 
 @click.command("inspect", epilog=examples("gcr inspect warm", "gcr inspect warm --html warm.html"))
@@ -37,13 +38,13 @@ def command(options: Options, name: str, html: str | None, store: str | None) ->
         print_text(on_terminal(manifest))
 
 
-def _manifest(store: Store | None, name: str) -> Manifest:
+def _manifest(store: "Store | None", name: str) -> "Manifest":
     if store is None:
         raise NoSuchImage(f"no image {name!r}", hint="gcr images")
     return store.manifest(name)
 
 
-def _write(manifest: Manifest, path: Path) -> None:
+def _write(manifest: "Manifest", path: Path) -> None:
     from gcr.cli.webpage import as_page
 
     page = as_page(manifest)
@@ -59,7 +60,9 @@ def _write(manifest: Manifest, path: Path) -> None:
         raise Refused(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _fields(manifest: Manifest) -> dict[str, Any]:
+def _fields(manifest: "Manifest") -> dict[str, Any]:
+    from gcr.image.anatomy import bytes_by_device, origins, phases, size_classes
+
     return {
         **facts(manifest),
         "bytes_changed": manifest.bytes_changed,

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,8 +13,9 @@ from gcr.cli.needed import needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, StoreBusy, UsageError, WrongImage
-from gcr.image.retention import doomed
-from gcr.image.store import Store
+
+if TYPE_CHECKING:
+    from gcr.image.store import Store
 
 
 @click.command("prune", epilog=examples("gcr prune --keep-last 5 --keep-daily 7 --dry-run", "gcr prune --keep-last 5"))
@@ -42,13 +44,15 @@ def command(options: Options, store: str | None, keep_last: int | None, keep_dai
         print_text(f"{done} {', '.join(names)}")
 
 
-def _pruned(store: Store, keep_last: int, keep_daily: int, dry_run: bool) -> tuple[list[str], int]:
+def _pruned(store: "Store", keep_last: int, keep_daily: int, dry_run: bool) -> tuple[list[str], int]:
+    from gcr.image.retention import doomed
+
     going, needed = doomed(store.readable(), keep_last, keep_daily), needed_images(store.path)
     names = [manifest.name for manifest in going if manifest.name not in needed]
     return names, 0 if dry_run else _removed(store, names)
 
 
-def _removed(store: Store, names: Sequence[str]) -> int:
+def _removed(store: "Store", names: Sequence[str]) -> int:
     """Bytes freed; also of what writers that died have left, where no image is to go."""
     if names:
         return store.remove(names, partial(needed_images, store.path))

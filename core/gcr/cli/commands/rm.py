@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from functools import partial
+from typing import TYPE_CHECKING
 
 import click
 
@@ -12,7 +13,9 @@ from gcr.cli.needed import needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import NoSuchImage
-from gcr.image.store import Store
+
+if TYPE_CHECKING:
+    from gcr.image.store import Store
 
 
 @click.command("rm", epilog=examples("gcr rm warm", "gcr rm warm warm2 --json"))
@@ -32,7 +35,7 @@ def command(options: Options, store: str | None, names: tuple[str, ...]) -> None
         print_text(f"removed {text.plural(len(names), 'image')}, {units.size(freed)} free")
 
 
-def _removed(store: Store | None, names: Sequence[str]) -> int:
+def _removed(store: "Store | None", names: Sequence[str]) -> int:
     if store is None:
         raise NoSuchImage(f"no image {names[0]!r}", hint="gcr images")
     return store.remove(names, partial(needed_images, store.path))

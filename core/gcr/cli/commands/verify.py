@@ -1,7 +1,7 @@
 """`gcr verify`: whether images are what was written."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,8 +9,9 @@ from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, NoSuchImage, WrongImage
-from gcr.image.reader import ImageReader
-from gcr.image.store import Store
+
+if TYPE_CHECKING:
+    from gcr.image.store import Store
 
 
 @click.command("verify", epilog=examples("gcr verify", "gcr verify warm --deep"))
@@ -37,7 +38,7 @@ def _damaged(damaged: Sequence[Mapping[str, Any]], of: int) -> Damaged:
     return Damaged.of(damaged[0]["image"], f"{damaged[0]['damaged']}; {len(damaged)} of {of} are damaged: {names}")
 
 
-def _all_checked(store: Store | None, names: Sequence[str], deep: bool) -> tuple[list[dict[str, Any]], list[str]]:
+def _all_checked(store: "Store | None", names: Sequence[str], deep: bool) -> tuple[list[dict[str, Any]], list[str]]:
     """A row an image, and why images of a newer gcr cannot be looked at: they hide no damage of others."""
     found: list[dict[str, Any]] = []
     unread, whole = list[str](), set[bytes]()
@@ -56,8 +57,10 @@ def _all_checked(store: Store | None, names: Sequence[str], deep: bool) -> tuple
     return found, unread
 
 
-def _checked(store: Store, name: str, deep: bool, whole: set[bytes]) -> dict[str, Any]:
+def _checked(store: "Store", name: str, deep: bool, whole: set[bytes]) -> dict[str, Any]:
     """`whole`: see ImageReader.check."""
+    from gcr.image.reader import ImageReader
+
     looked = 0
     try:
         with ImageReader(store, name) as reader:
