@@ -8,6 +8,9 @@ since whoever else holds its descriptor could otherwise make our access to it a 
 What one owner's bytes have been in is never shown to another: such a segment is released and a fresh one made. Nor is
 one taken that somebody still reads, an image's writer say (`memfiles.hold_still`).
 
+Who cannot wait is promised what is lacking (`promise`): it is filled and pinned later (`keep`), its descriptors can be
+handed on before.
+
 `_turns` is held while memory is made, filled and pinned, `_lock` only while the books are changed; in that order.
 """
 
@@ -16,15 +19,26 @@ import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
-from threading import Condition, Lock
+from threading import Lock
 
 from gcr import hostmap, units
 from gcr.errors import NoRoom, RolledBack
 from gcr.hostmemory import available_host_bytes
 from gcr.layout import Segment
-from gcr.memfiles import NO_MEMORY, NotASegment, Places, checked_size, filled_memfd, is_held_still, round_up
+from gcr.memfiles import (
+    NO_MEMORY,
+    NotASegment,
+    Places,
+    checked_size,
+    fill,
+    filled_memfd,
+    is_held_still,
+    promised_memfd,
+    round_up,
+)
+from gcr.turns import Turns
 
 __all__ = ["Arena", "NotASegment", "Segment", "Segments", "available_host_bytes"]
 
@@ -68,11 +82,13 @@ class Arena:
         self._threads = threads
         self._places = Places(self._segment_bytes, 4 * limit_bytes)
         self._lock = Lock()
-        self._turns = _Turns()
+        self._turns = Turns()
         self._closed = False
         self._free: dict[Segment, str] = {}  # with the owner whose bytes it last held; "" for a fresh one
         self._taken: dict[Segment, str] = {}
         self._adopted: set[Segment] = set()
+        self._promised: set[Segment] = set()  # not filled, mapped or pinned; of those that are taken
+        self._being_made = 0  # bytes
 
     @property
     def bytes(self) -> int:
@@ -82,8 +98,9 @@ class Arena:
 
     @property
     def pinned_bytes(self) -> int:
-        """Equal to `bytes`: nothing enters the books before it is pinned."""
-        return self.bytes
+        """All but what is promised."""
+        with self._lock:
+            return _total(self._free) + _total(self._taken) - _total(self._promised)
 
     @property
     def free_bytes(self) -> int:
@@ -120,13 +137,55 @@ class Arena:
                     self._taken[part] = owner
         return Segments(owner, tuple(parts))
 
+    def promise(self, owner: str, nbytes: int) -> Segments:
+        """As `take`, but what is lacking is there once it was kept, and waits for nobody. Raises NoRoom.
+
+        Where somebody would have to give up theirs for it, it is taken.
+        """
+        with self._lock:
+            usable = self._usable(owner)
+            lacking = self._sizes(max(0, nbytes - _total(usable)))
+            if not self._closed and self._has_room(sum(lacking)):
+                made = self._promise(lacking)
+                parts = [*_choose(usable, self._free, nbytes - sum(lacking)), *made]
+                for part in parts:
+                    self._free.pop(part, None)
+                    self._taken[part] = owner
+                return Segments(owner, tuple(parts))
+        return self.take(owner, nbytes)
+
+    def keep(self, segments: Segments) -> None:
+        """What was promised of them is filled, mapped and pinned when this returns, or an error says that not all is.
+
+        Raises NoRoom, and what `pin` raises.
+        """
+        with self._turns.next():
+            with self._lock:
+                promised = [part for part in segments if part in self._promised]
+            if not promised:
+                return
+            with ThreadPoolExecutor(self._threads) as pool:
+                jobs = [pool.submit(self._keep, part) for part in promised]
+            try:
+                for job in jobs:
+                    job.result()
+            except OSError as error:
+                if error.errno in NO_MEMORY:
+                    raise _no_room(self.bytes - self.pinned_bytes) from error
+                raise
+
     def give_back(self, segments: Segments) -> None:
         """The owner's bytes are no longer needed. Idempotent."""
         with self._lock:
-            for part in segments:
-                if self._taken.pop(part, None) is not None:
+            gone = [part for part in segments if self._taken.pop(part, None) is not None]
+            empty = [part for part in gone if part in self._promised]
+            for part in gone:
+                if part not in empty:
                     self._free[part] = segments.owner
                     self._adopted.discard(part)  # part of the pool, and of its limit, from now on
+        if empty:
+            with self._turns.next():  # or they are being kept
+                self._release(empty)
 
     def hand_on(self, segments: Segments) -> None:
         """Somebody else uses them from now on, by descriptors of their own: they are never taken again. Idempotent."""
@@ -189,6 +248,37 @@ class Arena:
         """Whether nobody reads them."""
         return not any(is_held_still(part.fd) for part in segments)
 
+    def _has_room(self, nbytes: int) -> bool:
+        """For so much more, with nobody giving up theirs. The lock is held."""
+        own = _total(s for s in (*self._free, *self._taken) if s not in self._adopted)
+        coming = self._being_made + nbytes
+        return own + coming <= self._limit and _total(self._promised) + coming <= available_host_bytes()
+
+    def _promise(self, sizes: Sequence[int]) -> list[Segment]:
+        """All or none. The lock is held. Raises NoRoom, OSError."""
+        made: list[Segment] = []
+        try:
+            for size in sizes:
+                fd = promised_memfd(size)
+                try:
+                    made.append(Segment(fd, self._places.take(size), size))
+                except BaseException:
+                    os.close(fd)
+                    raise
+        except BaseException:
+            for part in made:
+                self._drop(part)
+            raise
+        self._promised.update(made)
+        return made
+
+    def _keep(self, part: Segment) -> None:
+        fill(part.fd, part.size)
+        hostmap.map_shared(part.address, part.size, part.fd)
+        self._pin(part.address, part.size)
+        with self._lock:
+            self._promised.discard(part)
+
     def _usable(self, owner: str) -> list[Segment]:
         """What it may take. The lock is held."""
         return [s for s, last in self._free.items() if last == "" or (last == owner and not is_held_still(s.fd))]
@@ -226,6 +316,16 @@ class Arena:
         if self._closed:
             raise RolledBack("the arena is closed")
         self._make_room(sum(sizes), {"", *owners}, beyond)
+        self._being_made = sum(sizes)
+        try:
+            made = self._made(sizes)
+            with self._lock:
+                self._free.update(dict.fromkeys(made, ""))
+        finally:
+            self._being_made = 0
+
+    def _made(self, sizes: Sequence[int]) -> list[Segment]:
+        """All or none."""
         made: list[Segment] = []
         try:
             with ThreadPoolExecutor(self._threads) as pool:
@@ -238,8 +338,7 @@ class Arena:
         except BaseException:
             self._release(made)
             raise
-        with self._lock:
-            self._free.update(dict.fromkeys(made, ""))
+        return made
 
     def _make_room(self, nbytes: int, spared: Collection[str], beyond: bool) -> None:
         """Give up free segments nobody else may see, as far as needed. Raises NoRoom before anything is made."""
@@ -247,7 +346,8 @@ class Arena:
             own = _total(s for s in (*self._free, *self._taken) if s not in self._adopted)
             read = {s for s, last in self._free.items() if last and is_held_still(s.fd)}
             others = _total(s for s, last in self._free.items() if last not in spared and s not in read)
-        above, lacking = own + nbytes - self._limit, nbytes - available_host_bytes()
+            coming = nbytes + _total(self._promised)
+        above, lacking = own + nbytes - self._limit, coming - available_host_bytes()
         short = max(min(above, others) if beyond else above, lacking)
         if short > others:
             raise _no_room(short - others, read=_total(read))
@@ -298,45 +398,19 @@ class Arena:
 
     def _release(self, segments: Iterable[Segment]) -> None:
         for segment in segments:
+            with self._lock:
+                promised = segment in self._promised
+                self._promised.discard(segment)
             try:
-                self._unpin(segment.address)
+                if not promised:
+                    self._unpin(segment.address)
             except Exception:  # the context may be gone, and the pinning with it; the memory must go all the same
                 log.exception("unpinning %d bytes failed", segment.size)
-            self._places.give_back(segment.address, segment.size)
-            os.close(segment.fd)
+            self._drop(segment)
 
-
-class _Turns:
-    """A lock whose background holder lets everybody else go first; with a plain one it would take every turn."""
-
-    def __init__(self) -> None:
-        self._condition = Condition()
-        self._busy = False
-        self._waiting = 0
-
-    @contextmanager
-    def next(self) -> Iterator[None]:
-        with self._condition:
-            self._waiting += 1
-            self._condition.wait_for(lambda: not self._busy)
-            self._waiting -= 1
-            self._busy = True
-        yield from self._hold()
-
-    @contextmanager
-    def background(self) -> Iterator[None]:
-        with self._condition:
-            self._condition.wait_for(lambda: not self._busy and not self._waiting)
-            self._busy = True
-        yield from self._hold()
-
-    def _hold(self) -> Iterator[None]:
-        try:
-            yield
-        finally:
-            with self._condition:
-                self._busy = False
-                self._condition.notify_all()
+    def _drop(self, segment: Segment) -> None:
+        self._places.give_back(segment.address, segment.size)
+        os.close(segment.fd)
 
 
 def _choose(candidates: Sequence[Segment], last: "dict[Segment, str]", nbytes: int) -> list[Segment]:

@@ -93,15 +93,30 @@ def filled_memfd(size: int) -> int:
 
 
 def _filled(size: int, flags: int) -> int:
+    fd = promised_memfd(size, flags)
+    try:
+        fill(fd, size)
+    except BaseException:
+        os.close(fd)
+        raise
+    return fd
+
+
+def promised_memfd(size: int, flags: int = 0) -> int:
+    """A memfd of `size` bytes that are there after `fill`; it may be handed to others before. Raises OSError."""
     fd = os.memfd_create("gcr-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
     try:
         os.ftruncate(fd, size)
-        os.posix_fallocate(fd, 0, size)
         fcntl.fcntl(fd, fcntl.F_ADD_SEALS, _SEALS | fcntl.F_SEAL_SEAL)
     except BaseException:
         os.close(fd)
         raise
     return fd
+
+
+def fill(fd: int, size: int) -> None:
+    """Raises OSError."""
+    os.posix_fallocate(fd, 0, size)
 
 
 def checked_size(fd: int, expected: int | None) -> int:

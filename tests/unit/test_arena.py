@@ -38,8 +38,10 @@ class Pins:
         self.lock = threading.Lock()
         self.fail_after: int | None = None
         self.delay = 0.0
+        self.begun = threading.Event()
 
     def pin(self, address: int, size: int) -> None:
+        self.begun.set()
         time.sleep(self.delay)
         with self.lock:
             if self.fail_after is not None and self.ever >= self.fail_after:
@@ -203,18 +205,22 @@ def test_a_host_without_memory_is_no_room(arena, monkeypatch):
     assert arena.take("llm", 2 * MiB).size == 2 * MiB
 
 
-@pytest.mark.parametrize("number", [12, 28])
-def test_memory_that_runs_out_on_the_way_is_no_room_and_all_is_taken_back(arena, pins, monkeypatch, number):
-    real = os.posix_fallocate
+def failing_once(real, at: int, number: int):
+    """The call of this number fails, counted from one."""
     calls = []
 
-    def fallocate(fd, offset, size):
-        calls.append(fd)
-        if len(calls) == 3:
+    def call(*given):
+        calls.append(given)
+        if len(calls) == at:
             raise OSError(number, os.strerror(number))
-        real(fd, offset, size)
+        return real(*given)
 
-    monkeypatch.setattr(os, "posix_fallocate", fallocate)
+    return call
+
+
+@pytest.mark.parametrize("number", [12, 28])
+def test_memory_that_runs_out_on_the_way_is_no_room_and_all_is_taken_back(arena, pins, monkeypatch, number):
+    monkeypatch.setattr(os, "posix_fallocate", failing_once(os.posix_fallocate, 3, number))
     with pytest.raises(NoRoom) as caught:
         arena.take("llm", 16 * MiB)
     assert caught.value.missing >= SEGMENT
@@ -449,6 +455,131 @@ def test_many_threads_take_and_give_back(pins):
         thread.join(20)
     assert wrong == []
     assert arena.bytes <= 64 * MiB
+    arena.close()
+
+
+def test_what_is_promised_is_there_once_it_was_kept(arena, pins):
+    own, fresh = arena.take("llm", 4 * MiB), arena.take("ddp", 4 * MiB)
+    fill(own, b"own")
+    arena.give_back(own)
+    made = pins.ever
+    promised = arena.promise("llm", 10 * MiB)
+    assert [part.size for part in promised] == [4 * MiB, 4 * MiB, 2 * MiB]
+    assert promised.parts[0] == own.parts[0], "what it had is there already"
+    assert (pins.ever, arena.bytes, arena.pinned_bytes) == (made, 14 * MiB, 8 * MiB)
+    for fd in arena.fds(promised)[1:]:
+        assert os.fstat(fd).st_blocks == 0
+        assert fcntl.fcntl(fd, fcntl.F_GET_SEALS) & (fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)
+    arena.keep(promised)
+    fill(promised, b"later")
+    assert [os.pread(fd, 5, 0) for fd in arena.fds(promised)] == [b"later"] * 3
+    assert all(os.fstat(part.fd).st_blocks * 512 >= part.size for part in promised)
+    assert arena.bytes == arena.pinned_bytes == sum(pins.now.values()) == 14 * MiB
+    arena.keep(promised)
+    assert pins.ever == made + 2, "kept twice is kept"
+    for segments in (promised, fresh):
+        arena.give_back(segments)
+    assert arena.free_bytes == arena.bytes == 14 * MiB
+
+
+def test_what_is_prepared_is_not_promised(arena, pins):
+    arena.prepare(wishing(llm=8 * MiB))
+    made = pins.ever
+    promised = arena.promise("llm", 8 * MiB)
+    arena.keep(promised)
+    assert (pins.ever, arena.bytes, arena.pinned_bytes) == (made, 8 * MiB, 8 * MiB)
+
+
+@pytest.mark.parametrize("end", ["give_back", "hand_on", "close"])
+def test_a_promise_that_is_not_kept_leaves_nothing(arena, caplog, end):
+    for _ in range(20):  # nor addresses: there are 64
+        promised = arena.promise("llm", 16 * MiB)
+        if end == "close":
+            break
+        getattr(arena, end)(promised)
+        assert (arena.bytes, arena.free_bytes) == (0, 0)
+    arena.close()
+    assert (arena.bytes, arena.pinned_bytes) == (0, 0)
+    arena.give_back(promised)
+    assert caplog.records == [], "it unpinned what nobody had pinned"
+
+
+def test_a_promise_waits_for_no_preparation(arena, pins):
+    pins.delay = 0.5
+    background = threading.Thread(target=arena.prepare, args=(wishing(llm=12 * MiB),))
+    background.start()
+    pins.begun.wait(10)
+    began = time.monotonic()
+    promised = arena.promise("ddp", 8 * MiB)
+    assert time.monotonic() - began < 0.3
+    background.join()
+    assert arena.pinned_bytes == arena.bytes - 8 * MiB
+    arena.keep(promised)
+
+
+@pytest.mark.parametrize("kept_by_host", [False, True])
+def test_where_somebody_would_have_to_give_up_theirs_it_is_taken(pins, monkeypatch, kept_by_host):
+    arena = make(pins, limit=64 * MiB if kept_by_host else 8 * MiB)
+    arena.give_back(arena.take("ddp", 8 * MiB))
+    if kept_by_host:
+        monkeypatch.setattr(module, "available_host_bytes", lambda: 8 * MiB - sum(pins.now.values()))
+    promised = arena.promise("llm", 4 * MiB)
+    assert arena.pinned_bytes == arena.bytes == 8 * MiB
+    with pytest.raises(NoRoom):
+        arena.promise("llm", 6 * MiB)
+    arena.give_back(promised)
+    arena.close()
+
+
+def test_what_is_being_prepared_counts(pins):
+    arena = make(pins, limit=20 * MiB)
+    pins.delay = 0.3
+    wishes = iter([{"llm": 16 * MiB}, {}])
+    background = threading.Thread(target=arena.prepare, args=(lambda: next(wishes),))
+    background.start()
+    pins.begun.wait(10)
+    promised = arena.promise("ddp", 8 * MiB)
+    background.join()
+    assert promised.size == 8 * MiB
+    assert arena.bytes <= 20 * MiB
+    arena.close()
+
+
+def test_what_is_promised_is_not_given_to_somebody_else(arena, pins, monkeypatch):
+    monkeypatch.setattr(module, "available_host_bytes", lambda: 8 * MiB - sum(pins.now.values()))
+    promised = arena.promise("llm", 6 * MiB)
+    with pytest.raises(NoRoom) as caught:
+        arena.take("ddp", 4 * MiB)
+    assert caught.value.missing == 2 * MiB
+    with pytest.raises(NoRoom):
+        arena.promise("ddp", 4 * MiB)
+    arena.keep(promised)
+
+
+@pytest.mark.parametrize("fault", ["memory", "pin"])
+def test_a_promise_that_cannot_be_kept_is_an_error_and_leaves_nothing(arena, pins, monkeypatch, fault):
+    promised = arena.promise("llm", 12 * MiB)
+    if fault == "pin":
+        pins.fail_after = 2
+    else:
+        monkeypatch.setattr(os, "posix_fallocate", failing_once(os.posix_fallocate, 3, 28))
+    with pytest.raises(NoRoom if fault == "memory" else DriverError):
+        arena.keep(promised)
+    assert arena.pinned_bytes == sum(pins.now.values()) == 8 * MiB
+    arena.give_back(promised)
+    assert (arena.bytes, arena.free_bytes) == (8 * MiB, 8 * MiB)
+    pins.fail_after = None
+    assert arena.take("llm", 64 * MiB).size == 64 * MiB
+
+
+def test_a_promise_of_addresses_that_run_out_is_no_room(pins):
+    arena = make(pins, limit=4 * MiB)
+    taken = arena.adopt("ddp", [sealed(4 * MiB, fcntl.F_SEAL_SHRINK) for _ in range(15)])
+    arena._limit = 8 * MiB
+    with pytest.raises(NoRoom, match="addresses"):
+        arena.promise("llm", 8 * MiB)
+    assert arena.bytes == taken.size
+    assert arena.promise("llm", 4 * MiB).size == 4 * MiB
     arena.close()
 
 

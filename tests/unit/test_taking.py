@@ -4,6 +4,7 @@ Whatever was written, freed and allocated between the parent, the live copy and 
 """
 
 import ctypes
+import errno
 import os
 import random
 import threading
@@ -408,6 +409,51 @@ def test_room_for_what_was_made_since_a_live_copy_is_taken_before_the_cut(monkey
         monkeypatch.setattr(made.arena, "take", None)
         assert copy_out(made, LONG, lambda _: None)["copied"] == 40 * CHUNK_BYTES
         assert image(made, {}) == {id: device.holds(id) for id in (1, 2)}
+
+
+@contextmanager
+def grown(spare: int) -> Iterator[tuple[Device, Holding]]:
+    """Since a live copy, by what there is no room for on the host yet."""
+    device = Device(spare=spare)
+    device.put(1, random.Random(1).randbytes(4 * CHUNK_BYTES))
+    with holding(device) as made:
+        copy_live(made, LONG, lambda _: None)
+        device.put(2, random.Random(2).randbytes(40 * CHUNK_BYTES))
+        look(made, device)
+        assert bool(make_room(made, LONG)) == (spare > 0)
+        yield device, made
+
+
+def test_what_goes_by_a_snapshot_has_its_room_on_the_host_after_the_cut() -> None:
+    with grown(spare=44 * CHUNK_BYTES) as (device, made):
+        there = made.arena.pinned_bytes
+        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 40 * CHUNK_BYTES
+        assert made.arena.pinned_bytes == there < made.arena.bytes, "the program stood while room was made"
+        found, now = sealed(made), {id: device.holds(id) for id in (1, 2)}
+        device.put(1, bytes(4 * CHUNK_BYTES))
+        assert copy_on(made, LONG, lambda _: None)["bytes"] == 40 * CHUNK_BYTES
+        assert made.arena.pinned_bytes == made.arena.bytes
+        assert image(made, {}, found) == now
+
+
+@pytest.mark.parametrize("spare", [0, 8 * CHUNK_BYTES])
+def test_what_is_copied_at_the_cut_has_its_room_there(spare: int) -> None:
+    """Where the snapshot has room for some of it, or there is none."""
+    with grown(spare) as (device, made):
+        assert copy_out(made, LONG, lambda _: None)["snapshot"] <= spare + SPARE_SHARE
+        assert made.arena.pinned_bytes == made.arena.bytes
+        copy_on(made, LONG, lambda _: None)
+        assert image(made, {}) == {id: device.holds(id) for id in (1, 2)}
+
+
+def test_no_room_on_the_host_after_the_cut_is_said_and_the_snapshot_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with grown(spare=44 * CHUNK_BYTES) as (device, made):
+        copy_out(made, LONG, lambda _: None)
+        monkeypatch.setattr(os, "posix_fallocate", fails(OSError(errno.ENOSPC, "full")))
+        with pytest.raises(NoRoom, match="host memory"):
+            copy_on(made, LONG, lambda _: None)
+        made.forget_copy()
+        assert (device.room, made.arena.bytes - made.arena.free_bytes) == ({}, 0)
 
 
 def test_a_live_copy_copies_for_a_part_of_the_time() -> None:

@@ -276,14 +276,22 @@ class Holding:
         with self.lock:
             self.reserve_more(self.live.laid_out_for(self.sizes).size if self.live else nbytes)
 
-    def reserve_more(self, nbytes: int) -> None:
-        """What a live copy is in stays what it is; else as `reserve`. Raises NoRoom."""
+    def reserve_more(self, nbytes: int, promised: bool = False) -> None:
+        """What a live copy is in stays what it is; else as `reserve`. `promised`: what is lacking is not there before
+        it was kept (gcr.arena). Raises NoRoom."""
         with self.lock:
             if self.live is None or self.segments is None:
                 self.reserve(nbytes)
             elif (missing := nbytes - self.segments.size) > 0:
-                more = self.arena.take(self.owner, missing)
+                more = (self.arena.promise if promised else self.arena.take)(self.owner, missing)
                 self.segments = Segments(self.owner, (*self.segments.parts, *more.parts))
+
+    def keep_promised(self) -> None:
+        """Of what was reserved. Raises NoRoom."""
+        with self.lock:
+            segments = self.segments
+        if segments:  # the lock is not held: whoever unmaps would wait
+            self.arena.keep(segments)
 
     def copy_in(self, deadline: float, progress: Progress) -> dict[str, float]:
         """Segment after segment, each as soon as it is pinned."""

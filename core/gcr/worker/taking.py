@@ -131,7 +131,7 @@ def copy_out(holding: Holding, deadline: float, progress: Progress, paranoid: bo
     with holding.lock:
         sizes, live = holding.sizes, _books(holding)
         holding.layout = layout = live.laid_out_for(sizes) if live else pack(holding.ranges, sizes)
-        holding.reserve_more(layout.size)
+        holding.reserve_more(layout.size, promised=bool(holding.snapshot and holding.snapshot.room))
         assert holding.segments
         segments = holding.segments.parts
         found = _at_the_cut(holding, live, sizes, deadline, paranoid) if live else AtTheCut()
@@ -158,6 +158,7 @@ def _begin(holding: Holding, plan: Sequence[Span]) -> tuple[Sequence[Transfer], 
         snapshot.later = later
     holding.copies = copies = [drain.move(moves)] if moves else []
     if rest:
+        holding.keep_promised()
         copies.append(drain.read(rest))
     return copies, sum(move.size for move in moves)
 
@@ -191,7 +192,8 @@ def make_room(holding: Holding, deadline: float) -> int:
 def copy_on(holding: Holding, deadline: float, progress: Progress) -> dict[str, float]:
     """What is in the snapshot, to the arena; the program runs. Its room is given back.
 
-    In slices, since whoever unmaps waits for the copy in flight. Raises ImageFailed where it was given up before.
+    In slices, since whoever unmaps waits for the copy in flight. Raises ImageFailed where it was given up before,
+    NoRoom where there is no host memory for it after all.
     """
     began, done = time.monotonic(), 0
     with holding.lock:
@@ -199,6 +201,7 @@ def copy_on(holding: Holding, deadline: float, progress: Progress) -> dict[str, 
         if snapshot is None:
             return outcome(0, 0.0)
         total = sum(span.size for span in snapshot.later)
+    holding.keep_promised()
     for portion in portions(snapshot.later, SLICE_BYTES):
         with holding.lock:
             _refuse_lost(snapshot)
