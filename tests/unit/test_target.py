@@ -15,7 +15,7 @@ from gcr.agentwire import (
 )
 from gcr.daemon.process import Process
 from gcr.devices import uuid_text
-from gcr.engine.checkpoint import Checkpoint, refuse_a_part
+from gcr.engine.checkpoint import CATCHING_UP, Checkpoint, refuse_a_part
 from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left
 from gcr.engine.node import Course, World
 from gcr.engine.target import Target
@@ -163,6 +163,39 @@ def test_a_freed_handle_is_out_of_the_books_and_must_not_come_back(monkeypatch):
     target._after = 0
     with pytest.raises(Contradiction, match="released and is back"):
         target.export_new()
+
+
+class Busy(Agent):
+    """A program that makes handles while others are exported: `more` of them each time all were asked for."""
+
+    more: list[int]
+
+    def export(self, transaction, after, limit):
+        found = super().export(transaction, after, limit)
+        if not found[0].reply.more and self.more:
+            first = len(self.handles) + 1
+            self.handles += map(kept, range(first, first + self.more.pop(0)))
+        return found
+
+
+@pytest.mark.parametrize(
+    ("more", "left"),
+    [([9, 5, 3, 2], 0), ([9, 2, 9], 9), ([0, 9], 9), ([9] * 20, 9)],
+    ids=["fewer each time", "few once", "none once", "as many each time"],
+)
+def test_what_a_program_makes_while_it_is_caught_up_with_is_caught_up_with(more, left):
+    """Until it makes no more than go at once, or it is no use."""
+    agent = Busy([kept(1)], [])
+    agent.more = more
+    target, reserved = target_of(agent), []
+    target.worker(DEVICE).known = [*range(1, 1000)]
+    target.look()
+    target.export_new()
+    target.worker(DEVICE).reserve = lambda _hold, _owner, nbytes: reserved.append(nbytes)
+    Checkpoint("llm", [target], Node, Course("checkpoint", 7, 60))._catch_up()
+    assert len(agent.handles) - target._after == left
+    assert reserved[-1] == target.bytes_by_device[DEVICE] == 2 * MiB * target._after
+    assert len(reserved) <= CATCHING_UP
 
 
 def test_what_others_just_made_is_waited_for_and_never_taken_for_its_own():

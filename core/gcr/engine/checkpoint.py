@@ -31,6 +31,7 @@ from gcr.states import State, Strategy
 from gcr.transaction import Transaction
 from gcr.wire import FrameType
 
+CATCHING_UP = 5  # times at most, with a job that makes more meanwhile
 BALLAST_FACTOR = 1.1  # the driver's own needs at restore, measured before the freeze, and some more
 
 
@@ -164,9 +165,7 @@ class Checkpoint:
 
     def _quiesce(self, undo: Transaction) -> None:
         self.course.tell("stopping")
-        side_by_side(target.export_new for target in self.targets)  # what was made since costs no standstill,
-        if not self.stream:
-            self._take_room()  # nor the room on the host for it
+        self._catch_up()
         limit = self.course.left(self.node.config.quiesce_s)
         self.course.mark("stop")
         pulse = self.node.config.pulse_ms
@@ -174,6 +173,16 @@ class Checkpoint:
         for target in self.targets:
             target.process.move(State.QUIESCED)
         self.course.mark("quiesced")
+
+    def _catch_up(self) -> None:
+        """With what the job made since PREPARE, and while that was done: neither it nor its room on the host is to cost
+        a standstill."""
+        for _ in range(CATCHING_UP):
+            made = sum(side_by_side(target.export_new for target in self.targets))
+            if not self.stream:
+                self._take_room()
+            if made <= self.node.config.batch:
+                return
 
     def _hand_over(self, undo: Transaction) -> Meter:
         """Returns what tells of the transfer that begins."""

@@ -165,9 +165,9 @@ class Target:
         self.reports.apply(status)
         return status
 
-    def export_new(self) -> None:
-        """See that every handle made since the last call is with its worker and with the keeper."""
-        more = True
+    def export_new(self) -> int:
+        """See that every handle made since the last call is with its worker and with the keeper; how many these are."""
+        more, made = True, 0
         while more:
             with self._exports:
                 batch, fds = self.process.agent.export(self.transaction, self._after, self.node.config.batch)
@@ -175,8 +175,9 @@ class Target:
                     self._pass_on(batch, fds)
                 finally:
                     close_all(fds)
-                more = bool(batch.reply.more)
+                more, made = bool(batch.reply.more), made + len(batch.handles)
                 self._after = max(self._after, batch.reply.last_id)
+        return made
 
     def _pass_on(self, batch: ExportBatch, fds: Sequence[int]) -> None:
         if any(h.device not in self.reports.ordinals() for h in batch.handles):
