@@ -72,6 +72,11 @@ def hold_still(fd: int) -> int:
     return own
 
 
+def let_go(held: int) -> None:
+    """Ends what `hold_still` gave; without this, neither before it is closed nor while the file is mapped by it."""
+    fcntl.flock(held, fcntl.LOCK_UN)
+
+
 def is_held_still(fd: int) -> bool:
     """Whether somebody does: see `hold_still`. Raises OSError."""
     own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from gcr import hostmap
 from gcr.errors import UsageError
 from gcr.layout import SealedHandle, SealedTable
-from gcr.memfiles import HUGE_PAGE, checked_size, filled_memfd, hold_still
+from gcr.memfiles import HUGE_PAGE, checked_size, filled_memfd, hold_still, let_go
 from gcr.partial import PartialTable
 
 
@@ -94,8 +94,15 @@ class StagedLine(Line):
         for fd, part in zip(fds, partial.table.segments, strict=True):
             checked_size(fd, part.size)
         with ExitStack() as own:
-            super().__init__(partial.table, [owned(own, hold_still(fd)) for fd in fds], writable=False)
+            self._held = [owned(own, hold_still(fd)) for fd in fds]
+            super().__init__(partial.table, self._held, writable=False)
             self.own = own.pop_all()
+
+    def let_go(self) -> None:
+        """Whose memory it is may write there; nobody looks at it any more."""
+        for fd in self._held:
+            let_go(fd)
+        self._held = []
 
 
 class FreshLine(Line):

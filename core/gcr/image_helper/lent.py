@@ -18,6 +18,7 @@ class Lent:
     """`_lines`: of each process, by its pid, in the order in which the processes were lent."""
 
     _lines: dict[int, list[StagedLine]] = field(default_factory=dict)
+    _over: list[StagedLine] = field(default_factory=list)
 
     def take(self, pid: int, fds: Sequence[int], partial: bool) -> None:
         """Of one process, for each device its table and its segments; takes the descriptors. Raises NotASegment,
@@ -71,10 +72,17 @@ class Lent:
                 yield from ((pid, line, handle) for handle in line.table.handles)
 
     def close(self) -> None:
-        """Nobody looks at it any more."""
+        """Nobody looks at it any more, and whose it is may write there."""
         while self._lines:
-            for line in self._lines.popitem()[1]:
-                line.close()
+            lines = self._lines.popitem()[1]
+            self._over += lines
+            for line in lines:
+                line.let_go()
+
+    def unmap(self) -> None:
+        """What was closed, in a second for 30 GB: nothing else is to wait for that."""
+        while self._over:
+            self._over.pop().close()
 
 
 def _chunks_of(

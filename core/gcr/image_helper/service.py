@@ -79,6 +79,7 @@ class ImageService:
             request.reply_json(answer, given)
         except PeerGone:
             log.info("nobody hears that %s is done", body["op"])
+        self._lent.unmap()
 
     def finish(self) -> None:
         """What was begun to be written is written; of anything else nothing is left."""

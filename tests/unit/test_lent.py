@@ -1,0 +1,74 @@
+"""What an image helper was lent goes back as soon as the image is written, and nobody waits for the unmapping."""
+
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from imaging import table
+
+from gcr.image_helper.lent import Lent
+from gcr.image_helper.service import ImageService
+from gcr.memfiles import HUGE_PAGE, filled_memfd, is_held_still
+
+
+@pytest.fixture
+def segment() -> Iterator[int]:
+    fd = filled_memfd(HUGE_PAGE)
+    yield fd
+    os.close(fd)
+
+
+def lend(lent: Lent, segment: int) -> None:
+    lent.take(7, [table([HUGE_PAGE]).to_memfd(), os.dup(segment)], False)
+
+
+def descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def is_mapped(fd: int) -> bool:
+    return f" {os.fstat(fd).st_ino} " in Path("/proc/self/maps").read_text()
+
+
+def test_what_was_lent_may_be_written_again_once_it_is_closed_and_is_unmapped_when_there_is_time(segment: int) -> None:
+    lent, files = Lent(), descriptors()
+    lend(lent, segment)
+    assert is_held_still(segment) and is_mapped(segment)
+    lent.close()
+    assert not is_held_still(segment)
+    assert (is_mapped(segment), lent.total_bytes()) == (True, 0)
+    lent.close()
+    lent.unmap()
+    assert not is_mapped(segment)
+    assert descriptors() == files
+    lent.unmap()
+
+
+def test_who_waits_for_an_image_does_not_wait_for_the_unmapping(segment: int) -> None:
+    class Service(ImageService):
+        def op_over(self, _body: object, _fds: object, _request: object) -> None:
+            self._lent.close()
+
+    class Request:
+        mapped: bool | None = None
+
+        def json(self) -> dict[str, str]:
+            return {"op": "over"}
+
+        def take_fds(self) -> list[int]:
+            return []
+
+        def reply_json(self, *_answer: object) -> None:
+            self.mapped = is_mapped(segment)
+
+    service, request = Service(), Request()
+    lend(service._lent, segment)
+    service.serve(cast("Any", request))
+    assert request.mapped is True
+    assert not is_mapped(segment)
