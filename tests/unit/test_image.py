@@ -474,22 +474,22 @@ def test_what_is_ahead_is_bounded_and_a_failure_is_the_last_of_it() -> None:
     made, done = [0], [0]
 
     def jobs() -> Iterator[int]:
-        for number in range(4 * AHEAD):
+        for number in range(6 * AHEAD):
             made[0] += 1
             yield number
 
     def work(number: int) -> None:
         time.sleep(0.001)
-        assert made[0] <= done[0] + AHEAD + 3  # two threads, and the one that is being made
+        assert made[0] <= done[0] + 2 * AHEAD + 3  # two threads, and the one that is being made
         done[0] += 1
         if number == 2 * AHEAD:
             raise KeyError(number)
 
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(1) as one, ThreadPoolExecutor(2) as other:
         with pytest.raises(KeyError):
-            all_of(jobs(), (pool, work))
+            all_of(jobs(), (one, lambda number: number), (other, work))
         over = done[0]
-        assert 2 * AHEAD < over < 4 * AHEAD
+        assert 2 * AHEAD < over < 5 * AHEAD
         time.sleep(0.02)
         assert done[0] == over
 

@@ -4,11 +4,11 @@ import errno
 import os
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from threading import Event
+from threading import Event, Lock
 from typing import Any
 
 import pytest
@@ -21,8 +21,9 @@ from test_image import check, read
 from gcr.errors import Damaged
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import pack
+from gcr.image.entry import BLOCK
 from gcr.image.pack import PackReader, PackWriter
-from gcr.image.reader import TOGETHER, ImageReader
+from gcr.image.reader import READERS, TOGETHER, ImageReader
 from gcr.image.room import allocate
 from gcr.image.store import Store
 from gcr.image.together import AHEAD, all_of
@@ -148,12 +149,38 @@ def test_the_next_is_read_while_names_are_compared(store: Store, monkeypatch: py
         assert second.wait(PATIENCE), "nothing else was read"
         return real_name(data)
 
+    monkeypatch.setattr("gcr.image.reader.READERS", 1)
     with ImageReader(store, "warm", threads=1) as reader:
         monkeypatch.setattr(PackReader, "read", counted)
         monkeypatch.setattr(type(store.cipher), "name_of", patient)
         found = bytearray(len(data))
         reader.read(7, "GPU-1", 0, memoryview(found))
     assert found == data
+
+
+def test_a_disk_is_asked_for_what_lies_in_a_row(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By few, whatever the number of threads that compute names."""
+    data, real_read = bytes_of(1, 8 * GROUP), PackReader.read
+    write(store, "warm", [data])
+    asked, under_way, most, lock = list[int](), [0], [0], Lock()
+
+    def slow(self: PackReader, entries: Any, targets: Any) -> None:
+        with lock:
+            asked.append(entries[0].block)
+            under_way[0] += 1
+            most[0] = max(most[0], under_way[0])
+        time.sleep(0.005)
+        real_read(self, entries, targets)
+        with lock:
+            under_way[0] -= 1
+
+    monkeypatch.setattr(PackReader, "read", slow)
+    found = bytearray(len(data))
+    with ImageReader(store, "warm", threads=8) as reader:
+        reader.read(7, "GPU-1", 0, memoryview(found))
+    assert found == data
+    assert most == [READERS]
+    assert all(abs(at - 1 - n * GROUP // BLOCK) <= GROUP // BLOCK for n, at in enumerate(asked))
 
 
 def test_the_next_is_named_while_one_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,12 +241,33 @@ def test_a_failure_of_any_stage_is_the_last_of_all(failing: int) -> None:
         assert begun == over
 
 
-def test_each_goes_through_all_stages_and_the_result_of_one_is_the_next_ones() -> None:
-    found: list[int] = []
+def test_each_goes_through_both_stages_and_between_them_in_order() -> None:
+    between, found = list[int](), list[int]()
 
-    def jobs() -> Iterator[int]:
-        yield from range(3 * AHEAD)
+    def first(number: int) -> int:
+        time.sleep(0.001 * (number % 5))
+        return number + 1
+
+    def in_order(number: int) -> int:
+        between.append(number)
+        return 2 * number
 
     with ThreadPoolExecutor(3) as one, ThreadPoolExecutor(2) as other:
-        all_of(jobs(), (one, lambda number: number + 1), (other, lambda number: found.append(2 * number)))
-    assert sorted(found) == [2 * number for number in range(1, 3 * AHEAD + 1)]
+        all_of(iter(range(3 * AHEAD)), (one, first), (other, found.append), in_order)
+    assert between == [*range(1, 3 * AHEAD + 1)]
+    assert sorted(found) == [2 * number for number in between]
+
+
+def test_chunks_lie_in_a_pack_as_they_will_be_read(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whichever of them is named first."""
+    data, real = bytes_of(1, 4 * GROUP), store.cipher.name_of
+    first = data[:CHUNK_BYTES]
+
+    def slow(_self: object, some: Any) -> bytes:
+        time.sleep(0.05 * (bytes(some[:64]) == first[:64]))
+        return real(some)
+
+    monkeypatch.setattr(type(store.cipher), "name_of", slow)
+    write(store, "warm", [data])
+    (path,) = store.packs.iterdir()
+    assert path.read_bytes()[pack.BLOCK :][: len(data)] == data

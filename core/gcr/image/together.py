@@ -7,49 +7,48 @@ from typing import Any
 
 Stage = tuple[ThreadPoolExecutor, Callable[[Any], Any]]
 
-AHEAD = 64  # jobs that are made before the first of them is over
+AHEAD = 64  # jobs of a stage that are begun before the first of them is over
 
 
-def all_of(jobs: Iterable[Any], *stages: Stage) -> None:
-    """Each job through all stages: what one makes of it is the next one's. A stage that waits for a disk has threads of
-    its own, which have the next thing to ask of it meanwhile.
+def all_of(
+    jobs: Iterable[Any], first: Stage, second: Stage, between: Callable[[Any], Any] = lambda result: result
+) -> None:
+    """Each job through both stages. One of them waits for a disk, which has the next thing to do meanwhile.
 
+    What the first makes of a job the caller passes on to the second, by `between`, in the order of the jobs.
     Raises what the first of them that failed raised, or what making one raised; then none runs any more.
     """
-    under_way: deque[Future[Any]] = deque()
+    begun: deque[Future[Any]] = deque()
+    following: deque[Future[Any]] = deque()
+
+    def pass_on() -> None:
+        following.append(_begin(second, between(_result_of(begun))))
+        while len(following) == AHEAD or (following and following[0].done()):
+            _result_of(following)
+
     try:
         for job in jobs:
-            if len(under_way) == AHEAD:
-                _await(under_way[0])
-                under_way.popleft()
-            under_way.append(_begin(job, stages))
-        while under_way:
-            _await(under_way[0])
-            under_way.popleft()
+            begun.append(_begin(first, job))
+            while len(begun) == AHEAD or (begun and begun[0].done()):
+                pass_on()
+        while begun:
+            pass_on()
+        while following:
+            _result_of(following)
     finally:
-        _end([*under_way])
-
-
-def _begin(job: Any, stages: tuple[Stage, ...]) -> Future[Any]:
-    (pool, work), *rest = stages
-    return pool.submit(_do, work, job, tuple(rest))
-
-
-def _do(work: Callable[[Any], Any], job: Any, rest: tuple[Stage, ...]) -> Future[Any] | None:
-    """The next stage of the same job."""
-    done = work(job)
-    return _begin(done, rest) if rest else None
-
-
-def _await(stage: Future[Any] | None) -> None:
-    while stage:
-        stage = stage.result()
-
-
-def _end(stages: list[Future[Any]]) -> None:
-    while stages:
-        for each in stages:
+        rest = [*begun, *following]
+        for each in rest:
             each.cancel()
-        wait(stages)
-        over = (each for each in stages if not each.cancelled() and not each.exception())
-        stages = [following for each in over if (following := each.result())]
+        wait(rest)
+
+
+def _result_of(line: deque[Future[Any]]) -> Any:
+    """Of the first, which leaves the line when it is over."""
+    result = line[0].result()
+    line.popleft()
+    return result
+
+
+def _begin(stage: Stage, job: Any) -> Future[Any]:
+    pool, work = stage
+    return pool.submit(work, job)

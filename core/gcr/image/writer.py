@@ -166,11 +166,14 @@ class ImageWriter:
 
     def _add_all(self, pieces: Iterable[Piece]) -> None:
         with usable(self.store.path):
-            all_of(_groups(iter(pieces)), (self._naming, self._place), (self._writing, self._write))
+            all_of(_groups(iter(pieces)), (self._naming, self._named), (self._writing, self._write), self._place)
 
-    def _place(self, pieces: Sequence[Piece]) -> _Placed:
-        """Names them; what the store lacks has a place in the pack then."""
-        chunks = self._chunks_of(pieces)
+    def _named(self, pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Chunk]]:
+        return pieces, self._chunks_of(pieces)
+
+    def _place(self, named: tuple[Sequence[Piece], Sequence[Chunk]]) -> _Placed:
+        """What the store lacks has a place in the pack then: chunks lie there as they will be read."""
+        pieces, chunks = named
         with self._lock:
             unknown: dict[bytes, memoryview] = {}
             for chunk, (_, data, known) in zip(chunks, pieces, strict=True):
