@@ -178,6 +178,7 @@ class Checkpoint:
         """With what the job made since PREPARE, and while that was done: neither it nor its room on the host is to cost
         a standstill."""
         for _ in range(CATCHING_UP):
+            self.course.left(self.node.config.prepare_s)
             made = sum(side_by_side(target.export_new for target in self.targets))
             if not self.stream:
                 self._take_room()
