@@ -6,8 +6,8 @@ a store may trust that the bytes are these, whichever image or process they came
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 from blake3 import blake3
 
@@ -16,8 +16,7 @@ from gcr.hashing.chunks import CHUNK_BYTES
 NAME_BYTES = 32
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(NamedTuple):
     """What an image knows of one. `digest`: by the image's key, see hashes.py."""
 
     name: bytes

@@ -1,12 +1,11 @@
 """Where a chunk is in a pack."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 BLOCK = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One chunk: where it begins, in blocks, and its size in bytes. `tag`: vouches for it if encrypted."""
 
     name: bytes

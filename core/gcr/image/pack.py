@@ -26,7 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice
+from itertools import islice, starmap
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
@@ -169,7 +169,7 @@ class PackReader:
     @cached_property
     def entries(self) -> Sequence[Entry]:
         """Many times larger than `index`, whose bytes they are."""
-        return tuple(Entry(*fields) for fields in self.record.iter_unpack(self.index))
+        return tuple(starmap(Entry, self.record.iter_unpack(self.index)))
 
     def read(self, entries: Sequence[Entry], targets: Sequence[memoryview]) -> None:
         """Chunks that lie one behind the other: their names are the caller's to compare.

@@ -8,7 +8,8 @@ allocations. The manifest has the digest of the file.
 
 import struct
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from itertools import starmap
+from typing import NamedTuple
 
 from gcr.image.chunks import name_of
 
@@ -18,22 +19,21 @@ _RECORD = struct.Struct("<32sII")
 RECORD_BYTES = _RECORD.size
 
 
-@dataclass(frozen=True, slots=True)
-class Reference:
+class Reference(NamedTuple):
     name: bytes
     pack: int
     block: int
 
 
 def to_bytes(references: Iterable[Reference]) -> bytes:
-    return b"".join(_RECORD.pack(each.name, each.pack, each.block) for each in references)
+    return b"".join(starmap(_RECORD.pack, references))
 
 
 def from_bytes(data: bytes) -> Sequence[Reference]:
     """Raises ValueError where a record is cut off."""
     if len(data) % _RECORD.size:
         raise ValueError("a reference is cut off")
-    return [Reference(*fields) for fields in _RECORD.iter_unpack(data)]
+    return [*map(Reference._make, _RECORD.iter_unpack(data))]
 
 
 def digest(data: bytes) -> bytes:

@@ -11,7 +11,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from itertools import islice
 from threading import Lock
-from typing import Self
+from typing import NamedTuple, Self
 
 from gcr.errors import Damaged, RolledBack, UsageError
 from gcr.hashing import HashKey, hash_each
@@ -51,8 +51,7 @@ class Contents:
     counts: Counts
 
 
-@dataclass(frozen=True, slots=True)
-class _Added:
+class _Added(NamedTuple):
     chunk: Chunk
     pack: str
     block: int
