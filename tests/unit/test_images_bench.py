@@ -115,8 +115,8 @@ def test_live_images(simulated: SimulatedMachine) -> None:
 
 @pytest.mark.slow
 def test_live_images_of_a_job_that_allocates(simulated: SimulatedMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(images, "GROWTH", 40)
-    monkeypatch.setattr(images, "GROWTH_PAUSE", 0.05)
+    monkeypatch.setattr(images, "GROWTH", 100)
+    monkeypatch.setattr(images, "GROWTH_PAUSE", 0.003)
     *_, found = images.growing(images.program(1 / 8, "--plain"), cycles=2)
     for row in found["cycles"]:
         assert row["bytes_right"] and row["stop_s"] > 0
