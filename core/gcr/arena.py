@@ -160,6 +160,8 @@ class Arena:
         Raises NoRoom, and what `pin` raises.
         """
         with self._turns.next():
+            if self._closed:
+                raise RolledBack("the arena is closed")
             with self._lock:
                 promised = [part for part in segments if part in self._promised]
             if not promised:

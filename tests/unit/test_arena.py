@@ -502,6 +502,8 @@ def test_a_promise_that_is_not_kept_leaves_nothing(arena, caplog, end):
     assert (arena.bytes, arena.pinned_bytes) == (0, 0)
     arena.give_back(promised)
     assert caplog.records == [], "it unpinned what nobody had pinned"
+    with pytest.raises(RolledBack, match="closed"):
+        arena.keep(promised)
 
 
 def test_a_promise_waits_for_no_preparation(arena, pins):
