@@ -12,6 +12,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from imaging import table
 
+from gcr.errors import StoreUnusable
 from gcr.image_helper.lent import Lent
 from gcr.image_helper.service import ImageService
 from gcr.memfiles import HUGE_PAGE, filled_memfd, is_held_still
@@ -55,11 +56,16 @@ def test_who_waits_for_an_image_does_not_wait_for_the_unmapping(segment: int) ->
         def op_over(self, _body: object, _fds: object, _request: object) -> None:
             self._lent.close()
 
+        def op_failed(self, _body: object, _fds: object, _request: object) -> None:
+            self._lent.close()
+            raise StoreUnusable("the disk is full")
+
     class Request:
         mapped: bool | None = None
+        op = "over"
 
         def json(self) -> dict[str, str]:
-            return {"op": "over"}
+            return {"op": self.op}
 
         def take_fds(self) -> list[int]:
             return []
@@ -72,3 +78,8 @@ def test_who_waits_for_an_image_does_not_wait_for_the_unmapping(segment: int) ->
     service.serve(cast("Any", request))
     assert request.mapped is True
     assert not is_mapped(segment)
+    lend(service._lent, segment)
+    request.op = "failed"
+    with pytest.raises(StoreUnusable):
+        service.serve(cast("Any", request))
+    assert not is_mapped(segment), "nothing stays of an image that failed"

@@ -72,14 +72,16 @@ class ImageService:
         try:
             if operation is None:
                 raise UsageError(f"an image helper knows no {body['op']!r}")
-            answer, given = operation(body, fds, request) or ({}, ())
+            try:
+                answer, given = operation(body, fds, request) or ({}, ())
+            finally:
+                close_all(fds)
+            try:
+                request.reply_json(answer, given)
+            except PeerGone:
+                log.info("nobody hears that %s is done", body["op"])
         finally:
-            close_all(fds)
-        try:
-            request.reply_json(answer, given)
-        except PeerGone:
-            log.info("nobody hears that %s is done", body["op"])
-        self._lent.unmap()
+            self._lent.unmap()
 
     def finish(self) -> None:
         """What was begun to be written is written; of anything else nothing is left."""
