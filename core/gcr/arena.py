@@ -252,9 +252,12 @@ class Arena:
 
     def _has_room(self, nbytes: int) -> bool:
         """For so much more, with nobody giving up theirs. The lock is held."""
-        own = _total(s for s in (*self._free, *self._taken) if s not in self._adopted)
         coming = self._being_made + nbytes
-        return own + coming <= self._limit and _total(self._promised) + coming <= available_host_bytes()
+        return self._own_bytes() + coming <= self._limit and _total(self._promised) + coming <= available_host_bytes()
+
+    def _own_bytes(self) -> int:
+        """What the limit is of. The lock is held."""
+        return _total(s for s in (*self._free, *self._taken) if s not in self._adopted)
 
     def _promise(self, sizes: Sequence[int]) -> list[Segment]:
         """All or none. The lock is held. Raises NoRoom, OSError."""
@@ -345,7 +348,7 @@ class Arena:
     def _make_room(self, nbytes: int, spared: Collection[str], beyond: bool) -> None:
         """Give up free segments nobody else may see, as far as needed. Raises NoRoom before anything is made."""
         with self._lock:
-            own = _total(s for s in (*self._free, *self._taken) if s not in self._adopted)
+            own = self._own_bytes()
             read = {s for s, last in self._free.items() if last and is_held_still(s.fd)}
             others = _total(s for s, last in self._free.items() if last not in spared and s not in read)
             coming = nbytes + _total(self._promised)
