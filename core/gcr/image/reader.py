@@ -19,7 +19,7 @@ from gcr.image.windows import ImagedLine, Place, lines_of
 Wanted = tuple[Reference, memoryview]  # a chunk, and where it goes
 
 TOGETHER = 64  # chunks that one thread reads at once
-READERS = 2  # at a time: disks are fastest where what is asked of them lies in a row; the system divides each reading
+READERS = 2  # at a time, so that a disk is asked for what lies in a row; the system divides each reading
 
 
 @dataclass(slots=True)
