@@ -1,4 +1,4 @@
-"""Images: what they cost on disk and in standstill, beside the disk's own rate in the same run.
+"""Images: what they cost on disk and in standstill, beside the disk's own rate in the same minute.
 
 Each piece has a store of its own under GCR_BENCHMARK_STORE (the temporary directory), and leaves nothing there. It
 yields what is known so far, again with each image: who is cut short has the rows until then.
@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -74,20 +75,18 @@ def store() -> Iterator[Path]:
 
 
 def full(command: Sequence[str], cycles: int = 3) -> Iterator[Row]:
-    """Images of a program's random bytes, each written anew and read back with a cold page cache; then one more.
-
-    Before each a plain file of as many bytes: a disk that others use has another rate a minute later, or for less.
-    """
+    """Images of a program's random bytes, each written anew and read back with a cold page cache; then one more."""
     rows: list[Row] = []
     with store() as where, settled(command) as running:
         before = running.ask()
         for number in range(cycles):
             if number:
                 gcr("rm", f"full{number - 1}", "--store", str(where))
-            disk = disk_rates(where.parent, _held(running))
-            out = _checkpoint(running, where, f"full{number}", "--wait", "durable")
-            drop_caches()
-            back = gcr("restore", "--image", f"full{number}", "--store", str(where))
+            out, written = _beside(
+                partial(_write_plainly, where.parent, _held(running) // 2),
+                partial(_checkpoint, running, where, f"full{number}", "--wait", "durable"),
+            )
+            back, read = _restored(where, "--image", f"full{number}", "--store", str(where))
             read_s = back["phases_s"]["loaded"] - back["phases_s"]["room"]  # and copied to the device meanwhile
             rows.append(
                 {
@@ -96,7 +95,7 @@ def full(command: Sequence[str], cycles: int = 3) -> Iterator[Row]:
                     "read_bytes_per_s": out["bytes_total"] / read_s,
                     "total_s": back["total_s"],
                     "bytes_right": running.ask() == before,
-                    "disk": disk,
+                    "disk": {"write_bytes_per_s": written, "read_bytes_per_s": read},
                 }
             )
             yield {"cycles": rows}
@@ -114,10 +113,11 @@ def streamed(command: Sequence[str], cycles: int = 2, arena: int = ARENA_BYTES) 
     with arena_of(arena), store() as where, settled(command) as running:
         before = running.ask()
         for number in range(cycles):
-            disk = disk_rates(where.parent, _held(running))
-            out = _checkpoint(running, where, f"streamed{number}")
-            drop_caches()
-            back = gcr("restore", str(running.job))
+            out, written = _beside(
+                partial(_write_plainly, where.parent, _held(running) // 2),
+                partial(_checkpoint, running, where, f"streamed{number}"),
+            )
+            back, read = _restored(where, str(running.job))
             rows.append(
                 {
                     **_of(out),
@@ -127,7 +127,7 @@ def streamed(command: Sequence[str], cycles: int = 2, arena: int = ARENA_BYTES) 
                     "read_bytes_per_s": out["bytes_total"] / (back["phases_s"]["loaded"] - back["phases_s"]["room"]),
                     "total_s": back["total_s"],
                     "bytes_right": running.ask() == before,
-                    "disk": disk,
+                    "disk": {"write_bytes_per_s": written, "read_bytes_per_s": read},
                 }
             )
             yield {"arena_bytes": arena, "cycles": rows}
@@ -261,41 +261,71 @@ def _checkpoint(running: Program, where: Path, name: str, *flags: str) -> Row:
 
 
 def _held(running: Program) -> int:
-    """Bytes of device memory, in whole pieces of the probe."""
+    """Bytes of device memory."""
     (job,) = (job for job in gcr("ps")["jobs"] if job["job"] == running.job)
-    covered = sum(int(process["covered_bytes"]) for process in job["processes"])
-    return -(-covered // PROBE_PIECE) * PROBE_PIECE
+    return sum(int(process["covered_bytes"]) for process in job["processes"])
 
 
 def _of(out: Mapping[str, Any]) -> Row:
     return {**{name: out.get(name) for name in OUT}, "phases_s": out["phases_s"]}
 
 
-def disk_rates(folder: Path, nbytes: int) -> Row:
-    """Bytes a second of a plain writer and reader past the page cache, in one file of random bytes."""
-    path = folder / "probe"
-    with mmap.mmap(-1, PROBE_PIECE) as piece:
-        piece.write(os.urandom(PROBE_PIECE))
-        rates = {
-            "write_bytes_per_s": _timed(
-                path, os.O_WRONLY | os.O_CREAT, nbytes, lambda fd, at: os.pwrite(fd, piece, at)
-            ),
-            "read_bytes_per_s": _timed(path, os.O_RDONLY, nbytes, lambda fd, at: os.preadv(fd, [piece], at)),
-        }
-    path.unlink()
-    return {"bytes": nbytes, **rates}
+def _beside(plain: Callable[[int], tuple[int, float]], act: Callable[[], Row]) -> tuple[Row, float]:
+    """What `act` finds, and bytes a second of `plain`: one half of it is done just before, the other just after.
+
+    A disk that others use has another rate a minute later. `plain` takes the half's number, and returns bytes and
+    seconds.
+    """
+    before, found, after = plain(0), act(), plain(1)
+    return found, (before[0] + after[0]) / (before[1] + after[1])
 
 
-def _timed(path: Path, flags: int, nbytes: int, move: Any) -> float:
-    fd = os.open(path, flags | os.O_DIRECT)
-    began = time.monotonic()
-    try:
-        for at in range(0, nbytes, PROBE_PIECE):
-            move(fd, at)
+def _restored(where: Path, *words: str) -> tuple[Row, float]:
+    """Of an image, with a cold page cache, beside a plain reader of the very file."""
+    pack = max((where / "packs").iterdir(), key=lambda path: path.stat().st_size)
+
+    def restore() -> Row:
+        drop_caches()
+        return gcr("restore", *words)
+
+    return _beside(partial(_read_plainly, pack), restore)
+
+
+def _write_plainly(folder: Path, nbytes: int, half: int) -> tuple[int, float]:
+    """A new file past the page cache, by one thread, until it is synced."""
+    path, pieces = folder / f"plain{half}", -(-nbytes // PROBE_PIECE)
+    with _piece() as piece:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_DIRECT)
+        began = time.monotonic()
+        for number in range(pieces):
+            os.pwrite(fd, piece, number * PROBE_PIECE)
         os.fsync(fd)
-    finally:
-        os.close(fd)
-    return nbytes / (time.monotonic() - began)
+        taken = time.monotonic() - began
+    os.close(fd)
+    path.unlink()
+    return pieces * PROBE_PIECE, taken
+
+
+def _read_plainly(path: Path, half: int) -> tuple[int, float]:
+    """The first or the second half of a file past the page cache, by one thread."""
+    pieces = path.stat().st_size // 2 // PROBE_PIECE
+    with _piece() as piece:
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECT)
+        began = time.monotonic()
+        for number in range(half * pieces, (half + 1) * pieces):
+            os.preadv(fd, [piece], number * PROBE_PIECE)
+        taken = time.monotonic() - began
+    os.close(fd)
+    return pieces * PROBE_PIECE, taken
+
+
+@contextmanager
+def _piece() -> Iterator[mmap.mmap]:
+    """Random bytes in a huge page, where there are such: a disk gets large requests then."""
+    with mmap.mmap(-1, PROBE_PIECE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS) as piece:
+        piece.madvise(mmap.MADV_HUGEPAGE)
+        piece.write(os.urandom(PROBE_PIECE))
+        yield piece
 
 
 def drop_caches() -> None:
