@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from gcr.drain import HandleSpec
 from gcr.hashing import HashKey
+from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.cipher import PLAIN, cipher_of
 from gcr.image.manifest import Cut, ImagedProcess, Manifest
 from gcr.image.store import Store
@@ -35,7 +36,7 @@ def table(sizes: Sequence[int]) -> SealedTable:
 
 
 def described(
-    name: str, sizes: Sequence[int], job: str = "llm", created: float = 1.5
+    name: str, sizes: Sequence[int], job: str = "llm", created: float = 1.5, chunk_bytes: int = CHUNK_BYTES
 ) -> Callable[[Contents], Manifest]:
     return lambda contents: Manifest(
         name=name,
@@ -53,6 +54,7 @@ def described(
         bytes_total=contents.counts.total,
         bytes_zero=contents.counts.zero,
         bytes_written=contents.counts.written,
+        chunk_bytes=chunk_bytes,
     )
 
 
@@ -63,7 +65,8 @@ def write(
     job: str = "llm",
     created: float = 1.5,
     key: HashKey | None = None,
+    chunk_bytes: int = CHUNK_BYTES,
 ) -> Manifest:
-    with ImageWriter(store, name, threads=3, key=key or HashKey.random()) as writer:
+    with ImageWriter(store, name, threads=3, key=key or HashKey.random(), chunk_bytes=chunk_bytes) as writer:
         writer.add((mapped(data), {}) for data in allocations)
-        return writer.commit(described(name, [len(data) for data in allocations], job, created))
+        return writer.commit(described(name, [len(data) for data in allocations], job, created, chunk_bytes))

@@ -238,6 +238,14 @@ def test_nobody_writes_where_an_image_says_and_no_memory_is(plain: Store, what: 
         _refuse_impossible(forged)
 
 
+@pytest.mark.parametrize("size", [0, -1, 1000, 32 << 20, 1 << 40])
+def test_chunks_of_a_size_that_there_is_not_are_refused(plain: Store, size: int) -> None:
+    """Memory for one is taken before its bytes are known to be right."""
+    manifest = write(plain, "warm", [bytes_of(1, 100)])
+    with pytest.raises(Damaged, match="chunks of|a size"):
+        Manifest.from_bytes(replace(manifest, chunk_bytes=size).to_bytes(), "warm")
+
+
 def test_a_name_is_taken_once(store: Store) -> None:
     write(store, "warm", [bytes_of(1, 100)])
     with pytest.raises(ImageExists):

@@ -199,16 +199,17 @@ def test_chunks_that_change_places_are_found(store: Store) -> None:
 
 def test_a_chunk_is_of_its_pack_its_place_and_its_name_alone() -> None:
     """Also for who could move its tag with it."""
-    disk, entry, came = bytearray(), Entry(b"n" * 32, 1, 100), memoryview(bytearray(100))
+    disk, entry = memoryview(bytearray(2 * BLOCK)), Entry(b"n" * 32, 1, 100)
     pack = OURS.pack("0" * 32)
-    disk += pack.to_disk([entry], [mapped(DATA[0][:100])])[0]
+    pack.to_disk([entry], [mapped(DATA[0][:100])], disk)
+    assert not any(disk[100:BLOCK])
     entry = Entry(*pack.record.unpack(pack.from_index(pack.to_index([entry], b"facts"), b"facts")))
 
-    def get(pack: PackCipher, entry: Entry) -> None:
-        pack.from_disk(lambda _block, into: into[0].__setitem__(slice(None), disk), [entry], [came])
+    def get(pack: PackCipher, entry: Entry) -> memoryview:
+        (came,) = pack.from_disk([entry], disk[:BLOCK])
+        return came
 
-    get(pack, entry)
-    assert came == DATA[0][:100]
+    assert get(pack, entry) == DATA[0][:100]
     for other in (entry._replace(block=2), entry._replace(name=b"m" * 32), entry._replace(tag=bytes(16))):
         with pytest.raises(Forged):
             get(pack, other)
@@ -216,6 +217,21 @@ def test_a_chunk_is_of_its_pack_its_place_and_its_name_alone() -> None:
         get(OURS.pack("1" * 32), entry)
     with pytest.raises(Forged):
         pack.from_index(pack.to_index([entry], b"facts"), b"others")
+
+
+@pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
+def test_nothing_of_what_was_written_before_is_written_again(cipher: Cipher) -> None:
+    """Memory serves again, and the rest of a block is zero."""
+    sizes = [100, BLOCK, 3000]
+    entries = [Entry(bytes(32), 1 + number, size) for number, size in enumerate(sizes)]
+    stored = memoryview(bytearray(b"\xa5" * 4 * BLOCK))
+    pack = cipher.pack("0" * 32)
+    data = [bytes_of(3, size) for size in sizes]
+    pack.to_disk(entries, [*map(mapped, data)], stored)
+    for number, size in enumerate(sizes):
+        assert not any(stored[number * BLOCK + size : (number + 1) * BLOCK])
+    entries = [Entry(*each) for each in pack.record.iter_unpack(pack.from_index(pack.to_index(entries, b""), b""))]
+    assert [*map(bytes, pack.from_disk(entries, stored[: 3 * BLOCK]))] == data
 
 
 def test_a_pack_under_another_ones_name_is_found(store: Store) -> None:

@@ -7,11 +7,14 @@ import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from threading import Event, Lock
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -21,15 +24,19 @@ from test_image import check, read
 from gcr.errors import Damaged
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import pack
+from gcr.image.bounce import Bounce
+from gcr.image.cipher import cipher_of
 from gcr.image.entry import BLOCK
 from gcr.image.pack import PackReader, PackWriter
-from gcr.image.reader import READERS, TOGETHER, ImageReader
+from gcr.image.reader import GROUP_BYTES as READ_AT_ONCE
+from gcr.image.reader import READERS, ImageReader
 from gcr.image.room import allocate
 from gcr.image.store import Store
-from gcr.image.together import AHEAD, all_of
+from gcr.image.together import AHEAD, all_of, groups
+from gcr.image.writer import GROUP_BYTES as WRITTEN_AT_ONCE
 from gcr.image.writer import ImageWriter
 
-GROUP = TOGETHER * CHUNK_BYTES
+GROUP = WRITTEN_AT_ONCE
 PATIENCE = 10.0
 
 
@@ -96,7 +103,7 @@ def test_what_is_asked_for_is_twice_what_there_is_and_never_much(store: Store, m
     monkeypatch.setattr(pack, "ROOM_MOST", 3 * GROUP)
     writer = PackWriter(store.packs, store.cipher)
     for _ in range(16):
-        writer.place([(bytes(32), CHUNK_BYTES)] * TOGETHER)
+        writer.place([(bytes(32), CHUNK_BYTES)] * (GROUP // CHUNK_BYTES))
     writer.abandon()
     ends = [at + size for at, size in asked]
     assert [at for at, _ in asked] == [0, *ends[:-1]]
@@ -134,24 +141,24 @@ def test_where_no_room_is_had_it_is_written_all_the_same(
 
 
 def test_the_next_is_read_while_names_are_compared(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one thread each."""
-    data, second = bytes_of(1, 3 * GROUP), Event()
+    """Where one thread reads at a time."""
+    data, second = bytes_of(1, 3 * READ_AT_ONCE), Event()
     write(store, "warm", [data])
-    reads, real_read, real_name = [0], PackReader.read, store.cipher.name_of
+    reads, real_fetch, real_name = [0], PackReader.fetch, store.cipher.name_of
 
-    def counted(self: PackReader, entries: Any, targets: Any) -> None:
+    def counted(self: PackReader, entries: Any) -> memoryview:
         reads[0] += 1
         if reads[0] == 2:
             second.set()
-        real_read(self, entries, targets)
+        return real_fetch(self, entries)
 
     def patient(_self: object, data: Any) -> bytes:
         assert second.wait(PATIENCE), "nothing else was read"
         return real_name(data)
 
     monkeypatch.setattr("gcr.image.reader.READERS", 1)
-    with ImageReader(store, "warm", threads=1) as reader:
-        monkeypatch.setattr(PackReader, "read", counted)
+    with ImageReader(store, "warm", threads=2) as reader:
+        monkeypatch.setattr(PackReader, "fetch", counted)
         monkeypatch.setattr(type(store.cipher), "name_of", patient)
         found = bytearray(len(data))
         reader.read(7, "GPU-1", 0, memoryview(found))
@@ -160,27 +167,29 @@ def test_the_next_is_read_while_names_are_compared(store: Store, monkeypatch: py
 
 def test_a_disk_is_asked_for_what_lies_in_a_row(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """By few, whatever the number of threads that compute names."""
-    data, real_read = bytes_of(1, 8 * GROUP), PackReader.read
+    data, real_fetch = bytes_of(1, 16 * READ_AT_ONCE), PackReader.fetch
     write(store, "warm", [data])
     asked, under_way, most, lock = list[int](), [0], [0], Lock()
 
-    def slow(self: PackReader, entries: Any, targets: Any) -> None:
+    def slow(self: PackReader, entries: Any) -> memoryview:
         with lock:
             asked.append(entries[0].block)
             under_way[0] += 1
             most[0] = max(most[0], under_way[0])
         time.sleep(0.005)
-        real_read(self, entries, targets)
+        stored = real_fetch(self, entries)
         with lock:
             under_way[0] -= 1
+        return stored
 
-    monkeypatch.setattr(PackReader, "read", slow)
+    monkeypatch.setattr(PackReader, "fetch", slow)
     found = bytearray(len(data))
     with ImageReader(store, "warm", threads=8) as reader:
         reader.read(7, "GPU-1", 0, memoryview(found))
     assert found == data
     assert most == [READERS]
-    assert all(abs(at - 1 - n * GROUP // BLOCK) <= GROUP // BLOCK for n, at in enumerate(asked))
+    group = READ_AT_ONCE // BLOCK
+    assert all(abs(at - 1 - number * group) <= READERS * group for number, at in enumerate(asked))
 
 
 def test_the_next_is_named_while_one_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -214,6 +223,67 @@ def test_what_is_damaged_is_found_behind_what_is_still_to_be_read(store: Store) 
         file.write(b"\0" * 16)
     with ImageReader(store, "warm", threads=2) as reader, pytest.raises(Damaged):
         reader.read(7, "GPU-1", 0, memoryview(bytearray(len(data))))
+
+
+@pytest.mark.parametrize("way", ["plain", "encrypted"])
+def test_of_what_is_damaged_no_byte_goes_where_it_was_asked_for(tmp_path: Path, way: str) -> None:
+    """Nor of what was read with it."""
+    store = Store(tmp_path / "store", cipher_of({"plain": None, "encrypted": bytes(32)}[way]))
+    chunks = 2 * READ_AT_ONCE // CHUNK_BYTES
+    write(store, "warm", [bytes_of(1, chunks * CHUNK_BYTES)])
+    (path,) = store.packs.iterdir()
+    with path.open("r+b") as file:
+        file.seek(pack.BLOCK + (chunks - 2) * CHUNK_BYTES)
+        file.write(b"\0" * 16)
+    before = b"\xa5" * READ_AT_ONCE
+    found = bytearray(before)
+    with ImageReader(store, "warm") as reader, pytest.raises(Damaged):
+        reader.read(7, "GPU-1", READ_AT_ONCE, memoryview(found))
+    assert found == before
+
+
+def test_chunks_that_lie_elsewhere_are_read_from_there(store: Store) -> None:
+    """Though they are in the same pack."""
+    chunks = [bytes_of(number, CHUNK_BYTES) for number in (1, 2, 3, 1, 3, 2, 2)]
+    write(store, "warm", [b"".join(chunks)])
+    assert read(store, "warm") == [b"".join(chunks)]
+
+
+@given(st.lists(st.integers(0, 50)), st.integers(1, 60))
+def test_a_group_is_as_large_as_may_be(sizes: list[int], most: int) -> None:
+    found = [*groups(sizes, lambda size: size, most)]
+    assert [size for group in found for size in group] == sizes
+    assert all(len(group) == 1 or sum(group) <= most for group in found)
+    assert all(sum(one) + other[0] > most for one, other in pairwise(found))
+
+
+@given(st.lists(st.integers(0, 3)))
+def test_a_group_ends_where_the_next_does_not_follow(numbers: list[int]) -> None:
+    found = [*groups(numbers, lambda _: 1, 1000, lambda last, number: number == last + 1)]
+    assert [number for group in found for number in group] == numbers
+    assert all(b == a + 1 for group in found for a, b in pairwise(group))
+    assert all(other[0] != one[-1] + 1 for one, other in pairwise(found))
+
+
+@pytest.mark.parametrize("chunk_bytes", [CHUNK_BYTES, 16 << 20])
+def test_memory_for_reading_and_writing_is_bounded(
+    store: Store, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
+) -> None:
+    """Whatever the size of chunks."""
+    asked, real = list[int](), Bounce.buffer
+
+    def counted(self: Bounce, size: int) -> memoryview:
+        asked.append(size)
+        return real(self, size)
+
+    monkeypatch.setattr(Bounce, "buffer", counted)
+    data = bytes_of(1, 40 << 20)
+    write(store, "warm", [data], chunk_bytes=chunk_bytes)
+    writing = max(asked)
+    asked.clear()
+    assert read(store, "warm") == [data]
+    assert writing == max(WRITTEN_AT_ONCE, chunk_bytes) + BLOCK
+    assert max(asked) == max(READ_AT_ONCE, chunk_bytes)
 
 
 @pytest.mark.parametrize("failing", [0, 1])

@@ -13,11 +13,9 @@ each was encrypted for is authenticated with it: a chunk its name, an index the 
 GCM keeps lengths. So a chunk lies in its pack as it would without encryption; its tag is in the index.
 """
 
-import mmap
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from struct import Struct
-from threading import local
 
 from blake3 import blake3
 from cryptography.exceptions import InvalidTag
@@ -26,8 +24,9 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
 from gcr.errors import Damaged, WrongImage, WrongKey
-from gcr.image.cipher import FILE_MAGIC, Forged, PackCipher, Read, check_of, mark_of
-from gcr.image.entry import Entry, padded
+from gcr.image.bounce import Bounce, move_each
+from gcr.image.cipher import FILE_MAGIC, Forged, PackCipher, check_of, mark_of
+from gcr.image.entry import Entry, as_stored, padded
 
 KEY_BYTES = 32
 TAG_BYTES = 16
@@ -48,7 +47,7 @@ class Aes:
         self._names = self._derived(b"gcr 1 names")
         self._check = self._derived(b"gcr 1 check")
         self._zeros: dict[int, bytes] = {}
-        self._room = _Room()
+        self._memories = Bounce(), Bounce()
         self.mark = mark_of(self._check)
 
     def name_of(self, data: bytes | bytearray | memoryview) -> bytes:
@@ -75,7 +74,7 @@ class Aes:
             raise Damaged.of(place, "it is not what was written under this name") from None
 
     def pack(self, pack_id: str) -> PackCipher:
-        return AesPack(self._derived(b"gcr 1 pack" + bytes.fromhex(pack_id)), self._room)
+        return AesPack(self._derived(b"gcr 1 pack" + bytes.fromhex(pack_id)), *self._memories)
 
     def check_mark(self, found: bytes, store: object) -> None:
         if not found:
@@ -96,32 +95,29 @@ class AesPack:
     version = 2
     record = Struct("<32sII16s")
 
-    def __init__(self, key: bytes, room: "_Room") -> None:
+    def __init__(self, key: bytes, memory: Bounce, tagged: Bounce) -> None:
+        """`memory` and `tagged`: for what is decrypted, and what is to be with its tag."""
         self._aes = AESGCM(key)
-        self._room = room
+        self._memory, self._tagged = memory, tagged
         self._tags: dict[int, bytes] = {}  # by block; of what was written by this object
 
-    def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> Sequence[memoryview]:
-        pieces = []
-        for entry, plain, slot in zip(entries, data, self._room.slots(entries), strict=True):
-            self._aes.encrypt_into(_nonce(entry.block), plain, entry.name, slot[: entry.size + TAG_BYTES])
-            self._tags[entry.block] = bytes(slot[entry.size : entry.size + TAG_BYTES])
-            piece = slot[: padded(entry.size)]
-            piece[entry.size :] = bytes(len(piece) - entry.size)
-            pieces.append(piece)
-        return pieces
+    def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview], stored: memoryview) -> None:
+        at = 0
+        for entry, plain in zip(entries, data, strict=True):
+            tag, end = at + entry.size, at + padded(entry.size)
+            self._aes.encrypt_into(_nonce(entry.block), plain, entry.name, stored[at : tag + TAG_BYTES])
+            self._tags[entry.block] = bytes(stored[tag : tag + TAG_BYTES])  # whatever comes next goes over it
+            stored[tag:end] = bytes(end - tag)
+            at = end
 
-    def from_disk(self, read: Read, entries: Sequence[Entry], targets: Sequence[memoryview]) -> None:
-        slots = self._room.slots(entries)
-        read(entries[0].block, [slot[: padded(entry.size)] for slot, entry in zip(slots, entries, strict=True)])
-        for entry, slot, target in zip(entries, slots, targets, strict=True):
-            self._decrypt(entry, slot, target)
-
-    def chunk(self, entry: Entry, stored: memoryview) -> memoryview:
-        slot, target = self._room.slots([entry, entry])
-        slot[: entry.size] = stored
-        self._decrypt(entry, slot, target[: entry.size])
-        return target[: entry.size]
+    def from_disk(self, entries: Sequence[Entry], stored: memoryview) -> Sequence[memoryview]:
+        chunks, at = [], 0
+        memory = self._memory.buffer(sum(entry.size for entry in entries))
+        for entry, place in zip(entries, as_stored(entries, stored), strict=True):
+            chunks.append(memory[at : at + entry.size])
+            self._decrypt(entry, place, chunks[-1])
+            at += entry.size
+        return chunks
 
     def index_bytes(self, count: int) -> int:
         return count * self.record.size + TAG_BYTES
@@ -136,33 +132,14 @@ class AesPack:
         except InvalidTag:
             raise Forged("its index is not what was written") from None
 
-    def _decrypt(self, entry: Entry, slot: memoryview, target: memoryview) -> None:
-        slot[entry.size : entry.size + TAG_BYTES] = entry.tag
+    def _decrypt(self, entry: Entry, place: memoryview, target: memoryview) -> None:
+        tagged = self._tagged.buffer(entry.size + TAG_BYTES)
+        move_each([tagged[: entry.size]], [place[: entry.size]])
+        tagged[entry.size :] = entry.tag
         try:
-            self._aes.decrypt_into(_nonce(entry.block), slot[: entry.size + TAG_BYTES], entry.name, target)
+            self._aes.decrypt_into(_nonce(entry.block), tagged, entry.name, target)
         except InvalidTag:
             raise Forged(f"the chunk at block {entry.block} is not what was written") from None
-
-
-class _Room(local):
-    """Memory of one thread for what a disk takes and gives: each chunk at a whole block, with room for a tag."""
-
-    def __init__(self) -> None:
-        self._memory = mmap.mmap(-1, mmap.PAGESIZE)
-
-    def slots(self, entries: Sequence[Entry]) -> Sequence[memoryview]:
-        """One for each; what was in it is gone."""
-        sizes = [padded(entry.size + TAG_BYTES) for entry in entries]
-        if sum(sizes) > len(self._memory):
-            self._memory = mmap.mmap(-1, sum(sizes))
-        return [*_cut(memoryview(self._memory), sizes)]
-
-
-def _cut(memory: memoryview, sizes: Sequence[int]) -> Iterator[memoryview]:
-    at = 0
-    for size in sizes:
-        yield memory[at : at + size]
-        at += size
 
 
 def _nonce(block: int) -> bytes:

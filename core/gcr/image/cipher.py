@@ -8,21 +8,20 @@ A store is encrypted as a whole or not at all. Its mark, the file `gcr-store`, s
 the same in all stores of one key, and what is in one can be moved to another.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from struct import Struct
 from typing import Protocol
 
 from gcr.errors import Damaged, LibraryMissing, WrongImage, WrongKey
+from gcr.image.bounce import move_each
 from gcr.image.chunks import name_of, name_of_zeros
-from gcr.image.entry import Entry
+from gcr.image.entry import Entry, as_stored
 
 FILE_MAGIC = b"GCRFILE\0"  # begins any small file of an encrypted store
 PACK_VERSIONS = (1, 2)  # as it is, encrypted
 _MARK = Struct("<8sI4x32s")
 _MARK_MAGIC, _MARK_VERSION = b"GCRSTORE", 1
 _HOW = "--key-file, --key-command, or the settings of these names"
-
-Read = Callable[[int, Sequence[memoryview]], None]  # from this block on, targets one behind the other
 
 
 class Forged(Exception):
@@ -35,14 +34,11 @@ class PackCipher(Protocol):
     version: int
     record: Struct  # of one chunk in an index: name, block, bytes, and a tag where there are such
 
-    def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> Sequence[memoryview]:
-        """Chunks as they lie in the pack; what this thread got before is no longer to be looked at."""
+    def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview], stored: memoryview) -> None:
+        """Into `stored`, chunks as they lie in the pack, one behind the other; it has at least a block more."""
 
-    def from_disk(self, read: Read, entries: Sequence[Entry], targets: Sequence[memoryview]) -> None:
-        """Chunks that lie one behind the other; all but the last are of whole blocks."""
-
-    def chunk(self, entry: Entry, stored: memoryview) -> memoryview:
-        """What these bytes of the pack are."""
+    def from_disk(self, entries: Sequence[Entry], stored: memoryview) -> Sequence[memoryview]:
+        """The chunks that lie one behind the other in `stored`. What this thread got before is gone."""
 
     def index_bytes(self, count: int) -> int:
         """Size of the index of so many chunks."""
@@ -80,14 +76,14 @@ class PlainPack:
     version = 1
     record = Struct("<32sII")
 
-    def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> Sequence[memoryview]:
-        return data
+    def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview], stored: memoryview) -> None:
+        places = as_stored(entries, stored)
+        move_each([place[: entry.size] for entry, place in zip(entries, places, strict=True)], data)
+        for entry, place in zip(entries, places, strict=True):
+            place[entry.size :] = bytes(len(place) - entry.size)
 
-    def from_disk(self, read: Read, entries: Sequence[Entry], targets: Sequence[memoryview]) -> None:
-        read(entries[0].block, targets)
-
-    def chunk(self, entry: Entry, stored: memoryview) -> memoryview:
-        return stored
+    def from_disk(self, entries: Sequence[Entry], stored: memoryview) -> Sequence[memoryview]:
+        return [place[: entry.size] for entry, place in zip(entries, as_stored(entries, stored), strict=True)]
 
     def index_bytes(self, count: int) -> int:
         return count * self.record.size

@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from gcr.errors import Damaged, WrongImage
-from gcr.hashing.chunks import CHUNK_BYTES
+from gcr.hashing.chunks import CHUNK_BYTES, check_chunk_bytes
 from gcr.image.chunks import name_of
 from gcr.image.pack import Pack
 from gcr.layout import DamagedTable, SealedTable, flat
@@ -111,7 +111,7 @@ class Manifest:
         if document["digest"] != _digest(body):
             raise ValueError("the digest is wrong")
         packs = tuple(map(Pack.from_json, body["packs"]))
-        if len({pack.id for pack in packs}) != len(packs) or body["chunk_bytes"] < 1:
+        if len({pack.id for pack in packs}) != len(packs):
             raise ValueError("it contradicts itself")
         facts = {
             "cut": Cut(body["cut"]),
@@ -141,6 +141,7 @@ def _refuse_nonsense(image: Manifest) -> None:
         raise ValueError("a name is no text")  # what is not printable would be a command to who prints it: a terminal
     if {*map(type, sizes)} != {int} or not 0 <= min(sizes) <= max(sizes) < _MOST:
         raise ValueError("a size or a number is none")
+    check_chunk_bytes(image.chunk_bytes)
     if not all(type(each) in (int, float) and 0 <= each < _LAST_TIME for each in times):
         raise ValueError("a time is none")
     if len({process.table.pid for process in image.processes}) != len(image.processes):

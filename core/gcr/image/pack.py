@@ -17,24 +17,23 @@ the index is longer, and the version says so.
 
 import errno
 import logging
-import mmap
 import os
 import re
 import struct
-from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import islice, starmap
+from itertools import starmap
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
 
 from gcr.errors import Damaged, WrongImage
+from gcr.image.bounce import Bounce, move_each
 from gcr.image.chunks import NAME_BYTES, name_of
 from gcr.image.cipher import PACK_VERSIONS, Cipher, Forged
-from gcr.image.entry import BLOCK, Entry, padded
+from gcr.image.entry import BLOCK, Entry, padded, stored_bytes
 from gcr.image.regular import open_file, readable
 from gcr.image.room import allocate
 
@@ -49,9 +48,9 @@ _FACTS = struct.Struct("<8sIIQ")
 _FOOTER = struct.Struct(_FACTS.format + "32s")
 _MOST_BLOCKS = 1 << 32
 _MOST_INDEX = 2**31 - 1  # bytes: what a library of a cipher takes at once
-_MOST_PIECES = os.sysconf("SC_IOV_MAX")  # of one write
 ROOM_FROM = 64 << 20  # a pack that is as large gets room ahead of what is written, as much again and at most ROOM_MOST
 ROOM_MOST = 1 << 30
+_BOUNCE = Bounce()
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +122,10 @@ class PackWriter:
     def write(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> None:
         """What was placed together, together: small writes are slow. Raises OSError."""
         if entries:
-            self._file.write(entries[0].block * BLOCK, self._cipher.to_disk(entries, data))
+            size = stored_bytes(entries)
+            stored = _BOUNCE.buffer(size + BLOCK)
+            self._cipher.to_disk(entries, data, stored)
+            self._file.write(entries[0].block * BLOCK, stored[:size])
 
     def finish(self) -> Pack:
         """On the disk, under its final name: the directory is the caller's to sync. Raises OSError."""
@@ -133,10 +135,10 @@ class PackWriter:
         index = self._cipher.to_index(entries, facts)
         footer = facts + name_of(index)
         seal = name_of(footer)
-        self._file.write(0, [memoryview(_HEADER.pack(_HEADER_MAGIC, version))])
-        self._file.write(at, [memoryview(index)])
+        self._file.write(0, _whole_blocks(_HEADER.pack(_HEADER_MAGIC, version)))
+        self._file.write(at, _whole_blocks(index))
         end = at + padded(len(index))
-        self._file.write(end, [memoryview(footer + seal)])
+        self._file.write(end, _whole_blocks(footer + seal))
         self._file.cut(end + BLOCK)
         self._file.sync()
         self._path.rename(self._final)
@@ -171,13 +173,23 @@ class PackReader:
         """Many times larger than `index`, whose bytes they are."""
         return tuple(starmap(Entry, self.record.iter_unpack(self.index)))
 
-    def read(self, entries: Sequence[Entry], targets: Sequence[memoryview]) -> None:
-        """Chunks that lie one behind the other: their names are the caller's to compare.
+    def fetch(self, entries: Sequence[Entry]) -> memoryview:
+        """Chunks that lie one behind the other, as the disk has them: nobody may trust them yet.
 
-        All but the last are of whole blocks. Raises OSError, Damaged.
+        What this thread fetched before is gone. Raises OSError, Damaged.
         """
-        with self._as_written(), self._opened() as file:
-            self._cipher.from_disk(file.blocks, entries, targets)
+        stored = _BOUNCE.buffer(stored_bytes(entries))
+        with self._opened() as file:
+            file.blocks(entries[0].block, stored)
+        return stored
+
+    def take(self, entries: Sequence[Entry], stored: memoryview, targets: Sequence[memoryview]) -> None:
+        """What was fetched, to where it goes: all of it, once all has the names that it should have. Raises Damaged."""
+        with self._as_written():
+            chunks = self._cipher.from_disk(entries, stored)
+        for entry, chunk in zip(entries, chunks, strict=True):
+            self._check_name(entry, chunk)
+        move_each(targets, chunks)
 
     def check(self) -> Iterator[int]:
         """Every byte of the file; yields the bytes looked at, chunk by chunk. Raises OSError, Damaged."""
@@ -192,14 +204,19 @@ class PackReader:
             length = padded(entry.size)
             found = memoryview(file.bytes(entry.block * BLOCK, length))
             with self._as_written():
-                chunk = self._cipher.chunk(entry, found[: entry.size])
-            if entry.block != block or self._name_of(chunk) != entry.name:
-                raise Damaged.of(self.path, f"the chunk at block {entry.block} is not what was written")
+                (chunk,) = self._cipher.from_disk([entry], found)
+            self._check_name(entry, chunk)
+            if entry.block != block:
+                raise Damaged.of(self.path, f"the chunk at block {entry.block} is not where it was written")
             if any(found[entry.size :]):
                 raise Damaged.of(self.path, f"there is something behind the chunk at block {entry.block}")
             block += length // BLOCK
             yield length
         self._check_rest(file, block)
+
+    def _check_name(self, entry: Entry, chunk: memoryview) -> None:
+        if self._name_of(chunk) != entry.name:
+            raise Damaged.of(self.path, f"the chunk at block {entry.block} is not what was written")
 
     def _check_rest(self, file: "_Opened", block: int) -> None:
         index = self._cipher.index_bytes(len(self.entries))
@@ -264,14 +281,13 @@ class _Opened:
     fd: int
     direct: int
 
-    def blocks(self, block: int, targets: Sequence[memoryview]) -> None:
-        at, left = block * BLOCK, deque(targets)
-        while left:
-            got = self._some(at, [*islice(left, _MOST_PIECES)])
+    def blocks(self, block: int, target: memoryview) -> None:
+        at = block * BLOCK
+        while target:
+            got = self._some(at, target)
             if not got:
                 raise Damaged.of(self.path, "it is shorter than what was written")
-            at += got
-            _drop(left, got)
+            at, target = at + got, target[got:]
 
     def bytes(self, at: int, size: int) -> bytearray:
         """Through the page cache."""
@@ -285,39 +301,28 @@ class _Opened:
             done += got
         return found
 
-    def _some(self, at: int, targets: Sequence[memoryview]) -> int:
+    def _some(self, at: int, target: memoryview) -> int:
         with readable(self.path):
             if self.direct >= 0 and at % BLOCK == 0:
                 try:
-                    return os.preadv(self.direct, targets, at)
+                    return os.preadv(self.direct, [target], at)
                 except OSError as error:
-                    if error.errno != errno.EINVAL:  # no whole block, or its memory lies where such reads do not go
+                    if error.errno != errno.EINVAL:  # a disk of larger blocks
                         raise
-            return os.preadv(self.fd, targets, at)
+            return os.preadv(self.fd, [target], at)
 
 
-def _drop(pieces: deque[memoryview], done: int) -> None:
-    """So many bytes of them are dealt with."""
-    while pieces and done >= len(pieces[0]):
-        done -= len(pieces.popleft())
-    if done:
-        pieces[0] = pieces[0][done:]
-
-
-def _whole_blocks(piece: memoryview) -> Iterator[memoryview]:
-    """The same bytes, and zeros up to a whole block, where such writes want them to lie."""
-    rest = len(piece) % BLOCK
-    if whole := len(piece) - rest:
-        yield piece[:whole]
-    if rest:
-        block = memoryview(mmap.mmap(-1, BLOCK))
-        block[:rest] = piece[whole:]
-        yield block
+def _whole_blocks(data: bytes) -> memoryview:
+    """The same bytes, and zeros up to a whole block."""
+    stored = _BOUNCE.buffer(padded(len(data)))
+    stored[: len(data)] = data
+    stored[len(data) :] = bytes(len(stored) - len(data))
+    return stored
 
 
 @dataclass(slots=True)
 class _File:
-    """Written past the page cache where that can be had: whole blocks, the rest of the last one of each piece zero."""
+    """Written past the page cache where that can be had."""
 
     path: Path
     _fd: int = field(init=False, default=-1)
@@ -330,22 +335,20 @@ class _File:
         with suppress(OSError):  # a file system that knows no such writes
             self._direct = os.open(self.path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW)
 
-    def write(self, at: int, pieces: Sequence[memoryview]) -> None:
-        """One behind the other, each from the beginning of a block. Raises OSError."""
-        left = deque(whole for piece in pieces for whole in _whole_blocks(piece))
-        while left:
-            done = self._write_some(at, [*islice(left, _MOST_PIECES)])
-            at += done
-            _drop(left, done)
+    def write(self, at: int, blocks: memoryview) -> None:
+        """Whole ones. Raises OSError."""
+        while blocks:
+            done = self._write_some(at, blocks)
+            at, blocks = at + done, blocks[done:]
 
-    def _write_some(self, at: int, pieces: Sequence[memoryview]) -> int:
+    def _write_some(self, at: int, blocks: memoryview) -> int:
         if self._direct >= 0 and at % BLOCK == 0:
             try:
-                return os.pwritev(self._direct, pieces, at)
+                return os.pwritev(self._direct, [blocks], at)
             except OSError as error:
-                if error.errno != errno.EINVAL:  # its memory does not lie as such writes want it
+                if error.errno != errno.EINVAL:  # a disk of larger blocks
                     raise
-        return os.pwritev(self._fd, pieces, at)
+        return os.pwritev(self._fd, [blocks], at)
 
     def make_room(self, end: int) -> None:
         """For what is written up to `end`, and some more: file systems let writes beyond the end of a file go one by

@@ -1,25 +1,27 @@
 """Reading an image back: no byte is given to anybody before its chunk has the name that it should have."""
 
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
+from threading import Semaphore
 from typing import Self
 
 from gcr.errors import Damaged, UsageError
-from gcr.image.entry import BLOCK, Entry
+from gcr.image.entry import BLOCK, Entry, padded
 from gcr.image.files import usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import PackReader
 from gcr.image.references import ZEROS, Reference
 from gcr.image.store import Store, chunk_sizes
-from gcr.image.together import all_of
+from gcr.image.together import all_of, groups
 from gcr.image.windows import ImagedLine, Place, lines_of
 
 Wanted = tuple[Reference, memoryview]  # a chunk, and where it goes
 
-TOGETHER = 64  # chunks that one thread reads at once
-READERS = 2  # at a time, so that a disk is asked for what lies in a row; the system divides each reading
+GROUP_BYTES = 4 << 20  # of chunks that one thread reads and compares at once, or one chunk
+READERS = 4  # threads at a time: what a disk is asked for lies in a row, and the others compare meanwhile
 
 
 @dataclass(slots=True)
@@ -36,8 +38,8 @@ class ImageReader:
     _packs: list[PackReader] = field(default_factory=list)
     _places: list[dict[int, Entry]] = field(default_factory=list)  # of each pack, by block
     _stack: ExitStack = field(default_factory=ExitStack)
-    _reading: ThreadPoolExecutor = field(init=False)
-    _naming: ThreadPoolExecutor = field(init=False)
+    _threads: ThreadPoolExecutor = field(init=False)
+    _disk: Semaphore = field(default_factory=lambda: Semaphore(READERS))
 
     def __enter__(self) -> Self:
         with ExitStack() as begun, usable(self.store.path):
@@ -48,8 +50,7 @@ class ImageReader:
             self._references = self.store.references(self.manifest)
             self._packs = [self.store.pack(pack) for pack in self.manifest.packs]
             self._check_places()
-            self._reading = begun.enter_context(ThreadPoolExecutor(READERS, "gcr-read"))
-            self._naming = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-name"))
+            self._threads = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-read"))
             self._stack = begun.pop_all()
         return self
 
@@ -69,7 +70,8 @@ class ImageReader:
             for number, start, size in line.chunks(offset, len(target))
         ]
         with usable(self.store.path):
-            all_of(_groups(wanted), (self._reading, self._fetch), (self._naming, self._check))
+            queue = deque(groups(wanted, _stored_size, GROUP_BYTES, _follows))
+            all_of(range(len(queue)), (self._threads, lambda _: self._bring_next(queue)))
 
     def check(self, whole: set[bytes] | None = None) -> Iterator[int]:
         """Every byte of every file; yields the bytes looked at now and then.
@@ -93,31 +95,35 @@ class ImageReader:
         with usable(self.store.path):
             self.store.hashes(self.manifest)
 
-    def _fetch(self, group: Sequence[Wanted]) -> Sequence[Wanted]:
-        """Brings what is not to be trusted yet."""
-        first = group[0][0]
-        if first.pack == ZEROS:
-            for _, target in group:
-                target[:] = bytes(len(target))
-            return group
-        pack = self._packs[first.pack]
-        with self._distrusting(pack):
-            entries = [self._places[first.pack][reference.block] for reference, _ in group]
-            pack.read(entries, [target for _, target in group])
-        return group
-
-    def _check(self, group: Sequence[Wanted]) -> None:
-        first = group[0][0]
-        if first.pack != ZEROS:
-            pack = self._packs[first.pack]
-            with self._distrusting(pack):
-                for reference, target in group:
-                    if self.store.cipher.name_of(target) != reference.name:
-                        raise Damaged.of(pack.path, f"the chunk at block {reference.block} is not what was written")
-        self._tell(group)
-
-    def _tell(self, group: Sequence[Wanted]) -> None:
+    def _bring_next(self, queue: deque[Sequence[Wanted]]) -> None:
+        """Who may ask the disk asks for what comes next: so it is asked in order."""
+        with self._disk:
+            group = queue.popleft()
+            stored = self._fetch(group)
+        self._take(group, stored)
         self.came(sum(len(target) for _, target in group))
+
+    def _fetch(self, group: Sequence[Wanted]) -> memoryview | None:
+        """Zeros lie nowhere."""
+        if group[0][0].pack == ZEROS:
+            return None
+        pack, entries = self._place(group)
+        with self._distrusting(pack):
+            return pack.fetch(entries)
+
+    def _take(self, group: Sequence[Wanted], stored: memoryview | None) -> None:
+        targets = [target for _, target in group]
+        if stored is None:
+            for target in targets:
+                target[:] = bytes(len(target))
+            return
+        pack, entries = self._place(group)
+        with self._distrusting(pack):
+            pack.take(entries, stored, targets)
+
+    def _place(self, group: Sequence[Wanted]) -> tuple[PackReader, Sequence[Entry]]:
+        number = group[0][0].pack
+        return self._packs[number], [self._places[number][reference.block] for reference, _ in group]
 
     @contextmanager
     def _distrusting(self, pack: PackReader) -> Iterator[None]:
@@ -146,20 +152,13 @@ class ImageReader:
         return entry is not None and (entry.name, entry.size) == (reference.name, size)
 
 
-def _groups(wanted: Sequence[Wanted]) -> Iterator[Sequence[Wanted]]:
-    """Of chunks that lie one behind the other, or are all zero: small reads are slow."""
-    group: list[Wanted] = []
-    for each in wanted:
-        if group and (len(group) == TOGETHER or not _follows(group[-1], each[0])):
-            yield group
-            group = []
-        group.append(each)
-    if group:
-        yield group
+def _stored_size(wanted: Wanted) -> int:
+    return padded(len(wanted[1]))
 
 
-def _follows(last: Wanted, reference: Reference) -> bool:
-    before, target = last
+def _follows(last: Wanted, wanted: Wanted) -> bool:
+    """They lie one behind the other, or are both zero: small reads are slow."""
+    (before, target), (reference, _) = last, wanted
     if before.pack == ZEROS or before.pack != reference.pack:
         return before.pack == reference.pack
-    return len(target) % BLOCK == 0 and reference.block == before.block + len(target) // BLOCK
+    return reference.block == before.block + padded(len(target)) // BLOCK

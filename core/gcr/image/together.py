@@ -1,19 +1,23 @@
 """Work by several threads on memory that is somebody else's: whoever hears that it is over may take the memory away."""
 
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from typing import Any
+from typing import Any, TypeVar
 
+Item = TypeVar("Item")
 Stage = tuple[ThreadPoolExecutor, Callable[[Any], Any]]
 
 AHEAD = 64  # jobs of a stage that are begun before the first of them is over
 
 
 def all_of(
-    jobs: Iterable[Any], first: Stage, second: Stage, between: Callable[[Any], Any] = lambda result: result
+    jobs: Iterable[Any],
+    first: Stage,
+    second: Stage | None = None,
+    between: Callable[[Any], Any] = lambda result: result,
 ) -> None:
-    """Each job through both stages. One of them waits for a disk, which has the next thing to do meanwhile.
+    """Each job through all stages. Where one of two waits for a disk, that has the next thing to do meanwhile.
 
     What the first makes of a job the caller passes on to the second, by `between`, in the order of the jobs.
     Raises what the first of them that failed raised, or what making one raised; then none runs any more.
@@ -22,7 +26,9 @@ def all_of(
     following: deque[Future[Any]] = deque()
 
     def pass_on() -> None:
-        following.append(_begin(second, between(_result_of(begun))))
+        result = between(_result_of(begun))
+        if second:
+            following.append(_begin(second, result))
         while len(following) == AHEAD or (following and following[0].done()):
             _result_of(following)
 
@@ -40,6 +46,26 @@ def all_of(
         for each in rest:
             each.cancel()
         wait(rest)
+
+
+def groups(
+    items: Iterable[Item],
+    size_of: Callable[[Item], int],
+    most: int,
+    follows: Callable[[Item, Item], bool] = lambda _last, _next: True,
+) -> Iterator[Sequence[Item]]:
+    """Of items in their order: each of `most` bytes at most, or of one item. In a group each `follows` the last."""
+    group: list[Item] = []
+    total = 0
+    for item in items:
+        size = size_of(item)
+        if group and (total + size > most or not follows(group[-1], item)):
+            yield group
+            group, total = [], 0
+        group.append(item)
+        total += size
+    if group:
+        yield group
 
 
 def _result_of(line: deque[Future[Any]]) -> Any:

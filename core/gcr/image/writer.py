@@ -1,7 +1,7 @@
 """Writing an image: memory is cut into chunks, each is named, and what the store does not have yet goes into one pack.
 
-The memory lies still, mapped in this process; several threads name and write it at once, straight from where it is. A
-chunk of which the store is known to have the very bytes may be added by its name.
+The memory lies still, mapped in this process; several threads name and write it at once. A chunk of which the store is
+known to have the very bytes may be added by its name.
 """
 
 import errno
@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import islice
 from threading import Lock
 from typing import NamedTuple, Self
 
@@ -18,7 +17,7 @@ from gcr.hashing import HashKey, hash_each
 from gcr.hashing.chunks import CHUNK_BYTES, chunk_count
 from gcr.image import references
 from gcr.image.chunks import Chunk, cut, name_of
-from gcr.image.entry import Entry
+from gcr.image.entry import Entry, padded
 from gcr.image.files import hashes_path, manifest_path, references_path, sync, usable
 from gcr.image.hashes import ImageHashes
 from gcr.image.known import Known
@@ -27,9 +26,9 @@ from gcr.image.pack import Pack, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.references import ZEROS, Reference
 from gcr.image.store import MOST_MANIFEST, Store
-from gcr.image.together import all_of
+from gcr.image.together import all_of, groups
 
-TOGETHER = 32  # chunks that are named by one thread, and written at once
+GROUP_BYTES = 8 << 20  # of chunks that are named by one thread, and written at once, or one chunk
 
 
 @dataclass(slots=True)
@@ -165,7 +164,8 @@ class ImageWriter:
 
     def _add_all(self, pieces: Iterable[Piece]) -> None:
         with usable(self.store.path):
-            all_of(_groups(iter(pieces)), (self._naming, self._named), (self._writing, self._write), self._place)
+            together = groups(pieces, lambda piece: padded(len(piece[1])), GROUP_BYTES)
+            all_of(together, (self._naming, self._named), (self._writing, self._write), self._place)
 
     def _named(self, pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Chunk]]:
         return pieces, self._chunks_of(pieces)
@@ -230,8 +230,3 @@ class ImageWriter:
         self.store.write_hashes(self.name, self.store.cipher.encrypt(hashes_path(self.name), hashed))
         used = [self._finished[pack] for pack in packs]
         return Contents(used, references.digest(found), name_of(hashed), self.counts)
-
-
-def _groups(pieces: Iterator[Piece]) -> Iterator[Sequence[Piece]]:
-    while group := [*islice(pieces, TOGETHER)]:
-        yield group
