@@ -18,10 +18,12 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from gcr.drain import HandleSpec
+from gcr.image.bounce import Bounce, move_each
 from gcr.image.chunks import NAME_BYTES
 from gcr.image.manifest import Cut, ImagedProcess, Manifest
 from gcr.image.reader import ImageReader
@@ -33,6 +35,7 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PIECE = 8 * MIB  # what a thread of the writer writes at once: 32 chunks
 SIZES = (64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, MIB, 4 * MIB)
 COUNTS = (1, 2, 4, 8, 16)  # threads, or requests of one ring at a time
+BOUNCED = (1, 4, 8)
 FILL = 16 * MIB
 REGION = 64 * KIB  # what a program changes at least at once, for `written_for_a_hundredth`
 
@@ -56,6 +59,21 @@ def write(fd: int, data: memoryview, at: int) -> None:
 def read(fd: int, data: memoryview, at: int) -> None:
     if os.preadv(fd, [data], at) != len(data):
         raise OSError("a part of it was read")
+
+
+def bounced(move: Move) -> Move:
+    """Through a buffer of huge pages that each thread uses again and again, as images are."""
+    bounce, writing = Bounce(), move is write
+
+    def through(fd: int, data: memoryview, at: int) -> None:
+        buffer = bounce.buffer(len(data))
+        if writing:
+            move_each([buffer], [data])
+        move(fd, buffer, at)
+        if not writing:
+            move_each([data], [buffer])
+
+    return through
 
 
 def by_ring(depth: int, writing: bool) -> Callable[[int, memoryview], None]:
@@ -102,6 +120,9 @@ def ways(folder: Path, memory: memoryview, rounds: int) -> Row:
         plans[f"{verb} page cache, 8 threads"] = cached, lambda move=move: by_threads(8, move)
         for count in COUNTS:
             plans[f"{verb} O_DIRECT, {count} threads"] = direct, lambda n=count, move=move: by_threads(n, move)
+        for count in BOUNCED:
+            made = partial(by_threads, count, bounced(move))
+            plans[f"{verb} O_DIRECT, {count} threads, bounce buffers"] = direct, made
         for count in COUNTS[2:]:
             plans[f"{verb} O_DIRECT, io_uring, {count}"] = direct, lambda n=count, w=move is write: by_ring(n, w)
     rates: dict[str, list[float]] = {name: [] for name in plans}
