@@ -23,13 +23,13 @@ from test_image import check, read
 
 from gcr.errors import Damaged
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image import pack
-from gcr.image.bounce import Bounce
+from gcr.image import fetching, pack
+from gcr.image.bounce import Bounce, huge_buffer
 from gcr.image.cipher import cipher_of
 from gcr.image.entry import BLOCK
-from gcr.image.pack import PackReader, PackWriter
+from gcr.image.pack import OpenPack, PackReader, PackWriter
 from gcr.image.reader import GROUP_BYTES as READ_AT_ONCE
-from gcr.image.reader import READERS, ImageReader
+from gcr.image.reader import ImageReader
 from gcr.image.room import allocate
 from gcr.image.store import Store
 from gcr.image.together import AHEAD, all_of, groups
@@ -141,24 +141,24 @@ def test_where_no_room_is_had_it_is_written_all_the_same(
 
 
 def test_the_next_is_read_while_names_are_compared(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where one thread reads at a time."""
+    """By one thread each."""
     data, second = bytes_of(1, 3 * READ_AT_ONCE), Event()
     write(store, "warm", [data])
-    reads, real_fetch, real_name = [0], PackReader.fetch, store.cipher.name_of
+    reads, real_blocks, real_name = [0], OpenPack.blocks, store.cipher.name_of
 
-    def counted(self: PackReader, entries: Any) -> memoryview:
+    def counted(self: OpenPack, block: int, target: memoryview) -> None:
         reads[0] += 1
         if reads[0] == 2:
             second.set()
-        return real_fetch(self, entries)
+        real_blocks(self, block, target)
 
     def patient(_self: object, data: Any) -> bytes:
         assert second.wait(PATIENCE), "nothing else was read"
         return real_name(data)
 
-    monkeypatch.setattr("gcr.image.reader.READERS", 1)
-    with ImageReader(store, "warm", threads=2) as reader:
-        monkeypatch.setattr(PackReader, "fetch", counted)
+    monkeypatch.setattr(fetching, "READERS", 1)
+    with ImageReader(store, "warm", threads=1) as reader:
+        monkeypatch.setattr(OpenPack, "blocks", counted)
         monkeypatch.setattr(type(store.cipher), "name_of", patient)
         found = bytearray(len(data))
         reader.read(7, "GPU-1", 0, memoryview(found))
@@ -167,29 +167,28 @@ def test_the_next_is_read_while_names_are_compared(store: Store, monkeypatch: py
 
 def test_a_disk_is_asked_for_what_lies_in_a_row(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """By few, whatever the number of threads that compute names."""
-    data, real_fetch = bytes_of(1, 16 * READ_AT_ONCE), PackReader.fetch
+    data, real_blocks = bytes_of(1, 16 * READ_AT_ONCE), OpenPack.blocks
     write(store, "warm", [data])
     asked, under_way, most, lock = list[int](), [0], [0], Lock()
 
-    def slow(self: PackReader, entries: Any) -> memoryview:
+    def slow(self: OpenPack, block: int, target: memoryview) -> None:
         with lock:
-            asked.append(entries[0].block)
+            asked.append(block)
             under_way[0] += 1
             most[0] = max(most[0], under_way[0])
         time.sleep(0.005)
-        stored = real_fetch(self, entries)
+        real_blocks(self, block, target)
         with lock:
             under_way[0] -= 1
-        return stored
 
-    monkeypatch.setattr(PackReader, "fetch", slow)
+    monkeypatch.setattr(OpenPack, "blocks", slow)
     found = bytearray(len(data))
     with ImageReader(store, "warm", threads=8) as reader:
         reader.read(7, "GPU-1", 0, memoryview(found))
     assert found == data
-    assert most == [READERS]
+    assert most == [fetching.READERS]
     group = READ_AT_ONCE // BLOCK
-    assert all(abs(at - 1 - number * group) <= READERS * group for number, at in enumerate(asked))
+    assert all(abs(at - 1 - number * group) <= fetching.READERS * group for number, at in enumerate(asked))
 
 
 def test_the_next_is_named_while_one_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -270,20 +269,23 @@ def test_memory_for_reading_and_writing_is_bounded(
     store: Store, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
     """Whatever the size of chunks."""
-    asked, real = list[int](), Bounce.buffer
+    asked, made, real = list[int](), list[int](), Bounce.buffer
 
     def counted(self: Bounce, size: int) -> memoryview:
         asked.append(size)
         return real(self, size)
 
+    def making(size: int) -> memoryview:
+        made.append(size)
+        return huge_buffer(size)
+
     monkeypatch.setattr(Bounce, "buffer", counted)
+    monkeypatch.setattr(fetching, "huge_buffer", making)
     data = bytes_of(1, 40 << 20)
     write(store, "warm", [data], chunk_bytes=chunk_bytes)
-    writing = max(asked)
-    asked.clear()
     assert read(store, "warm") == [data]
-    assert writing == max(WRITTEN_AT_ONCE, chunk_bytes) + BLOCK
-    assert max(asked) == max(READ_AT_ONCE, chunk_bytes)
+    assert max(asked) == max(WRITTEN_AT_ONCE, chunk_bytes) + BLOCK
+    assert made == [max(READ_AT_ONCE, chunk_bytes)] * (fetching.READERS + fetching.WAITING)
 
 
 @pytest.mark.parametrize("failing", [0, 1])

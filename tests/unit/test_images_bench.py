@@ -158,7 +158,7 @@ def test_ways_to_a_disk_and_sizes_of_chunks(tmp_path: Path) -> None:
     found = image_ways.measure(tmp_path, 16 * MIB + 4096, 1)
     ways = found["ways_bytes_per_s"]
     rings = {name for name in ways if "io_uring" in name}
-    assert len(ways) == 20 and len(rings) == 6
+    assert len(ways) == 26 and len(rings) == 6
     if find_spec("liburing") is None:
         assert {ways.pop(name) for name in rings} == {"No module named 'liburing'"}
     assert all(isinstance(rate, float) and rate > 0 for rate in ways.values()), ways

@@ -24,11 +24,13 @@ class Bounce(local):
     def buffer(self, size: int) -> memoryview:
         """`size` bytes from the beginning of a page on; what this thread had there is gone. Raises OSError."""
         if size > len(self._buffer):
-            self._buffer = _huge(round_up(size))
+            self._buffer = huge_buffer(size)
         return self._buffer[:size]
 
 
-def _huge(size: int) -> memoryview:
+def huge_buffer(size: int) -> memoryview:
+    """`size` bytes or more, of huge pages where the system has some. Raises OSError."""
+    size = round_up(size)
     memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     with suppress(OSError):  # a kernel without them: small ones serve as well
         memory.madvise(mmap.MADV_HUGEPAGE)

@@ -165,7 +165,7 @@ class PackReader:
             raise Damaged.of(path, "a pack has not such a name")
         self._name_of, self._cipher = cipher.name_of, cipher.pack(ours[1])
         self.record = self._cipher.record
-        with self._opened() as file:
+        with self.opened() as file:
             self.pack, self.index, self._index_at = self._read_ends(file, seal)
 
     @cached_property
@@ -173,18 +173,18 @@ class PackReader:
         """Many times larger than `index`, whose bytes they are."""
         return tuple(starmap(Entry, self.record.iter_unpack(self.index)))
 
-    def fetch(self, entries: Sequence[Entry]) -> memoryview:
-        """Chunks that lie one behind the other, as the disk has them: nobody may trust them yet.
-
-        What this thread fetched before is gone. Raises OSError, Damaged.
-        """
+    def read(self, entries: Sequence[Entry], targets: Sequence[memoryview]) -> None:
+        """Chunks that lie one behind the other. Raises OSError, Damaged."""
         stored = _BOUNCE.buffer(stored_bytes(entries))
-        with self._opened() as file:
+        with self.opened() as file:
             file.blocks(entries[0].block, stored)
-        return stored
+        self.take(entries, stored, targets)
 
     def take(self, entries: Sequence[Entry], stored: memoryview, targets: Sequence[memoryview]) -> None:
-        """What was fetched, to where it goes: all of it, once all has the names that it should have. Raises Damaged."""
+        """What the disk has of chunks, to where it goes: all of it, once all have the names that they should have.
+
+        Raises Damaged.
+        """
         with self._as_written():
             chunks = self._cipher.from_disk(entries, stored)
         for entry, chunk in zip(entries, chunks, strict=True):
@@ -193,10 +193,10 @@ class PackReader:
 
     def check(self) -> Iterator[int]:
         """Every byte of the file; yields the bytes looked at, chunk by chunk. Raises OSError, Damaged."""
-        with self._opened() as file:
+        with self.opened() as file:
             yield from self._check(file)
 
-    def _check(self, file: "_Opened") -> Iterator[int]:
+    def _check(self, file: "OpenPack") -> Iterator[int]:
         if file.bytes(0, BLOCK) != _HEADER.pack(_HEADER_MAGIC, self._cipher.version).ljust(BLOCK, b"\0"):
             raise Damaged.of(self.path, "its header is not what was written")
         block = 1
@@ -218,14 +218,14 @@ class PackReader:
         if self._name_of(chunk) != entry.name:
             raise Damaged.of(self.path, f"the chunk at block {entry.block} is not what was written")
 
-    def _check_rest(self, file: "_Opened", block: int) -> None:
+    def _check_rest(self, file: "OpenPack", block: int) -> None:
         index = self._cipher.index_bytes(len(self.entries))
         behind = file.bytes(self._index_at + index, padded(index) - index)
         footer = file.bytes(self.pack.bytes - BLOCK, BLOCK)
         if block * BLOCK != self._index_at or any(behind) or any(footer[_FOOTER.size + NAME_BYTES :]):
             raise Damaged.of(self.path, "there is something between what was written")
 
-    def _read_ends(self, file: "_Opened", seal: bytes | None) -> tuple[Pack, bytes, int]:
+    def _read_ends(self, file: "OpenPack", seal: bytes | None) -> tuple[Pack, bytes, int]:
         size = os.fstat(file.fd).st_size
         if size < 2 * BLOCK or size % BLOCK:
             raise Damaged.of(self.path, "it is shorter than what was written")
@@ -259,7 +259,8 @@ class PackReader:
             raise Damaged.of(self.path, str(error)) from error
 
     @contextmanager
-    def _opened(self) -> Iterator["_Opened"]:
+    def opened(self) -> Iterator["OpenPack"]:
+        """Raises OSError, Damaged where it is not there."""
         with ExitStack() as stack:
             try:
                 fd = open_file(self.path)
@@ -270,11 +271,11 @@ class PackReader:
             with suppress(OSError):  # a file system that knows no such reads
                 direct = os.open(self.path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW)
                 stack.callback(os.close, direct)
-            yield _Opened(self.path, fd, direct)
+            yield OpenPack(self.path, fd, direct)
 
 
 @dataclass(frozen=True, slots=True)
-class _Opened:
+class OpenPack:
     """Read past the page cache where that can be had: `direct`, else -1."""
 
     path: Path
@@ -282,6 +283,7 @@ class _Opened:
     direct: int
 
     def blocks(self, block: int, target: memoryview) -> None:
+        """As the disk has them: nobody may trust them yet. Raises OSError, Damaged."""
         at = block * BLOCK
         while target:
             got = self._some(at, target)

@@ -157,7 +157,7 @@ class _Coming:
         for entry in chunks:
             found = memoryview(bytearray(entry.size))
             try:
-                reader.take([entry], reader.fetch([entry]), [found])
+                reader.read([entry], [found])
             except Damaged:
                 return False
         return True

@@ -1,27 +1,24 @@
 """Reading an image back: no byte is given to anybody before its chunk has the name that it should have."""
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from threading import Semaphore
 from typing import Self
 
 from gcr.errors import Damaged, UsageError
 from gcr.image.entry import BLOCK, Entry, padded
+from gcr.image.fetching import Fetcher, Group
 from gcr.image.files import usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import PackReader
 from gcr.image.references import ZEROS, Reference
 from gcr.image.store import Store, chunk_sizes
-from gcr.image.together import all_of, groups
+from gcr.image.together import groups
 from gcr.image.windows import ImagedLine, Place, lines_of
 
 Wanted = tuple[Reference, memoryview]  # a chunk, and where it goes
 
-GROUP_BYTES = 4 << 20  # of chunks that one thread reads and compares at once, or one chunk
-READERS = 4  # threads at a time: what a disk is asked for lies in a row, and the others compare meanwhile
+GROUP_BYTES = 4 << 20  # of chunks that are read and compared at once, or one chunk
 
 
 @dataclass(slots=True)
@@ -38,8 +35,7 @@ class ImageReader:
     _packs: list[PackReader] = field(default_factory=list)
     _places: list[dict[int, Entry]] = field(default_factory=list)  # of each pack, by block
     _stack: ExitStack = field(default_factory=ExitStack)
-    _threads: ThreadPoolExecutor = field(init=False)
-    _disk: Semaphore = field(default_factory=lambda: Semaphore(READERS))
+    _fetcher: Fetcher = field(init=False)
 
     def __enter__(self) -> Self:
         with ExitStack() as begun, usable(self.store.path):
@@ -50,7 +46,8 @@ class ImageReader:
             self._references = self.store.references(self.manifest)
             self._packs = [self.store.pack(pack) for pack in self.manifest.packs]
             self._check_places()
-            self._threads = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-read"))
+            most = max(GROUP_BYTES, padded(self.manifest.chunk_bytes))
+            self._fetcher = begun.enter_context(Fetcher(self.threads, most, self._distrust))
             self._stack = begun.pop_all()
         return self
 
@@ -70,8 +67,7 @@ class ImageReader:
             for number, start, size in line.chunks(offset, len(target))
         ]
         with usable(self.store.path):
-            queue = deque(groups(wanted, _stored_size, GROUP_BYTES, _follows))
-            all_of(range(len(queue)), (self._threads, lambda _: self._bring_next(queue)))
+            self._fetcher.bring(self._stored(groups(wanted, _stored_size, GROUP_BYTES, _follows)), self.came)
 
     def check(self, whole: set[bytes] | None = None) -> Iterator[int]:
         """Every byte of every file; yields the bytes looked at now and then.
@@ -84,10 +80,13 @@ class ImageReader:
             for pack in self._packs:
                 if pack.pack.seal in whole:
                     continue
-                with self._distrusting(pack):
+                try:
                     for size in pack.check():
                         self.store.pulse()
                         yield size
+                except Damaged:
+                    self._distrust(pack)
+                    raise
                 whole.add(pack.pack.seal)
 
     def check_hashes(self) -> None:
@@ -95,44 +94,21 @@ class ImageReader:
         with usable(self.store.path):
             self.store.hashes(self.manifest)
 
-    def _bring_next(self, queue: deque[Sequence[Wanted]]) -> None:
-        """Who may ask the disk asks for what comes next: so it is asked in order."""
-        with self._disk:
-            group = queue.popleft()
-            stored = self._fetch(group)
-        self._take(group, stored)
-        self.came(sum(len(target) for _, target in group))
-
-    def _fetch(self, group: Sequence[Wanted]) -> memoryview | None:
-        """Zeros lie nowhere."""
-        if group[0][0].pack == ZEROS:
-            return None
-        pack, entries = self._place(group)
-        with self._distrusting(pack):
-            return pack.fetch(entries)
-
-    def _take(self, group: Sequence[Wanted], stored: memoryview | None) -> None:
-        targets = [target for _, target in group]
-        if stored is None:
+    def _stored(self, together: Iterable[Sequence[Wanted]]) -> Iterator[Group]:
+        """Those that lie somewhere. Zeros do not, and are brought here."""
+        for wanted in together:
+            number, targets = wanted[0][0].pack, [target for _, target in wanted]
+            if number != ZEROS:
+                entries = [self._places[number][reference.block] for reference, _ in wanted]
+                yield Group(self._packs[number], entries, targets)
+                continue
             for target in targets:
                 target[:] = bytes(len(target))
-            return
-        pack, entries = self._place(group)
-        with self._distrusting(pack):
-            pack.take(entries, stored, targets)
+            self.came(sum(map(len, targets)))
 
-    def _place(self, group: Sequence[Wanted]) -> tuple[PackReader, Sequence[Entry]]:
-        number = group[0][0].pack
-        return self._packs[number], [self._places[number][reference.block] for reference, _ in group]
-
-    @contextmanager
-    def _distrusting(self, pack: PackReader) -> Iterator[None]:
+    def _distrust(self, pack: PackReader) -> None:
         """What is found damaged is built upon by no other image."""
-        try:
-            yield
-        except Damaged:
-            self.store.distrust(pack.path)
-            raise
+        self.store.distrust(pack.path)
 
     def _check_places(self) -> None:
         """Each chunk is where the references say, as its pack has it."""

@@ -12,12 +12,9 @@ AHEAD = 64  # jobs of a stage that are begun before the first of them is over
 
 
 def all_of(
-    jobs: Iterable[Any],
-    first: Stage,
-    second: Stage | None = None,
-    between: Callable[[Any], Any] = lambda result: result,
+    jobs: Iterable[Any], first: Stage, second: Stage, between: Callable[[Any], Any] = lambda result: result
 ) -> None:
-    """Each job through all stages. Where one of two waits for a disk, that has the next thing to do meanwhile.
+    """Each job through both stages. One of them waits for a disk, which has the next thing to do meanwhile.
 
     What the first makes of a job the caller passes on to the second, by `between`, in the order of the jobs.
     Raises what the first of them that failed raised, or what making one raised; then none runs any more.
@@ -26,9 +23,7 @@ def all_of(
     following: deque[Future[Any]] = deque()
 
     def pass_on() -> None:
-        result = between(_result_of(begun))
-        if second:
-            following.append(_begin(second, result))
+        following.append(_begin(second, between(_result_of(begun))))
         while len(following) == AHEAD or (following and following[0].done()):
             _result_of(following)
 
