@@ -5,7 +5,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Event, Thread
 
@@ -26,8 +26,6 @@ from gcr.image.pack import OpenPack, PackReader, PackWriter
 SIZE = 2 * BLOCK
 COUNT = 40
 BUFFERS = READERS + WAITING
-
-Damage = Callable[[Path, int], None]
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Bounce buffers: memory of a thread through which it reads from a disk and writes to one.
+"""Bounce buffers: memory through which images are read from a disk and written to one.
 
 A request past the page cache names the pages of its memory. A memfd's are small and lie anywhere on a machine that has
 run for a while, and a request can name only so many: a disk then gets small requests, and is as slow as these. A bounce
