@@ -66,7 +66,8 @@ def write(
     created: float = 1.5,
     key: HashKey | None = None,
     chunk_bytes: int = CHUNK_BYTES,
+    threads: int = 3,
 ) -> Manifest:
-    with ImageWriter(store, name, threads=3, key=key or HashKey.random(), chunk_bytes=chunk_bytes) as writer:
+    with ImageWriter(store, name, threads=threads, key=key or HashKey.random(), chunk_bytes=chunk_bytes) as writer:
         writer.add((mapped(data), {}) for data in allocations)
         return writer.commit(described(name, [len(data) for data in allocations], job, created, chunk_bytes))

@@ -35,7 +35,8 @@ def pack(tmp_path: Path) -> PackReader:
 
 def packed(folder: Path, seed: int) -> PackReader:
     """Chunks of SIZE bytes, each of its own."""
-    writer, chunks = PackWriter(folder, PLAIN), [bytes_of(seed * COUNT + number, SIZE) for number in range(COUNT)]
+    chunks = [bytes_of(seed * COUNT + number, SIZE) for number in range(COUNT)]
+    writer = PackWriter(folder, PLAIN, COUNT * SIZE)
     writer.write(writer.place([(name_of(chunk), SIZE) for chunk in chunks]), [*map(mapped, chunks)])
     return PackReader(folder / f"{writer.finish().id}.pack", PLAIN)
 

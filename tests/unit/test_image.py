@@ -158,7 +158,7 @@ def test_a_chunk_is_found_in_the_first_pack_that_has_it(
 
 def packed(folder: Path, names: Sequence[bytes], cipher: Cipher = PLAIN) -> PackReader:
     """A pack that says it has chunks of these names."""
-    writer = PackWriter(folder, cipher)
+    writer = PackWriter(folder, cipher, BLOCK)
     entries = writer.place([(name, 1) for name in names])
     if cipher is not PLAIN:  # whose index has a tag of each
         writer.write(entries, [mapped(b"x") for _ in entries])
@@ -466,7 +466,7 @@ def test_nothing_is_built_upon_what_was_found_damaged(store: Store) -> None:
 
 def test_small_allocations_are_written_together(store: Store) -> None:
     """Each by itself would keep one thread busy, and the disk with small writes."""
-    data, writes, real = [bytes_of(seed, CHUNK_BYTES + seed) for seed in range(1, 17)], [0], PackWriter.write
+    data, writes, real = [bytes_of(seed, CHUNK_BYTES + seed) for seed in range(1, 16)], [0], PackWriter.write
 
     def counted(self: PackWriter, entries: Sequence[Entry], some: Sequence[memoryview]) -> None:
         writes[0] += 1

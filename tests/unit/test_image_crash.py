@@ -74,6 +74,7 @@ def pulling(root: Path, cipher: Cipher) -> Callable[[Store], object]:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 @pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
 def test_while_an_image_is_pulled(tmp_path: Path, cipher: Cipher) -> None:
     assert survives(tmp_path, pulling(tmp_path, cipher), {"new": NEW}, {"old": OLD}, cipher) > 250

@@ -4,6 +4,7 @@ import errno
 import os
 import sys
 import time
+from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -23,20 +24,18 @@ from test_image import check, read
 
 from gcr.errors import Damaged
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image import fetching, pack
-from gcr.image.bounce import Bounce, huge_buffer
+from gcr.image import bounce, fetching, pack
+from gcr.image.bounce import huge_buffer
 from gcr.image.cipher import cipher_of
 from gcr.image.entry import BLOCK
-from gcr.image.pack import OpenPack, PackReader, PackWriter
-from gcr.image.reader import GROUP_BYTES as READ_AT_ONCE
+from gcr.image.pack import GROUP_BYTES as GROUP
+from gcr.image.pack import WAITING, WRITERS, OpenPack, PackReader, PackWriter
 from gcr.image.reader import ImageReader
 from gcr.image.room import allocate
 from gcr.image.store import Store
 from gcr.image.together import AHEAD, all_of, groups
-from gcr.image.writer import GROUP_BYTES as WRITTEN_AT_ONCE
 from gcr.image.writer import ImageWriter
 
-GROUP = WRITTEN_AT_ONCE
 PATIENCE = 10.0
 
 
@@ -101,7 +100,7 @@ def test_what_is_asked_for_is_twice_what_there_is_and_never_much(store: Store, m
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(pack, "allocate", lambda _fd, at, size: asked.append((at, size)))
     monkeypatch.setattr(pack, "ROOM_MOST", 3 * GROUP)
-    writer = PackWriter(store.packs, store.cipher)
+    writer = PackWriter(store.packs, store.cipher, GROUP)
     for _ in range(16):
         writer.place([(bytes(32), CHUNK_BYTES)] * (GROUP // CHUNK_BYTES))
     writer.abandon()
@@ -142,7 +141,7 @@ def test_where_no_room_is_had_it_is_written_all_the_same(
 
 def test_the_next_is_read_while_names_are_compared(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """By one thread each."""
-    data, second = bytes_of(1, 3 * READ_AT_ONCE), Event()
+    data, second = bytes_of(1, 3 * GROUP), Event()
     write(store, "warm", [data])
     reads, real_blocks, real_name = [0], OpenPack.blocks, store.cipher.name_of
 
@@ -167,7 +166,7 @@ def test_the_next_is_read_while_names_are_compared(store: Store, monkeypatch: py
 
 def test_a_disk_is_asked_for_what_lies_in_a_row(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """By few, whatever the number of threads that compute names."""
-    data, real_blocks = bytes_of(1, 16 * READ_AT_ONCE), OpenPack.blocks
+    data, real_blocks = bytes_of(1, 16 * GROUP), OpenPack.blocks
     write(store, "warm", [data])
     asked, under_way, most, lock = list[int](), [0], [0], Lock()
 
@@ -187,7 +186,7 @@ def test_a_disk_is_asked_for_what_lies_in_a_row(store: Store, monkeypatch: pytes
         reader.read(7, "GPU-1", 0, memoryview(found))
     assert found == data
     assert most == [fetching.READERS]
-    group = READ_AT_ONCE // BLOCK
+    group = GROUP // BLOCK
     assert all(abs(at - 1 - number * group) <= fetching.READERS * group for number, at in enumerate(asked))
 
 
@@ -213,6 +212,40 @@ def test_the_next_is_named_while_one_is_written(store: Store, monkeypatch: pytes
     assert read(store, "warm") == [data]
 
 
+def test_a_disk_is_given_to_write_by_few_while_others_fill_buffers(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data, writing, filled, lock = bytes_of(1, 4 * WRITERS * GROUP), [0], [0], Lock()
+    most, all_filled, real_fill, real_write = [0], Event(), type(store.cipher.pack("")).to_disk, os.pwritev
+
+    def counted(self: object, *args: Any) -> None:
+        real_fill(self, *args)
+        with lock:
+            filled[0] += 1
+            if filled[0] == WRITERS + WAITING:
+                all_filled.set()
+
+    def patient(fd: int, pieces: Sequence[memoryview], at: int) -> int:
+        if len(pieces[0]) != GROUP:
+            return real_write(fd, pieces, at)
+        with lock:
+            writing[0] += 1
+            most[0] = max(most[0], writing[0])
+        assert all_filled.wait(PATIENCE), "nothing else was made ready"
+        done = real_write(fd, pieces, at)
+        time.sleep(0.002)
+        with lock:
+            writing[0] -= 1
+        return done
+
+    with monkeypatch.context() as patched:
+        patched.setattr(type(store.cipher.pack("")), "to_disk", counted)
+        patched.setattr(os, "pwritev", patient)
+        write(store, "warm", [data], threads=16)
+    assert most == [WRITERS]
+    assert read(store, "warm") == [data]
+
+
 def test_what_is_damaged_is_found_behind_what_is_still_to_be_read(store: Store) -> None:
     data = bytes_of(1, 4 * GROUP)
     write(store, "warm", [data])
@@ -228,16 +261,16 @@ def test_what_is_damaged_is_found_behind_what_is_still_to_be_read(store: Store) 
 def test_of_what_is_damaged_no_byte_goes_where_it_was_asked_for(tmp_path: Path, way: str) -> None:
     """Nor of what was read with it."""
     store = Store(tmp_path / "store", cipher_of({"plain": None, "encrypted": bytes(32)}[way]))
-    chunks = 2 * READ_AT_ONCE // CHUNK_BYTES
+    chunks = 2 * GROUP // CHUNK_BYTES
     write(store, "warm", [bytes_of(1, chunks * CHUNK_BYTES)])
     (path,) = store.packs.iterdir()
     with path.open("r+b") as file:
         file.seek(pack.BLOCK + (chunks - 2) * CHUNK_BYTES)
         file.write(b"\0" * 16)
-    before = b"\xa5" * READ_AT_ONCE
+    before = b"\xa5" * GROUP
     found = bytearray(before)
     with ImageReader(store, "warm") as reader, pytest.raises(Damaged):
-        reader.read(7, "GPU-1", READ_AT_ONCE, memoryview(found))
+        reader.read(7, "GPU-1", GROUP, memoryview(found))
     assert found == before
 
 
@@ -269,23 +302,19 @@ def test_memory_for_reading_and_writing_is_bounded(
     store: Store, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
     """Whatever the size of chunks."""
-    asked, made, real = list[int](), list[int](), Bounce.buffer
-
-    def counted(self: Bounce, size: int) -> memoryview:
-        asked.append(size)
-        return real(self, size)
+    made, most = Counter[int](), max(GROUP, chunk_bytes)
 
     def making(size: int) -> memoryview:
-        made.append(size)
+        made[size] += 1
         return huge_buffer(size)
 
-    monkeypatch.setattr(Bounce, "buffer", counted)
-    monkeypatch.setattr(fetching, "huge_buffer", making)
+    monkeypatch.setattr(bounce, "huge_buffer", making)
     data = bytes_of(1, 40 << 20)
     write(store, "warm", [data], chunk_bytes=chunk_bytes)
     assert read(store, "warm") == [data]
-    assert max(asked) == max(WRITTEN_AT_ONCE, chunk_bytes) + BLOCK
-    assert made == [max(READ_AT_ONCE, chunk_bytes)] * (fetching.READERS + fetching.WAITING)
+    assert made.pop(most) == fetching.READERS + fetching.WAITING
+    assert made.pop(most + BLOCK) == WRITERS + WAITING
+    assert not made or max(made) < 1 << 20
 
 
 @pytest.mark.parametrize("failing", [0, 1])

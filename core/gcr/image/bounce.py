@@ -10,6 +10,7 @@ import ctypes
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
+from queue import LifoQueue
 from threading import local
 
 from gcr.memfiles import HUGE_PAGE, round_up
@@ -36,6 +37,14 @@ def huge_buffer(size: int) -> memoryview:
         memory.madvise(mmap.MADV_HUGEPAGE)
     start = -_address(memoryview(memory)) % HUGE_PAGE
     return memoryview(memory)[start : start + size]
+
+
+def buffers(count: int, size: int) -> LifoQueue[memoryview]:
+    """Of `size` bytes or more each. The one that was free last is taken first: a cache may have it still."""
+    free = LifoQueue[memoryview]()
+    for _ in range(count):
+        free.put(huge_buffer(size))
+    return free
 
 
 def move_each(targets: Sequence[memoryview], sources: Sequence[memoryview]) -> None:

@@ -9,17 +9,17 @@ from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
-from queue import LifoQueue
 from threading import Barrier, Event, local
 from typing import Self
 
 from gcr.errors import Damaged
-from gcr.image.bounce import huge_buffer
+from gcr.image.bounce import buffers
 from gcr.image.entry import Entry, stored_bytes
 from gcr.image.pack import OpenPack, PackReader
 
-READERS = 4  # threads that ask a disk
-WAITING = 4  # buffers that came, and are compared
+READERS = 3  # threads that ask a disk
+WAITING = 3  # buffers that came, and are compared
+COMPARERS = 4  # threads at most that compare
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,15 +35,16 @@ class Fetcher:
     """Nothing it was asked for is under way after the `with` block."""
 
     def __init__(self, threads: int, most: int, damaged: Callable[[PackReader], object]) -> None:
-        """`threads` compare; a group has `most` bytes in its pack at most. `damaged` is told of packs that are."""
-        self._counts, self._most, self._damaged = (READERS, threads), most, damaged
-        self._free: LifoQueue[memoryview] = LifoQueue()
+        """`threads` compare, or COMPARERS; a group has `most` bytes in its pack at most.
+
+        `damaged` is told of packs that are.
+        """
+        self._counts, self._most, self._damaged = (READERS, min(threads, COMPARERS)), most, damaged
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
         with ExitStack() as begun:
-            for _ in range(READERS + WAITING):
-                self._free.put(huge_buffer(self._most))
+            self._free = buffers(READERS + WAITING, self._most)
             self._hand = _Hand(begun.enter_context(ExitStack()))
             self._comparing = begun.enter_context(_started(self._counts[1], "gcr-name"))
             self._reading = begun.enter_context(_started(self._counts[0], "gcr-read"))

@@ -26,11 +26,11 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import starmap
 from pathlib import Path
-from threading import Lock
+from threading import BoundedSemaphore, Lock
 from typing import Any, Self
 
 from gcr.errors import Damaged, WrongImage
-from gcr.image.bounce import Bounce, move_each
+from gcr.image.bounce import Bounce, buffers, move_each
 from gcr.image.chunks import NAME_BYTES, name_of
 from gcr.image.cipher import PACK_VERSIONS, Cipher, Forged
 from gcr.image.entry import BLOCK, Entry, padded, stored_bytes
@@ -48,8 +48,11 @@ _FACTS = struct.Struct("<8sIIQ")
 _FOOTER = struct.Struct(_FACTS.format + "32s")
 _MOST_BLOCKS = 1 << 32
 _MOST_INDEX = 2**31 - 1  # bytes: what a library of a cipher takes at once
+GROUP_BYTES = 4 << 20  # of chunks that are named and written, or read and compared, at once; or one chunk
 ROOM_FROM = 64 << 20  # a pack that is as large gets room ahead of what is written, as much again and at most ROOM_MOST
-ROOM_MOST = 1 << 30
+ROOM_MOST = 4 << 30  # while there is made some, nothing is written
+WRITERS = 4  # that ask a disk at once
+WAITING = 4  # buffers that are filled meanwhile
 _BOUNCE = Bounce()
 
 
@@ -92,10 +95,12 @@ class Footer:
 class PackWriter:
     """Several threads may add at once. What was added is there for nobody before `finish` has returned."""
 
-    def __init__(self, directory: Path, cipher: Cipher) -> None:
-        """Raises OSError."""
+    def __init__(self, directory: Path, cipher: Cipher, most: int) -> None:
+        """`most`: bytes of the disk that what is written together takes. Raises OSError."""
         self.id = os.urandom(16).hex()
         self._cipher = cipher.pack(self.id)
+        self._free = buffers(WRITERS + WAITING, most + BLOCK)
+        self._asking = BoundedSemaphore(WRITERS)
         self._path = directory / f"{self.id}{UNFINISHED}"
         self._final = directory / f"{self.id}{SUFFIX}"
         self._file = _File(self._path)
@@ -121,11 +126,15 @@ class PackWriter:
 
     def write(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> None:
         """What was placed together, together: small writes are slow. Raises OSError."""
-        if entries:
-            size = stored_bytes(entries)
-            stored = _BOUNCE.buffer(size + BLOCK)
+        if not entries:
+            return
+        stored = self._free.get()
+        try:
             self._cipher.to_disk(entries, data, stored)
-            self._file.write(entries[0].block * BLOCK, stored[:size])
+            with self._asking:
+                self._file.write(entries[0].block * BLOCK, stored[: stored_bytes(entries)])
+        finally:
+            self._free.put(stored)
 
     def finish(self) -> Pack:
         """On the disk, under its final name: the directory is the caller's to sync. Raises OSError."""

@@ -10,15 +10,13 @@ from gcr.image.entry import BLOCK, Entry, padded
 from gcr.image.fetching import Fetcher, Group
 from gcr.image.files import usable
 from gcr.image.manifest import Manifest
-from gcr.image.pack import PackReader
+from gcr.image.pack import GROUP_BYTES, PackReader
 from gcr.image.references import ZEROS, Reference
 from gcr.image.store import Store, chunk_sizes
 from gcr.image.together import groups
 from gcr.image.windows import ImagedLine, Place, lines_of
 
 Wanted = tuple[Reference, memoryview]  # a chunk, and where it goes
-
-GROUP_BYTES = 4 << 20  # of chunks that are read and compared at once, or one chunk
 
 
 @dataclass(slots=True)

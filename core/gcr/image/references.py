@@ -25,7 +25,7 @@ class Reference(NamedTuple):
     block: int
 
 
-def to_bytes(references: Iterable[Reference]) -> bytes:
+def to_bytes(references: Iterable[tuple[bytes, int, int]]) -> bytes:
     return b"".join(starmap(_RECORD.pack, references))
 
 

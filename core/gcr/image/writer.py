@@ -22,13 +22,11 @@ from gcr.image.files import hashes_path, manifest_path, references_path, sync, u
 from gcr.image.hashes import ImageHashes
 from gcr.image.known import Known
 from gcr.image.manifest import Manifest
-from gcr.image.pack import Pack, PackWriter
+from gcr.image.pack import GROUP_BYTES, Pack, PackWriter
 from gcr.image.rate import Rate
-from gcr.image.references import ZEROS, Reference
+from gcr.image.references import ZEROS
 from gcr.image.store import MOST_MANIFEST, Store
 from gcr.image.together import all_of, groups
-
-GROUP_BYTES = 8 << 20  # of chunks that are named by one thread, and written at once, or one chunk
 
 
 @dataclass(slots=True)
@@ -101,7 +99,7 @@ class ImageWriter:
             begun.enter_context(self.store.used())
             self._new = begun.enter_context(self.store.claimed(self.name))
             self._look_at_packs()
-            self._pack = PackWriter(self.store.packs, self.store.cipher)
+            self._pack = PackWriter(self.store.packs, self.store.cipher, max(GROUP_BYTES, padded(self.chunk_bytes)))
             begun.callback(self._pack.abandon)
             self._naming = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-name"))
             self._writing = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-write"))
@@ -221,7 +219,7 @@ class ImageWriter:
         added = [self._added[number] for number in range(len(self._added))]
         packs = sorted({each.pack for each in added if each.pack})
         number = {pack: index for index, pack in enumerate(packs)} | {"": ZEROS}
-        found = references.to_bytes(Reference(each.chunk.name, number[each.pack], each.block) for each in added)
+        found = references.to_bytes((each.chunk.name, number[each.pack], each.block) for each in added)
         hashed = ImageHashes.of(self.key, (each.chunk.digest for each in added)).to_bytes()
         if finished:  # what is above was done while the disk syncs
             self._finished[self._pack.id] = finished.result()
