@@ -179,7 +179,7 @@ def _one(store: Store, memory: memoryview, row: Row) -> None:
         began = time.monotonic()
         with ImageWriter(store, name, chunk_bytes=row["chunk_bytes"]) as writer:
             writer.add([(memory, {})])
-            writer.commit(lambda contents, name=name: _described(name, contents, row["chunk_bytes"]))
+            writer.commit(lambda contents, name=name: described(name, contents, row["chunk_bytes"]))
         row[word].append(time.monotonic() - began)
     for pack in store.packs.iterdir():
         cold(pack)
@@ -197,7 +197,7 @@ def _one(store: Store, memory: memoryview, row: Row) -> None:
         raise SystemExit("what was read is not what was written")
 
 
-def _described(name: str, contents: Contents, chunk_bytes: int) -> Manifest:
+def described(name: str, contents: Contents, chunk_bytes: int) -> Manifest:
     size = contents.counts.total
     handles, segments = (SealedHandle(HandleSpec(1, size, 0, 0), "none", 0),), (SealedSegment("none", size),)
     table = SealedTable("ways", 1, 1, 1, {0: "none"}, handles, (), segments)

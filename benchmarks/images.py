@@ -83,7 +83,7 @@ def full(command: Sequence[str], cycles: int = 3) -> Iterator[Row]:
             if number:
                 gcr("rm", f"full{number - 1}", "--store", str(where))
             out, written = _beside(
-                partial(_write_plainly, where.parent, _held(running) // 2),
+                partial(write_plainly, where.parent, _held(running) // 2),
                 partial(_checkpoint, running, where, f"full{number}", "--wait", "durable"),
             )
             back, read = _restored(where, "--image", f"full{number}", "--store", str(where))
@@ -114,7 +114,7 @@ def streamed(command: Sequence[str], cycles: int = 2, arena: int = ARENA_BYTES) 
         before = running.ask()
         for number in range(cycles):
             out, written = _beside(
-                partial(_write_plainly, where.parent, _held(running) // 2),
+                partial(write_plainly, where.parent, _held(running) // 2),
                 partial(_checkpoint, running, where, f"streamed{number}"),
             )
             back, read = _restored(where, str(running.job))
@@ -288,10 +288,10 @@ def _restored(where: Path, *words: str) -> tuple[Row, float]:
         drop_caches()
         return gcr("restore", *words)
 
-    return _beside(partial(_read_plainly, pack), restore)
+    return _beside(partial(read_plainly, pack), restore)
 
 
-def _write_plainly(folder: Path, nbytes: int, half: int) -> tuple[int, float]:
+def write_plainly(folder: Path, nbytes: int, half: int) -> tuple[int, float]:
     """A new file past the page cache, by one thread, until it is synced."""
     path, pieces = folder / f"plain{half}", -(-nbytes // PROBE_PIECE)
     with _piece() as piece:
@@ -306,7 +306,7 @@ def _write_plainly(folder: Path, nbytes: int, half: int) -> tuple[int, float]:
     return pieces * PROBE_PIECE, taken
 
 
-def _read_plainly(path: Path, half: int) -> tuple[int, float]:
+def read_plainly(path: Path, half: int) -> tuple[int, float]:
     """The first or the second half of a file past the page cache, by one thread."""
     pieces = path.stat().st_size // 2 // PROBE_PIECE
     with _piece() as piece:

@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(CONFORMANCE)]
 import answers  # noqa: E402
 import device_facts  # noqa: E402
 import device_pair  # noqa: E402
+import image_bursts as bursts  # noqa: E402
 import image_ways as ways  # noqa: E402
 import images  # noqa: E402
 import judging  # noqa: E402
@@ -156,6 +157,12 @@ def image_ways() -> Result:
         return {"ok": True, **ways.measure(Path(folder), 4 << 30, 3)}
 
 
+def image_bursts() -> Result:
+    """How many ask that disk at once, and for how much; needs no device."""
+    with tempfile.TemporaryDirectory(dir=os.environ.get("GCR_BENCHMARK_STORE"), prefix="gcr-bursts-") as folder:
+        return {"ok": True, **bursts.measure(Path(folder), 3 << 29, 200)}
+
+
 CHECKS: dict[str, Callable[[], Result]] = {
     "facts": device_facts.collect,
     "smoke": smoke,
@@ -167,6 +174,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "deaths-in": lambda: deaths("restore"),
     "hash": chunk_hash,
     "image-ways": image_ways,
+    "image-bursts": image_bursts,
     "image-tests": image_tests,
     "live": lambda: live("very_many"),
     "live-deaths": lambda: live("not very_many"),

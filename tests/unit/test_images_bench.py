@@ -1,6 +1,7 @@
 """The benchmark of images, rehearsed on a simulated device: that it runs, and that its rows say what happened."""
 
 import sys
+from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -10,12 +11,18 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
+import image_bursts
 import image_ways
 import images
 import program
 import report_images
 import standstill
 
+from gcr.image import bounce
+from gcr.image.bounce import huge_buffer as bounced
+from gcr.image.entry import BLOCK
+from gcr.image.store import Store
+from gcr.image.writer import ImageWriter
 from gcr.testing.machine import SimulatedMachine
 
 MIB = 1 << 20
@@ -166,3 +173,35 @@ def test_ways_to_a_disk_and_sizes_of_chunks(tmp_path: Path) -> None:
     assert small["beside_bytes_per_gib"] > large["beside_bytes_per_gib"] > 0
     assert pytest.approx(small["written_for_a_hundredth"]) == 0.01 and large["written_for_a_hundredth"] > 0.4
     assert list(tmp_path.iterdir()) == []
+
+
+def test_bursts_beside_a_plain_writer_and_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, size in (("SLOT_BYTES", 8 * MIB), ("WARM_BYTES", 8 * MIB)):
+        monkeypatch.setattr(image_bursts, name, size)
+    found = image_bursts.measure(tmp_path, 32 * MIB, 0.0)
+    for what, ways in (("write", image_bursts.WRITING), ("read", image_bursts.READING)):
+        rows, plain = found[what]["ways"], found[what]["plain_bytes_per_s"]
+        assert rows.keys() == ways.keys() and len(plain) == len(ways) + 1
+        assert all(row["share"] == row["shares"][0] > 0 and row["rates"][0] > 0 for row in rows.values())
+    assert [path.name for path in tmp_path.iterdir()] == ["store"]
+
+
+def test_a_way_is_another_writer_and_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the memory that they take."""
+    made, way = Counter[int](), image_bursts.Way(asking=1, waiting=2, group_bytes=MIB)
+    monkeypatch.setattr(image_bursts, "WARM_BYTES", MIB)
+    monkeypatch.setattr(bounce, "huge_buffer", lambda size: made.update([size]) or bounced(size))
+    memory = image_ways.random_memory(8 * MIB)
+    image_bursts.writes(tmp_path, memory, way)
+    assert made == {MIB + BLOCK: 3}
+    made.clear()
+    store = Store(tmp_path / "store")
+    with ImageWriter(store, "burst") as image:
+        image.add([(memory, {})])
+        image.commit(lambda contents: image_ways.described("burst", contents, image.chunk_bytes))
+    made.clear()
+    monkeypatch.setattr(image_bursts, "SLOT_BYTES", 2 * MIB)
+    slots = [image_ways.random_memory(2 * MIB) for _ in range(2)]
+    image_bursts.reads(store, len(memory), slots, way)
+    assert made == {MIB: 3}
+    assert slots[0] != slots[1] and bytes(slots[0]) in bytes(memory)
