@@ -6,16 +6,17 @@ for before it is known to be right.
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
+from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
 from dataclasses import dataclass
-from threading import Barrier, Event, local
+from threading import Event, local
 from typing import Self
 
 from gcr.errors import Damaged
 from gcr.image.bounce import buffers
 from gcr.image.entry import Entry, stored_bytes
 from gcr.image.pack import OpenPack, PackReader
+from gcr.image.together import started
 
 READERS = 3  # threads that ask a disk
 WAITING = 3  # buffers that came, and are compared
@@ -46,8 +47,8 @@ class Fetcher:
         with ExitStack() as begun:
             self._free = buffers(READERS + WAITING, self._most)
             self._hand = _Hand(begun.enter_context(ExitStack()))
-            self._comparing = begun.enter_context(_started(self._counts[1], "gcr-name"))
-            self._reading = begun.enter_context(_started(self._counts[0], "gcr-read"))
+            self._comparing = begun.enter_context(started(self._counts[1], "gcr-name"))
+            self._reading = begun.enter_context(started(self._counts[0], "gcr-read"))
             self._stack = begun.pop_all()
         return self
 
@@ -117,16 +118,3 @@ class _Hand(local):
         self.file: OpenPack
         self.open = ExitStack()
         all_hands.callback(self.open.close)
-
-
-def _started(threads: int, name: str) -> ThreadPoolExecutor:
-    """All of them: whoever submits a job later never fails for want of a thread."""
-    pool, met = ThreadPoolExecutor(threads, name), Barrier(threads)
-    try:
-        for _ in range(threads):
-            pool.submit(met.wait)
-    except BaseException:
-        met.abort()
-        pool.shutdown()
-        raise
-    return pool

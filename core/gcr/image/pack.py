@@ -26,7 +26,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import starmap
 from pathlib import Path
-from threading import BoundedSemaphore, Lock
+from threading import Lock
 from typing import Any, Self
 
 from gcr.errors import Damaged, WrongImage
@@ -36,6 +36,7 @@ from gcr.image.cipher import PACK_VERSIONS, Cipher, Forged
 from gcr.image.entry import BLOCK, Entry, padded, stored_bytes
 from gcr.image.regular import open_file, readable
 from gcr.image.room import allocate
+from gcr.image.together import started
 
 log = logging.getLogger("gcr.image")
 
@@ -51,7 +52,7 @@ _MOST_INDEX = 2**31 - 1  # bytes: what a library of a cipher takes at once
 GROUP_BYTES = 4 << 20  # of chunks that are named and written, or read and compared, at once; or one chunk
 ROOM_FROM = 64 << 20  # a pack that is as large gets room ahead of what is written, as much again and at most ROOM_MOST
 ROOM_MOST = 4 << 30  # while there is made some, nothing is written
-WRITERS = 4  # that ask a disk at once
+WRITERS = 4  # threads that ask a disk
 WAITING = 4  # buffers that are filled meanwhile
 _BOUNCE = Bounce()
 
@@ -100,10 +101,15 @@ class PackWriter:
         self.id = os.urandom(16).hex()
         self._cipher = cipher.pack(self.id)
         self._free = buffers(WRITERS + WAITING, most + BLOCK)
-        self._asking = BoundedSemaphore(WRITERS)
         self._path = directory / f"{self.id}{UNFINISHED}"
         self._final = directory / f"{self.id}{SUFFIX}"
-        self._file = _File(self._path)
+        self._failed: BaseException | None = None
+        self._writing = started(WRITERS, "gcr-write")
+        try:
+            self._file = _File(self._path)
+        except BaseException:
+            self._writing.shutdown()
+            raise
         self._lock = Lock()
         self._entries: list[Entry] = []
         self._next = 1  # block; the header has the first
@@ -125,19 +131,38 @@ class PackWriter:
         return entries
 
     def write(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> None:
-        """What was placed together, together: small writes are slow. Raises OSError."""
+        """What was placed together, together: small writes are slow. Nobody looks at `data` any more when it returns.
+
+        Whether the disk has taken it `finish` says, or a later one. Raises OSError.
+        """
+        if self._failed:
+            raise self._failed
         if not entries:
             return
         stored = self._free.get()
         try:
             self._cipher.to_disk(entries, data, stored)
-            with self._asking:
-                self._file.write(entries[0].block * BLOCK, stored[: stored_bytes(entries)])
+            self._writing.submit(self._give, entries[0].block * BLOCK, stored, stored_bytes(entries))
+        except BaseException:
+            self._free.put(stored)
+            raise
+
+    def _give(self, at: int, stored: memoryview, size: int) -> None:
+        """To the disk. By threads that do nothing else: it may answer all that it was asked for at once, and has
+        nothing to do until the first of them asks again."""
+        try:
+            if not self._failed:
+                self._file.write(at, stored[:size])
+        except BaseException as error:
+            self._failed = error
         finally:
             self._free.put(stored)
 
     def finish(self) -> Pack:
         """On the disk, under its final name: the directory is the caller's to sync. Raises OSError."""
+        self._writing.shutdown()
+        if self._failed:
+            raise self._failed
         entries = sorted(self._entries, key=lambda entry: entry.block)
         at, version = self._next * BLOCK, self._cipher.version
         facts = _FACTS.pack(_FOOTER_MAGIC, version, len(entries), at)
@@ -156,6 +181,7 @@ class PackWriter:
 
     def abandon(self) -> None:
         """Nothing of it stays. After `finish` this does nothing."""
+        self._writing.shutdown()
         self._file.close()
         self._path.unlink(missing_ok=True)
 

@@ -3,6 +3,7 @@
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from threading import Barrier
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
@@ -61,6 +62,19 @@ def groups(
         total += size
     if group:
         yield group
+
+
+def started(threads: int, name: str) -> ThreadPoolExecutor:
+    """All of them: whoever submits a job later never fails for want of a thread."""
+    pool, met = ThreadPoolExecutor(threads, name), Barrier(threads)
+    try:
+        for _ in range(threads):
+            pool.submit(met.wait)
+    except BaseException:
+        met.abort()
+        pool.shutdown()
+        raise
+    return pool
 
 
 def _result_of(line: deque[Future[Any]]) -> Any:

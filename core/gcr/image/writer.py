@@ -22,7 +22,7 @@ from gcr.image.files import hashes_path, manifest_path, references_path, sync, u
 from gcr.image.hashes import ImageHashes
 from gcr.image.known import Known
 from gcr.image.manifest import Manifest
-from gcr.image.pack import GROUP_BYTES, Pack, PackWriter
+from gcr.image.pack import GROUP_BYTES, WAITING, Pack, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.references import ZEROS
 from gcr.image.store import MOST_MANIFEST, Store
@@ -84,7 +84,7 @@ class ImageWriter:
     counts: Counts = field(default_factory=Counts)
     _stack: ExitStack = field(default_factory=ExitStack)
     _naming: ThreadPoolExecutor = field(init=False)
-    _writing: ThreadPoolExecutor = field(init=False)
+    _filling: ThreadPoolExecutor = field(init=False)
     _pack: PackWriter = field(init=False)
     _before: Known = field(default_factory=Known)  # what the store had
     _known: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # of those seen: pack and block, by the name
@@ -102,7 +102,7 @@ class ImageWriter:
             self._pack = PackWriter(self.store.packs, self.store.cipher, max(GROUP_BYTES, padded(self.chunk_bytes)))
             begun.callback(self._pack.abandon)
             self._naming = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-name"))
-            self._writing = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-write"))
+            self._filling = begun.enter_context(ThreadPoolExecutor(min(self.threads, WAITING), "gcr-fill"))
             self._stack = begun.pop_all()
         return self
 
@@ -163,7 +163,7 @@ class ImageWriter:
     def _add_all(self, pieces: Iterable[Piece]) -> None:
         with usable(self.store.path):
             together = groups(pieces, lambda piece: padded(len(piece[1])), GROUP_BYTES)
-            all_of(together, (self._naming, self._named), (self._writing, self._write), self._place)
+            all_of(together, (self._naming, self._named), (self._filling, self._write), self._place)
 
     def _named(self, pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Chunk]]:
         return pieces, self._chunks_of(pieces)
@@ -215,7 +215,7 @@ class ImageWriter:
 
     def _finish(self) -> Contents:
         self.names(0, len(self._added))  # none is missing
-        finished = self._writing.submit(self._pack.finish) if self.counts.written else None
+        finished = self._filling.submit(self._pack.finish) if self.counts.written else None
         added = [self._added[number] for number in range(len(self._added))]
         packs = sorted({each.pack for each in added if each.pack})
         number = {pack: index for index, pack in enumerate(packs)} | {"": ZEROS}

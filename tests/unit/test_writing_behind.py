@@ -1,0 +1,165 @@
+"""A pack is written behind the back of whoever adds to it: no error of a disk is lost, and no buffer."""
+
+import errno
+import os
+import sys
+import threading
+import time
+from pathlib import Path
+from threading import Event, Thread
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from imaging import bytes_of, described, mapped
+
+from gcr.errors import StoreUnusable
+from gcr.image import pack
+from gcr.image.chunks import name_of
+from gcr.image.cipher import PLAIN
+from gcr.image.entry import BLOCK
+from gcr.image.pack import WAITING, WRITERS, PackReader, PackWriter, _File
+from gcr.image.store import Store
+from gcr.image.writer import ImageWriter
+
+SIZE = 2 * BLOCK
+BUFFERS = WRITERS + WAITING
+
+
+def written(writer: PackWriter, number: int) -> None:
+    chunk = bytes_of(number, SIZE)
+    writer.write(writer.place([(name_of(chunk), SIZE)]), [mapped(chunk)])
+
+
+@pytest.fixture
+def failing(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Blocks that a disk does not take, a moment after it was asked to."""
+    blocks, real = list[int](), _File.write
+
+    def write(self: _File, at: int, data: memoryview) -> None:
+        if at // BLOCK in blocks:
+            time.sleep(0.05)
+            raise OSError(errno.EIO, "the disk says no")
+        real(self, at, data)
+
+    monkeypatch.setattr(_File, "write", write)
+    return blocks
+
+
+@pytest.mark.parametrize("number", [0, 5, 19])
+def test_what_the_disk_did_not_take_is_said_before_the_pack_counts(
+    tmp_path: Path, failing: list[int], number: int
+) -> None:
+    failing.append(1 + number * SIZE // BLOCK)
+    writer = PackWriter(tmp_path, PLAIN, SIZE)
+    with pytest.raises(OSError, match="the disk says no"):
+        for each in range(20):
+            written(writer, each)
+        writer.finish()
+    assert [path.suffix for path in tmp_path.iterdir()] == [".new"]
+    writer.abandon()
+    assert not [*tmp_path.iterdir()]
+
+
+def test_after_a_failure_nothing_more_is_added_or_written(
+    tmp_path: Path, failing: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pack, "WRITERS", 1)
+    failing.append(1)
+    writer = PackWriter(tmp_path, PLAIN, SIZE)
+    for number in range(1 + WAITING):
+        written(writer, number)
+    time.sleep(0.2)
+    for number in range(BUFFERS, 3 * BUFFERS):
+        with pytest.raises(OSError, match="the disk says no"):
+            written(writer, number)
+    assert writer._path.stat().st_size == 0
+    assert writer._free.qsize() == 1 + WAITING, "a buffer is lost"
+    writer.abandon()
+
+
+def test_an_image_of_which_a_byte_did_not_reach_the_disk_is_none(tmp_path: Path, failing: list[int]) -> None:
+    """Though nothing else was to be written when that became known."""
+    failing.append(1)
+    store = Store(tmp_path / "store")
+    with pytest.raises(StoreUnusable, match="the disk says no"), ImageWriter(store, "warm") as writer:
+        writer.add([(mapped(bytes_of(1, SIZE)), {})])
+        writer.commit(described("warm", [SIZE]))
+    assert store.names() == []
+    assert not [*store.packs.iterdir()]
+
+
+def test_its_memory_is_free_when_the_disk_has_not_yet_taken_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taken, real = Event(), _File.write
+
+    def patient(self: _File, at: int, data: memoryview) -> None:
+        assert taken.wait(10)
+        real(self, at, data)
+
+    monkeypatch.setattr(_File, "write", patient)
+    writer, memory = PackWriter(tmp_path, PLAIN, SIZE), mapped(bytes_of(1, SIZE))
+    chunk = bytes(memory)
+    entries = writer.place([(name_of(chunk), SIZE)])
+    writer.write(entries, [memory])
+    memory[:] = bytes(SIZE)
+    taken.set()
+    found = bytearray(SIZE)
+    PackReader(tmp_path / f"{writer.finish().id}.pack", PLAIN).read(entries, [memoryview(found)])
+    assert found == chunk
+
+
+def test_what_is_filled_and_not_written_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    going, real, added = Event(), _File.write, list[int]()
+
+    def patient(self: _File, at: int, data: memoryview) -> None:
+        assert going.wait(10)
+        real(self, at, data)
+
+    def add() -> None:
+        for number in range(3 * BUFFERS):
+            written(writer, number)
+            added.append(number)
+
+    monkeypatch.setattr(_File, "write", patient)
+    writer, adding = PackWriter(tmp_path, PLAIN, SIZE), Thread(target=add)
+    adding.start()
+    adding.join(0.3)
+    assert len(added) == BUFFERS
+    going.set()
+    adding.join()
+    assert len(PackReader(tmp_path / f"{writer.finish().id}.pack", PLAIN).entries) == 3 * BUFFERS
+
+
+@pytest.mark.parametrize("end", ["finish", "abandon"])
+def test_its_threads_end_with_it(tmp_path: Path, end: str) -> None:
+    before = threading.active_count()
+    writer = PackWriter(tmp_path, PLAIN, SIZE)
+    written(writer, 0)
+    assert threading.active_count() == before + WRITERS
+    getattr(writer, end)()
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("what", ["threads", "file"])
+def test_what_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str) -> None:
+    before, started, real = threading.active_count(), [0], Thread.start
+
+    def some(self: Thread) -> None:
+        started[0] += 1
+        if started[0] == WRITERS:
+            raise RuntimeError("can't start new thread")
+        real(self)
+
+    def refused(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "no room")
+
+    if what == "threads":
+        monkeypatch.setattr(Thread, "start", some)
+    else:
+        monkeypatch.setattr(os, "open", refused)
+    with pytest.raises((RuntimeError, OSError), match=r"new thread|no room"):
+        PackWriter(tmp_path, PLAIN, SIZE)
+    monkeypatch.undo()
+    assert threading.active_count() == before
+    assert not [*tmp_path.iterdir()]
