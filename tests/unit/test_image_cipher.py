@@ -5,6 +5,7 @@ import re
 import shutil
 import sys
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import aes
 from gcr.image.chunks import name_of
 from gcr.image.cipher import PLAIN, Cipher, Forged, PackCipher, cipher_of
-from gcr.image.entry import BLOCK, Entry
+from gcr.image.entry import BLOCK, PLACED, Entry
 from gcr.image.store import MARK, NEW_MARK, Store
 from gcr.image.writer import ImageWriter
 
@@ -197,13 +198,17 @@ def test_chunks_that_change_places_are_found(store: Store) -> None:
             read(store, name)
 
 
+def placed(entries: Sequence[Entry]) -> bytes:
+    return b"".join(PLACED.pack(*entry[:3]) for entry in entries)
+
+
 def test_a_chunk_is_of_its_pack_its_place_and_its_name_alone() -> None:
     """Also for who could move its tag with it."""
     disk, entry = memoryview(bytearray(2 * BLOCK)), Entry(b"n" * 32, 1, 100)
     pack = OURS.pack("0" * 32)
     pack.to_disk([entry], [mapped(DATA[0][:100])], disk)
     assert not any(disk[100:BLOCK])
-    entry = Entry(*pack.record.unpack(pack.from_index(pack.to_index([entry], b"facts"), b"facts")))
+    entry = Entry(*pack.record.unpack(pack.from_index(pack.to_index(placed([entry]), b"facts"), b"facts")))
 
     def get(pack: PackCipher, entry: Entry) -> memoryview:
         (came,) = pack.from_disk([entry], disk[:BLOCK])
@@ -216,7 +221,7 @@ def test_a_chunk_is_of_its_pack_its_place_and_its_name_alone() -> None:
     with pytest.raises(Forged):
         get(OURS.pack("1" * 32), entry)
     with pytest.raises(Forged):
-        pack.from_index(pack.to_index([entry], b"facts"), b"others")
+        pack.from_index(pack.to_index(placed([entry]), b"facts"), b"others")
 
 
 @pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
@@ -230,7 +235,9 @@ def test_nothing_of_what_was_written_before_is_written_again(cipher: Cipher) -> 
     pack.to_disk(entries, [*map(mapped, data)], stored)
     for number, size in enumerate(sizes):
         assert not any(stored[number * BLOCK + size : (number + 1) * BLOCK])
-    entries = [Entry(*each) for each in pack.record.iter_unpack(pack.from_index(pack.to_index(entries, b""), b""))]
+    entries = [
+        Entry(*each) for each in pack.record.iter_unpack(pack.from_index(pack.to_index(placed(entries), b""), b""))
+    ]
     assert [*map(bytes, pack.from_disk(entries, stored[: 3 * BLOCK]))] == data
 
 

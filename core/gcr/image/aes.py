@@ -26,7 +26,7 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from gcr.errors import Damaged, WrongImage, WrongKey
 from gcr.image.bounce import Bounce, move_each
 from gcr.image.cipher import FILE_MAGIC, Forged, PackCipher, check_of, mark_of
-from gcr.image.entry import Entry, as_stored, padded
+from gcr.image.entry import PLACED, Entry, as_stored, padded
 
 KEY_BYTES = 32
 TAG_BYTES = 16
@@ -122,8 +122,8 @@ class AesPack:
     def index_bytes(self, count: int) -> int:
         return count * self.record.size + TAG_BYTES
 
-    def to_index(self, entries: Sequence[Entry], facts: bytes) -> bytes:
-        fields = ((entry.name, entry.block, entry.size, self._tags[entry.block]) for entry in entries)
+    def to_index(self, placed: bytes, facts: bytes) -> bytes:
+        fields = ((name, block, size, self._tags[block]) for name, block, size in PLACED.iter_unpack(placed))
         return self._aes.encrypt(_nonce(0), b"".join(self.record.pack(*each) for each in fields), facts)
 
     def from_index(self, index: bytes, facts: bytes) -> bytes:

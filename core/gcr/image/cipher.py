@@ -15,7 +15,7 @@ from typing import Protocol
 from gcr.errors import Damaged, LibraryMissing, WrongImage, WrongKey
 from gcr.image.bounce import move_each
 from gcr.image.chunks import name_of, name_of_zeros
-from gcr.image.entry import Entry, as_stored
+from gcr.image.entry import PLACED, Entry, as_stored
 
 FILE_MAGIC = b"GCRFILE\0"  # begins any small file of an encrypted store
 PACK_VERSIONS = (1, 2)  # as it is, encrypted
@@ -43,8 +43,8 @@ class PackCipher(Protocol):
     def index_bytes(self, count: int) -> int:
         """Size of the index of so many chunks."""
 
-    def to_index(self, entries: Sequence[Entry], facts: bytes) -> bytes:
-        """`facts`: what the footer says besides."""
+    def to_index(self, placed: bytes, facts: bytes) -> bytes:
+        """Of records as PLACED, back to back. `facts`: what the footer says besides."""
 
     def from_index(self, index: bytes, facts: bytes) -> bytes:
         """Its records, back to back."""
@@ -74,7 +74,7 @@ class Cipher(Protocol):
 
 class PlainPack:
     version = 1
-    record = Struct("<32sII")
+    record = PLACED
 
     def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview], stored: memoryview) -> None:
         places = as_stored(entries, stored)
@@ -88,8 +88,8 @@ class PlainPack:
     def index_bytes(self, count: int) -> int:
         return count * self.record.size
 
-    def to_index(self, entries: Sequence[Entry], facts: bytes) -> bytes:
-        return b"".join(self.record.pack(entry.name, entry.block, entry.size) for entry in entries)
+    def to_index(self, placed: bytes, facts: bytes) -> bytes:
+        return placed
 
     def from_index(self, index: bytes, facts: bytes) -> bytes:
         return index

@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from itertools import accumulate
+from struct import Struct
 from typing import NamedTuple
 
 BLOCK = 4096
+PLACED = Struct("<32sII")  # of one chunk: name, block, bytes
 
 
 class Entry(NamedTuple):

@@ -6,7 +6,6 @@ The key was drawn for the first image of the chain (gcr.hashing.key), and each d
 image has. Nobody needs them to read the image. The manifest has the digest of the file.
 """
 
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -22,10 +21,6 @@ class ImageHashes:
 
     key: HashKey
     digests: bytes = field(repr=False)
-
-    @classmethod
-    def of(cls, key: HashKey, digests: Iterable[bytes]) -> Self:
-        return cls(key, b"".join(digests))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:

@@ -33,7 +33,7 @@ from gcr.errors import Damaged, WrongImage
 from gcr.image.bounce import Bounce, buffers, move_each
 from gcr.image.chunks import NAME_BYTES, name_of
 from gcr.image.cipher import PACK_VERSIONS, Cipher, Forged
-from gcr.image.entry import BLOCK, Entry, padded, stored_bytes
+from gcr.image.entry import BLOCK, PLACED, Entry, padded, stored_bytes
 from gcr.image.regular import open_file, readable
 from gcr.image.room import allocate
 from gcr.image.together import started
@@ -111,7 +111,7 @@ class PackWriter:
             self._writing.shutdown()
             raise
         self._lock = Lock()
-        self._entries: list[Entry] = []
+        self._placed = bytearray()  # records of all, by their blocks
         self._next = 1  # block; the header has the first
 
     def place(self, chunks: Sequence[tuple[bytes, int]]) -> Sequence[Entry]:
@@ -124,8 +124,8 @@ class PackWriter:
             for name, size in chunks:
                 entries.append(Entry(name, self._next, size))
                 self._next += padded(size) // BLOCK
-            self._entries += entries
-            if self._next >= _MOST_BLOCKS or self._cipher.index_bytes(len(self._entries)) > _MOST_INDEX:
+            self._placed += b"".join(PLACED.pack(*entry[:3]) for entry in entries)
+            if self._next >= _MOST_BLOCKS or self._cipher.index_bytes(len(self._placed) // PLACED.size) > _MOST_INDEX:
                 raise OSError(errno.EFBIG, "a pack cannot be larger", str(self._path))
             self._file.make_room(self._next * BLOCK)
         return entries
@@ -163,10 +163,9 @@ class PackWriter:
         self._writing.shutdown()
         if self._failed:
             raise self._failed
-        entries = sorted(self._entries, key=lambda entry: entry.block)
         at, version = self._next * BLOCK, self._cipher.version
-        facts = _FACTS.pack(_FOOTER_MAGIC, version, len(entries), at)
-        index = self._cipher.to_index(entries, facts)
+        facts = _FACTS.pack(_FOOTER_MAGIC, version, len(self._placed) // PLACED.size, at)
+        index = self._cipher.to_index(bytes(self._placed), facts)
         footer = facts + name_of(index)
         seal = name_of(footer)
         self._file.write(0, _whole_blocks(_HEADER.pack(_HEADER_MAGIC, version)))

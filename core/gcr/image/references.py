@@ -7,8 +7,7 @@ allocations. The manifest has the digest of the file.
 """
 
 import struct
-from collections.abc import Iterable, Sequence
-from itertools import starmap
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from gcr.image.chunks import name_of
@@ -25,8 +24,8 @@ class Reference(NamedTuple):
     block: int
 
 
-def to_bytes(references: Iterable[tuple[bytes, int, int]]) -> bytes:
-    return b"".join(starmap(_RECORD.pack, references))
+def pack_into(data: bytearray, number: int, reference: tuple[bytes, int, int]) -> None:
+    _RECORD.pack_into(data, number * RECORD_BYTES, *reference)
 
 
 def from_bytes(data: bytes) -> Sequence[Reference]:
@@ -36,5 +35,5 @@ def from_bytes(data: bytes) -> Sequence[Reference]:
     return [*map(Reference._make, _RECORD.iter_unpack(data))]
 
 
-def digest(data: bytes) -> bytes:
+def digest(data: bytes | bytearray) -> bytes:
     return name_of(data)

@@ -10,12 +10,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from threading import Lock
-from typing import NamedTuple, Self
+from typing import Self
 
 from gcr.errors import Damaged, RolledBack, UsageError
 from gcr.hashing import HashKey, hash_each
 from gcr.hashing.chunks import CHUNK_BYTES, chunk_count
 from gcr.image import references
+from gcr.image.brought import Brought, BroughtChunks
 from gcr.image.chunks import Chunk, cut, name_of
 from gcr.image.entry import Entry, padded
 from gcr.image.files import hashes_path, manifest_path, references_path, sync, usable
@@ -48,19 +49,13 @@ class Contents:
     counts: Counts
 
 
-class _Added(NamedTuple):
-    chunk: Chunk
-    pack: str
-    block: int
-
-
 @dataclass(frozen=True, slots=True)
 class _Placed:
     """Chunks that were named together, by their numbers, and what of them is to be written."""
 
     entries: Sequence[Entry]
     data: Sequence[memoryview]
-    added: Mapping[int, _Added]
+    brought: Sequence[Brought]
 
 
 Addition = tuple[memoryview, Mapping[int, Chunk]]  # an allocation; chunks by number that are known are not looked at
@@ -88,8 +83,9 @@ class ImageWriter:
     _pack: PackWriter = field(init=False)
     _before: Known = field(default_factory=Known)  # what the store had
     _known: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # of those seen: pack and block, by the name
+    _numbers: dict[str, int] = field(default_factory=lambda: {"": ZEROS})  # of packs, by the order of first use
     _finished: dict[str, Pack] = field(default_factory=dict)
-    _added: dict[int, _Added] = field(default_factory=dict)  # by number
+    _brought: BroughtChunks = field(default_factory=BroughtChunks)
     _new: int = -1  # descriptor of the manifest that is being written
     _lock: Lock = field(default_factory=Lock)
 
@@ -122,7 +118,7 @@ class ImageWriter:
         self._add_all(self._pieces(allocations))
 
     def _pieces(self, allocations: Iterable[Addition]) -> Iterator[Piece]:
-        first = len(self._added)
+        first = self._brought.count
         for memory, known in allocations:
             for number, (start, size) in enumerate(cut(len(memory), self.chunk_bytes)):
                 yield first + number, memory[start : start + size], known.get(number)
@@ -137,10 +133,9 @@ class ImageWriter:
 
     def names(self, first: int, count: int) -> Sequence[bytes]:
         """Of chunks by their numbers. Raises RolledBack where one was not added."""
-        try:
-            return [self._added[number].chunk.name for number in range(first, first + count)]
-        except KeyError as missing:
-            raise RolledBack(f"chunk {missing} of image {self.name} was never brought") from None
+        if (missing := self._brought.missing(first, count)) is not None:
+            raise RolledBack(f"chunk {missing} of image {self.name} was never brought")
+        return self._brought.names(first, count)
 
     def commit(self, described: Callable[[Contents], Manifest]) -> Manifest:
         """When this returns the image outlives a crash of anything. `described` makes its manifest. Once."""
@@ -182,18 +177,16 @@ class ImageWriter:
             entries = self._pack.place([(name, len(data)) for name, data in unknown.items()])
             self._known.update({entry.name: (self._pack.id, entry.block) for entry in entries})
             self.counts.written += sum(entry.size for entry in entries)
-            found = {
-                piece[0]: _Added(chunk, *self._known[chunk.name]) for piece, chunk in zip(pieces, chunks, strict=True)
-            }
-        return _Placed(entries, [*unknown.values()], found)
+            brought = [self._brought_as(piece[0], chunk) for piece, chunk in zip(pieces, chunks, strict=True)]
+        return _Placed(entries, [*unknown.values()], brought)
 
     def _write(self, placed: _Placed) -> None:
         self.rate.spend(sum(entry.size for entry in placed.entries))
         self._pack.write(placed.entries, placed.data)
         with self._lock:
-            if twice := self._added.keys() & placed.added.keys():
-                raise UsageError(f"chunk {min(twice)} of image {self.name} was brought before")
-            self._added.update(placed.added)
+            if (twice := self._brought.twice(placed.brought)) is not None:
+                raise UsageError(f"chunk {twice} of image {self.name} was brought before")
+            self._brought.add(placed.brought)
 
     def _chunks_of(self, pieces: Sequence[Piece]) -> Sequence[Chunk]:
         looked_at = [data for _, data, known in pieces if not known]
@@ -206,6 +199,11 @@ class ImageWriter:
             self._known[name] = place
         return name in self._known
 
+    def _brought_as(self, number: int, chunk: Chunk) -> Brought:
+        """The lock is held."""
+        pack, block = self._known[chunk.name]
+        return Brought(number, chunk, self._numbers.setdefault(pack, len(self._numbers) - 1), block)
+
     def _count(self, name: bytes, size: int) -> None:
         """The lock is held. A chunk of zeros is known, and nowhere."""
         self.counts.total += size
@@ -214,17 +212,15 @@ class ImageWriter:
             self._known.setdefault(name, ("", 0))
 
     def _finish(self) -> Contents:
-        self.names(0, len(self._added))  # none is missing
+        brought = self._brought
+        if (missing := brought.missing(0, brought.count)) is not None:
+            raise RolledBack(f"chunk {missing} of image {self.name} was never brought")
         finished = self._filling.submit(self._pack.finish) if self.counts.written else None
-        added = [self._added[number] for number in range(len(self._added))]
-        packs = sorted({each.pack for each in added if each.pack})
-        number = {pack: index for index, pack in enumerate(packs)} | {"": ZEROS}
-        found = references.to_bytes((each.chunk.name, number[each.pack], each.block) for each in added)
-        hashed = ImageHashes.of(self.key, (each.chunk.digest for each in added)).to_bytes()
-        if finished:  # what is above was done while the disk syncs
+        found, hashed = bytes(brought.references), ImageHashes(self.key, bytes(brought.digests)).to_bytes()
+        if finished:
             self._finished[self._pack.id] = finished.result()
         sync(self.store.packs)  # also for packs of others, who may have died before they did
         self.store.write_references(self.name, self.store.cipher.encrypt(references_path(self.name), found))
         self.store.write_hashes(self.name, self.store.cipher.encrypt(hashes_path(self.name), hashed))
-        used = [self._finished[pack] for pack in packs]
+        used = [self._finished[pack] for pack in self._numbers if pack]
         return Contents(used, references.digest(found), name_of(hashed), self.counts)
