@@ -32,7 +32,7 @@ from gcr.image.writer import Contents, ImageWriter
 from gcr.layout import SealedHandle, SealedSegment, SealedTable
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-PIECE = 8 * MIB  # what a thread of the writer writes at once: 32 chunks
+PIECE = 8 * MIB  # what is written or read at once
 SIZES = (64 * KIB, 128 * KIB, 256 * KIB, 512 * KIB, MIB, 4 * MIB)
 COUNTS = (1, 2, 4, 8, 16)  # threads, or requests of one ring at a time
 BOUNCED = (1, 4, 8)
