@@ -8,8 +8,6 @@ runs just before and just after: one thread, one buffer of 16 MiB in huge pages.
 A way's constants are those of gcr.image.pack and gcr.image.fetching; what gcr has is called `gcr`.
 """
 
-import argparse
-import json
 import random
 import statistics
 import sys
@@ -24,7 +22,7 @@ from itertools import cycle
 from pathlib import Path
 from unittest.mock import patch
 
-from image_ways import GIB, MIB, described, random_memory
+from image_ways import MIB, command, described, random_memory
 from images import Row, read_plainly, write_plainly
 
 from gcr.image import fetching, pack, reader, writer
@@ -151,20 +149,5 @@ def _rate(found: tuple[int, float]) -> float:
     return found[0] / found[1]
 
 
-def main(arguments: Sequence[str]) -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--gib", type=float, default=1.5)
-    parser.add_argument("--seconds", type=float, default=120)
-    parser.add_argument("--out", type=Path)
-    chosen = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(dir=chosen.folder, prefix="gcr-bursts-") as folder:
-        found = json.dumps(measure(Path(folder), int(chosen.gib * GIB), chosen.seconds), indent=1)
-    if chosen.out:
-        chosen.out.write_text(found + "\n")
-    else:
-        print(found)
-
-
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    command(sys.argv[1:], 1.5, "seconds", 120.0, measure)

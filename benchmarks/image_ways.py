@@ -241,20 +241,23 @@ def measure(folder: Path, size: int, rounds: int) -> Row:
     }
 
 
-def main(arguments: Sequence[str]) -> None:
+def command(
+    arguments: Sequence[str], gib: float, option: str, default: float, measure: Callable[[Path, int, float], Row]
+) -> None:
+    """`measure` on the disk of a folder, of so many bytes, with the value of `--option`; to a file, or printed."""
     parser = argparse.ArgumentParser()
     parser.add_argument("folder", type=Path)
-    parser.add_argument("--gib", type=float, default=2.0)
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--gib", type=float, default=gib)
+    parser.add_argument(f"--{option}", type=type(default), default=default, dest="chosen")
     parser.add_argument("--out", type=Path)
-    chosen = parser.parse_args(arguments)
-    with tempfile.TemporaryDirectory(dir=chosen.folder, prefix="gcr-ways-") as folder:
-        found = json.dumps(measure(Path(folder), int(chosen.gib * GIB), chosen.rounds), indent=1)
-    if chosen.out:
-        chosen.out.write_text(found + "\n")
+    asked = parser.parse_args(arguments)
+    with tempfile.TemporaryDirectory(dir=asked.folder, prefix=f"gcr-{option}-") as folder:
+        found = json.dumps(measure(Path(folder), int(asked.gib * GIB), asked.chosen), indent=1)
+    if asked.out:
+        asked.out.write_text(found + "\n")
     else:
         print(found)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1:])
+    command(sys.argv[1:], 2.0, "rounds", 3, lambda folder, size, rounds: measure(folder, size, int(rounds)))

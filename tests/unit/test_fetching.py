@@ -260,7 +260,7 @@ def test_what_cannot_have_its_threads_leaves_none(monkeypatch: pytest.MonkeyPatc
         real(self)
 
     monkeypatch.setattr(Thread, "start", some)
-    with pytest.raises(RuntimeError, match="new thread"):
+    with pytest.raises(OSError, match="no thread can be started"):
         Fetcher(3, SIZE, lambda _: None).__enter__()
     assert threading.active_count() == before
 

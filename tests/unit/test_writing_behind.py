@@ -158,8 +158,38 @@ def test_what_cannot_begin_leaves_nothing(tmp_path: Path, monkeypatch: pytest.Mo
         monkeypatch.setattr(Thread, "start", some)
     else:
         monkeypatch.setattr(os, "open", refused)
-    with pytest.raises((RuntimeError, OSError), match=r"new thread|no room"):
+    with pytest.raises(OSError, match=r"no thread can be started|no room"):
         PackWriter(tmp_path, PLAIN, SIZE)
     monkeypatch.undo()
     assert threading.active_count() == before
     assert not [*tmp_path.iterdir()]
+
+
+def test_an_image_that_cannot_have_its_threads_is_refused_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever of them it is."""
+    store, real = Store(tmp_path / "store"), Thread.start
+    before, most = threading.active_count(), 2 + 2 + WRITERS
+    for number in range(most + 1):
+        started = [0]
+
+        def some(self: Thread, number: int = number, started: list[int] = started) -> None:
+            started[0] += 1
+            if started[0] == number + 1:
+                raise RuntimeError("can't start new thread")
+            real(self)
+
+        monkeypatch.setattr(Thread, "start", some)
+        writer = ImageWriter(store, "warm", threads=2)
+        if number < most:
+            with pytest.raises(StoreUnusable, match="no thread can be started"):
+                writer.__enter__()
+        else:
+            with writer:
+                writer.add([(mapped(bytes_of(1, SIZE)), {})])
+                writer.commit(described("warm", [SIZE]))
+        monkeypatch.undo()
+        assert threading.active_count() == before
+        assert store.names() == (["warm"] if number == most else [])
+        assert len([*store.packs.iterdir()]) == (number == most)

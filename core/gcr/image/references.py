@@ -35,5 +35,5 @@ def from_bytes(data: bytes) -> Sequence[Reference]:
     return [*map(Reference._make, _RECORD.iter_unpack(data))]
 
 
-def digest(data: bytes | bytearray) -> bytes:
+def digest(data: bytes) -> bytes:
     return name_of(data)

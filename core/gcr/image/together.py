@@ -1,5 +1,6 @@
 """Work by several threads on memory that is somebody else's: whoever hears that it is over may take the memory away."""
 
+import errno
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -65,14 +66,16 @@ def groups(
 
 
 def started(threads: int, name: str) -> ThreadPoolExecutor:
-    """All of them: whoever submits a job later never fails for want of a thread."""
+    """All of them: whoever submits a job later never fails for want of one. Raises OSError where there are none."""
     pool, met = ThreadPoolExecutor(threads, name), Barrier(threads)
     try:
         for _ in range(threads):
             pool.submit(met.wait)
-    except BaseException:
+    except BaseException as error:
         met.abort()
         pool.shutdown()
+        if isinstance(error, RuntimeError):
+            raise OSError(errno.EAGAIN, f"no thread can be started: {error}") from error
         raise
     return pool
 

@@ -27,7 +27,7 @@ from gcr.image.pack import GROUP_BYTES, WAITING, Pack, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.references import ZEROS
 from gcr.image.store import MOST_MANIFEST, Store
-from gcr.image.together import all_of, groups
+from gcr.image.together import all_of, groups, started
 
 
 @dataclass(slots=True)
@@ -97,8 +97,8 @@ class ImageWriter:
             self._look_at_packs()
             self._pack = PackWriter(self.store.packs, self.store.cipher, max(GROUP_BYTES, padded(self.chunk_bytes)))
             begun.callback(self._pack.abandon)
-            self._naming = begun.enter_context(ThreadPoolExecutor(self.threads, "gcr-name"))
-            self._filling = begun.enter_context(ThreadPoolExecutor(min(self.threads, WAITING), "gcr-fill"))
+            self._naming = begun.enter_context(started(self.threads, "gcr-name"))
+            self._filling = begun.enter_context(started(min(self.threads, WAITING), "gcr-fill"))
             self._stack = begun.pop_all()
         return self
 
