@@ -31,7 +31,7 @@ from gcr.image.store import Store
 from gcr.image.writer import ImageWriter
 
 SLOTS, SLOT_BYTES = 4, 64 * MIB  # that a restore reads into, again and again
-WARM_BYTES = 64 * MIB  # before the clock: threads are started, buffers touched
+WARM_BYTES = 256 * MIB  # before the clock: as many buffers are waiting for the disk when it begins as when it ends
 
 
 @dataclass(frozen=True, slots=True)

@@ -194,7 +194,6 @@ def test_a_way_is_another_writer_and_reader(tmp_path: Path, monkeypatch: pytest.
     memory = image_ways.random_memory(8 * MIB)
     image_bursts.writes(tmp_path, memory, way)
     assert made == {MIB + BLOCK: 3}
-    made.clear()
     store = Store(tmp_path / "store")
     with ImageWriter(store, "burst") as image:
         image.add([(memory, {})])

@@ -1,7 +1,7 @@
 """What was brought to an image that is being written: records of its chunks, by number, as the image's files have them.
 
-Not objects of the language: of these there would be millions, which take ten times the memory, and make the garbage
-collector stop every thread for as long as it takes to look at them all, again and again.
+Not objects of the language: of these there would be millions, which take several times the memory, and for which the
+garbage collector stops every thread while it looks at them all, again and again.
 """
 
 from collections.abc import Iterable, Sequence

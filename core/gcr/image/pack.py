@@ -133,7 +133,7 @@ class PackWriter:
     def write(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> None:
         """What was placed together, together: small writes are slow. Nobody looks at `data` any more when it returns.
 
-        Whether the disk has taken it `finish` says, or a later one. Raises OSError.
+        What the disk did not take a later `write` says, or `finish`. Raises OSError.
         """
         if self._failed:
             raise self._failed

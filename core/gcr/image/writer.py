@@ -133,9 +133,12 @@ class ImageWriter:
 
     def names(self, first: int, count: int) -> Sequence[bytes]:
         """Of chunks by their numbers. Raises RolledBack where one was not added."""
+        self._refuse_missing(first, count)
+        return self._brought.names(first, count)
+
+    def _refuse_missing(self, first: int, count: int) -> None:
         if (missing := self._brought.missing(first, count)) is not None:
             raise RolledBack(f"chunk {missing} of image {self.name} was never brought")
-        return self._brought.names(first, count)
 
     def commit(self, described: Callable[[Contents], Manifest]) -> Manifest:
         """When this returns the image outlives a crash of anything. `described` makes its manifest. Once."""
@@ -213,8 +216,7 @@ class ImageWriter:
 
     def _finish(self) -> Contents:
         brought = self._brought
-        if (missing := brought.missing(0, brought.count)) is not None:
-            raise RolledBack(f"chunk {missing} of image {self.name} was never brought")
+        self._refuse_missing(0, brought.count)
         finished = self._filling.submit(self._pack.finish) if self.counts.written else None
         found, hashed = bytes(brought.references), ImageHashes(self.key, bytes(brought.digests)).to_bytes()
         if finished:
