@@ -5,7 +5,7 @@
 FOLDER is on the disk in question; what is written there is removed. A disk that others use has another rate half a
 minute later, so the ways take turns, in an order of chance, and each is compared with a plain writer (or reader) that
 runs just before and just after: one thread, one buffer of 16 MiB in huge pages. Half of the seconds are for writing.
-A way's constants are those of gcr.image.pack and gcr.image.fetching; what gcr has is called `gcr`.
+A way's constants are those of gcr.image.packing and gcr.image.fetching; what gcr has is called `gcr`.
 """
 
 import random
@@ -25,7 +25,7 @@ from unittest.mock import patch
 from image_ways import MIB, command, described, random_memory
 from images import Row, read_plainly, write_plainly
 
-from gcr.image import fetching, pack, reader, writer
+from gcr.image import fetching, pack, packing, reader, writer
 from gcr.image.reader import ImageReader
 from gcr.image.store import Store
 from gcr.image.writer import ImageWriter
@@ -45,14 +45,14 @@ class Way:
 
 
 WRITING = {
-    "gcr": Way(pack.WRITERS, pack.WAITING),
-    "2 ask": Way(2, pack.WAITING),
-    "3 ask": Way(3, pack.WAITING),
-    "8 ask": Way(8, pack.WAITING),
+    "gcr": Way(packing.WRITERS, packing.WAITING),
+    "2 ask": Way(2, packing.WAITING),
+    "3 ask": Way(3, packing.WAITING),
+    "8 ask": Way(8, packing.WAITING),
     "8 ask, 8 MiB": Way(8, 8, 8 * MIB),
     "4 ask, 8 MiB": Way(4, 4, 8 * MIB),
     "4 ask, 2 MiB": Way(4, 4, 2 * MIB),
-    "4 threads": Way(pack.WRITERS, pack.WAITING, threads=4),
+    "4 threads": Way(packing.WRITERS, packing.WAITING, threads=4),
 }
 READING = {
     "gcr": Way(fetching.READERS, fetching.WAITING, threads=fetching.COMPARERS),
@@ -69,7 +69,7 @@ READING = {
 def as_in(way: Way) -> Iterator[None]:
     """Whatever writes or reads an image within does it in this way."""
     with (
-        patch.multiple(pack, WRITERS=way.asking, WAITING=way.waiting),
+        patch.multiple(packing, WRITERS=way.asking, WAITING=way.waiting),
         patch.multiple(fetching, READERS=way.asking, WAITING=way.waiting, COMPARERS=way.threads),
         patch.object(writer, "GROUP_BYTES", way.group_bytes),
         patch.object(reader, "GROUP_BYTES", way.group_bytes),

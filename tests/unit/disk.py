@@ -15,7 +15,7 @@ from itertools import chain, combinations
 from pathlib import Path
 from unittest.mock import patch
 
-from gcr.image import pack
+from gcr.image import packing
 
 BLOCK = 4096
 EXHAUSTIVE = 10  # parts that are not synced, up to which every subset is tried; beyond, this many at random
@@ -130,7 +130,7 @@ class Disk:
             for name, wrapper in calls.items():
                 real = getattr(os, name)
                 patches.enter_context(patch.object(os, name, self._wrapped(real, wrapper)))
-            patches.enter_context(patch.object(pack, "allocate", self._wrapped(pack.allocate, self._on_allocate)))
+            patches.enter_context(patch.object(packing, "allocate", self._wrapped(packing.allocate, self._on_allocate)))
             yield
 
     def _wrapped(self, real: Callable[..., object], note: Callable[..., object]) -> Callable[..., object]:

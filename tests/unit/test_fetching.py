@@ -21,7 +21,8 @@ from gcr.image.chunks import name_of
 from gcr.image.cipher import PLAIN
 from gcr.image.entry import BLOCK
 from gcr.image.fetching import READERS, WAITING, Fetcher, Group
-from gcr.image.pack import OpenPack, PackReader, PackWriter
+from gcr.image.pack import OpenPack, PackReader
+from gcr.image.packing import PackWriter
 
 SIZE = 2 * BLOCK
 COUNT = 40

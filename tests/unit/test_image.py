@@ -31,7 +31,8 @@ from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK, Entry
 from gcr.image.known import Known
 from gcr.image.manifest import Manifest
-from gcr.image.pack import PackReader, PackWriter
+from gcr.image.pack import PackReader
+from gcr.image.packing import PackWriter
 from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
 from gcr.image.store import MARK, Store

@@ -16,7 +16,7 @@ from imaging import CIPHERS, bytes_of, write
 from test_image import check, read
 
 from gcr.errors import Damaged
-from gcr.image import pack
+from gcr.image import packing
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.pull import pull
 from gcr.image.push import push
@@ -56,12 +56,12 @@ def survives(
     return looked_at
 
 
-@pytest.mark.parametrize("room_from", [pack.ROOM_FROM, 0], ids=["small", "with room ahead"])
+@pytest.mark.parametrize("room_from", [packing.ROOM_FROM, 0], ids=["small", "with room ahead"])
 @pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
 def test_while_an_image_is_written(
     tmp_path: Path, cipher: Cipher, room_from: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pack, "ROOM_FROM", room_from)
+    monkeypatch.setattr(packing, "ROOM_FROM", room_from)
     assert survives(tmp_path, lambda store: write(store, "new", NEW), {"new": NEW}, {"old": OLD}, cipher) > 250
 
 

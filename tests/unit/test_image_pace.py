@@ -24,12 +24,13 @@ from test_image import check, read
 
 from gcr.errors import Damaged
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image import bounce, fetching, pack
+from gcr.image import bounce, fetching, pack, packing
 from gcr.image.bounce import huge_buffer
 from gcr.image.cipher import cipher_of
 from gcr.image.entry import BLOCK
 from gcr.image.pack import GROUP_BYTES as GROUP
-from gcr.image.pack import WAITING, WRITERS, OpenPack, PackReader, PackWriter
+from gcr.image.pack import OpenPack, PackReader
+from gcr.image.packing import WAITING, WRITERS, PackWriter
 from gcr.image.reader import ImageReader
 from gcr.image.room import allocate
 from gcr.image.store import Store
@@ -46,7 +47,7 @@ def store(tmp_path: Path) -> Store:
 
 @pytest.fixture
 def room_from_the_first_byte(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "ROOM_FROM", 0)
+    monkeypatch.setattr(packing, "ROOM_FROM", 0)
 
 
 # ---- room ahead -----------------------------------------------------------------------------------------------------
@@ -91,15 +92,15 @@ def test_chunks_are_written_within_the_length_of_the_file(store: Store, monkeypa
 
 
 def test_a_small_pack_asks_for_no_room(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pack, "allocate", lambda *_: pytest.fail("it did"))
+    monkeypatch.setattr(packing, "allocate", lambda *_: pytest.fail("it did"))
     write(store, "warm", [bytes_of(1, GROUP)])
 
 
 @pytest.mark.usefixtures("room_from_the_first_byte")
 def test_what_is_asked_for_is_twice_what_there_is_and_never_much(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[int, int]] = []
-    monkeypatch.setattr(pack, "allocate", lambda _fd, at, size: asked.append((at, size)))
-    monkeypatch.setattr(pack, "ROOM_MOST", 3 * GROUP)
+    monkeypatch.setattr(packing, "allocate", lambda _fd, at, size: asked.append((at, size)))
+    monkeypatch.setattr(packing, "ROOM_MOST", 3 * GROUP)
     writer = PackWriter(store.packs, store.cipher, GROUP)
     for _ in range(16):
         writer.place([(bytes(32), CHUNK_BYTES)] * (GROUP // CHUNK_BYTES))
@@ -127,8 +128,8 @@ def test_where_no_room_is_had_it_is_written_all_the_same(
             raise OSError(error, os.strerror(error))
         allocate(fd, at, size)
 
-    monkeypatch.setattr(pack, "allocate", some)
-    monkeypatch.setattr(pack, "ROOM_MOST", pack.BLOCK)
+    monkeypatch.setattr(packing, "allocate", some)
+    monkeypatch.setattr(packing, "ROOM_MOST", pack.BLOCK)
     data = [bytes_of(1, 5 * GROUP)]
     write(store, "warm", data)
     assert asked[0] == number + 1, "it went on asking, or never did"

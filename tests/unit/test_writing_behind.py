@@ -15,11 +15,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from imaging import bytes_of, described, mapped
 
 from gcr.errors import StoreUnusable
-from gcr.image import pack
+from gcr.image import packing
 from gcr.image.chunks import name_of
 from gcr.image.cipher import PLAIN
 from gcr.image.entry import BLOCK
-from gcr.image.pack import WAITING, WRITERS, PackReader, PackWriter, _File
+from gcr.image.pack import PackReader
+from gcr.image.packing import WAITING, WRITERS, PackWriter, _File
 from gcr.image.store import Store
 from gcr.image.writer import ImageWriter
 
@@ -65,7 +66,7 @@ def test_what_the_disk_did_not_take_is_said_before_the_pack_counts(
 def test_after_a_failure_nothing_more_is_added_or_written(
     tmp_path: Path, failing: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pack, "WRITERS", 1)
+    monkeypatch.setattr(packing, "WRITERS", 1)
     failing.append(1)
     writer = PackWriter(tmp_path, PLAIN, SIZE)
     for number in range(1 + WAITING):

@@ -23,7 +23,8 @@ from gcr.image.files import hashes_path, manifest_path, references_path, sync, u
 from gcr.image.hashes import ImageHashes
 from gcr.image.known import Known
 from gcr.image.manifest import Manifest
-from gcr.image.pack import GROUP_BYTES, WAITING, Pack, PackWriter
+from gcr.image.pack import GROUP_BYTES, Pack
+from gcr.image.packing import WAITING, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.references import ZEROS
 from gcr.image.store import MOST_MANIFEST, Store
