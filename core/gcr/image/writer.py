@@ -83,7 +83,7 @@ class ImageWriter:
     _filling: ThreadPoolExecutor = field(init=False)
     _pack: PackWriter = field(init=False)
     _before: Known = field(default_factory=Known)  # what the store had
-    _known: dict[bytes, tuple[str, int]] = field(default_factory=dict)  # of those seen: pack and block, by the name
+    _here: dict[bytes, int] = field(default_factory=dict)  # the block in this image's pack by the name; of zeros none
     _numbers: dict[str, int] = field(default_factory=lambda: {"": ZEROS})  # of packs, by the order of first use
     _finished: dict[str, Pack] = field(default_factory=dict)
     _brought: BroughtChunks = field(default_factory=BroughtChunks)
@@ -109,7 +109,7 @@ class ImageWriter:
     def has(self, name: bytes, size: int) -> bool:
         """Whether the store has a chunk of this name, or need not: then it may be added by it."""
         with self._lock:
-            return self._knows(name) or name == self.store.cipher.name_of_zeros(size)
+            return self._where(name) is not None or name == self.store.cipher.name_of_zeros(size)
 
     def add(self, allocations: Iterable[Addition]) -> None:
         """All bytes of allocations, which nobody changes meanwhile, after those added before. One call at a time.
@@ -171,17 +171,25 @@ class ImageWriter:
         """What the store lacks has a place in the pack then: chunks lie there as they will be read."""
         pieces, chunks = named
         with self._lock:
+            places: dict[bytes, tuple[str, int]] = {}
             unknown: dict[bytes, memoryview] = {}
             for chunk, (_, data, known) in zip(chunks, pieces, strict=True):
                 self._count(chunk.name, len(data))
-                if not self._knows(chunk.name):
-                    if known:
-                        raise Damaged.of(self.store.path, f"it has no chunk {chunk.name.hex()}")
+                if place := self._where(chunk.name):
+                    places[chunk.name] = place
+                elif known:
+                    raise Damaged.of(self.store.path, f"it has no chunk {chunk.name.hex()}")
+                else:
                     unknown[chunk.name] = data
             entries = self._pack.place([(name, len(data)) for name, data in unknown.items()])
-            self._known.update({entry.name: (self._pack.id, entry.block) for entry in entries})
+            for entry in entries:
+                self._here[entry.name] = entry.block
+                places[entry.name] = self._pack.id, entry.block
             self.counts.written += sum(entry.size for entry in entries)
-            brought = [self._brought_as(piece[0], chunk) for piece, chunk in zip(pieces, chunks, strict=True)]
+            brought = [
+                self._brought_as(piece[0], chunk, *places[chunk.name])
+                for piece, chunk in zip(pieces, chunks, strict=True)
+            ]
         return _Placed(entries, [*unknown.values()], brought)
 
     def _write(self, placed: _Placed) -> None:
@@ -197,15 +205,14 @@ class ImageWriter:
         digests = iter(hash_each(looked_at, self.key, self.chunk_bytes))
         return [known or Chunk(self.store.cipher.name_of(data), next(digests)) for _, data, known in pieces]
 
-    def _knows(self, name: bytes) -> bool:
-        """The lock is held."""
-        if name not in self._known and (place := self._before.find(name)):
-            self._known[name] = place
-        return name in self._known
+    def _where(self, name: bytes) -> tuple[str, int] | None:
+        """Pack and block; zeros are in a pack without a name. The lock is held."""
+        if (block := self._here.get(name)) is None:
+            return self._before.find(name)
+        return self._pack.id if block else "", block
 
-    def _brought_as(self, number: int, chunk: Chunk) -> Brought:
+    def _brought_as(self, number: int, chunk: Chunk, pack: str, block: int) -> Brought:
         """The lock is held."""
-        pack, block = self._known[chunk.name]
         return Brought(number, chunk, self._numbers.setdefault(pack, len(self._numbers) - 1), block)
 
     def _count(self, name: bytes, size: int) -> None:
@@ -213,7 +220,7 @@ class ImageWriter:
         self.counts.total += size
         if name == self.store.cipher.name_of_zeros(size):
             self.counts.zero += size
-            self._known.setdefault(name, ("", 0))
+            self._here.setdefault(name, 0)
 
     def _finish(self) -> Contents:
         brought = self._brought
