@@ -233,9 +233,10 @@ def test_from_when_it_is_made_nobody_lacks_its_room(machine: Machine, step: str)
     assert who.ask() == said[-1]
 
 
+@pytest.mark.parametrize("another", [False, True])
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
-def test_nobody_lacks_its_room_when_the_daemon_dies(machine: Machine) -> None:
-    """Nobody is there to be asked: the program waits for the worker's end."""
+def test_nobody_lacks_its_room_when_the_daemon_dies(machine: Machine, another: bool) -> None:
+    """Nobody is there to be asked, or a daemon that knows of nothing: the program waits for the worker's end."""
     machine.memory = 256 * MIB
     lines = [f"alloc 15 {EACH}", "?"]
     said = contents(machine, *lines)
@@ -246,6 +247,9 @@ def test_nobody_lacks_its_room_when_the_daemon_dies(machine: Machine) -> None:
         (worker,) = machine.children("gcr.worker")
         os.kill(worker, signal.SIGSTOP)  # it ends late
         kill(*machine.children("gcr.daemon"))
+        if another:
+            assert machine.gcr("daemon", "start").code == 0
+            until(lambda: machine.job("other"), 20, "it is at the next daemon")
         asking = machine.asking.submit(other.ask, lines[0])
         time.sleep(0.3)
         assert not asking.done()

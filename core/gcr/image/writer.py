@@ -83,7 +83,7 @@ class ImageWriter:
     _filling: ThreadPoolExecutor = field(init=False)
     _pack: PackWriter = field(init=False)
     _before: Known = field(default_factory=Known)  # what the store had
-    _here: dict[bytes, int] = field(default_factory=dict)  # the block in this image's pack by the name; of zeros none
+    _here: dict[bytes, int] = field(default_factory=dict)  # by the name: the block in this image's pack, or 0 for zeros
     _numbers: dict[str, int] = field(default_factory=lambda: {"": ZEROS})  # of packs, by the order of first use
     _finished: dict[str, Pack] = field(default_factory=dict)
     _brought: BroughtChunks = field(default_factory=BroughtChunks)

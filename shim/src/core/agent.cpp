@@ -276,11 +276,11 @@ int ask_for_descriptor(uint64_t id) {
 bool ask_to_let_go(const uint8_t uuid[16]) {
     KeepErrno keep;
     wire::OccupiedRecord full;
-    if (!session.occupied.find(uuid, &full)) return false;
-    bool answers = session.occupied.orphaned_ms() == 0 && !session.silent.load(std::memory_order_relaxed);
-    if (answers) ask_for_room(full);
-    sleep_us(session.occupied.orphaned_ms() * 1000);  // of a daemon that is gone, by now or before
-    return true;
+    bool occupied = session.occupied.find(uuid, &full);
+    if (occupied && !session.silent.load(std::memory_order_relaxed)) ask_for_room(full);
+    uint32_t orphaned_ms = session.occupied.orphaned_ms(uuid);  // by a daemon that is gone, by now or before
+    sleep_us(orphaned_ms * 1000);
+    return occupied || orphaned_ms > 0;
 }
 
 }  // namespace gcr

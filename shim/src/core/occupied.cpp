@@ -22,10 +22,11 @@ bool is_occupied(const wire::OccupiedRecord& row) {
     return __atomic_load_n(&row.occupied, __ATOMIC_ACQUIRE) != 0;
 }
 
-bool any_occupied(const wire::OccupiedRecord* rows) {
-    for (int i = 0; rows != nullptr && i < wire::kOccupiedDevices; i++)
-        if (is_occupied(rows[i])) return true;
-    return false;
+// nullptr: none of the `count` rows says that the device is occupied.
+const wire::OccupiedRecord* row_of(const wire::OccupiedRecord* rows, int count, const uint8_t uuid[16]) {
+    for (int i = 0; rows != nullptr && i < count; i++)
+        if (is_occupied(rows[i]) && memcmp(rows[i].uuid, uuid, sizeof rows[i].uuid) == 0) return &rows[i];
+    return nullptr;
 }
 
 }  // namespace
@@ -40,34 +41,34 @@ void Occupied::adopt(int page) {
     const wire::OccupiedRecord* rows = map_page(page);
     Guard guard(lock_);
     drop();
-    free_at_ms_ = 0;
     rows_ = rows;
 }
 
 void Occupied::lose(uint32_t patience_ms) {
     Guard guard(lock_);
-    if (any_occupied(rows_)) {
-        free_at_ms_ = now_ms() + patience_ms;
-    } else {
-        drop();
+    uint64_t now = now_ms();
+    if (now >= free_at_ms_) left_count_ = 0;
+    for (int i = 0; rows_ != nullptr && i < wire::kOccupiedDevices; i++) {
+        if (!is_occupied(rows_[i])) continue;
+        free_at_ms_ = now + patience_ms;
+        bool known = row_of(left_, left_count_, rows_[i].uuid) != nullptr;
+        if (!known && left_count_ < wire::kOccupiedDevices) left_[left_count_++] = rows_[i];
     }
+    drop();
 }
 
 bool Occupied::find(const uint8_t uuid[16], wire::OccupiedRecord* found) {
     Guard guard(lock_);
-    if (free_at_ms_ != 0 && now_ms() >= free_at_ms_) drop();
-    for (int i = 0; rows_ != nullptr && i < wire::kOccupiedDevices; i++) {
-        if (!is_occupied(rows_[i]) || memcmp(rows_[i].uuid, uuid, sizeof rows_[i].uuid) != 0) continue;
-        *found = rows_[i];
-        return true;
-    }
-    return false;
+    const wire::OccupiedRecord* row = row_of(rows_, wire::kOccupiedDevices, uuid);
+    if (row != nullptr) *found = *row;
+    return row != nullptr;
 }
 
-uint32_t Occupied::orphaned_ms() {
+uint32_t Occupied::orphaned_ms(const uint8_t uuid[16]) {
     Guard guard(lock_);
     uint64_t now = now_ms();
-    return now >= free_at_ms_ ? 0 : static_cast<uint32_t>(free_at_ms_ - now);
+    bool over = now >= free_at_ms_ || row_of(left_, left_count_, uuid) == nullptr;
+    return over ? 0 : static_cast<uint32_t>(free_at_ms_ - now);
 }
 
 void Occupied::reset_after_fork() {

@@ -17,12 +17,13 @@ namespace gcr {
 
 class Occupied {
   public:
-    // Instead of the page before; the descriptor stays the caller's. -1, or no such page: nothing is occupied.
+    // Instead of the page before; the descriptor stays the caller's. -1, or no such page: it says nothing.
     void adopt(int page);
-    // The daemon is gone. What is occupied now is free when its workers have ended too, `patience_ms` later at most.
+    // The daemon is gone. What is occupied now is free when its workers have ended too, `patience_ms` later at most; the
+    // next daemon says nothing of it.
     void lose(uint32_t patience_ms);
-    bool find(const uint8_t uuid[16], wire::OccupiedRecord* found);
-    uint32_t orphaned_ms();  // what is left of that patience; 0: the daemon is there, or all is free
+    bool find(const uint8_t uuid[16], wire::OccupiedRecord* found);  // by the daemon that is there
+    uint32_t orphaned_ms(const uint8_t uuid[16]);  // what is left of that patience; 0: no daemon that is gone left any
     void reset_after_fork();  // in the child, to which nothing was said
 
   private:
@@ -30,7 +31,9 @@ class Occupied {
 
     Lock lock_;
     const wire::OccupiedRecord* rows_ = nullptr;
-    uint64_t free_at_ms_ = 0;  // of now_ms(), once the daemon is gone
+    wire::OccupiedRecord left_[wire::kOccupiedDevices] = {};  // by daemons that are gone, until free_at_ms_
+    int left_count_ = 0;
+    uint64_t free_at_ms_ = 0;  // of now_ms()
 };
 
 }  // namespace gcr

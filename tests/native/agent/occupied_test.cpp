@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Occupied: what the daemon's page says now, of the device that is asked for; nothing where there is no such page, and
-// nothing for long once the daemon is gone.
+// Occupied: what the daemon's page says now, of the device that is asked for; nothing where there is no such page. What a
+// daemon that is gone said counts for a while, whatever the next one says.
 #include "core/occupied.h"
 
 #include <fcntl.h>
@@ -41,6 +41,11 @@ struct Page {
     int file;
     Record* rows = nullptr;
 };
+
+uint32_t orphaned_ms(Occupied& occupied, uint8_t device) {
+    uint8_t uuid[16] = {device};
+    return occupied.orphaned_ms(uuid);
+}
 
 bool found(Occupied& occupied, uint8_t device) {
     uint8_t uuid[16] = {device};
@@ -87,34 +92,64 @@ void what_a_daemon_left_is_over_soon() {
     Page page;
     page.say(0, 1, 1);
     occupied.adopt(page.file);
-    CHECK(occupied.orphaned_ms() == 0);
+    CHECK(orphaned_ms(occupied, 1) == 0);
     occupied.lose(200);
-    uint32_t left = occupied.orphaned_ms();
-    CHECK(found(occupied, 1) && left > 0 && left <= 200);
+    uint32_t left = orphaned_ms(occupied, 1);
+    CHECK(!found(occupied, 1) && left > 0 && left <= 200 && orphaned_ms(occupied, 2) == 0);
     gcr::sleep_us(210000);
-    CHECK(!found(occupied, 1) && occupied.orphaned_ms() == 0);
+    CHECK(orphaned_ms(occupied, 1) == 0);
     occupied.adopt(page.file);
-    CHECK(found(occupied, 1) && occupied.orphaned_ms() == 0);
+    CHECK(found(occupied, 1) && orphaned_ms(occupied, 1) == 0);
     page.say(0, 1, 0);
     occupied.lose(60000);
-    CHECK(occupied.orphaned_ms() == 0);  // nothing was occupied: nothing is waited for
-    page.say(0, 1, 1);
-    CHECK(!found(occupied, 1));
+    CHECK(orphaned_ms(occupied, 1) == 0);  // nothing was occupied: nothing is waited for
+}
+
+void the_next_daemon_does_not_make_it_free() {
+    Occupied occupied;
+    Page first, second, third;
+    first.say(0, 1, 1);
+    occupied.adopt(first.file);
+    occupied.lose(60000);
+    occupied.adopt(second.file);
+    CHECK(!found(occupied, 1) && orphaned_ms(occupied, 1) > 0);
+    second.say(0, 2, 1);
+    CHECK(found(occupied, 2) && orphaned_ms(occupied, 2) == 0);
+    occupied.lose(60000);
+    occupied.adopt(third.file);
+    CHECK(orphaned_ms(occupied, 1) > 0 && orphaned_ms(occupied, 2) > 0 && orphaned_ms(occupied, 3) == 0);
+    occupied.lose(1);  // with nothing of its own it shortens no other's
+    CHECK(orphaned_ms(occupied, 1) > 1000);
+}
+
+// Daemons that die again and again, each with every device: what is kept has an end, and the last is in it.
+void many_daemons_leave_no_more_than_there_are_devices() {
+    Occupied occupied;
+    for (int turn = 0; turn < 3; turn++) {
+        Page page;
+        for (int row = 0; row < gcr::wire::kOccupiedDevices; row++) page.say(row, static_cast<uint8_t>(row), 1);
+        occupied.adopt(page.file);
+        occupied.lose(60000);
+    }
+    CHECK(orphaned_ms(occupied, gcr::wire::kOccupiedDevices - 1) > 0);
 }
 
 void a_child_was_told_nothing() {
     Occupied occupied;
     Page page;
+    page.say(0, 2, 1);
+    occupied.adopt(page.file);
+    occupied.lose(60000);
     page.say(0, 1, 1);
     occupied.adopt(page.file);
     pid_t child = fork();
     if (child == 0) {
         occupied.reset_after_fork();
-        _exit(found(occupied, 1) ? 1 : 0);
+        _exit(found(occupied, 1) || orphaned_ms(occupied, 2) > 0 ? 1 : 0);
     }
     int status = -1;
     CHECK(waitpid(child, &status, 0) == child && status == 0);
-    CHECK(found(occupied, 1));
+    CHECK(found(occupied, 1) && orphaned_ms(occupied, 2) > 0);
 }
 
 // Who reads never meets a page that is gone.
@@ -145,6 +180,8 @@ int main() {
     it_says_what_the_page_says_now();
     no_page_says_nothing();
     what_a_daemon_left_is_over_soon();
+    the_next_daemon_does_not_make_it_free();
+    many_daemons_leave_no_more_than_there_are_devices();
     a_child_was_told_nothing();
     pages_change_under_readers();
 }

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from oracle import QUIESCE, wait_for
+from oracle import QUIESCE, Page, wait_for
 
 MiB = 1 << 20
 FULL = 128 * MiB
@@ -65,9 +65,9 @@ def test_where_nothing_is_occupied_nobody_is_asked(machine, full, said):
     if said == "another device":
         machine.daemon.page.say(0, bytes(reversed(device)), 1)
     if said == "no page":
-        machine.daemon.page.say(0, device, 1)
         agent.close()
         agent = machine.daemon.accept(with_page=False)
+        machine.daemon.page.say(0, device, 1)
     with within(5):
         assert puppet.tell("alloc late 0x400000") == OUT_OF_MEMORY
     assert agent.let_go == []
@@ -136,18 +136,22 @@ def test_a_daemon_that_hangs_is_waited_for_once(machine, full):
     works(puppet)
 
 
-@pytest.mark.parametrize("asked", [False, True])
-def test_a_daemon_that_dies_is_not_waited_for_but_its_workers_end(machine, full, asked):
-    """Their memory is free in a moment, and nobody is there to say when."""
+@pytest.mark.parametrize("when", ["asked", "not asked", "the next is there"])
+def test_a_daemon_that_dies_is_not_waited_for_but_its_workers_end(machine, full, when):
+    """Their memory is free in a moment, and nobody is there to say when: the next daemon says nothing of it."""
     puppet, agent, make_room, device = full
     agent.answer_questions = False
     machine.daemon.page.say(0, device, 1)
-    if asked:
+    if when == "asked":
         puppet.must("thread t alloc late 0x400000")
         assert wait_for(lambda: agent.let_go == [device])
     with within(6):
         agent.close()
-        if not asked:
+        if when == "the next is there":
+            machine.daemon.page.close()
+            machine.daemon.page = Page()
+            agent = machine.daemon.accept()
+        if when != "asked":
             puppet.must("thread t alloc late 0x400000")
         time.sleep(0.3)
         assert puppet.tell("done t") == "running"
