@@ -3,7 +3,8 @@ crash may leave of it.
 
 POSIX promises little: what was written to a file is there after its fsync, a name after the fsync of its folder. Before
 that any part of it may be on the disk, in any order. So a state is the synced part and any subset of the rest; a write
-counts as one part for each of its blocks. What the model leaves out: folders that are made, and blocks that are torn.
+counts as one part for each of its blocks. States with the same files and bytes are one. What the model leaves out:
+folders that are made, and blocks that are torn.
 """
 
 import os
@@ -18,11 +19,12 @@ from unittest.mock import patch
 from gcr.image import packing
 
 BLOCK = 4096
-EXHAUSTIVE = 10  # parts that are not synced, up to which every subset is tried; beyond, this many at random
-SAMPLES = 400
+EXHAUSTIVE = 12  # parts that are not synced, up to which every subset is tried; beyond, this many at random
+SAMPLES = 4000
 
 
 Names = tuple[tuple[str, int | None], ...]
+Contents = frozenset[tuple[str, frozenset[tuple[str, bytes]]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,13 @@ class State:
     def copy(self) -> "State":
         return State({i: bytearray(c) for i, c in self.files.items()}, {f: dict(n) for f, n in self.folders.items()})
 
+    def contents(self) -> Contents:
+        """What a program would find."""
+        return frozenset(
+            (folder, frozenset((name, bytes(self.files.get(inode, b""))) for name, inode in names.items()))
+            for folder, names in self.folders.items()
+        )
+
     def write_to(self, root: Path) -> None:
         for folder, names in self.folders.items():
             (root / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -93,14 +102,24 @@ class Disk:
 
     def states(self) -> Iterator[State]:
         """After every step, with every subset of what was not synced then."""
-        rng = random.Random(0)
+        seen, rng = set[Contents](), random.Random(0)
         for end in range(len(self.log) + 1):
-            synced, loose = self._divided(self.log[:end])
-            for chosen in _subsets(loose, rng):
-                state = synced.copy()
-                for part in chosen:
-                    state.apply(part)
-                yield state
+            for state in self._states_after(end, rng):
+                if (contents := state.contents()) not in seen:
+                    seen.add(contents)
+                    yield state
+
+    def last_states(self) -> Iterator[State]:
+        """After the last step."""
+        return self._states_after(len(self.log), random.Random(0))
+
+    def _states_after(self, end: int, rng: random.Random) -> Iterator[State]:
+        synced, loose = self._divided(self.log[:end])
+        for chosen in _subsets(loose, rng):
+            state = synced.copy()
+            for part in chosen:
+                state.apply(part)
+            yield state
 
     def _divided(self, log: list[Part | int | str]) -> tuple[State, list[Part]]:
         synced, loose = self.start.copy(), []

@@ -62,7 +62,7 @@ def test_while_an_image_is_written(
     tmp_path: Path, cipher: Cipher, room_from: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(packing, "ROOM_FROM", room_from)
-    assert survives(tmp_path, lambda store: write(store, "new", NEW), {"new": NEW}, {"old": OLD}, cipher) > 250
+    assert survives(tmp_path, lambda store: write(store, "new", NEW), {"new": NEW}, {"old": OLD}, cipher) > 70
 
 
 def pulling(root: Path, cipher: Cipher) -> Callable[[Store], object]:
@@ -73,11 +73,9 @@ def pulling(root: Path, cipher: Cipher) -> Callable[[Store], object]:
     return lambda store: pull(store.path, "new", away, Transfer("pull"), cipher)
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(400)
 @pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
 def test_while_an_image_is_pulled(tmp_path: Path, cipher: Cipher) -> None:
-    assert survives(tmp_path, pulling(tmp_path, cipher), {"new": NEW}, {"old": OLD}, cipher) > 250
+    assert survives(tmp_path, pulling(tmp_path, cipher), {"new": NEW}, {"old": OLD}, cipher) > 70
 
 
 def test_once_it_was_written_it_is_there(tmp_path: Path) -> None:
@@ -86,11 +84,9 @@ def test_once_it_was_written_it_is_there(tmp_path: Path) -> None:
     disk = Disk(store.path)
     with disk.recorded():
         write(store, "new", NEW)
-    *_, last = disk.states()
-    loose = disk._divided(disk.log)[1]
-    assert all(part.folder == "images" and part.names[0][0].endswith(".json.new") for part in loose)
-    last.write_to(tmp_path / "after")
-    assert read(Store(tmp_path / "after"), "new") == NEW
+    for number, state in enumerate(disk.last_states()):
+        state.write_to(tmp_path / str(number))
+        assert read(Store(tmp_path / str(number)), "new") == NEW
 
 
 def test_while_an_empty_store_becomes_an_encrypted_one(tmp_path: Path) -> None:
@@ -105,7 +101,7 @@ def test_while_an_empty_store_becomes_an_encrypted_one(tmp_path: Path) -> None:
         found = Store(tmp_path / "after", cipher)
         assert [read(found, name) for name in found.names()] in ([], [NEW])
         rmtree(tmp_path / "after")
-    assert looked_at > 100
+    assert looked_at > 400
 
 
 def test_while_one_is_removed(tmp_path: Path) -> None:
@@ -114,7 +110,7 @@ def test_while_one_is_removed(tmp_path: Path) -> None:
 
     store = Store(tmp_path / "store")
     write(store, "new", NEW)
-    assert survives(tmp_path, remove, {"new": NEW}, {"old": OLD}) > 5
+    assert survives(tmp_path, remove, {"new": NEW}, {"old": OLD}) >= 5
 
 
 SYNCED = {
@@ -126,7 +122,6 @@ SYNCED = {
 }
 
 
-@pytest.mark.slow  # it tests the tests above
 @pytest.mark.parametrize("left_out", SYNCED)
 def test_a_sync_that_is_left_out_is_seen(tmp_path: Path, left_out: str) -> None:
     """The tests above would find each of them missing."""
