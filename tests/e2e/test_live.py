@@ -146,6 +146,7 @@ def test_an_image_is_of_one_moment_where_there_is_hardly_room_for_a_snapshot(mac
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)  # beside three others
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_very_many_images_are_of_one_moment_each(machine: Machine, seed: int) -> None:
     schedules(machine, MANY // SEEDS, 100 + seed)
