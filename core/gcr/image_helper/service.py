@@ -185,8 +185,7 @@ class ImageService:
             stacks = {int(pid): process["stack"] for pid, process in body["processes"].items()}
             parent, refused = self._found_parent({(t.pid, t.start_time, stacks[t.pid]) for t in tables})
             self._writer.add(self._lent.additions(parent))
-            lent, streams = self._lent, self._streams
-            written = {**lent.written(self._writer, parent), **streams.written(self._writer)} if parent else {}
+            written = {**self._lent.written(self._writer, parent), **self._streams.written(self._writer)}
             reach("image.commit")
             manifest = self._writer.commit(lambda contents: self._described(body, contents, tables, written))
             self._written = manifest.name
