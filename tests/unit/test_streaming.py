@@ -39,6 +39,7 @@ from gcr.image.reader import ImageReader
 from gcr.image.store import Store
 from gcr.image.windows import ImagedLine, lines_of
 from gcr.image.writer import ImageWriter
+from gcr.image_helper.service import ImageService
 from gcr.image_helper.streaming import Streams
 from gcr.journal import DecisionRecord, Journal, KeptImage, ProcessDecision, standing
 from gcr.layout import SealedHandle, SealedTable
@@ -219,6 +220,24 @@ def test_what_is_no_window_is_not_taken(tmp_path: Path, window: tuple[int, int, 
         with pytest.raises(RolledBack):
             streams.written(writer)
         streams.close()
+
+
+def test_an_image_whose_last_window_never_came_is_not_written(tmp_path: Path) -> None:
+    """Of the image's chunks those that came say nothing of how many there are."""
+    service, store, request = ImageService(), Store(tmp_path / "store"), cast("Any", None)
+    who = {"7": {"stack": 1, "generation": 1}}
+    with passing(7, "GPU-0", [2 * SLOT], 1) as each:
+        service.op_begin(
+            {"store": str(store.path), "encrypted": False, "name": "warm", "max_bytes_per_s": None}, [], request
+        )
+        service._streams.open(each.table, [each.fd], SLOT)
+        service.op_parent({"processes": []}, [], request)
+        each.fill((0, 0, SLOT))
+        service.op_take({"pid": 7, "device": "GPU-0", "window": (0, 0, SLOT)}, [], request)
+        with pytest.raises(RolledBack, match="never brought"):
+            service.op_write({"processes": who}, [], request)
+        service.finish()
+    assert not store.names()
 
 
 def test_no_device_is_opened_late_or_twice(tmp_path: Path) -> None:
