@@ -222,22 +222,58 @@ def test_what_is_no_window_is_not_taken(tmp_path: Path, window: tuple[int, int, 
         streams.close()
 
 
+NOBODY = cast("Any", None)  # hears how far it is
+FACTS = {
+    "processes": {"7": {"stack": 1, "generation": 1}},
+    "created": 1.0,
+    "job": "llm",
+    "backend": "nvidia",
+    "simulated": True,
+    "models": {"GPU-0": "a model"},
+    "timings": {},
+}
+
+
+@contextmanager
+def brought(store: Store, each: Passing, windows: int) -> Iterator[ImageService]:
+    """A helper that has taken the first windows of a line."""
+    service = ImageService()
+    begin = {"store": str(store.path), "encrypted": False, "name": "warm", "max_bytes_per_s": None}
+    service.op_begin(begin, [], NOBODY)
+    service._streams.open(each.table, [each.fd], SLOT)
+    service.op_parent({"processes": []}, [], NOBODY)
+    for number in range(windows):
+        window = 0, number * SLOT, SLOT
+        each.fill(window)
+        service.op_take({"pid": 7, "device": "GPU-0", "window": window}, [], NOBODY)
+    try:
+        yield service
+    finally:
+        service.finish()
+
+
 def test_an_image_whose_last_window_never_came_is_not_written(tmp_path: Path) -> None:
     """Of the image's chunks those that came say nothing of how many there are."""
-    service, store, request = ImageService(), Store(tmp_path / "store"), cast("Any", None)
-    who = {"7": {"stack": 1, "generation": 1}}
-    with passing(7, "GPU-0", [2 * SLOT], 1) as each:
-        service.op_begin(
-            {"store": str(store.path), "encrypted": False, "name": "warm", "max_bytes_per_s": None}, [], request
-        )
-        service._streams.open(each.table, [each.fd], SLOT)
-        service.op_parent({"processes": []}, [], request)
-        each.fill((0, 0, SLOT))
-        service.op_take({"pid": 7, "device": "GPU-0", "window": (0, 0, SLOT)}, [], request)
-        with pytest.raises(RolledBack, match="never brought"):
-            service.op_write({"processes": who}, [], request)
-        service.finish()
+    store = Store(tmp_path / "store")
+    with (
+        passing(7, "GPU-0", [2 * SLOT], 1) as each,
+        brought(store, each, 1) as service,
+        pytest.raises(RolledBack, match="never brought"),
+    ):
+        service.op_write(FACTS, [], NOBODY)
     assert not store.names()
+
+
+def test_a_ring_is_free_when_its_image_is_durable_and_the_image_is_kept_until_the_helper_ends(tmp_path: Path) -> None:
+    """Whoever then asks for room is not told that an image is still being written."""
+    store = Store(tmp_path / "store")
+    with passing(7, "GPU-0", [2 * SLOT], 1) as each, brought(store, each, 2) as service:
+        assert is_held_still(each.fd)
+        service.op_write(FACTS, [], NOBODY)
+        assert not is_held_still(each.fd)
+        with pytest.raises(StoreBusy):
+            store.clean()
+    assert store.names() == ["warm"]
 
 
 def test_no_device_is_opened_late_or_twice(tmp_path: Path) -> None:

@@ -26,23 +26,24 @@ def owned(own: ExitStack, fd: int) -> int:
 class Mapped:
     """Segments at consecutive addresses. Whoever has it reads, or fills, them at leisure; then closes it.
 
+    What may only be read stays what it is until it is closed, we end, or it is let go of.
+
     own: descriptors of its own, which are closed with it
     """
 
     def __init__(self, sizes: Sequence[int], fds: Sequence[int], writable: bool) -> None:
         """`fds`: segments of these sizes, in order; they stay the caller's. Raises OSError."""
-        self.own = ExitStack()
-        self._size = sum(sizes) + HUGE_PAGE
-        self._reserved = hostmap.reserve(self._size)
-        self._first = -(-self._reserved // HUGE_PAGE) * HUGE_PAGE  # segments may be of huge pages
-        try:
+        with ExitStack() as own:
+            self._held = [] if writable else [owned(own, hold_still(fd)) for fd in fds]
+            self._size = sum(sizes) + HUGE_PAGE
+            self._reserved = hostmap.reserve(self._size)
+            own.callback(hostmap.unreserve, self._reserved, self._size)
+            self._first = -(-self._reserved // HUGE_PAGE) * HUGE_PAGE  # segments may be of huge pages
             at = self._first
-            for fd, size in zip(fds, sizes, strict=True):
+            for fd, size in zip(self._held or fds, sizes, strict=True):
                 hostmap.map_shared(at, size, fd, writable=writable)
                 at += size
-        except BaseException:
-            hostmap.unreserve(self._reserved, self._size)
-            raise
+            self.own = own.pop_all()
 
     def view(self, offset: int, size: int) -> memoryview:
         """Bytes where they lie. Not to be touched after `close`. Raises UsageError for what is not there."""
@@ -50,10 +51,14 @@ class Mapped:
             raise UsageError(f"there are no {size} bytes from {offset} on")
         return memoryview((ctypes.c_ubyte * size).from_address(self._first + offset)).cast("B")
 
+    def let_go(self) -> None:
+        """Whose memory it is may write there; nobody looks at it any more."""
+        for fd in self._held:
+            let_go(fd)
+        self._held = []
+
     def close(self) -> None:
-        if self._size:
-            hostmap.unreserve(self._reserved, self._size)
-        self._size = 0
+        self._held, self._size = [], 0
         self.own.close()
 
 
@@ -86,23 +91,14 @@ class Line(Mapped):
 
 
 class StagedLine(Line):
-    """One device's bytes of a process, as they were copied. Until it is closed, or we end, they stay what they are."""
+    """One device's bytes of a process, as they were copied."""
 
     def __init__(self, partial: PartialTable, fds: Sequence[int]) -> None:
         """Raises NotASegment, OSError."""
         self.chunks = partial.chunks
         for fd, part in zip(fds, partial.table.segments, strict=True):
             checked_size(fd, part.size)
-        with ExitStack() as own:
-            self._held = [owned(own, hold_still(fd)) for fd in fds]
-            super().__init__(partial.table, self._held, writable=False)
-            self.own = own.pop_all()
-
-    def let_go(self) -> None:
-        """Whose memory it is may write there; nobody looks at it any more."""
-        for fd in self._held:
-            let_go(fd)
-        self._held = []
+        super().__init__(partial.table, fds, writable=False)
 
 
 class FreshLine(Line):
@@ -113,7 +109,7 @@ class FreshLine(Line):
         with ExitStack() as own:
             self._made = [owned(own, filled_memfd(part.size)) for part in table.segments]
             super().__init__(table, self._made, writable=True)
-            self.own = own.pop_all()
+            self.own.callback(own.pop_all().close)
 
     def staged(self) -> list[int]:
         """Descriptors as a checkpoint stages them, the sealed table first; the caller's. Raises OSError."""

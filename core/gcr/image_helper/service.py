@@ -189,6 +189,7 @@ class ImageService:
             reach("image.commit")
             manifest = self._writer.commit(lambda contents: self._described(body, contents, tables, written))
             self._written = manifest.name
+            self._streams.let_go()
             reach("image.published")
         log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.bytes_written, time.monotonic() - began)
         return {**manifest.costs(), "parent_refused": refused}, ()

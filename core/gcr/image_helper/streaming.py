@@ -5,30 +5,19 @@ chunk, is that of all tables together.
 """
 
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from threading import Lock
 
 from gcr.errors import UsageError
 from gcr.hashing import CHUNK_BYTES
 from gcr.hashing.chunks import chunk_count
-from gcr.image.lines import Slots, merged, owned
+from gcr.image.lines import Slots, merged
 from gcr.image.parent import Place
 from gcr.image.windows import ImagedLine, lines_of
 from gcr.image.windows import Place as LinePlace
 from gcr.image.writer import ImageWriter
 from gcr.layout import SealedSegment, SealedTable
-from gcr.memfiles import hold_still, round_up
-
-
-class LentSlots(Slots):
-    """A worker's ring. Until it is closed, or we end, the worker uses its memory for nothing else."""
-
-    def __init__(self, fds: Sequence[int], slot_bytes: int) -> None:
-        """`fds` stay the caller's. Raises NotASegment, OSError."""
-        with ExitStack() as own:
-            super().__init__([owned(own, hold_still(fd)) for fd in fds], slot_bytes, writable=False)
-            self.own = own.pop_all()
+from gcr.memfiles import round_up
 
 
 @dataclass(slots=True)
@@ -37,7 +26,7 @@ class Streams:
 
     segment_bytes: int
     _tables: dict[int, dict[str, SealedTable]] = field(default_factory=dict)  # by pid and device, as they were opened
-    _rings: dict[LinePlace, LentSlots] = field(default_factory=dict)
+    _rings: dict[LinePlace, Slots] = field(default_factory=dict)
     _lines: Mapping[LinePlace, ImagedLine] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
@@ -52,7 +41,7 @@ class Streams:
         with self._lock:
             if self._lines or (table.pid, device) in self._rings:
                 raise UsageError(f"the bytes of process {table.pid} on device {device} are passing already")
-            self._rings[table.pid, device] = LentSlots(fds, slot_bytes)
+            self._rings[table.pid, device] = Slots(fds, slot_bytes, writable=False)
             self._tables.setdefault(table.pid, {})[device] = self._as_read(table)
 
     def _as_read(self, table: SealedTable) -> SealedTable:
@@ -93,6 +82,11 @@ class Streams:
                 found[table.pid, handle.spec.id] = handle.spec.size, writer.names(first, count)
                 first += count
         return found
+
+    def let_go(self) -> None:
+        """Everything was taken: the worker may use its rings for others."""
+        for ring in self._rings.values():
+            ring.let_go()
 
     def close(self) -> None:
         for ring in self._rings.values():
