@@ -10,6 +10,7 @@ Lock order: `_send_lock`, then `_lock`. Neither is held while a request is serve
 
 import itertools
 import logging
+import math
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -54,6 +55,7 @@ log = logging.getLogger(__name__)
 REPLY_TIMEOUT = 30.0  # seconds a reply may wait for room in the socket
 END_TIMEOUT = 1.0  # seconds that whoever hears of the end first waits for the reader to see it
 PROGRESS_PATIENCE = 0.02  # seconds a progress report may
+SILENCE = 0.25  # seconds without a frame after which a caller that wants to know is told
 MAX_PROGRESS = 256  # progress reports waiting for a slow caller; beyond it they are dropped
 
 
@@ -165,16 +167,22 @@ class Channel:
         *,
         timeout: float,
         on_progress: Callable[[dict[str, Any]], None] | None = None,
+        on_silence: Callable[[], object] | None = None,
         type: FrameType = FrameType.CALL,
     ) -> tuple[dict[str, Any], list[int]]:
         """Call `op`; the reply's body and the descriptors that came with it, which the caller must close.
 
-        `on_progress` runs on the calling thread. Raises what the peer raised, DeadlinePassed, PeerGone, AgentError.
+        `on_progress` and, while nothing comes, `on_silence` run on the calling thread; what they raise ends the call.
+        Raises what the peer raised, DeadlinePassed, PeerGone, AgentError.
         """
         message = {"op": op, **(body or {})}
         try:
             reply = self._call(
-                type, lambda request, left: self.send_json(type, request, message, fds, left), timeout, on_progress
+                type,
+                lambda request, left: self.send_json(type, request, message, fds, left),
+                timeout,
+                on_progress,
+                on_silence,
             )
         except AgentError as error:
             if error.agent_code == ErrorCode.NO_DESCRIPTORS:
@@ -222,6 +230,7 @@ class Channel:
         send: Callable[[int, float], None],
         timeout: float,
         on_progress: Callable[[dict[str, Any]], None] | None = None,
+        on_silence: Callable[[], object] | None = None,
     ) -> Received:
         deadline = time.monotonic() + timeout
         request = next(self._requests)
@@ -232,9 +241,8 @@ class Channel:
             self._waiting[request] = waiting
         try:
             self._sent(send, request, timeout)
-            while (
-                frame := waiting.next(deadline, f"{self.name}: no reply to {type.name} in {timeout:g} s")
-            ) is not None:
+            late = f"{self.name}: no reply to {type.name} in {timeout:g} s"
+            while (frame := waiting.next(deadline, late, on_silence)) is not None:
                 if frame.type == ERROR:
                     raise agent_error(frame)
                 if frame.type != FrameType.PROGRESS:
@@ -377,8 +385,13 @@ class _Waiting:
     def wants_progress(self) -> bool:
         return self.progress and self.inbox.qsize() < MAX_PROGRESS
 
-    def next(self, deadline: float, late: str) -> Received | None:
-        try:
-            return self.inbox.get(timeout=max(0.0, deadline - time.monotonic()))
-        except Empty:
-            raise DeadlinePassed(late) from None
+    def next(self, deadline: float, late: str, on_silence: Callable[[], object] | None) -> Received | None:
+        patience = SILENCE if on_silence else math.inf
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                return self.inbox.get(timeout=min(left, patience))
+            except Empty:
+                if left <= patience or on_silence is None:
+                    raise DeadlinePassed(late) from None
+                on_silence()

@@ -459,6 +459,33 @@ def test_whoever_waits_for_a_store_that_hangs_can_be_interrupted(machine: Machin
     machine.comes_back(job, before)
 
 
+@pytest.mark.parametrize("how", ["silence", "Ctrl-C"])
+def test_a_restore_waits_no_longer_for_a_helper_that_is_stopped_than_for_its_disk(
+    machine: Machine, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It says nothing at all then, not even that it is waiting."""
+    monkeypatch.setenv("GCR_STORE_S", "3" if how == "silence" else "60")
+    job, before = machine.start()
+    away(machine, "warm")
+    held = machine.folder / "held"
+    machine.inject(f"image.read hold {held}")
+    caller = machine.begin("restore", "--image", "warm", "--store", str(store_of(machine)))
+    machine.wait_held()
+    (helper,) = machine.children("gcr.image_helper")
+    os.kill(helper, signal.SIGSTOP)
+    if how == "Ctrl-C":
+        caller.send_signal(signal.SIGINT)
+    out, _ = caller.communicate(timeout=25)
+    said = {"silence": (3, "store_unusable"), "Ctrl-C": (130, "interrupted")}
+    error = json.loads(out)["error"]
+    assert (caller.returncode, error["code"], error["state"]) == (*said[how], "suspended"), error
+    held.unlink()
+    os.kill(helper, signal.SIGCONT)
+    until(lambda: not machine.children("gcr.image_helper") or None, 10, "the helper ends")
+    assert back(machine, "warm")["state"] == "running"
+    assert job.ask() == before
+
+
 @pytest.mark.parametrize("how", ["silence", slowly("deadline"), "Ctrl-C"])
 def test_a_store_that_hangs_where_the_parent_is_holds_up_nobody(
     impatient: float, machine: Machine, how: str, monkeypatch: pytest.MonkeyPatch

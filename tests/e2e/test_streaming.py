@@ -1,5 +1,6 @@
 """Checkpoints that the host has no room for: straight to the image, through a ring."""
 
+import json
 import os
 import resource
 import signal
@@ -464,6 +465,28 @@ def test_the_key_of_an_encrypted_store_is_asked_for(machine: Machine) -> None:
     image = ("--image", "warm", "--store", str(store_of(machine)))
     assert machine.gcr("restore", *image, *key).body["state"] == "running"
     assert job.ask() == before
+
+
+def test_a_helper_that_is_stopped_keeps_no_job_stopped(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody has named a deadline, and the disk may take its time; this one says nothing."""
+    monkeypatch.setenv("GCR_STORE_S", "3")
+    job, before = large(machine)
+    held = machine.folder / "held"
+    machine.inject(f"image.take hold {held}")
+    caller = machine.begin(*words(machine))
+    machine.wait_held()
+    (helper,) = machine.children("gcr.image_helper")
+    os.kill(helper, signal.SIGSTOP)
+    out, _ = caller.communicate(timeout=25)
+    error = json.loads(out)["error"]
+    assert (caller.returncode, error["code"], error["state"]) == (4, "image_failed", "running"), error
+    assert "has not answered for 3 s" in error["message"]
+    assert job.ask() == before
+    held.unlink()
+    os.kill(helper, signal.SIGCONT)
+    nothing_is_left(machine)
+    assert machine.gcr(*words(machine)).body["streamed"]
+    comes_back(machine, job, before)
 
 
 def test_the_ring_is_given_back(machine: Machine) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gcr.agentwire import CountRecord, TransactionRecord
-from gcr.channel import AgentError, BadFrame, Channel, Request
+from gcr.channel import SILENCE, AgentError, BadFrame, Channel, Request
 from gcr.errors import (
     DeadlinePassed,
     GcrError,
@@ -346,6 +346,35 @@ def test_progress_does_not_move_the_deadline(connect_pair):
     with pytest.raises(DeadlinePassed):
         ours.call_json("never", timeout=0.2, on_progress=lambda _: None)
     stop.set()
+
+
+def test_a_caller_may_give_up_a_peer_of_which_nothing_is_heard(connect_pair):
+    """A stopped one does not even say that it is at work."""
+    over = threading.Event()
+    ours, _ = connect_pair(lambda request: [over.wait(10), request.reply_json({"n": 1})])
+    heard = []
+
+    def nothing() -> None:
+        heard.append(threading.current_thread())
+        if len(heard) == 3:
+            raise UnsupportedState("silent")
+
+    with pytest.raises(UnsupportedState):
+        ours.call_json("work", timeout=10, on_silence=nothing)
+    assert heard == [threading.current_thread()] * 3
+    over.set()
+    assert ours.call_json("work", timeout=5)[0]["n"] == 1, "the late reply is not taken for this one"
+
+
+def test_silence_does_not_move_the_deadline(connect_pair):
+    over = threading.Event()
+    ours, _ = connect_pair(lambda _request: over.wait(10))
+    heard = []
+    for timeout in (0.1, 0.6):
+        with pytest.raises(DeadlinePassed):
+            ours.call_json("never", timeout=timeout, on_silence=lambda: heard.append(1))
+        assert bool(heard) == (timeout > SILENCE)
+    over.set()
 
 
 def test_progress_that_nobody_reads_holds_nobody_up(raw_pair):

@@ -15,8 +15,8 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
-from gcr.daemon.peers import BATCH, ImagePeer, Progress, StorePlace
-from gcr.daemon.silence import Reading, answering
+from gcr.daemon.peers import BATCH, ImagePeer, Patience, StorePlace
+from gcr.daemon.silence import Reading, Unhurried, answering
 from gcr.engine.node import Course, phases
 from gcr.engine.target import Target
 from gcr.errors import (
@@ -141,8 +141,8 @@ class Imaging:
         Raises StoreUnusable, Interrupted, DeadlinePassed.
         """
         peer, who = self.ready(), [target.process.identity for target in targets]
-        heard = Reading(self.store.path, course, self.patience)
-        self.parent, self.parent_refused = peer.parent(who, course.left(NO_TIMEOUT), heard)
+        reading = Reading(self.store.path, course, self.patience)
+        self.parent, self.parent_refused = peer.parent(who, course.left(NO_TIMEOUT), reading)
         return peer
 
     def lend(self, target: Target, fds: list[int]) -> None:
@@ -164,11 +164,11 @@ class Imaging:
         self.created = created
         return {**_facts(targets), "created": created, "timings": phases(course.marks, course.began)}
 
-    def write_streamed(self, targets: Sequence[Target], course: Course, progress: Progress) -> None:
+    def write_streamed(self, targets: Sequence[Target], course: Course, patience: Patience) -> None:
         """What has passed: the image is durable when this returns. Raises StoreUnusable, PeerGone …"""
         with_data = [target for target in targets if target.bytes_by_device]
         facts = self._described(with_data, time.time(), course)
-        self._is_durable(self.ready().write(facts, NO_TIMEOUT, progress))
+        self._is_durable(self.ready().write(facts, NO_TIMEOUT, patience))
 
     def remove_published(self) -> None:
         """Of a helper that died. Raises nothing: what stays is of no use to anybody."""
@@ -201,7 +201,7 @@ class Imaging:
     def _written(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
         """What it cost. A helper that died may have published it just before; then it is there, and made durable."""
         try:
-            return self.ready().write(facts, NO_TIMEOUT, self._tell)
+            return self.ready().write(facts, NO_TIMEOUT, Unhurried(self._tell))
         except PeerGone as gone:
             with suppress(NoSuchImage):
                 manifest = self._published()
@@ -214,11 +214,11 @@ class Imaging:
         """As another helper reads it, who may have the key."""
         helper = self.start()
         try:
-            return helper.manifest(self.store, self.name, self.patience, lambda _now: None)
+            return helper.manifest(self.store, self.name, self.patience, Unhurried())
         finally:
             helper.channel.close()
 
-    def _tell(self, report: dict[str, Any]) -> None:
+    def _tell(self, report: Mapping[str, Any]) -> None:
         self.progress = report
 
     def fail(self, error: Exception) -> None:

@@ -62,7 +62,7 @@ class OpenedImage:
 
     def whole(self, pid: int) -> list[int]:
         reading = self._reading()
-        reading.heard = lambda now: self.course.tell("reading", **now)
+        reading.tell = lambda now: self.course.tell("reading", **now)
         return self.helper.load(pid, self.course.left(NO_TIMEOUT), reading)
 
     def _reading(self) -> Reading:

@@ -7,7 +7,7 @@ DeadlinePassed.
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 from gcr.backend import Device
 from gcr.channel import Channel
@@ -21,6 +21,18 @@ CALL_TIMEOUT = 15.0
 BATCH = 200
 START_TIMEOUT = 60.0  # a child's, on a busy machine
 Progress = Callable[[dict[str, Any]], None]
+
+
+class Patience(Protocol):
+    """Of whoever waits for a helper that may hang, or be stopped. What it raises ends the wait."""
+
+    def heard(self, now: Mapping[str, Any]) -> None:
+        """How far the helper is."""
+        ...
+
+    def heard_nothing(self) -> None:
+        """For a moment."""
+        ...
 
 
 @dataclass(slots=True)
@@ -332,11 +344,11 @@ class ImagePeer:
         self._call("begin", {**store.of(name), "max_bytes_per_s": max_bytes_per_s}, timeout, store.key)
 
     def parent(
-        self, processes: Sequence[ProcessIdentity], timeout: float, progress: Progress
+        self, processes: Sequence[ProcessIdentity], timeout: float, patience: Patience
     ) -> tuple[str | None, str | None]:
         """The image of the same processes that this one builds upon, and why it is no newer one."""
         rows = [[each.pid, each.start_time, each.stack] for each in processes]
-        found = self.channel.call_json("parent", {"processes": rows}, timeout=timeout, on_progress=progress)[0]
+        found = self._asked("parent", {"processes": rows}, timeout, patience)
         return found["parent"], found["refused"]
 
     def baseline(self, pid: int) -> int:
@@ -356,10 +368,10 @@ class ImagePeer:
         for first in range(0, len(fds), BATCH):
             self._call("lend_ring", body, CALL_TIMEOUT, fds[first : first + BATCH])
 
-    def take(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, progress: Progress) -> None:
+    def take(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, patience: Patience) -> None:
         """What lies in a slot, slot and offset on the line and size, which is free then. Raises StoreUnusable."""
         body = {"pid": pid, "device": device, "window": window}
-        self.channel.call_json("take", body, timeout=timeout, on_progress=progress)
+        self._asked("take", body, timeout, patience)
 
     def withdraw(self, timeout: float) -> None:
         """Nothing of the image is left."""
@@ -369,35 +381,34 @@ class ImagePeer:
         """An image of that instant that a helper published before it died, if it did."""
         self._call("remove", {**store.of(name), "created": created}, timeout, store.key)
 
-    def write(self, facts: Mapping[str, Any], timeout: float, progress: Progress) -> dict[str, Any]:
+    def write(self, facts: Mapping[str, Any], timeout: float, patience: Patience) -> dict[str, Any]:
         """The image is durable: what it cost. Raises StoreUnusable, and PeerGone, which leaves that open."""
-        return self.channel.call_json("write", facts, timeout=timeout, on_progress=progress)[0]
+        return self._asked("write", facts, timeout, patience)
 
-    def manifest(self, store: StorePlace, name: str, timeout: float, progress: Progress) -> Manifest:
+    def manifest(self, store: StorePlace, name: str, timeout: float, patience: Patience) -> Manifest:
         """Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""
-        asked = store.of(name)
-        found = self.channel.call_json("manifest", asked, store.key, timeout=timeout, on_progress=progress)[0]
+        found = self._asked("manifest", store.of(name), timeout, patience, store.key)
         return Manifest.from_bytes(found["text"].encode(), name)
 
-    def open(self, store: StorePlace, manifest: Manifest, timeout: float, progress: Progress) -> None:
+    def open(self, store: StorePlace, manifest: Manifest, timeout: float, patience: Patience) -> None:
         """To read from; nothing of the image goes until the channel closes. Raises Damaged, NoSuchImage, WrongKey …"""
         asked = {**store.of(manifest.name), "seal": manifest.seal().hex()}
-        self._call("open", asked, timeout, store.key, progress)
+        self._asked("open", asked, timeout, patience, store.key)
 
     def slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
         """Where `read` brings the bytes of a device: memory that lies one behind the other, in slots of one size."""
         self._call("slots", {"device": device, "slot_bytes": slot_bytes}, CALL_TIMEOUT, fds)
 
-    def read(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, progress: Progress) -> None:
+    def read(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, patience: Patience) -> None:
         """Whole chunks, each of them right when this returns: slot, offset on the line, size. Raises Damaged …
 
         After any error the helper may still be writing to the slot.
         """
-        self._call("read", {"pid": pid, "device": device, "window": window}, timeout, progress=progress)
+        self._asked("read", {"pid": pid, "device": device, "window": window}, timeout, patience)
 
-    def load(self, pid: int, timeout: float, progress: Progress) -> list[int]:
+    def load(self, pid: int, timeout: float, patience: Patience) -> list[int]:
         """All of a process, as a checkpoint stages it: descriptors, the caller's. Raises Damaged, NoRoom …"""
-        total = self.channel.call_json("load", {"pid": pid}, timeout=timeout, on_progress=progress)[0]["descriptors"]
+        total = self._asked("load", {"pid": pid}, timeout, patience)["descriptors"]
         fds: list[int] = []
         try:
             while len(fds) < total:
@@ -408,13 +419,15 @@ class ImagePeer:
             raise
         return fds
 
-    def _call(
-        self,
-        op: str,
-        body: Mapping[str, object],
-        timeout: float,
-        fds: Sequence[int] = (),
-        progress: Progress | None = None,
-    ) -> None:
-        _, extra = self.channel.call_json(op, body, fds, timeout=timeout, on_progress=progress)
+    def _call(self, op: str, body: Mapping[str, object], timeout: float, fds: Sequence[int] = ()) -> None:
+        _, extra = self.channel.call_json(op, body, fds, timeout=timeout)
         close_all(extra)
+
+    def _asked(
+        self, op: str, body: Mapping[str, object], timeout: float, patience: Patience, fds: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        answer, extra = self.channel.call_json(
+            op, body, fds, timeout=timeout, on_progress=patience.heard, on_silence=patience.heard_nothing
+        )
+        close_all(extra)
+        return answer

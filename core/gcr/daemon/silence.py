@@ -17,7 +17,7 @@ from gcr.image.place import silent
 
 @dataclass(slots=True)
 class Reading:
-    """To be told how far a helper is, by bytes or by answers of the store, five times a second.
+    """Implements Patience: how far a helper is, by bytes or by answers of the store. One that is stopped is as silent.
 
     Raises StoreUnusable, Interrupted, DeadlinePassed.
     """
@@ -25,18 +25,34 @@ class Reading:
     store: str
     course: Course
     patience: float  # seconds
-    heard: Callable[[Mapping[str, Any]], object] = lambda _now: None  # of each report that is no silence
+    tell: Callable[[Mapping[str, Any]], object] = lambda _now: None
     _bytes: int = 0
     _since: float = field(default_factory=time.monotonic)
 
-    def __call__(self, now: Mapping[str, Any]) -> None:
-        self.course.left(self.patience)
+    def heard(self, now: Mapping[str, Any]) -> None:
         if now["bytes"] != self._bytes:
             self._bytes, self._since = now["bytes"], time.monotonic()
-        elif time.monotonic() > self._since + self.patience:
-            raise silent(self.store, self.patience)
+        self.heard_nothing()
         if now["total_bytes"]:  # else they are answers, and no bytes
-            self.heard(now)
+            self.tell(now)
+
+    def heard_nothing(self) -> None:
+        self.course.left(self.patience)
+        if time.monotonic() > self._since + self.patience:
+            raise silent(self.store, self.patience)
+
+
+@dataclass(slots=True)
+class Unhurried:
+    """Implements Patience where nobody waits."""
+
+    tell: Callable[[Mapping[str, Any]], object] = lambda _now: None
+
+    def heard(self, now: Mapping[str, Any]) -> None:
+        self.tell(now)
+
+    def heard_nothing(self) -> None:
+        pass
 
 
 @contextmanager
