@@ -23,6 +23,7 @@ from threading import Lock
 from typing import Any, Self
 
 from gcr.errors import UsageError
+from gcr.listing import listed
 from gcr.runtime import own_directory
 
 log = logging.getLogger(__name__)
@@ -127,16 +128,19 @@ class Journal:
             self._sync_directory()
 
     def records(self) -> Sequence[DecisionRecord]:
-        """Every decision that stands, by job. Leftovers are removed; what does not read back is set aside."""
+        """Every decision that stands, by job. Leftovers are removed; what does not read back is set aside.
+
+        Raises OSError.
+        """
         with self._lock:
-            for leftover in self._directory.glob("*.json.new"):
+            for leftover in listed(self._directory, ".json.new"):
                 leftover.unlink()
-            found = (self._read(path) for path in sorted(self._directory.glob("*.json")))
+            found = (self._read(path) for path in listed(self._directory, ".json"))
             return [record for record in found if record is not None]
 
     def damaged(self) -> Sequence[Path]:
         """Records that were set aside: whoever looks after the jobs they name must ask the driver instead."""
-        return sorted(self._directory.glob("*.damaged-*"))
+        return [path for path in listed(self._directory) if ".damaged-" in path.name]
 
     def _read(self, path: Path) -> DecisionRecord | None:
         try:
@@ -163,7 +167,7 @@ class Journal:
 def standing(directory: Path) -> Sequence[DecisionRecord]:
     """Every decision that reads back, for whoever only looks: the directory is another process's. Raises OSError."""
     found: list[DecisionRecord] = []
-    for path in sorted(directory.glob("*.json")):
+    for path in listed(directory, ".json"):
         with suppress(*_UNREADABLE, FileNotFoundError):  # it may go meanwhile; what is damaged is the daemon's to say
             found.append(_from_bytes(path.read_bytes()))
     return found

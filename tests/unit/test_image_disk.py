@@ -4,7 +4,7 @@ import errno
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -124,6 +124,25 @@ def test_a_disk_that_cannot_be_read_gives_nothing(store: Store, call: str) -> No
         if not failed:
             break
     assert number > 0
+
+
+@pytest.mark.parametrize("folder", ["packs", "images"])
+def test_a_folder_that_cannot_be_listed_is_no_empty_one(store: Store, folder: str) -> None:
+    """What is not known to be needed would go."""
+    write(store, "other", NEW)
+    real = os.listdir
+
+    def failing_once(path: Any) -> list[str]:
+        if str(path) == str(store.path / folder):
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return real(path)
+
+    for step in (store.clean, lambda: store.remove(["other"]), store.sweep, store.names):
+        with patch.object(os, "listdir", failing_once), suppress(StoreUnusable, OSError):
+            step()
+    assert read(store, "old") == OLD
+    with patch.object(os, "listdir", failing_once), pytest.raises((StoreUnusable, OSError)):
+        store.clean()
 
 
 @contextmanager

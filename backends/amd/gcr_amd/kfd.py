@@ -11,6 +11,7 @@ from pathlib import Path
 
 from gcr.drain import DeviceMemory
 from gcr.errors import BackendMissing
+from gcr.listing import listed
 
 
 def root() -> Path:
@@ -33,21 +34,23 @@ class Gpu:
         return DeviceMemory(used, total, dict(self._by_pid()))
 
     def bytes_of(self, pid: int) -> int:
-        """0 for a process that KFD does not know."""
+        """0 for a process that KFD does not know. Raises BackendMissing where it cannot be asked."""
         try:
             return _number(root() / f"class/kfd/kfd/proc/{pid}/vram_{self.id}")
-        except BackendMissing:
-            return 0
+        except BackendMissing as missing:
+            if isinstance(missing.__cause__, FileNotFoundError):
+                return 0
+            raise
 
     def _by_pid(self) -> Iterator[tuple[int, int]]:
-        for folder in (root() / "class/kfd/kfd/proc").glob("[0-9]*"):
+        for folder in _numbered(root() / "class/kfd/kfd/proc"):
             if size := self.bytes_of(int(folder.name)):
                 yield int(folder.name), size
 
 
 def gpu_at(pci: str) -> Gpu:
     """The KFD node of a PCI address. Raises BackendMissing."""
-    for node in sorted((root() / "class/kfd/kfd/topology/nodes").glob("[0-9]*")):
+    for node in _numbered(root() / "class/kfd/kfd/topology/nodes"):
         number = _number(node / "gpu_id")
         if number and _pci_of(node) == pci.lower():
             return Gpu(pci.lower(), number)
@@ -65,6 +68,13 @@ def _pci_of(node: Path) -> str:
     return f"{domain:04x}:{location >> 8:02x}:{location >> 3 & 31:02x}.{location & 7}"
 
 
+def _numbered(folder: Path) -> list[Path]:
+    try:
+        return [path for path in listed(folder) if path.name.isdigit()]
+    except OSError as missing:
+        raise _missing(folder, missing) from missing
+
+
 def _number(path: Path) -> int:
     return int(_text(path))
 
@@ -73,4 +83,8 @@ def _text(path: Path) -> str:
     try:
         return path.read_text(encoding="ascii").strip()
     except OSError as missing:
-        raise BackendMissing(f"{path}: {missing.strerror}", hint="is the amdgpu module loaded?") from missing
+        raise _missing(path, missing) from missing
+
+
+def _missing(path: Path, error: OSError) -> BackendMissing:
+    return BackendMissing(f"{path}: {error.strerror}", hint="is the amdgpu module loaded?")

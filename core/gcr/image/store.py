@@ -51,6 +51,7 @@ from gcr.image.pack import ARRIVING, DISTRUSTED, FILE, UNFINISHED, Pack, PackRea
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.references import Reference
 from gcr.image.regular import read_file
+from gcr.listing import listed
 from gcr.runtime import check_own_directory
 
 log = logging.getLogger(__name__)
@@ -99,7 +100,7 @@ class Store:
     def _mark(self) -> None:
         """Only a folder of ours is cleaned up. Raises StoreUnusable for one with somebody's files in it."""
         found = self._found_mark()
-        if found is None and any(entry.name not in (MARK, NEW_MARK, LOCK) for entry in self.path.iterdir()):
+        if found is None and any(entry.name not in (MARK, NEW_MARK, LOCK) for entry in listed(self.path)):
             raise StoreUnusable(f"{self.path} is no store of gcr's, and not empty", hint="another folder as --store")
         if found is None and not self.cipher.mark:
             os.close(os.open(self.path / MARK, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
@@ -111,9 +112,11 @@ class Store:
     def _encrypt(self) -> None:
         """From here on this store, where there is no image, is one of the cipher. Raises StoreBusy."""
         with locked(self.path, fcntl.LOCK_EX, MARK_SECONDS):
-            if self._found_mark() or self.names():
-                return
-            if self.packs.exists():
+            if (found := self._found_mark()) is not None:
+                for folder in (self.packs, self.images):  # whoever made it may have died before they were there
+                    self._own(folder)
+                if found or self.names():
+                    return
                 self._clean(())
             write_file(self.path / NEW_MARK, self.cipher.mark)
             (self.path / NEW_MARK).rename(self.path / MARK)
@@ -146,8 +149,10 @@ class Store:
     # ---- looking ------------------------------------------------------------------------------------------------
 
     def names(self) -> Sequence[str]:
-        found = (path.name.removesuffix(MANIFEST) for path in self.images.glob(f"*{MANIFEST}"))
-        return sorted(name for name in found if NAME.match(name))
+        """Raises StoreUnusable."""
+        with usable(self.path):
+            found = [path.name.removesuffix(MANIFEST) for path in listed(self.images, MANIFEST)]
+        return [name for name in found if NAME.match(name)]
 
     def readable(self) -> Iterator[Manifest]:
         for name in self.names():
@@ -265,7 +270,8 @@ class Store:
         return PackReader(self.packs / f"{pack.id}{PACK}", self.cipher, pack.seal)
 
     def trusted_packs(self) -> Iterator[PackReader]:
-        for path in sorted(self.packs.glob(f"*{PACK}")):
+        """Raises OSError."""
+        for path in listed(self.packs, PACK):
             if path.with_suffix(DISTRUSTED).exists():
                 continue
             try:
@@ -350,7 +356,7 @@ class Store:
     def _clean(self, needed: Collection[str]) -> int:
         """The lock is held; `needed`: packs that stay."""
         freed = sum(map(self._unlink, self._unfinished()))
-        packs = ((FILE.match(path.name), path) for path in self.packs.iterdir())
+        packs = ((FILE.match(path.name), path) for path in listed(self.packs))
         return freed + sum(self._unlink(path) for ours, path in packs if ours and ours[1] not in needed)
 
     def _unlink(self, path: Path) -> int:
@@ -374,9 +380,9 @@ class Store:
 
     def _unfinished(self) -> Iterator[Path]:
         names = set(self.names())
-        yield from self.packs.glob(f"*{UNFINISHED}")
-        yield from self.packs.glob(f"*{ARRIVING}")
-        for path in self.images.iterdir():
+        yield from listed(self.packs, UNFINISHED)
+        yield from listed(self.packs, ARRIVING)
+        for path in listed(self.images):
             ours = OURS.match(path.name)
             if ours and (ours[1] not in names or path.name.endswith((NEW, PROBE))):
                 yield path
