@@ -58,6 +58,8 @@ class Pack:
         """Raises ValueError, KeyError, TypeError. What is no id would name a file anywhere."""
         if not ID.match(body["id"]):
             raise ValueError(f"{body['id']!r} is no id of a pack")
+        if body["bytes"] < 2 * BLOCK or body["bytes"] % BLOCK:
+            raise ValueError(f"no pack has {body['bytes']} bytes")
         return cls(**{**body, "seal": bytes.fromhex(body["seal"])})
 
 
@@ -122,8 +124,12 @@ class PackReader:
         move_each(targets, chunks)
 
     def check(self) -> Iterator[int]:
-        """Every byte of the file; yields the bytes looked at, chunk by chunk. Raises OSError, Damaged."""
+        """Every byte of the file, as the disk has it; yields the bytes looked at, chunk by chunk.
+
+        Raises OSError, Damaged.
+        """
         with self.opened() as file:
+            os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)  # nor what was read of it before
             yield from self._check(file)
 
     def _check(self, file: "OpenPack") -> Iterator[int]:

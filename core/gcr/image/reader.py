@@ -10,7 +10,7 @@ from gcr.image.entry import BLOCK, Entry, padded
 from gcr.image.fetching import Fetcher, Group
 from gcr.image.files import usable
 from gcr.image.manifest import Manifest
-from gcr.image.pack import GROUP_BYTES, PackReader
+from gcr.image.pack import GROUP_BYTES, Pack, PackReader
 from gcr.image.references import ZEROS, Reference
 from gcr.image.store import Store, chunk_sizes
 from gcr.image.together import groups
@@ -67,16 +67,16 @@ class ImageReader:
         with usable(self.store.path):
             self._fetcher.bring(self._stored(groups(wanted, _stored_size, GROUP_BYTES, _follows)), self.came)
 
-    def check(self, whole: set[bytes] | None = None) -> Iterator[int]:
+    def check(self, whole: set[Pack] | None = None) -> Iterator[int]:
         """Every byte of every file; yields the bytes looked at now and then.
 
-        `whole`: seals of packs that were looked at just now, and are not again; those of this image are added.
+        `whole`: packs that were looked at just now, and are not again; those of this image are added.
         """
         self.check_hashes()
         whole = set() if whole is None else whole
         with usable(self.store.path):
             for pack in self._packs:
-                if pack.pack.seal in whole:
+                if pack.pack in whole:
                     continue
                 try:
                     for size in pack.check():
@@ -85,7 +85,7 @@ class ImageReader:
                 except Damaged:
                     self._distrust(pack)
                     raise
-                whole.add(pack.pack.seal)
+                whole.add(pack.pack)
 
     def check_hashes(self) -> None:
         """They are what was written, though nothing of an image is read by them."""

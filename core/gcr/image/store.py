@@ -261,8 +261,12 @@ class Store:
             os.link(new, final)
         except FileExistsError:
             raise ImageExists(f"there is an image {name!r} already") from None
-        new.unlink()
-        sync(self.images)
+        try:
+            new.unlink()
+            sync(self.images)
+        except BaseException:  # whoever is told that there is no such image finds none
+            final.unlink(missing_ok=True)
+            raise
 
     def pack(self, pack: Pack) -> PackReader:
         """Raises Damaged, WrongImage, OSError."""
@@ -278,6 +282,12 @@ class Store:
                 yield PackReader(path, self.cipher)
             except (Damaged, WrongImage) as error:
                 log.warning("%s", error)
+
+    def refuse_distrusted(self, packs: Iterable[Pack]) -> None:
+        """Raises Damaged where one was found damaged."""
+        for pack in packs:
+            if (path := self.packs / f"{pack.id}{DISTRUSTED}").exists():
+                raise Damaged.of(path.with_suffix(PACK), "it was found damaged meanwhile", hint="the same again")
 
     def distrust(self, pack: Path) -> None:
         """It was found damaged: no image that is written from now on has chunks in it."""
@@ -334,7 +344,9 @@ class Store:
     def _is_only_copy(self, name: str) -> bool:
         try:
             return self.manifest(name).only_copy
-        except (Damaged, WrongImage, NoSuchImage):  # nobody comes back from it
+        except WrongImage:  # a newer gcr may know
+            return True
+        except (Damaged, NoSuchImage):  # nobody comes back from it
             return False
 
     def clean(self, patience: float = 0.0) -> int:

@@ -88,6 +88,7 @@ class ImageWriter:
     _finished: dict[str, Pack] = field(default_factory=dict)
     _brought: BroughtChunks = field(default_factory=BroughtChunks)
     _new: int = -1  # descriptor of the manifest that is being written
+    _failed: BaseException | None = None  # then a chunk that has its place may be nowhere
     _lock: Lock = field(default_factory=Lock)
 
     def __enter__(self) -> Self:
@@ -160,9 +161,18 @@ class ImageWriter:
             self._before.add(pack)
 
     def _add_all(self, pieces: Iterable[Piece]) -> None:
-        with usable(self.store.path):
-            together = groups(pieces, lambda piece: padded(len(piece[1])), GROUP_BYTES)
-            all_of(together, (self._naming, self._named), (self._filling, self._write), self._place)
+        self._refuse_failed()
+        try:
+            with usable(self.store.path):
+                together = groups(pieces, lambda piece: padded(len(piece[1])), GROUP_BYTES)
+                all_of(together, (self._naming, self._named), (self._filling, self._write), self._place)
+        except BaseException as error:
+            self._failed = error
+            raise
+
+    def _refuse_failed(self) -> None:
+        if self._failed:
+            raise self._failed
 
     def _named(self, pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Chunk]]:
         return pieces, self._chunks_of(pieces)
@@ -224,6 +234,7 @@ class ImageWriter:
 
     def _finish(self) -> Contents:
         brought = self._brought
+        self._refuse_failed()
         self._refuse_missing(0, brought.count)
         finished = self._filling.submit(self._pack.finish) if self.counts.written else None
         found, hashed = bytes(brought.references), ImageHashes(self.key, bytes(brought.digests)).to_bytes()
@@ -233,4 +244,5 @@ class ImageWriter:
         self.store.write_references(self.name, self.store.cipher.encrypt(references_path(self.name), found))
         self.store.write_hashes(self.name, self.store.cipher.encrypt(hashes_path(self.name), hashed))
         used = [self._finished[pack] for pack in self._numbers if pack]
+        self.store.refuse_distrusted(used)
         return Contents(used, references.digest(found), name_of(hashed), self.counts)

@@ -11,6 +11,7 @@ from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, NoSuchImage, WrongImage
 
 if TYPE_CHECKING:
+    from gcr.image.pack import Pack
     from gcr.image.store import Store
 
 
@@ -41,7 +42,8 @@ def _damaged(damaged: Sequence[Mapping[str, Any]], of: int) -> Damaged:
 def _all_checked(store: "Store | None", names: Sequence[str], deep: bool) -> tuple[list[dict[str, Any]], list[str]]:
     """A row an image, and why images of a newer gcr cannot be looked at: they hide no damage of others."""
     found: list[dict[str, Any]] = []
-    unread, whole = list[str](), set[bytes]()
+    unread: list[str] = []
+    whole: set[Pack] = set()
     if store is None:
         if names:
             raise NoSuchImage(f"no image {names[0]!r}", hint="gcr images")
@@ -57,7 +59,7 @@ def _all_checked(store: "Store | None", names: Sequence[str], deep: bool) -> tup
     return found, unread
 
 
-def _checked(store: "Store", name: str, deep: bool, whole: set[bytes]) -> dict[str, Any]:
+def _checked(store: "Store", name: str, deep: bool, whole: "set[Pack]") -> dict[str, Any]:
     """`whole`: see ImageReader.check."""
     from gcr.image.reader import ImageReader
 
