@@ -558,3 +558,26 @@ def test_what_is_no_baseline_is_refused() -> None:
     for cut in (text[:-1], text[: 8 + 32 + 7], text[:20], b"GCRTABLE" + text[8:]):
         with pytest.raises(UsageError):
             read(sealed_memfd("b", cut), Baseline.from_fd)
+
+
+def test_nothing_is_lost_with_room_that_was_given_back_before_anything_was_in_it() -> None:
+    """By a program that found none, at the cost of nobody's image: another device may have its part in a snapshot."""
+    device = Device(spare=1 << 20)
+    device.put(1, random.Random(1).randbytes(CHUNK_BYTES))
+    with holding(device) as made:
+        assert make_room(made, LONG) > 0
+        let_go(made, time.monotonic() + LONG)
+        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
+        assert image(made, {}) == {1: device.holds(1)}
+        assert copy_on(made, LONG, lambda _: None)["bytes"] == 0
+
+
+def test_room_in_which_nothing_is_may_be_given_back_after_the_cut() -> None:
+    device, data = Device(spare=1 << 20), random.Random(1).randbytes(CHUNK_BYTES)
+    device.put(1, data)
+    with holding(device) as made:
+        made.parent = baseline({1: data})
+        assert make_room(made, LONG) > 0
+        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
+        let_go(made, time.monotonic() + LONG)
+        assert copy_on(made, LONG, lambda _: None)["bytes"] == 0

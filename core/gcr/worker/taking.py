@@ -198,7 +198,8 @@ def copy_on(holding: Holding, deadline: float, progress: Progress) -> dict[str, 
     began, done = time.monotonic(), 0
     with holding.lock:
         snapshot = holding.snapshot
-        if snapshot is None:
+        if snapshot is None or not snapshot.later:  # nothing is in it: its room may have been given back before
+            holding.give_room_back()
             return outcome(0, 0.0)
         total = sum(span.size for span in snapshot.later)
     holding.keep_promised()
