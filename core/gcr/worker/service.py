@@ -177,6 +177,9 @@ class WorkerService:
 
     def op_reclaim(self, body: dict[str, Any], fds: list[int], _request: Request) -> None:
         arrived = self._incoming.setdefault(body["hold"], [])
+        if body["offset"] == 0:  # of an attempt that was cut off
+            close_all(arrived)
+            arrived.clear()
         arrived += fds
         fds.clear()
         if len(arrived) < body["total"]:
