@@ -346,6 +346,28 @@ def target_of(*workers: Worker, state: State = State.HANDED_OVER) -> Any:
     return SimpleNamespace(pid=7, hold="h", owner="llm/7", process=process, workers=lambda: [*workers])
 
 
+def test_the_ring_of_one_device_goes_when_there_is_none_of_the_other() -> None:
+    """Also where its worker died: the daemon would have the descriptors for as long as it lives."""
+    made: list[int] = []
+
+    class Ringed(Worker):
+        def make_ring(self, *_how: object) -> tuple[int, list[int]]:
+            made.append(os.memfd_create("ring"))
+            return 8, [made[-1]]
+
+    class Dead(Worker):
+        def make_ring(self, *_how: object) -> tuple[int, list[int]]:
+            raise PeerGone("the worker died")
+
+    workers = [Ringed(cast("Any", None)), Dead(cast("Any", None), "GPU-1")]
+    target = SimpleNamespace(pid=7, hold="7.8", owner="llm/7", workers=lambda: workers)
+    stream = Stream(cast("Any", None), Course("checkpoint", 1, 60.0), SLOT, 5.0)
+    with pytest.raises(PeerGone, match="the worker died"):
+        stream.reserve([cast("Any", target)])
+    with pytest.raises(OSError):
+        os.fstat(made[0])
+
+
 def stream_of(outlet: Outlet, sizes: Sequence[int], slots: int = 3, course: Course | None = None) -> Stream:
     made = Stream(cast("Any", outlet), course or Course("checkpoint", 1, 60.0), SLOT, 5.0)
     handles = [(SealedHandle(HandleSpec(n, size), "GPU-0", sum(sizes[:n])), 0) for n, size in enumerate(sizes)]

@@ -81,15 +81,22 @@ class Stream:
         self.give_back(targets)
         for most in SLOTS:
             try:
-                for target in targets:
-                    for worker in target.workers():
-                        self._reserve_one(target, worker, most)
-                return
+                self._reserve_all(targets, most)
+                break
             except NoRoom as short:
-                self.give_back(targets)
                 if most == SLOTS[-1]:
                     ring = f"a ring of {most} slots of {units.size(self.slot_bytes)} on each device"
                     raise NoRoom(f"{short.message}, even of {ring}", missing=short.missing, hint=short.hint) from short
+
+    def _reserve_all(self, targets: Sequence[Target], most: int) -> None:
+        """Or none."""
+        try:
+            for target in targets:
+                for worker in target.workers():
+                    self._reserve_one(target, worker, most)
+        except BaseException:
+            self.give_back(targets)
+            raise
 
     def _reserve_one(self, target: Target, worker: WorkerPeer, most: int) -> None:
         made = worker.make_ring(target.hold, target.owner, self.slot_bytes, most, SLOTS[-1])
