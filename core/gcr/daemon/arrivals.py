@@ -190,18 +190,15 @@ class Arrivals:
 
     def _recover(self, job: Job) -> None:
         """Until no process came meanwhile: without a journal nobody knows how many there are."""
+        done = False
         try:
             while self._more_to_recover(job):
-                self._recover_once(job)
+                self._wait_together(job)
+                done = self._coordinator.recovery.tried(job)
         finally:
             job.settled.set()
-
-    def _recover_once(self, job: Job) -> None:
-        try:
-            self._wait_together(job)
-            self._coordinator.recovery.of(job)
-        except GcrError as error:
-            log.error("job %s: not recovered: %s", job.name, error)
+        if not done:
+            self._coordinator.recovery.begin(job)
 
     def _more_to_recover(self, job: Job) -> bool:
         with self._lock:

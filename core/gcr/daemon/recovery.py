@@ -3,7 +3,8 @@
 import logging
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable
+from itertools import chain, repeat
 from typing import Any
 
 from gcr.daemon import reports
@@ -20,6 +21,7 @@ log = logging.getLogger("gcr.daemon")
 
 AT_ONCE = (0.2,) * 10  # seconds between attempts
 LATER = (1.0, 2.0, *(5.0,) * 120)
+FOR_GOOD = 30.0
 
 
 class Recovery:
@@ -67,24 +69,40 @@ class Recovery:
     def begin_if_uneven(self, job: Job) -> None:
         """A rollback that could not finish (say, a helper died in it) is finished by whoever comes next: us."""
         if is_uneven(job):
-            job.settled.clear()
-            threading.Thread(target=self._later, args=(job,), name="gcr-recover", daemon=True).start()
+            self.begin(job)
 
-    def _later(self, job: Job) -> None:
-        """At once, while commands wait for it; then now and then, for no driver refuses for ever."""
-        self._try(job, AT_ONCE)
-        job.settled.set()
-        self._try(job, LATER)
+    def begin(self, job: Job) -> None:
+        """At once, while commands wait for it; then now and then, for nobody refuses or stands still for ever."""
+        job.settled.clear()
+        threading.Thread(target=self._go_on, args=(job,), name="gcr-recover", daemon=True).start()
 
-    def _try(self, job: Job, delays: Sequence[float]) -> None:
+    def _go_on(self, job: Job) -> None:
+        try:
+            done = self._try(job, AT_ONCE)
+        finally:
+            job.settled.set()
+        if not done:
+            self._try(job, chain(LATER, repeat(FOR_GOOD)))
+
+    def _try(self, job: Job, delays: Iterable[float]) -> bool:
+        """Whether nothing is left to be done."""
         for delay in delays:
-            if not is_uneven(job):
-                return
             time.sleep(delay)
-            try:
-                self.of(job)
-            except GcrError as error:
-                log.warning("job %s: not recovered yet: %s", job.name, error)
+            if job not in self._jobs.all() or (self.tried(job) and not is_uneven(job)):
+                return True
+        return False
+
+    def tried(self, job: Job) -> bool:
+        """Whether it was done without an error."""
+        try:
+            self.of(job)
+        except GcrError as error:
+            log.warning("job %s: not recovered yet: %s", job.name, error)
+            return False
+        except Exception:  # a disk that is full, say
+            log.exception("job %s: not recovered yet", job.name)
+            return False
+        return True
 
 
 def is_uneven(job: Job) -> bool:
