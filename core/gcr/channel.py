@@ -134,6 +134,7 @@ class Channel:
         self._inline = frozenset(serve_inline)
         self.peer = peer_identity(sock)
         self.closed = Event()
+        self.silent = False  # a call had no answer in time, and nothing has come since
         self._requests = itertools.count(1)
         self._waiting: dict[int, _Waiting] = {}
         self._lock = Lock()
@@ -251,6 +252,9 @@ class Channel:
                     on_progress(jsonbody.load(frame.payload, []))
             self._await_end()
             raise PeerGone(f"{self.name}: the peer went away during {type.name}")
+        except DeadlinePassed:
+            self.silent = True
+            raise
         finally:
             with self._lock:
                 self._waiting.pop(request, None)
@@ -284,6 +288,7 @@ class Channel:
 
     def _read_one(self) -> bool:
         packet, fds, cut = receive_packet(self._sock)
+        self.silent = False
         if not packet:
             close_all(fds)  # an empty packet may carry some
             return False

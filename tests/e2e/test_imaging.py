@@ -593,6 +593,27 @@ def test_the_daemon_keeps_nothing_of_an_image_that_failed(machine: Machine) -> N
     until(lambda: len(list(held.iterdir())) <= before or None, 10, "it closed them")
 
 
+def test_a_worker_that_dies_when_all_is_done_costs_nothing(machine: Machine) -> None:
+    """Not the answer, nor the image that is just begun, nor the restore: only the link's rate is not known."""
+    job = machine.told("llm", "alloc 8 4194304")
+    before = job.ask()
+    words = ("checkpoint", "llm", "--image", "warm", "--wait", "durable", "--store", str(store_of(machine)))
+    with machine.held_at("checkpoint.vram_free"):
+        going = machine.asking.submit(machine.gcr, *words)
+        machine.wait_held()
+        kill(*machine.children("gcr.worker"))
+    gone = going.result(60)
+    assert (gone.code, gone.body.get("state")) == (0, "suspended"), gone.body
+    assert Store(store_of(machine)).names() == ["warm"]
+    with machine.held_at("restore.running"):
+        coming = machine.command("restore")
+        machine.wait_held()
+        kill(*machine.children("gcr.worker"))
+    back = coming.result(60)
+    assert (back.code, back.body.get("state")) == (0, "running"), back.body
+    assert job.ask() == before
+
+
 def test_a_program_that_is_stopped_meanwhile_has_its_image(machine: Machine) -> None:
     job = machine.told("llm", "alloc 4 4194304")
     before, pid = job.ask(), machine.target("llm")
@@ -626,3 +647,6 @@ def test_of_a_stranger_there_is_no_image_and_no_job(machine: Machine) -> None:
     gone = machine.gcr("checkpoint", str(stranger.supervisor.pid), "--image", "no", "--store", str(store_of(machine)))
     assert (gone.code, gone.body["error"]["code"]) == (3, "unsupported_state"), gone.body
     assert machine.gcr("ps").body["jobs"] == []
+    words = ("--image", "no", "--stop", "--store", str(store_of(machine)))
+    assert machine.gcr("checkpoint", str(stranger.supervisor.pid), *words).code == 3
+    assert machine.gcr("ps").body["jobs"] == [], "or the daemon never ends for want of work"

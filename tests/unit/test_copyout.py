@@ -143,13 +143,19 @@ def test_what_is_missing_on_the_device_is_said() -> None:
     agent = Agent()
     agent.room = 0
     with pytest.raises(NoRoom) as caught:
-        create(agent, 7, {1: 100, 2: 50}, lambda: 30)  # type: ignore[arg-type]
+        create(agent, 7, {1: 100, 2: 50}, lambda: 30, lambda: None)  # type: ignore[arg-type]
     assert caught.value.missing == 120
-    create(Agent(), 7, {1: 100}, lambda: 0)  # type: ignore[arg-type]
+    create(Agent(), 7, {1: 100}, lambda: 0, lambda: pytest.fail("there is room"))  # type: ignore[arg-type]
     with pytest.raises(NoRoom, match="30 B free, 70 B short of the 100 B wanted") as caught:
         refuse_without_room({GPU: 100, OTHER: 5}, {GPU: 30, OTHER: 5})
     assert caught.value.missing == 70
     refuse_without_room({GPU: 100}, {GPU: 100})
+
+
+def test_what_takes_the_room_for_a_moment_only_is_let_go_of() -> None:
+    agent = Agent()
+    enough, agent.room = agent.room, 0
+    create(agent, 7, {1: 100, 2: 50}, lambda: 30, lambda: setattr(agent, "room", enough))  # type: ignore[arg-type]
 
 
 def open_descriptors() -> int:

@@ -57,6 +57,8 @@ class ControlService:
         control.check_move(devices)
 
     def _answer(self, op: str, body: dict[str, Any]) -> dict[str, object]:
+        if op == "ready":
+            return {}
         if op == "devices":
             return {"devices": [asdict(device) for device in self._backend.devices()]}
         if op == "means":

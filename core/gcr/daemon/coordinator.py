@@ -6,7 +6,7 @@ import os
 import threading
 import time
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
@@ -29,6 +29,7 @@ from gcr.engine.glance import Glance
 from gcr.engine.moves import moves_of
 from gcr.engine.node import Course, World
 from gcr.engine.restore import Restore
+from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target
 from gcr.errors import (
     BackendMissing,
@@ -44,7 +45,7 @@ from gcr.errors import (
     WrongState,
 )
 from gcr.journal import Journal
-from gcr.processes import alive, identify, owner_uid
+from gcr.processes import alive, identify, is_stopped, owner_uid
 from gcr.states import State, Strategy
 
 log = logging.getLogger("gcr.daemon")
@@ -79,6 +80,9 @@ class Coordinator:
     def leave(self, device: str) -> None:
         self.fleet.leave(device, self.needs_worker)
 
+    def let_go(self, devices: Collection[str]) -> None:
+        self.fleet.let_go(devices)
+
     def occupying(self, device: str) -> AbstractContextManager[None]:
         return self.occupied.on(device)
 
@@ -98,13 +102,9 @@ class Coordinator:
             with job.changing("checkpoint"):
                 if job.decision is not None and job.decision.kind == "driver":
                     raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
-                imaging = asked_for(body, key, self.fleet.image_helper, course.began, self.config.store_s)
-                try:
+                with self._forgetting_untouched(job):
+                    imaging = asked_for(body, key, self.fleet.image_helper, course.began, self.config.store_s)
                     report = job.last_report = self._take_off(job, course, body, imaging)
-                except BaseException:
-                    if imaging:
-                        imaging.close()
-                    raise
             if imaging:
                 job.imaging = imaging
                 try:
@@ -130,6 +130,16 @@ class Coordinator:
         return ImageFailed(f"{failed.message}; the job is {reports.shown(job.state)}")
 
     def _take_off(self, job: Job, course: Course, body: Mapping[str, Any], imaging: Imaging | None) -> dict[str, Any]:
+        try:
+            return self._taken_off(job, course, body, imaging)
+        except BaseException:
+            if imaging and imaging.begun:  # whatever went wrong after it
+                job.imaging = imaging
+            elif imaging:
+                imaging.close()
+            raise
+
+    def _taken_off(self, job: Job, course: Course, body: Mapping[str, Any], imaging: Imaging | None) -> dict[str, Any]:
         if any(p.strategy == Strategy.DRIVER for p in job.living):
             return self._driver_checkpoint(job, course, imaging)
         if imaging and body.get("leave_running"):
@@ -193,6 +203,8 @@ class Coordinator:
                 done.run()
             except BaseException:
                 job.decision = done.decision  # decided stays decided, whatever went wrong after it
+                if not job.living:  # nobody is left that it is about
+                    self.forget_decision(job)
                 self.recovery.begin_if_uneven(job)
                 raise
 
@@ -203,16 +215,11 @@ class Coordinator:
 
     def _driver_checkpoint(self, job: Job, course: Course, imaging: Imaging | None) -> dict[str, Any]:
         (process,) = job.living
+        if imaging:
+            text = f"the driver alone has the data of process {job.name}: gcr has nothing to make an image of"
+            raise UnsupportedState(text, hint="start it with gcr run")
         swap = DriverSwap(process, self, job.world, course)
-        try:
-            if imaging:
-                text = f"the driver alone has the data of process {job.name}: gcr has nothing to make an image of"
-                raise UnsupportedState(text, hint="start it with gcr run")
-            swap.checkpoint()
-        except BaseException:
-            if process.state == State.RUNNING:  # as before we were asked: no job of ours
-                self.jobs.remove(job)
-            raise
+        swap.checkpoint()
         job.decision = next(r for r in self.journal.records() if r.job == job.name)
         return reports.of_driver_checkpoint(job, swap)
 
@@ -245,8 +252,6 @@ class Coordinator:
             target.come_back(moves)
         asked, unhurried = _image_of(job, body, key), not body.get("timeout")
         with opened(asked, targets, self.fleet.image_helper, course, self.config.store_s, unhurried) as image:
-            # no restore is refused for want of room that a copy of ours takes
-            self.fleet.let_go({device for target in targets for device in target.devices})
             done = Restore(job.name, targets, job.decision, self, course, image)
             self._carry_out(job, done, targets)
         job.decision = None
@@ -283,10 +288,9 @@ class Coordinator:
     # ---- looking ----------------------------------------------------------------------------------------------
 
     def ps(self) -> dict[str, Any]:
-        for job in self.jobs.all():
-            for process in job.living:
-                if process.state == State.RUNNING and not job.busy:
-                    self._look(process)
+        jobs = [job for job in self.jobs.all() if not job.busy]
+        running = [process for job in jobs for process in job.living if process.state == State.RUNNING]
+        side_by_side(partial(self._look, process) for process in running if not is_stopped(process.identity.pid))
         return {"jobs": [reports.of_job(job) for job in self.jobs.all()]}
 
     def _look(self, process: Process) -> None:
@@ -314,6 +318,16 @@ class Coordinator:
             self.journal.forget(job.name)
             job.decision = None
 
+    @contextmanager
+    def _forgetting_untouched(self, job: Job) -> Iterator[None]:
+        """A process that gcr did not start, and that is as it was before it was asked for, is no job of ours."""
+        try:
+            yield
+        except BaseException:
+            if any(process.strategy == Strategy.DRIVER and process.state == State.RUNNING for process in job.living):
+                self.jobs.remove(job)
+            raise
+
     # ---- small things -----------------------------------------------------------------------------------------
 
     def _course(self, kind: str, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event) -> Course:
@@ -327,13 +341,11 @@ class Coordinator:
         return Active(self.jobs, targets)
 
     def _link(self, targets: list[Target], which: str) -> float | None:
-        """The slowest link of those used; None where none was measured."""
-        rates = []
-        for target in targets:
-            for worker in target.workers():
-                rate = worker.arena().get(which)
-                if rate:
-                    rates.append(rate)
+        """The slowest link of those used; None where none was measured, or its worker died since: what was done is."""
+        rates: list[float] = []
+        with suppress(GcrError):
+            workers = [worker for target in targets for worker in target.workers()]
+            rates += filter(None, (worker.arena().get(which) for worker in workers))
         return min(rates, default=None)
 
     def _job(self, body: Mapping[str, Any]) -> Job:

@@ -1,6 +1,7 @@
 """gcrd's children: one worker a (world, device), one control helper a world. Disposable; a dead one is replaced.
 
 A child gets one end of a socket pair, a scrubbed environment and a session of its own, and ends when the socket closes.
+One that answers no more, stopped by a signal, say, is as good as dead, and is made so before another takes its place.
 An image helper serves one image, and if it has begun to write that ends only after it.
 """
 
@@ -22,11 +23,13 @@ from gcr.daemon.peers import START_TIMEOUT, ControlPeer, ImagePeer, WorkerPeer
 from gcr.engine.node import World
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import quietly
+from gcr.errors import GcrError
 from gcr.runtime import log_dir
 
 log = logging.getLogger("gcr.daemon")
 
 Peer = TypeVar("Peer", WorkerPeer, ControlPeer)
+ANSWER_S = 3.0  # of patience with a child that left a call without an answer, before it is given up
 
 
 @dataclass(slots=True)
@@ -42,6 +45,21 @@ class Child(Generic[Peer]):
     def lives(self) -> bool:
         return not self.channel.closed.is_set() and self.process.poll() is None
 
+    def serves(self) -> bool:
+        """Lives, and answers. One that does not is ended: it may go on some day, and would do what it was told then."""
+        if self.lives and self.channel.silent and not self._answers():
+            log.warning("child %d answers no more: it is ended", self.process.pid)
+            self.process.kill()
+            _end(self.process, self.channel)
+        return self.lives
+
+    def _answers(self) -> bool:
+        try:
+            self.channel.call_json("ready", timeout=ANSWER_S)
+        except GcrError:
+            return False
+        return True
+
 
 @dataclass(slots=True)
 class Fleet:
@@ -55,7 +73,7 @@ class Fleet:
     def worker(self, world: World, device: str) -> WorkerPeer:
         with self._one(("worker", world, device)):
             child = self._workers.get((world, device))
-            if child is None or not child.lives:
+            if child is None or not child.serves():
                 child = self._start_worker(world, device)
                 self._workers[world, device] = child
             child.used_at = time.monotonic()
@@ -63,12 +81,12 @@ class Fleet:
 
     def warm_worker(self, world: World, device: str) -> WorkerPeer | None:
         child = self._workers.get((world, device))
-        return child.peer if child and child.lives else None
+        return child.peer if child and child.serves() else None
 
     def control(self, world: World) -> ControlPeer:
         with self._one(("control", world)):
             child = self._controls.get(world)
-            if child is None or not child.lives:
+            if child is None or not child.serves():
                 process, channel = start_child("gcr.control_helper", [world.backend], child_environment(world))
                 child = Child(process, channel, ControlPeer(channel, process.pid))
                 self._controls[world] = child

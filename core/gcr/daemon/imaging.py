@@ -45,7 +45,7 @@ UNKNOWN = dict.fromkeys((*COSTS, "dedup_ratio"))
 
 @dataclass(slots=True)
 class Imaging:
-    """One image of one checkpoint. `close` it unless `write` was called: then nothing of it is left."""
+    """One image of one checkpoint. `close` it unless it is `begun`: then nothing of it is left."""
 
     name: str
     store: StorePlace
@@ -55,6 +55,7 @@ class Imaging:
     stays: bool = False  # the job runs on
     max_bytes_per_s: float | None = None
     streamed: bool = False  # the host has no room for its bytes
+    begun: bool = False  # to be written, in the background
     cost: Mapping[str, Any] | None = None  # of one that is durable
     parent: str | None = None  # as far as it is known
     parent_refused: str | None = None  # why it is no newer image
@@ -158,6 +159,7 @@ class Imaging:
     def write(self, targets: Sequence[Target], created: float, course: Course) -> None:
         """What was lent of these, in the background."""
         facts = self._described(targets, created, course)
+        self.begun = True
         Thread(target=self._write, args=(facts,), name="gcr-image", daemon=True).start()
 
     def _described(self, targets: Sequence[Target], created: float, course: Course) -> Mapping[str, Any]:

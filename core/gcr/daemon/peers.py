@@ -18,6 +18,7 @@ from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
 
 CALL_TIMEOUT = 15.0
+BRIEF = 1.0  # seconds of patience with one who left the last call without an answer: a program may stand meanwhile
 BATCH = 200
 START_TIMEOUT = 60.0  # a child's, on a busy machine
 Progress = Callable[[dict[str, Any]], None]
@@ -42,6 +43,10 @@ class SupervisorPeer:
     channel: Channel
     pid: int
 
+    @property
+    def _timeout(self) -> float:
+        return BRIEF if self.channel.silent else CALL_TIMEOUT
+
     def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
         self._call("put", {"pid": pid, "ids": list(ids)}, fds)
 
@@ -49,10 +54,10 @@ class SupervisorPeer:
         self._call("drop", {"pid": pid, "ids": None if ids is None else list(ids)})
 
     def ids(self, pid: int) -> list[int]:
-        return list(self.channel.call_json("ids", {"pid": pid}, timeout=CALL_TIMEOUT)[0]["ids"])
+        return list(self.channel.call_json("ids", {"pid": pid}, timeout=self._timeout)[0]["ids"])
 
     def take(self, pid: int, ids: Sequence[int]) -> list[int]:
-        return self.channel.call_json("take", {"pid": pid, "ids": list(ids)}, timeout=CALL_TIMEOUT)[1]
+        return self.channel.call_json("take", {"pid": pid, "ids": list(ids)}, timeout=self._timeout)[1]
 
     def stage(self, pid: int, fds: Sequence[int], offset: int = 0) -> None:
         for first in range(0, len(fds), BATCH):
@@ -60,7 +65,7 @@ class SupervisorPeer:
 
     def unstage(self, pid: int, offset: int, limit: int) -> list[int]:
         body = {"pid": pid, "offset": offset, "limit": limit}
-        return self.channel.call_json("unstage", body, timeout=CALL_TIMEOUT)[1]
+        return self.channel.call_json("unstage", body, timeout=self._timeout)[1]
 
     def unstage_all(self, pid: int) -> None:
         self._call("unstage_all", {"pid": pid})
@@ -69,7 +74,7 @@ class SupervisorPeer:
         self._call("forget", {"pid": pid})
 
     def _call(self, op: str, body: Mapping[str, object], fds: Sequence[int] = ()) -> None:
-        _, extra = self.channel.call_json(op, body, fds, timeout=CALL_TIMEOUT)
+        _, extra = self.channel.call_json(op, body, fds, timeout=self._timeout)
         close_all(extra)
 
 
@@ -204,7 +209,7 @@ class WorkerPeer:
 
     def let_go(self) -> None:
         """Somebody finds no room on its device: snapshots that are not read in a moment are given up."""
-        self._call("let_go", {}, timeout=60.0)
+        self._call("let_go", {})
 
     def seal(self, hold: str, about: Mapping[str, object], partial: bool = False) -> list[int]:
         """The sealed table and then the arena segments, as descriptors (the caller's).
@@ -311,6 +316,7 @@ class WorkerPeer:
         timeout: float = CALL_TIMEOUT,
         progress: Progress | None = None,
     ) -> dict[str, Any]:
+        timeout = min(timeout, BRIEF) if self.channel.silent else timeout
         answer, extra = self.channel.call_json(op, body, fds, timeout=timeout, on_progress=progress)
         close_all(extra)
         return answer

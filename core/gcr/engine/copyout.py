@@ -177,17 +177,35 @@ def unexportable(flags: int) -> bool:
     return bool(flags & AgentFlag.UNEXPORTABLE)
 
 
-def create(agent: AgentPeer, transaction: int, sizes: Mapping[int, int], free: Callable[[], int]) -> None:
-    """Physical memory for the handles, at their old addresses. `free`: bytes on their devices. Raises NoRoom."""
+def create(
+    agent: AgentPeer,
+    transaction: int,
+    sizes: Mapping[int, int],
+    free: Callable[[], int],
+    let_go: Callable[[], object],
+) -> None:
+    """Physical memory for the handles, at their old addresses. `free`: bytes on their devices. Raises NoRoom.
+
+    let_go: of what we have there for a moment only; called where there is no room, which is looked for once more then
+    """
     ids = sorted(sizes)
     for first in range(0, len(ids), FRAME_IDS):
+        frame = ids[first : first + FRAME_IDS]
         try:
-            agent.create(transaction, ids[first : first + FRAME_IDS])
+            _create(agent, transaction, frame, let_go)
         except NoRoom as short:
             wanted = sum(sizes[id] for id in ids[first:])
             missing = max(1, wanted - free())
             text = f"{units.size(missing)} short on the device of {units.size(wanted)} wanted"
             raise NoRoom(text, missing=missing) from short
+
+
+def _create(agent: AgentPeer, transaction: int, ids: Sequence[int], let_go: Callable[[], object]) -> None:
+    try:
+        agent.create(transaction, ids)
+    except NoRoom:
+        let_go()
+        agent.create(transaction, ids)
 
 
 def refuse_without_room(needs: Mapping[str, int], free: Mapping[str, int]) -> None:

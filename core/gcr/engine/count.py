@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from gcr.engine.progress import Copy
 from gcr.engine.target import Target
-from gcr.errors import PeerGone
+from gcr.errors import DeadlinePassed, PeerGone
 
 GONE_WITHIN = 5.0
 POLL = 0.002
@@ -65,6 +65,8 @@ class DeviceCount:
             self.after[key] = counted_and_left(target, device)
         except PeerGone:  # it holds nothing any more; what is the process's own, the control helper sees as well
             self.after[key] = target.counted_by_control(device)
+        except DeadlinePassed:  # a worker that does not answer may hold all of it
+            self.after[key] = target.bytes_by_device.get(device, 0)
         return self.after[key] > (self._context(target, device) if self.stays(target) else 0)
 
     def _context(self, target: Target, device: str) -> int:

@@ -1,7 +1,7 @@
 """What the engine needs of the node it runs on; the daemon provides it."""
 
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field, replace
 from threading import Event
@@ -45,6 +45,10 @@ class Node(Protocol):
 
     def who(self, pid: int) -> str:
         """A process in words: the job, where it is one's."""
+        ...
+
+    def let_go(self, devices: Collection[str]) -> None:
+        """What workers keep there for a moment only is given back. It is free when this returns. Raises nothing."""
         ...
 
     def occupying(self, device: str) -> AbstractContextManager[None]:

@@ -55,7 +55,7 @@ def _roll_back(target: Target, node: Node) -> None:
     target.thaw(node.config.control_s, undo=True)
     if status.phase == AgentPhase.HANDED_OVER:
         target.process.agent.discard(target.transaction)
-        staged, kept = bool(status.flags & AgentFlag.STAGED), len(target.keeper().ids(target.pid))
+        staged, kept = bool(status.flags & AgentFlag.STAGED), len(target.kept())
         if kept < status.handles if staged else status.handles and not kept:
             _restore_from_arena(target, node, staged)
             return

@@ -110,12 +110,21 @@ class Restore:
                 undo.push("create", partial(self._uncreate, target, worker))
                 self._entrust(target, worker)
             for worker in target.workers():
-                worker.create(target.hold, self._ballast(target, worker.device))
+                self._create_one(target, worker)
         except NoRoom:
             if not target.process.copied_out or not target.without_contexts():  # else there was room for them before
                 raise
             return False
         return True
+
+    def _create_one(self, target: Target, worker: WorkerPeer) -> None:
+        """No restore is refused for want of room that a copy of ours takes. Raises NoRoom."""
+        ballast = self._ballast(target, worker.device)
+        try:
+            worker.create(target.hold, ballast)
+        except NoRoom:
+            self.node.let_go([worker.device])
+            worker.create(target.hold, ballast)
 
     def _send_copies(self, target: Target) -> None:
         """To the workers of other devices, from the process's own: whoever has them now lets go of them."""
@@ -135,6 +144,7 @@ class Restore:
             for device in devices if target.copy is not None else devices - {*target.bytes_by_device}:
                 needs[device] += target.bytes_by_device.get(device, 0) + self._ballast(target, device)
         if +needs:
+            self.node.let_go(needs)
             refuse_without_room(needs, self.targets[0].free_bytes(needs))
 
     def _entrust(self, target: Target, worker: WorkerPeer) -> None:

@@ -22,7 +22,7 @@ from gcr.engine.drive import ControlDrive, drive_of
 from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Node, World
 from gcr.engine.snapshot import AgentControl
-from gcr.errors import GcrError, NoDescriptors, NoRoom, PeerGone, WrongState
+from gcr.errors import DeadlinePassed, GcrError, NoDescriptors, NoRoom, PeerGone, WrongState
 from gcr.seqpacket import close_all
 from gcr.supervisor.escrow import Escrow, Keeper
 from gcr.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, ids_of, spec_of, specs_of
@@ -277,6 +277,8 @@ class Target:
             self._entrust_spares(self.keeper())
         except PeerGone:  # it dies just now; the next one is the daemon itself
             self._entrust_spares(self.keeper())
+        except DeadlinePassed as error:  # it has them, and so have the workers
+            log.warning("process %d: its keeper does not answer: %s", self.pid, error)
         self.spare.close()
 
     def _entrust_spares(self, keeper: Keeper) -> None:
@@ -308,7 +310,8 @@ class Target:
     def create(self, sizes: Mapping[int, int]) -> None:
         """New physical memory in the process, by handle. Raises NoRoom."""
         devices = self.bytes_by_device
-        create(self.process.agent, self.transaction, sizes, lambda: sum(self.free_bytes(devices).values()))
+        let_go = partial(self.node.let_go, devices)
+        create(self.process.agent, self.transaction, sizes, lambda: sum(self.free_bytes(devices).values()), let_go)
 
     def free_bytes(self, devices: Iterable[str]) -> dict[str, int]:
         """As the devices themselves count."""
@@ -322,20 +325,40 @@ class Target:
     def _phase(self) -> int:
         return self.process.agent.status().status.phase
 
+    def kept(self) -> set[int]:
+        """Ids of the handles that somebody of ours has. Raises DeadlinePassed where one who may does not answer."""
+        warm = [self.node.warm_worker(self.world, device) for device in self.bytes_by_device]
+        held = {id for worker in warm if worker for id in worker.held(self.hold)}
+        try:
+            return held | set(self.keeper().ids(self.pid))
+        except DeadlinePassed:
+            if len(held) < self.process.look().status.handles:
+                raise
+            return held
+
     def _give_from_keeper(self) -> None:
+        for ids, fds in self._of_keeper():
+            self._with(fds, partial(self._give, ids))
+
+    def _of_keeper(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+        """Ids and descriptors; none of one that is gone, or does not answer: others have the same."""
         keeper = self.keeper()
         try:
             for ids in batched(keeper.ids(self.pid), self.node.config.batch):
-                self._with(keeper.take(self.pid, ids), partial(self._give, ids))
-        except PeerGone:
-            if self.process.agent.channel.closed.is_set():
-                raise  # not the keeper is gone, but the process
+                yield ids, keeper.take(self.pid, ids)
+        except (PeerGone, DeadlinePassed) as error:
+            log.warning("process %d: nothing from its keeper: %s", self.pid, error)
 
     def _give_from_spare(self) -> None:
-        """What the keeper lost with its life; the next keeper gets it too."""
+        """What the keeper lost with its life."""
         missing = [i for i in self.spare.ids(self.pid) if i not in self.given_back]
         for ids in batched(missing, self.node.config.batch):
-            self._with(self.spare.take(self.pid, ids), partial(self._give, ids, keep=True))
+            self._with(self.spare.take(self.pid, ids), partial(self._give_and_keep, ids))
+
+    def _give_and_keep(self, ids: Sequence[int], fds: Sequence[int]) -> None:
+        """To the process, and then to the next keeper, who may not answer."""
+        self._give(ids, fds)
+        quietly("put in escrow", lambda: self.keeper().put(self.pid, ids, fds))
 
     def give_from_workers(self, keep: bool = False) -> None:
         """Map what the workers hold at the old addresses, without access yet; `keep`: and put it in escrow."""

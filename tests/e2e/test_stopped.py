@@ -1,0 +1,104 @@
+"""A process of gcr's is stopped, by a signal or with its cgroup, and stays so: it says nothing, and is not dead either.
+
+Nobody may be kept waiting by it for longer than by one that died and a deadline; least of all a program.
+"""
+
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from machine import Machine, Victim, kill, until
+from worlds import slowly
+
+LARGE = "alloc 8 4194304"
+
+
+@pytest.fixture
+def machine(machine: Machine) -> Machine:
+    machine.extra |= {"GCR_CONTROL_S": "3", "GCR_DRAIN_S": "5", "GCR_WORKER_START_S": "10"}
+    return machine
+
+
+@contextmanager
+def stopped(*pids: int) -> Iterator[None]:
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    yield
+    for pid in pids:
+        os.kill(pid, signal.SIGCONT)
+
+
+def stop_at(machine: Machine, step: str, pid: int) -> None:
+    """In the middle of a checkpoint, which fails then."""
+    with machine.held_at(step):
+        going = machine.command("checkpoint")
+        machine.wait_held()
+        os.kill(pid, signal.SIGSTOP)
+    answer = going.result(90)
+    assert answer.code == 4, answer.body
+
+
+def runs_on(machine: Machine, job: Victim, before: str, patience: float = 60) -> None:
+    machine.until_state("llm", "running", patience=patience)
+    assert job.ask() == before
+
+
+@pytest.mark.parametrize("step", ["drained", slowly("handed_over")])
+def test_a_supervisor_has_the_only_way_back_for_nobody(machine: Machine, step: str) -> None:
+    """Its escrow is out of reach, and then gone: the workers and the daemon have the same."""
+    job = machine.told("llm", LARGE)
+    before = job.ask()
+    stop_at(machine, f"checkpoint.{step}", job.supervisor.pid)
+    runs_on(machine, job, before)
+    kill(job.supervisor.pid)
+    runs_on(machine, job, before)
+    machine.comes_back(job, before)
+
+
+def test_a_control_helper_is_replaced(machine: Machine) -> None:
+    job = machine.told("llm", LARGE)
+    before = job.ask()
+    machine.leave()
+    machine.come_back()
+    (helper,) = machine.children("gcr.control_helper")
+    stop_at(machine, "checkpoint.handed_over", helper)
+    runs_on(machine, job, before)
+    machine.comes_back(job, before)
+    assert helper not in machine.children("gcr.control_helper"), "it would do what it was told once it goes on"
+
+
+@pytest.mark.parametrize("step", [slowly("handed_over"), slowly("drained")])
+def test_a_worker_is_replaced(machine: Machine, step: str) -> None:
+    job = machine.told("llm", LARGE)
+    before = job.ask()
+    (worker,) = until(lambda: machine.children("gcr.worker"), 20, "there is a worker")
+    stop_at(machine, f"checkpoint.{step}", worker)
+    runs_on(machine, job, before)
+    machine.comes_back(job, before)
+    assert worker not in machine.children("gcr.worker")
+
+
+def test_a_suspended_job_comes_back_without_the_worker_that_has_its_copy(machine: Machine) -> None:
+    job = machine.told("llm", LARGE)
+    before = job.ask()
+    machine.leave()
+    (worker,) = machine.children("gcr.worker")
+    os.kill(worker, signal.SIGSTOP)
+    first = machine.ask("restore", "llm")  # by which it is found out
+    if first.code:
+        assert (first.code, first.body["error"]["state"]) == (4, "suspended"), first.body
+        machine.come_back()
+    assert job.ask() == before
+    assert worker not in machine.children("gcr.worker")
+
+
+def test_ps_waits_for_no_program_that_is_stopped(machine: Machine) -> None:
+    for name in ("one", "two", "three"):
+        machine.told(name, "alloc 1 4194304")
+    with stopped(*(machine.target(name) for name in ("one", "two"))):
+        began = time.monotonic()
+        assert [job["job"] for job in machine.gcr("ps").body["jobs"]] == ["one", "two", "three"]
+        assert time.monotonic() - began < 8
