@@ -95,6 +95,27 @@ def test_a_suspended_job_comes_back_without_the_worker_that_has_its_copy(machine
     assert worker not in machine.children("gcr.worker")
 
 
+def test_a_helper_that_writes_behind_keeps_memory_from_nobody_for_ever(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("GCR_STORE_S", "2")
+    job = machine.told("llm", LARGE)
+    before, held = job.ask(), machine.folder / "held"
+    machine.inject(f"image.write hold {held}")
+    assert machine.gcr("checkpoint", "llm", "--image", "warm", "--store", str(machine.folder / "store")).code == 0
+    machine.wait_held()
+    (helper,) = machine.children("gcr.image_helper")
+    os.kill(helper, signal.SIGSTOP)
+    until(lambda: not machine.children("gcr.image_helper") or None, 20, "it is ended")
+    image = until(lambda: machine.job("llm")["image"]["error"] and machine.job("llm")["image"], 10, "it is said")  # type: ignore[index]
+    assert (image["name"], image["state"]) == ("warm", "failed")
+    machine.come_back()
+    assert job.ask() == before
+    machine.leave()
+    machine.come_back()
+    assert job.ask() == before
+
+
 def test_ps_waits_for_no_program_that_is_stopped(machine: Machine) -> None:
     for name in ("one", "two", "three"):
         machine.told(name, "alloc 1 4194304")

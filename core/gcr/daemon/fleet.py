@@ -97,7 +97,7 @@ class Fleet:
         """A new one; it ends when its channel is closed."""
         process, channel = start_child("gcr.image_helper", [], daemon_environment())
         Thread(target=process.wait, name="gcr-reap", daemon=True).start()
-        return ImagePeer(channel, process.pid)
+        return ImagePeer(channel, process.pid, process.kill)
 
     def living_workers(self) -> list[WorkerPeer]:
         return [child.peer for child in list(self._workers.values()) if child.lives]

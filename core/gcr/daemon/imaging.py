@@ -202,8 +202,9 @@ class Imaging:
 
     def _written(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
         """What it cost. A helper that died may have published it just before; then it is there, and made durable."""
+        peer = self.ready()
         try:
-            return self.ready().write(facts, NO_TIMEOUT, Unhurried(self._tell))
+            return peer.write(facts, NO_TIMEOUT, Unhurried(self._tell, self.patience, peer.kill))
         except PeerGone as gone:
             with suppress(NoSuchImage):
                 manifest = self._published()

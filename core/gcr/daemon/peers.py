@@ -340,10 +340,11 @@ class StorePlace:
 
 @dataclass(slots=True)
 class ImagePeer:
-    """An image helper: it writes one image, or reads one."""
+    """An image helper: it writes one image, or reads one. `kill`: its process, whatever that does."""
 
     channel: Channel
     pid: int
+    kill: Callable[[], object] = lambda: None
 
     def begin(self, store: StorePlace, name: str, max_bytes_per_s: float | None, timeout: float) -> None:
         """Claims the name in a store. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey, LibraryMissing."""

@@ -4,6 +4,7 @@ Only an image helper looks at a store on behalf of a job, and only what needs th
 long as the setting `store_s` says. A helper that hangs is left to itself: it ends as soon as the kernel lets it.
 """
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -44,15 +45,22 @@ class Reading:
 
 @dataclass(slots=True)
 class Unhurried:
-    """Implements Patience where nobody waits."""
+    """Implements Patience where nobody waits: the disk may hang. But a helper that is stopped, and does not even say so
+    for `patience` seconds, keeps memory from others: it is given up, once."""
 
     tell: Callable[[Mapping[str, Any]], object] = lambda _now: None
+    patience: float = math.inf
+    give_up: Callable[[], object] = lambda: None
+    _since: float = field(default_factory=time.monotonic)
 
     def heard(self, now: Mapping[str, Any]) -> None:
+        self._since = time.monotonic()
         self.tell(now)
 
     def heard_nothing(self) -> None:
-        pass
+        if time.monotonic() > self._since + self.patience:
+            self.patience = math.inf
+            self.give_up()
 
 
 @contextmanager
