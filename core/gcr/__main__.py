@@ -1,6 +1,6 @@
 """`python -m gcr` is `gcr`."""
 
-from gcr.cli.main import program
+from gcr.cli.entry import program
 
 if __name__ == "__main__":
     program()

@@ -91,12 +91,15 @@ class Job:
         Raises GcrError; `state` says what became of the job.
         """
         body: dict[str, Any] = {"data_only": data_only}
-        if image:
+        _check_seconds(timeout)
+        if image is not None:
+            _check_image(image, wait, max_bytes_per_s)
             body |= {"image": image, "wait": wait, "live": live, "leave_running": leave_running}
             body |= {"paranoid": paranoid, "max_bytes_per_s": max_bytes_per_s, "store": _store(store)}
-        elif live or leave_running or paranoid:
-            raise UsageError("live, leave_running and paranoid are for a checkpoint with an image")
-        return CheckpointReport.from_json(self._ask("checkpoint", timeout, body, _key(image, key_file, key_command)))
+        elif live or leave_running or paranoid or wait != "vram":
+            raise UsageError("live, leave_running, paranoid and waiting for a disk are for a checkpoint with an image")
+        key = _key(image, key_file, key_command, timeout)
+        return CheckpointReport.from_json(self._ask("checkpoint", timeout, body, key))
 
     def restore(
         self,
@@ -113,10 +116,14 @@ class Job:
         `image`: with the bytes of this one, made at the checkpoint where it is still suspended; its store and key as
         of `checkpoint`. Raises GcrError; `state` says what became of the job.
         """
+        _check_seconds(timeout)
+        if image is not None:
+            _check_image(image)
         body: dict[str, Any] = {"image": image, "store": _store(store)} if image else {}
         if devices:
             body["devices"] = {str(old): str(new) for old, new in devices.items()}
-        return RestoreReport.from_json(self._ask("restore", timeout, body, _key(image, key_file, key_command)))
+        key = _key(image, key_file, key_command, timeout)
+        return RestoreReport.from_json(self._ask("restore", timeout, body, key))
 
     def close(self) -> None:
         """End the program if `gcr.run` started it: SIGTERM, and SIGKILL after a grace. Idempotent."""
@@ -186,10 +193,26 @@ def _store(chosen: "str | os.PathLike[str] | None") -> str:
     return str(store_path(None if chosen is None else os.fspath(chosen)))
 
 
-def _key(image: str | None, file: "str | os.PathLike[str] | None", command: str | None) -> KeySource:
+def _key(
+    image: str | None, file: "str | os.PathLike[str] | None", command: str | None, timeout: float | None
+) -> KeySource:
     if not image:
         return KeySource()
-    return KeySource.chosen(None if file is None else os.fspath(file), command)
+    return KeySource.chosen(None if file is None else os.fspath(file), command, timeout)
+
+
+def _check_seconds(timeout: float | None) -> None:
+    if timeout is not None and not 0 < timeout <= NO_TIMEOUT:
+        raise UsageError(f"{timeout!r} is no time in seconds, of a day at most")
+
+
+def _check_image(name: str, wait: str = "vram", max_bytes_per_s: float | None = None) -> None:
+    if not isinstance(name, str) or not JOB_NAME.match(name):
+        raise UsageError(f"{name!r} is no name of an image: {JOB_NAME.pattern}")
+    if wait not in ("vram", "durable"):
+        raise UsageError(f'{wait!r} is nothing that can be waited for: "vram" or "durable"')
+    if max_bytes_per_s is not None and not (isinstance(max_bytes_per_s, int | float) and max_bytes_per_s >= 1):
+        raise UsageError(f"{max_bytes_per_s!r} is no rate in bytes a second")
 
 
 def _check_name(name: str | None) -> None:

@@ -63,13 +63,14 @@ def check_own_directory(path: Path) -> None:
         found = path.lstat()
     except OSError as error:
         raise UnsafeRuntime(f"{path}: {error.strerror}") from error
-    hint = f"look at `ls -ld {path}`; remove it if it should not be there"
+    hint = f"look at `ls -ld {path}`: gcr wants a directory of its own there, or another place"
     if not stat.S_ISDIR(found.st_mode):
         raise UnsafeRuntime(f"{path} is not a directory", hint=hint)
     if found.st_uid != os.getuid():
         raise UnsafeRuntime(f"{path} belongs to user {found.st_uid}, not to {os.getuid()}", hint=hint)
     if found.st_mode & 0o077:
-        raise UnsafeRuntime(f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, not 0700", hint=hint)
+        mode = f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, not 0700: others could read or change what is in it"
+        raise UnsafeRuntime(mode, hint=f"chmod 700 {path}, or another directory")
 
 
 def _temporary() -> Path:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gcr.daemon.imaging import place_of
-from gcr.errors import GcrError, KeyUnusable, UsageError
+from gcr.errors import DeadlinePassed, GcrError, KeyUnusable, UsageError
 from gcr.image import key as keys
 from gcr.image.key import KeySource, lent_key
 
@@ -122,6 +122,16 @@ def test_a_command_that_does_not_end_is_not_waited_for(monkeypatch: pytest.Monke
     began = time.monotonic()
     assert "longer than 0.2 s" in refusal(KeySource.chosen(None, "sleep 30"))
     assert time.monotonic() - began < 10
+
+
+def test_neither_is_waited_for_longer_than_its_caller_has(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe, 0o600)
+    for source in (KeySource.chosen(None, "sleep 30", 0.2), KeySource.chosen(str(pipe), None, 0.2)):
+        began = time.monotonic()
+        with pytest.raises(DeadlinePassed, match=r" 0\.2 s"):
+            source.key()
+        assert time.monotonic() - began < 10
 
 
 def test_a_command_whose_child_keeps_its_output_open_is_not_waited_for(tmp_path: Path) -> None:

@@ -44,7 +44,7 @@ class Options:
         from gcr.image.key import KeySource  # takes 10 ms, which most commands need not wait for
 
         if self._key is None:
-            self._key = KeySource.chosen(self.key_file, self.key_command)
+            self._key = KeySource.chosen(self.key_file, self.key_command, self.timeout)
         return self._key
 
 

@@ -68,6 +68,7 @@ _EXIT_CODES = """\
 | 3 | refused, nothing was touched |
 | 4 | failed and rolled back: the target runs on |
 | 5 | the target cannot continue (`lost`) |
+| 6 | what an image has is damaged; no program was touched |
 | 130 | interrupted, after rollback |
 
 `gcr run` returns the program's own code, 128+n for signal n, and 125 if gcr failed before the program started.

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 
 from gcr.daemon.imaging import NO_TIMEOUT
 from gcr.daemon.peers import ImagePeer, StorePlace
-from gcr.daemon.silence import Reading
+from gcr.daemon.silence import WATCHED_S, Reading
 from gcr.engine.node import Course
 from gcr.engine.target import Target
 from gcr.errors import WrongImage
@@ -58,12 +58,12 @@ class OpenedImage:
         self.helper.slots(device, slot_bytes, fds)
 
     def read(self, pid: int, device: str, window: tuple[int, int, int]) -> None:
-        self.helper.read(pid, device, window, self.course.left(NO_TIMEOUT), self._reading())
+        self.helper.read(pid, device, window, _left(self.course), self._reading())
 
     def whole(self, pid: int) -> list[int]:
         reading = self._reading()
         reading.tell = lambda now: self.course.tell("reading", **now)
-        return self.helper.load(pid, self.course.left(NO_TIMEOUT), reading)
+        return self.helper.load(pid, _left(self.course), reading)
 
     def _reading(self) -> Reading:
         """Of one call: its silence is counted from its beginning."""
@@ -101,11 +101,16 @@ def _opened(
     image: str, store: StorePlace, targets: Sequence[Target], helper: ImagePeer, course: Course, patience: float
 ) -> OpenedImage:
     course.tell("opening")
-    manifest = helper.manifest(store, image, course.left(NO_TIMEOUT), Reading(store.path, course, patience))
+    manifest = helper.manifest(store, image, _left(course), Reading(store.path, course, patience))
     _refuse_other_processes(manifest, targets)
-    helper.open(store, manifest, course.left(NO_TIMEOUT), Reading(store.path, course, patience))
+    helper.open(store, manifest, _left(course), Reading(store.path, course, patience))
     course.mark("opened")
     return OpenedImage(manifest, helper, store.path, course, patience)
+
+
+def _left(course: Course) -> float:
+    """Seconds, and some more: a Reading ends the call."""
+    return course.left(NO_TIMEOUT) + WATCHED_S
 
 
 def _refuse_other_processes(manifest: Manifest, targets: Collection[Target]) -> None:

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 
 from gcr.daemon.imaging import NO_TIMEOUT, Imaging
-from gcr.daemon.silence import Reading
+from gcr.daemon.silence import WATCHED_S, Reading
 from gcr.engine.node import Course
 from gcr.engine.streaming import Window
 from gcr.engine.target import Target
@@ -20,7 +20,6 @@ from gcr.journal import KeptImage
 log = logging.getLogger("gcr.daemon")
 
 COMMIT_S = 600.0  # of silence while a file system without direct writes brings all of a pack to its disk
-WATCHED_S = 2.0  # within which whoever watches a helper has looked at the deadline, and says it better
 
 
 @dataclass(slots=True)

@@ -15,6 +15,8 @@ from gcr.engine.node import Course
 from gcr.errors import DeadlinePassed
 from gcr.image.place import silent
 
+WATCHED_S = 2.0  # within which a Reading has looked at the deadline, and says it better than a call that was too late
+
 
 @dataclass(slots=True)
 class Reading:

@@ -75,7 +75,7 @@ class Glance(Checkpoint):
                 close_all([fd for _, fds in sealed for fd in fds])
 
     def _stream(self, short: NoRoom) -> Stream:
-        raise without_room(short, imaged=True, live=self.live, copies=False)
+        raise without_room(short, imaged=True, live=self.live, copies=False, stays=True)
 
     def _compare_with(self, baselines: Mapping[int, int]) -> None:
         try:

@@ -167,13 +167,13 @@ class Stream:
         self.rings.clear()
 
 
-def without_room(short: NoRoom, imaged: bool, live: bool, copies: bool) -> NoRoom:
-    """Why the bytes do not go straight to an image, and what would help."""
+def without_room(short: NoRoom, imaged: bool, live: bool, copies: bool, stays: bool = False) -> NoRoom:
+    """Why the bytes do not go straight to an image, and what would help. `stays`: the job was to run on."""
     if copies:
         why, hint = "; a process that copies by itself needs room for all of it", short.hint
     elif not imaged:
         why, hint = "", "with --image NAME it goes straight to disk; docs/troubleshooting.md#host-memory"
     else:
         why = "; only a checkpoint that stops the job for all of it can go straight to disk"
-        hint = "the same without --live" if live else short.hint
+        hint = "the same without --leave-running" if stays else "the same without --live" if live else short.hint
     return NoRoom(short.message + why, missing=short.missing, hint=hint)

@@ -21,8 +21,9 @@ POLL = 0.05
 
 def checked_name(name: str) -> str:
     """Raises UsageError for what cannot be the name of an image."""
-    if not NAME.match(name):
-        raise UsageError(f"{name!r} is no name of an image: {NAME.pattern}")
+    if not isinstance(name, str) or not NAME.match(name):
+        shown = NAME.pattern.removesuffix(r"\Z")
+        raise UsageError(f"{name!r} is no name of an image: {shown}")
     return name
 
 

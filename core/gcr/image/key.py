@@ -8,6 +8,7 @@ image; the daemon passes the descriptor on. So a key is in no argument, environm
 import base64
 import binascii
 import fcntl
+import math
 import os
 import select
 import shlex
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Self
 
 from gcr import config
-from gcr.errors import KeyUnusable, UsageError
+from gcr.errors import DeadlinePassed, GcrError, KeyUnusable, UsageError
 
 KEY_BYTES = 32
 COMMAND_SECONDS = 60.0  # also for a pipe into which somebody is to write it
@@ -33,29 +34,32 @@ _HINT = "openssl rand -hex 32 makes one"
 
 @dataclass(slots=True)
 class KeySource:
-    """Where a key comes from; neither: there is none. It is read once, when it is first needed."""
+    """Where a key comes from; neither: there is none. It is read once, when it is first needed, within
+    `timeout` seconds of who asks, and COMMAND_SECONDS."""
 
     file: str = ""
     command: str = ""
+    timeout: float | None = None
     _key: bytes | None = field(default=None, repr=False)
 
     @classmethod
-    def chosen(cls, file: str | None = None, command: str | None = None) -> Self:
+    def chosen(cls, file: str | None = None, command: str | None = None, timeout: float | None = None) -> Self:
         """As said, else as the settings say; an empty name is none. Raises UsageError."""
         if file is None and command is None:
             settings = config.load()
             file, command = settings.key_file, settings.key_command
         if file and command:
             raise UsageError("a key comes from a file or from a command, not from both")
-        return cls(file or "", command or "")
+        return cls(file or "", command or "", timeout)
 
     def key(self) -> bytes | None:
-        """32 bytes; None: there is none. Raises KeyUnusable."""
+        """32 bytes; None: there is none. Raises KeyUnusable, DeadlinePassed."""
+        patience = min(COMMAND_SECONDS, self.timeout or math.inf)
         if self._key is None and self.file:
-            self._key = _parsed(_read(Path(self.file).expanduser()), self.file)
+            self._key = _parsed(_read(Path(self.file).expanduser(), patience), self.file)
         elif self._key is None and self.command:
             words = _words(self.command)
-            self._key = _parsed(_printed(words), words[0])
+            self._key = _parsed(_printed(words, patience), words[0])
         return self._key
 
     @contextmanager
@@ -91,16 +95,23 @@ def _sealed(key: bytes) -> int:
     return fd
 
 
-def _read(path: Path) -> bytes:
+def _late(text: str, patience: float) -> GcrError:
+    """Its own time is over, or that of who asked."""
+    if patience < COMMAND_SECONDS:
+        return DeadlinePassed(f"{text} {patience:g} s", hint="a longer --timeout")
+    return KeyUnusable(f"{text} {patience:g} s")
+
+
+def _read(path: Path, patience: float) -> bytes:
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     except OSError as error:
         raise KeyUnusable(f"the key file {path} cannot be read: {error.strerror}") from error
     try:
         _refuse_what_others_reach(path, os.fstat(fd))
-        return _all_of(fd, lambda: False)
+        return _all_of(fd, lambda: False, patience)
     except TimeoutError:
-        raise KeyUnusable(f"nobody has written a key into {path} for {COMMAND_SECONDS:g} s") from None
+        raise _late(f"nobody has written a key into {path} for", patience) from None
     except OSError as error:
         raise KeyUnusable(f"the key file {path} cannot be read: {error.strerror}") from error
     finally:
@@ -117,12 +128,12 @@ def _refuse_what_others_reach(path: Path, found: os.stat_result) -> None:
         raise KeyUnusable(f"the key file {path} is open to others: mode {mode:04o}", hint=hint)
 
 
-def _all_of(fd: int, over: Callable[[], bool]) -> bytes:
+def _all_of(fd: int, over: Callable[[], bool], patience: float) -> bytes:
     """Up to the end or to far more than a key has; or what is there once it is over, whoever else may write there.
 
     Raises TimeoutError, OSError.
     """
-    found, end = b"", time.monotonic() + COMMAND_SECONDS
+    found, end = b"", time.monotonic() + patience
     while len(found) < _MOST_BYTES:
         ended = over()  # before we look: it may have written last
         if select.select([fd], [], [], 0.0 if ended else _POLL)[0]:
@@ -147,7 +158,7 @@ def _words(command: str) -> Sequence[str]:
     return words
 
 
-def _printed(words: Sequence[str]) -> bytes:
+def _printed(words: Sequence[str], patience: float) -> bytes:
     """What it says on stderr is its caller's to read."""
     import subprocess  # nobody else needs it
 
@@ -158,11 +169,10 @@ def _printed(words: Sequence[str]) -> bytes:
     assert process.stdout
     with process.stdout as out:
         try:
-            found = _all_of(out.fileno(), lambda: process.poll() is not None)
-            code = process.wait(COMMAND_SECONDS) if len(found) < _MOST_BYTES else 0
+            found = _all_of(out.fileno(), lambda: process.poll() is not None, patience)
+            code = process.wait(patience) if len(found) < _MOST_BYTES else 0
         except (TimeoutError, subprocess.TimeoutExpired):
-            text = f"{words[0]}, which should print the key, took longer than {COMMAND_SECONDS:g} s"
-            raise KeyUnusable(text) from None
+            raise _late(f"{words[0]}, which should print the key, took longer than", patience) from None
         finally:
             process.kill()
             process.wait()

@@ -358,3 +358,23 @@ def test_the_socket_of_a_stranger_is_refused(gcr: Gcr, home: Path) -> None:
         finally:
             stranger.kill()
     assert (ran.code, ran.json["error"]["code"]) == (3, "unsafe_runtime")
+
+
+EARLY = """
+import sys
+
+class Pressed:
+    def find_spec(self, name, path=None, target=None):
+        if name == "gcr.cli.main":
+            raise KeyboardInterrupt
+
+sys.meta_path.insert(0, Pressed())
+from gcr.cli.entry import program
+program()
+"""
+
+
+def test_ctrl_c_before_there_is_a_command_is_one_too() -> None:
+    """Its modules are still being loaded, which takes long on a busy machine."""
+    done = subprocess.run([sys.executable, "-c", EARLY, "ps"], capture_output=True, text=True, timeout=DEADLINE)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

@@ -62,6 +62,28 @@ def wait_for_memory(job: library.Job, least: int) -> None:
     raise AssertionError("the program allocated nothing")
 
 
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"timeout": float("nan")},
+        {"timeout": 0.0},
+        {"timeout": float("inf")},
+        {"image": ""},
+        {"image": "No"},
+        {"image": "warm", "wait": "bogus"},
+        {"wait": "durable"},
+        {"image": "warm", "max_bytes_per_s": 0},
+        {"image": "warm", "max_bytes_per_s": float("nan")},
+        {"image": "warm", "max_bytes_per_s": "5M"},
+    ],
+    ids=str,
+)
+def test_what_makes_no_sense_is_refused_before_anybody_is_asked(wrong: dict[str, object]) -> None:
+    """There is no such job, and no daemon."""
+    with pytest.raises(UsageError):
+        library.Job("llm", None).checkpoint(**wrong)  # type: ignore[arg-type]
+
+
 def test_run_checkpoint_restore_and_the_program_never_knew(capfd: pytest.CaptureFixture[str]) -> None:
     with library.run(WORK, name="llm", simulate="nvidia") as job:
         wait_for_memory(job, HELD)
