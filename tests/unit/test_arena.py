@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -17,9 +18,11 @@ from gcr import hostmap
 from gcr.arena import Arena, NotASegment, Segment
 from gcr.errors import DriverError, NoRoom, RolledBack
 from gcr.memfiles import hold_still
+from gcr.testing.machine import until
 
 MiB = 1 << 20
 SEGMENT = 4 * MiB
+PATIENCE = 20.0
 HOLDER = """
 import sys
 from gcr.memfiles import hold_still
@@ -39,9 +42,11 @@ class Pins:
         self.fail_after: int | None = None
         self.delay = 0.0
         self.begun = threading.Event()
+        self.go_on: Callable[[], object] = lambda: None
 
     def pin(self, address: int, size: int) -> None:
         self.begun.set()
+        self.go_on()
         time.sleep(self.delay)
         with self.lock:
             if self.fail_after is not None and self.ever >= self.fail_after:
@@ -276,27 +281,30 @@ def test_trimming_releases_what_held_somebody_s_bytes_first(arena, pins):
     assert pins.ever == made
 
 
-@pytest.mark.alone
 def test_filling_and_pinning_run_side_by_side(pins):
     arena = make(pins)
-    pins.delay = 0.1
-    began = time.monotonic()
+    all_four = threading.Barrier(4)
+    pins.go_on = lambda: all_four.wait(PATIENCE)
     arena.prepare(wishing(llm=16 * MiB))
-    assert time.monotonic() - began < 0.35
+    assert pins.ever == 4
     arena.close()
 
 
-@pytest.mark.alone
 def test_a_take_need_not_wait_for_all_of_a_preparation(pins):
     arena = make(pins, threads=1)
-    pins.delay = 0.05
+    rounds = threading.Semaphore(0)
+    pins.go_on = lambda: rounds.acquire(timeout=PATIENCE)
     background = threading.Thread(target=arena.prepare, args=(wishing(llm=60 * MiB),))
     background.start()
-    time.sleep(0.01)
-    began = time.monotonic()
-    arena.take("llm", 4 * MiB)
-    assert time.monotonic() - began < 0.5
-    assert background.is_alive()
+    assert pins.begun.wait(PATIENCE)
+    taking = threading.Thread(target=arena.take, args=("llm", 4 * MiB))
+    taking.start()
+    until(lambda: arena._turns._waiting, PATIENCE, "it waits for its turn")
+    rounds.release()
+    taking.join(PATIENCE / 2)
+    assert not taking.is_alive()
+    assert background.is_alive() and pins.ever == 1
+    rounds.release(20)
     arena.close()
     background.join(5)
     assert not background.is_alive()
@@ -508,13 +516,14 @@ def test_a_promise_that_is_not_kept_leaves_nothing(arena, caplog, end):
 
 
 def test_a_promise_waits_for_no_preparation(arena, pins):
-    pins.delay = 0.5
+    promise = threading.Event()
+    pins.go_on = lambda: promise.wait(PATIENCE)
     background = threading.Thread(target=arena.prepare, args=(wishing(llm=12 * MiB),))
     background.start()
-    pins.begun.wait(10)
-    began = time.monotonic()
+    assert pins.begun.wait(PATIENCE)
     promised = arena.promise("ddp", 8 * MiB)
-    assert time.monotonic() - began < 0.3
+    assert pins.ever == 0
+    promise.set()
     background.join()
     assert arena.pinned_bytes == arena.bytes - 8 * MiB
     arena.keep(promised)

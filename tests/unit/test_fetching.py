@@ -23,6 +23,7 @@ from gcr.image.entry import BLOCK
 from gcr.image.fetching import READERS, WAITING, Fetcher, Group
 from gcr.image.pack import OpenPack, PackReader
 from gcr.image.packing import PackWriter
+from gcr.testing.machine import until
 
 SIZE = 2 * BLOCK
 COUNT = 40
@@ -113,13 +114,15 @@ def test_the_first_that_is_damaged_is_told_and_none_comes_any_more(
 
 
 def test_after_an_error_the_disk_is_asked_for_no_more(
-    fetcher: Fetcher, pack: PackReader, monkeypatch: pytest.MonkeyPatch
+    fetcher: Fetcher, pack: PackReader, damaged: list[PackReader], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reads, real = list[int](), OpenPack.blocks
 
     def slow(self: OpenPack, block: int, target: memoryview) -> None:
         reads.append(block)
-        time.sleep(0.02)
+        if block != pack.entries[0].block:
+            until(lambda: damaged, 10, "the first was compared")
+            time.sleep(0.25)
         real(self, block, target)
 
     monkeypatch.setattr(OpenPack, "blocks", slow)
@@ -138,6 +141,8 @@ def test_an_error_is_told_when_nothing_is_moved_any_more(
         begun.append(1)
         if entries[0] != pack.entries[0]:
             time.sleep(0.1)
+        else:
+            until(lambda: len(begun) > 1, 10, "another is compared")
         try:
             real(self, entries, stored, targets)
         finally:

@@ -169,13 +169,16 @@ def test_a_disk_is_asked_for_what_lies_in_a_row(store: Store, monkeypatch: pytes
     """By few, whatever the number of threads that compute names."""
     data, real_blocks = bytes_of(1, 16 * GROUP), OpenPack.blocks
     write(store, "warm", [data])
-    asked, under_way, most, lock = list[int](), [0], [0], Lock()
+    asked, under_way, most, lock, all_ask = list[int](), [0], [0], Lock(), Event()
 
     def slow(self: OpenPack, block: int, target: memoryview) -> None:
         with lock:
             asked.append(block)
             under_way[0] += 1
             most[0] = max(most[0], under_way[0])
+            if under_way[0] == fetching.READERS:
+                all_ask.set()
+        assert all_ask.wait(PATIENCE), "the others do not ask"
         time.sleep(0.005)
         real_blocks(self, block, target)
         with lock:
@@ -187,8 +190,9 @@ def test_a_disk_is_asked_for_what_lies_in_a_row(store: Store, monkeypatch: pytes
         reader.read(7, "GPU-1", 0, memoryview(found))
     assert found == data
     assert most == [fetching.READERS]
-    group = GROUP // BLOCK
-    assert all(abs(at - 1 - number * group) <= fetching.READERS * group for number, at in enumerate(asked))
+    assert len(asked) == 16
+    for number, at in enumerate(asked):  # each of the others may be late with one
+        assert sum(later < at for later in asked[number:]) < fetching.READERS
 
 
 def test_the_next_is_named_while_one_is_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,7 +221,8 @@ def test_a_disk_is_given_to_write_by_few_while_others_fill_buffers(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     data, writing, filled, lock = bytes_of(1, 4 * WRITERS * GROUP), [0], [0], Lock()
-    most, all_filled, real_fill, real_write = [0], Event(), type(store.cipher.pack("")).to_disk, os.pwritev
+    most, all_filled, all_write = [0], Event(), Event()
+    real_fill, real_write = type(store.cipher.pack("")).to_disk, os.pwritev
 
     def counted(self: object, *args: Any) -> None:
         real_fill(self, *args)
@@ -232,6 +237,9 @@ def test_a_disk_is_given_to_write_by_few_while_others_fill_buffers(
         with lock:
             writing[0] += 1
             most[0] = max(most[0], writing[0])
+            if writing[0] == WRITERS:
+                all_write.set()
+        assert all_write.wait(PATIENCE), "the others do not write"
         assert all_filled.wait(PATIENCE), "nothing else was made ready"
         done = real_write(fd, pieces, at)
         time.sleep(0.002)

@@ -12,19 +12,25 @@ import pytest
 from gcr.engine.inflow import FEWEST_SLOTS, MOST_SLOTS, Inflow, Inlet
 from gcr.engine.node import Course
 from gcr.errors import Damaged, DeadlinePassed, Interrupted, NoRoom, RolledBack
+from gcr.testing.machine import PATIENCE, until
 
 WINDOW = 100  # bytes
+MANY = 4000  # windows, for which nobody waits
 Step = tuple[str, int, str, int]  # what, pid, device, offset
 
 
 @dataclass
 class Disk:
-    """An image, and where its windows have been read to. `bad`: offsets that are damaged; `slow`: seconds a window."""
+    """An image, and where its windows have been read to. `slow`: seconds a window.
+
+    `bad`: offsets that are damaged, which is seen when all `rings` are there.
+    """
 
     count: int = 20
     bad: Sequence[int] = ()
     slow: float = 0.0
     lacks: int = 0
+    rings: int = 1
     slots: dict[tuple[str, int], tuple[int, int]] = field(default_factory=dict)  # pid and offset of what is in them
     busy: set[tuple[str, int]] = field(default_factory=set)
     steps: list[Step] = field(default_factory=list)
@@ -48,6 +54,7 @@ class Disk:
             self.busy.add((device, slot))
         time.sleep(self.slow)
         if offset in self.bad:
+            until(lambda: sum(what == "lent" for what, *_ in self.steps) >= self.rings, PATIENCE, "all have rings")
             raise Damaged(f"at {offset}")
         with self.lock:
             self.busy.remove((device, slot))
@@ -111,16 +118,20 @@ def test_every_window_of_every_process_comes_to_its_device_once() -> None:
 
 
 def test_reading_goes_on_while_a_window_is_copied() -> None:
-    disk = Disk(count=16, slow=0.05)
-    worker = Worker("GPU-1", disk)
-    began = time.monotonic()
-    inflow(disk).run([inlet(7, worker)])
-    assert time.monotonic() - began < 16 * 0.05 * 0.6
+    class Patient(Worker):
+        def empty(self, hold: str, window: tuple[int, int, int], deadline: float) -> None:
+            if window[1] == 0:
+                until(lambda: len(self.disk.steps) > self.disk.count // 2, PATIENCE, "half of the others are read")
+            super().empty(hold, window, deadline)
+
+    disk = Disk(count=16)
+    inflow(disk).run([inlet(7, Patient("GPU-1", disk))])
+    assert {offset for what, _, _, offset in disk.steps if what == "read"} == {n * WINDOW for n in range(16)}
 
 
 @pytest.mark.parametrize("bad", [0, 9 * WINDOW, 19 * WINDOW])
 def test_damage_ends_it_and_the_ring_stays_with_whoever_may_still_write_to_it(bad: int) -> None:
-    disk = Disk(bad=[bad], slow=0.002)
+    disk = Disk(count=MANY, bad=[bad], slow=0.002, rings=2)
     one, two = Worker("GPU-1", disk), Worker("GPU-2", disk)
     flow = inflow(disk)
     with pytest.raises(Damaged, match=f"at {bad}"):
@@ -145,7 +156,7 @@ def test_without_room_for_a_ring_nothing_is_read() -> None:
 
 
 def test_a_device_that_has_no_room_for_one_ends_the_others() -> None:
-    disk = Disk(slow=0.01)
+    disk = Disk(count=MANY, slow=0.01)
     one, two = Worker("GPU-1", disk), Worker("GPU-2", disk, slots=0)
     with pytest.raises(NoRoom):
         inflow(disk).run([inlet(7, one), inlet(7, two)])

@@ -23,6 +23,7 @@ from gcr.image.pack import PackReader
 from gcr.image.packing import WAITING, WRITERS, PackWriter, _File
 from gcr.image.store import Store
 from gcr.image.writer import ImageWriter
+from gcr.testing.machine import PATIENCE, until
 
 SIZE = 2 * BLOCK
 BUFFERS = WRITERS + WAITING
@@ -71,7 +72,7 @@ def test_after_a_failure_nothing_more_is_added_or_written(
     writer = PackWriter(tmp_path, PLAIN, SIZE)
     for number in range(1 + WAITING):
         written(writer, number)
-    time.sleep(0.2)
+    until(lambda: writer._failed and writer._free.qsize() == 1 + WAITING, PATIENCE, "it failed, and the others ended")
     for number in range(BUFFERS, 3 * BUFFERS):
         with pytest.raises(OSError, match="the disk says no"):
             written(writer, number)
@@ -95,7 +96,7 @@ def test_its_memory_is_free_when_the_disk_has_not_yet_taken_it(tmp_path: Path, m
     taken, real = Event(), _File.write
 
     def patient(self: _File, at: int, data: memoryview) -> None:
-        assert taken.wait(10)
+        assert taken.wait(PATIENCE)
         real(self, at, data)
 
     monkeypatch.setattr(_File, "write", patient)
@@ -114,7 +115,7 @@ def test_what_is_filled_and_not_written_is_bounded(tmp_path: Path, monkeypatch: 
     going, real, added = Event(), _File.write, list[int]()
 
     def patient(self: _File, at: int, data: memoryview) -> None:
-        assert going.wait(10)
+        assert going.wait(PATIENCE)
         real(self, at, data)
 
     def add() -> None:
@@ -125,6 +126,7 @@ def test_what_is_filled_and_not_written_is_bounded(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(_File, "write", patient)
     writer, adding = PackWriter(tmp_path, PLAIN, SIZE), Thread(target=add)
     adding.start()
+    until(lambda: len(added) == BUFFERS, PATIENCE, "all buffers are filled")
     adding.join(0.3)
     assert len(added) == BUFFERS
     going.set()
