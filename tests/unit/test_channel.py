@@ -328,7 +328,8 @@ def test_a_reply_that_does_not_come_ends_at_the_deadline_and_the_late_one_is_dro
     began = time.monotonic()
     with pytest.raises(DeadlinePassed):
         ours.call_json("slow", timeout=0.1)
-    assert 0.09 < time.monotonic() - began < 2
+    assert 0.09 < time.monotonic() - began < 20
+    assert eventually(lambda: held)
     fd = temporary()
     held[0].reply_json({"n": 1}, [fd])
     os.close(fd)
@@ -391,8 +392,8 @@ def test_progress_that_nobody_reads_holds_nobody_up(raw_pair):
 
     ours, _ = raw_pair(serve)
     ours.send(encode(Frame(FrameType.CALL, 1, b'{"op": "work"}')))
-    assert told.wait(25)
-    assert max(longest) < 1
+    assert told.wait(25)  # with half a second for each they would take longer
+    assert max(longest) < 10
 
 
 def test_a_peer_that_dies_ends_every_call(connect_pair):
@@ -426,6 +427,7 @@ def test_who_hears_that_the_peer_is_gone_finds_the_channel_closed(monkeypatch):
         time.sleep(0.3)
         return received
 
+    monkeypatch.setattr("gcr.channel.END_TIMEOUT", 20.0)
     monkeypatch.setattr("gcr.channel.receive_packet", late)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channel = Channel(ours).start()

@@ -3,7 +3,6 @@
 import os
 import socket
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -11,6 +10,8 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parents[1] / "native" / "sim"))
 
 from simulated import CONTEXT, Machine, MiB, Program
+
+from gcr.testing.machine import until
 
 RUNNING, LOCKED, CHECKPOINTED, FAILED = "0", "1", "2", "3"
 
@@ -110,26 +111,31 @@ def test_a_lock_that_times_out_leaves_the_process_running(machine: Machine) -> N
 
 @pytest.mark.parametrize("step", ["checkpoint", "restore"])
 def test_the_target_finishes_what_a_dead_caller_began(tmp_path: Path, step: str) -> None:
-    machine = Machine(tmp_path, CONTROL_MS=3000)
+    machine = Machine(tmp_path, CONTROL_MS=5000)
+    onlooker = CALLER + "    say('up')\n    while wait_for_line(): say(state())"
     with machine.start(TARGET) as target:
         before = started(target)
         assert act(machine, target.pid, "say(lock())") == "0"
         if step == "restore":
             assert act(machine, target.pid, "say(checkpoint())") == "0"
-        with machine.start(CALLER.format(pid=target.pid) + f"    say('go'); {step}()") as caller:
-            assert caller.hear() == "go"
-            time.sleep(0.5)
-            caller.kill()
-        old = LOCKED if step == "checkpoint" else CHECKPOINTED
-        assert state(machine, target.pid) == old
-        end = time.monotonic() + 30
-        while (now := state(machine, target.pid)) == old and time.monotonic() < end:
-            time.sleep(0.05)
+        with machine.start(onlooker.format(pid=target.pid)) as looking:
+            assert looking.hear() == "up"
+            threads = count_threads(target)
+            with machine.start(CALLER.format(pid=target.pid) + f"    {step}()") as caller:
+                until(lambda: count_threads(target) > threads, 30, "one of the target's threads has begun")
+                caller.kill()
+            old = LOCKED if step == "checkpoint" else CHECKPOINTED
+            assert looking.ask() == old
+            now = until(lambda: (now := looking.ask()) != old and now, 30, "it is done")
         assert now == (CHECKPOINTED if step == "checkpoint" else LOCKED)
         if step == "checkpoint":
             assert act(machine, target.pid, "say(restore())") == "0"
         assert act(machine, target.pid, "say(unlock())") == "0"
         assert target.ask("digest") == before
+
+
+def count_threads(target: Program) -> int:
+    return len([*Path(f"/proc/{target.pid}/task").iterdir()])
 
 
 def test_a_restore_without_room_is_for_good(tmp_path: Path) -> None:
@@ -254,6 +260,7 @@ def test_cuda_core_drives_it_unmodified(machine: Machine) -> None:
         assert target.ask("digest") == before
 
 
+@pytest.mark.alone
 def test_a_cycle_takes_milliseconds(tmp_path: Path) -> None:
     machine = Machine(tmp_path, CONTROL_MS=1)
     measure = """

@@ -143,18 +143,24 @@ def test_per_thread_default_streams_do_not_wait_for_each_other(machine: Machine)
         import threading
         use()
         k = Kernels()
-        started = time.monotonic()
+        free = ck(cu.cuStreamCreate(1))
+        flag = int(ck(cu.cuMemAlloc(8))); ck(cu.cuMemsetD8(flag, 0, 8)); ck(cu.cuCtxSynchronize())
+        k.launch('spin_until', (U64, flag), (U32, 1))
+        over = threading.Event()
         def work():
             use()
-            k.launch('spin', (U32, 1000))
+            k.launch('spin', (U32, 1))
             cu.cuStreamSynchronize(0)
-        threads = [threading.Thread(target=work) for _ in range(4)]
-        for t in threads: t.start()
-        for t in threads: t.join()
-        say(time.monotonic() - started < 3.5)
+            over.set()
+        other = threading.Thread(target=work)
+        other.start()
+        say(over.wait(WAIT), code(cu.cuStreamQuery(0)))
+        ck(cu.cuMemsetD32Async(flag, 1, 1, free))
+        other.join()
     """
-    assert machine.run(program, CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM="1") == ["True"]
-    assert machine.run(program) == ["False"]
+    each_its_own = {"CUDA_PYTHON_CUDA_PER_THREAD_DEFAULT_STREAM": "1"}
+    assert machine.run(program.replace("WAIT", "30"), **each_its_own) == ["True 600"]
+    assert machine.run(program.replace("WAIT", "1")) == ["False 600"]
 
 
 def test_a_stream_waits_for_a_value_until_another_call_writes_it(machine: Machine) -> None:
