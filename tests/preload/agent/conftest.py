@@ -143,7 +143,9 @@ class Machine:
         """A ready puppet under a daemon."""
         daemon = self.daemon or self.listen()
         puppet = self.ready()
-        return puppet, daemon.accept()
+        agent = daemon.accept()
+        agent.status()  # so it has looked at its welcome, and closed what came with it
+        return puppet, agent
 
     def both(self, lines: Sequence[str]) -> tuple[list[str], list[str]]:
         """What a script says bare, and preloaded without a daemon."""

@@ -11,6 +11,7 @@ import os
 import queue
 import socket
 import struct
+import termios
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -210,6 +211,12 @@ class Agent:
         ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
         self.link.sendmsg([packet], ancillary)
         return self._request
+
+    def begin(self, kind: str, payload: bytes) -> int:
+        """A request that the agent has read when this returns, and has hardly more than begun with."""
+        request = self.send(kind, payload)
+        assert wait_for(lambda: not struct.unpack("i", fcntl.ioctl(self.link, termios.TIOCOUTQ, bytes(4)))[0])
+        return request
 
     def reply(self, kind: str, request: int, patience: float = PATIENCE) -> tuple[bytes, list[int]]:
         answer = self._replies.get(timeout=patience)

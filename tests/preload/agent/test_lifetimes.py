@@ -50,7 +50,7 @@ def test_a_free_during_quiesce_is_no_deadlock(target):
     agent.answer_questions = False
     puppet.must("thread t free a")
     assert wait_for(lambda: len(agent.released) == 1)
-    request = agent.send("quiesce", QUIESCE.pack(agent.transaction, 8000, 20))
+    request = agent.begin("quiesce", QUIESCE.pack(agent.transaction, 8000, 20))
     time.sleep(0.1)
     agent.answer_questions = True
     agent._question(2, (1 << 63) + 1, b"\0" * 16)  # the answer that was held back
@@ -92,7 +92,7 @@ def test_a_daemon_that_dies_in_the_middle_of_quiesce(machine):
     puppet, agent = machine.target()
     puppet.must("alloc flag 4096", "setword flag 0", "stream u", "sync", "spinuntil flag 1 s")
     agent.export()
-    agent.send("quiesce", QUIESCE.pack(agent.transaction, 60000, 20))
+    agent.begin("quiesce", QUIESCE.pack(agent.transaction, 60000, 20))
     time.sleep(0.1)
     puppet.must("thread t stream v")
     agent.close()
@@ -202,6 +202,7 @@ def test_a_program_that_closes_every_descriptor(machine):
     assert puppet.tell("closeall") == "ok 1"
     again = machine.daemon.accept()
     assert again.hello.phase == RUNNING
+    assert again.status().phase == RUNNING  # so it has closed what came with its welcome
     assert int(puppet.tell("descriptors")) == count + 1
     again.cycle()
     puppet.must("check a 1")

@@ -15,6 +15,8 @@ from oracle import QUIESCE, Page, wait_for
 MiB = 1 << 20
 FULL = 128 * MiB
 OUT_OF_MEMORY = "2"
+ANSWER = 10.0  # seconds that a daemon's answer is waited for
+WORKERS_END = 3.0  # and the workers of one that is dead
 
 
 @pytest.fixture
@@ -68,7 +70,7 @@ def test_where_nothing_is_occupied_nobody_is_asked(machine, full, said):
         agent.close()
         agent = machine.daemon.accept(with_page=False)
         machine.daemon.page.say(0, device, 1)
-    with within(5):
+    with within(ANSWER - 1):
         assert puppet.tell("alloc late 0x400000") == OUT_OF_MEMORY
     assert agent.let_go == []
     make_room()
@@ -98,7 +100,7 @@ def test_it_may_ask_while_the_gate_closes(machine, full):
     machine.daemon.page.say(0, device, 1)
     puppet.must("thread t alloc late 0x400000")
     assert wait_for(lambda: agent.let_go == [device])
-    request = agent.send("quiesce", QUIESCE.pack(agent.transaction, 8000, 20))
+    request = agent.begin("quiesce", QUIESCE.pack(agent.transaction, 8000, 20))
     time.sleep(0.1)
     make_room()
     agent.answer_questions = True
@@ -123,9 +125,9 @@ def test_a_daemon_that_hangs_is_waited_for_once(machine, full):
     puppet, agent, make_room, device = full
     agent.answer_questions = False
     machine.daemon.page.say(0, device, 1)
-    with within(14):
+    with within(2 * ANSWER - 1):
         assert puppet.tell("alloc late 0x400000") == OUT_OF_MEMORY
-    with within(5):
+    with within(ANSWER - 1):
         assert puppet.script(["alloc late 0x400000"] * 3) == [OUT_OF_MEMORY] * 3
     assert agent.let_go == [device]
     agent.answer_questions = True
@@ -145,7 +147,7 @@ def test_a_daemon_that_dies_is_not_waited_for_but_its_workers_end(machine, full,
     if when == "asked":
         puppet.must("thread t alloc late 0x400000")
         assert wait_for(lambda: agent.let_go == [device])
-    with within(6):
+    with within(ANSWER - 1):
         agent.close()
         if when == "the next is there":
             machine.daemon.page.close()
@@ -165,8 +167,8 @@ def test_what_a_dead_daemon_said_is_over(machine, full):
     agent.answer_questions = False
     machine.daemon.page.say(0, device, 1)
     agent.close()
-    with within(8):
+    with within(5 * WORKERS_END - 1):
         assert puppet.script(["alloc late 0x400000"] * 5) == [OUT_OF_MEMORY] * 5
-    time.sleep(3.2)
-    with within(1):
+    time.sleep(WORKERS_END + 0.2)
+    with within(WORKERS_END - 0.2):
         assert puppet.script(["alloc late 0x400000"] * 5) == [OUT_OF_MEMORY] * 5
