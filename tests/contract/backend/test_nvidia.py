@@ -22,6 +22,7 @@ from gcr.testing.drain import MIB, expected, send, sizes, specs
 VICTIMS = Path(__file__).parents[2] / "victims"
 BACKEND = "gcr_nvidia:NvidiaBackend"
 SLOW_CONTROL_MS = 400
+TRIES = 5  # a busy machine keeps a thread from running by chance, a call that keeps the GIL does each time
 SLOW_COPY_BYTES_PER_SECOND = 64 * MIB
 
 
@@ -104,12 +105,16 @@ def test_releasing_waits_for_a_copy_in_flight(slow: Mapping[str, str]) -> None:
 
 
 def test_other_threads_run_during_a_slow_checkpoint_and_restore(slow: Mapping[str, str], slow_victim: Victim) -> None:
+    silences: dict[str, list[float]] = {"checkpoint": [], "restore": []}
     with Peer(BACKEND, slow) as control:
-        control.call("lock", slow_victim.pid, 5.0)
-        for step in ("checkpoint", "restore"):
-            took, silence = control.call("longest_silence", step, slow_victim.pid)
-            assert took >= SLOW_CONTROL_MS / 1000
-            assert silence < SLOW_CONTROL_MS / 2000, f"{step} kept the GIL for {silence:.3f} s"
+        while not all(min(each, default=1.0) < SLOW_CONTROL_MS / 2000 for each in silences.values()):
+            assert len(silences["restore"]) < TRIES, f"seconds for which the GIL was kept: {silences}"
+            control.call("lock", slow_victim.pid, 5.0)
+            for step, found in silences.items():
+                took, silence = control.call("longest_silence", step, slow_victim.pid)
+                assert took >= SLOW_CONTROL_MS / 1000
+                found.append(silence)
+            control.call("unlock", slow_victim.pid, 5.0)
 
 
 def test_a_control_call_past_its_deadline_still_ends_in_the_driver(
