@@ -8,10 +8,11 @@ import re
 import signal
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from worlds import NVIDIA, ON_DEVICE, ROOT, VICTIMS, World
 
@@ -36,6 +37,7 @@ __all__ = [
 
 TOLD = str(VICTIMS / "told_victim.py")
 SUCCESSOR_SECONDS = 3.0
+HEARD = 0.5  # seconds from the end of a connection until the daemon has done what it does then
 ALLOC = str(VICTIMS / "alloc_victim.py")
 
 
@@ -147,6 +149,18 @@ class Machine(SimulatedMachine):
             yield
         finally:
             held.unlink(missing_ok=True)
+
+    def leaves(self, leave: Callable[[], object]) -> None:
+        """Somebody who waits for the daemon leaves, and the daemon has heard of it."""
+        before = self._connections()
+        leave()
+        until(lambda: before - self._connections(), PATIENCE, "the daemon has closed the connection")
+        time.sleep(HEARD)
+
+    def _connections(self) -> set[str]:
+        """Inodes of the daemon's ends."""
+        rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
+        return {row[6] for row in rows if row[7:] == [str(self.socket)]}
 
     def wait_held(self) -> None:
         until(lambda: (self.folder / "held").exists() or None, PATIENCE, "the transaction comes to the step")

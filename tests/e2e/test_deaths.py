@@ -5,7 +5,6 @@ Each step in turn on the same job, as long as its supervisor lives: what one dea
 """
 
 import signal
-import time
 from collections.abc import Callable, Iterator, Sequence
 
 import pytest
@@ -35,7 +34,6 @@ def target(machine: Machine, job: Victim) -> list[int]:
     return [pid for pid in machine.children(ALLOC) if pid != job.supervisor.pid]  # whose words name it as well
 
 
-HEARD = 0.5  # seconds; within these the daemon hears that a caller left, on a busy machine too
 OURS: Sequence[Who] = (gcrd, worker, control_helper, supervisor)
 MOST_DANGEROUS = {"checkpoint": "handed_over", "restore": "refilled"}
 
@@ -136,9 +134,7 @@ def test_the_caller_leaves_and_the_checkpoint_is_taken_back(machine: Machine) ->
     with machine.held_at("checkpoint.quiesced"):
         running = machine.begin("checkpoint", "llm")
         machine.wait_held()
-        running.kill()
-        running.wait(timeout=10)
-        time.sleep(HEARD)
+        machine.leaves(running.kill)
     machine.until_state("llm", "running")
     assert job.ask() == before
 

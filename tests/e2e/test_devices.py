@@ -290,17 +290,19 @@ def test_one_that_moved_leaves_from_where_it_is(machine: Machine) -> None:
     assert stranger.ask() == said
 
 
-@pytest.mark.parametrize("machine", [{"GCR_SIM_CONTROL_MS": "3000"}], indirect=True)
+@pytest.mark.parametrize("machine", [{"GCR_SIM_CONTROL_MS": "6000"}], indirect=True)
 def test_a_move_that_outlives_its_daemon_is_over_for_the_next_one(machine: Machine) -> None:
     """It runs where the driver brought it, and nobody takes it home, where there is no room."""
     stranger = machine.begin_bare("env", "CUDA_VISIBLE_DEVICES=0", sys.executable, TOLD)
     assert stranger.ask("alloc 5 1000000") == "ok"
     said, pid = stranger.ask(), stranger.supervisor.pid
     assert machine.gcr("checkpoint", str(pid)).code == 0
+    threads = count_threads(pid)
     moving = machine.asking.submit(machine.gcr, "restore", str(pid), "--device", "0=1")
     journal = machine.folder / "run" / "gcr" / "journal" / f"{pid}.json"
-    until(lambda: '"GPU-' in journal.read_text().partition('"tried"')[2] or None, 20, "the driver was asked")
-    time.sleep(0.5)
+    until(lambda: '"GPU-' in journal.read_text().partition('"tried"')[2] or None, 20, "the driver will be asked")
+    until(lambda: count_threads(pid) > threads, 20, "the driver has begun")
+    time.sleep(0.5)  # and has not only said in which state the process is
     kill(*machine.children("gcr.daemon"))
     assert moving.result(timeout=60).code != 0
     taker_on(machine, 0)
@@ -310,6 +312,11 @@ def test_a_move_that_outlives_its_daemon_is_over_for_the_next_one(machine: Machi
     assert machine.gcr("checkpoint", str(pid)).code == 0
     assert machine.gcr("restore", str(pid)).code == 0
     assert stranger.ask() == said
+
+
+def count_threads(pid: int) -> int:
+    """The simulated driver has one more while it is asked for something."""
+    return len([*Path(f"/proc/{pid}/task").iterdir()])
 
 
 def test_a_context_that_stayed_does_not_move(machine: Machine) -> None:

@@ -7,10 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
-from machine import VICTIMS, Machine, Victim, kill, until
+from machine import VICTIMS, Answer, Machine, Victim, kill, until
 from worlds import everywhere, slowly
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
@@ -259,7 +260,7 @@ def test_who_waits_no_longer_is_told_that_it_is_still_being_written(machine: Mac
     held = machine.folder / "held"
     machine.inject(f"image.commit hold {held}")
     words = ("checkpoint", "llm", "--image", "warm", "--wait", "durable", "--store", str(store_of(machine)), *how)
-    gone = machine.gcr(*words, "--timeout", "8")
+    gone = machine.gcr(*words, "--timeout", "15")
     error = gone.body["error"]
     state = "running" if how else "suspended"
     assert (gone.code, error["code"], error["state"]) == (4, "not_durable", state), gone.body
@@ -378,17 +379,16 @@ def hanging(machine: Machine, suffix: str) -> Path:
 @pytest.fixture
 def impatient(monkeypatch: pytest.MonkeyPatch) -> float:
     """Seconds that a store may keep silent."""
-    monkeypatch.setenv("GCR_STORE_S", "3")
-    return 3.0
+    monkeypatch.setenv("GCR_STORE_S", "10")
+    return 10.0
 
 
-def others_go_on(machine: Machine, other: Victim, before: str) -> None:
-    """Whatever becomes of the first job's store, the daemon answers, and another job leaves and comes back."""
-    began = time.monotonic()
+def others_go_on(machine: Machine, other: Victim, before: str, meanwhile: "Future[Answer]") -> None:
+    """While the first job's store is waited for the daemon answers, and another job leaves and comes back."""
     assert machine.ask("ps").code == machine.ask("status").code == 0
     assert machine.ask("checkpoint", "other").code == machine.ask("restore", "other").code == 0
     assert other.ask() == before
-    assert time.monotonic() - began < 2.5
+    assert not meanwhile.done()
 
 
 @pytest.mark.parametrize("what", [slowly(".json"), ".pack"])
@@ -401,13 +401,13 @@ def test_a_store_that_hangs_holds_up_the_restore_from_it_alone(impatient: float,
     held = hanging(machine, what)
     going = machine.asking.submit(machine.ask, "restore", "llm", image="warm", store=str(store.path))
     machine.wait_held()
-    others_go_on(machine, other, said)
+    others_go_on(machine, other, said, going)
     refused = machine.ask("restore", "llm")
     assert (refused.code, refused.body["error"]["code"]) == (3, "wrong_state"), "or it has waited"
     gone = going.result(30)
     error = gone.body["error"]
     assert (gone.code, error["code"], error["state"]) == (3, "store_unusable", "suspended"), gone.body
-    assert "has not answered for 3 s" in error["message"]
+    assert "has not answered for 10 s" in error["message"]
     until(lambda: not machine.children("gcr.image_helper") or None, 10, "the helper ends")
     held.unlink()
     hanging(machine, ".json")
@@ -426,7 +426,7 @@ def test_a_store_that_hangs_holds_up_the_checkpoint_to_it_alone(impatient: float
     words = ("checkpoint", "llm", "--image", "warm", "--store", str(store.path))
     going = machine.asking.submit(machine.gcr, *words)
     machine.wait_held()
-    others_go_on(machine, other, said)
+    others_go_on(machine, other, said, going)
     gone = going.result(30)
     error = gone.body["error"]
     assert (gone.code, error["code"], error["state"]) == (3, "store_unusable", "running"), gone.body
@@ -452,8 +452,8 @@ def test_whoever_waits_for_a_store_that_hangs_can_be_interrupted(machine: Machin
     began = time.monotonic()
     caller.send_signal(signal.SIGINT)
     out, _ = caller.communicate(timeout=30)
-    assert (caller.returncode, time.monotonic() - began < 5) == (130, True), out
-    until(lambda: machine.ask("recover").code == 0 or None, 3, "nobody changes the job any more")
+    assert (caller.returncode, time.monotonic() - began < 20) == (130, True), out
+    until(lambda: machine.ask("recover").code == 0 or None, 20, "nobody changes the job any more")
     assert machine.settled() == ("suspended" if command == "restore" else "running")
     held.unlink()
     machine.comes_back(job, before)
@@ -496,7 +496,7 @@ def test_a_store_that_hangs_where_the_parent_is_holds_up_nobody(
     leave_running(machine, "old")
     held = hanging(machine, ".json")
     words = ("checkpoint", "llm", "--image", "warm", "--leave-running", "--store", str(store_of(machine)))
-    caller = machine.begin(*words, *(("--timeout", "2") if how == "deadline" else ()))
+    caller = machine.begin(*words, *(("--timeout", "8") if how == "deadline" else ()))
     machine.wait_held()
     began = time.monotonic()
     if how == "Ctrl-C":
@@ -505,7 +505,7 @@ def test_a_store_that_hangs_where_the_parent_is_holds_up_nobody(
     said = {"silence": (3, "store_unusable"), "deadline": (4, "deadline_passed"), "Ctrl-C": (130, "interrupted")}
     error = json.loads(out)["error"]
     assert (caller.returncode, error["code"], error["state"]) == (*said[how], "running")
-    assert time.monotonic() - began < 10
+    assert time.monotonic() - began < 25
     held.unlink()
     assert job.ask() == before
     leave_running(machine, "warm")

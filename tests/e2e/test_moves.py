@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from machine import Answer, Machine, kill, until
+from machine import PATIENCE, Answer, Machine, kill, until
 from two_devices import Job, bare, three_devices
 from worlds import NVIDIA, SLOW, slowly
 
@@ -133,6 +133,11 @@ def test_somebody_dies(machine: Machine, who: str, steps: Sequence[str]) -> None
     job.come_back()
 
 
+def count_threads(pid: int) -> int:
+    """The simulated driver has one more while it is asked for something."""
+    return len([*Path(f"/proc/{pid}/task").iterdir()])
+
+
 @pytest.mark.parametrize("machine", [{"GCR_SIM_CONTROL_MS": str(CONTROL_MS)}], indirect=True)
 @pytest.mark.parametrize("who", ["gcrd", slowly("helper")])
 @pytest.mark.parametrize("elsewhere", [True, slowly(False)])
@@ -140,10 +145,12 @@ def test_the_drivers_call_outlives_its_caller(machine: Machine, who: str, elsewh
     """And says so in no way: it is checkpointed for the driver until it is back, there or on other devices."""
     job = Job.start(machine)
     job.leave()
+    threads = count_threads(job.pid)
     with machine.held_at("restore.refilled"):
         running = begin(job, **({} if elsewhere else {"devices": {}}))
         machine.wait_held()
-        time.sleep(0.3)
+        until(lambda: count_threads(job.pid) > threads or None, PATIENCE, "the driver has begun")
+        time.sleep(0.3)  # and has not only said in which state the process is
         kill(*OURS[who](job))
     assert running.result(timeout=60).code != 0
     assert machine.settled() == "suspended"
@@ -219,8 +226,6 @@ def test_the_caller_leaves(machine: Machine) -> None:
     with machine.held_at("restore.room"):
         running = machine.begin("restore", "llm", "--device", "0=1", "--device", "1=0")
         machine.wait_held()
-        running.kill()
-        running.wait(timeout=10)
-        time.sleep(0.5)
+        machine.leaves(running.kill)
     until(lambda: machine.job("llm")["state"] == "suspended" or None, 20, "it is taken back")  # type: ignore[index]
     job.come_back()

@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -88,17 +89,20 @@ def test_the_share_of_a_link_that_was_measured(slow: Machine) -> None:
 def test_piped_it_is_a_line_a_second_on_stderr(slow: Machine) -> None:
     slow.extra["GCR_PREPARE_ARENA"] = "no"
     big(slow)
+    began = time.monotonic()
     ran = subprocess.run(command("checkpoint"), env=slow.env, capture_output=True, text=True, timeout=60)
+    took = time.monotonic() - began
     assert "VRAM free in" in ran.stdout
     found = [LINE.search(line) for line in ran.stderr.splitlines()]
     percents = [int(line[2]) for line in found if line]
     assert percents == sorted(percents)
-    assert 1 <= len(percents) <= 3
+    assert 1 <= len(percents) <= 1 + took
     assert "\x1b" not in ran.stderr
 
 
 @pytest.mark.parametrize("columns", [80, 120])
 def test_on_a_terminal_every_figure_is_there(slow: Machine, columns: int) -> None:
+    slow.extra["GCR_SIM_BPS"] = str(RATE // 4)
     big(slow)
     measure_the_link(slow)
     drawn = on_a_terminal(slow, "checkpoint", columns)

@@ -231,7 +231,7 @@ def test_whoever_waits_can_leave_in_the_middle(machine: Machine) -> None:
         began = time.monotonic()
         caller.send_signal(signal.SIGINT)
         out, _ = caller.communicate(timeout=30)
-        assert (caller.returncode, time.monotonic() - began < 5) == (130, True), out
+        assert (caller.returncode, time.monotonic() - began < 20) == (130, True), out
         assert machine.settled() == "suspended"
         machine.come_back()  # while the helper hangs still
         assert job.ask() == before
@@ -239,13 +239,13 @@ def test_whoever_waits_can_leave_in_the_middle(machine: Machine) -> None:
 
 def test_it_has_a_deadline(machine: Machine) -> None:
     job, before = suspended(machine)
-    with in_the_middle(machine, "--timeout 2") as going:
+    with in_the_middle(machine, "--timeout 8") as going:
         assert refused(going) == (4, "deadline_passed", "suspended")
     returns(machine, job, before)
 
 
 def test_a_disk_that_falls_silent_is_given_up(monkeypatch: pytest.MonkeyPatch, machine: Machine) -> None:
-    monkeypatch.setenv("GCR_STORE_S", "2")
+    monkeypatch.setenv("GCR_STORE_S", "6")
     job, before = suspended(machine)
     with in_the_middle(machine) as going:
         assert refused(going) == (3, "store_unusable", "suspended")

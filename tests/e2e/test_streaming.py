@@ -6,7 +6,6 @@ import resource
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -24,7 +23,6 @@ RING = 3 * SLOT  # what the arena has room for, nearly
 MOST = 8 * SLOT  # how large a ring can be, since what is available comes and goes
 LARGE = "alloc 12 4194304"  # many times as much
 MIDDLE = "checkpoint.filled_7"
-HEARD = 0.5  # seconds; within these the daemon hears that a caller left
 
 
 def room(machine: Machine, nbytes: int) -> None:
@@ -216,8 +214,7 @@ def test_the_device_is_free_only_once_the_image_is_durable(machine: Machine) -> 
             assert used(machine) >= full - 16 * MIB  # the context may be gone by now; no byte of data is
             assert bool(Store(store_of(machine)).names()) == (step == "durable")
             if step == "filled_20":
-                going.kill()
-                time.sleep(HEARD)
+                machine.leaves(going.kill)
         going.communicate(timeout=60)
         if step == "filled_20":
             machine.until_state("llm", "running")
@@ -368,8 +365,7 @@ def test_whoever_leaves_in_the_middle_has_everything_taken_back(machine: Machine
     with machine.held_at(MIDDLE):
         running = machine.begin(*words(machine))
         machine.wait_held()
-        running.send_signal(signal.SIGINT)
-        time.sleep(HEARD)
+        machine.leaves(lambda: running.send_signal(signal.SIGINT))
     assert running.wait(timeout=30) == 130
     machine.until_state("llm", "running")
     assert job.ask() == before

@@ -88,7 +88,7 @@ def test_what_another_job_has_is_not_taken_for_this_one_s(machine: Machine) -> N
     before = job.ask()
     gone = machine.ask("checkpoint", "llm").body
     assert gone["vram_after_bytes"] == 0
-    assert gone["vram_free_s"] < 3  # it was not waited for
+    assert gone["phases_s"]["vram_free"] - gone["phases_s"]["decided"] < 4  # it was not waited for: that takes five
 
     taker = machine.stranger()
     free = machine.memory - (theirs + CONTEXT) - CONTEXT - (6 * MIB + CONTEXT)
@@ -136,12 +136,16 @@ def steal(pid: int, fd: int) -> int:
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
 def test_nobody_waits_for_a_context_that_stays(machine: Machine) -> None:
     """Also where some of the memory came by a restore, and counts for nobody or for a worker, and some is new."""
-    job = machine.told("llm", "alloc 1 5000")
-    for _ in range(2):
-        gone = machine.ask("checkpoint", "llm", data_only=True).body
-        assert gone["phases_s"]["vram_free"] - gone["phases_s"]["decided"] < A_COUNT_THAT_LAGS
-        assert machine.ask("restore", "llm").code == 0
-        assert job.ask("alloc 6 5000000") == "ok"
+    waited: tuple[list[float], list[float]] = ([], [])
+    while not all(min(each, default=1.0) < A_COUNT_THAT_LAGS for each in waited):
+        assert len(waited[0]) < 5, waited  # who waits does so each time; who is held up by others does not
+        job = machine.told("llm", "alloc 1 5000")
+        for each in waited:
+            phases = machine.ask("checkpoint", "llm", data_only=True).body["phases_s"]
+            each.append(phases["vram_free"] - phases["decided"])
+            assert machine.ask("restore", "llm").code == 0
+            assert job.ask("alloc 6 5000000") == "ok"
+        machine.end(job)
 
 
 def test_what_a_suspended_job_frees_when_it_is_killed(machine: Machine) -> None:

@@ -87,7 +87,7 @@ class Job:
         assert self.victim.ask("peers") == ENABLED
         found = self.machine.job("llm")
         assert found
-        assert [row["device"] for row in found["processes"]] == list(self.devices)
+        assert [row["device"] for row in found["processes"]] == list(self.devices), found
         self.work(1)
 
     def most_is_on(self) -> str:

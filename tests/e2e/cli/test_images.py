@@ -246,10 +246,10 @@ def test_a_store_that_gets_on_slowly_is_waited_for(store: Store, home: Path, mon
         write(store, name, [bytes_of(1, 4096)])
     monkeypatch.setenv("GCR_FAULTS", str(home / "faults"))
     (home / "faults").write_text(f"store.read.json hold {home / names[0]}\n")
-    ran = subprocess.Popen(gcr_command(["images"]), env=os.environ | {"GCR_STORE_S": "3"}, stdout=subprocess.DEVNULL)
+    ran = subprocess.Popen(gcr_command(["images"]), env=os.environ | {"GCR_STORE_S": "6"}, stdout=subprocess.DEVNULL)
     for name, following in zip(names, [*names[1:], "none"], strict=True):
         until((home / name).exists, DEADLINE, "it reads the next")
-        time.sleep(0.8)
+        time.sleep(1.6)
         (home / "faults").write_text(f"store.read.json hold {home / following}\n")
         (home / name).unlink()
     assert ran.wait(DEADLINE) == 0

@@ -1,6 +1,7 @@
 """The library and `gcr run` with everything real but the device."""
 
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -26,8 +27,7 @@ from gcr.errors import (
 
 from .conftest import DEADLINE, Gcr, gcr_command
 
-STEPS = "20"
-WORK = [sys.executable, str(PROGRAM), "nvidia", "work", STEPS]
+WORK = [sys.executable, str(PROGRAM), "nvidia", "work"]
 HELD = 96 << 20  # bytes of device memory
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -84,8 +84,11 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(wrong: dict[str,
         library.Job("llm", None).checkpoint(**wrong)  # type: ignore[arg-type]
 
 
-def test_run_checkpoint_restore_and_the_program_never_knew(capfd: pytest.CaptureFixture[str]) -> None:
-    with library.run(WORK, name="llm", simulate="nvidia") as job:
+def test_run_checkpoint_restore_and_the_program_never_knew(capfd: pytest.CaptureFixture[str], home: Path) -> None:
+    pipe = home / "stdin"  # the program works for as long as somebody has it open
+    os.mkfifo(pipe)
+    line = shlex.join(["exec", *WORK]) + f" < {shlex.quote(str(pipe))}"
+    with library.run(["sh", "-c", line], name="llm", simulate="nvidia") as job, pipe.open("w") as stdin:
         wait_for_memory(job, HELD)
         report = job.checkpoint(timeout=60)
         assert (report.job, report.state, report.vram_after_bytes) == ("llm", "suspended", 0)
@@ -97,10 +100,12 @@ def test_run_checkpoint_restore_and_the_program_never_knew(capfd: pytest.Capture
         back = job.restore(timeout=60, devices={0: 0})
         assert (back.state, back.bytes) == ("running", report.bytes)
         assert dict(back.moved) == {}
+        stdin.close()
         assert job.wait(DEADLINE) == 0
     printed = capfd.readouterr().out.splitlines()
+    steps = sum(said.startswith("step ") for said in printed)
     bare = subprocess.run(
-        WORK,
+        [*WORK, str(steps)],
         env={**os.environ, "LD_LIBRARY_PATH": str(native.sim_dir("nvidia"))},
         capture_output=True,
         text=True,

@@ -32,18 +32,25 @@ MIB = 1 << 20
 LARGE = 40 * MIB  # several parts, and long enough to be killed in
 URL = "s3://bucket/some/prefix"
 START_S = 60.0
+SERVE = """
+import sys
+from moto.server import ThreadedMotoServer
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)  # a port that is nobody's when it is taken
+server.start()
+print(server.get_host_and_port()[1], flush=True)
+sys.stdin.read()
+"""
 
 
 class Server:
     """One for all tests of this module; it keeps objects in memory."""
 
     def __init__(self, log: Path) -> None:
-        with socket.create_server(("127.0.0.1", 0)) as free:
-            self.port = free.getsockname()[1]
-        self.url = f"http://127.0.0.1:{self.port}"
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(self.port)]
+        command = [sys.executable, "-c", SERVE]
         with log.open("wb") as out:
-            self._process = subprocess.Popen(command, stdout=out, stderr=out)
+            self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=out)
+        assert self._process.stdout
+        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
         until(self._answers, START_S, "the S3 server answers")
 
     def post(self, path: str, body: bytes = b"") -> None:
@@ -59,7 +66,7 @@ class Server:
 
     def close(self) -> None:
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
     def _answers(self) -> bool:
         try:
@@ -191,9 +198,10 @@ def test_what_is_refused_changes_nothing(gcr: Gcr, store: Store, bucket: S3Store
     for command in ("push", "pull"):
         assert refused(gcr, command, "warm", URL, "--store", str(other.path)) == (3, "image_exists")
         assert refused(gcr, command, "warm", "s3://no-such-bucket/prefix") == (3, "store_unusable")
-        with socket.create_server(("127.0.0.1", 0)) as silent:
-            nobody = f"http://127.0.0.1:{silent.getsockname()[1]}"
-        assert refused(gcr, command, "warm", URL, AWS_ENDPOINT_URL=nobody) == (3, "store_unusable")
+        with socket.socket() as deaf:  # it has a port, and does not listen
+            deaf.bind(("127.0.0.1", 0))
+            nobody = f"http://127.0.0.1:{deaf.getsockname()[1]}"
+            assert refused(gcr, command, "warm", URL, AWS_ENDPOINT_URL=nobody) == (3, "store_unusable")
     server.post("/moto-api/reset-auth", b"0")
     try:
         for command in ("push", "pull"):
@@ -298,7 +306,7 @@ def test_an_image_is_pulled_while_others_are_removed(gcr: Gcr, store: Store, hom
     other = Store(home / "other")
     pull = subprocess.Popen(gcr_command(("pull", "warm", URL, "--store", str(other.path))))
     removed = 0
-    while pull.poll() is None:
+    while pull.poll() is None or not removed:
         write(other, f"old{removed}", [bytes_of(3 + removed, MIB)])
         assert gcr("prune", "--keep-last", "1", "--store", str(other.path)).code == 0
         removed += 1
