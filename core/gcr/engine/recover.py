@@ -132,6 +132,7 @@ def _roll_on(target: Target, node: Node) -> None:
     if _open(target):
         target.thaw(node.config.control_s)
         target.resume()
+        quietly("look", target.process.look)  # on which devices it is it says once its gate is open
         quietly("drop", partial(target.process.agent.drop, target.transaction))
     target.process.state = State.RUNNING
     target.process.copied_out = False
