@@ -24,7 +24,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 from image_example import DOCUMENT, documented, example
 from imaging import CIPHERS, bytes_of, described, mapped, write
 
-from gcr.errors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, WrongImage
+from gcr.cli.commands.verify import _all_checked
+from gcr.errors import Damaged, ImageExists, ImageNeeded, NoSuchImage, StoreBusy, StoreUnusable, WrongImage
 from gcr.hashing import HashKey
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.cipher import PLAIN, Cipher
@@ -281,6 +282,15 @@ def test_what_another_image_needs_stays(store: Store) -> None:
     assert files(store) == []
 
 
+def test_what_a_newer_gcr_wrote_may_be_all_that_a_job_has(plain: Store) -> None:
+    write(plain, "warm", [bytes_of(1, 100)])
+    path = plain.images / "warm.json"
+    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    with pytest.raises(ImageNeeded):
+        plain.remove(["warm"], lambda: {"warm": "llm"})
+    assert plain.names() == ["warm"]
+
+
 def test_nothing_goes_while_somebody_writes_or_reads(store: Store) -> None:
     common = bytes_of(1, MANY)
     write(store, "one", [common])
@@ -463,6 +473,70 @@ def test_nothing_is_built_upon_what_was_found_damaged(store: Store) -> None:
     assert read(store, "three") == data
     store.remove(["one", "two"])
     assert len(list(store.packs.iterdir())) == 1
+
+
+def test_an_image_is_not_there_if_what_it_is_built_upon_is_found_damaged_meanwhile(store: Store) -> None:
+    data = [bytes_of(1, 2 * CHUNK_BYTES)]
+    write(store, "one", data)
+    (pack,) = store.packs.iterdir()
+    with ImageWriter(store, "two") as writer:
+        writer.add([(mapped(data[0]), {})])
+        flipped(pack, CHUNK_BYTES, 3)
+        with pytest.raises(Damaged):
+            check(store, "one")
+        with pytest.raises(Damaged, match="meanwhile"):
+            writer.commit(described("two", [len(data[0])]))
+    assert store.names() == ["one"]
+
+
+def test_every_pack_is_looked_at_also_one_of_the_same_bytes_as_another(plain: Store) -> None:
+    """Two writers at once do not know of each other's chunks: their packs have the same seal."""
+    data = bytes_of(1, MANY)
+    with ImageWriter(plain, "a") as one, ImageWriter(plain, "b") as other:
+        for writer in (one, other):
+            writer.add([(mapped(data), {})])
+            writer.commit(described(writer.name, [MANY]))
+    (a,), (b,) = plain.manifest("a").packs, plain.manifest("b").packs
+    assert a.id != b.id and a.seal == b.seal
+    flipped(plain.packs / f"{b.id}.pack", 2 * BLOCK, 0)
+    first, second = _all_checked(plain, (), True)[0]
+    assert first["damaged"] is None and b.id in second["damaged"]
+
+
+def test_what_the_disk_has_is_looked_at_and_not_what_is_in_memory(
+    plain: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of every pack, before a byte of its chunks is read."""
+    write(plain, "warm", [bytes_of(1, MANY)])
+    real, calls = os.posix_fadvise, []
+
+    def advised(fd: int, offset: int, size: int, advice: int) -> None:
+        calls.append((Path(f"/proc/self/fd/{fd}").readlink().suffix, offset, size, advice))
+        real(fd, offset, size, advice)
+
+    monkeypatch.setattr(os, "posix_fadvise", advised)
+    check(plain, "warm")
+    assert calls == [(".pack", 0, 0, os.POSIX_FADV_DONTNEED)]
+
+
+def test_after_a_failure_there_is_no_image(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A chunk that got its place, and never came there, would be in it: also if the same is tried again."""
+    data, real, failed = bytes_of(1, CHUNK_BYTES), PackWriter.write, list[int]()
+
+    def write_once(self: PackWriter, entries: Sequence[Entry], pieces: Sequence[memoryview]) -> None:
+        if not failed:
+            failed.append(1)
+            raise MemoryError
+        real(self, entries, pieces)
+
+    monkeypatch.setattr(PackWriter, "write", write_once)
+    with ImageWriter(store, "warm") as writer:
+        for _ in range(2):
+            with pytest.raises(MemoryError):
+                writer.put([(0, mapped(data))])
+        with pytest.raises(MemoryError):
+            writer.commit(described("warm", [CHUNK_BYTES]))
+    assert store.names() == []
 
 
 def test_small_allocations_are_written_together(store: Store) -> None:

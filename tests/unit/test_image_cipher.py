@@ -149,6 +149,16 @@ def test_what_was_begun_is_a_store_all_the_same(tmp_path: Path, left: tuple[str,
     assert read(Store(folder, cipher), "warm") == DATA
 
 
+def test_a_key_may_come_before_all_folders_are_there(tmp_path: Path) -> None:
+    """The maker of a store was killed between the first and the second."""
+    folder = tmp_path / "store"
+    (folder / "packs").mkdir(parents=True, mode=0o700)
+    folder.chmod(0o700)
+    (folder / MARK).touch(0o600)
+    write(Store(folder, OURS), "warm", DATA)
+    assert read(Store(folder, OURS), "warm") == DATA
+
+
 def test_a_flipped_bit_of_the_mark_is_found(store: Store) -> None:
     mark = store.path / MARK
     for at in range(mark.stat().st_size):

@@ -78,6 +78,21 @@ def test_whichever_call_fails_old_images_are_whole_and_the_new_one_too_or_not_th
     assert number > 0, "it never failed"
 
 
+def test_an_image_whose_last_sync_fails_is_not_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever was told so takes nothing away any more."""
+    real = os.fsync
+
+    def fsync(fd: int) -> None:
+        if (store.images / "new.json").exists():
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StoreUnusable, match="EIO"):
+        write(store, "new", NEW)
+    assert store.names() == ["old"]
+
+
 @pytest.mark.parametrize("error", NO_LINKS, ids=errno.errorcode.get)
 def test_a_file_system_without_hard_links_is_refused_before_anything_is_written(store: Store, error: int) -> None:
     url, before = elsewhere(store), sorted(store.packs.iterdir())

@@ -212,6 +212,15 @@ def test_a_pack_that_is_not_what_it_should_be_is_sent_again(
     pulled(other, away)
 
 
+@pytest.mark.parametrize("size", [0, 100, BLOCK, 2 * BLOCK + 1])
+def test_a_pack_of_a_size_that_none_has_is_refused(store: Store, other: Store, away: Path, size: int) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    rewritten(away / "images/warm.json", store.cipher, lambda image: image["packs"][0].update(bytes=size))  # type: ignore[index]
+    with pytest.raises(Damaged, match="no pack has"):
+        pulled(other, away)
+
+
 def test_damage_here_is_not_pushed(store: Store, away: Path) -> None:
     write(store, "warm", [COMMON])
     (pack,) = store.packs.iterdir()
