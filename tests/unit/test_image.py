@@ -291,6 +291,29 @@ def test_what_a_newer_gcr_wrote_may_be_all_that_a_job_has(plain: Store) -> None:
     assert plain.names() == ["warm"]
 
 
+@pytest.mark.parametrize("again", [False, True], ids=["removed", "removed and written again"])
+def test_an_image_that_goes_while_it_is_opened_is_not_damaged(
+    store: Store, monkeypatch: pytest.MonkeyPatch, again: bool
+) -> None:
+    write(store, "warm", [bytes_of(1, MANY)])
+    real = Store.manifest
+
+    def manifest(self: Store, name: str) -> Manifest:
+        found = real(self, name)
+        monkeypatch.setattr(Store, "manifest", real)
+        other = Store(store.path, store.cipher)
+        other.remove(["warm"])
+        if again:
+            write(other, "warm", [bytes_of(2, MANY)])
+        else:
+            (store.images / "warm.chunks").unlink()
+        return found
+
+    monkeypatch.setattr(Store, "manifest", manifest)
+    with pytest.raises(NoSuchImage, match="removed just now"):
+        read(store, "warm")
+
+
 def test_nothing_goes_while_somebody_writes_or_reads(store: Store) -> None:
     common = bytes_of(1, MANY)
     write(store, "one", [common])

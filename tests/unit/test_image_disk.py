@@ -19,9 +19,10 @@ from test_image import check, read
 
 from gcr.errors import Damaged, StoreUnusable
 from gcr.hashing import CHUNK_BYTES
+from gcr.image.files import NO_LINKS, PROBE
 from gcr.image.pull import pull
 from gcr.image.push import push
-from gcr.image.store import NO_LINKS, PROBE, Store
+from gcr.image.store import Store
 from gcr.image.transfer import Transfer
 from gcr.image.writer import ImageWriter
 

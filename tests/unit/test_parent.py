@@ -2,6 +2,7 @@
 
 import sys
 import tracemalloc
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -15,8 +16,10 @@ from imaging import bytes_of, described, mapped, write
 from gcr.errors import Damaged
 from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey, hash_bytes
 from gcr.image.chunks import Chunk, cut, name_of
+from gcr.image.manifest import Manifest
 from gcr.image.parent import Allocation, Parent, parent_of
 from gcr.image.reader import ImageReader
+from gcr.image.references import Reference
 from gcr.image.store import Store
 from gcr.image.writer import ImageWriter
 
@@ -64,6 +67,23 @@ def test_a_damaged_one_is_passed_over(store: Store, file: str) -> None:
     parent, refused = found(store)
     assert parent and parent.name == "one"
     assert refused and "two" in refused
+
+
+def test_one_that_goes_while_it_is_read_is_passed_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(store, "one", [bytes_of(1, SIZE)], created=1.0)
+    write(store, "two", [bytes_of(2, SIZE)], created=2.0)
+    real = Store.references
+
+    def references(self: Store, manifest: Manifest) -> Sequence[Reference]:
+        if manifest.name == "two" and (store.images / "two.json").exists():
+            store.remove(["two"])
+            (store.images / "two.chunks").unlink()
+        return real(self, manifest)
+
+    monkeypatch.setattr(Store, "references", references)
+    parent, refused = found(store)
+    assert parent and parent.name == "one"
+    assert refused and "removed just now" in refused
 
 
 def test_one_of_other_chunks_is_passed_over(store: Store) -> None:

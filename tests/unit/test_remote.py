@@ -6,7 +6,7 @@ import re
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from threading import Barrier, Thread
 
@@ -34,6 +34,7 @@ from gcr.image import pack as packs
 from gcr.image.chunks import name_of
 from gcr.image.cipher import PLAIN, Cipher, cipher_of
 from gcr.image.entry import BLOCK
+from gcr.image.manifest import Manifest
 from gcr.image.pull import pull
 from gcr.image.push import Moved, part_bytes, push
 from gcr.image.remote import Remote
@@ -210,6 +211,26 @@ def test_a_pack_that_is_not_what_it_should_be_is_sent_again(
     assert pushed(store, away).packs_moved == 1
     assert pack.read_bytes() == whole
     pulled(other, away)
+
+
+def test_what_is_sent_is_what_was_looked_at(
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever takes its name meanwhile."""
+    write(store, "warm", [COMMON])
+    real = Store.stored_beside
+
+    def stored_beside(self: Store, manifest: Manifest) -> Mapping[str, bytes]:
+        found = real(self, manifest)
+        monkeypatch.setattr(Store, "stored_beside", real)
+        Store(store.path, store.cipher).remove(["warm"])
+        write(Store(store.path, store.cipher), "warm", [OWN], created=9.0)
+        return found
+
+    monkeypatch.setattr(Store, "stored_beside", stored_beside)
+    pushed(store, away)
+    pulled(other, away)
+    assert (read(other, "warm"), read(store, "warm")) == ([COMMON], [OWN])
 
 
 @pytest.mark.parametrize("size", [0, 100, BLOCK, 2 * BLOCK + 1])

@@ -14,8 +14,11 @@ from gcr.image.hashes import SUFFIX as HASHES
 from gcr.image.manifest import SUFFIX as MANIFEST
 from gcr.image.references import SUFFIX as CHUNKS
 
+NEW = f"{MANIFEST}.new"  # of a manifest that is being written
+PROBE = f"{MANIFEST}.link"
 NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
 LOCK = "lock"
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems without them say to link()
 POLL = 0.05
 
 
@@ -40,6 +43,11 @@ def references_path(name: str) -> str:
 def hashes_path(name: str) -> str:
     """In its store. Raises UsageError."""
     return f"images/{checked_name(name)}{HASHES}"
+
+
+def claim_path(name: str) -> str:
+    """In its store: who writes anything under this name has it. Raises UsageError."""
+    return f"images/{checked_name(name)}{NEW}"
 
 
 @contextmanager
@@ -93,6 +101,23 @@ def claim(fd: int, path: Path, name: str) -> None:
     except (BlockingIOError, FileNotFoundError):  # somebody has it, or has just published it
         pass
     raise ImageExists(f"an image {name!r} is being written just now") from None
+
+
+def rehearse_publishing(file: Path, probe: Path) -> None:
+    """What not every file system can do, and `Store.publish` will: found out before anything is written.
+
+    Raises StoreUnusable, OSError.
+    """
+    probe.unlink(missing_ok=True)
+    try:
+        os.link(file, probe)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        text = f"the file system of {file.parent} has no hard links, which name an image: {error.strerror}"
+        raise StoreUnusable(text, hint="another folder as --store") from error
+    probe.unlink()
+    sync(file.parent)
 
 
 def write_file(path: Path, data: bytes) -> None:

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gcr.baseline import Baseline
-from gcr.errors import Damaged
+from gcr.errors import Damaged, NoSuchImage
 from gcr.hashing import DIGEST_BYTES, HashKey
 from gcr.hashing.chunks import chunk_count
 from gcr.image.chunks import Chunk, cut
@@ -72,7 +72,7 @@ def parent_of(writer: ImageWriter, who: Collection[Identity]) -> tuple[Parent | 
     for manifest in newest_first(_of_same(writer, who)):
         try:
             return _read(writer, manifest, who), refused
-        except Damaged as error:
+        except (Damaged, NoSuchImage) as error:
             log.warning("image %s is not built upon: %s", manifest.name, error)
             refused = refused or error.message
     return None, refused
@@ -87,7 +87,7 @@ def _identity(imaged: ImagedProcess) -> Identity:
 
 
 def _read(writer: ImageWriter, manifest: Manifest, who: Collection[Identity]) -> Parent:
-    """Raises Damaged where something of it is not there as it was written."""
+    """Raises Damaged where something of it is not there as it was written; NoSuchImage where it has just gone."""
     if manifest.chunk_bytes != writer.chunk_bytes:
         raise Damaged.of(manifest.name, f"it has chunks of {manifest.chunk_bytes} bytes")
     references, hashes = writer.store.references(manifest), writer.store.hashes(manifest)

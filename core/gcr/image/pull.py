@@ -19,23 +19,16 @@ from itertools import groupby
 from pathlib import Path
 
 from gcr.errors import Damaged, NoSuchImage, WrongImage
-from gcr.image.chunks import name_of
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK, Entry
-from gcr.image.files import POLL, hashes_path, manifest_path, references_path, sync, usable
+from gcr.image.files import POLL, manifest_path, sync, usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import ARRIVING, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.push import Moved
 from gcr.image.remote import Remote, pack_path
-from gcr.image.store import (
-    MOST_MANIFEST,
-    MOST_OVERHEAD,
-    Store,
-    hashes_bytes,
-    manifest_of,
-    references_bytes,
-)
+from gcr.image.smallfiles import MOST_MANIFEST, SmallFile, hashes_file, manifest_of, references_file
+from gcr.image.store import Store
 from gcr.image.transfer import PART, Transfer
 
 _AGAIN = "push it again"
@@ -57,24 +50,25 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
     store = Store(folder, cipher, transfer.pulse)
     if name in store.names() and store.manifest(name) == manifest:
         return Moved(len(sizes), sum(sizes), 0, 0)
-    found = _read(remote, references_path(name), manifest.chunks, references_bytes(manifest))
-    hashed = _read(remote, hashes_path(name), manifest.hashes, hashes_bytes(manifest))
+    found, hashed = (_read(remote, file) for file in (references_file(manifest), hashes_file(manifest)))
     with usable(store.path), store.used(), store.claimed(name) as claim:
         missing = _bring_packs(store, manifest, remote, transfer)
         sync(store.packs)
         store.write_references(name, found)
         store.write_hashes(name, hashed)
-        store.references(manifest)
-        store.hashes(manifest)
         store.publish(name, theirs, claim)
     return Moved(len(sizes), sum(sizes), len(missing), transfer.moved)
 
 
-def _read(remote: Remote, path: str, digest: bytes, size: int) -> bytes:
-    """As it is stored; the manifest has this digest of what it says, `size` bytes. Raises Damaged, WrongImage."""
-    found = remote.read(path, size + MOST_OVERHEAD)
-    if found is None or name_of(remote.cipher.decrypt(path, found, remote.place(path))) != digest:
-        raise Damaged.of(remote.place(path), "it is not what was pushed", hint=_AGAIN)
+def _read(remote: Remote, file: SmallFile) -> bytes:
+    """As it is stored; it says what the manifest vouches for. Raises Damaged, WrongImage."""
+    place = remote.place(file.path)
+    found = remote.read(file.path, file.most)
+    try:
+        file.said(found, remote.cipher, place)
+    except Damaged as error:
+        raise Damaged.of(place, "it is not what was pushed", hint=_AGAIN) from error
+    assert found is not None
     return found
 
 

@@ -11,15 +11,17 @@ end. A push that dies leaves at most this object, packs, and parts of a pack tha
 """
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Self
 
 from gcr.errors import ImageExists, StoreUnusable
-from gcr.image.files import hashes_path, manifest_path, references_path, usable
+from gcr.image.files import claim_path, manifest_path, usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import Pack, PackReader
-from gcr.image.remote import Remote, claim_path, pack_path
-from gcr.image.store import MOST_MANIFEST, Store
+from gcr.image.remote import Remote, pack_path
+from gcr.image.smallfiles import MOST_MANIFEST
+from gcr.image.store import Store
 from gcr.image.transfer import PART, PARTS, Transfer
 
 _MOST_REQUESTS = 10_000  # that S3 makes one object of
@@ -42,25 +44,39 @@ def push(store: Store, name: str, url: str, transfer: Transfer) -> Moved:
     DeadlinePassed.
     """
     with usable(store.path), store.used():
-        manifest = store.manifest(name)
-        store.references(manifest)
-        store.hashes(manifest)
-        ours = (store.path / manifest_path(name)).read_bytes()
-        beside = {path: (store.path / path).read_bytes() for path in (references_path(name), hashes_path(name))}
+        image = _Image.of(store, name)
+        manifest = image.manifest
         remote = Remote(url, store.cipher, make=True)
         with remote.used():
             there = _same(remote, manifest)
             missing = _send_packs(store, manifest, remote, transfer)
             if not there:
-                _claim(remote, manifest, ours)
-            for path, found in beside.items():
+                _claim(remote, manifest, image.stored)
+            for path, found in image.beside.items():
                 if remote.size(path) != len(found) or remote.read(path, len(found)) != found:
                     remote.write(path, found)
-            if not there and not remote.create(manifest_path(name), ours):
+            if not there and not remote.create(manifest_path(name), image.stored):
                 _same(remote, manifest)
             remote.remove(claim_path(name))
     sizes = [pack.bytes for pack in manifest.packs]
     return Moved(len(sizes), sum(sizes), len(missing), sum(pack.bytes for pack in missing))
+
+
+@dataclass(frozen=True, slots=True)
+class _Image:
+    """`stored`, `beside`: the bytes of its small files, which the manifest is of, and vouches for: whatever becomes of
+    the files while packs are sent."""
+
+    manifest: Manifest
+    stored: bytes
+    beside: Mapping[str, bytes]  # by path
+
+    @classmethod
+    def of(cls, store: Store, name: str) -> Self:
+        """Raises NoSuchImage, WrongImage, Damaged."""
+        stored = store.stored(name)
+        manifest = store.manifest_of(name, stored)
+        return cls(manifest, stored, store.stored_beside(manifest))
 
 
 def _same(remote: Remote, manifest: Manifest) -> bool:

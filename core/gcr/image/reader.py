@@ -12,7 +12,8 @@ from gcr.image.files import usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import GROUP_BYTES, Pack, PackReader
 from gcr.image.references import ZEROS, Reference
-from gcr.image.store import Store, chunk_sizes
+from gcr.image.smallfiles import chunk_sizes
+from gcr.image.store import Store
 from gcr.image.together import groups
 from gcr.image.windows import ImagedLine, Place, lines_of
 

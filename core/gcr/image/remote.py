@@ -19,11 +19,12 @@ from urllib.parse import SplitResult, unquote, urlsplit
 from gcr.errors import Damaged, LibraryMissing, StoreUnusable, UsageError
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK
-from gcr.image.files import checked_name, locked, manifest_path, sync, usable
+from gcr.image.files import locked, manifest_path, sync, usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.pack import Footer, Pack
-from gcr.image.store import MARK, MOST_MANIFEST, MOST_MARK, NEW, Store, manifest_of
+from gcr.image.smallfiles import MOST_MANIFEST, manifest_of
+from gcr.image.store import MARK, MOST_MARK, Store
 from gcr.image.transfer import PART
 
 SCHEMES = ("s3", "gs", "az", "file")
@@ -160,10 +161,6 @@ class Remote:
 
 
 _HINT = "address and credentials are in the environment: docs/image-format.md#stores-elsewhere"
-
-
-def claim_path(name: str) -> str:
-    return f"images/{checked_name(name)}{NEW}"
 
 
 def pack_path(pack: Pack) -> str:

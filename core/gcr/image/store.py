@@ -13,31 +13,28 @@ With a key an empty store becomes an encrypted one, and stays that. What a store
 and is looked at again under its lock before anything is read or written.
 """
 
-import errno
 import fcntl
 import logging
 import os
-import re
-import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from gcr.errors import Damaged, ImageExists, ImageNeeded, NoSuchImage, StoreBusy, StoreUnusable, WrongImage, WrongKey
-from gcr.hashing.chunks import DIGEST_BYTES, chunk_count
-from gcr.hashing.key import SECRET_BYTES
 from gcr.image import references
-from gcr.image.chunks import cut, name_of
 from gcr.image.cipher import FILE_MAGIC, PLAIN, Cipher
 from gcr.image.files import (
     LOCK,
     NAME,
+    PROBE,
     claim,
+    claim_path,
     hashes_path,
     locked,
     manifest_path,
     references_path,
+    rehearse_publishing,
     sync,
     unlink,
     usable,
@@ -45,29 +42,24 @@ from gcr.image.files import (
     write_synced,
 )
 from gcr.image.hashes import ImageHashes
+from gcr.image.leftovers import is_resumable, unfinished
 from gcr.image.manifest import SUFFIX as MANIFEST
 from gcr.image.manifest import Manifest
-from gcr.image.pack import ARRIVING, DISTRUSTED, FILE, UNFINISHED, Pack, PackReader
+from gcr.image.pack import DISTRUSTED, FILE, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.references import Reference
 from gcr.image.regular import read_file
+from gcr.image.smallfiles import MOST_MANIFEST, SmallFile, hashes_file, manifest_of, references_file
 from gcr.listing import listed
 from gcr.runtime import check_own_directory
 
 log = logging.getLogger(__name__)
 
-NEW = ".json.new"
-PROBE = ".json.link"
-OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|json\.link|chunks|hashes)\Z")  # beside its manifest
 MARK = "gcr-store"  # everything else here is ours; what is in it says whether it is encrypted
 NEW_MARK = "gcr-store.new"
 MOST_MARK = 4096  # bytes; far more than any has
-MOST_MANIFEST = 64 << 20  # bytes: of some 100,000 allocations
-MOST_OVERHEAD = 64  # bytes of a small file that is encrypted
 MARK_SECONDS = 5.0  # that others may take to leave a store that is to be encrypted
 NEEDED_SECONDS = 5.0  # that others may take to leave it before an image goes that a job may need
-RESUMABLE_S = 86400.0  # for so long what a pull has left is not taken away to make room for nobody
-NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems without them say to link()
 
 
 @dataclass(slots=True)
@@ -134,7 +126,7 @@ class Store:
         try:
             self.cipher.check_mark(found, self.path)
         except WrongKey:
-            if not found and any(self._stored(name).startswith(FILE_MAGIC) for name in self.names()):
+            if not found and any(self.stored(name).startswith(FILE_MAGIC) for name in self.names()):
                 raise Damaged.of(self.path / MARK, "it is empty, and there are encrypted images") from None
             raise
 
@@ -163,9 +155,13 @@ class Store:
 
     def manifest(self, name: str) -> Manifest:
         """Raises NoSuchImage, WrongImage, Damaged, UsageError."""
-        return manifest_of(name, self._stored(name), self.cipher, self._manifest_path(name))
+        return self.manifest_of(name, self.stored(name))
 
-    def _stored(self, name: str) -> bytes:
+    def manifest_of(self, name: str, stored: bytes) -> Manifest:
+        """The same, by what is stored of it."""
+        return manifest_of(name, stored, self.cipher, self._manifest_path(name))
+
+    def stored(self, name: str) -> bytes:
         """Its manifest, as it is stored. Raises NoSuchImage, Damaged, UsageError."""
         try:
             data = read_file(self._manifest_path(name), MOST_MANIFEST)
@@ -175,29 +171,43 @@ class Store:
         return data
 
     def references(self, manifest: Manifest) -> Sequence[Reference]:
-        """Raises Damaged."""
-        size = references_bytes(manifest)
-        return references.from_bytes(self._vouched_for(references_path(manifest.name), manifest.chunks, size))
+        """Raises Damaged; NoSuchImage where the image was removed since its manifest was read."""
+        return references.from_bytes(self._read(manifest, references_file(manifest))[1])
 
     def hashes(self, manifest: Manifest) -> ImageHashes:
-        """Raises Damaged."""
-        size = hashes_bytes(manifest)
-        return ImageHashes.from_bytes(self._vouched_for(hashes_path(manifest.name), manifest.hashes, size))
+        """The same."""
+        return ImageHashes.from_bytes(self._read(manifest, hashes_file(manifest))[1])
 
-    def _vouched_for(self, file: str, digest: bytes, size: int) -> bytes:
-        """What a small file says, whose digest a manifest has, as its size. Raises Damaged."""
-        path = self.path / file
+    def stored_beside(self, manifest: Manifest) -> Mapping[str, bytes]:
+        """References and hashes as they are stored, by their paths; they were compared. The same."""
+        return {file.path: self._read(manifest, file)[0] for file in (references_file(manifest), hashes_file(manifest))}
+
+    def _read(self, manifest: Manifest, file: SmallFile) -> tuple[bytes, bytes]:
+        """As it is stored, and what it says."""
+        path, stored = self.path / file.path, None
         try:
-            stored = read_file(path, size + MOST_OVERHEAD)
-        except FileNotFoundError:
-            raise Damaged.of(path, "it is not there") from None
+            with suppress(FileNotFoundError):
+                stored = read_file(path, file.most)
+            said = file.said(stored, self.cipher, path)
+        except Damaged:
+            self._refuse_removed(manifest)
+            raise
+        assert stored is not None
         self.pulse()
-        data = self.cipher.decrypt(file, stored, path)
-        if name_of(data) != digest:
-            raise Damaged.of(path, "it is not what was written")
-        if len(data) != size:
-            raise Damaged.of(path, "it has another number of chunks than the image")
-        return data
+        return stored, said
+
+    def _refuse_removed(self, manifest: Manifest) -> None:
+        """Whoever reads locks nobody out who removes an image and takes its name. Raises NoSuchImage."""
+        with suppress(Damaged, WrongImage):
+            if not self._is_there(manifest):
+                raise NoSuchImage(f"image {manifest.name!r} was removed just now", hint="gcr images")
+
+    def _is_there(self, manifest: Manifest) -> bool:
+        """And no other one has its name. Raises Damaged, WrongImage."""
+        try:
+            return self.manifest(manifest.name) == manifest
+        except NoSuchImage:
+            return False
 
     # ---- locks --------------------------------------------------------------------------------------------------
 
@@ -216,32 +226,16 @@ class Store:
 
         Raises ImageExists, StoreUnusable, OSError.
         """
-        final, new = self._manifest_path(name), self.images / f"{name}{NEW}"
+        final, new = self._manifest_path(name), self.path / claim_path(name)
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             claim(fd, new, name)
             if final.exists():
                 raise ImageExists(f"there is an image {name!r} already", hint=f"gcr rm {name}")
-            self._rehearse(new, self.images / f"{name}{PROBE}")
+            rehearse_publishing(new, self.images / f"{name}{PROBE}")
             yield fd
         finally:
             os.close(fd)
-
-    def _rehearse(self, file: Path, probe: Path) -> None:
-        """What not every file system can do, and `publish` will: found out before anything is written.
-
-        Raises StoreUnusable, OSError.
-        """
-        probe.unlink(missing_ok=True)
-        try:
-            os.link(file, probe)
-        except OSError as error:
-            if error.errno not in NO_LINKS:
-                raise
-            text = f"the file system of {self.path} has no hard links, which name an image: {error.strerror}"
-            raise StoreUnusable(text, hint="another folder as --store") from error
-        probe.unlink()
-        sync(self.images)
 
     def write_references(self, name: str, data: bytes) -> None:
         """Of an image that was claimed, as they are to be stored. Raises OSError."""
@@ -253,7 +247,7 @@ class Store:
 
     def publish(self, name: str, manifest: bytes, claim: int) -> None:
         """As it is to be stored; everything that it names is synced. Raises ImageExists, OSError."""
-        final, new = self._manifest_path(name), self.images / f"{name}{NEW}"
+        final, new = self._manifest_path(name), self.path / claim_path(name)
         os.ftruncate(claim, 0)
         write_synced(claim, manifest)
         sync(self.images)
@@ -388,16 +382,10 @@ class Store:
                         unlink(path)
 
     def _abandoned(self) -> Iterator[Path]:
-        return (path for path in self._unfinished() if not (path.name.endswith(ARRIVING) and _is_resumable(path)))
+        return (path for path in self._unfinished() if not is_resumable(path))
 
     def _unfinished(self) -> Iterator[Path]:
-        names = set(self.names())
-        yield from listed(self.packs, UNFINISHED)
-        yield from listed(self.packs, ARRIVING)
-        for path in listed(self.images):
-            ours = OURS.match(path.name)
-            if ours and (ours[1] not in names or path.name.endswith((NEW, PROBE))):
-                yield path
+        return unfinished(self.packs, self.images, {*self.names()})
 
     def _manifest_path(self, name: str) -> Path:
         return self.path / manifest_path(name)
@@ -408,38 +396,3 @@ def _refuse_needed(names: Iterable[str], needed: Mapping[str, str]) -> None:
         if name in needed:
             text = f"image {name} is all that the suspended job {needed[name]} can come back from"
             raise ImageNeeded(text, hint=f"gcr restore {needed[name]}")
-
-
-def manifest_of(name: str, stored: bytes, cipher: Cipher, place: object) -> Manifest:
-    """The manifest of the image so called, `place`: of what the file here has. Raises Damaged, WrongImage."""
-    found = Manifest.from_bytes(cipher.decrypt(manifest_path(name), stored, place), place)
-    if found.name != name:
-        raise Damaged.of(place, f"it is the manifest of {found.name}")
-    return found
-
-
-def chunk_sizes(manifest: Manifest) -> Iterator[int]:
-    """In the order of the references."""
-    for process in manifest.processes:
-        for handle in process.table.handles:
-            yield from (size for _, size in cut(handle.spec.size, manifest.chunk_bytes))
-
-
-def references_bytes(manifest: Manifest) -> int:
-    return _chunks_of(manifest) * references.RECORD_BYTES
-
-
-def hashes_bytes(manifest: Manifest) -> int:
-    return SECRET_BYTES + _chunks_of(manifest) * DIGEST_BYTES
-
-
-def _chunks_of(manifest: Manifest) -> int:
-    handles = (handle for process in manifest.processes for handle in process.table.handles)
-    return sum(chunk_count(handle.spec.size, manifest.chunk_bytes) for handle in handles)
-
-
-def _is_resumable(path: Path) -> bool:
-    """A time to come is that of another clock, which is a little ahead; one far ahead would keep it for ever."""
-    with suppress(FileNotFoundError):
-        return abs(time.time() - path.lstat().st_mtime) < RESUMABLE_S
-    return False

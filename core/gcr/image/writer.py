@@ -27,7 +27,8 @@ from gcr.image.pack import GROUP_BYTES, Pack
 from gcr.image.packing import WAITING, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.references import ZEROS
-from gcr.image.store import MOST_MANIFEST, Store
+from gcr.image.smallfiles import MOST_MANIFEST
+from gcr.image.store import Store
 from gcr.image.together import all_of, groups, started
 
 

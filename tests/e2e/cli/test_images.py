@@ -22,7 +22,8 @@ from imaging import bytes_of, write
 from gcr.errors import Damaged
 from gcr.image.manifest import Manifest, _digest
 from gcr.image.retention import doomed
-from gcr.image.store import MOST_MANIFEST, Store
+from gcr.image.smallfiles import MOST_MANIFEST
+from gcr.image.store import Store
 from gcr.testing.machine import alive, until
 
 from .conftest import DEADLINE, Gcr, gcr_command
