@@ -1,5 +1,6 @@
 """Stores elsewhere, here in a folder: what arrives is whole, nothing moves twice, and nothing is trusted unseen."""
 
+import errno
 import json
 import os
 import re
@@ -33,7 +34,7 @@ from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import pack as packs
 from gcr.image.chunks import name_of
 from gcr.image.cipher import PLAIN, Cipher, cipher_of
-from gcr.image.entry import BLOCK
+from gcr.image.entry import BLOCK, PLACED
 from gcr.image.manifest import Manifest
 from gcr.image.pull import pull
 from gcr.image.push import Moved, part_bytes, push
@@ -213,6 +214,77 @@ def test_a_pack_that_is_not_what_it_should_be_is_sent_again(
     pulled(other, away)
 
 
+def test_a_pack_of_another_image_is_not_replaced_by_who_pulls(tmp_path: Path) -> None:
+    precious, evil = with_one_id(tmp_path)
+    before = contents(precious.path)
+    with pytest.raises(Damaged, match="another pack"):
+        pulled(precious, evil.path, "evil")
+    assert precious.names() == ["warm"]
+    assert {name: data for name, data in contents(precious.path).items() if name in before} == before
+    check(precious, "warm")
+
+
+def with_one_id(folder: Path) -> tuple[Store, Store]:
+    """Two stores, each with an image of one pack; both packs have the same id, as somebody has made it."""
+    precious, evil = Store(folder / "precious"), Store(folder / "evil")
+    (mine,), (theirs,) = write(precious, "warm", [COMMON]).packs, write(evil, "evil", [OWN]).packs
+    (evil.packs / f"{theirs.id}.pack").rename(evil.packs / f"{mine.id}.pack")
+    rewritten(evil.images / "evil.json", PLAIN, lambda image: image["packs"][0].update(id=mine.id))  # type: ignore[index]
+    check(evil, "evil")
+    return precious, evil
+
+
+def found_damaged(store: Store) -> Path:
+    """The one pack of an image `warm`, of which a chunk is another one."""
+    (pack,) = store.packs.iterdir()
+    flipped(pack, 2 * BLOCK, 3)
+    with pytest.raises(Damaged):
+        check(store, "warm")
+    assert pack.with_suffix(".pack.bad").exists()
+    return pack
+
+
+def test_a_pack_that_was_found_damaged_is_pulled_again(store: Store, other: Store, away: Path) -> None:
+    write(store, "warm", [COMMON])
+    write(store, "two", [COMMON])
+    pushed(store, away)
+    found_damaged(store)
+    store.remove(["warm"])
+    assert pulled(store, away).packs_moved == 1
+    for name in ("warm", "two"):
+        check(store, name)
+    assert write(store, "next", [COMMON]).bytes_written == 0, "it is trusted again"
+
+
+def failing_once(ending: str) -> tuple[list[str], Callable[[int], None]]:
+    """For os.fsync: of files whose names end so the first is not synced; and which were, from then on."""
+    real, synced = os.fsync, list[str]()
+
+    def fsync(fd: int) -> None:
+        name = str(Path(f"/proc/self/fd/{fd}").readlink())
+        if name.endswith(ending) and "failed" not in synced:
+            synced.append("failed")
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+        synced.append(name)
+
+    return synced, fsync
+
+
+def test_what_failed_to_be_synced_is_pulled_again(
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel says so once; what it has in memory is right all the same."""
+    manifest = write(store, "warm", [COMMON])
+    pushed(store, away)
+    _, fsync = failing_once(".part")
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StoreUnusable, match="EIO"):
+        pulled(other, away)
+    assert list(other.packs.iterdir()) == []
+    assert pulled(other, away).bytes_moved >= manifest.packs[0].bytes - BLOCK
+
+
 def test_what_is_sent_is_what_was_looked_at(
     store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -231,6 +303,34 @@ def test_what_is_sent_is_what_was_looked_at(
     pushed(store, away)
     pulled(other, away)
     assert (read(other, "warm"), read(store, "warm")) == ([COMMON], [OWN])
+
+
+INDEXES = {
+    "falling": [(b"n" * 32, 2, 4096), (b"n" * 32, 1, 4096)],
+    "beyond the end": [(b"n" * 32, 1, 4096), (b"n" * 32, 1 << 31, 4096)],
+    "of one that is larger than any": [(b"n" * 32, 1, 0xFFFFF000)],
+    "of nothing": [(b"n" * 32, 1, 0), (b"n" * 32, 1, 8192)],
+    "with a gap": [(b"n" * 32, 2, 4096)],
+}
+
+
+@pytest.mark.parametrize("what", INDEXES)
+def test_nothing_is_fetched_by_an_index_that_no_pack_has(tmp_path: Path, what: str, small_parts: None) -> None:
+    """Its seal may be right: somebody has made it."""
+    evil, mine = Store(tmp_path / "evil"), Store(tmp_path / "mine")
+    (pack,) = write(evil, "evil", [COMMON]).packs
+    index, at = b"".join(PLACED.pack(*each) for each in INDEXES[what]), 3 * BLOCK
+    facts = packs.FACTS.pack(packs.FOOTER_MAGIC, 1, len(INDEXES[what]), at) + name_of(index)
+    header = packs.HEADER.pack(packs.HEADER_MAGIC, 1).ljust(BLOCK, b"\0")
+    data = header.ljust(at, b"\0") + index.ljust(BLOCK, b"\0") + (facts + name_of(facts)).ljust(BLOCK, b"\0")
+    (evil.packs / f"{pack.id}.pack").write_bytes(data)
+    forged = {"seal": name_of(facts).hex(), "bytes": len(data)}
+    rewritten(evil.images / "evil.json", PLAIN, lambda image: image["packs"][0].update(forged))  # type: ignore[index]
+    transfer = Transfer("pull")
+    with pytest.raises(Damaged, match="not what was pushed"):
+        pull(mine.path, "evil", evil.path.as_uri(), transfer)
+    assert transfer.moved == 2 * BLOCK, "index and footer"
+    assert list(mine.packs.iterdir()) == []
 
 
 @pytest.mark.parametrize("size", [0, 100, BLOCK, 2 * BLOCK + 1])

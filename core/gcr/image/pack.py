@@ -78,6 +78,10 @@ class Footer:
         """It is that of the pack that `seal` vouches for."""
         return self.seal == seal == name_of(self.facts)
 
+    def is_whole(self) -> bool:
+        """It is that of some pack."""
+        return self.facts.startswith(FOOTER_MAGIC) and self.is_sealed(self.seal)
+
     def index_at(self) -> int:
         """Bytes from the beginning of the file."""
         return int(_FOOTER.unpack(self.facts)[3])
@@ -98,7 +102,7 @@ class PackReader:
         self._name_of, self._cipher = cipher.name_of, cipher.pack(ours[1])
         self.record = self._cipher.record
         with self.opened() as file:
-            self.pack, self.index, self._index_at = self._read_ends(file, seal)
+            self.pack, self.index, self.index_at = self._read_ends(file, seal)
 
     @cached_property
     def entries(self) -> Sequence[Entry]:
@@ -156,9 +160,9 @@ class PackReader:
 
     def _check_rest(self, file: "OpenPack", block: int) -> None:
         index = self._cipher.index_bytes(len(self.entries))
-        behind = file.bytes(self._index_at + index, padded(index) - index)
+        behind = file.bytes(self.index_at + index, padded(index) - index)
         footer = file.bytes(self.pack.bytes - BLOCK, BLOCK)
-        if block * BLOCK != self._index_at or any(behind) or any(footer[_FOOTER.size + NAME_BYTES :]):
+        if block * BLOCK != self.index_at or any(behind) or any(footer[_FOOTER.size + NAME_BYTES :]):
             raise Damaged.of(self.path, "there is something between what was written")
 
     def _read_ends(self, file: "OpenPack", seal: bytes | None) -> tuple[Pack, bytes, int]:

@@ -19,12 +19,12 @@ from itertools import groupby
 from pathlib import Path
 
 from gcr.errors import Damaged, NoSuchImage, WrongImage
+from gcr.hashing.chunks import MAX_CHUNK_BYTES
 from gcr.image.cipher import PLAIN, Cipher
-from gcr.image.entry import BLOCK, Entry
-from gcr.image.files import POLL, manifest_path, sync, usable
+from gcr.image.entry import BLOCK, Entry, padded
+from gcr.image.files import POLL, manifest_path, sync, sync_images, usable
 from gcr.image.manifest import Manifest
 from gcr.image.pack import ARRIVING, Pack, PackReader
-from gcr.image.pack import SUFFIX as PACK
 from gcr.image.push import Moved
 from gcr.image.remote import Remote, pack_path
 from gcr.image.smallfiles import MOST_MANIFEST, SmallFile, hashes_file, manifest_of, references_file
@@ -49,6 +49,7 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
     sizes = [pack.bytes for pack in manifest.packs]
     store = Store(folder, cipher, transfer.pulse)
     if name in store.names() and store.manifest(name) == manifest:
+        sync_images(store.path)  # whoever brought it may have died before
         return Moved(len(sizes), sum(sizes), 0, 0)
     found, hashed = (_read(remote, file) for file in (references_file(manifest), hashes_file(manifest)))
     with usable(store.path), store.used(), store.claimed(name) as claim:
@@ -56,6 +57,7 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
         sync(store.packs)
         store.write_references(name, found)
         store.write_hashes(name, hashed)
+        store.refuse_distrusted(manifest.packs)
         store.publish(name, theirs, claim)
     return Moved(len(sizes), sum(sizes), len(missing), transfer.moved)
 
@@ -73,19 +75,11 @@ def _read(remote: Remote, file: SmallFile) -> bytes:
 
 
 def _bring_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Transfer) -> Sequence[Pack]:
-    missing = [pack for pack in manifest.packs if not _has(store, pack)]
+    """Those that are not here, or were found damaged. Raises Damaged where another pack here has the id of one."""
+    missing = [pack for pack in manifest.packs if not store.has(pack)]
     transfer.total = sum(pack.bytes for pack in missing)
     transfer.each(lambda pack: _Coming(store, pack, remote, transfer, transfer.at_once(len(missing))).bring(), missing)
     return missing
-
-
-def _has(store: Store, pack: Pack) -> bool:
-    """Every byte of it was compared before it got its name."""
-    try:
-        store.pack(pack)
-    except Damaged:
-        return False
-    return True
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,12 +94,12 @@ class _Coming:
 
     def bring(self) -> None:
         with self._unfinished() as (path, fd):
-            if _has(self.store, self.pack):  # somebody else's pull has brought it
+            if self.store.has(self.pack):  # somebody else's pull has brought it
                 path.unlink()
                 return
             try:
                 self._fill(path, fd)
-                os.fsync(fd)
+                _sync_or_forget(fd, path)
                 self._check(path)
             except WrongImage:
                 path.unlink()
@@ -113,7 +107,7 @@ class _Coming:
             except Damaged as error:
                 path.unlink()
                 raise self._damaged() from error
-            path.rename(self.store.packs / f"{self.pack.id}{PACK}")
+            self.store.take_pack(path, self.pack)
 
     @contextmanager
     def _unfinished(self) -> Iterator[tuple[Path, int]]:
@@ -136,6 +130,7 @@ class _Coming:
         if not begun:
             self._begin(fd)
         reader = PackReader(path, self.store.cipher, self.pack.seal)
+        _refuse_nonsense(reader)
         missing = [(0, BLOCK)]
         for chunks in _parts(reader):
             at, size = _span(chunks)
@@ -168,7 +163,7 @@ class _Coming:
         """Its end, from the index on: a file as long as the pack has all of it."""
         if self.remote.size(pack_path(self.pack)) != self.pack.bytes:
             raise self._damaged()
-        footer = self.remote.footer(self.pack)
+        footer = self.remote.footer(self.pack, self.pack.bytes)
         if not footer.is_sealed(self.pack.seal):
             raise self._damaged()
         os.ftruncate(fd, 0)
@@ -199,6 +194,26 @@ def _is_ours(fd: int, path: Path) -> bool:
         return os.path.samestat(os.fstat(fd), path.stat())
     except (BlockingIOError, FileNotFoundError):
         return False
+
+
+def _sync_or_forget(fd: int, path: Path) -> None:
+    """After a failure it is not known what the disk has of it, and the next sync would succeed. Raises OSError."""
+    try:
+        os.fsync(fd)
+    except OSError:
+        path.unlink()
+        raise
+
+
+def _refuse_nonsense(reader: PackReader) -> None:
+    """A seal vouches for what somebody wrote: nothing is fetched by an index that no pack has. Raises Damaged."""
+    block = 1
+    for entry in reader.entries:
+        if entry.block != block or not 0 < entry.size <= MAX_CHUNK_BYTES:
+            raise Damaged.of(reader.path, "its index is that of no pack")
+        block += padded(entry.size) // BLOCK
+    if block * BLOCK != reader.index_at:
+        raise Damaged.of(reader.path, "its index is that of no pack")
 
 
 def _parts(reader: PackReader) -> Iterator[Sequence[Entry]]:

@@ -1,9 +1,9 @@
 """Pushing: an image of this store is put into one elsewhere, its manifest last.
 
-What is there already is not sent again: a pack never changes, and no other has its id, so one of the right size with
-the right footer is it. Every byte of what is sent was compared with its name before, and size and footer are read back
-after; in between the requests' own checksums vouch for the bytes (remote.py). Nobody reads back all that was sent: a
-pull does, and whoever doubts a remote pulls from it.
+What is there already is not sent again: a pack never changes, so one with its id, its size and its footer is it. Where
+another pack has the id nothing is sent, for some image may need that one. Every byte of what is sent was compared with
+its name before, and size and footer are read back after; in between the requests' own checksums vouch for the bytes
+(remote.py). Nobody reads back all that was sent: a pull does, and whoever doubts a remote pulls from it.
 
 Of two images that are pushed under one name one arrives: who writes anything beside a pack has made the object
 `<name>.json.new` before, with the manifest in it, where no other push has one that says something else. It goes at the

@@ -24,7 +24,7 @@ from gcr.image.manifest import Manifest
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.pack import Footer, Pack
 from gcr.image.smallfiles import MOST_MANIFEST, manifest_of
-from gcr.image.store import MARK, MOST_MARK, Store
+from gcr.image.store import ANOTHER_PACK, MARK, MOST_MARK, Store
 from gcr.image.transfer import PART
 
 SCHEMES = ("s3", "gs", "az", "file")
@@ -86,12 +86,21 @@ class Remote:
         return None if data is None else manifest_of(name, data, self.cipher, self.place(path))
 
     def has(self, pack: Pack) -> bool:
-        """It has the size and the footer of what the seal vouches for; what is between them nobody has looked at."""
-        return self.size(pack_path(pack)) == pack.bytes and self.footer(pack).is_sealed(pack.seal)
+        """It has the size and the footer of what the seal vouches for; what is between them nobody has looked at.
 
-    def footer(self, pack: Pack) -> Footer:
-        """Raises Damaged."""
-        return Footer.from_bytes(bytes(self.part(pack_path(pack), pack.bytes - BLOCK, BLOCK)))
+        Raises Damaged where its id is that of another pack, which some image may need.
+        """
+        size = self.size(pack_path(pack))
+        if size is None or size < 2 * BLOCK:
+            return False
+        footer = self.footer(pack, size)
+        if footer.is_whole() and footer.seal != pack.seal:
+            raise Damaged.of(self.place(pack_path(pack)), ANOTHER_PACK, hint="push to another prefix")
+        return size == pack.bytes and footer.is_sealed(pack.seal)
+
+    def footer(self, pack: Pack, size: int) -> Footer:
+        """Of what lies there under its id, and has so many bytes. Raises Damaged."""
+        return Footer.from_bytes(bytes(self.part(pack_path(pack), size - BLOCK, BLOCK)))
 
     # ---- objects ------------------------------------------------------------------------------------------------
 

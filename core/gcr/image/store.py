@@ -55,6 +55,7 @@ from gcr.runtime import check_own_directory
 
 log = logging.getLogger(__name__)
 
+ANOTHER_PACK = "another pack has this id"
 MARK = "gcr-store"  # everything else here is ours; what is in it says whether it is encrypted
 NEW_MARK = "gcr-store.new"
 MOST_MARK = 4096  # bytes; far more than any has
@@ -266,6 +267,29 @@ class Store:
         """Raises Damaged, WrongImage, OSError."""
         self.pulse()
         return PackReader(self.packs / f"{pack.id}{PACK}", self.cipher, pack.seal)
+
+    def has(self, pack: Pack) -> bool:
+        """It is there, nobody found it damaged, and every byte of it was compared before it got its name.
+
+        Raises Damaged where its id is that of another pack, which some image may need; WrongImage, OSError.
+        """
+        self.pulse()
+        path = self.packs / f"{pack.id}{PACK}"
+        try:
+            found = PackReader(path, self.cipher).pack
+        except Damaged:
+            return False
+        if found.seal != pack.seal:
+            raise Damaged.of(path, ANOTHER_PACK, hint="gcr verify")
+        return not path.with_suffix(DISTRUSTED).exists()
+
+    def take_pack(self, finished: Path, pack: Pack) -> None:
+        """What was synced gets its name, also in the place of what is damaged. The caller syncs. Raises OSError."""
+        final = self.packs / f"{pack.id}{PACK}"
+        finished.rename(final)
+        if (bad := final.with_suffix(DISTRUSTED)).exists():
+            sync(self.packs)  # or a crash might bring back the damaged one, and nobody would know
+            bad.unlink(missing_ok=True)
 
     def trusted_packs(self) -> Iterator[PackReader]:
         """Raises OSError."""
