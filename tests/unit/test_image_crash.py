@@ -78,6 +78,57 @@ def test_while_an_image_is_pulled(tmp_path: Path, cipher: Cipher) -> None:
     assert survives(tmp_path, pulling(tmp_path, cipher), {"new": NEW}, {"old": OLD}, cipher) > 70
 
 
+def pushing(root: Path, cipher: Cipher) -> Callable[[Store], object]:
+    """Sends the new image from another store into this one, whose disk may fail."""
+    source = Store(root / "source", cipher)
+    write(source, "new", NEW)
+    return lambda store: push(source, "new", store.path.as_uri(), Transfer("push"))
+
+
+@pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
+def test_while_an_image_is_pushed_into_a_folder(tmp_path: Path, cipher: Cipher) -> None:
+    assert survives(tmp_path, pushing(tmp_path, cipher), {"new": NEW}, {"old": OLD}, cipher) > 70
+
+
+@pytest.mark.parametrize("bring", [pulling, pushing])
+def test_while_a_damaged_pack_is_replaced(
+    tmp_path: Path, bring: Callable[[Path, Cipher], Callable[[Store], object]]
+) -> None:
+    """It is known to be damaged until the other one is there for good."""
+    act, store = bring(tmp_path, PLAIN), Store(tmp_path / "store")
+    (theirs,) = Store(tmp_path / "source").packs.iterdir()
+    pack, whole = store.packs / theirs.name, theirs.read_bytes()
+    damaged = whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]
+    pack.write_bytes(damaged)
+    store.distrust(pack)
+    disk, bad = Disk(store.path), pack.with_suffix(".pack.bad")
+    with pack.open("rb"), bad.open("rb"), disk.recorded():  # open: or another file would get the same inode
+        act(store)
+    assert pack.read_bytes() == whole and not bad.exists()
+    for state in disk.states():
+        state.write_to(tmp_path / "after")
+        found = Store(tmp_path / "after")
+        assert (found.packs / pack.name).read_bytes() == whole or (found.packs / bad.name).exists()
+        assert [read(found, name) for name in found.names()] in ([], [NEW])
+        rmtree(tmp_path / "after")
+
+
+def test_what_somebody_did_not_sync_is_synced_by_who_pushes(tmp_path: Path) -> None:
+    """Files of the image that lie in the folder under their names, and nobody knows how they came there."""
+    act, store, source = pushing(tmp_path, PLAIN), Store(tmp_path / "store"), tmp_path / "source"
+    disk = Disk(store.path)
+    with store.used(), disk.recorded():  # nobody tidies up
+        for theirs in (*source.glob("packs/*.pack"), source / "images/new.chunks", source / "images/new.hashes"):
+            fd = os.open(store.path / theirs.relative_to(source), os.O_WRONLY | os.O_CREAT, 0o600)
+            os.write(fd, theirs.read_bytes())
+            os.close(fd)
+        act(store)
+    for state in disk.last_states():
+        state.write_to(tmp_path / "after")
+        assert read(Store(tmp_path / "after"), "new") == NEW
+        rmtree(tmp_path / "after")
+
+
 def test_once_it_was_written_it_is_there(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     write(store, "old", OLD)
@@ -114,19 +165,21 @@ def test_while_one_is_removed(tmp_path: Path) -> None:
 
 
 SYNCED = {
-    "pack": ".pack.new",
-    "packs folder": "packs",
-    "references": ".chunks",
-    "hashes": ".hashes",
-    "manifest": ".json.new",
+    "pack": (".pack.new", ".pack"),  # who pushes syncs it again by its name
+    "packs folder": ("packs",),
+    "references": (".chunks",),
+    "hashes": (".hashes",),
+    "manifest": (".json.new",),
 }
 
 
+@pytest.mark.parametrize("how", ["written", "pushed"])
 @pytest.mark.parametrize("left_out", SYNCED)
-def test_a_sync_that_is_left_out_is_seen(tmp_path: Path, left_out: str) -> None:
+def test_a_sync_that_is_left_out_is_seen(tmp_path: Path, left_out: str, how: str) -> None:
     """The tests above would find each of them missing."""
+    act = pushing(tmp_path, PLAIN) if how == "pushed" else lambda store: write(store, "new", NEW)
 
-    def write_carelessly(store: Store) -> None:
+    def act_carelessly(store: Store) -> None:
         sync = os.fsync
 
         def forget(fd: int) -> None:
@@ -134,10 +187,10 @@ def test_a_sync_that_is_left_out_is_seen(tmp_path: Path, left_out: str) -> None:
                 sync(fd)
 
         with patch.object(os, "fsync", forget):
-            write(store, "new", NEW)
+            act(store)
 
     with pytest.raises((Damaged, AssertionError)):
-        survives(tmp_path, write_carelessly, {"new": NEW}, {"old": OLD})
+        survives(tmp_path, act_carelessly, {"new": NEW}, {"old": OLD})
 
 
 def test_a_pack_that_a_dead_writer_did_not_sync_is_synced_by_whoever_builds_upon_it(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ import errno
 import json
 import os
 import re
+import signal
 import stat
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -15,7 +17,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from imaging import CIPHERS, bytes_of, write
+from imaging import CIPHERS, bytes_of, described, mapped, write
 from test_image import check, files, flipped, read
 
 from gcr.errors import (
@@ -35,12 +37,14 @@ from gcr.image import pack as packs
 from gcr.image.chunks import name_of
 from gcr.image.cipher import PLAIN, Cipher, cipher_of
 from gcr.image.entry import BLOCK, PLACED
+from gcr.image.folder import Folder, remote_at
 from gcr.image.manifest import Manifest
 from gcr.image.pull import pull
 from gcr.image.push import Moved, part_bytes, push
 from gcr.image.remote import Remote
 from gcr.image.store import MARK, Store
 from gcr.image.transfer import PART, Transfer
+from gcr.image.writer import ImageWriter
 
 OTHER = cipher_of(bytes(32))
 COMMON, OWN = bytes_of(1, 5 * CHUNK_BYTES), bytes_of(2, 3 * CHUNK_BYTES + 100)
@@ -71,8 +75,25 @@ def away(tmp_path: Path) -> Path:
 @pytest.fixture
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request for each chunk."""
-    for module in ("pull", "push", "remote"):
+    for module in ("pull", "push"):
         monkeypatch.setattr(f"gcr.image.{module}.PART", CHUNK_BYTES)
+
+
+@pytest.fixture
+def as_bucket(away: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The folder is asked for objects, as a bucket is; nobody locks it."""
+    away.mkdir()
+    for module in ("pull", "push"):
+        monkeypatch.setattr(f"gcr.image.{module}.remote_at", Remote)
+
+
+@pytest.fixture(params=[Folder, Remote], ids=["folder", "bucket"])
+def kind(request: pytest.FixtureRequest) -> type[Remote]:
+    """Of what is asked for where an image is pushed to."""
+    if request.param is Remote:
+        request.getfixturevalue("as_bucket")
+    found: type[Remote] = request.param
+    return found
 
 
 def pushed(store: Store, away: Path, name: str = "warm") -> Moved:
@@ -179,7 +200,9 @@ def test_what_is_not_there_is_refused_and_nothing_is_made(store: Store, away: Pa
     assert not (tmp_path / "new").exists()
 
 
-def test_a_half_uploaded_image_is_none_until_it_is_pushed_again(store: Store, other: Store, away: Path) -> None:
+def test_a_half_uploaded_image_is_none_until_it_is_pushed_again(
+    store: Store, other: Store, away: Path, kind: type[Remote]
+) -> None:
     write(store, "one", [COMMON])
     write(store, "warm", [COMMON, OWN])
     pushed(store, away)
@@ -195,7 +218,7 @@ def test_a_half_uploaded_image_is_none_until_it_is_pushed_again(store: Store, ot
 
 @pytest.mark.parametrize("change", ["cut short", "longer", "another footer", "gone"])
 def test_a_pack_that_is_not_what_it_should_be_is_sent_again(
-    store: Store, other: Store, away: Path, change: str
+    store: Store, other: Store, away: Path, change: str, kind: type[Remote]
 ) -> None:
     write(store, "warm", [COMMON])
     pushed(store, away)
@@ -212,6 +235,15 @@ def test_a_pack_that_is_not_what_it_should_be_is_sent_again(
     assert pushed(store, away).packs_moved == 1
     assert pack.read_bytes() == whole
     pulled(other, away)
+
+
+def test_a_pack_of_another_image_is_not_replaced_by_who_pushes(tmp_path: Path, away: Path, kind: type[Remote]) -> None:
+    precious, evil = with_one_id(tmp_path)
+    pushed(precious, away)
+    before = contents(away)
+    with pytest.raises(Damaged, match="another pack"):
+        pushed(evil, away, "evil")
+    assert {name: data for name, data in contents(away).items() if name in before} == before
 
 
 def test_a_pack_of_another_image_is_not_replaced_by_who_pulls(tmp_path: Path) -> None:
@@ -256,6 +288,40 @@ def test_a_pack_that_was_found_damaged_is_pulled_again(store: Store, other: Stor
     assert write(store, "next", [COMMON]).bytes_written == 0, "it is trusted again"
 
 
+def test_a_pack_that_was_found_damaged_in_a_folder_is_sent_again(store: Store, away: Path) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    folder = Store(away, store.cipher)
+    found_damaged(folder)
+    assert pushed(store, away).packs_moved == 1
+    check(folder, "warm")
+    assert write(folder, "next", [COMMON]).bytes_written == 0
+
+
+@pytest.mark.parametrize("act", [pushed, pulled])
+def test_an_image_is_not_there_if_a_pack_of_it_is_found_damaged_meanwhile(
+    store: Store, other: Store, away: Path, act: Callable[[Store, Path, str], Moved], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "warm", [COMMON])
+    write(store, "two", [COMMON])
+    pushed(store, away)
+    pulled(other, away)
+    if act is pulled:
+        pushed(store, away, "two")
+    target = Store(away, store.cipher) if act is pushed else other
+    real = Store.write_hashes if act is pulled else Folder.write
+
+    def late(*arguments: object) -> None:
+        real(*arguments)  # type: ignore[arg-type]
+        (pack,) = target.packs.glob("*.pack")
+        target.distrust(pack)
+
+    monkeypatch.setattr(Store if act is pulled else Folder, real.__name__, late)
+    with pytest.raises(Damaged, match="meanwhile"):
+        act(store if act is pushed else other, away, "two")
+    assert target.names() == ["warm"]
+
+
 def failing_once(ending: str) -> tuple[list[str], Callable[[int], None]]:
     """For os.fsync: of files whose names end so the first is not synced; and which were, from then on."""
     real, synced = os.fsync, list[str]()
@@ -285,6 +351,66 @@ def test_what_failed_to_be_synced_is_pulled_again(
     assert pulled(other, away).bytes_moved >= manifest.packs[0].bytes - BLOCK
 
 
+@pytest.mark.parametrize("there", [False, True], ids=["its own", "somebody's"])
+def test_what_failed_to_be_synced_is_pushed_again(
+    store: Store, away: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """Also a pack of somebody who did not sync it."""
+    manifest = write(store, "warm", [COMMON])
+    if there:
+        pushed(store, away)
+        (away / "images/warm.json").unlink()
+    synced, fsync = failing_once(".pack" if there else ".pack.new")
+    monkeypatch.setattr(os, "fsync", fsync)
+    with pytest.raises(StoreUnusable, match="EIO"):
+        pushed(store, away)
+    assert Store(away, store.cipher).names() == []
+    assert pushed(store, away).bytes_moved == manifest.packs[0].bytes
+    assert any(name.endswith(".pack.new") for name in synced[synced.index("failed") :])
+
+
+def test_what_is_there_is_synced_before_it_counts(store: Store, away: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    synced, fsync = failing_once("nothing")
+    monkeypatch.setattr(os, "fsync", fsync)
+    pushed(store, away)
+    assert {Path(name).name for name in synced} >= {f"{store.manifest('warm').packs[0].id}.pack", "packs", "images"}
+
+
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from imaging import CIPHERS
+from gcr.image.push import push
+from gcr.image.store import Store
+from gcr.image.transfer import Transfer
+real = os.fsync
+
+def fsync(fd):
+    if "/away/packs/" in os.readlink(f"/proc/self/fd/{fd}"):
+        os.kill(os.getpid(), signal.SIGKILL)
+    real(fd)
+
+os.fsync = fsync
+push(Store(Path(sys.argv[2]), CIPHERS[sys.argv[3]]), "warm", sys.argv[4], Transfer("push"))
+"""
+
+
+@pytest.mark.parametrize("name", CIPHERS)
+def test_what_a_killed_push_has_left_in_a_folder_goes(tmp_path: Path, name: str) -> None:
+    store, away = Store(tmp_path / "store", CIPHERS[name]), tmp_path / "away"
+    write(store, "warm", [COMMON])
+    words = [sys.executable, "-c", KILLED, str(Path(__file__).parent), str(store.path), name, away.as_uri()]
+    assert subprocess.run(words, timeout=60, check=False).returncode == -signal.SIGKILL
+    (left,) = (away / "packs").iterdir()
+    assert left.name.endswith(".pack.new") and stat.S_IMODE(left.stat().st_mode) == 0o600
+    assert pushed(store, away).packs_moved == 1
+    assert not left.exists()
+    assert contents(away) == contents(store.path)
+
+
 def test_what_is_sent_is_what_was_looked_at(
     store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,6 +429,24 @@ def test_what_is_sent_is_what_was_looked_at(
     pushed(store, away)
     pulled(other, away)
     assert (read(other, "warm"), read(store, "warm")) == ([COMMON], [OWN])
+
+
+def test_a_folder_that_becomes_an_encrypted_store_meanwhile_is_not_written_to(
+    tmp_path: Path, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(tmp_path / "store")
+    write(store, "warm", [COMMON])
+    real = Store.sweep
+
+    def sweep(self: Store) -> None:
+        real(self)
+        monkeypatch.setattr(Store, "sweep", real)
+        Store(self.path, CIPHERS["encrypted"])
+
+    monkeypatch.setattr(Store, "sweep", sweep)
+    with pytest.raises(WrongKey):
+        pushed(store, away)
+    assert contents(away) == {}
 
 
 INDEXES = {
@@ -550,9 +694,9 @@ def test_nothing_is_cleaned_up_while_an_image_moves(
 ) -> None:
     """Neither here nor, in a folder, there."""
     write(store, "warm", [COMMON])
-    real, busy = Remote.has, []
+    real, busy = Folder.has, []
 
-    def has(self: Remote, pack: packs.Pack) -> bool:
+    def has(self: Folder, pack: packs.Pack) -> bool:
         for path in (store.path, away):
             with pytest.raises(StoreBusy):
                 Store(path, store.cipher).clean()
@@ -560,7 +704,7 @@ def test_nothing_is_cleaned_up_while_an_image_moves(
         return real(self, pack)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Remote, "has", has)
+        patch.setattr(Folder, "has", has)
         pushed(store, away)
     real_part = Remote.part
 
@@ -597,16 +741,16 @@ def test_two_pulls_bring_what_they_share_once(store: Store, other: Store, away: 
 
 
 def test_of_two_images_under_one_name_the_first_to_claim_it_arrives(
-    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch, as_bucket: None
 ) -> None:
     """The first dies before its manifest is there; the second does not touch what it has left."""
     write(store, "warm", [COMMON])
     write(other, "warm", [OWN])
     with monkeypatch.context() as patch:
-        patch.setattr(Remote, "write", lambda self, path, *rest: None if path.startswith("images") else 1 / 0)
+        for name in ("write", "write_pack"):
+            patch.setattr(Remote, name, lambda *_: None)
         patch.setattr(Remote, "has", lambda *_: True)
-        real = Remote.create
-        patch.setattr(Remote, "create", lambda self, path, data: real(self, path, data) if "new" in path else 1 / 0)
+        patch.setattr(Remote, "publish", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             pushed(store, away)
     claimed = contents(away)
@@ -622,7 +766,7 @@ def test_of_two_images_under_one_name_the_first_to_claim_it_arrives(
 
 
 def test_an_image_that_arrives_meanwhile_is_not_touched(
-    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+    store: Store, other: Store, away: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_bucket: None
 ) -> None:
     write(store, "warm", [COMMON])
     write(other, "warm", [OWN])
@@ -636,22 +780,127 @@ def test_an_image_that_arrives_meanwhile_is_not_touched(
     monkeypatch.setattr(Remote, "has", has)
     with pytest.raises(ImageExists):
         pushed(other, away)
-    assert read(Store(away, store.cipher), "warm") == [COMMON]
     assert "images/warm.json.new" not in contents(away)
+    third = Store(tmp_path / "third", store.cipher)
+    pulled(third, away)
+    assert read(third, "warm") == [COMMON]
 
 
-def test_what_is_not_kept_as_it_was_sent_is_no_push(store: Store, away: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("there", [False, True], ids=["new", "pushed again"])
+def test_nobody_else_writes_an_image_of_that_name_into_the_folder(
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch, there: bool
+) -> None:
+    """Neither a job of that store nor another push, whatever is under the name; and who came later left nothing."""
     write(store, "warm", [COMMON])
-    real = Remote.write
+    write(other, "warm", [OWN])
+    if there:
+        pushed(store, away)
+    real, refused = Folder.has, []
 
-    def cut_short(self: Remote, path: str, data: object, *rest: int) -> None:
-        real(self, path, data, *rest)  # type: ignore[arg-type]
-        os.truncate(away / path, 2 * BLOCK)
+    def has(self: Folder, pack: packs.Pack) -> bool:
+        if there:
+            Store(away, store.cipher).remove(["warm"])
+        for act in (lambda: write(Store(away, store.cipher), "warm", [OWN]), lambda: pushed(other, away)):
+            with pytest.raises(ImageExists, match="just now"):
+                act()
+            refused.append(act)
+        return real(self, pack)
 
-    monkeypatch.setattr(Remote, "write", cut_short)
+    with monkeypatch.context() as patch:
+        patch.setattr(Folder, "has", has)
+        pushed(store, away)
+    assert len(refused) >= 2
+    folder = Store(away, store.cipher)
+    assert read(folder, "warm") == [COMMON]
+    check(folder, "warm")
+    assert not (away / "images/warm.json.new").exists()
+
+
+def test_who_claims_the_name_before_a_push_has_ended_keeps_it(
+    store: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was pushed is removed at once, and another image begun."""
+    write(store, "warm", [COMMON])
+    real, begun = Folder.publish, []
+
+    def publish(self: Folder, name: str, manifest: bytes) -> bool:
+        done = real(self, name, manifest)
+        folder = Store(away, store.cipher)
+        folder.remove(["warm"])
+        begun.append(ImageWriter(folder, "warm").__enter__())
+        return done
+
+    monkeypatch.setattr(Folder, "publish", publish)
+    pushed(store, away)
+    (writer,) = begun
+    writer.add([(mapped(OWN), {})])
+    writer.commit(described("warm", [len(OWN)]))
+    writer.__exit__()
+    assert read(Store(away, store.cipher), "warm") == [OWN]
+
+
+def test_an_image_that_goes_while_it_is_pushed_again_is_there_at_the_end(
+    store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Remote]
+) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    real = kind.has
+
+    def has(self: Remote, pack: packs.Pack) -> bool:
+        (away / "images/warm.json").unlink(missing_ok=True)
+        return real(self, pack)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(kind, "has", has)
+    pushed(store, away)
+    pulled(other, away)
+    assert read(other, "warm") == [COMMON]
+
+
+def test_what_can_neither_be_read_nor_made_is_no_push(store: Store, away: Path) -> None:
+    write(store, "warm", [COMMON])
+    Store(away, store.cipher)
+    (away / "images/warm.json").symlink_to("nowhere")
+    with pytest.raises(StoreUnusable, match=r"warm\.json cannot be made"):
+        pushed(store, away)
+
+
+def test_another_image_that_takes_the_name_of_one_that_is_pushed_again_is_not_touched(
+    store: Store, other: Store, away: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, as_bucket: None
+) -> None:
+    write(store, "warm", [COMMON])
+    write(other, "warm", [OWN])
+    pushed(store, away)
+    real = Remote.has
+
+    def has(self: Remote, pack: packs.Pack) -> bool:
+        monkeypatch.setattr(Remote, "has", real)
+        for suffix in ("json", "chunks", "hashes"):
+            (away / f"images/warm.{suffix}").unlink()
+        pushed(other, away)
+        return real(self, pack)
+
+    monkeypatch.setattr(Remote, "has", has)
+    with pytest.raises(ImageExists):
+        pushed(store, away)
+    third = Store(tmp_path / "third", store.cipher)
+    pulled(third, away)
+    assert read(third, "warm") == [OWN]
+
+
+def test_what_is_not_kept_as_it_was_sent_is_no_push(
+    store: Store, away: Path, monkeypatch: pytest.MonkeyPatch, kind: type[Remote]
+) -> None:
+    write(store, "warm", [COMMON])
+
+    def cut_short(self: Remote, pack: packs.Pack, *_rest: object) -> None:
+        (away / "packs").mkdir(exist_ok=True)
+        (away / f"packs/{pack.id}.pack").write_bytes(bytes(2 * BLOCK))
+
+    for kind in (Remote, Folder):
+        monkeypatch.setattr(kind, "write_pack", cut_short)
     with pytest.raises(StoreUnusable, match="not what was sent"):
         pushed(store, away)
-    assert Store(away, store.cipher).names() == []
+    assert not (away / "images/warm.json").exists()
 
 
 @pytest.mark.parametrize("act", [pushed, pulled])
@@ -683,7 +932,7 @@ SECRET = ["s3://key:secret@bucket/p", "s3://secret@bucket", "az://a/b?sig=secret
 @pytest.mark.parametrize("url", BAD + SECRET)
 def test_what_is_no_url_of_a_store_is_refused_and_no_secret_repeated(url: str) -> None:
     with pytest.raises(UsageError) as caught:
-        Remote(url)
+        remote_at(url)
     assert "secret" not in caught.value.message + caught.value.hint
 
 

@@ -96,11 +96,19 @@ def claim(fd: int, path: Path, name: str) -> None:
     """Of a manifest that is being written, by this descriptor. Raises ImageExists where it is somebody else's."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if os.fstat(fd).st_nlink and os.path.samestat(os.fstat(fd), path.lstat()):
+        if is_named(fd, path):
             return
-    except (BlockingIOError, FileNotFoundError):  # somebody has it, or has just published it
+    except BlockingIOError:
         pass
-    raise ImageExists(f"an image {name!r} is being written just now") from None
+    raise ImageExists(f"an image {name!r} is being written just now") from None  # or it was just published
+
+
+def is_named(fd: int, path: Path) -> bool:
+    """The file that this descriptor is of has still this name."""
+    try:
+        return os.path.samestat(os.fstat(fd), path.lstat())
+    except FileNotFoundError:
+        return False
 
 
 def rehearse_publishing(file: Path, probe: Path) -> None:
@@ -131,10 +139,15 @@ def write_file(path: Path, data: bytes) -> None:
 
 def write_synced(fd: int, data: bytes) -> None:
     """Raises OSError."""
+    write_all(fd, data)
+    os.fsync(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Raises OSError."""
     rest = memoryview(data)
     while rest:
         rest = rest[os.write(fd, rest) :]
-    os.fsync(fd)
 
 
 def sync_images(store: Path) -> None:
@@ -144,7 +157,17 @@ def sync_images(store: Path) -> None:
 
 
 def sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    """Raises OSError."""
+    _sync(directory, os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Raises OSError."""
+    _sync(path, os.O_NOFOLLOW)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
     try:
         os.fsync(fd)
     finally:

@@ -22,7 +22,8 @@ from gcr.errors import Damaged, NoSuchImage, WrongImage
 from gcr.hashing.chunks import MAX_CHUNK_BYTES
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK, Entry, padded
-from gcr.image.files import POLL, manifest_path, sync, sync_images, usable
+from gcr.image.files import POLL, is_named, manifest_path, sync, sync_images, usable
+from gcr.image.folder import remote_at
 from gcr.image.manifest import Manifest
 from gcr.image.pack import ARRIVING, Pack, PackReader
 from gcr.image.push import Moved
@@ -40,7 +41,7 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
     Raises NoSuchImage, ImageExists, WrongImage, WrongKey, Damaged, StoreUnusable, LibraryMissing, UsageError,
     DeadlinePassed.
     """
-    remote = Remote(url, cipher)
+    remote = remote_at(url, cipher)
     theirs = remote.read(manifest_path(name), MOST_MANIFEST)
     if theirs is None:
         raise NoSuchImage(f"no image {name!r} at {remote.url}", hint="a push that was cut short can be made again")
@@ -191,9 +192,9 @@ def _is_ours(fd: int, path: Path) -> bool:
     """Locked, and still the file of this name."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return os.path.samestat(os.fstat(fd), path.stat())
-    except (BlockingIOError, FileNotFoundError):
+    except BlockingIOError:
         return False
+    return is_named(fd, path)
 
 
 def _sync_or_forget(fd: int, path: Path) -> None:

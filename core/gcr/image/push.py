@@ -5,9 +5,9 @@ another pack has the id nothing is sent, for some image may need that one. Every
 its name before, and size and footer are read back after; in between the requests' own checksums vouch for the bytes
 (remote.py). Nobody reads back all that was sent: a pull does, and whoever doubts a remote pulls from it.
 
-Of two images that are pushed under one name one arrives: who writes anything beside a pack has made the object
-`<name>.json.new` before, with the manifest in it, where no other push has one that says something else. It goes at the
-end. A push that dies leaves at most this object, packs, and parts of a pack that the bucket shows to nobody.
+Of two images that are pushed under one name one arrives: who writes anything beside a pack has claimed the name before,
+and lets go of it at the end (remote.py; in a folder, folder.py). A push that dies leaves at most this claim, packs, and
+parts of a pack that the bucket shows to nobody, or the folder's next clean-up takes away.
 """
 
 import os
@@ -16,14 +16,15 @@ from dataclasses import dataclass
 from typing import Self
 
 from gcr.errors import ImageExists, StoreUnusable
-from gcr.image.files import claim_path, manifest_path, usable
+from gcr.image.files import manifest_path, usable
+from gcr.image.folder import remote_at
 from gcr.image.manifest import Manifest
 from gcr.image.pack import Pack, PackReader
 from gcr.image.remote import Remote, pack_path
-from gcr.image.smallfiles import MOST_MANIFEST
 from gcr.image.store import Store
 from gcr.image.transfer import PART, PARTS, Transfer
 
+_TRIES = 3  # to publish what others remove
 _MOST_REQUESTS = 10_000  # that S3 makes one object of
 
 
@@ -45,19 +46,19 @@ def push(store: Store, name: str, url: str, transfer: Transfer) -> Moved:
     """
     with usable(store.path), store.used():
         image = _Image.of(store, name)
-        manifest = image.manifest
-        remote = Remote(url, store.cipher, make=True)
-        with remote.used():
-            there = _same(remote, manifest)
+        remote, manifest = remote_at(url, store.cipher), image.manifest
+        with remote.used(name):
+            _same(remote, manifest)
             missing = _send_packs(store, manifest, remote, transfer)
-            if not there:
-                _claim(remote, manifest, image.stored)
-            for path, found in image.beside.items():
-                if remote.size(path) != len(found) or remote.read(path, len(found)) != found:
-                    remote.write(path, found)
-            if not there and not remote.create(manifest_path(name), image.stored):
-                _same(remote, manifest)
-            remote.remove(claim_path(name))
+            remote.claim(name, image.stored)
+            try:
+                there = _same(remote, manifest)
+            except ImageExists:
+                remote.release(name)
+                raise
+            _send_beside(remote, image, there)
+            _publish(remote, image)
+            remote.release(name)
     sizes = [pack.bytes for pack in manifest.packs]
     return Moved(len(sizes), sum(sizes), len(missing), sum(pack.bytes for pack in missing))
 
@@ -87,21 +88,20 @@ def _same(remote: Remote, manifest: Manifest) -> bool:
     return found is not None
 
 
-def _claim(remote: Remote, manifest: Manifest, ours: bytes) -> None:
-    """From here on nobody writes anything else under this name. `ours`: what is stored of it. Raises ImageExists."""
-    path = claim_path(manifest.name)
-    while not remote.create(path, ours):
-        found = remote.read(path, MOST_MANIFEST)
-        if found == ours:  # a push of this very image does the same, or died of it
-            break
-        if found is not None:
-            message = f"another image {manifest.name!r} is being pushed to {remote.url}, or its push was cut short"
-            raise ImageExists(message, hint=f"remove {remote.place(path)} if nobody is pushing it")
-    try:
-        _same(remote, manifest)
-    except ImageExists:
-        remote.remove(path)
-        raise
+def _send_beside(remote: Remote, image: _Image, there: bool) -> None:
+    """What is there of an image that is not, somebody has left who died before it was synced."""
+    for path, found in image.beside.items():
+        if not there or remote.size(path) != len(found) or remote.read(path, len(found)) != found:
+            remote.write(path, found)
+
+
+def _publish(remote: Remote, image: _Image) -> None:
+    """Also where it was there: somebody may have removed it. Raises ImageExists, StoreUnusable."""
+    for _ in range(_TRIES):
+        if remote.publish(image.manifest.name, image.stored) or _same(remote, image.manifest):
+            return
+    place = remote.place(manifest_path(image.manifest.name))
+    raise StoreUnusable(f"{place} cannot be made, for there is one, and cannot be read, for there is none")
 
 
 def _send_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Transfer) -> list[Pack]:
@@ -129,7 +129,7 @@ def _send_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Tran
 def _send(reader: PackReader, remote: Remote, transfer: Transfer, at_once: int) -> None:
     size = part_bytes(reader.pack.bytes)
     in_flight = max(1, min(at_once, at_once * PART // size))
-    remote.write(pack_path(reader.pack), _pieces(reader, size, transfer), size, in_flight)
+    remote.write_pack(reader.pack, _pieces(reader, size, transfer), size, in_flight)
 
 
 def part_bytes(size: int) -> int:

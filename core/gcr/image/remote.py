@@ -1,4 +1,5 @@
-"""A store elsewhere: in a bucket, or in another folder, with the layout of any store under a prefix.
+"""A store elsewhere: in a bucket, with the layout of any store under a prefix. One in a folder is read the same way; it
+is written to as any store is (folder.py).
 
 Through obstore: one wheel without dependencies for S3, Google Cloud Storage, Azure and folders, which retries, sends in
 parts, and lets the interpreter go meanwhile. Credentials and all else that it wants to know it takes from the
@@ -6,26 +7,30 @@ environment. It is imported by whoever makes a Remote, not before.
 
 An object appears whole or not at all. S3 takes no request whose bytes have not the SHA-256 that was signed for them,
 unless AWS_UNSIGNED_PAYLOAD or AWS_SKIP_SIGNATURE says that nothing is signed.
+
+A bucket has no lock. Who writes anything under the name of an image has made the object `<name>.json.new` before, with
+the manifest in it, where no other push has one that says something else; it goes at the end.
 """
 
-import fcntl
-import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from pathlib import Path
-from urllib.parse import SplitResult, unquote, urlsplit
+from functools import cached_property
+from typing import TYPE_CHECKING
+from urllib.parse import SplitResult, urlsplit
 
-from gcr.errors import Damaged, LibraryMissing, StoreUnusable, UsageError
+from gcr.errors import Damaged, ImageExists, LibraryMissing, StoreUnusable, UsageError
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK
-from gcr.image.files import locked, manifest_path, sync, usable
+from gcr.image.files import claim_path, manifest_path
 from gcr.image.manifest import Manifest
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.pack import Footer, Pack
 from gcr.image.smallfiles import MOST_MANIFEST, manifest_of
-from gcr.image.store import ANOTHER_PACK, MARK, MOST_MARK, Store
-from gcr.image.transfer import PART
+from gcr.image.store import ANOTHER_PACK, MARK, MOST_MARK
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
 
 SCHEMES = ("s3", "gs", "az", "file")
 _RETRY_S = 30.0  # from the first request to the last try at it; the library's own limit of one is AWS_TIMEOUT, 30 s
@@ -34,40 +39,35 @@ _RETRY_S = 30.0  # from the first request to the last try at it; the library's o
 class Remote:
     """Thread-safe. Everything raises StoreUnusable where it does not answer, refuses us, or is not there."""
 
-    def __init__(self, url: str, cipher: Cipher = PLAIN, make: bool = False) -> None:
-        """`make`: a folder that is not there. Raises UsageError, LibraryMissing."""
-        parsed = _parsed(url)
+    def __init__(self, url: str, cipher: Cipher = PLAIN) -> None:
+        """Nobody is asked for anything yet. Raises UsageError, LibraryMissing."""
+        parsed(url)
         self.cipher = cipher
-        self.url = url.rstrip("/")
-        self._folder = Path(unquote(parsed.path)) if parsed.scheme == "file" else None
+        self.url, self._as_given = url.rstrip("/"), url
         try:
             import obstore
             from obstore.exceptions import AlreadyExistsError, BaseError
-            from obstore.store import from_url
         except ImportError as error:
             message = f"a store elsewhere needs the Python module obstore: {error}"
             raise LibraryMissing(message, hint="from a checkout: pip install '.[remote]'") from error
         self._library, self._taken = obstore, AlreadyExistsError
         self._failures = (BaseError, OSError, ValueError)
+
+    @cached_property
+    def _objects(self) -> "ObjectStore":
+        from obstore.store import from_url
+
         with self._answering():
-            if make and self._folder:
-                self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._objects = from_url(url, retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_S)})
+            return from_url(
+                self._as_given, retry_config={"max_retries": 5, "retry_timeout": timedelta(seconds=_RETRY_S)}
+            )
 
     @contextmanager
-    def used(self) -> Iterator[None]:
-        """For writing. In a folder nothing that is there goes within the block; a bucket has no such lock.
-
-        Raises WrongKey, Damaged, WrongImage.
-        """
-        if self._folder is None:
-            if not self.create(MARK, self.cipher.mark):
-                self.check_mark()
-            yield
-            return
-        Store(self._folder, self.cipher)
-        with usable(self._folder), locked(self._folder, fcntl.LOCK_SH, None):
-            yield
+    def used(self, _name: str) -> Iterator[None]:
+        """For writing an image of this name. A bucket has no lock. Raises WrongKey, Damaged, WrongImage."""
+        if not self.create(MARK, self.cipher.mark):
+            self.check_mark()
+        yield
 
     def place(self, path: str) -> str:
         """What to call it."""
@@ -102,6 +102,31 @@ class Remote:
         """Of what lies there under its id, and has so many bytes. Raises Damaged."""
         return Footer.from_bytes(bytes(self.part(pack_path(pack), size - BLOCK, BLOCK)))
 
+    def write_pack(self, pack: Pack, data: Iterable[bytes], part: int, at_once: int) -> None:
+        """Whole, in the place of what is damaged, with so many requests at once of `part` bytes each."""
+        with self._answering():
+            self._library.put(self._objects, pack_path(pack), data, chunk_size=part, max_concurrency=at_once)
+
+    def claim(self, name: str, manifest: bytes) -> None:
+        """From here on nobody writes anything else under this name. `manifest`: as it is stored. Raises ImageExists."""
+        path = claim_path(name)
+        while not self.create(path, manifest):
+            found = self.read(path, MOST_MANIFEST)
+            if found == manifest:  # a push of this very image does the same, or died of it
+                break
+            if found is not None:
+                message = f"another image {name!r} is being pushed to {self.url}, or its push was cut short"
+                raise ImageExists(message, hint=f"remove {self.place(path)} if nobody is pushing it")
+
+    def release(self, name: str) -> None:
+        """What was claimed."""
+        with self._answering(), suppress(FileNotFoundError):
+            self._library.delete(self._objects, claim_path(name))
+
+    def publish(self, name: str, manifest: bytes) -> bool:
+        """As it is stored; all else of it is there. False: there is an image of this name, or another one."""
+        return self.create(manifest_path(name), manifest)
+
     # ---- objects ------------------------------------------------------------------------------------------------
 
     def read(self, path: str, most: int) -> bytes | None:
@@ -132,11 +157,10 @@ class Remote:
             raise Damaged.of(self.place(path), "it is shorter than what was pushed", hint="push it again")
         return found
 
-    def write(self, path: str, data: bytes | Iterable[bytes], part: int = PART, at_once: int = 1) -> None:
-        """In the place of what is there, with so many requests at once of `part` bytes each."""
+    def write(self, path: str, data: bytes) -> None:
+        """In the place of what is there."""
         with self._answering():
-            self._library.put(self._objects, path, data, chunk_size=part, max_concurrency=at_once)
-        self._settle(path)
+            self._library.put(self._objects, path, data)
 
     def create(self, path: str, data: bytes) -> bool:
         """False: there is such an object. Of several who try one succeeds, where the store knows conditional writes."""
@@ -145,20 +169,7 @@ class Remote:
                 self._library.put(self._objects, path, data, mode="create")
             except self._taken:
                 return False
-        self._settle(path)
         return True
-
-    def remove(self, path: str) -> None:
-        with self._answering(), suppress(FileNotFoundError):
-            self._library.delete(self._objects, path)
-
-    def _settle(self, path: str) -> None:
-        """A folder's files are ours alone, and outlive a crash of the machine, as those of any store."""
-        if self._folder is not None:
-            with usable(self._folder), (self._folder / path).open("rb") as file:
-                os.fchmod(file.fileno(), 0o600)
-                os.fsync(file.fileno())
-                sync((self._folder / path).parent)
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -176,7 +187,7 @@ def pack_path(pack: Pack) -> str:
     return f"packs/{pack.id}{PACK}"
 
 
-def _parsed(url: str) -> SplitResult:
+def parsed(url: str) -> SplitResult:
     """Raises UsageError. What may hold a password is not repeated."""
     try:
         found = urlsplit(url)

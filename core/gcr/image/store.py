@@ -222,21 +222,27 @@ class Store:
     # ---- writing ------------------------------------------------------------------------------------------------
 
     @contextmanager
-    def claimed(self, name: str) -> Iterator[int]:
-        """The descriptor of a manifest that is being written, nobody else's.
+    def held(self, name: str) -> Iterator[int]:
+        """The descriptor of a manifest that may be written: nobody else writes anything under this name meanwhile.
 
-        Raises ImageExists, StoreUnusable, OSError.
+        Raises ImageExists where somebody does, StoreUnusable, OSError.
         """
-        final, new = self._manifest_path(name), self.path / claim_path(name)
+        new = self.path / claim_path(name)
         fd = os.open(new, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         try:
             claim(fd, new, name)
-            if final.exists():
-                raise ImageExists(f"there is an image {name!r} already", hint=f"gcr rm {name}")
             rehearse_publishing(new, self.images / f"{name}{PROBE}")
             yield fd
         finally:
             os.close(fd)
+
+    @contextmanager
+    def claimed(self, name: str) -> Iterator[int]:
+        """The same, of an image that is not there yet. Raises ImageExists, StoreUnusable, OSError."""
+        with self.held(name) as claim:
+            if self._manifest_path(name).exists():
+                raise ImageExists(f"there is an image {name!r} already", hint=f"gcr rm {name}")
+            yield claim
 
     def write_references(self, name: str, data: bytes) -> None:
         """Of an image that was claimed, as they are to be stored. Raises OSError."""
