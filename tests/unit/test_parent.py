@@ -18,9 +18,12 @@ from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey, hash_bytes
 from gcr.image.chunks import Chunk, cut, name_of
 from gcr.image.manifest import Manifest
 from gcr.image.parent import Allocation, Parent, parent_of
+from gcr.image.pull import pull
+from gcr.image.push import push
 from gcr.image.reader import ImageReader
 from gcr.image.references import Reference
 from gcr.image.store import Store
+from gcr.image.transfer import Transfer
 from gcr.image.writer import ImageWriter
 
 SIZE = 3 * CHUNK_BYTES + 100
@@ -67,6 +70,43 @@ def test_a_damaged_one_is_passed_over(store: Store, file: str) -> None:
     parent, refused = found(store)
     assert parent and parent.name == "one"
     assert refused and "two" in refused
+
+
+@pytest.mark.parametrize("way", ["pulled", "pushed into this store"])
+def test_one_from_elsewhere_is_passed_over(tmp_path: Path, way: str) -> None:
+    """Its hashes may be those of other bytes than it has: nothing but their own digest vouches for them."""
+    store, evil = Store(tmp_path / "store"), Store(tmp_path / "evil")
+    write(store, "one", [bytes_of(1, SIZE)], created=1.0)
+    write(evil, "two", [bytes_of(2, SIZE)], created=2.0)
+    bring(evil, store, way)
+    assert store.is_pulled("two") and not store.is_pulled("one")
+    parent, refused = found(store)
+    assert parent and parent.name == "one"
+    assert refused and "two" in refused and "elsewhere" in refused
+
+
+def bring(source: Store, store: Store, way: str) -> None:
+    if way == "pulled":
+        pull(store.path, "two", source.path.as_uri(), Transfer("pull"))
+    else:
+        push(source, "two", store.path.as_uri(), Transfer("push"))
+
+
+def test_one_that_takes_the_name_of_one_from_elsewhere_is_built_upon(tmp_path: Path) -> None:
+    """Also where what was removed could not be tidied up at once."""
+    store, other = Store(tmp_path / "store"), Store(tmp_path / "other")
+    write(other, "two", [bytes_of(2, SIZE)])
+    bring(other, store, "pulled")
+    with store.used():
+        store.remove(["two"])
+        assert store.is_pulled("two")
+        write(store, "two", [bytes_of(3, SIZE)])
+    parent, refused = found(store)
+    assert parent and (parent.name, refused) == ("two", None)
+    store.remove(["two"])
+    bring(other, store, "pulled")
+    store.remove(["two"])
+    assert list(store.images.iterdir()) == []
 
 
 def test_one_that_goes_while_it_is_read_is_passed_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -37,6 +37,7 @@ from gcr.image import pack as packs
 from gcr.image.chunks import name_of
 from gcr.image.cipher import PLAIN, Cipher, cipher_of
 from gcr.image.entry import BLOCK, PLACED
+from gcr.image.files import PULLED
 from gcr.image.folder import Folder, remote_at
 from gcr.image.manifest import Manifest
 from gcr.image.pull import pull
@@ -105,7 +106,9 @@ def pulled(store: Store, away: Path, name: str = "warm") -> Moved:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    paths = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("lock", MARK))
+    """But for what is not the same in all stores that have an image."""
+    files = (path for path in folder.rglob("*") if path.is_file() and path.name not in ("lock", MARK))
+    paths = (path for path in files if path.suffix != PULLED)
     return {str(path.relative_to(folder)): path.read_bytes() for path in paths}
 
 

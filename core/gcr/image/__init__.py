@@ -4,6 +4,7 @@
             images/<name>.json   what an image is: the manifest, written last (manifest.py)
             images/<name>.chunks where its chunks are (references.py)
             images/<name>.hashes what the device's hash says of them (hashes.py)
+            images/<name>.pulled there if the image came from elsewhere: none is built upon it (parent.py)
             control/<name>/      CRIU's files, where there are any
             gcr-store            the mark: whether all this is encrypted, and with which key (cipher.py, aes.py)
             lock                 who uses the store, and who cleans it up (store.py)

@@ -14,6 +14,7 @@ from gcr.image.hashes import SUFFIX as HASHES
 from gcr.image.manifest import SUFFIX as MANIFEST
 from gcr.image.references import SUFFIX as CHUNKS
 
+PULLED = ".pulled"
 NEW = f"{MANIFEST}.new"  # of a manifest that is being written
 PROBE = f"{MANIFEST}.link"
 NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
@@ -43,6 +44,11 @@ def references_path(name: str) -> str:
 def hashes_path(name: str) -> str:
     """In its store. Raises UsageError."""
     return f"images/{checked_name(name)}{HASHES}"
+
+
+def pulled_path(name: str) -> str:
+    """In its store: there where the image came from elsewhere. Raises UsageError."""
+    return f"images/{checked_name(name)}{PULLED}"
 
 
 def claim_path(name: str) -> str:

@@ -96,7 +96,7 @@ class Folder(Remote):
                 return False
             store.refuse_distrusted(store.manifest_of(name, manifest).packs)
             try:
-                store.publish(name, manifest, self._claim)
+                store.publish(name, manifest, self._claim, pulled=True)
             except ImageExists:
                 return False
         return True

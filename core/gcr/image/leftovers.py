@@ -10,7 +10,7 @@ from gcr.image.files import NEW, PROBE
 from gcr.image.pack import ARRIVING, UNFINISHED
 from gcr.listing import listed
 
-OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|json\.link|chunks|hashes)\Z")  # beside its manifest
+OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|json\.link|chunks|hashes|pulled)\Z")  # beside its manifest
 RESUMABLE_S = 86400.0  # for so long what a pull has left is not taken away to make room for nobody
 
 

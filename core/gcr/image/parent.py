@@ -1,5 +1,9 @@
 """The image before: the newest one of the same processes that can be built upon, and what has changed since.
 
+One that came from elsewhere (`gcr pull`, `gcr push` into this folder) is no parent: its chunks have the names that they
+should have, but that its hashes are those of the same bytes is only said by whoever made it. Whoever makes it so that
+they are not would have the next image have other bytes than the process.
+
 An image needs no other one to be read: chunks are found by their names, whoever wrote them. The parent says how much of
 a job changes from one image to the next; and by the hashes that it keeps, which chunks need not be copied again. Such a
 chunk is in the child by the parent's name of it, and the writer knows that the store has it.
@@ -88,6 +92,8 @@ def _identity(imaged: ImagedProcess) -> Identity:
 
 def _read(writer: ImageWriter, manifest: Manifest, who: Collection[Identity]) -> Parent:
     """Raises Damaged where something of it is not there as it was written; NoSuchImage where it has just gone."""
+    if writer.store.is_pulled(manifest.name):  # before its hashes are read: another image may take its name
+        raise Damaged.of(manifest.name, "it came from elsewhere, and nobody here knows whether its hashes are right")
     if manifest.chunk_bytes != writer.chunk_bytes:
         raise Damaged.of(manifest.name, f"it has chunks of {manifest.chunk_bytes} bytes")
     references, hashes = writer.store.references(manifest), writer.store.hashes(manifest)

@@ -4,6 +4,9 @@ Nothing that came is trusted before it was compared with what vouches for it: th
 and hashes with the manifest's, every byte of a pack with its seal. Then it is synced and gets its name, in the order of
 any commit (store.py); so a crash leaves the image whole, or none.
 
+It is marked as one that came from elsewhere, for nothing vouches for its hashes but the digest that came with them: no
+image is built upon it (parent.py).
+
 A pack comes under a name of its own, its end first. That end says which chunks belong where: so whoever finds one that
 is not all there keeps what is right in it and brings the rest. What a pull that died has left goes with the next
 clean-up; the writer of another image leaves it for a day.
@@ -59,7 +62,7 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
         store.write_references(name, found)
         store.write_hashes(name, hashed)
         store.refuse_distrusted(manifest.packs)
-        store.publish(name, theirs, claim)
+        store.publish(name, theirs, claim, pulled=True)
     return Moved(len(sizes), sum(sizes), len(missing), transfer.moved)
 
 

@@ -7,7 +7,7 @@ when nobody is at work.
 A commit, in this order: packs synced and renamed, their directory synced; references and hashes synced; manifest synced
 under the name of one that is being written; its directory synced; the manifest linked to its own name, which fails
 where there is one; the directory synced. A crash leaves the image whole, or no image and files that the next clean-up
-takes away.
+takes away. One that came from elsewhere has the file `<name>.pulled` beside its manifest, synced before it.
 
 With a key an empty store becomes an encrypted one, and stays that. What a store is was looked at when it was opened,
 and is looked at again under its lock before anything is read or written.
@@ -33,6 +33,7 @@ from gcr.image.files import (
     hashes_path,
     locked,
     manifest_path,
+    pulled_path,
     references_path,
     rehearse_publishing,
     sync,
@@ -210,6 +211,10 @@ class Store:
         except NoSuchImage:
             return False
 
+    def is_pulled(self, name: str) -> bool:
+        """It came from elsewhere: nothing but who pushed it vouches for its hashes."""
+        return os.path.lexists(self.path / pulled_path(name))
+
     # ---- locks --------------------------------------------------------------------------------------------------
 
     @contextmanager
@@ -252,9 +257,16 @@ class Store:
         """The same."""
         write_file(self.path / hashes_path(name), data)
 
-    def publish(self, name: str, manifest: bytes, claim: int) -> None:
-        """As it is to be stored; everything that it names is synced. Raises ImageExists, OSError."""
-        final, new = self._manifest_path(name), self.path / claim_path(name)
+    def publish(self, name: str, manifest: bytes, claim: int, pulled: bool = False) -> None:
+        """As it is to be stored; everything that it names is synced. `pulled`: nothing is to be built upon it.
+
+        Raises ImageExists, OSError.
+        """
+        final, new, mark = self._manifest_path(name), self.path / claim_path(name), self.path / pulled_path(name)
+        if pulled:
+            write_file(mark, b"")
+        else:
+            mark.unlink(missing_ok=True)  # of one that had this name
         os.ftruncate(claim, 0)
         write_synced(claim, manifest)
         sync(self.images)
