@@ -10,10 +10,12 @@ import time
 import tracemalloc
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from unittest.mock import patch
+from typing import Any
+from unittest.mock import Mock, patch
 
 import pytest
 from hypothesis import given, settings
@@ -28,6 +30,7 @@ from gcr.cli.commands.verify import _all_checked
 from gcr.errors import Damaged, ImageExists, ImageNeeded, NoSuchImage, StoreBusy, StoreUnusable, WrongImage
 from gcr.hashing import HashKey
 from gcr.hashing.chunks import CHUNK_BYTES
+from gcr.image import files as files_of_a_store
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK, Entry
 from gcr.image.known import Known
@@ -39,7 +42,7 @@ from gcr.image.reader import ImageReader
 from gcr.image.store import MARK, Store
 from gcr.image.together import AHEAD, all_of
 from gcr.image.writer import Contents, ImageWriter
-from gcr.image_helper.service import _refuse_impossible
+from gcr.image_helper.service import ImageService, _refuse_impossible
 
 MANY = 3 * CHUNK_BYTES + 4096
 
@@ -280,6 +283,59 @@ def test_what_another_image_needs_stays(store: Store) -> None:
     assert store.names() == ["two"]
     assert store.remove(["two"]) > 2 * MANY
     assert files(store) == []
+
+
+@pytest.mark.parametrize("busy", [False, True], ids=["nobody else", "others at work"])
+def test_an_image_that_has_taken_a_doomed_name_stays(store: Store, busy: bool) -> None:
+    """Somebody decided by the one before. What the new one needs stays as well."""
+    write(store, "old", [bytes_of(2, MANY)])
+    write(store, "warm", [bytes_of(1, MANY)])
+    seals = {name: store.manifest(name).seal() for name in ("old", "warm")}
+    store.remove(["warm"])
+    write(store, "warm", [bytes_of(3, MANY)])
+    with store.used() if busy else nullcontext():
+        store.remove([*seals], seals=seals)
+    assert store.names() == ["warm"]
+    store.clean()
+    assert read(store, "warm") == [bytes_of(3, MANY)]
+
+
+def test_an_image_that_takes_the_name_while_the_lock_is_waited_for_stays(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where nobody has said more than the name."""
+    write(store, "warm", [bytes_of(1, MANY)])
+    monkeypatch.setattr(Store, "_is_only_copy", lambda *_: True)
+
+    @contextmanager
+    def locked(path: Path, how: int, patience: float | None) -> Iterator[None]:
+        monkeypatch.undo()
+        Store(path, store.cipher).remove(["warm"])
+        write(Store(path, store.cipher), "warm", [bytes_of(2, MANY)])
+        with files_of_a_store.locked(path, how, patience):
+            yield
+
+    monkeypatch.setattr("gcr.image.store.locked", locked)
+    store.remove(["warm"], lambda: {"warm": "a job that has but the new one"})
+    assert read(store, "warm") == [bytes_of(2, MANY)]
+
+
+def test_a_helpers_image_is_withdrawn_and_no_other_of_its_name(plain: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(plain, "warm", [bytes_of(1, MANY)], created=1.0)
+    real = Store.remove
+
+    def remove(self: Store, *arguments: Any, **options: Any) -> int:
+        monkeypatch.undo()
+        self.remove(["warm"])
+        write(self, "warm", [bytes_of(2, MANY)], created=2.0)
+        return real(self, *arguments, **options)
+
+    monkeypatch.setattr(Store, "remove", remove)
+    body = {"store": str(plain.path), "encrypted": False, "name": "warm"}
+    ImageService().op_remove(body | {"created": 1.0}, [], Mock())
+    assert read(plain, "warm") == [bytes_of(2, MANY)]
+    ImageService().op_remove(body | {"created": 2.0}, [], Mock())
+    assert plain.names() == []
 
 
 def test_what_a_newer_gcr_wrote_may_be_all_that_a_job_has(plain: Store) -> None:

@@ -332,7 +332,12 @@ class Store:
 
     # ---- leaving ------------------------------------------------------------------------------------------------
 
-    def remove(self, names: Sequence[str], needed: Callable[[], Mapping[str, str]] | None = None) -> int:
+    def remove(
+        self,
+        names: Sequence[str],
+        needed: Callable[[], Mapping[str, str]] | None = None,
+        seals: Mapping[str, bytes] | None = None,
+    ) -> int:
         """These images, and what nobody else needs of theirs: bytes freed, fewer while others are at work.
 
         All or none are known: raises NoSuchImage, Damaged before anything is removed. Beside an image that cannot be
@@ -340,6 +345,8 @@ class Store:
 
         needed: images that jobs have nothing else than, and which jobs, so that they stay. It is asked while nobody
         writes, for one that is just being written becomes such an image. Raises ImageNeeded, StoreBusy.
+
+        seals: of the images that are meant, else of those that are there now; who takes such a name then stays.
         """
         paths = [self._manifest_path(name) for name in names]
         for path in paths:
@@ -347,35 +354,49 @@ class Store:
                 raise NoSuchImage(f"no image {path.name.removesuffix(MANIFEST)!r}", hint="gcr images")
             if path.is_dir():
                 raise Damaged.of(path, "it is a folder", hint="remove it by hand")
+        meant = {**self._seals(names), **(seals or {})}
         asked = needed if needed and any(map(self._is_only_copy, names)) else None
         try:
             with locked(self.path, fcntl.LOCK_EX, NEEDED_SECONDS if asked else 0.0):
+                going = [*self._meant(names, meant)]
                 if asked:
-                    _refuse_needed(names, asked())
-                return self._removed(paths)
+                    _refuse_needed(going, asked())
+                return self._removed(going)
         except StoreBusy as error:
             if asked:
                 raise
             log.info("%s: not cleaned up: %s", self.path, error)
-        self._unlink_images(paths)
+        self._unlink_images(self._meant(names, meant))
         return 0
 
-    def _removed(self, paths: Sequence[Path]) -> int:
+    def _removed(self, names: Sequence[str]) -> int:
         """The lock is held. What cannot be read is found out before anything is gone."""
         try:
-            needed = self._needed({*self.names()} - {path.name.removesuffix(MANIFEST) for path in paths})
+            needed = self._needed({*self.names()}.difference(names))
         except (Damaged, WrongImage) as error:
             log.info("%s: not cleaned up: %s", self.path, error)
-            self._unlink_images(paths)
+            self._unlink_images(names)
             return 0
-        self._unlink_images(paths)
+        self._unlink_images(names)
         return self._clean(needed)
 
-    def _unlink_images(self, paths: Iterable[Path]) -> None:
-        for path in paths:
-            path.unlink(missing_ok=True)
+    def _unlink_images(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._manifest_path(name).unlink(missing_ok=True)
             self.pulse()
         sync(self.images)
+
+    def _seals(self, names: Iterable[str]) -> Mapping[str, bytes]:
+        """Of those that can be read."""
+        found: dict[str, bytes] = {}
+        for name in names:
+            with suppress(Damaged, WrongImage, NoSuchImage):
+                found[name] = self.manifest(name).seal()
+        return found
+
+    def _meant(self, names: Iterable[str], seals: Mapping[str, bytes]) -> Iterator[str]:
+        """Each is looked at when it is asked for: just before it goes."""
+        return (name for name in names if name not in seals or self._seals([name]).get(name) == seals[name])
 
     def _is_only_copy(self, name: str) -> bool:
         try:

@@ -171,8 +171,9 @@ class ImageService:
         """One that a helper published before it died, by when it was taken: another of the name is let be."""
         store = _store(body, fds)
         with usable(store.path), suppress(NoSuchImage):
-            if store.manifest(body["name"]).created == body["created"]:
-                store.remove([body["name"]])
+            found = store.manifest(body["name"])
+            if found.created == body["created"]:
+                store.remove([found.name], seals={found.name: found.seal()})
 
     def op_write(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
         """Durable when it returns. Raises StoreUnusable, ImageExists; then there is no such image."""

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,6 +20,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
 
 from imaging import bytes_of, write
 
+from gcr.cli.commands.prune import _pruned
 from gcr.errors import Damaged
 from gcr.image.manifest import Manifest, _digest
 from gcr.image.retention import doomed
@@ -114,6 +116,23 @@ def test_what_no_rule_keeps_goes(gcr: Gcr, store: Store) -> None:
     assert store.names() == ["a2", "b", "d", "other"]
     assert gcr("prune", "--keep-last", "2").out.endswith("removed a2\n")
     assert store.names() == ["b", "d", "other"]
+
+
+def test_an_image_that_takes_a_doomed_name_meanwhile_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the decision and the lock."""
+    for number, name in enumerate(("other", "warm", "last"), 1):
+        write(store, name, [bytes_of(number, 4096)], created=float(number))
+    real = Store.remove
+
+    def remove(self: Store, *arguments: Any) -> int:
+        monkeypatch.undo()
+        self.remove(["warm"])
+        write(self, "warm", [bytes_of(4, 4096)], created=4.0)
+        return real(self, *arguments)
+
+    monkeypatch.setattr(Store, "remove", remove)
+    names, _freed = _pruned(store, 1, 0, dry_run=False)
+    assert (names, store.names()) == (["other"], ["last", "warm"])
 
 
 def test_an_image_is_drawn_and_every_byte_of_it_accounted_for(gcr: Gcr, store: Store, tmp_path: Path) -> None:

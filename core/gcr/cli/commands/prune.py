@@ -15,6 +15,7 @@ from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, StoreBusy, UsageError, WrongImage
 
 if TYPE_CHECKING:
+    from gcr.image.manifest import Manifest
     from gcr.image.store import Store
 
 
@@ -48,14 +49,20 @@ def _pruned(store: "Store", keep_last: int, keep_daily: int, dry_run: bool) -> t
     from gcr.image.retention import doomed
 
     going, needed = doomed(store.readable(), keep_last, keep_daily), needed_images(store.path)
-    names = [manifest.name for manifest in going if manifest.name not in needed]
-    return names, 0 if dry_run else _removed(store, names)
+    going = [manifest for manifest in going if manifest.name not in needed]
+    names = [manifest.name for manifest in going]
+    if dry_run:
+        return names, 0
+    freed = _removed(store, going)
+    kept = {*store.names()}.intersection(names)  # names that others have taken meanwhile
+    return [name for name in names if name not in kept], freed
 
 
-def _removed(store: "Store", names: Sequence[str]) -> int:
+def _removed(store: "Store", going: "Sequence[Manifest]") -> int:
     """Bytes freed; also of what writers that died have left, where no image is to go."""
-    if names:
-        return store.remove(names, partial(needed_images, store.path))
+    if going:
+        seals = {manifest.name: manifest.seal() for manifest in going}
+        return store.remove([*seals], partial(needed_images, store.path), seals)
     with suppress(StoreBusy, Damaged, WrongImage):
         return store.clean()
     return 0
