@@ -20,8 +20,8 @@ from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
 
 from gcr import config
 from gcr.cli.options import Options
-from gcr.errors import DeadlinePassed, GcrError, PeerGone
-from gcr.image.place import opened, silent, store_path
+from gcr.errors import DeadlinePassed, GcrError, NoSuchImage, PeerGone
+from gcr.image.place import opened, silent, store_path, without_store
 from gcr.jsonbody import error_from_json, error_to_json
 
 if TYPE_CHECKING:
@@ -48,7 +48,13 @@ def asked(options: Options, chosen: str | None, look: "Callable[[Store | None], 
         from gcr.image.files import usable
 
         with usable(path):
-            return look(opened(path, key, line.pulse))
+            store = opened(path, key, line.pulse)
+            try:
+                return look(store)
+            except NoSuchImage as error:
+                if store is None:
+                    raise without_store(error, path) from error
+                raise
 
     return Asking(str(path), work, options.timeout).answer()
 

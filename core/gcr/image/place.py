@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcr import config
-from gcr.errors import StoreUnusable
+from gcr.errors import NoSuchImage, StoreUnusable
 from gcr.runtime import data_dir
 
 if TYPE_CHECKING:
@@ -19,16 +19,36 @@ def store_path(chosen: str | None = None) -> Path:
     return Path(found).expanduser().absolute() if found else data_dir() / "store"
 
 
+def is_named(chosen: str | None) -> bool:
+    """Somebody has said where it is: then there should be one."""
+    return bool(chosen or config.load().store)
+
+
+def is_none(path: Path) -> bool:
+    """Nothing is there, or an empty folder: nobody has written to it, or the disk is missing. Raises OSError."""
+    try:
+        return not any(True for _ in path.iterdir())
+    except FileNotFoundError:
+        return True
+    except NotADirectoryError:  # Store says so
+        return False
+
+
 def opened(path: Path, key: "KeySource", pulse: Callable[[], object]) -> "Store | None":
-    """None: nobody has written to it yet. `pulse`: see Store. Raises UnsafeRuntime, KeyUnusable, WrongKey, OSError."""
+    """None: there is none, and who only looks makes none. `pulse`: see Store.
+
+    Raises UnsafeRuntime, KeyUnusable, WrongKey, OSError.
+    """
     from gcr.image.cipher import cipher_of  # takes 30 ms, which a checkpoint without an image need not wait for
     from gcr.image.store import Store
 
-    try:
-        path.lstat()  # of what is there and no folder Store says so
-    except FileNotFoundError:
-        return None
-    return Store(path, cipher_of(key.key()), pulse)
+    return None if is_none(path) else Store(path, cipher_of(key.key()), pulse)
+
+
+def without_store(error: NoSuchImage, path: Path) -> NoSuchImage:
+    """Why it is not there."""
+    hint = "is its disk there? --store names another folder"
+    return NoSuchImage(f"{error.message}: there is no store in {path}", hint=hint)
 
 
 def silent(store: object, patience: float) -> StoreUnusable:

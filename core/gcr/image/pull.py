@@ -188,7 +188,8 @@ class _Coming:
             self.transfer.check()
 
     def _damaged(self) -> Damaged:
-        return Damaged.of(self.remote.place(pack_path(self.pack)), "it is not what was pushed", hint=_AGAIN)
+        place = self.remote.place(pack_path(self.pack))  # a push compares no more than its size and its end
+        return Damaged.of(place, "it is not what was pushed", hint=f"remove {place}, and push the image again")
 
 
 def _is_ours(fd: int, path: Path) -> bool:

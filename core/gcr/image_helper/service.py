@@ -27,6 +27,7 @@ from gcr.image.key import lent_key
 from gcr.image.lines import FreshLine, Slots, by_device
 from gcr.image.manifest import Cut, ImagedProcess, Manifest
 from gcr.image.parent import Identity, Parent, Place, parent_of
+from gcr.image.place import is_none, without_store
 from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
 from gcr.image.store import Store
@@ -246,8 +247,8 @@ class ImageService:
         """Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""
         path = Path(body["store"])
         with usable(path), _telling(request, lambda: 0, 0):
-            if not path.is_dir():
-                raise NoSuchImage(f"no image {body['name']!r}", hint="gcr images")
+            if is_none(path):
+                raise without_store(NoSuchImage(f"no image {body['name']!r}"), path)
             return {"text": _store(body, fds).manifest(body["name"]).to_bytes().decode()}, ()
 
     def op_open(self, body: Mapping[str, Any], fds: list[int], request: Request) -> None:

@@ -46,13 +46,27 @@ def at(day: int, hour: int) -> float:
 def test_without_a_store_there_are_no_images_and_none_is_made(gcr: Gcr, home: Path) -> None:
     where = {"GCR_STORE": str(home / "nowhere")}
     assert gcr("images", **where).out == "no images\n"
-    assert gcr("verify", **where).out == "no images\n"
+    assert gcr("verify").out == "no images\n"
     assert gcr("images", "--json", **where).json["images"] == []
     assert gcr("prune", "--keep-last", "1", **where).out == "nothing to remove\n"
     for command in ("rm", "verify"):
         ran = gcr(command, "warm", "--json", **where)
         assert (ran.code, ran.json["error"]["code"]) == (3, "no_such_image")
+        assert f"there is no store in {home / 'nowhere'}" in ran.json["error"]["message"]
     assert not (home / "nowhere").exists()
+
+
+@pytest.mark.parametrize("there", [False, True])
+def test_where_a_disk_is_missing_nothing_is_said_to_be_good_and_nothing_made(gcr: Gcr, home: Path, there: bool) -> None:
+    """Whoever mounts it is not to find another store in its place."""
+    disk = home / "disk"
+    if there:
+        disk.mkdir(mode=0o700)
+    ran = gcr("verify", "--deep", "--store", str(disk), "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (3, "store_unusable")
+    for words in (("images",), ("inspect", "warm"), ("rm", "warm"), ("prune", "--keep-last", "0")):
+        gcr(*words, "--store", str(disk))
+    assert not disk.exists() or not [*disk.iterdir()]
 
 
 def test_images_are_listed_with_what_they_cost(gcr: Gcr, store: Store) -> None:
@@ -276,7 +290,7 @@ def test_a_store_that_gets_on_slowly_is_waited_for(store: Store, home: Path, mon
 
 
 def test_an_error_of_ours_in_the_child_is_a_bug_with_a_traceback(gcr: Gcr, home: Path) -> None:
-    (home / "store").mkdir(mode=0o700)
+    Store(home / "store")
     (home / "faults").write_text("store.read no such fault\n")
     ran = gcr("images", "--json", GCR_STORE=str(home / "store"), GCR_FAULTS=str(home / "faults"))
     assert (ran.code, ran.json["error"]["code"]) == (1, "internal")

@@ -8,7 +8,8 @@ import click
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
-from gcr.errors import Damaged, NoSuchImage, WrongImage
+from gcr.errors import Damaged, NoSuchImage, StoreUnusable, WrongImage
+from gcr.image.place import is_named
 
 if TYPE_CHECKING:
     from gcr.image.pack import Pack
@@ -23,7 +24,8 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(options: Options, store: str | None, names: tuple[str, ...], deep: bool) -> None:
     """Check that images can be restored from: these, or all. Exit code 6 where one cannot."""
-    found, unread = asked(options, store, lambda there: _all_checked(there, names, deep))
+    named = is_named(store)
+    found, unread = asked(options, store, lambda there: _all_checked(there, names, deep, named))
     if damaged := [each for each in found if each["damaged"]]:
         raise _damaged(damaged, len(found))
     if unread:
@@ -39,14 +41,21 @@ def _damaged(damaged: Sequence[Mapping[str, Any]], of: int) -> Damaged:
     return Damaged.of(damaged[0]["image"], f"{damaged[0]['damaged']}; {len(damaged)} of {of} are damaged: {names}")
 
 
-def _all_checked(store: "Store | None", names: Sequence[str], deep: bool) -> tuple[list[dict[str, Any]], list[str]]:
-    """A row an image, and why images of a newer gcr cannot be looked at: they hide no damage of others."""
+def _all_checked(
+    store: "Store | None", names: Sequence[str], deep: bool, named: bool = False
+) -> tuple[list[dict[str, Any]], list[str]]:
+    """A row an image, and why images of a newer gcr cannot be looked at: they hide no damage of others.
+
+    named: somebody has said where the store is, and goes by what we say of it
+    """
     found: list[dict[str, Any]] = []
     unread: list[str] = []
     whole: set[Pack] = set()
     if store is None:
         if names:
             raise NoSuchImage(f"no image {names[0]!r}", hint="gcr images")
+        if named:
+            raise StoreUnusable("there is no store where one was named", hint="is its disk there?")
         return found, unread
     for name in names or store.names():
         try:
