@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from machine import TOLD, VICTIMS, Machine, Victim, kill, until
 from two_devices import Job, bare, command, three_devices
+from worlds import SLOW, slowly
 
 LEAST = 20 << 20  # bytes that the job has on its two devices
 CONTEXT = 16 << 20  # what a context of the simulated device costs
@@ -33,7 +34,7 @@ def test_both_devices_are_left_and_come_back(machine: Machine) -> None:
     assert job.said == bare(machine, 7)
 
 
-@pytest.mark.parametrize("command", ["checkpoint", "restore"])
+@pytest.mark.parametrize("command", [slowly("checkpoint"), "restore"])
 def test_somebody_dies_while_both_are_on_their_way(machine: Machine, command: str) -> None:
     """Where most is in flight; of two workers the one."""
     job = Job.start(machine)
@@ -87,6 +88,7 @@ def test_one_moves_to_a_device_that_nobody_uses(machine: Machine) -> None:
     assert job.said == bare(machine, 8)
 
 
+@SLOW
 def test_it_wanders_over_all_of_them(machine: Machine) -> None:
     """A worker that it came back to has not gone on with host memory that another one has now."""
     job = Job.start(machine, "--mib", "12")  # several segments each
@@ -137,6 +139,7 @@ def test_it_comes_back_on_a_device_that_is_hidden_from_it(machine: Machine) -> N
     assert job.said == bare(machine, 10)
 
 
+@SLOW
 def test_what_leaves_a_hidden_device_can_be_taken_back(machine: Machine) -> None:
     """There the process takes nothing in, also not what it just gave out."""
     job = Job.start(machine, visible="0,1")
@@ -185,6 +188,7 @@ def test_no_room_on_the_other_device(machine: Machine) -> None:
     job.come_back(first, free)
 
 
+@SLOW
 def test_no_room_on_one_of_two_exchanged_devices(machine: Machine) -> None:
     """Nobody takes what one device left for that of the other afterwards."""
     job = Job.start(machine)
@@ -290,6 +294,7 @@ def test_one_that_moved_leaves_from_where_it_is(machine: Machine) -> None:
     assert stranger.ask() == said
 
 
+@SLOW
 @pytest.mark.parametrize("machine", [{"GCR_SIM_CONTROL_MS": "6000"}], indirect=True)
 def test_a_move_that_outlives_its_daemon_is_over_for_the_next_one(machine: Machine) -> None:
     """It runs where the driver brought it, and nobody takes it home, where there is no room."""

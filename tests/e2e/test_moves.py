@@ -54,6 +54,7 @@ def test_a_failure_at_each_step_leaves_it_suspended(machine: Machine) -> None:
         comes_back_either_way(job, otherwise=number >= len(STEPS))
 
 
+@SLOW
 def test_failures_one_after_the_other_lead_nowhere_else(machine: Machine) -> None:
     """Its control state is on the third device, then on the second; what counts is where it is wanted last."""
     job = Job.start(machine)
@@ -114,7 +115,7 @@ def settles(job: Job) -> None:
     ("who", "steps"),
     [
         ("gcrd", [*STEPS, "decided", "opened_one"]),
-        ("workers", STEPS),
+        pytest.param("workers", STEPS, marks=SLOW),
         pytest.param("helper", STEPS, marks=SLOW),
         ("supervisor", ["refilled"]),
     ],

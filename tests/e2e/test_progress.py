@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from machine import Machine, Victim, until
+from worlds import slowly
 
 MIB = 1 << 20
 RATE = 400 * MIB  # bytes per second of the simulated link
@@ -100,7 +101,7 @@ def test_piped_it_is_a_line_a_second_on_stderr(slow: Machine) -> None:
     assert "\x1b" not in ran.stderr
 
 
-@pytest.mark.parametrize("columns", [80, 120])
+@pytest.mark.parametrize("columns", [slowly(80), 120])
 def test_on_a_terminal_every_figure_is_there(slow: Machine, columns: int) -> None:
     slow.extra["GCR_SIM_BPS"] = str(RATE // 4)
     big(slow)

@@ -65,6 +65,12 @@ def test_while_an_image_is_written(
     assert survives(tmp_path, lambda store: write(store, "new", NEW), {"new": NEW}, {"old": OLD}, cipher) > 70
 
 
+SLOW = {"encrypted": pytest.mark.slow}
+EITHER = pytest.mark.parametrize(
+    "cipher", [pytest.param(cipher, id=name, marks=SLOW.get(name, ())) for name, cipher in CIPHERS.items()]
+)
+
+
 def pulling(root: Path, cipher: Cipher) -> Callable[[Store], object]:
     """Brings the new image from a store elsewhere."""
     source, away = Store(root / "source", cipher), (root / "away").as_uri()
@@ -73,7 +79,7 @@ def pulling(root: Path, cipher: Cipher) -> Callable[[Store], object]:
     return lambda store: pull(store.path, "new", away, Transfer("pull"), cipher)
 
 
-@pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
+@EITHER
 def test_while_an_image_is_pulled(tmp_path: Path, cipher: Cipher) -> None:
     assert survives(tmp_path, pulling(tmp_path, cipher), {"new": NEW}, {"old": OLD}, cipher) > 70
 
@@ -85,7 +91,7 @@ def pushing(root: Path, cipher: Cipher) -> Callable[[Store], object]:
     return lambda store: push(source, "new", store.path.as_uri(), Transfer("push"))
 
 
-@pytest.mark.parametrize("cipher", CIPHERS.values(), ids=CIPHERS)
+@EITHER
 def test_while_an_image_is_pushed_into_a_folder(tmp_path: Path, cipher: Cipher) -> None:
     assert survives(tmp_path, pushing(tmp_path, cipher), {"new": NEW}, {"old": OLD}, cipher) > 70
 
