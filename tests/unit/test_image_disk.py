@@ -3,8 +3,8 @@
 import errno
 import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -146,19 +146,30 @@ def test_a_disk_that_cannot_be_read_gives_nothing(store: Store, call: str) -> No
 def test_a_folder_that_cannot_be_listed_is_no_empty_one(store: Store, folder: str) -> None:
     """What is not known to be needed would go."""
     write(store, "other", NEW)
-    real = os.listdir
+    for step in (store.clean, lambda: store.remove(["other"]), store.sweep, store.names):
+        with unlisted(store.path / folder), suppress(StoreUnusable, OSError):
+            step()
+    assert read(store, "old") == OLD
+    with unlisted(store.path / folder), pytest.raises((StoreUnusable, OSError)):
+        store.clean()
 
-    def failing_once(path: Any) -> list[str]:
-        if str(path) == str(store.path / folder):
+
+@contextmanager
+def unlisted(folder: Path) -> Iterator[None]:
+    """Whichever call a version of Python lists a folder with."""
+    with ExitStack() as stack:
+        for call in ("listdir", "scandir"):
+            stack.enter_context(patch.object(os, call, _refusing(getattr(os, call), folder)))
+        yield
+
+
+def _refusing(real: Callable[[Any], Any], folder: Path) -> Callable[[Any], Any]:
+    def maybe(path: Any) -> Any:
+        if str(path) == str(folder):
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return real(path)
 
-    for step in (store.clean, lambda: store.remove(["other"]), store.sweep, store.names):
-        with patch.object(os, "listdir", failing_once), suppress(StoreUnusable, OSError):
-            step()
-    assert read(store, "old") == OLD
-    with patch.object(os, "listdir", failing_once), pytest.raises((StoreUnusable, OSError)):
-        store.clean()
+    return maybe
 
 
 @contextmanager
