@@ -203,9 +203,10 @@ class Coordinator:
                 done.run()
             except BaseException:
                 job.decision = done.decision  # decided stays decided, whatever went wrong after it
-                if not job.living:  # nobody is left that it is about
-                    self.forget_decision(job)
                 self.recovery.begin_if_uneven(job)
+                if not job.living:  # nobody is left that it is about
+                    with suppress(OSError):
+                        self.forget_decision(job)
                 raise
 
     def _heard(self) -> set[int]:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
+from gcr.channel import SILENCE
 from gcr.engine.node import Course
 from gcr.errors import DeadlinePassed
 from gcr.image.place import silent
@@ -48,19 +49,23 @@ class Reading:
 @dataclass(slots=True)
 class Unhurried:
     """Implements Patience where nobody waits: the disk may hang. But a helper that is stopped, and does not even say so
-    for `patience` seconds, keeps memory from others: it is given up, once."""
+    for `patience` seconds, keeps memory from others: it is given up, once.
+
+    What was waited is counted, not the clock: on a machine that was suspended as a whole nobody has been silent.
+    """
 
     tell: Callable[[Mapping[str, Any]], object] = lambda _now: None
     patience: float = math.inf
     give_up: Callable[[], object] = lambda: None
-    _since: float = field(default_factory=time.monotonic)
+    _silent: float = 0.0  # seconds
 
     def heard(self, now: Mapping[str, Any]) -> None:
-        self._since = time.monotonic()
+        self._silent = 0.0
         self.tell(now)
 
     def heard_nothing(self) -> None:
-        if time.monotonic() > self._since + self.patience:
+        self._silent += SILENCE
+        if self._silent > self.patience:
             self.patience = math.inf
             self.give_up()
 
