@@ -64,6 +64,7 @@ def test_where_a_disk_is_missing_nothing_is_said_to_be_good_and_nothing_made(gcr
         disk.mkdir(mode=0o700)
     ran = gcr("verify", "--deep", "--store", str(disk), "--json")
     assert (ran.code, ran.json["error"]["code"]) == (3, "store_unusable")
+    assert ran.json["error"]["message"] == f"there is no store in {disk}"
     for words in (("images",), ("inspect", "warm"), ("rm", "warm"), ("prune", "--keep-last", "0")):
         gcr(*words, "--store", str(disk))
     assert not disk.exists() or not [*disk.iterdir()]

@@ -1,6 +1,7 @@
 """`gcr verify`: whether images are what was written."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -9,7 +10,7 @@ from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, NoSuchImage, StoreUnusable, WrongImage
-from gcr.image.place import is_named
+from gcr.image.place import is_named, store_path
 
 if TYPE_CHECKING:
     from gcr.image.pack import Pack
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 @click.pass_obj
 def command(options: Options, store: str | None, names: tuple[str, ...], deep: bool) -> None:
     """Check that images can be restored from: these, or all. Exit code 6 where one cannot."""
-    named = is_named(store)
+    named = store_path(store) if is_named(store) else None
     found, unread = asked(options, store, lambda there: _all_checked(there, names, deep, named))
     if damaged := [each for each in found if each["damaged"]]:
         raise _damaged(damaged, len(found))
@@ -42,11 +43,11 @@ def _damaged(damaged: Sequence[Mapping[str, Any]], of: int) -> Damaged:
 
 
 def _all_checked(
-    store: "Store | None", names: Sequence[str], deep: bool, named: bool = False
+    store: "Store | None", names: Sequence[str], deep: bool, named: Path | None = None
 ) -> tuple[list[dict[str, Any]], list[str]]:
     """A row an image, and why images of a newer gcr cannot be looked at: they hide no damage of others.
 
-    named: somebody has said where the store is, and goes by what we say of it
+    named: where somebody has said that the store is, who goes by what we say of it
     """
     found: list[dict[str, Any]] = []
     unread: list[str] = []
@@ -55,7 +56,7 @@ def _all_checked(
         if names:
             raise NoSuchImage(f"no image {names[0]!r}", hint="gcr images")
         if named:
-            raise StoreUnusable("there is no store where one was named", hint="is its disk there?")
+            raise StoreUnusable(f"there is no store in {named}", hint="is its disk there?")
         return found, unread
     for name in names or store.names():
         try:
