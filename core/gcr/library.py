@@ -202,7 +202,7 @@ def _key(
 
 
 def _check_seconds(timeout: float | None) -> None:
-    if timeout is not None and not 0 < timeout <= NO_TIMEOUT:
+    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout <= NO_TIMEOUT):
         raise UsageError(f"{timeout!r} is no time in seconds, of a day at most")
 
 

@@ -29,6 +29,7 @@ from gcr.runtime import log_dir
 log = logging.getLogger("gcr.daemon")
 
 Peer = TypeVar("Peer", WorkerPeer, ControlPeer)
+END_S = 5.0  # for a child to end by itself, and once more when it was killed
 ANSWER_S = 3.0  # of patience with a child that left a call without an answer, before it is given up
 
 
@@ -47,11 +48,14 @@ class Child(Generic[Peer]):
 
     def serves(self) -> bool:
         """Lives, and answers. One that does not is ended: it may go on some day, and would do what it was told then."""
-        if self.lives and self.channel.silent and not self._answers():
-            log.warning("child %d answers no more: it is ended", self.process.pid)
-            self.process.kill()
-            _end(self.process, self.channel)
-        return self.lives
+        if not self.lives:
+            return False
+        if not self.channel.silent or self._answers():
+            return True
+        log.warning("child %d answers no more: it is ended", self.process.pid)
+        self.process.kill()
+        _end(self.process, self.channel)
+        return False
 
     def _answers(self) -> bool:
         try:
@@ -145,12 +149,20 @@ class Fleet:
 
 
 def _end(process: "subprocess.Popen[bytes]", channel: Channel) -> None:
+    """One that hangs in its driver ends when the kernel lets it; nobody waits for that."""
     channel.close()
-    try:
-        process.wait(5.0)
-    except subprocess.TimeoutExpired:
+    if not _gone(process):
         process.kill()
-        process.wait()
+        if not _gone(process):
+            log.warning("child %d was killed, and has not ended", process.pid)
+
+
+def _gone(process: "subprocess.Popen[bytes]") -> bool:
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
 
 
 def start_child(

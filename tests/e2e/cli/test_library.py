@@ -67,6 +67,7 @@ def wait_for_memory(job: library.Job, least: int) -> None:
     [
         {"timeout": float("nan")},
         {"timeout": 0.0},
+        {"timeout": "5"},
         {"timeout": float("inf")},
         {"image": ""},
         {"image": "No"},
