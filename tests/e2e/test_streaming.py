@@ -419,6 +419,19 @@ def test_a_restore_that_fails_finds_the_image_again(machine: Machine) -> None:
     comes_back(machine, job, before)
 
 
+def test_an_only_copy_that_is_damaged_is_pulled_again(machine: Machine) -> None:
+    job, before = large(machine)
+    assert machine.gcr(*words(machine)).code == 0
+    where = (f"file://{machine.folder / 'away'}", "--store", str(store_of(machine)))
+    assert machine.gcr("push", "warm", *where).code == 0
+    (pack,) = Store(store_of(machine)).packs.glob("*.pack")
+    flip(pack)
+    damaged = machine.gcr("restore", "llm")
+    assert (damaged.code, damaged.body["error"]["state"]) == (6, "suspended")
+    assert machine.gcr("pull", "warm", *where).body["packs_moved"] == 1
+    comes_back(machine, job, before)
+
+
 def flip(pack: Path) -> None:
     with pack.open("r+b") as file:
         file.seek(4096 + 100)

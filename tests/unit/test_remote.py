@@ -9,7 +9,8 @@ import stat
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from threading import Barrier, Thread
 
@@ -289,6 +290,57 @@ def test_a_pack_that_was_found_damaged_is_pulled_again(store: Store, other: Stor
     for name in ("warm", "two"):
         check(store, name)
     assert write(store, "next", [COMMON]).bytes_written == 0, "it is trusted again"
+
+
+def test_what_is_damaged_of_an_image_that_is_here_is_pulled_again(store: Store, away: Path) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    before = contents(store.path)
+    found_damaged(store)
+    flipped(store.images / "warm.chunks", 5, 3)
+    (store.images / "warm.hashes").unlink()
+    assert pulled(store, away).packs_moved == 1
+    assert contents(store.path) == before
+    check(store, "warm")
+    assert write(store, "next", [COMMON]).bytes_written == 0, "it is trusted again"
+
+
+def test_of_an_image_that_is_here_only_what_is_damaged_is_written(
+    store: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    flipped(store.images / "warm.hashes", 5, 3)
+    written = []
+    monkeypatch.setattr("gcr.image.pull.write_file", lambda path, _data: written.append(path.name))
+    assert pulled(store, away).packs_moved == 0
+    assert written == ["warm.hashes"]
+
+
+def test_what_is_damaged_is_left_alone_while_others_have_its_name(
+    store: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    flipped(store.images / "warm.hashes", 5, 3)
+    before = contents(store.path)
+    with store.held("warm"), pytest.raises(ImageExists, match="being written"):
+        pulled(store, away)
+    assert contents(store.path).items() - before.items() == {("images/warm.json.new", b"")}
+    real = Store.held
+
+    @contextmanager
+    def another(self: Store, name: str) -> Iterator[int]:
+        monkeypatch.undo()
+        store.remove([name])
+        write(store, name, [OWN])
+        with real(self, name) as claim:
+            yield claim
+
+    monkeypatch.setattr(Store, "held", another)
+    with pytest.raises(NoSuchImage, match="just now"):
+        pulled(store, away)
+    assert read(store, "warm") == [OWN]
 
 
 def test_a_pack_that_was_found_damaged_in_a_folder_is_sent_again(store: Store, away: Path) -> None:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from gcr.errors import ImageExists, StoreUnusable
 from gcr.image.cipher import PLAIN, Cipher
-from gcr.image.files import claim_path, is_named, manifest_path, sync, sync_file, usable, write_all, write_file
+from gcr.image.files import manifest_path, sync, sync_file, usable, write_all, write_file
 from gcr.image.pack import UNFINISHED, Pack
 from gcr.image.remote import Remote, pack_path, parsed
 from gcr.image.store import Store
@@ -49,13 +49,7 @@ class Folder(Remote):
                 try:
                     yield
                 finally:
-                    self._let_go(name)
-
-    def _let_go(self, name: str) -> None:
-        """Of one who has claimed the name since, nothing."""
-        path = self._path / claim_path(name)
-        if is_named(self._claim, path):
-            path.unlink()
+                    store.let_go(name, self._claim)
 
     def has(self, pack: Pack) -> bool:
         """Whoever brought it may have died before it was synced: it is from here on. Raises Damaged, WrongImage."""

@@ -4,6 +4,8 @@ Nothing that came is trusted before it was compared with what vouches for it: th
 and hashes with the manifest's, every byte of a pack with its seal. Then it is synced and gets its name, in the order of
 any commit (store.py); so a crash leaves the image whole, or none.
 
+Of an image that is here what was found damaged is brought again.
+
 It is marked as one that came from elsewhere, for nothing vouches for its hashes but the digest that came with them: no
 image is built upon it (parent.py).
 
@@ -25,13 +27,13 @@ from gcr.errors import Damaged, NoSuchImage, WrongImage
 from gcr.hashing.chunks import MAX_CHUNK_BYTES
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK, Entry, padded
-from gcr.image.files import POLL, is_named, manifest_path, sync, sync_images, usable
+from gcr.image.files import POLL, is_named, manifest_path, sync, usable, write_file
 from gcr.image.folder import remote_at
 from gcr.image.manifest import Manifest
 from gcr.image.pack import ARRIVING, Pack, PackReader
 from gcr.image.push import Moved
 from gcr.image.remote import Remote, pack_path
-from gcr.image.smallfiles import MOST_MANIFEST, SmallFile, hashes_file, manifest_of, references_file
+from gcr.image.smallfiles import MOST_MANIFEST, SmallFile, files_beside, manifest_of
 from gcr.image.store import Store
 from gcr.image.transfer import PART, Transfer
 
@@ -50,19 +52,21 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
         raise NoSuchImage(f"no image {name!r} at {remote.url}", hint="a push that was cut short can be made again")
     remote.check_mark()
     manifest = manifest_of(name, theirs, cipher, remote.place(manifest_path(name)))
-    sizes = [pack.bytes for pack in manifest.packs]
     store = Store(folder, cipher, transfer.pulse)
-    if name in store.names() and store.manifest(name) == manifest:
-        sync_images(store.path)  # whoever brought it may have died before
-        return Moved(len(sizes), sum(sizes), 0, 0)
-    found, hashed = (_read(remote, file) for file in (references_file(manifest), hashes_file(manifest)))
-    with usable(store.path), store.used(), store.claimed(name) as claim:
-        missing = _bring_packs(store, manifest, remote, transfer)
-        sync(store.packs)
-        store.write_references(name, found)
-        store.write_hashes(name, hashed)
-        store.refuse_distrusted(manifest.packs)
-        store.publish(name, theirs, claim, pulled=True)
+    with usable(store.path), store.used():
+        if store.is_there(manifest):
+            missing = _bring_packs(store, manifest, remote, transfer)
+            _mend_beside(store, manifest, remote)
+            sync(store.images)  # whoever published it may have died before
+        else:
+            found, hashed = (_read(remote, file) for file in files_beside(manifest))
+            with store.claimed(name) as claim:
+                missing = _bring_packs(store, manifest, remote, transfer)
+                store.write_references(name, found)
+                store.write_hashes(name, hashed)
+                store.refuse_distrusted(manifest.packs)
+                store.publish(name, theirs, claim, pulled=True)
+    sizes = [pack.bytes for pack in manifest.packs]
     return Moved(len(sizes), sum(sizes), len(missing), transfer.moved)
 
 
@@ -83,7 +87,34 @@ def _bring_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Tra
     missing = [pack for pack in manifest.packs if not store.has(pack)]
     transfer.total = sum(pack.bytes for pack in missing)
     transfer.each(lambda pack: _Coming(store, pack, remote, transfer, transfer.at_once(len(missing))).bring(), missing)
+    sync(store.packs)
     return missing
+
+
+def _mend_beside(store: Store, manifest: Manifest, remote: Remote) -> None:
+    """References and hashes of an image that is here, where they are damaged.
+
+    Raises ImageExists where somebody writes under its name, NoSuchImage where it was removed meanwhile.
+    """
+    if not (damaged := [file for file in files_beside(manifest) if not _is_whole(store, manifest, file)]):
+        return
+    name = manifest.name
+    with store.held(name) as claim:
+        try:
+            if not store.is_there(manifest):
+                raise NoSuchImage(f"image {name!r} was removed just now", hint="the same again")
+            for file in damaged:
+                write_file(store.path / file.path, _read(remote, file))
+        finally:
+            store.let_go(name, claim)
+
+
+def _is_whole(store: Store, manifest: Manifest, file: SmallFile) -> bool:
+    try:
+        store.read_beside(manifest, file)
+    except Damaged:
+        return False
+    return True
 
 
 @dataclass(frozen=True, slots=True)

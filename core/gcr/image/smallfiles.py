@@ -54,6 +54,10 @@ def hashes_file(manifest: Manifest) -> SmallFile:
     return SmallFile(hashes_path(manifest.name), manifest.hashes, size)
 
 
+def files_beside(manifest: Manifest) -> tuple[SmallFile, SmallFile]:
+    return references_file(manifest), hashes_file(manifest)
+
+
 def manifest_of(name: str, stored: bytes, cipher: Cipher, place: object) -> Manifest:
     """The manifest of the image so called, `place`: of what the file here has. Raises Damaged, WrongImage."""
     found = Manifest.from_bytes(cipher.decrypt(manifest_path(name), stored, place), place)

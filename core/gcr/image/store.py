@@ -31,6 +31,7 @@ from gcr.image.files import (
     claim,
     claim_path,
     hashes_path,
+    is_named,
     locked,
     manifest_path,
     pulled_path,
@@ -50,7 +51,14 @@ from gcr.image.pack import DISTRUSTED, FILE, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.references import Reference
 from gcr.image.regular import read_file
-from gcr.image.smallfiles import MOST_MANIFEST, SmallFile, hashes_file, manifest_of, references_file
+from gcr.image.smallfiles import (
+    MOST_MANIFEST,
+    SmallFile,
+    files_beside,
+    hashes_file,
+    manifest_of,
+    references_file,
+)
 from gcr.listing import listed
 from gcr.runtime import check_own_directory
 
@@ -174,18 +182,18 @@ class Store:
 
     def references(self, manifest: Manifest) -> Sequence[Reference]:
         """Raises Damaged; NoSuchImage where the image was removed since its manifest was read."""
-        return references.from_bytes(self._read(manifest, references_file(manifest))[1])
+        return references.from_bytes(self.read_beside(manifest, references_file(manifest))[1])
 
     def hashes(self, manifest: Manifest) -> ImageHashes:
         """The same."""
-        return ImageHashes.from_bytes(self._read(manifest, hashes_file(manifest))[1])
+        return ImageHashes.from_bytes(self.read_beside(manifest, hashes_file(manifest))[1])
 
     def stored_beside(self, manifest: Manifest) -> Mapping[str, bytes]:
         """References and hashes as they are stored, by their paths; they were compared. The same."""
-        return {file.path: self._read(manifest, file)[0] for file in (references_file(manifest), hashes_file(manifest))}
+        return {file.path: self.read_beside(manifest, file)[0] for file in files_beside(manifest)}
 
-    def _read(self, manifest: Manifest, file: SmallFile) -> tuple[bytes, bytes]:
-        """As it is stored, and what it says."""
+    def read_beside(self, manifest: Manifest, file: SmallFile) -> tuple[bytes, bytes]:
+        """As it is stored, and what it says. The same."""
         path, stored = self.path / file.path, None
         try:
             with suppress(FileNotFoundError):
@@ -201,10 +209,10 @@ class Store:
     def _refuse_removed(self, manifest: Manifest) -> None:
         """Whoever reads locks nobody out who removes an image and takes its name. Raises NoSuchImage."""
         with suppress(Damaged, WrongImage):
-            if not self._is_there(manifest):
+            if not self.is_there(manifest):
                 raise NoSuchImage(f"image {manifest.name!r} was removed just now", hint="gcr images")
 
-    def _is_there(self, manifest: Manifest) -> bool:
+    def is_there(self, manifest: Manifest) -> bool:
         """And no other one has its name. Raises Damaged, WrongImage."""
         try:
             return self.manifest(manifest.name) == manifest
@@ -240,6 +248,12 @@ class Store:
             yield fd
         finally:
             os.close(fd)
+
+    def let_go(self, name: str, claim: int) -> None:
+        """What is held; of one who has claimed the name since, nothing."""
+        path = self.path / claim_path(name)
+        if is_named(claim, path):
+            path.unlink()
 
     @contextmanager
     def claimed(self, name: str) -> Iterator[int]:

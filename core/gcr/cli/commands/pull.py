@@ -25,7 +25,7 @@ def command(options: Options, name: str, url: str, store: str | None) -> None:
     """Copy an image from a store elsewhere: s3://BUCKET/PREFIX, gs://…, az://…, or file:///FOLDER.
 
     Every byte is compared with what the manifest says of it before the image is there. What the store has, also of a
-    pull that was cut short, is not fetched again. Needs the extra `remote`.
+    pull that was cut short, is not fetched again, but for what was found damaged. Needs the extra `remote`.
     """
     path, key = store_path(store), options.key()
     move("pull", options, path, name, url, lambda transfer: _pulled(path, key, name, url, transfer))
