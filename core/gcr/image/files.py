@@ -109,6 +109,12 @@ def claim(fd: int, path: Path, name: str) -> None:
     raise ImageExists(f"an image {name!r} is being written just now") from None  # or it was just published
 
 
+def unclaim(fd: int, path: Path) -> None:
+    """The other way round; what somebody else has claimed since stays."""
+    if is_named(fd, path):
+        path.unlink()
+
+
 def is_named(fd: int, path: Path) -> bool:
     """The file that this descriptor is of has still this name."""
     try:

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from gcr.errors import ImageExists, StoreUnusable
 from gcr.image.cipher import PLAIN, Cipher
-from gcr.image.files import manifest_path, sync, sync_file, usable, write_all, write_file
+from gcr.image.files import claim_path, manifest_path, sync, sync_file, unclaim, usable, write_all, write_file
 from gcr.image.pack import UNFINISHED, Pack
 from gcr.image.remote import Remote, pack_path, parsed
 from gcr.image.store import Store
@@ -49,7 +49,7 @@ class Folder(Remote):
                 try:
                     yield
                 finally:
-                    store.let_go(name, self._claim)
+                    unclaim(self._claim, self._path / claim_path(name))
 
     def has(self, pack: Pack) -> bool:
         """Whoever brought it may have died before it was synced: it is from here on. Raises Damaged, WrongImage."""

@@ -27,7 +27,7 @@ from gcr.errors import Damaged, NoSuchImage, WrongImage
 from gcr.hashing.chunks import MAX_CHUNK_BYTES
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK, Entry, padded
-from gcr.image.files import POLL, is_named, manifest_path, sync, usable, write_file
+from gcr.image.files import POLL, claim_path, is_named, manifest_path, sync, unclaim, usable, write_file
 from gcr.image.folder import remote_at
 from gcr.image.manifest import Manifest
 from gcr.image.pack import ARRIVING, Pack, PackReader
@@ -106,7 +106,7 @@ def _mend_beside(store: Store, manifest: Manifest, remote: Remote) -> None:
             for file in damaged:
                 write_file(store.path / file.path, _read(remote, file))
         finally:
-            store.let_go(name, claim)
+            unclaim(claim, store.path / claim_path(name))
 
 
 def _is_whole(store: Store, manifest: Manifest, file: SmallFile) -> bool:

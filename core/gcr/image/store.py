@@ -31,7 +31,6 @@ from gcr.image.files import (
     claim,
     claim_path,
     hashes_path,
-    is_named,
     locked,
     manifest_path,
     pulled_path,
@@ -248,12 +247,6 @@ class Store:
             yield fd
         finally:
             os.close(fd)
-
-    def let_go(self, name: str, claim: int) -> None:
-        """What is held; of one who has claimed the name since, nothing."""
-        path = self.path / claim_path(name)
-        if is_named(claim, path):
-            path.unlink()
 
     @contextmanager
     def claimed(self, name: str) -> Iterator[int]:
