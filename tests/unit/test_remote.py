@@ -41,6 +41,7 @@ from gcr.image.entry import BLOCK, PLACED
 from gcr.image.files import PULLED
 from gcr.image.folder import Folder, remote_at
 from gcr.image.manifest import Manifest
+from gcr.image.pack import Pack
 from gcr.image.pull import pull
 from gcr.image.push import Moved, part_bytes, push
 from gcr.image.remote import Remote
@@ -305,12 +306,38 @@ def test_what_is_damaged_of_an_image_that_is_here_is_pulled_again(store: Store, 
     assert write(store, "next", [COMMON]).bytes_written == 0, "it is trusted again"
 
 
-def test_of_an_image_that_is_here_only_what_is_damaged_is_written(
+def test_what_is_pulled_again_and_found_damaged_meanwhile_is_refused_once(
     store: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """By somebody who has opened the one before."""
+    write(store, "warm", [COMMON])
+    pushed(store, away)
+    path = found_damaged(store)
+    real = Store.take_pack
+
+    def late(self: Store, finished: Path, pack: Pack) -> None:
+        real(self, finished, pack)
+        self.distrust(path)
+
+    monkeypatch.setattr(Store, "take_pack", late)
+    with pytest.raises(Damaged, match="meanwhile"):
+        pulled(store, away)
+    monkeypatch.undo()
+    assert pulled(store, away).packs_moved == 1
+    check(store, "warm")
+
+
+def with_damaged_hashes(store: Store, away: Path) -> None:
+    """An image `warm` that was pushed."""
     write(store, "warm", [COMMON])
     pushed(store, away)
     flipped(store.images / "warm.hashes", 5, 3)
+
+
+def test_of_an_image_that_is_here_only_what_is_damaged_is_written(
+    store: Store, away: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_damaged_hashes(store, away)
     written = []
     monkeypatch.setattr("gcr.image.pull.write_file", lambda path, _data: written.append(path.name))
     assert pulled(store, away).packs_moved == 0
@@ -320,9 +347,7 @@ def test_of_an_image_that_is_here_only_what_is_damaged_is_written(
 def test_what_is_damaged_is_left_alone_while_others_have_its_name(
     store: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    write(store, "warm", [COMMON])
-    pushed(store, away)
-    flipped(store.images / "warm.hashes", 5, 3)
+    with_damaged_hashes(store, away)
     before = contents(store.path)
     with store.held("warm"), pytest.raises(ImageExists, match="being written"):
         pulled(store, away)

@@ -57,6 +57,7 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
         if store.is_there(manifest):
             missing = _bring_packs(store, manifest, remote, transfer)
             _mend_beside(store, manifest, remote)
+            store.refuse_distrusted(manifest.packs)
             sync(store.images)  # whoever published it may have died before
         else:
             found, hashed = (_read(remote, file) for file in files_beside(manifest))
