@@ -33,6 +33,7 @@ from gcr.errors import (
 )
 from gcr.image.files import sync_images
 from gcr.image.manifest import COSTS, Cut, Manifest
+from gcr.image.place import folder_of
 from gcr.seqpacket import close_all
 from gcr.states import State
 
@@ -301,7 +302,7 @@ def asked_for(
 
 def place_of(body: Mapping[str, Any], key: Sequence[int]) -> StorePlace:
     """Where a request has its images; `key`: the descriptors that came with it, its caller's. Raises UsageError."""
-    store = str(body.get("store") or "")
+    store = folder_of(str(body.get("store") or ""))
     if not Path(store).is_absolute():
         raise UsageError(f"{store!r} is no place of a store: its whole path is")
     if len(key) != bool(body.get("encrypted")):

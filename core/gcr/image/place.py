@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcr import config
-from gcr.errors import NoSuchImage, StoreUnusable
+from gcr.errors import NoSuchImage, StoreUnusable, UsageError
 from gcr.runtime import data_dir
 
 if TYPE_CHECKING:
@@ -16,7 +16,20 @@ if TYPE_CHECKING:
 def store_path(chosen: str | None = None) -> Path:
     """`--store`, else the setting, else in the user's data directory; absolute. Raises UsageError, UnsafeRuntime."""
     found = chosen or config.load().store
-    return Path(found).expanduser().absolute() if found else data_dir() / "store"
+    return Path(folder_of(found)).expanduser().absolute() if found else data_dir() / "store"
+
+
+def folder_of(store: str) -> str:
+    """The folder that names a store: `store`, unless it is a URL. Raises UsageError; what may be a password is not said.
+
+    As a path `s3://b/i` would be the folder `s3:/b/i` of the current one.
+    """
+    scheme, is_url, _rest = store.partition("://")
+    if not is_url:
+        return store
+    text = f"the store is given as a URL ({scheme}://...), and images are written to and read from a folder"
+    elsewhere = f"name a folder, and copy images with gcr push NAME {scheme}://... and gcr pull NAME {scheme}://..."
+    raise UsageError(text, hint="name the folder by its path" if scheme == "file" else elsewhere)
 
 
 def is_named(chosen: str | None) -> bool:
