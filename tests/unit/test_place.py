@@ -1,7 +1,6 @@
 """Where the store is: a folder, never a URL."""
 
 import json
-import os
 from collections.abc import Iterator
 from contextlib import chdir
 from pathlib import Path
@@ -68,7 +67,7 @@ def test_a_url_is_refused_with_what_to_do(
     assert error["code"] == "usage"
     assert "URL (s3://" in error["message"]
     assert "gcr push" in error["hint"]
-    assert not os.listdir(folder)
+    assert not [*folder.iterdir()]
 
 
 def test_the_library_refuses_a_url(folder: Path) -> None:
@@ -76,7 +75,7 @@ def test_the_library_refuses_a_url(folder: Path) -> None:
         gcr.Job("llm", None).checkpoint(image="warm", store=URL)
     with pytest.raises(UsageError, match="URL"):
         gcr.Job("llm", None).restore(image="warm", store=URL)
-    assert not os.listdir(folder)
+    assert not [*folder.iterdir()]
 
 
 def test_the_daemon_refuses_a_url_at_its_door() -> None:

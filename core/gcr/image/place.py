@@ -20,7 +20,7 @@ def store_path(chosen: str | None = None) -> Path:
 
 
 def folder_of(store: str) -> str:
-    """The folder that names a store: `store`, unless it is a URL. Raises UsageError; what may be a password is not said.
+    """Returns `store` if it names a folder. Raises UsageError for a URL, without its text, which may hold a password.
 
     As a path `s3://b/i` would be the folder `s3:/b/i` of the current one.
     """
