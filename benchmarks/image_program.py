@@ -2,7 +2,8 @@
 
 `ready`; then a line for a line: `digest`: of every word · `touch SHARE SEED`: another word in that share of the chunks;
 `grow COUNT PAUSE`: from here on up to so many allocations more, with so many seconds before each · `grown FROM TO`: how
-many of them were made between two times of the monotonic clock · `shrink`: no more of them, and all are freed.
+many of them were made between two times of the monotonic clock · `shrink`: no more of them, and all are freed ·
+`more GIB`: so much in addition, which counts like the rest.
 `--plain`: through the driver alone, for a rehearsal on a simulated device; else through PyTorch.
 """
 
@@ -33,6 +34,9 @@ class Memory(Protocol):
     def touch(self, share: float, seed: int) -> None:
         """Of each buffer's chunks this share, at least one in all."""
 
+    def more(self, size: int) -> None:
+        """Allocates and fills `size` bytes in addition."""
+
 
 class Torch:
     def __init__(self, total: int) -> None:
@@ -40,11 +44,16 @@ class Torch:
 
         self.torch = torch
         self.generator = torch.Generator("cuda").manual_seed(11)
-        sizes = [min(BUFFER, total - at) for at in range(0, total, BUFFER)]
-        self.buffers = [torch.empty(size // 4, dtype=torch.int32, device="cuda") for size in sizes]
-        for buffer in self.buffers:
+        self.buffers = []
+        self.more(total)
+
+    def more(self, size: int) -> None:
+        sizes = [min(BUFFER, size - at) for at in range(0, size, BUFFER)]
+        made = [self.torch.empty(size // 4, dtype=self.torch.int32, device="cuda") for size in sizes]
+        for buffer in made:
             buffer.random_(0, (1 << 31) - 1, generator=self.generator)
-        torch.cuda.synchronize()
+        self.torch.cuda.synchronize()
+        self.buffers += made
 
     def digest(self) -> str:
         total = 0
@@ -65,11 +74,20 @@ class Torch:
 class Plain:
     def __init__(self, total: int) -> None:
         self.device, self.size = open_device("nvidia"), total
-        self.address = self.device.allocate(total)
-        self.device.write(self.address, os.urandom(total))
+        self.buffers: list[tuple[int, int]] = []
+        self.more(total)
+        self.address = self.buffers[0][0]
+
+    def more(self, size: int) -> None:
+        address = self.device.allocate(size)
+        self.device.write(address, os.urandom(size))
+        self.buffers.append((address, size))
 
     def digest(self) -> str:
-        return hashlib.sha256(self.device.read(self.address, self.size)).hexdigest()[:16]
+        found = hashlib.sha256()
+        for address, size in self.buffers:
+            found.update(self.device.read(address, size))
+        return found.hexdigest()[:16]
 
     def touch(self, share: float, seed: int) -> None:
         chunks = self.size // CHUNK
@@ -125,6 +143,9 @@ def main() -> None:
             case ["shrink"] if growth:
                 growth.shrink()
                 say(str(len(growth.made)))
+            case ["more", gib]:
+                memory.more(int(float(gib) * GIB) // CHUNK * CHUNK)
+                say(memory.digest())
             case ["touch", share, seed]:
                 memory.touch(float(share), int(seed))
                 say(memory.digest())

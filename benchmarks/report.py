@@ -109,6 +109,25 @@ def _first(found: Pieces) -> Iterator[Line]:
             yield _judged(what, first / warm, f"{first:.3f} / {warm:.3f} s = {first / warm:.2f}", 1.25, "<= 1.25")
 
 
+def _just_grown(found: Pieces) -> Iterator[Line]:
+    for way, what in (("cold", "a new daemon"), ("grown", "a job that has grown")):
+        if rows := found.get("first-checkpoint", {}).get(way):
+            first, second = rows["first_s"], rows["second_s"]
+            text = f"{first:.3f} s, the next {second:.3f} s{'' if _right(rows) else ', WRONG BYTES'}"
+            yield _judged(f"checkpoint 3 s after the allocation, {what}", first, text, 2.5, "<= 2.5 s")
+
+
+def _right(rows: Mapping[str, Any]) -> bool:
+    return all(rows[which]["bytes_right"] for which in ("first", "second"))
+
+
+def _first_live(found: Pieces) -> Iterator[Line]:
+    if rows := found.get("first-live", {}).get("images"):
+        stops = [row["stop_s"] * 1e3 for row in rows]
+        text = f"{stops[0]:.0f} ms, the next {', '.join(f'{stop:.0f}' for stop in stops[1:])} ms"
+        yield _judged("stop of the first live image", stops[0], text, 30.0, "<= 30 ms")
+
+
 def _cold(found: Pieces) -> Iterator[Line]:
     if row := found.get("cold"):
         warm = _of(row["warm"], "in_total_s")
@@ -194,6 +213,8 @@ _SECTIONS: Sequence[Callable[[Pieces], Iterator[Line]]] = (
     _whole,
     _peers,
     _first,
+    _just_grown,
+    _first_live,
     _cold,
     _later,
     _handles,

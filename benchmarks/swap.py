@@ -13,6 +13,7 @@ HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
 import control  # noqa: E402
+import firsts  # noqa: E402
 import images  # noqa: E402
 import later  # noqa: E402
 import link  # noqa: E402
@@ -25,6 +26,7 @@ from program import stop_daemon  # noqa: E402
 
 BUDGET_SECONDS = 400.0
 GIB = 1 << 30
+LIVE_GIB = 18.0
 
 
 def _first_with_hugepages() -> Any:
@@ -46,6 +48,8 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         "link": _at_once(link.measure),
         **sized,
         "first": _at_once(lambda: swaps.first(32)),
+        "first-checkpoint": lambda: firsts.checkpoints(gib),
+        "first-live": lambda: firsts.live(min(gib, LIVE_GIB)),
         "first-hugepages": _at_once(_first_with_hugepages),
         "cold": _at_once(lambda: swaps.cold(32)),
         "cold10": _at_once(lambda: later.piece(32)),
