@@ -51,6 +51,8 @@ class Config:
     store_s: float = _setting(60.0, "longest silence of the disk or server that has the store; then it is refused", 0.1)
     key_file: str = _setting("", "file with the key of an encrypted store; empty: none")
     key_command: str = _setting("", "command that prints that key, run without a shell; empty: none")
+    keep_jobs: int = _setting(200, "ended jobs that `gcr ps --all` remembers, with their logs; for 30 days", 1, 100_000)
+    job_log_bytes: int = _setting(16 << 20, "a detached job's log may grow so large, and one older part of it", 4096)
     batch: int = _setting(64, "descriptors in one message; the target holds no more at a time", 1, 253)
 
 

@@ -37,6 +37,18 @@ class NoSuchJob(Refused):
     code = "no_such_job"
 
 
+class NoOutput(Refused):
+    """The job's output is not in a log: it runs, or ran, in the foreground."""
+
+    code = "no_output"
+
+
+class EndUnknown(Refused):
+    """The job has ended, and its exit code is not known: its supervisor was killed before."""
+
+    code = "end_unknown"
+
+
 class NotOurs(Refused):
     """The process belongs to another user."""
 
@@ -148,6 +160,12 @@ class NoDescriptors(RolledBack):
 
 class DeadlinePassed(RolledBack):
     code = "deadline_passed"
+
+
+class StillRuns(DeadlinePassed):
+    """It was waited for, and has not ended; nothing was done to it."""
+
+    code = "still_runs"
 
 
 class Stuck(DeadlinePassed):

@@ -4,6 +4,7 @@ A process may vanish between any two reads; every function says what it answers 
 """
 
 import os
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,17 @@ def start_time(pid: int) -> int | None:
     """Clock ticks after boot; None when there is no such process."""
     fields = _stat(pid)
     return int(fields[_START_FIELD]) if fields else None
+
+
+def started_at(pid: int) -> float:
+    """When it was started, seconds since the epoch; now for a process that is gone.
+
+    The kernel counts from its boot, so that the answer moves with the clock where that is set.
+    """
+    ticks = start_time(pid)
+    if ticks is None:
+        return time.time()
+    return time.time() - time.clock_gettime(time.CLOCK_BOOTTIME) + ticks / os.sysconf("SC_CLK_TCK")
 
 
 def alive(identity: ProcessIdentity) -> bool:

@@ -20,6 +20,8 @@ from gcr.version import __version__
 SUBCOMMANDS = (
     "run",
     "ps",
+    "logs",
+    "wait",
     "checkpoint",
     "restore",
     "backends",

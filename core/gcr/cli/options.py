@@ -57,6 +57,17 @@ def parse_target(ctx: click.Context, param: click.Parameter, value: str) -> Targ
     raise click.BadParameter(f"{value!r} is neither a job name ({_shown(JOB_NAME)}) nor a pid", ctx, param)
 
 
+def parse_targets(ctx: click.Context, param: click.Parameter, values: Iterable[str]) -> tuple[Target, ...]:
+    """Each once, in the order given."""
+    return tuple(dict.fromkeys(parse_target(ctx, param, value) for value in values))
+
+
+def parse_job(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    if JOB_NAME.match(value):
+        return value
+    raise click.BadParameter(f"{value!r} is no job name ({_shown(JOB_NAME)})", ctx, param)
+
+
 def parse_name(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
     if value is None or JOB_NAME.match(value):
         return value

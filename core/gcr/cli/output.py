@@ -9,12 +9,14 @@ from types import MappingProxyType
 
 import click
 
-from gcr.errors import GcrError, Lost, Refused, RolledBack
+from gcr.errors import EndUnknown, GcrError, Lost, Refused, RolledBack, StillRuns
 from gcr.jsonbody import error_to_json
 
 SCHEMA = 1
 
 _HEADLINES: tuple[tuple[type[GcrError], str], ...] = (
+    (StillRuns, ""),  # these two asked for nothing to be done
+    (EndUnknown, ""),
     (Refused, "refused, nothing was touched"),
     (RolledBack, "failed and rolled back"),
     (Lost, "the program cannot continue"),
@@ -43,10 +45,13 @@ def print_json(document: Mapping[str, object]) -> None:
     print_text(json.dumps(document), document)
 
 
-def print_text(text: str, fields: Mapping[str, object] = _NOTHING) -> bool:
-    """Text for people on stdout; False: its reader went away. Raises NotWritten with what `fields` say of the job."""
+def print_text(text: str | bytes, fields: Mapping[str, object] = _NOTHING) -> bool:
+    """Text for people on stdout, or bytes as they are; False: the reader went away.
+
+    Raises NotWritten, which tells of the job in `fields`.
+    """
     try:
-        click.echo(text)
+        click.echo(text, nl=isinstance(text, str))
     except BrokenPipeError:
         _discard_stdout()  # who went away has seen enough
         return False

@@ -1,5 +1,7 @@
 """Rates, times and tables as people read them."""
 
+import shutil
+import sys
 from collections.abc import Sequence
 
 
@@ -29,3 +31,17 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     padded = ([cell.ljust(width) for cell, width in zip(row, widths, strict=True)] for row in rows)
     return "\n".join("  ".join(cells).rstrip() for cells in padded)
+
+
+def printable(text: str) -> str:
+    """On one line, and nothing in it that a terminal would obey."""
+    return "".join(char if char.isprintable() else "?" for char in text)
+
+
+def width() -> int | None:
+    """Columns of the terminal that stdout is; None where something else reads it."""
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+
+
+def cut(line: str, most: int | None) -> str:
+    return line if most is None or len(line) <= most else line[: max(0, most - 1)] + "…"

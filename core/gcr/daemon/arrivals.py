@@ -13,6 +13,7 @@ from typing import Any
 
 from gcr.channel import Channel
 from gcr.control import ControlPhase
+from gcr.daemon import reports
 from gcr.daemon.agent import AgentPeer
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job, world_of
@@ -25,7 +26,8 @@ from gcr.engine.recover import driver_phase
 from gcr.engine.target import let_go, quietly
 from gcr.errors import GcrError, NameTaken, NoSuchJob, WrongState
 from gcr.journal import DecisionRecord, ProcessDecision
-from gcr.processes import ProcessIdentity, alive, place_of
+from gcr.processes import ProcessIdentity, alive, place_of, started_at
+from gcr.runs import identifier, note_end
 from gcr.states import State, Strategy
 from gcr.wire import AgentFlag, AgentPhase, Vendor
 
@@ -55,8 +57,10 @@ class Arrivals:
                 if alive(identity):
                     job.processes[known.pid] = _suspended(job, record, identity, known)
                     job.context_on |= {*known.bytes, *known.ballast}
+                    job.started = min(job.started, started_at(known.pid))
             if not job.processes:
                 self._coordinator.journal.forget(record.job)
+                _note_end(record.job, "", State.SUSPENDED)
                 continue
             self._jobs.add(job)
             if record.kind == "driver":
@@ -99,8 +103,9 @@ class Arrivals:
                 name = body["name"] or self._jobs.free_name(argv)
                 job = Job(name, body["token"], world_of(body))
                 self._jobs.add(job)
-            job.supervisor, job.argv, job.pid = peer, argv, body["pid"] or job.pid
-            job.token = body["token"]
+            job.supervisor, job.argv, job.token = peer, argv, body["token"]
+            if body["pid"]:
+                job.has_program(body["pid"])
             return job
 
     def _journaled(self, body: Mapping[str, Any]) -> Job | None:
@@ -115,16 +120,17 @@ class Arrivals:
     def started(self, token: str, pid: int) -> None:
         job = self._jobs.with_token(token)
         if job:
-            job.pid = pid
+            job.has_program(pid)
 
-    def finished(self, token: str) -> dict[str, Any] | None:
-        """The program ended; its job does too, unless processes of it live on."""
+    def finished(self, token: str) -> dict[str, Any]:
+        """The program ended; its job does too, unless processes of it live on. Returns its last report and state."""
         job = self._jobs.with_token(token)
         if job is None:
-            return None
-        job.finished = True
+            return {"report": None, "was": None}
+        job.finished = job.told = True
+        was = job.was
         self._drop_if_over(job)
-        return job.last_report
+        return {"report": job.last_report, "was": reports.shown(was)}
 
     def supervisor_left(self, job: Job) -> None:
         if not job.finished:
@@ -166,7 +172,8 @@ class Arrivals:
             if named is not None and (not named.token or peer.identity.pid in named.processes):
                 job = named
         if job is None:  # its supervisor has not come back, or never will
-            job = Job(self._name_for(peer), peer.hello.token, _world_of_agent(peer))
+            began = started_at(peer.identity.pid)
+            job = Job(self._name_for(peer), peer.hello.token, _world_of_agent(peer), started=began)
             self._jobs.add(job)
         return job
 
@@ -230,9 +237,11 @@ class Arrivals:
     def _ended(self, process: Process) -> None:
         """Everything of a dead process is released, once: a successor may have its pid."""
         with self._ending:
-            process.state = State.EXITED
+            was, process.state = process.state, State.EXITED
             job = self._jobs.by_name.get(process.job)
             if job is not None and job.processes.get(process.identity.pid) is process:
+                if was not in (State.RUNNING, State.EXITED):
+                    job.ended_as[process.identity.pid] = was
                 self._release(job, process)
 
     def _release(self, job: Job, process: Process) -> None:
@@ -261,6 +270,8 @@ class Arrivals:
                 return
             self._jobs.remove(job)
         job.adopted.close()
+        if not job.told:
+            _note_end(job.name, job.token, job.was)
 
     def released(self, pid: int, ids: Sequence[int]) -> None:
         """A process freed handles that we hold as well; when this returns nobody does."""
@@ -296,10 +307,12 @@ class Arrivals:
             if process.state != State.RUNNING or process.strategy == Strategy.DRIVER:
                 continue
             try:
-                for device in process.look().devices:
+                devices = process.look().devices
+                uuids = [process.uuids[device.ordinal] for device in devices]
+                self._coordinator.labels.learn(job.world, uuids, self._coordinator.control(job.world).devices)
+                for device in devices:
                     if device.covered_bytes:
                         self._prepare_device(job, process, process.uuids[device.ordinal], device.covered_bytes)
-                self._coordinator.control(job.world)
             except GcrError as error:
                 log.info("process %d: arena not prepared: %s", process.identity.pid, error)
 
@@ -318,6 +331,14 @@ class Arrivals:
         held = [job.name for job in self._jobs.all() if job.state not in (State.RUNNING, State.EXITED)]
         if held and not force:
             raise WrongState(f"jobs are suspended: {', '.join(held)}", hint="gcr restore them, or stop with --force")
+
+
+def _note_end(job: str, token: str, was: State) -> None:
+    """Its supervisor did not."""
+    try:
+        note_end(job, identifier(token) if token else None, reports.shown(was))
+    except (OSError, GcrError) as error:
+        log.warning("job %s: its end is not noted: %s", job, error)
 
 
 def stranded(peer: AgentPeer) -> bool:

@@ -16,6 +16,7 @@ from gcr.daemon.fleet import Fleet
 from gcr.daemon.foreign import await_hello, refuse_unheard_beside, world_of_process
 from gcr.daemon.imaging import Imaging, asked_for, place_of
 from gcr.daemon.jobs import Active, Job, Jobs
+from gcr.daemon.labels import Labels
 from gcr.daemon.occupied import Occupied
 from gcr.daemon.opened import opened
 from gcr.daemon.outlet import ImageOutlet
@@ -62,6 +63,7 @@ class Coordinator:
         self.jobs = Jobs()
         self.fleet = Fleet()
         self.occupied = Occupied()
+        self.labels = Labels()
         self.recovery = Recovery(self, self.jobs)
         self._transactions = itertools.count(time.time_ns())
 
@@ -256,6 +258,7 @@ class Coordinator:
             done = Restore(job.name, targets, job.decision, self, course, image)
             self._carry_out(job, done, targets)
         job.decision = None
+        job.ended_as.clear()
         self.recovery.begin_if_uneven(job)
         _refuse_silence(targets)
         for process in job.living:
@@ -292,7 +295,7 @@ class Coordinator:
         jobs = [job for job in self.jobs.all() if not job.busy]
         running = [process for job in jobs for process in job.living if process.state == State.RUNNING]
         side_by_side(partial(self._look, process) for process in running if not is_stopped(process.identity.pid))
-        return {"jobs": [reports.of_job(job) for job in self.jobs.all()]}
+        return {"jobs": [reports.of_job(job, self.labels) for job in self.jobs.all()]}
 
     def _look(self, process: Process) -> None:
         try:

@@ -17,6 +17,7 @@ from gcr.engine.node import World
 from gcr.engine.target import Target
 from gcr.errors import DeviceShared, NameTaken, NoSuchJob, WrongState
 from gcr.journal import DecisionRecord
+from gcr.processes import started_at
 from gcr.states import State, job_state
 from gcr.supervisor.escrow import Escrow, Keeper
 
@@ -39,6 +40,8 @@ class Job:
     last_report: dict[str, Any] | None = None
     imaging: Imaging | None = None  # the last image that was asked for
     finished: bool = False
+    told: bool = False  # its supervisor said how the program ended
+    ended_as: dict[int, State] = field(default_factory=dict)  # processes that ended off their device, since it left
     context_on: frozenset[str] = frozenset()  # devices where a context stays when it is suspended as a whole
     settled: Event = field(default_factory=Event)  # cleared while a recovery is due or under way
     recovery_due: bool = False  # a stranded process has come that the recovery under way may not have seen
@@ -66,6 +69,16 @@ class Job:
         if not self.processes:
             return State.EXITED if self.finished else State.RUNNING
         return job_state(process.state for process in self.processes.values())
+
+    @property
+    def was(self) -> State:
+        """Its state when its program ended, or so far as it goes on, its state."""
+        states = list(self.ended_as.values()) or [process.state for process in self.living]
+        return job_state(states) if states else State.RUNNING
+
+    def has_program(self, pid: int) -> None:
+        """Its age is that of its program, whichever daemon is asked."""
+        self.pid, self.started = pid, started_at(pid)
 
     @contextmanager
     def changing(self, what: str) -> Iterator[None]:

@@ -1,11 +1,12 @@
 """What a checkpoint, a restore and `ps` say of themselves: the fields of CONTRACT §4."""
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
 from typing import Any
 
+from gcr import units
 from gcr.agentwire import DeviceRecord
 from gcr.daemon.jobs import Job
+from gcr.daemon.labels import Labels
 from gcr.daemon.process import Process
 from gcr.engine.admit import reason_name
 from gcr.engine.checkpoint import Checkpoint
@@ -124,17 +125,19 @@ def of_driver_restore(job: Job, done: DriverSwap) -> dict[str, Any]:
     }
 
 
-def of_job(job: Job) -> dict[str, Any]:
+def of_job(job: Job, labels: Labels) -> dict[str, Any]:
+    found = [row for process in job.living for row in rows(process)]
     return {
         "job": job.name,
         "pid": job.pid,
         "state": shown(job.state),
-        "started": datetime.fromtimestamp(job.started, UTC).isoformat(timespec="seconds"),
+        "started": units.moment(job.started),
         "simulated": job.world.simulated,
         "backend": job.world.backend,
+        "command": list(job.argv),
         "image": job.imaging.row() if job.imaging else None,
         "only_in": _only_in(job),
-        "processes": [row for process in job.living for row in rows(process)],
+        "processes": [{**row, "label": labels.of(job.world, row["device"])} for row in found],
     }
 
 

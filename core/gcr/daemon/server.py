@@ -153,7 +153,7 @@ class Connection:
                 arrivals.started(str(self._supervisor_token), body["pid"])
                 request.reply_json()
             case "finished":
-                request.reply_json({"report": arrivals.finished(str(self._supervisor_token))})
+                request.reply_json(arrivals.finished(str(self._supervisor_token)))
             case other:
                 raise UsageError(f"a supervisor cannot ask {other!r}")
 

@@ -1,12 +1,15 @@
 """The supervisor: `gcr run` itself, the parent of a job."""
 
-from gcr.supervisor.spec import JobSpec
+from gcr.supervisor.spec import JobSpec, Outcome
 
-__all__ = ["JobSpec", "run"]
+__all__ = ["JobSpec", "Outcome", "run"]
 
 
-def run(spec: JobSpec) -> int:
-    """Start the job, stay until its program ends, and return the exit code `gcr run` shall return."""
+def run(spec: JobSpec) -> Outcome:
+    """Start the job and stay until its program ends; a detached one is left once it runs.
+
+    Raises GcrError when the program was not started.
+    """
     from gcr.supervisor.process import supervise
 
     return supervise(spec)

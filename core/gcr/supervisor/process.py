@@ -11,7 +11,6 @@ import os
 import resource
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +19,11 @@ from gcr.backend import Simulator
 from gcr.errors import CannotStart, GcrError
 from gcr.jsonbody import error_from_json, error_to_json
 from gcr.native import shim_path, sim_dir
-from gcr.runtime import log_dir, socket_path
+from gcr.runtime import socket_path
+from gcr.supervisor.diary import Diary
 from gcr.supervisor.escrow import Escrow
 from gcr.supervisor.link import DaemonLink
-from gcr.supervisor.spec import JobSpec
+from gcr.supervisor.spec import JobSpec, Outcome
 
 log = logging.getLogger("gcr.supervisor")
 
@@ -39,12 +39,14 @@ class Supervisor:
     name: str | None = None
     child: "subprocess.Popen[bytes] | None" = None
     escrow: Escrow = field(default_factory=Escrow)
+    diary: Diary = field(init=False)
     link: DaemonLink = field(init=False)
     _pending: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.name = self.spec.name
         self.link = DaemonLink(self.describe, self.escrow)
+        self.diary = Diary(self.token)
 
     def describe(self) -> Mapping[str, object]:
         return {
@@ -79,6 +81,7 @@ class Supervisor:
             self.child.send_signal(early)
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        self.diary.begin(str(self.name), self.spec.argv, self.child.pid)
         self._tell("started", {"pid": self.child.pid})
 
     def wait(self) -> int:
@@ -86,13 +89,17 @@ class Supervisor:
         assert self.child
         while self.child.poll() is None:
             told = signal.sigtimedwait(AWAITED, 0.5)
+            self.diary.bound()
             if told and told.si_signo in FORWARDED and told.si_code <= 0:
                 self.child.send_signal(told.si_signo)
         code = self.child.returncode
         return 128 - code if code < 0 else code
 
     def finish(self, code: int) -> None:
+        assert self.child
+        self.diary.end(self.child.returncode)  # first: the daemon may be gone, or silent
         answer = self._tell("finished", {"code": code})
+        self.diary.add(answer.get("was"))
         if self.spec.report and answer.get("report") is not None:
             Path(self.spec.report).write_text(json.dumps(answer["report"]) + "\n")
         self.link.close()
@@ -131,10 +138,10 @@ def simulated_environment(vendor: str, simulator: Simulator | None = None) -> di
     return {**ours, **simulator.environment, **world}
 
 
-def supervise(spec: JobSpec) -> int:
-    """The program's code, or 0 once a detached one runs. Raises GcrError when it was not started."""
+def supervise(spec: JobSpec) -> Outcome:
+    """See gcr.supervisor.run."""
     if not spec.detach:
-        return _run(spec, started=lambda _name: None)
+        return _run(spec, started=lambda _job: None)
     told, tell = os.pipe()
     if os.fork():
         os.close(tell)
@@ -144,12 +151,12 @@ def supervise(spec: JobSpec) -> int:
     os._exit(_run_detached(spec, tell))
 
 
-def _run(spec: JobSpec, started: Callable[[str], None]) -> int:
+def _run(spec: JobSpec, started: Callable[[Supervisor], None]) -> Outcome:
     supervisor = Supervisor(spec)
     try:
         supervisor.register()
         if spec.detach:
-            _leave_terminal(str(supervisor.name))
+            supervisor.diary.leave_terminal(str(supervisor.name))
         supervisor.start()
     except OSError as error:
         supervisor.link.close()
@@ -157,10 +164,10 @@ def _run(spec: JobSpec, started: Callable[[str], None]) -> int:
     except GcrError:
         supervisor.link.close()
         raise
-    started(str(supervisor.name))
+    started(supervisor)
     code = supervisor.wait()
     supervisor.finish(code)
-    return code
+    return Outcome(code, str(supervisor.name), supervisor.diary.log)
 
 
 def _run_detached(spec: JobSpec, tell: int) -> int:
@@ -169,26 +176,15 @@ def _run_detached(spec: JobSpec, tell: int) -> int:
         os.close(tell)
 
     try:
-        return _run(spec, started=lambda name: announce({"name": name}))
+        return _run(spec, started=lambda job: announce({"name": job.name, "log": job.diary.log})).code
     except GcrError as error:
         announce({"error": error_to_json(error)})
         return FAILED_BEFORE_START
 
 
-def _await_detached(pipe: int) -> int:
+def _await_detached(pipe: int) -> Outcome:
     with os.fdopen(pipe, "rb") as stream:
         answer = json.loads(stream.read() or "{}")
     if "name" not in answer:
         raise error_from_json(answer.get("error"))
-    sys.stdout.write(f"{answer['name']}\n")
-    return 0
-
-
-def _leave_terminal(name: str) -> None:
-    """The program reads nothing and writes to the job's log: nobody waits for a pipe it inherited."""
-    null = os.open(os.devnull, os.O_RDONLY)
-    log_file = os.open(log_dir() / f"{name}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-    for number, source in ((0, null), (1, log_file), (2, log_file)):
-        os.dup2(source, number)
-    os.close(null)
-    os.close(log_file)
+    return Outcome(0, answer["name"], answer["log"])

@@ -1,4 +1,4 @@
-"""What a user asked `gcr run` to do."""
+"""What a user asked `gcr run` to do, and what came of it."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,3 +16,10 @@ class JobSpec:
     simulator: Simulator | None = None  # that driver; None: the one gcr brings for `simulate`
     shim: Path | None = None  # None: gcr's own
     report: str | None = None  # file that receives the job's last report as JSON
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    code: int  # the one `gcr run` returns: the program's, 128+n for signal n; 0 once a detached one runs
+    job: str
+    log: str | None = None  # the file that a detached job writes to

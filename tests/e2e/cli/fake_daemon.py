@@ -72,6 +72,7 @@ JOBS: list[dict[str, Any]] = [
         "started": "2026-01-01T00:00:00+00:00",
         "simulated": False,
         "backend": "nvidia",
+        "command": ["python", "serve.py"],
         "processes": [
             {
                 "pid": 4711,

@@ -71,18 +71,27 @@ def test_names(gcr: Gcr, daemon: FakeDaemon, name: str) -> None:
 
 def test_ps_shows_a_line_a_process(gcr: Gcr, daemon: FakeDaemon) -> None:
     lines = gcr("ps").out.splitlines()
-    assert lines[0].split() == ["JOB", "PID", "STATE", "DEVICE", "MEMORY", "COVERED", "NOTES"]
+    assert lines[0].split() == ["JOB", "PID", "STATE", "DEVICE", "MEMORY", "COVERED", "AGE", "NOTES", "COMMAND"]
     assert lines[1].split()[:4] == ["llm", "4711", "running", "GPU-00000000-0000-0000-0000-000000000001"]
-    assert lines[1].endswith("1000 B  50 %     pool 500 B")
+    assert "  1000 B  50 %     " in lines[1]
+    assert lines[1].endswith("d  pool 500 B  python serve.py")
+    assert gcr("ps", "llm", "4711").out.splitlines() == lines
     assert gcr("ps", "--json").json["jobs"] == JOBS
     assert gcr("ps", "--json", "--backend", "nvidia").json["jobs"] == JOBS
     assert gcr("ps", "--json", "--backend", "amd").json["jobs"] == []
 
 
+def test_ps_names_the_job_that_was_meant_and_asks_all_or_none(gcr: Gcr, daemon: FakeDaemon) -> None:
+    ran = gcr("--json", "ps", "llm", "ll")
+    assert (ran.code, ran.json["error"]["code"]) == (3, "no_such_job")
+    assert ran.json["error"]["message"] == "no job 'll'; did you mean llm?"
+    assert gcr("ps", "elsewhere").err.splitlines()[1:] == ["  no job 'elsewhere'", "  try: gcr ps --all"]
+
+
 def test_ps_says_what_is_simulated(gcr: Gcr, daemon: FakeDaemon) -> None:
     assert "SIMULATED" not in gcr("ps").out
     daemon.answers["ps"] = answering({"jobs": [{**JOBS[0], "simulated": True}]})
-    assert gcr("ps").out.splitlines()[1].endswith("SIMULATED, pool 500 B")
+    assert gcr("ps").out.splitlines()[1].endswith("SIMULATED, pool 500 B  python serve.py")
 
 
 def test_ps_and_checkpoint_say_who_copies(gcr: Gcr, daemon: FakeDaemon) -> None:
@@ -90,7 +99,7 @@ def test_ps_and_checkpoint_say_who_copies(gcr: Gcr, daemon: FakeDaemon) -> None:
     row = {**JOBS[0]["processes"][0], "strategy": "copyout"}
     daemon.answers["ps"] = answering({"jobs": [{**JOBS[0], "processes": [row]}]})
     daemon.answers["checkpoint"] = answering({**CHECKPOINT, "strategy": "copyout"})
-    assert gcr("ps").out.splitlines()[1].endswith("copyout, pool 500 B")
+    assert gcr("ps").out.splitlines()[1].endswith("copyout, pool 500 B  python serve.py")
     assert "copied by its own agent. Back with: gcr restore llm" in gcr("checkpoint", "llm").out
 
 

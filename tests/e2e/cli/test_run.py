@@ -17,7 +17,7 @@ from gcr.cli.output import NotWritten
 from gcr.errors import NameTaken, NoRoom, NoSuchJob, UsageError
 from gcr.native import sim_dir
 from gcr.report import CheckpointReport, RestoreReport
-from gcr.supervisor import JobSpec
+from gcr.supervisor import JobSpec, Outcome
 
 from .fake_daemon import CHECKPOINT, RESTORE, FakeDaemon, answering, raising
 
@@ -27,9 +27,9 @@ def specs(monkeypatch: pytest.MonkeyPatch) -> list[JobSpec]:
     """What the supervisor was asked for; every job ends with code 7."""
     asked: list[JobSpec] = []
 
-    def run(spec: JobSpec) -> int:
+    def run(spec: JobSpec) -> Outcome:
         asked.append(spec)
-        return 0 if spec.detach else 7
+        return Outcome(0, "llm", "/logs/llm") if spec.detach else Outcome(7, "llm")
 
     monkeypatch.setattr(supervisor, "run", run)
     return asked
@@ -61,10 +61,11 @@ class FullDisk(io.StringIO):
         raise OSError(errno.ENOSPC, "No space left on device")
 
 
-def test_run_detached_says_the_job_s_name(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    monkeypatch.setattr(supervisor, "run", lambda spec: print(spec.name) or 0)
+def test_run_detached_says_the_job_s_name_and_where_its_output_goes(
+    specs: list[JobSpec], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert main(["run", "-d", "--name", "llm", "--", "true"]) == 0
-    assert capsys.readouterr() == ("llm\n", "")
+    assert capsys.readouterr() == ("llm\n", "its output goes to /logs/llm: gcr logs llm\n")
     monkeypatch.setattr("sys.stdout", FullDisk())
     assert main(["run", "-d", "--name", "llm", "--", "true"]) == NotWritten.exit
     assert capsys.readouterr().err.endswith("(ENOSPC); llm is running\n")
@@ -77,7 +78,8 @@ def test_options_after_the_program_are_the_programs(specs: list[JobSpec]) -> Non
 
 def test_run_json(specs: list[JobSpec], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["run", "--json", "--name", "llm", "--", "true"]) == 7
-    assert json.loads(capsys.readouterr().out)["exit_code"] == 7
+    ended = json.loads(capsys.readouterr().out)
+    assert (ended["exit_code"], ended["log"]) == (7, None)
     assert main(["run", "--json", "-d", "--name", "llm", "--", "true"]) == 0
     assert json.loads(capsys.readouterr().out) == {
         "schema": 1,
@@ -86,13 +88,14 @@ def test_run_json(specs: list[JobSpec], capsys: pytest.CaptureFixture[str]) -> N
         "job": "llm",
         "detached": True,
         "exit_code": None,
+        "log": "/logs/llm",
     }
 
 
 def test_a_failure_before_the_program_started_is_125(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def taken(spec: JobSpec) -> int:
+    def taken(spec: JobSpec) -> Outcome:
         raise NameTaken("llm runs already")
 
     monkeypatch.setattr(supervisor, "run", taken)

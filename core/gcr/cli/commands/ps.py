@@ -7,96 +7,104 @@ from typing import Any
 
 import click
 
-from gcr import units
-from gcr.cli import text
-from gcr.cli.options import Options, common_options, examples
+from gcr import runs, units
+from gcr.cli import ended, jobtable, text
+from gcr.cli.options import Options, Target, common_options, examples, parse_targets
 from gcr.cli.output import print_json, print_text, success
 from gcr.client import Client, daemon_runs
-from gcr.errors import UsageError
+from gcr.errors import NoSuchJob, UsageError
+from gcr.names import meant
+from gcr.runs import Run
 
 INTERVAL_S = 1.0
 
-_HEAD = ("JOB", "PID", "STATE", "DEVICE", "MEMORY", "COVERED", "NOTES")
+Jobs = list[dict[str, Any]]
 
 
-@click.command("ps", epilog=examples("gcr ps", "gcr ps --watch", "gcr ps --json"))
+@click.command("ps", epilog=examples("gcr ps", "gcr ps llm", "gcr ps --all", "gcr ps --watch", "gcr ps --json"))
+@click.argument("targets", metavar="[JOB|PID]...", nargs=-1, callback=parse_targets)
+@click.option("--all", "-a", "everything", is_flag=True, help="Also jobs that have ended, and how.")
 @click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
 @common_options
 @click.pass_obj
-def command(options: Options, watch: bool) -> None:
-    """Show jobs and their processes: device, memory, the share of it that gcr moves itself, state."""
+def command(options: Options, targets: Sequence[Target], everything: bool, watch: bool) -> None:
+    """Show jobs and their processes: device, memory, the share of it that gcr moves itself, state, age.
+
+    --all adds jobs that have ended: exit code or signal, the state they were in, and when. The setting `keep_jobs`
+    bounds how many are remembered.
+    """
     if watch and options.json:
         raise UsageError("--watch draws for people and --json prints one object: choose one")
     if watch:
-        _watch(options)
+        _watch(options, targets, everything)
         return
-    jobs = _jobs(options)
+    jobs, over = _found(options, targets, everything)
     if options.json:
-        print_json(success("ps", {"jobs": jobs}))
+        print_json(success("ps", {"jobs": jobs, **({"ended": [run.row() for run in over]} if everything else {})}))
     else:
-        print_text(render(jobs))
+        print_text(render(jobs, over))
 
 
-def _jobs(options: Options) -> list[dict[str, Any]]:
+def _found(options: Options, targets: Sequence[Target], everything: bool) -> tuple[Jobs, list[Run]]:
+    """Raises NoSuchJob for a name that is neither."""
+    jobs = _jobs(options)
+    over = _ended(jobs) if everything or targets else []
+    if not targets:
+        return jobs, over
+    chosen = [job for job in jobs if any(_is(job, target) for target in targets)]
+    past = [run for run in over if run.job in targets or run.pid in targets]
+    for target in targets:
+        if not any(_is(job, target) for job in chosen):
+            _refuse_unknown(target, jobs, past, everything)
+    return chosen, past if everything else []
+
+
+def _refuse_unknown(target: Target, jobs: Jobs, past: Sequence[Run], everything: bool) -> None:
+    run = next((run for run in past if target in (run.job, run.pid)), None)
+    if run is None:
+        raise NoSuchJob(f"no job {target!r}{meant(str(target), [job['job'] for job in jobs])}", hint="gcr ps --all")
+    assert run.end
+    if not everything:
+        ago = units.age(time.time() - run.end.at)
+        raise NoSuchJob(f"{run.job} has ended {ago} ago: {run.end.said()}", state="exited", hint="gcr ps --all")
+
+
+def _is(job: dict[str, Any], target: Target) -> bool:
+    return target in (job["job"], job["pid"], *(process["pid"] for process in job["processes"]))
+
+
+def _ended(jobs: Jobs) -> list[Run]:
+    """Of a job whose processes outlived its program the end is not told: it goes on."""
+    alive = {(job["job"], job["pid"]) for job in jobs}
+    return [run for run in runs.all_runs() if run.end is not None and (run.job, run.pid) not in alive]
+
+
+def _jobs(options: Options) -> Jobs:
     """Where no daemon runs and none died, there is no job; looking starts none."""
     if not daemon_runs():
         return []
     with Client.connect() as client:
-        jobs: list[dict[str, Any]] = client.request("ps")["jobs"]
+        jobs: Jobs = client.request("ps")["jobs"]
     return [job for job in jobs if options.backend in (None, job.get("backend"))]
 
 
-def _watch(options: Options) -> None:
+def _watch(options: Options, targets: Sequence[Target], everything: bool) -> None:
     """In place on a terminal; one table after the other where something reads them."""
     if not sys.stdout.isatty():
-        while print_text(render(_jobs(options))):
+        while print_text(render(*_found(options, targets, everything))):
             time.sleep(INTERVAL_S)
         return
     from rich.live import Live
     from rich.text import Text
 
-    with Live(Text(render(_jobs(options))), auto_refresh=False, screen=False) as live:
+    with Live(auto_refresh=False, screen=False) as live:
         while True:
+            live.update(Text(render(*_found(options, targets, everything))), refresh=True)
             time.sleep(INTERVAL_S)
-            live.update(Text(render(_jobs(options))), refresh=True)
 
 
-def render(jobs: Sequence[dict[str, Any]]) -> str:
-    """A line a process, a line for a job without any."""
-    if not jobs:
-        return "no jobs"
-    return text.table(_HEAD, [row for job in jobs for row in _rows(job)])
-
-
-def _rows(job: dict[str, Any]) -> list[tuple[str, ...]]:
-    processes = job["processes"]
-    if not processes:
-        return [(job["job"], str(job["pid"] or "-"), job["state"], "-", "-", "-", ", ".join(_of_job(job)))]
-    return [(job["job"], *_cells(process, _of_job(job))) for process in processes]
-
-
-def _of_job(job: dict[str, Any]) -> list[str]:
-    """What is to be said of it as a whole."""
-    image = job.get("image") or {}
-    became = {"writing": "being written", "failed": "NOT WRITTEN"}.get(image.get("state", ""))
-    notes = ["SIMULATED"] * job["simulated"] + ([f"image {image['name']} {became}"] if became else [])
-    return [*notes, *([f"in image {job['only_in']['image']} ONLY"] if job.get("only_in") else [])]
-
-
-def _cells(process: dict[str, Any], notes: Sequence[str]) -> tuple[str, ...]:
-    share = process["covered_bytes"] / process["bytes"] if process["bytes"] else None
-    return (
-        str(process["pid"]),
-        process["state"],
-        process["device"] or "-",
-        units.size(process["bytes"]),
-        "-" if share is None else text.percent(share),
-        ", ".join([*notes, *_notes(process)]),
-    )
-
-
-def _notes(process: dict[str, Any]) -> list[str]:
-    """How data leaves, where it is not handed over, and why some bytes are not covered."""
-    uncovered = process.get("uncovered") or {}
-    reasons = [f"{reason} {units.size(count)}" for reason, count in sorted(uncovered.items())]
-    return [*(["copyout"] if process.get("strategy") == "copyout" else []), *reasons]
+def render(jobs: Sequence[dict[str, Any]], over: Sequence[Run] = ()) -> str:
+    """Jobs that run or are suspended, then those that have ended."""
+    width = text.width()
+    tables = [jobtable.table(jobs, width) if jobs else "no jobs"]
+    return "\n\n".join([*tables, *([ended.table(over, width)] if over else [])])

@@ -1,13 +1,11 @@
 """`gcr run`: start a program as a job."""
 
-import contextlib
-import io
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from gcr.cli.options import Options, common_options, examples, parse_name
-from gcr.cli.output import NotWritten, print_json, print_text, success
+from gcr.cli.output import NotWritten, print_json, print_text, say, success
 from gcr.errors import GcrError, UsageError
 
 if TYPE_CHECKING:
@@ -46,6 +44,7 @@ def command(ctx: click.Context, /, program: tuple[str, ...], **chosen: Any) -> i
 
     CMD sees the same devices, and behaves as it would without gcr. The code is 125 if gcr failed before CMD started.
     With --json one object is printed once CMD has ended, or with -d once it runs; what CMD prints is its own affair.
+    With -d it goes to a file, which `gcr logs` shows.
     """
     options = ctx.ensure_object(Options)
     try:
@@ -78,12 +77,12 @@ def _spec(
 def _run(spec: "JobSpec", as_json: bool) -> int:
     from gcr import supervisor
 
-    said = io.StringIO()
-    with contextlib.redirect_stdout(said):  # the job's name, for people, when it is detached
-        code = supervisor.run(spec)
-    job = said.getvalue().strip() or spec.name
+    done = supervisor.run(spec)
+    code = None if spec.detach else done.code
+    report = {"job": done.job, "detached": spec.detach, "exit_code": code, "log": done.log}
     if as_json:
-        print_json(success("run", {"job": job, "detached": spec.detach, "exit_code": None if spec.detach else code}))
+        print_json(success("run", report))
     elif spec.detach:
-        print_text(str(job), {"job": job, "state": "running"})
-    return code
+        print_text(done.job, {"job": done.job, "state": "running"})
+        say(f"its output goes to {done.log}: gcr logs {done.job}")
+    return done.code

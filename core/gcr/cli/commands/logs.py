@@ -1,0 +1,88 @@
+"""`gcr logs`: what a detached job printed."""
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import click
+
+from gcr import runs
+from gcr.cli import ended
+from gcr.cli.options import Options, common_options, examples, parse_job
+from gcr.cli.output import print_json, print_text, success
+from gcr.errors import NoOutput, UsageError
+from gcr.runs import Run
+
+LOOK_S = 0.1
+PIECE = 1 << 20
+
+
+@click.command("logs", epilog=examples("gcr logs train", "gcr logs train -f", "gcr logs train -n 20"))
+@click.argument("job", metavar="JOB", callback=parse_job)
+@click.option("-f", "--follow", is_flag=True, help="Go on with what it prints, until it ends.")
+@click.option("-n", "--lines", "count", type=click.IntRange(0, 1_000_000), help="Only the last so many lines.")
+@common_options
+@click.pass_obj
+def command(options: Options, job: str, follow: bool, count: int | None) -> None:
+    """Show what JOB printed, a job that was started with `gcr run -d`; also after its end.
+
+    A log is kept within the setting `job_log_bytes`, and goes with the job's record.
+    """
+    if follow and options.json:
+        raise UsageError("--follow is for people and --json prints one object: choose one")
+    run = ended.newest(job)
+    with _opened(run) as log:
+        said = _last(_before(log) + log.read(), count)
+        if options.json:
+            lines = said.decode(errors="replace").splitlines()
+            print_json(success("logs", {"job": job, "path": log.name, "lines": lines}))
+        elif print_text(said) and follow:
+            _follow(run, log)
+
+
+def _opened(run: Run) -> BinaryIO:
+    """Raises NoOutput."""
+    if run.log is None:
+        text = f"{run.job} was not detached: its output is where `gcr run` was started"
+        raise NoOutput(text, hint=f"gcr run -d --name {run.job}, another time")
+    try:
+        return Path(run.log).open("rb")
+    except FileNotFoundError:
+        raise NoOutput(f"the log of {run.job} is gone: {run.log}") from None
+
+
+def _before(log: BinaryIO, at: int = 0) -> bytes:
+    """The older part of the output, from a place in it on; nothing where the log was never full."""
+    try:
+        with Path(f"{log.name}.1").open("rb") as older:
+            older.seek(at)
+            return older.read()
+    except FileNotFoundError:
+        return b""
+
+
+def _last(said: bytes, count: int | None) -> bytes:
+    return said if count is None else b"".join(said.splitlines(keepends=True)[-count:] if count else [])
+
+
+def _follow(run: Run, log: BinaryIO) -> None:
+    """Until the job has ended and all is shown, or nothing reads it any more."""
+    while True:
+        over = runs.again(run).end is not None  # before reading: what was printed before the end is shown
+        if not all(map(print_text, _fresh(log))):
+            return
+        if over:
+            return
+        time.sleep(LOOK_S)
+
+
+def _fresh(log: BinaryIO) -> Iterator[bytes]:
+    """What came since, across the moment at which the file was begun anew."""
+    seen = log.tell()
+    if os.fstat(log.fileno()).st_size < seen:
+        yield _before(log, seen)
+        log.seek(0)
+    while piece := log.read(PIECE):
+        yield piece

@@ -1,0 +1,273 @@
+"""Records of jobs: one small file a job, from its program's start until some time after its end.
+
+The supervisor writes a record when the program has started and again when it has ended, so an end is known without any
+daemon. Where the supervisor was killed the daemon notes the end; where both were, the next reader sees it.
+
+    <state>/jobs/<job>.<id>.json     the record, mode 0600
+    <state>/jobs/<job>.<id>.log      the output of a detached job, mode 0600
+    <state>/jobs/<job>.<id>.log.1    the part of it that was there when the file was last full
+"""
+
+import json
+import logging
+import os
+import signal as signals
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any, Self
+
+from gcr import processes, units
+from gcr.errors import GcrError
+from gcr.listing import listed
+from gcr.processes import ProcessIdentity
+from gcr.runtime import own_directory, socket_path, state_dir
+
+log = logging.getLogger(__name__)
+
+KEEP_S = 30 * 86400.0  # seconds after which the record of an ended job goes, with its log
+_ENDING = ".json"
+
+
+class How(StrEnum):
+    """How a program ended."""
+
+    EXITED = "exited"
+    SIGNALLED = "signalled"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """The end of a job's program. `at`: seconds since the epoch.
+
+    code: what `gcr run` returned, None if unknown · signal: the one that ended it · was: the job's state at that time
+    """
+
+    how: How
+    at: float
+    code: int | None = None
+    signal: int | None = None
+    was: str | None = None
+
+    @classmethod
+    def of_code(cls, returned: int) -> Self:
+        """From `Popen.returncode`: negative for a signal."""
+        if returned < 0:
+            return cls(how=How.SIGNALLED, at=time.time(), code=128 - returned, signal=-returned)
+        return cls(how=How.EXITED, at=time.time(), code=returned)
+
+    @property
+    def state(self) -> str:
+        return "lost" if self.was == "lost" else "exited"
+
+    def said(self) -> str:
+        """For people: `exit code 1`, `killed by SIGKILL while suspended`."""
+        if self.how == How.UNKNOWN:
+            found = "exit code unknown"
+        elif self.signal is not None:
+            found = f"killed by {_signal_name(self.signal)}"
+        else:
+            found = f"exit code {self.code}"
+        return found if self.was in (None, "running", "exited") else f"{found} while {self.was}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One job. `began`: seconds since the epoch; starts of processes: clock ticks after boot; `log`: a whole path."""
+
+    job: str
+    id: str
+    socket: str  # of the daemon that it belongs to
+    boot: str
+    space: str  # of pids: what is in another cannot be looked at
+    command: tuple[str, ...]
+    supervisor: int
+    supervisor_start: int
+    pid: int
+    start: int
+    began: float
+    log: str | None = None
+    end: End | None = None
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Self:
+        """Raises KeyError, TypeError or ValueError for anything else than a record."""
+        end = body["end"]
+        kept = End(**{**end, "how": How(end["how"])}) if end else None
+        return cls(**{**body, "command": tuple(body["command"]), "end": kept})
+
+    def row(self) -> dict[str, Any]:
+        """An ended job as `gcr ps --all` and `gcr wait` have it."""
+        assert self.end
+        return {
+            "job": self.job,
+            "pid": self.pid,
+            "state": self.end.state,
+            "how": self.end.how.value,
+            "exit_code": self.end.code,
+            "signal": self.end.signal,
+            "was": self.end.was,
+            "started": units.moment(self.began),
+            "ended": units.moment(self.end.at),
+            "log": self.log,
+            "command": list(self.command),
+        }
+
+    @property
+    def supervised(self) -> bool:
+        return self._lives(self.supervisor, self.supervisor_start)
+
+    @property
+    def lives(self) -> bool:
+        """Whether its program runs, or its supervisor has yet to say how it ended."""
+        return self.end is None and (self.supervised or self._lives(self.pid, self.start))
+
+    @property
+    def told(self) -> bool:
+        """Whether its end is known, or could be seen from here."""
+        return self.end is not None or self.boot != boot_id() or self.space == pid_space()
+
+    def _lives(self, pid: int, start: int) -> bool:
+        return self.boot == boot_id() and processes.alive(ProcessIdentity(pid, start))
+
+
+def identifier(token: str) -> str:
+    """Names a job's files; the job's secret cannot be told from it."""
+    return blake2b(token.encode(), digest_size=5, person=b"gcr job").hexdigest()
+
+
+def boot_id() -> str:
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
+
+
+def pid_space() -> str:
+    try:
+        return str(Path("/proc/self/ns/pid").readlink())
+    except OSError:
+        return ""
+
+
+def folder() -> Path:
+    """Raises UnsafeRuntime."""
+    return own_directory(state_dir() / "jobs")
+
+
+def log_path(job: str, identity: str) -> Path:
+    """Raises UnsafeRuntime."""
+    return folder() / f"{job}.{identity}.log"
+
+
+def write(run: Run) -> None:
+    """Put the record in place, whole. Raises OSError, UnsafeRuntime."""
+    path = _path(run)
+    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    with os.fdopen(fd, "w") as file:
+        json.dump(asdict(run), file)
+    fresh.replace(path)
+
+
+def again(run: Run) -> Run:
+    """The same job, as things stand now."""
+    return _seen(_read(_path(run)) or run)
+
+
+def note_end(job: str, identity: str | None, was: str) -> None:
+    """The job is over, and its supervisor was killed before it could say how. Raises OSError, UnsafeRuntime.
+
+    Without an `identity` the newest job of that name is meant. What a supervisor wrote stands.
+    """
+    named = (run for run in _ours() if run.job == job and identity in (None, run.id))
+    run = max(named, key=lambda run: run.began, default=None)
+    if run is None or run.supervised:
+        return
+    run = _read(_path(run)) or run  # its supervisor may have written just before it ended
+    end = run.end or End(how=How.UNKNOWN, at=time.time())
+    if end.how == How.UNKNOWN and end.was is None:
+        write(replace(run, end=replace(end, was=was)))
+
+
+def runs_of(job: str) -> list[Run]:
+    """All records of a job's name, newest first; of this daemon's jobs alone."""
+    return [run for run in all_runs() if run.job == job]
+
+
+def all_runs() -> list[Run]:
+    """Every record of this daemon's jobs, newest first. An end that no one wrote down is seen here."""
+    return sorted(map(_seen, _ours()), key=lambda run: run.began, reverse=True)
+
+
+def _ours() -> Iterator[Run]:
+    socket = str(socket_path())
+    found = (_read(path) for path in _records())
+    return (run for run in found if run is not None and run.socket == socket and run.told)
+
+
+def prune(most: int) -> None:
+    """Remove the records of ended jobs beyond the newest `most`, and old ones, each with its log. Raises OSError."""
+    oldest = time.time() - KEEP_S
+    by_age = sorted(_records(), key=_changed, reverse=True)
+    for place, path in enumerate(by_age):
+        run = _read(path) if place >= most or _changed(path) < oldest else None
+        if run is not None and not run.lives:
+            _remove(path)
+    for path in listed(folder(), ".log"):  # of a job whose program never started
+        if not path.with_suffix(_ENDING).exists() and _changed(path) < oldest:
+            _remove(path.with_suffix(_ENDING))
+
+
+def _remove(path: Path) -> None:
+    for each in (path, path.with_suffix(".log"), path.with_suffix(".log.1")):
+        each.unlink(missing_ok=True)
+
+
+def _records() -> Sequence[Path]:
+    return listed(folder(), _ENDING)
+
+
+def _changed(path: Path) -> float:
+    with suppress(OSError):
+        return path.stat().st_mtime
+    return 0.0
+
+
+def _read(path: Path) -> Run | None:
+    """None for a record that is gone, or is none."""
+    try:
+        return Run.from_json(json.loads(path.read_bytes()))
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        log.info("%s is no record of a job: %s", path, error)
+        return None
+
+
+def _seen(run: Run) -> Run:
+    """With an end, where no process is left that could write one: then this reader does."""
+    if run.end is not None or run.lives:
+        return run
+    run = _read(_path(run)) or run  # its supervisor may have written just before it ended
+    if run.end is not None:
+        return run
+    over = replace(run, end=End(how=How.UNKNOWN, at=time.time()))
+    with suppress(OSError, GcrError):
+        write(over)
+    return over
+
+
+def _path(run: Run) -> Path:
+    return folder() / f"{run.job}.{run.id}{_ENDING}"
+
+
+def _signal_name(number: int) -> str:
+    with suppress(ValueError):
+        return signals.Signals(number).name
+    return f"signal {number}"

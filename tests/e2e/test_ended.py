@@ -1,0 +1,67 @@
+"""What is known of a job that has ended, and of what it printed, whoever died before it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from machine import Machine, alive, kill, until
+
+COUNTS = "import sys, time\nfor n in range(400): print(n, 'x' * 40, flush=True); time.sleep(0.005)\nsys.exit(3)"
+
+
+def ended(machine: Machine, job: str) -> dict[str, object]:
+    return until(lambda: next(iter(machine.gcr("ps", "--all", job).body.get("ended", [])), None), 20, "it has ended")
+
+
+def test_a_job_keeps_its_age_whoever_is_asked_and_its_end_says_that_it_was_suspended(machine: Machine) -> None:
+    job = machine.told("llm", "alloc 2 4194304")
+    before = machine.job("llm")
+    machine.leave()
+    kill(machine.daemon())
+    assert machine.settled() == "suspended"
+    now = machine.job("llm")
+    assert before and now and (now["started"], now["command"]) == (before["started"], before["command"])
+    kill(machine.target("llm"))
+    job.supervisor.wait(20)
+    found = ended(machine, "llm")
+    assert {name: found[name] for name in ("how", "signal", "exit_code", "was", "state", "pid", "started")} == {
+        "how": "signalled",
+        "signal": 9,
+        "exit_code": 137,
+        "was": "suspended",
+        "state": "exited",
+        "pid": now["pid"],
+        "started": before["started"],
+    }
+    told = machine.gcr("wait", "llm")
+    assert (told.code, told.body["ok"], told.body["was"]) == (137, True, "suspended")
+
+
+def test_an_end_that_only_the_daemon_saw_is_noted_and_one_that_nothing_saw_is_seen_later(machine: Machine) -> None:
+    first, second = machine.told("llm", "alloc 2 4194304"), machine.told("two", "alloc 2 4194304")
+    machine.leave()
+    kill(first.supervisor.pid, machine.target("llm"))
+    until(lambda: machine.job("llm") is None or None, 20, "the daemon has noted it")
+    assert (ended(machine, "llm")["how"], ended(machine, "llm")["was"]) == ("unknown", "suspended")
+    told = machine.gcr("wait", "llm")
+    assert (told.code, told.body["error"]["code"]) == (3, "end_unknown")
+    target = machine.target("two")
+    kill(second.supervisor.pid, machine.daemon(), target)
+    assert ended(machine, "two")["how"] == "unknown"
+
+
+def test_a_detached_job_s_output_is_shown_while_it_grows_and_its_log_is_bounded(machine: Machine) -> None:
+    machine.extra["GCR_JOB_LOG_BYTES"] = "4096"
+    started = machine.gcr("run", "-d", "--name", "counts", *machine.world, "--", sys.executable, "-c", COUNTS).body
+    log = Path(started["log"])
+    follow = [sys.executable, "-m", "gcr", "logs", "counts", "-f"]
+    shown = subprocess.run(follow, env=machine.env, capture_output=True, text=True, timeout=60, check=True)
+    assert [int(line.split()[0]) for line in shown.stdout.splitlines()] == list(range(400))
+    told = machine.gcr("wait", "counts")
+    assert (told.code, told.body["exit_code"], told.body["how"]) == (3, 3, "exited")
+    assert not alive(told.body["pid"])
+    parts = [log, Path(f"{log}.1")]
+    assert [oct(part.stat().st_mode & 0o777) for part in parts] == ["0o600", "0o600"]
+    assert log.stat().st_size < 400 * 44 / 2
+    lines = machine.gcr("logs", "counts", "-n", "2").body["lines"]
+    assert [line.split()[0] for line in lines] == ["398", "399"]

@@ -1,0 +1,152 @@
+"""Records of jobs: what is known of a job's end, whoever died, and how many are kept."""
+
+import json
+import os
+import stat
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gcr import processes, runs
+from gcr.runs import End, How, Run
+
+GONE = 4194304 + 7  # no pid
+
+
+@pytest.fixture(autouse=True)
+def places(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setenv("GCR_SOCKET", str(tmp_path / "gcrd.sock"))
+    return tmp_path
+
+
+def run_of(
+    job: str = "llm", identity: str = "a1", *, supervisor: int = GONE, pid: int = GONE, began: float = 1.0
+) -> Run:
+    return Run(
+        job=job,
+        id=identity,
+        socket=os.environ["GCR_SOCKET"],
+        boot=runs.boot_id(),
+        space=runs.pid_space(),
+        command=("python", "serve.py"),
+        supervisor=supervisor,
+        supervisor_start=processes.start_time(supervisor) or 0,
+        pid=pid,
+        start=processes.start_time(pid) or 0,
+        began=began,
+    )
+
+
+def test_a_record_comes_back_as_it_was_written_and_is_its_owner_s_alone() -> None:
+    made = replace(run_of(), log="/somewhere", end=End.of_code(-9))
+    runs.write(made)
+    assert runs.all_runs() == [made]
+    (path,) = runs.folder().iterdir()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize(
+    ("returned", "was", "code", "said"),
+    [
+        (0, "running", 0, "exit code 0"),
+        (3, None, 3, "exit code 3"),
+        (-9, "suspended", 137, "killed by SIGKILL while suspended"),
+        (-15, "running", 143, "killed by SIGTERM"),
+        (1, "lost", 1, "exit code 1 while lost"),
+    ],
+)
+def test_an_end_says_what_gcr_run_returned(returned: int, was: str | None, code: int, said: str) -> None:
+    end = replace(End.of_code(returned), was=was)
+    assert (end.code, end.said()) == (code, said)
+
+
+def test_a_job_runs_while_its_program_or_its_supervisor_does() -> None:
+    runs.write(run_of(pid=os.getpid()))
+    assert runs.all_runs()[0].end is None
+    runs.write(run_of(supervisor=os.getpid()))
+    assert runs.all_runs()[0].end is None
+
+
+def test_an_end_that_no_one_wrote_down_is_seen_by_the_next_look_and_stays_as_it_was_seen() -> None:
+    child = subprocess.Popen(["sleep", "60"])
+    runs.write(run_of(pid=child.pid))
+    assert runs.all_runs()[0].end is None
+    child.kill()
+    child.wait()
+    (seen,) = runs.all_runs()
+    assert seen.end and (seen.end.how, seen.end.code) == (How.UNKNOWN, None)
+    time.sleep(0.01)
+    assert runs.all_runs() == [seen]
+
+
+def test_before_a_reboot_nothing_that_runs_now_has_lived(monkeypatch: pytest.MonkeyPatch) -> None:
+    runs.write(replace(run_of(pid=os.getpid()), boot="another"))
+    assert runs.all_runs()[0].end
+
+
+def test_who_runs_in_another_space_of_pids_is_not_declared_dead() -> None:
+    runs.write(replace(run_of(), space="pid:[1]"))
+    assert runs.all_runs() == []
+    (path,) = runs.folder().iterdir()
+    assert json.loads(path.read_text())["end"] is None
+
+
+def test_the_daemon_s_note_never_replaces_what_a_supervisor_wrote_or_will_write() -> None:
+    runs.write(replace(run_of(), end=End.of_code(7)))
+    runs.note_end("llm", "a1", "suspended")
+    assert runs.all_runs()[0].end == replace(End.of_code(7), at=runs.all_runs()[0].end.at)  # type: ignore[union-attr]
+    runs.write(run_of("other", supervisor=os.getpid()))
+    runs.note_end("other", "a1", "suspended")
+    assert runs.runs_of("other")[0].end is None
+
+
+def test_another_daemon_s_jobs_are_not_ours(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    runs.write(run_of())
+    monkeypatch.setenv("GCR_SOCKET", str(tmp_path / "second.sock"))
+    assert runs.all_runs() == []
+
+
+def test_the_newest_comes_first_and_only_so_many_are_kept_with_their_logs() -> None:
+    for number in range(6):
+        one = run_of(identity=f"{number}", began=number)
+        log = runs.log_path(one.job, one.id)
+        log.write_text("said")
+        runs.write(replace(one, log=str(log), end=End.of_code(0)))
+        os.utime(runs.folder() / f"llm.{number}.json", (time.time() + number,) * 2)
+    runs.prune(2)
+    assert [run.id for run in runs.runs_of("llm")] == ["5", "4"]
+    assert sorted(path.name for path in runs.folder().iterdir()) == [
+        "llm.4.json",
+        "llm.4.log",
+        "llm.5.json",
+        "llm.5.log",
+    ]
+
+
+def test_old_records_go_and_a_job_that_runs_stays_however_old() -> None:
+    runs.write(replace(run_of(identity="old"), end=End.of_code(0)))
+    runs.write(run_of(identity="runs", pid=os.getpid()))
+    for path in runs.folder().iterdir():
+        os.utime(path, (1.0, 1.0))
+    runs.prune(100)
+    assert [run.id for run in runs.all_runs()] == ["runs"]
+
+
+def test_what_is_no_record_is_passed_over() -> None:
+    (runs.folder() / "llm.x.json").write_text("{}")
+    (runs.folder() / "llm.y.json").write_text("[")
+    assert runs.all_runs() == []
+
+
+def test_the_daemon_adds_in_which_state_a_job_was_that_no_one_else_told_of() -> None:
+    runs.write(run_of(identity="old", began=1.0))
+    runs.write(run_of(identity="new", began=2.0))
+    assert [run.end.was for run in runs.all_runs() if run.end] == [None, None]  # seen by a look before
+    runs.note_end("llm", None, "suspended")
+    assert [run.end.was for run in runs.all_runs() if run.end] == ["suspended", None]
+    runs.note_end("llm", "old", "running")
+    assert [run.end.was for run in runs.all_runs() if run.end] == ["suspended", "running"]
