@@ -14,8 +14,8 @@ from gcr.version import __version__
 
 if TYPE_CHECKING:
     from gcr.errors import GcrError
-    from gcr.library import Job, attach, run
-    from gcr.report import CheckpointReport, ProcessReport, Report, RestoreReport
+    from gcr.library import Job, attach, run, swap
+    from gcr.report import CheckpointReport, ProcessReport, Report, RestoreReport, SwapReport
 
 __all__ = [
     "CheckpointReport",
@@ -24,9 +24,11 @@ __all__ = [
     "ProcessReport",
     "Report",
     "RestoreReport",
+    "SwapReport",
     "__version__",
     "attach",
     "run",
+    "swap",
 ]
 
 _HOME = {
@@ -34,10 +36,12 @@ _HOME = {
     "Job": "library",
     "attach": "library",
     "run": "library",
+    "swap": "library",
     "CheckpointReport": "report",
     "ProcessReport": "report",
     "Report": "report",
     "RestoreReport": "report",
+    "SwapReport": "report",
 }
 
 

@@ -147,6 +147,12 @@ class RolledBack(GcrError):
     code, exit = "rolled_back", 4
 
 
+class SwapFailed(RolledBack):
+    """The job that was to come back did not; the other one is back, unless the message says that it is suspended."""
+
+    code = "swap_failed"
+
+
 class NoDescriptors(RolledBack):
     """A process may open no more files; gcr's keep one open for each allocation."""
 

@@ -22,7 +22,7 @@ from gcr.errors import DaemonUnavailable, DeadlinePassed, NoSuchJob, Refused, Us
 from gcr.image.key import KeySource
 from gcr.image.place import store_path
 from gcr.names import JOB_NAME
-from gcr.report import CheckpointReport, RestoreReport
+from gcr.report import CheckpointReport, RestoreReport, SwapReport
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,11 @@ class Job:
     def name(self) -> str:
         """What every command line may call it: the job's name, or the pid."""
         return str(self._target)
+
+    @property
+    def target(self) -> str | int:
+        """The same for the daemon: a pid is a number."""
+        return self._target
 
     @property
     def pid(self) -> int:
@@ -187,6 +192,37 @@ def attach(target: str | int) -> Job:
     if isinstance(target, int) and processes.identify(target):
         return Job(target, target)
     raise NoSuchJob(f"no job or process {target}", hint="gcr ps")
+
+
+def swap(
+    out: "Job | str | int",
+    back: "Job | str | int",
+    *,
+    timeout: float | None = None,
+    data_only: bool = False,
+    devices: Mapping[str | int, str | int] | None = None,
+) -> SwapReport:
+    """Suspend `out` and bring back `back`, which is suspended, in its place: both happen, or neither.
+
+    `timeout` in seconds, for both together; `data_only` is about the one, `devices` about the other, as of `checkpoint`
+    and `restore`. Raises SwapFailed where `back` did not come back and `out` did; its `state` is that of `out`.
+    """
+    _check_seconds(timeout)
+    began = time.monotonic()
+    moves = {str(old): str(new) for old, new in (devices or {}).items()}
+    body = {"out": _target_of(out), "in": _target_of(back), "timeout": timeout, "data_only": data_only}
+    with Client.connect() as client:
+        wait = NO_TIMEOUT if timeout is None else timeout + GRACE
+        answer = client.request("swap", {**body, "devices": moves}, timeout=wait)
+    return SwapReport.from_json({**answer, "wall_s": time.monotonic() - began})
+
+
+def _target_of(job: "Job | str | int") -> str | int:
+    if isinstance(job, Job):
+        return job.target
+    if isinstance(job, str):
+        _check_name(job)
+    return job
 
 
 def _store(chosen: "str | os.PathLike[str] | None") -> str:

@@ -94,6 +94,24 @@ class RestoreReport(Report):
         return cls(**{**_known(cls, document), "moved": MappingProxyType(dict(document["moved"]))})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SwapReport:
+    """Of the job that left, and of the one that came back. `wall_s` is the caller's clock."""
+
+    out: CheckpointReport
+    back: RestoreReport
+    wall_s: float
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        out, back = CheckpointReport.from_json(document["out"]), RestoreReport.from_json(document["in"])
+        return cls(out=out, back=back, wall_s=document["wall_s"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The JSON's fields, without the envelope."""
+        return {"out": self.out.to_json(), "in": self.back.to_json(), "wall_s": self.wall_s}
+
+
 _OF_AN_IMAGE = (
     "image",
     "cut",

@@ -19,8 +19,12 @@ def test_a_job_keeps_its_age_whoever_is_asked_and_its_end_says_that_it_was_suspe
     machine.leave()
     kill(machine.daemon())
     assert machine.settled() == "suspended"
-    now = machine.job("llm")
-    assert before and now and (now["started"], now["command"]) == (before["started"], before["command"])
+    now = until(lambda: (job := machine.job("llm")) and job["pid"] and job, 20, "its supervisor is back")
+    assert before and (now["started"], now["command"], now["pid"]) == (
+        before["started"],
+        before["command"],
+        before["pid"],
+    )
     kill(machine.target("llm"))
     job.supervisor.wait(20)
     found = ended(machine, "llm")

@@ -24,6 +24,7 @@ SUBCOMMANDS = (
     "wait",
     "checkpoint",
     "restore",
+    "swap",
     "backends",
     "devices",
     "images",

@@ -74,15 +74,19 @@ def _not_written(error: OSError, fields: Mapping[str, object]) -> NotWritten:
     return NotWritten(told + standing, state=str(state) if state else None)
 
 
-def print_failure(error: GcrError) -> None:
-    """The headline says whether the target was touched; then what happened, then what to do."""
+def print_failure(error: GcrError, about: str = "") -> None:
+    """The headline says whether the target was touched; then what happened, then what to do.
+
+    `about`: a job, where the command is about several.
+    """
     headline = next((text for kind, text in _HEADLINES if isinstance(error, kind)), "")
     lines = [error.message, *getattr(error, "__notes__", [])]
     if error.hint:
         lines.append(f"try: {error.hint}")
     if not headline:
         headline = lines.pop(0)
-    say("\n".join([f"gcr: {headline}", *(f"  {line}" for line in lines)]))
+    of = f"{about}: " if about else ""
+    say("\n".join([f"gcr: {of}{headline}", *(f"  {line}" for line in lines)]))
 
 
 def say(text: str) -> None:

@@ -10,6 +10,7 @@ import socket
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from gcr.agentwire import IdList, OccupiedRecord
@@ -18,6 +19,7 @@ from gcr.daemon.agent import AgentPeer
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.peers import Progress, SupervisorPeer
+from gcr.daemon.swap import Swap
 from gcr.devices import uuid_text
 from gcr.errors import GcrError, NotOurs, PeerGone, UsageError, WrongVersion
 from gcr.processes import identify
@@ -187,6 +189,8 @@ class Connection:
                 return self._lending(coordinator.checkpoint, body, request, cancel)
             case "restore":
                 return self._lending(coordinator.restore, body, request, cancel)
+            case "swap":
+                return Swap(coordinator, body, partial(self._teller, request, cancel=cancel), cancel).run()
             case "recover":
                 return coordinator.recovery.of_all()
             case "stop":
@@ -200,16 +204,14 @@ class Connection:
         """With the descriptor of a store's key, where one came along."""
         key = request.take_fds()
         try:
-            return command(body, self._teller(request, body, cancel), cancel, key)
+            return command(body, self._teller(request, body["target"], cancel), cancel, key)
         finally:
             close_all(key)
 
-    def _teller(
-        self, request: Request, body: dict[str, Any], cancel: threading.Event
-    ) -> Callable[[dict[str, Any]], None]:
+    def _teller(self, request: Request, target: str | int, cancel: threading.Event) -> Progress:
         def tell(report: dict[str, Any]) -> None:
             try:
-                request.progress({"job": str(body["target"]), **report})
+                request.progress({"job": str(target), **report})
             except PeerGone:
                 cancel.set()  # the caller left; the connection's own thread may hear of it later
 

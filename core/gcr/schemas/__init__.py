@@ -1,5 +1,7 @@
 """JSON Schemas (draft 2020-12) of everything gcr prints under --json; `error` is the failure object of every command.
 
+`several` is the object of a checkpoint or a restore that was asked for more than one job.
+
 Objects may gain fields; a reader ignores what it does not know.
 """
 
@@ -8,6 +10,7 @@ import json
 from typing import Any
 
 ERROR = "error"
+SEVERAL = "several"
 
 
 def load(command: str) -> dict[str, Any]:

@@ -64,6 +64,7 @@ RESTORE: dict[str, Any] = {
     "streamed": False,
     "moved": {},
 }
+SWAP: dict[str, Any] = {"out": {**CHECKPOINT, "wall_s": 0.8}, "in": {**RESTORE, "job": "bb", "wall_s": 0.9}}
 JOBS: list[dict[str, Any]] = [
     {
         "job": "llm",

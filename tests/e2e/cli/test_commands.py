@@ -43,7 +43,7 @@ BAD_LINES = [
     ("restore", "llm", "--image", "warm"),
     ("checkpoint", "llm", "--timeout", "0"),
     ("checkpoint", "llm", "--timeout", "soon"),
-    ("restore", "llm", "more"),
+    ("restore", "llm", "--image", "warm", "more"),
     ("run", "--name", "4711", "--", "true"),
     ("run", "--simulate", "intel", "--", "true"),
     ("run",),

@@ -11,11 +11,23 @@ from typing import Any
 
 import pytest
 
+import gcr as library
 from gcr.channel import Request
-from gcr.errors import DriverError, GcrError, Lost, NoDescriptors, NoRoom, NoSuchJob, UnsupportedState, all_errors
+from gcr.errors import (
+    DeadlinePassed,
+    DriverError,
+    GcrError,
+    Lost,
+    NoDescriptors,
+    NoRoom,
+    NoSuchJob,
+    UnsupportedState,
+    WrongState,
+    all_errors,
+)
 
 from .conftest import DEADLINE, Gcr, gcr_command
-from .fake_daemon import CHECKPOINT, JOBS, RESTORE, Answer, FakeDaemon, answering, raising
+from .fake_daemon import CHECKPOINT, JOBS, RESTORE, SWAP, Answer, FakeDaemon, answering, raising
 
 
 def test_checkpoint_says_how_long_it_took_and_how_to_come_back(gcr: Gcr, daemon: FakeDaemon) -> None:
@@ -229,3 +241,63 @@ def test_a_stderr_that_cannot_be_written_stops_nothing(daemon: FakeDaemon, answe
         words = gcr_command(("checkpoint", "llm"))
         done = subprocess.run(words, stdout=subprocess.PIPE, stderr=full, text=True, timeout=DEADLINE)
     assert (done.returncode, "gcr restore llm" in done.stdout) == (code, code == 0)
+
+
+def test_several_jobs_are_all_tried_and_the_worst_is_the_exit_code(gcr: Gcr, daemon: FakeDaemon) -> None:
+    def answer(body: dict[str, Any], _request: Request) -> dict[str, Any]:
+        if body["target"] == "bb":
+            raise WrongState("bb is suspended already", state="suspended", hint="gcr restore")
+        if body["target"] == "cc":
+            raise DeadlinePassed("not done within 5 s", state="running")
+        return {**CHECKPOINT, "job": body["target"]}
+
+    daemon.answers["checkpoint"] = answer
+    ran = gcr("--json", "checkpoint", "bb", "cc", "llm", "llm")
+    assert ran.code == 4
+    assert [body["target"] for body in daemon.asked] == ["bb", "cc", "llm"]
+    assert ran.json["ok"] is False
+    assert [(row["job"], row["ok"]) for row in ran.json["jobs"]] == [("bb", False), ("cc", False), ("llm", True)]
+    assert ran.json["jobs"][0]["error"]["code"] == "wrong_state"
+    told = gcr("checkpoint", "bb", "llm")
+    assert (told.code, told.out.splitlines()[0].split(":")[0]) == (3, "llm")
+    assert told.err.splitlines()[0] == "gcr: bb: refused, nothing was touched"
+
+
+def test_several_jobs_come_back(gcr: Gcr, daemon: FakeDaemon) -> None:
+    ran = gcr("--json", "restore", "llm", "bb")
+    assert (ran.code, ran.json["ok"], len(ran.json["jobs"])) == (0, True, 2)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        ("checkpoint", "a", "b", "--image", "warm"),
+        ("restore", "a", "b", "--device", "0=1"),
+        ("restore", "a", "b", "--image", "warm"),
+        ("swap", "a"),
+        ("swap", "a", "b", "c"),
+    ],
+    ids=" ".join,
+)
+def test_what_is_for_one_job_is_refused_for_several(gcr: Gcr, daemon: FakeDaemon, line: tuple[str, ...]) -> None:
+    ran = gcr("--json", *line)
+    assert (ran.code, ran.json["error"]["code"]) == (2, "usage")
+    assert daemon.asked == []
+
+
+def test_swap_reports_both(gcr: Gcr, daemon: FakeDaemon) -> None:
+    daemon.answers["swap"] = answering(SWAP)
+    ran = gcr("--json", "swap", "llm", "bb", "--timeout", "60")
+    assert (ran.json["out"], ran.json["in"]) == (SWAP["out"], SWAP["in"])
+    asked = {"out": "llm", "in": "bb", "data_only": False, "devices": {}, "timeout": 60.0, "backend": None}
+    assert daemon.asked == [{"op": "swap", **asked}]
+    out, back = gcr("swap", "llm", "bb").out.splitlines()
+    assert (out.split(":")[0], back.split(" after")[0]) == ("llm", "bb runs again")
+    report = library.swap("llm", library.attach("llm"))
+    assert report.to_json() == {
+        **SWAP,
+        "out": report.out.to_json(),
+        "in": report.back.to_json(),
+        "wall_s": report.wall_s,
+    }
+    assert (report.back.job, report.out.wall_s) == ("bb", 0.8)

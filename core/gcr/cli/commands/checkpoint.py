@@ -1,12 +1,10 @@
 """`gcr checkpoint`: take a job off its device."""
 
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Sequence
 
 import click
 
-from gcr import units
-from gcr.cli import text
+from gcr.cli import summaries
 from gcr.cli.options import (
     Options,
     Target,
@@ -14,27 +12,25 @@ from gcr.cli.options import (
     examples,
     parse_name,
     parse_rate,
-    parse_target,
+    parse_targets,
     store_option,
 )
-from gcr.cli.transfer import Answer, transfer
+from gcr.cli.transfer import transfer
 from gcr.errors import UsageError
 from gcr.image.place import store_path
-
-MUCH_LEFT = 64 << 20  # bytes: the driver copies some 2 GB a second
-MUCH_PINNED = 1 << 30  # bytes: it takes some 15 ms, and 35 to come back
 
 
 @click.command(
     "checkpoint",
     epilog=examples(
         "gcr checkpoint llm",
+        "gcr checkpoint llm train",
         "gcr checkpoint 4711 --timeout 60",
         "gcr checkpoint llm --image warm --wait durable",
         "gcr --json checkpoint llm --data-only",
     ),
 )
-@click.argument("target", metavar="JOB|PID", callback=parse_target)
+@click.argument("targets", metavar="JOB|PID...", nargs=-1, required=True, callback=parse_targets)
 @click.option("--data-only", is_flag=True, help="Free the device data only; the driver's context stays on the device.")
 @click.option("--image", metavar="NAME", callback=parse_name, help="Write an image of its device memory, too.")
 @click.option(
@@ -61,7 +57,7 @@ MUCH_PINNED = 1 << 30  # bytes: it takes some 15 ms, and 35 to come back
 @click.pass_obj
 def command(
     options: Options,
-    target: Target,
+    targets: Sequence[Target],
     data_only: bool,
     image: str | None,
     max_rate: float | None,
@@ -71,12 +67,16 @@ def command(
     stop: bool,
     paranoid: bool,
     store: str | None,
-) -> None:
+) -> int:
     """Suspend JOB, or the process PID, and free the device memory it uses.
 
     With --image what was in it is also written to disk, in the background: the job may be restored meanwhile. Where
     host memory has no room for it, it goes straight to the image, and the device is free once that is on disk.
+
+    Several are suspended one after the other, each by itself: all are tried, and the exit code is the worst.
     """
+    if image and len(targets) > 1:
+        raise UsageError("an image is of one job", hint=f"gcr checkpoint {targets[0]} --image {image}")
     alone = wait != "vram" or store or live or leave_running or stop or paranoid or max_rate or options.key_named
     if image is None and alone:
         flags = "--live, --leave-running, --stop, --paranoid, --wait, --max-rate, --store and a key"
@@ -89,48 +89,4 @@ def command(
     if image:
         body |= {"image": image, "wait": wait, "live": live, "leave_running": leave_running, "paranoid": paranoid}
         body |= {"stop": stop, "store": str(store_path(store)), "max_bytes_per_s": max_rate}
-    transfer("checkpoint", target, options, body, _summary)
-
-
-def _summary(report: Answer) -> str:
-    return "\n".join([_what_was_done(report), *_what_took_the_driver_long(report), *_what_became_of_the_image(report)])
-
-
-def _what_became_of_the_image(report: Answer) -> Iterator[str]:
-    if not report.get("image"):
-        return
-    if report["parent_refused"]:
-        yield f"  image {report['image']} is not built upon the newest one: {report['parent_refused']}"
-    if report["durable_s"] is None:
-        yield f"  image {report['image']} is being written: gcr images lists it when it is durable"
-        return
-    cost = f"{units.size(report['bytes_written'])} written of {units.size(report['bytes_total'])}"
-    yield f"  image {report['image']} durable in {text.seconds(report['durable_s'])} ({cost})"
-    if report["streamed"]:
-        yield "  it alone has the bytes, for which the host had no room: keep it until the job is back"
-
-
-def _what_was_done(report: Answer) -> str:
-    if report["vram_free_s"] is None:
-        return f"{report['job']} runs on, stopped for {text.seconds(report['stop_s'])}"
-    stays = report["vram_after_bytes"]
-    what = f"VRAM free, but for {units.size(stays)} that the driver keeps," if stays else "VRAM free"
-    freed = f"{what} in {text.seconds(report['vram_free_s'])} (stopped for {text.seconds(report['stop_s'])})"
-    by_itself = ", copied by its own agent" if report["strategy"] == "copyout" else ""
-    return f"{report['job']}: {freed}{by_itself}. Back with: gcr restore {report['job']}"
-
-
-def _what_took_the_driver_long(report: Answer) -> Iterator[str]:
-    """One line, if there is more than a context to say of."""
-    rows, causes = report["processes"], []
-    if (contexts := sum(row["contexts"] for row in rows)) > len({row["pid"] for row in rows}):
-        causes.append(f"saved {contexts} contexts")
-    if (pinned := sum(row["pinned_host_bytes"] for row in rows)) >= MUCH_PINNED:
-        causes.append(f"unlocked {units.size(pinned)} of page-locked host memory")
-    left = Counter[str]()
-    for row in rows:
-        left.update(row["uncovered"])
-    if left.total() > MUCH_LEFT:
-        causes.append(f"copied {units.size(left.total())} itself, which gcr cannot move ({', '.join(sorted(left))})")
-    if causes and report["control_s"] is not None:
-        yield f"  the driver took {text.seconds(report['control_s'])} of that: it {', '.join(causes)}"
+    return transfer("checkpoint", targets, options, body, summaries.of_checkpoint)

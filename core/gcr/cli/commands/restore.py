@@ -5,11 +5,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gcr import units
-from gcr.cli import text
+from gcr.cli import summaries
 from gcr.cli.asking import asked
-from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_target, store_option
-from gcr.cli.transfer import Answer, transfer
+from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_targets, store_option
+from gcr.cli.transfer import transfer
 from gcr.errors import NoSuchImage, UsageError
 from gcr.image.place import store_path
 
@@ -30,10 +29,6 @@ def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str
     return moves
 
 
-def _target(ctx: click.Context, param: click.Parameter, value: str | None) -> Target | None:
-    return None if value is None else parse_target(ctx, param, value)
-
-
 def _job_of(image: str, store: "Store | None") -> str:
     if store is None:
         raise NoSuchImage(f"no image {image!r}", hint="gcr images")
@@ -44,7 +39,7 @@ def _job_of(image: str, store: "Store | None") -> str:
     "restore",
     epilog=examples("gcr restore llm", "gcr restore llm --device 0=1 --device 1=0", "gcr restore --image warm"),
 )
-@click.argument("target", metavar="[JOB|PID]", required=False, callback=_target)
+@click.argument("targets", metavar="[JOB|PID]...", nargs=-1, callback=parse_targets)
 @click.option(
     "--device",
     "devices",
@@ -58,25 +53,21 @@ def _job_of(image: str, store: "Store | None") -> str:
 @common_options
 @click.pass_obj
 def command(
-    options: Options, target: Target | None, devices: dict[str, str], image: str | None, store: str | None
-) -> None:
+    options: Options, targets: Sequence[Target], devices: dict[str, str], image: str | None, store: str | None
+) -> int:
     """Bring back JOB, or the process PID, in place: same process, same addresses, same bytes.
 
     With --image its bytes are read from disk and not from host memory, of which a few hundred MiB are enough. An image
     holds device memory alone, so the process must still be suspended at the checkpoint that made it.
+
+    Several come back one after the other, each by itself: all are tried, and the exit code is the worst.
     """
-    if (target is None) == (image is None) or ((store or options.key_named) and not image):
-        raise UsageError("either a job, or --image NAME", hint="gcr restore llm, or gcr restore --image warm")
+    if bool(targets) == bool(image) or ((store or options.key_named) and not image):
+        raise UsageError("either jobs, or --image NAME", hint="gcr restore llm, or gcr restore --image warm")
+    if devices and len(targets) > 1:
+        raise UsageError("--device is for one job: another may use other devices", hint=f"gcr restore {targets[0]}")
     body: dict[str, object] = {"devices": devices}
     if image:
-        target = asked(options, store, lambda there: _job_of(image, there))
+        targets = (asked(options, store, lambda there: _job_of(image, there)),)
         body |= {"image": image, "store": str(store_path(store))}
-    assert target is not None
-    transfer("restore", target, options, body, _summary)
-
-
-def _summary(report: Answer) -> str:
-    cold = ", the worker's context made anew" if report["cold"] else ""
-    where = "".join(f", {old} ▸ {new}" for old, new in report["moved"].items())
-    amount = units.size(report["bytes"])
-    return f"{report['job']} runs again after {text.seconds(report['total_s'])} ({amount}{cold}{where})"
+    return transfer("restore", targets, options, body, summaries.of_restore)

@@ -1,0 +1,40 @@
+"""`gcr swap`: one job leaves its device, another comes back to it."""
+
+import time
+
+import click
+
+from gcr.cli import summaries
+from gcr.cli.commands.restore import parse_moves
+from gcr.cli.options import Options, Target, common_options, examples, parse_target
+from gcr.cli.output import print_json, print_text, success
+from gcr.cli.transfer import ask, interrupted
+
+
+@click.command("swap", epilog=examples("gcr swap llm train", "gcr swap llm train --timeout 60"))
+@click.argument("out", metavar="OUT", callback=parse_target)
+@click.argument("back", metavar="IN", callback=parse_target)
+@click.option("--data-only", is_flag=True, help="Free the device data of OUT only; its context stays on the device.")
+@click.option(
+    "--device", "devices", metavar="OLD=NEW", multiple=True, callback=parse_moves, help="IN comes back on device NEW."
+)
+@common_options
+@click.pass_obj
+def command(options: Options, out: Target, back: Target, data_only: bool, devices: dict[str, str]) -> None:
+    """Suspend the job OUT and bring back the job IN, which is suspended, in its place.
+
+    One after the other: IN may need the room that OUT has. If IN cannot come back OUT is restored in place, and the
+    exit code is 4. --timeout is for both together.
+    """
+    began = time.monotonic()
+    try:
+        done = ask("swap", options, {"out": out, "in": back, "data_only": data_only, "devices": devices})
+    except KeyboardInterrupt:
+        raise interrupted([out, back]) from None
+    report = {"out": done["out"], "in": done["in"], "wall_s": time.monotonic() - began}
+    if options.json:
+        print_json(success("swap", report))
+        return
+    simulated = "SIMULATED " if done["in"]["simulated"] else ""
+    lines = [summaries.of_checkpoint(done["out"]), summaries.of_restore(done["in"])]
+    print_text("\n".join(simulated + line for line in lines), done["in"])

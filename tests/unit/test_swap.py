@@ -1,0 +1,119 @@
+"""`gcr swap`: what it refuses before it touches anything, and what it undoes when the second job does not come back."""
+
+from collections.abc import Mapping
+from threading import Event
+from typing import Any
+
+import pytest
+
+from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.process import Process
+from gcr.daemon.swap import Swap
+from gcr.engine.node import World
+from gcr.errors import GcrError, Interrupted, Lost, NoRoom, SwapFailed, Unanswered, UsageError, WrongState
+from gcr.processes import ProcessIdentity
+from gcr.states import State
+
+
+class Node:
+    """Two jobs, of which one is suspended; `failing`: what a restore of each raises."""
+
+    def __init__(self, **failing: GcrError) -> None:
+        self.jobs, self.done, self.failing = Jobs(), [], failing
+        for pid, name, state in ((1, "llm", State.RUNNING), (2, "bb", State.SUSPENDED)):
+            job = Job(name, "t", World("nvidia"), pid=pid)
+            job.processes[pid] = Process(name, ProcessIdentity(pid, 1), state=state)
+            self.jobs.add(job)
+
+    def checkpoint(self, body: Mapping[str, Any], _progress: object, cancelled: Event) -> dict[str, Any]:
+        self.done.append(("checkpoint", body["target"], body["timeout"]))
+        return {"job": body["target"]}
+
+    def restore(self, body: Mapping[str, Any], _progress: object, cancelled: Event) -> dict[str, Any]:
+        self.done.append(("restore", body["target"], body.get("timeout")))
+        if cancelled.is_set():
+            raise Interrupted("interrupted; everything was taken back")
+        if error := self.failing.get(str(body["target"])):
+            raise error
+        return {"job": body["target"], "state": "running"}
+
+    def swap(self, cancelled: Event | None = None, **body: Any) -> dict[str, Any]:
+        told = {"out": "llm", "in": "bb", "timeout": None, **body}
+        return Swap(self, told, lambda _target: lambda _report: None, cancelled or Event()).run()  # type: ignore[arg-type]
+
+    @property
+    def steps(self) -> list[tuple[str, Any]]:
+        return [(what, target) for what, target, _ in self.done]
+
+
+def test_one_leaves_and_the_other_comes_back_within_one_time() -> None:
+    node = Node()
+    found = node.swap(timeout=50)
+    assert (found["out"]["job"], found["in"]["job"]) == ("llm", "bb")
+    assert found["out"]["wall_s"] >= 0
+    (_, _, whole), (_, _, rest) = node.done
+    assert whole == 50
+    assert 0 < rest <= 50
+    assert node.steps == [("checkpoint", "llm"), ("restore", "bb")]
+
+
+@pytest.mark.parametrize(
+    ("body", "error"),
+    [
+        ({"in": "llm", "out": "bb"}, WrongState),
+        ({"in": "bb", "out": "bb"}, UsageError),
+        ({"in": "bb", "out": 2}, UsageError),
+    ],
+)
+def test_what_cannot_be_a_swap_is_refused_before_anything_is_touched(
+    body: dict[str, Any], error: type[GcrError]
+) -> None:
+    node = Node()
+    with pytest.raises(error):
+        node.swap(**body)
+    assert node.done == []
+
+
+def test_a_job_that_others_are_busy_with_is_refused() -> None:
+    node = Node()
+    with node.jobs.find("bb").changing("restore"), pytest.raises(WrongState):
+        node.swap()
+    assert node.done == []
+
+
+def test_where_the_second_does_not_come_back_the_first_is_restored_and_both_are_told_of() -> None:
+    node = Node(bb=NoRoom("1 GiB short", missing=1 << 30, hint="free some"))
+    with pytest.raises(SwapFailed) as caught:
+        node.swap(timeout=5)
+    assert node.steps == [("checkpoint", "llm"), ("restore", "bb"), ("restore", "llm")]
+    assert caught.value.message == "bb could not be restored: 1 GiB short; llm is back and running"
+    assert (caught.value.exit, caught.value.state, caught.value.hint) == (4, "running", "free some")
+    assert node.done[-1][2] is None, "the way back has a time of its own"
+
+
+def test_where_neither_comes_back_it_says_so() -> None:
+    node = Node(bb=NoRoom("1 GiB short", missing=1), llm=NoRoom("2 GiB short", missing=1, state="suspended"))
+    with pytest.raises(SwapFailed) as caught:
+        node.swap()
+    assert caught.value.message.endswith("llm could not be taken back: 2 GiB short")
+    assert (caught.value.state, caught.value.hint) == ("suspended", "gcr restore llm")
+
+
+def test_who_stops_waiting_gets_the_first_job_back_and_a_lost_one_stays_lost() -> None:
+    gone = Event()
+    gone.set()
+    node = Node()
+    with pytest.raises(Interrupted) as caught:
+        node.swap(gone)
+    assert (node.steps[-1], caught.value.exit) == (("restore", "llm"), 130)
+    node = Node(bb=Lost("the driver will not"))
+    with pytest.raises(Lost):
+        node.swap()
+    assert node.steps[-1] == ("restore", "llm")
+
+
+def test_a_job_that_has_everything_back_and_is_silent_is_not_undone() -> None:
+    node = Node(bb=Unanswered("it has everything back"))
+    with pytest.raises(Unanswered):
+        node.swap()
+    assert node.steps[-1] == ("restore", "bb")
