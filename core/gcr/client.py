@@ -93,9 +93,17 @@ class Client:
         self.close()
 
 
-def daemon_runs() -> bool:
-    """Whether there is, or was until it died, a daemon: its socket is there. A clean stop removes it."""
-    return runtime.socket_path().exists()
+def any_trace() -> bool:
+    """Whether there may be jobs: a daemon, or processes and decisions that one has left. Raises UnsafeRuntime, OSError.
+
+    A daemon that died leaves its socket. One that stopped leaves word of the processes that are under it.
+    """
+    path = runtime.socket_path()
+    if path.exists():
+        return True
+    from gcr.traces import left_behind  # the usual case needs none of it
+
+    return left_behind(path)
 
 
 def settle(target: str | int, timeout: float = GRACE) -> Mapping[str, Any] | None:

@@ -5,6 +5,7 @@ Branch on the type or on `code`, never on the text. CONTRACT §3 is the table of
 
 import errno
 import os
+from collections.abc import Sequence
 from typing import ClassVar, Self
 
 
@@ -139,6 +140,18 @@ class CannotStart(Refused):
 
 class DaemonUnavailable(Refused):
     code = "daemon_unavailable"
+
+
+class NotAllKnown(Refused):
+    """A daemon that has just begun lacks processes of which its predecessor left word."""
+
+    code = "not_all_known"
+
+    @classmethod
+    def of(cls, pids: Sequence[int]) -> Self:
+        which = ", ".join(map(str, pids))
+        text = f"processes that have not come back to the daemon: {which}; their jobs are not known until they do"
+        return cls(text, hint=f"is it stopped? kill -CONT {pids[0]}")
 
 
 class RolledBack(GcrError):

@@ -1,11 +1,16 @@
 """The journal: one decision record per suspended job. Present, the checkpoint is rolled forward; absent, rolled back.
 
-A record is written to a temporary file, synced, renamed and its directory synced, so that after a crash at any point it
-is either wholly there or not at all. A record that does not read back is set aside and reported, never trusted.
+A record is written to a temporary file and renamed, so that whatever process dies at any point, it is wholly there or
+not at all. A copy of it follows. The daemon that decided keeps its records in memory as well, and writes again what is
+removed or damaged behind its back. A record of which neither file reads back is set aside and reported, never trusted.
 
-    <directory>/<job>.json        {"digest": "<blake2b of the record's JSON>", "record": {…}}
+    <directory>/<job>.json        {"digest": "<blake2b of the record's JSON>", "record": {…}}: the decision
+    <directory>/<job>.copy        the same; read where the first is damaged or gone
     <directory>/<job>.json.new    being written; left over from a crash, it decides nothing
-    <directory>/<job>.damaged-N   set aside
+    <directory>/<job>.damaged-N   set aside; removed when the job is forgotten
+
+A decision is about processes, which end with the machine. So nothing is synced to the disk while a program stands
+still, but for a record that says in which image the job's bytes are: the image outlives a reboot.
 """
 
 import errno
@@ -92,9 +97,10 @@ class Journal:
     def __init__(self, directory: Path) -> None:
         self._directory = own_directory(directory)
         self._lock = Lock()
+        self._known: dict[str, DecisionRecord] = {}  # what stands, by job
 
     def decide(self, record: DecisionRecord) -> None:
-        """When this returns the decision outlives a crash of anything. Raises OSError; then what was decided stands.
+        """When this returns the decision outlives any process. Raises OSError; then what was decided stands.
 
         Should syncing the directory fail after the rename, the job's earlier record, or none, is put back before the
         error goes out.
@@ -105,27 +111,40 @@ class Journal:
     def amend(self, job: str, change: Callable[[DecisionRecord], DecisionRecord]) -> None:
         """Decide anew, from the record that stands. Raises OSError, also where there is none."""
         with self._lock:
-            path = self._path(job)
-            record = self._read(path) if path.exists() else None
+            record = self._known.get(job) or self._read(job)
             if record is None:
-                raise FileNotFoundError(errno.ENOENT, "the record of what was decided is gone", str(path))
+                raise FileNotFoundError(errno.ENOENT, "the record of what was decided is gone", str(self._path(job)))
             self._decide(change(record))
 
+    def record(self, job: str) -> DecisionRecord | None:
+        """What stands for a job. Raises OSError."""
+        with self._lock:
+            return self._known.get(job) or self._read(job)
+
     def _decide(self, record: DecisionRecord) -> None:
-        path = self._path(record.job)
-        before = path.read_bytes() if path.exists() else None
-        _replace_synced(path, _to_bytes(record))
+        own_directory(self._directory)
+        path, content = self._path(record.job), _to_bytes(record)
+        before, synced = self._known.get(record.job), record.image is not None
+        _copy_of(path).unlink(missing_ok=True)  # never older than the decision
+        _replace(path, content, synced)
         try:
-            self._sync_directory()
+            if synced:
+                self._sync_directory()
         except BaseException:
             _put_back(path, before)
             raise
+        self._known[record.job] = record
+        _write_copy(path, content)
 
     def forget(self, job: str) -> None:
         """The job runs again, or has ended. Raises OSError."""
+        path = self._path(job)
         with self._lock:
-            self._path(job).unlink(missing_ok=True)
-            self._sync_directory()
+            _copy_of(path).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            self._known.pop(job, None)
+            for damaged in self._damaged_of(job):
+                damaged.unlink(missing_ok=True)
 
     def records(self) -> Sequence[DecisionRecord]:
         """Every decision that stands, by job. Leftovers are removed; what does not read back is set aside.
@@ -133,27 +152,46 @@ class Journal:
         Raises OSError.
         """
         with self._lock:
-            for leftover in listed(self._directory, ".json.new"):
+            for leftover in (*listed(self._directory, ".json.new"), *listed(self._directory, ".copy.new")):
                 leftover.unlink()
-            found = (self._read(path) for path in listed(self._directory, ".json"))
-            return [record for record in found if record is not None]
+            found = {job: self._read(job) for job in _jobs_in(self._directory)}
+            self._known |= {job: record for job, record in found.items() if record is not None}
+            return [self._known[job] for job in sorted(self._known)]
+
+    def mend(self) -> None:
+        """Write again what stands and was removed, or damaged, by another. Raises OSError, UnsafeRuntime."""
+        with self._lock:
+            for job, record in self._known.items():
+                path, content = self._path(job), _to_bytes(record)
+                if not (_holds(path, content) and _holds(_copy_of(path), content)):
+                    log.warning("job %s: its decision record was removed or changed by another; written again", job)
+                    own_directory(self._directory)
+                    _replace(path, content, synced=False)
+                    _write_copy(path, content)
 
     def damaged(self) -> Sequence[Path]:
         """Records that were set aside: whoever looks after the jobs they name must ask the driver instead."""
         return [path for path in listed(self._directory) if ".damaged-" in path.name]
 
-    def _read(self, path: Path) -> DecisionRecord | None:
-        try:
-            record = _from_bytes(path.read_bytes())
-            if record.job == path.stem:
-                return record
-            reason = f"it is the record of {record.job}"
-        except _UNREADABLE as error:
-            reason = str(error)
-        aside = next(p for n in count(1) if not (p := path.with_name(f"{path.stem}.damaged-{n}")).exists())
-        path.rename(aside)
-        log.error("job %s: its decision record does not read back (%s); kept as %s", path.stem, reason, aside)
+    def _damaged_of(self, job: str) -> Sequence[Path]:
+        return [path for path in self.damaged() if path.name.startswith(f"{job}.damaged-")]
+
+    def _read(self, job: str) -> DecisionRecord | None:
+        """From the disk; the copy where the first does not read back."""
+        path = self._path(job)
+        for each in (path, _copy_of(path)):
+            try:
+                return _record_in(each, job)
+            except FileNotFoundError:
+                continue
+            except _UNREADABLE as error:
+                self._set_aside(each, job, error)
         return None
+
+    def _set_aside(self, path: Path, job: str, error: Exception) -> None:
+        aside = next(p for n in count(1) if not (p := path.with_name(f"{job}.damaged-{n}")).exists())
+        path.rename(aside)
+        log.error("job %s: its decision record does not read back (%s); kept as %s", job, error, aside)
 
     def _path(self, job: str) -> Path:
         if not _NAME.match(job):
@@ -164,13 +202,40 @@ class Journal:
         _with_fd(self._directory, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
 
 
-def standing(directory: Path) -> Sequence[DecisionRecord]:
-    """Every decision that reads back, for whoever only looks: the directory is another process's. Raises OSError."""
-    found: list[DecisionRecord] = []
-    for path in listed(directory, ".json"):
-        with suppress(*_UNREADABLE, FileNotFoundError):  # it may go meanwhile; what is damaged is the daemon's to say
-            found.append(_from_bytes(path.read_bytes()))
-    return found
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What a reader of a journal found: decisions, and jobs of which there was one that does not read back."""
+
+    records: Sequence[DecisionRecord]
+    unreadable: frozenset[str]
+
+
+def standing(directory: Path) -> Standing:
+    """For a process that only looks: the directory is a daemon's, and may not be there. Raises OSError."""
+    found: dict[str, DecisionRecord] = {}
+    if not directory.exists():
+        return Standing((), frozenset())
+    damaged = {path.name.rpartition(".damaged-")[0] for path in listed(directory) if ".damaged-" in path.name}
+    for job in _jobs_in(directory):
+        for path in (directory / f"{job}.json", directory / f"{job}.copy"):
+            with suppress(FileNotFoundError):  # it may go meanwhile
+                try:
+                    found.setdefault(job, _record_in(path, job))
+                except _UNREADABLE:
+                    damaged.add(job)
+    return Standing([*found.values()], frozenset(damaged - found.keys()))
+
+
+def _jobs_in(directory: Path) -> Sequence[str]:
+    return sorted({path.stem for suffix in (".json", ".copy") for path in listed(directory, suffix)})
+
+
+def _record_in(path: Path, job: str) -> DecisionRecord:
+    """Raises OSError, and one of _UNREADABLE for a file that is no record of the job."""
+    record = _from_bytes(path.read_bytes())
+    if record.job != job:
+        raise ValueError(f"it is the record of {record.job}")
+    return record
 
 
 def _to_bytes(record: DecisionRecord) -> bytes:
@@ -189,29 +254,50 @@ def _digest(body: object) -> str:
     return blake2b(json.dumps(body, sort_keys=True).encode(), digest_size=32, person=b"gcr journal").hexdigest()
 
 
-def _replace_synced(path: Path, content: bytes) -> None:
+def _copy_of(path: Path) -> Path:
+    return path.with_suffix(".copy")
+
+
+def _holds(path: Path, content: bytes) -> bool:
+    try:
+        return path.read_bytes() == content
+    except FileNotFoundError:
+        return False
+
+
+def _write_copy(path: Path, content: bytes) -> None:
+    """The decision stands without it."""
+    try:
+        _replace(_copy_of(path), content, synced=False)
+    except OSError as error:
+        log.warning("the copy of %s was not written: %s", path, error)
+
+
+def _replace(path: Path, content: bytes, synced: bool) -> None:
     """Put `content` in the place of `path`: whole, or not at all."""
     fresh = path.with_name(path.name + ".new")
     try:
-        _with_fd(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, lambda fd: _write_synced(fd, content))
+        _with_fd(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, lambda fd: _write(fd, content, synced))
         fresh.replace(path)
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
 
 
-def _write_synced(fd: int, content: bytes) -> None:
+def _write(fd: int, content: bytes, synced: bool) -> None:
     rest = memoryview(content)
     while rest:
         rest = rest[os.write(fd, rest) :]
-    os.fsync(fd)
+    if synced:
+        os.fsync(fd)
 
 
-def _put_back(path: Path, before: bytes | None) -> None:
+def _put_back(path: Path, before: DecisionRecord | None) -> None:
     if before is None:
         path.unlink(missing_ok=True)
-    else:
-        _replace_synced(path, before)
+        return
+    _replace(path, _to_bytes(before), synced=False)
+    _write_copy(path, _to_bytes(before))
 
 
 def _with_fd(path: Path, flags: int, use: Callable[[int], object]) -> None:

@@ -1,4 +1,4 @@
-"""Where gcr keeps its socket, logs and journal (CONTRACT §6), and the check that nobody else can reach in.
+"""Where gcr keeps its socket, state and logs (CONTRACT §6), and the check that no other user can reach in.
 
 A directory of ours belongs to us and has mode 0700; a link in its place, another owner or a wider mode is refused,
 never mended: whoever could make it so could also have put something inside.
@@ -25,6 +25,11 @@ def socket_path() -> Path:
     return Path(chosen) if chosen else runtime_dir() / SOCKET_NAME
 
 
+def is_default_socket(path: Path) -> bool:
+    """Whether a daemon without `$GCR_SOCKET` would serve there. Raises UnsafeRuntime."""
+    return path == runtime_dir() / SOCKET_NAME
+
+
 def state_dir() -> Path:
     """`$XDG_STATE_HOME/gcr`, else `~/.local/state/gcr`: what outlives a reboot. Raises UnsafeRuntime."""
     base = os.environ.get("XDG_STATE_HOME")
@@ -41,20 +46,26 @@ def log_dir() -> Path:
     return own_directory(state_dir() / "log")
 
 
-def journal_dir() -> Path:
-    """Decision records. They speak of processes, so they live where processes do and end with the boot."""
-    return own_directory(runtime_dir() / "journal")
+def former_journal() -> Path:
+    """Where gcr 0.1 kept the records of all daemons together; it may not be there. Raises UnsafeRuntime."""
+    return runtime_dir() / "journal"
 
 
 def own_directory(path: Path) -> Path:
     """Make `path` (0700) if it is missing and check that it is ours alone. Raises UnsafeRuntime."""
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
+        _make(path)
     except OSError as error:
         raise UnsafeRuntime(f"cannot make {path}: {error.strerror}", hint=f"check who owns {path.parent}") from error
     check_own_directory(path)
     return path
+
+
+def _make(path: Path) -> None:
+    """Missing parents as well, all closed to other users."""
+    if not path.parent.exists():
+        _make(path.parent)
+    path.mkdir(mode=0o700, exist_ok=True)
 
 
 def check_own_directory(path: Path) -> None:

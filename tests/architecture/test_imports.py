@@ -31,6 +31,9 @@ LONGEST_FILE = 400  # lines that are neither blank nor a comment
 # Modules of core that open files for writing, and what they write. Images are written by gcr/image/ alone.
 WRITERS = {
     "gcr/journal.py": "decision records",
+    "gcr/daemonfolder.py": "which daemon a folder belongs to",
+    "gcr/presence.py": "which processes are under a daemon",
+    "gcr/daemon/seat.py": "the daemon's locks",
     "gcr/daemon/launch.py": "the daemon's log",
     "gcr/daemon/fleet.py": "logs of workers and of the control helper",
     "gcr/supervisor/process.py": "the file of --report",

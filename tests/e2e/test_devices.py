@@ -304,7 +304,7 @@ def test_a_move_that_outlives_its_daemon_is_over_for_the_next_one(machine: Machi
     assert machine.gcr("checkpoint", str(pid)).code == 0
     threads = count_threads(pid)
     moving = machine.asking.submit(machine.gcr, "restore", str(pid), "--device", "0=1")
-    journal = machine.folder / "run" / "gcr" / "journal" / f"{pid}.json"
+    (journal,) = (machine.folder / "state").glob(f"gcr/daemons/*/journal/{pid}.json")
     until(lambda: '"GPU-' in journal.read_text().partition('"tried"')[2] or None, 20, "the driver will be asked")
     until(lambda: count_threads(pid) > threads, 20, "the driver has begun")
     time.sleep(0.5)  # and has not only said in which state the process is

@@ -143,10 +143,11 @@ def test_nothing_stays_behind(machine: Machine, suspended: bool) -> None:
     job.supervisor.terminate()
     job.supervisor.wait(10)
     until(lambda: machine.job("llm") is None or None, 10, "the job is forgotten")
-    assert list((machine.folder / "run" / "gcr" / "journal").iterdir()) == []
+    (left,) = (machine.folder / "state").glob("gcr/daemons/*")
+    assert list((left / "journal").iterdir()) == list((left / "present").iterdir()) == []
     assert machine.gcr("daemon", "stop").code == 0
     until(lambda: not machine.children("gcr.worker") or None, 10, "the worker ends")
-    assert sorted(path.name for path in (machine.folder / "run" / "gcr").iterdir()) == ["journal"]
+    assert sorted(path.name for path in (machine.folder / "run" / "gcr").iterdir()) == ["gcrd.sock.lock"]
     assert in_shared_memory() <= shared
 
 

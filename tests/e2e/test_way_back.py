@@ -111,10 +111,12 @@ def test_a_decision_that_cannot_be_written_is_taken_back(machine: Machine, way: 
     before = job.ask()
     if way == "restore":
         assert machine.ask("checkpoint", "llm").code == 0
-    journal = machine.folder / "run" / "gcr" / "journal"
+    (journal,) = (machine.folder / "state").glob("gcr/daemons/*/journal")
     journal.rename(machine.folder / "elsewhere")
+    journal.write_text("in its way")
     answer = machine.gcr(way, "llm")
     assert (answer.code, answer.body["error"]["code"]) == (4, "rolled_back"), answer.body
+    journal.unlink()
     (machine.folder / "elsewhere").rename(journal)
     if way == "checkpoint":
         assert job.ask() == before

@@ -1,7 +1,9 @@
 """Decision records: whole or absent whatever instant the daemon dies at, and never trusted when damaged."""
 
+import errno
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -11,7 +13,7 @@ import pytest
 
 from gcr import journal as module
 from gcr.errors import UnsafeRuntime, UsageError
-from gcr.journal import DecisionRecord, Journal, ProcessDecision
+from gcr.journal import DecisionRecord, Journal, KeptImage, ProcessDecision, standing
 
 PROCESS = ProcessDecision(4711, 99, {"GPU-1": 1 << 35, "GPU-2": 4096}, {"GPU-1": 600 << 20})
 RECORD = DecisionRecord("llm", 7, "checkpoint", 1700000000.25, (PROCESS,), "nvidia", True, {"GCR_SIMULATE": "nvidia"})
@@ -149,10 +151,48 @@ def test_every_flipped_bit_is_noticed(journal, folder):
 
 
 def test_a_record_under_another_job_s_name_is_not_that_job_s(journal, folder):
-    journal.decide(RECORD)
-    (folder / "llm.json").rename(folder / "ddp.json")
+    (folder / "ddp.json").write_bytes(module._to_bytes(RECORD))
     assert list(journal.records()) == []
     assert [path.name for path in journal.damaged()] == ["ddp.damaged-1"]
+
+
+def flipped(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("harm", [flipped, Path.unlink, lambda path: path.write_bytes(b"")])
+@pytest.mark.parametrize("name", ["llm.json", "llm.copy"])
+def test_a_successor_reads_the_other_file(journal, folder, name, harm):
+    journal.decide(RECORD)
+    harm(folder / name)
+    assert [*standing(folder).records] == [RECORD] and not standing(folder).unreadable
+    successor = Journal(folder)
+    assert [*successor.records()] == [RECORD]
+    successor.mend()
+    assert (folder / "llm.json").read_bytes() == (folder / "llm.copy").read_bytes() == module._to_bytes(RECORD)
+    successor.forget("llm")
+    assert list(folder.iterdir()) == []
+
+
+def test_what_another_removes_is_written_again(journal, folder):
+    journal.decide(RECORD)
+    shutil.rmtree(folder)
+    assert journal.record("llm") == RECORD
+    journal.mend()
+    assert [*Journal(folder).records()] == [RECORD]
+
+
+def test_a_job_without_a_readable_record_is_named_to_readers(journal, folder):
+    journal.decide(RECORD)
+    for name in ("llm.json", "llm.copy"):
+        flipped(folder / name)
+    assert standing(folder).unreadable == {"llm"}
+    assert [*Journal(folder).records()] == []
+    assert standing(folder).unreadable == {"llm"}, "also when the daemon has set it aside"
+    journal.forget("llm")
+    assert not standing(folder).unreadable
 
 
 @pytest.mark.parametrize("written", [0, 10, 100, None])
@@ -215,26 +255,77 @@ def test_death_at_any_call_leaves_a_whole_decision_or_none(tmp_path):
     assert outcomes[-1] == (True, True)
 
 
-@pytest.mark.parametrize("call", ["write", "fsync"])
-def test_a_disk_that_fails_means_nothing_was_decided(journal, folder, monkeypatch, call):
-    def fail(*_args):
-        raise OSError(28, "No space left on device")
+CALLS = ("open", "write", "fsync", "close", "rename", "unlink")
+IMAGED = replace(RECORD, kind="restored", image=KeptImage("/store", "warm"))
 
-    monkeypatch.setattr(os, call, fail)
-    with pytest.raises(OSError, match="No space"):
-        journal.decide(RECORD)
-    monkeypatch.undo()
+
+def failing_at(monkeypatch, chosen: int, number: int) -> list[str]:
+    """Every call of the disk from now on, by name; the chosen one fails. An open for reading writes nothing."""
+    made = []
+
+    def of(name, real):
+        def call(*args, **kwargs):
+            if name == "open" and not args[1] & os.O_CREAT:
+                return real(*args, **kwargs)
+            made.append(name)
+            if len(made) - 1 != chosen:
+                return real(*args, **kwargs)
+            if name == "close":
+                real(*args, **kwargs)
+            raise OSError(number, os.strerror(number))
+
+        return call
+
+    for name in CALLS:
+        owner, attribute = (Path, {"rename": "replace"}.get(name, name)) if name in ("rename", "unlink") else (os, name)
+        monkeypatch.setattr(owner, attribute, of(name, getattr(owner, attribute)))
+    return made
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("earlier", [[], [RECORD]], ids=["first", "later"])
+def test_a_disk_that_fails_at_any_call_leaves_one_decision_or_the_other(folder, monkeypatch, number, earlier):
+    """With an error what stood stands, without one the new decision does; for the successor as well."""
+    failed = set()
+    for chosen in range(20):
+        shutil.rmtree(folder, ignore_errors=True)
+        journal = Journal(folder)
+        for record in earlier:
+            journal.decide(record)
+        made = failing_at(monkeypatch, chosen, number)
+        try:
+            journal.decide(IMAGED)
+            expected = [IMAGED]
+        except OSError as error:
+            assert error.errno == number
+            expected = earlier
+            failed.add(made[chosen])
+        finally:
+            monkeypatch.undo()
+        assert [*Journal(folder).records()] == expected == [*journal.records()]
+        if chosen >= len(made):
+            break
+    assert {"open", "write", "fsync", "close", "rename"} <= failed
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_what_cannot_be_forgotten_stands(journal, folder, monkeypatch, number):
+    journal.decide(RECORD)
+    for chosen in range(2):
+        failing_at(monkeypatch, chosen, number)
+        with pytest.raises(OSError, match=os.strerror(number)):
+            journal.forget("llm")
+        monkeypatch.undo()
+        assert [*Journal(folder).records()] == [RECORD] == [*journal.records()]
+    journal.forget("llm")
     assert list(folder.iterdir()) == []
 
 
-@pytest.mark.parametrize("earlier", [[], [RECORD]], ids=["first", "later"])
-def test_a_directory_that_does_not_sync_leaves_the_earlier_decision(journal, monkeypatch, earlier):
-    def fail() -> None:
-        raise OSError(5, "Input/output error")
-
-    for record in earlier:
-        journal.decide(record)
-    monkeypatch.setattr(journal, "_sync_directory", fail)
-    with pytest.raises(OSError, match="Input/output"):
-        journal.decide(replace(RECORD, kind="restored"))
-    assert list(journal.records()) == earlier
+def test_only_a_record_that_outlives_a_reboot_is_waited_for(journal, monkeypatch):
+    """The program stands still meanwhile, and a disk that an image is written to may take seconds to sync."""
+    synced = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    journal.decide(RECORD)
+    assert not synced
+    journal.decide(IMAGED)
+    assert len(synced) == 2

@@ -20,7 +20,6 @@ def test_the_session_s_runtime_directory_is_used(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     assert runtime.runtime_dir() == tmp_path / "run/gcr"
     assert runtime.socket_path() == tmp_path / "run/gcr/gcrd.sock"
-    assert runtime.journal_dir() == tmp_path / "run/gcr/journal"
 
 
 def test_without_one_a_directory_of_this_user_under_the_temporary_one(tmp_path):
@@ -41,7 +40,7 @@ def test_logs_lie_with_the_state(monkeypatch, tmp_path):
 def test_what_is_made_is_closed_to_everybody_else(tmp_path):
     old = os.umask(0)
     try:
-        made = [runtime.runtime_dir(), runtime.journal_dir(), runtime.log_dir(), runtime.state_dir()]
+        made = [runtime.runtime_dir(), runtime.log_dir(), runtime.state_dir()]
     finally:
         os.umask(old)
     assert {stat.S_IMODE(path.stat().st_mode) for path in made} == {0o700}

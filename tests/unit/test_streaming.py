@@ -446,10 +446,13 @@ def test_a_decision_says_which_image_has_the_bytes(tmp_path: Path, image: KeptIm
     journal = Journal(tmp_path / "journal")
     journal.decide(record(image))
     assert (
-        [each.image for each in journal.records()] == [image] == [each.image for each in standing(tmp_path / "journal")]
+        [each.image for each in journal.records()]
+        == [image]
+        == [each.image for each in standing(tmp_path / "journal").records]
     )
     (tmp_path / "journal" / "other.json").write_text("{}")
-    assert len(standing(tmp_path / "journal")) == 1, "who only looks passes over what is damaged, and leaves it"
+    found = standing(tmp_path / "journal")
+    assert (len(found.records), found.unreadable) == (1, {"other"}), "what is damaged is told, and left as it is"
     assert (tmp_path / "journal" / "other.json").exists()
 
 

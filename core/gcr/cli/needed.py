@@ -1,15 +1,68 @@
-"""Which images suspended jobs of this user on this machine have nothing else than: their decision records say so."""
+"""Which images are the only copy of a suspended job's bytes: the decision records of all daemons of the user say it."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gcr.journal import standing
-from gcr.runtime import journal_dir
+from gcr.daemonfolder import About, DaemonFolder
+from gcr.journal import DecisionRecord, Standing, standing
+from gcr.processes import ProcessIdentity, alive
+from gcr.runtime import former_journal, socket_path
+
+if TYPE_CHECKING:
+    from gcr.image.store import Store
 
 
-def needed_images(store: Path) -> dict[str, str]:
-    """Of the store in this folder, each with its job. No daemon need run. Raises UnsafeRuntime, OSError."""
-    kept = [(record.job, record.image) for record in standing(journal_dir()) if record.image]
-    return {image.name: job for job, image in kept if _is_same(Path(image.store), store)}
+def needed_images(store: "Store") -> dict[str, str]:
+    """Images of the store that may not be removed, each with its job. No daemon need run.
+
+    Where a record does not read back, every image that was the only copy of that job counts. A job on another machine,
+    or in another container, may still be suspended. Raises UnsafeRuntime, OSError.
+    """
+    here, found = About.here(socket_path()), {}
+    for about, journal in _journals():
+        if about is not None and about.is_over(here):
+            continue
+        where = "" if about is None or about.host == here.host else f" on {about.host}"
+        for job, name in _images(store, journal):
+            if about is None or not about.shares_pids_with(here) or _lives(journal, job):
+                found[name] = job + where
+    return found
+
+
+def images_of_former_boots(store: "Store") -> dict[str, str]:
+    """Images whose jobs ended with this machine's last boot, each with its job: nothing else is left of these jobs."""
+    here = About.here(socket_path())
+    over = (journal for about, journal in _journals() if about is not None and about.is_over(here))
+    return {name: job for journal in over for job, name in _images(store, journal)}
+
+
+def _journals() -> Iterator[tuple[About | None, Standing]]:
+    """Of all daemons of the user, the one of an earlier gcr included."""
+    for folder in DaemonFolder.all():
+        yield folder.about(), standing(folder.journal)
+    yield None, standing(former_journal())
+
+
+def _images(store: "Store", journal: Standing) -> Iterator[tuple[str, str]]:
+    """Pairs of job and image."""
+    for record in journal.records:
+        if record.image and _is_same(Path(record.image.store), store.path):
+            yield record.job, record.image.name
+    if journal.unreadable:
+        for manifest in store.readable():
+            if manifest.only_copy and manifest.job in journal.unreadable:
+                yield manifest.job, manifest.name
+
+
+def _lives(journal: Standing, job: str) -> bool:
+    """Whether a process of the job is there; also where its record does not say which there were."""
+    record = next((record for record in journal.records if record.job == job), None)
+    return record is None or any(map(alive, _identities(record)))
+
+
+def _identities(record: DecisionRecord) -> list[ProcessIdentity]:
+    return [ProcessIdentity(each.pid, each.start_time, each.stack) for each in record.processes]
 
 
 def _is_same(one: Path, other: Path) -> bool:

@@ -53,7 +53,8 @@ the shim) are respected.
 
 | what | where |
 |---|---|
-| socket `gcrd.sock`, `journal/` | `$XDG_RUNTIME_DIR/gcr`, else `gcr-<uid>` under the temporary directory |
+| socket `gcrd.sock`, and its lock | `$XDG_RUNTIME_DIR/gcr`, else `gcr-<uid>` under the temporary directory |
+| `daemons/`: of each daemon a lock, decisions, processes | `$XDG_STATE_HOME/gcr`, else `~/.local/state/gcr` |
 | logs `gcrd.log`, `cli.log` | `$XDG_STATE_HOME/gcr/log`, else `~/.local/state/gcr/log` |
 """
 

@@ -12,12 +12,16 @@ import time
 
 from gcr.config import load
 from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.inherited import take_over
+from gcr.daemon.keeping import Keeping
+from gcr.daemon.seat import Seat, SeatTaken
 from gcr.daemon.server import Server
+from gcr.daemonfolder import DaemonFolder
 from gcr.errors import GcrError
 from gcr.exits import leave
 from gcr.journal import Journal
-from gcr.runtime import journal_dir, log_dir, socket_path
-from gcr.seqpacket import listen
+from gcr.presence import Presence
+from gcr.runtime import log_dir, socket_path
 
 log = logging.getLogger("gcr.daemon")
 
@@ -32,18 +36,23 @@ def main(argv: list[str]) -> int:
     _set_up_log()
     _raise_descriptor_limit()
     try:
-        listener = listen(socket_path())
-    except (GcrError, OSError) as error:  # another daemon was faster, or the directory is not ours
+        path = socket_path()
+        seat = Seat.take(path, DaemonFolder.of(path))
+    except (SeatTaken, GcrError, OSError) as error:  # another daemon was faster, or the directory is not ours
         log.info("not started: %s", error)
         return 0
-    coordinator = Coordinator(load({}), Journal(journal_dir()))
-    server = Server(listener, coordinator, frozenset({os.getuid(), 0, *options.allow_uid}))
+    coordinator = Coordinator(load({}), Journal(seat.folder.journal))
+    server = Server(
+        seat.listener, coordinator, frozenset({os.getuid(), 0, *options.allow_uid}), Presence(seat.folder.path)
+    )
+    take_over(coordinator.journal, path)
     server.arrivals.load_journal()
     signal.signal(signal.SIGTERM, lambda _number, _frame: server.stop())
     threading.Thread(target=_look_after, args=(server,), name="gcr-look-after", daemon=True).start()
-    log.info("gcrd %d serves %s", os.getpid(), socket_path())
+    Keeping(seat, server).start()
+    log.info("gcrd %d serves %s", os.getpid(), path)
     server.serve_forever()
-    socket_path().unlink(missing_ok=True)
+    seat.leave()
     coordinator.fleet.close()
     log.info("gcrd ends")
     return 0

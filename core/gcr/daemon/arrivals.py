@@ -7,7 +7,7 @@ decided. A job with a stranded process is recovered as soon as everyone who can 
 import logging
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -26,7 +26,7 @@ from gcr.engine.recover import driver_phase
 from gcr.engine.target import let_go, quietly
 from gcr.errors import GcrError, NameTaken, NoSuchJob, WrongState
 from gcr.journal import DecisionRecord, ProcessDecision
-from gcr.processes import ProcessIdentity, alive, place_of, started_at
+from gcr.processes import ProcessIdentity, alive, identify, place_of, started_at
 from gcr.runs import identifier, note_end
 from gcr.states import State, Strategy
 from gcr.wire import AgentFlag, AgentPhase, Vendor
@@ -39,9 +39,18 @@ POLL = 0.05
 OURS: dict[int, str] = {Vendor.NVIDIA: "nvidia", Vendor.AMD: "amd", Vendor.ASCEND: "ascend"}
 
 
+Told = Callable[[ProcessIdentity], object]
+
+
+def _ignore(_identity: ProcessIdentity) -> None:
+    """For a daemon that leaves nothing to a successor."""
+
+
 class Arrivals:
-    def __init__(self, coordinator: Coordinator) -> None:
-        self._coordinator = coordinator
+    """`come` and `gone` are told of each process that is under this daemon, and of its end."""
+
+    def __init__(self, coordinator: Coordinator, come: Told = _ignore, gone: Told = _ignore) -> None:
+        self._coordinator, self._come, self._gone = coordinator, come, gone
         self._jobs = coordinator.jobs
         self._lock = threading.RLock()
         self._ending = threading.RLock()  # before the others; held until nothing of a dead process is left
@@ -106,6 +115,8 @@ class Arrivals:
             job.supervisor, job.argv, job.token = peer, argv, body["token"]
             if body["pid"]:
                 job.has_program(body["pid"])
+            if identity := identify(peer.pid):
+                self._come(identity)
             return job
 
     def _journaled(self, body: Mapping[str, Any]) -> Job | None:
@@ -153,6 +164,7 @@ class Arrivals:
                 process = Process(job.name, peer.identity)
             process.peer, process.place = peer, process.place or place_of(pid)
             job.processes[pid] = process  # only now: a command may come at once
+            self._come(peer.identity)
             if stranded(peer):
                 self._begin_recovery(job)
         threading.Thread(target=self._settle_in, args=(process,), name="gcr-hello", daemon=True).start()
@@ -238,6 +250,7 @@ class Arrivals:
         """Everything of a dead process is released, once: a successor may have its pid."""
         with self._ending:
             was, process.state = process.state, State.EXITED
+            self._gone(process.identity)
             job = self._jobs.by_name.get(process.job)
             if job is not None and job.processes.get(process.identity.pid) is process:
                 if was not in (State.RUNNING, State.EXITED):

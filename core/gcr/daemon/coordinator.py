@@ -223,7 +223,7 @@ class Coordinator:
             raise UnsupportedState(text, hint="start it with gcr run")
         swap = DriverSwap(process, self, job.world, course)
         swap.checkpoint()
-        job.decision = next(r for r in self.journal.records() if r.job == job.name)
+        job.decision = self.journal.record(job.name)
         return reports.of_driver_checkpoint(job, swap)
 
     # ---- restore ----------------------------------------------------------------------------------------------
@@ -292,10 +292,13 @@ class Coordinator:
     # ---- looking ----------------------------------------------------------------------------------------------
 
     def ps(self) -> dict[str, Any]:
+        """The jobs, and pids that were under a former daemon and have not come to this one: `jobs` lacks them."""
+        missing = self.jobs.await_all()
         jobs = [job for job in self.jobs.all() if not job.busy]
         running = [process for job in jobs for process in job.living if process.state == State.RUNNING]
         side_by_side(partial(self._look, process) for process in running if not is_stopped(process.identity.pid))
-        return {"jobs": [reports.of_job(job, self.labels) for job in self.jobs.all()]}
+        rows = [reports.of_job(job, self.labels) for job in self.jobs.all()]
+        return {"jobs": rows, "awaited": [each.pid for each in missing]}
 
     def _look(self, process: Process) -> None:
         try:

@@ -2,7 +2,7 @@
 
 import itertools
 import time
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -17,12 +17,13 @@ from gcr.engine.node import World
 from gcr.engine.target import Target
 from gcr.errors import DeviceShared, NameTaken, NoSuchJob, WrongState
 from gcr.journal import DecisionRecord
-from gcr.processes import started_at
+from gcr.processes import ProcessIdentity, started_at
 from gcr.states import State, job_state
 from gcr.supervisor.escrow import Escrow, Keeper
 
 RECOVERY_PATIENCE = 60.0
-RETURN_S = 2.0  # within which the jobs of a daemon that died have come to its successor
+RETURN_S = 2.0  # within which the jobs of a daemon that died have come to its successor, where it left no word of them
+AWAIT_S = 10.0  # the same for processes of which it did
 
 
 @dataclass(slots=True)
@@ -116,6 +117,13 @@ class Jobs:
     targets: dict[int, Target] = field(default_factory=dict)
     lock: RLock = field(default_factory=RLock)
     began: float = field(default_factory=time.monotonic)
+    awaited: Callable[[], Sequence[ProcessIdentity]] = tuple  # processes of a former daemon that have not come yet
+
+    def await_all(self) -> Sequence[ProcessIdentity]:
+        """Wait until the processes of the former daemon have come, for AWAIT_S at most; those that have not."""
+        while (missing := self.awaited()) and time.monotonic() < self.began + AWAIT_S:
+            time.sleep(0.02)
+        return missing
 
     def find(self, target: str | int) -> Job:
         """By name, or by the pid of any of its processes. Raises NoSuchJob.
@@ -123,10 +131,17 @@ class Jobs:
         A name that a new daemon does not know may be that of a job whose supervisor is about to register again.
         """
         while (job := self._known(target)) is None:
-            if isinstance(target, int) or time.monotonic() > self.began + RETURN_S:
+            if time.monotonic() > self.began + self._patience(target):
                 raise NoSuchJob(f"no job {target!r}", hint="gcr ps")
             time.sleep(0.05)
         return job
+
+    def _patience(self, target: str | int) -> float:
+        """Seconds from the daemon's start within which the target may come yet."""
+        awaited = self.awaited()
+        if isinstance(target, int):
+            return AWAIT_S if any(target == each.pid for each in awaited) else 0.0
+        return AWAIT_S if awaited else RETURN_S
 
     def _known(self, target: str | int) -> Job | None:
         with self.lock:

@@ -45,7 +45,7 @@ class Recovery:
                 if action in ("restored", "kept running", "rolled back"):
                     job.decision = None
                 elif job.decision is None:
-                    job.decision = next(r for r in self._node.journal.records() if r.job == job.name)
+                    job.decision = self._node.journal.record(job.name)
                 log.info("job %s: %s", job.name, action)
         return {"job": job.name, "was": was, "now": reports.shown(job.state), "action": action}
 

@@ -8,7 +8,8 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,10 +19,12 @@ from gcr.channel import Channel, Request
 from gcr.daemon.agent import AgentPeer
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.jobs import Job
 from gcr.daemon.peers import Progress, SupervisorPeer
 from gcr.daemon.swap import Swap
 from gcr.devices import uuid_text
-from gcr.errors import GcrError, NotOurs, PeerGone, UsageError, WrongVersion
+from gcr.errors import DaemonUnavailable, GcrError, NotOurs, PeerGone, UsageError, WrongVersion
+from gcr.presence import Presence
 from gcr.processes import identify
 from gcr.seqpacket import close_all, peer_identity
 from gcr.version import __version__
@@ -39,21 +42,65 @@ Command = Callable[[dict[str, Any], Progress, threading.Event, Sequence[int]], d
 
 
 class Server:
-    def __init__(self, listener: socket.socket, coordinator: Coordinator, allowed: frozenset[int]) -> None:
+    def __init__(
+        self, listener: socket.socket, coordinator: Coordinator, allowed: frozenset[int], presence: Presence
+    ) -> None:
         self.listener = listener
         self.coordinator = coordinator
-        self.arrivals = Arrivals(coordinator)
+        self.presence = presence
+        self.arrivals = Arrivals(coordinator, presence.come, presence.gone)
+        coordinator.jobs.awaited = presence.awaited
         self.allowed = allowed
         self.epoch = int.from_bytes(os.urandom(7))
         self.stopping = threading.Event()
+        self._commands = 0  # under way
+        self._closing = False
+        self._lock = threading.Lock()
 
     def serve_forever(self) -> None:
         while not self.stopping.is_set():
+            listener = self.listener
             try:
-                sock, _ = self.listener.accept()
+                sock, _ = listener.accept()
             except OSError:
+                if listener is not self.listener:  # it was replaced
+                    listener.close()
+                    continue
                 return  # the listener was closed: we are stopping
             Connection(self, sock)
+
+    def serve_at(self, listener: socket.socket) -> None:
+        """From now on connections come here: the path of the former socket is gone."""
+        former, self.listener = self.listener, listener
+        former.shutdown(socket.SHUT_RDWR)
+        if self.stopping.is_set():
+            listener.shutdown(socket.SHUT_RDWR)
+
+    @contextmanager
+    def command(self) -> Iterator[None]:
+        """A client's command is under way within. Raises DaemonUnavailable from a daemon that is about to end."""
+        with self._lock:
+            if self._closing:
+                raise DaemonUnavailable("this daemon is about to end; nothing was touched", hint="the same once more")
+            self._commands += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._commands -= 1
+
+    def close_if_idle(self, own: int = 0) -> str:
+        """Take no more commands, unless something is under way, which is returned. `own`: commands that ask for it."""
+        with self._lock:
+            busy = [job.name for job in self.coordinator.jobs.all() if job.busy or not job.settled.is_set()]
+            under_way = f"job {busy[0]} is being changed" if busy else "a command" * (self._commands > own)
+            self._closing = self._closing or not under_way
+        return under_way
+
+    def stop_when_idle(self) -> None:
+        """Stop unless something is under way."""
+        if not self.close_if_idle():
+            self.stop()
 
     def stop(self) -> None:
         self.stopping.set()
@@ -79,6 +126,7 @@ class Connection:
         self._commands = Commands()
         self._on_close: Callable[[], None] = self._commands.cancel
         self._supervisor_token: str | None = None
+        self._identity = identify(peer_identity(sock).pid)
         name = f"process {peer_identity(sock).pid}"
         self.channel = Channel(sock, self._serve, on_close=lambda _c: self._on_close(), name=name)
         self.channel.start()
@@ -149,7 +197,7 @@ class Connection:
                 peer = SupervisorPeer(self.channel, self.channel.peer.pid)
                 job = arrivals.supervisor(peer, body)
                 self._supervisor_token = job.token
-                self._on_close = lambda: arrivals.supervisor_left(job)
+                self._on_close = lambda: self._supervisor_left(job)
                 request.reply_json({"name": job.name})
             case "started":
                 arrivals.started(str(self._supervisor_token), body["pid"])
@@ -159,6 +207,11 @@ class Connection:
             case other:
                 raise UsageError(f"a supervisor cannot ask {other!r}")
 
+    def _supervisor_left(self, job: Job) -> None:
+        if self._identity:
+            self._server.presence.gone(self._identity)
+        self._server.arrivals.supervisor_left(job)
+
     # ---- clients ----------------------------------------------------------------------------------------------
 
     def _serve_client(self, request: Request) -> None:
@@ -166,7 +219,8 @@ class Connection:
         cancel = threading.Event()
         self._commands.cancels.add(cancel)
         try:
-            answer = self._command(str(body["op"]), body, request, cancel)
+            with self._server.command():
+                answer = self._command(str(body["op"]), body, request, cancel)
         except GcrError as error:
             log.info("%s %s: %s: %s", body["op"], body.get("target", ""), error.code, error.message)
             raise

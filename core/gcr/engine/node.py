@@ -9,7 +9,7 @@ from typing import Protocol
 
 from gcr.config import Config
 from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
-from gcr.errors import DeadlinePassed, Interrupted, RolledBack
+from gcr.errors import DeadlinePassed, Interrupted, RolledBack, UnsafeRuntime
 from gcr.faults import reach
 from gcr.journal import DecisionRecord, Journal, ProcessDecision
 
@@ -75,7 +75,7 @@ def amend(journal: Journal, job: str, change: Callable[[ProcessDecision], Proces
 def _written(job: str) -> Iterator[None]:
     try:
         yield
-    except OSError as error:
+    except (OSError, UnsafeRuntime) as error:
         text = f"the decision on job {job} could not be written: {error}"
         raise RolledBack(text, hint="is there room where gcr keeps its state? gcr daemon logs") from error
 

@@ -9,7 +9,7 @@ import click
 
 from gcr import units
 from gcr.cli.asking import asked
-from gcr.cli.needed import needed_images
+from gcr.cli.needed import images_of_former_boots, needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, StoreBusy, UsageError, WrongImage
@@ -48,7 +48,10 @@ def command(options: Options, store: str | None, keep_last: int | None, keep_dai
 def _pruned(store: "Store", keep_last: int, keep_daily: int, dry_run: bool) -> tuple[list[str], int]:
     from gcr.image.retention import doomed
 
-    going, needed = doomed(store.readable(), keep_last, keep_daily), needed_images(store.path)
+    going, needed = (
+        doomed(store.readable(), keep_last, keep_daily),
+        {**needed_images(store), **images_of_former_boots(store)},
+    )
     going = [manifest for manifest in going if manifest.name not in needed]
     names = [manifest.name for manifest in going]
     if dry_run:
@@ -62,7 +65,7 @@ def _removed(store: "Store", going: "Sequence[Manifest]") -> int:
     """Bytes freed; also of what writers that died have left, where no image is to go."""
     if going:
         seals = {manifest.name: manifest.seal() for manifest in going}
-        return store.remove([*seals], partial(needed_images, store.path), seals)
+        return store.remove([*seals], partial(needed_images, store), seals)
     with suppress(StoreBusy, Damaged, WrongImage):
         return store.clean()
     return 0

@@ -1,5 +1,6 @@
 """`gcr ps`: jobs and their processes."""
 
+import logging
 import sys
 import time
 from collections.abc import Sequence
@@ -11,10 +12,12 @@ from gcr import runs, units
 from gcr.cli import ended, jobtable, text
 from gcr.cli.options import Options, Target, common_options, examples, parse_targets
 from gcr.cli.output import print_json, print_text, success
-from gcr.client import Client, daemon_runs
-from gcr.errors import NoSuchJob, UsageError
+from gcr.client import Client, any_trace
+from gcr.errors import NoSuchJob, NotAllKnown, UsageError
 from gcr.names import meant
 from gcr.runs import Run
+
+log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 
@@ -80,11 +83,17 @@ def _ended(jobs: Jobs) -> list[Run]:
 
 
 def _jobs(options: Options) -> Jobs:
-    """Where no daemon runs and none died, there is no job; looking starts none."""
-    if not daemon_runs():
+    """No daemon is started where nothing says that there is a job. Raises NotAllKnown rather than say "none"."""
+    if not any_trace():
         return []
     with Client.connect() as client:
-        jobs: Jobs = client.request("ps")["jobs"]
+        answer = client.request("ps")
+    jobs: Jobs = answer["jobs"]
+    if awaited := answer.get("awaited"):
+        missing = NotAllKnown.of(awaited)
+        if not jobs:
+            raise missing
+        log.warning("%s", missing.message)
     return [job for job in jobs if options.backend in (None, job.get("backend"))]
 
 

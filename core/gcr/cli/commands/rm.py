@@ -38,4 +38,4 @@ def command(options: Options, store: str | None, names: tuple[str, ...]) -> None
 def _removed(store: "Store | None", names: Sequence[str]) -> int:
     if store is None:
         raise NoSuchImage(f"no image {names[0]!r}", hint="gcr images")
-    return store.remove(names, partial(needed_images, store.path))
+    return store.remove(names, partial(needed_images, store))

@@ -1,0 +1,54 @@
+"""A daemon looks after its own place: folder, locks, socket and journal are made again when another removes them.
+
+A logout takes the runtime directory away, cleaners take old files, users take folders. Suspended jobs outlive that.
+"""
+
+import logging
+import threading
+from dataclasses import dataclass
+
+from gcr.daemon.seat import Seat, SeatTaken
+from gcr.daemon.server import Server
+from gcr.errors import GcrError
+
+log = logging.getLogger("gcr.daemon")
+
+LOOK_EVERY = 1.0  # seconds
+
+
+@dataclass(slots=True)
+class Keeping:
+    seat: Seat
+    server: Server
+    _said: str = ""  # the last trouble, which is logged once
+
+    def start(self) -> None:
+        """In a thread of its own: what looks after the jobs may wait for one of them."""
+        threading.Thread(target=self._keep, name="gcr-keep", daemon=True).start()
+
+    def _keep(self) -> None:
+        while not self.server.stopping.wait(LOOK_EVERY):
+            self.look()
+
+    def look(self) -> None:
+        """Raises nothing."""
+        try:
+            self._look()
+            self._said = ""
+        except SeatTaken as taken:
+            self._say(f"{taken}: this one ends as soon as nothing is under way")
+            self.server.stop_when_idle()
+        except (OSError, GcrError) as error:
+            self._say(f"not served just now, nothing leads here: {error}")
+
+    def _look(self) -> None:
+        if listener := self.seat.keep():
+            log.warning("the socket %s was removed by another; served again", self.seat.path)
+            self.server.serve_at(listener)
+        self.server.coordinator.journal.mend()
+        self.server.presence.mend()
+
+    def _say(self, trouble: str) -> None:
+        if trouble != self._said:
+            log.warning("%s", trouble)
+            self._said = trouble

@@ -1,0 +1,189 @@
+"""The seat of a daemon: locks of the kernel and the listening socket. One process at a time has it.
+
+Two files are locked: one in the daemon's folder, which outlives the runtime directory, and one beside the socket, which
+all starters meet whatever their state directory is. Both are locked before the socket is touched, and until the process
+ends. The kernel lets go of them with the process, however that ends.
+"""
+
+import errno
+import fcntl
+import logging
+import os
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from socket import socket
+from typing import Self
+
+from gcr.daemonfolder import DaemonFolder
+from gcr.errors import DaemonUnavailable, DeadlinePassed
+from gcr.runtime import check_own_directory, own_directory
+from gcr.seqpacket import connect, listen
+
+log = logging.getLogger("gcr.daemon")
+
+PATIENCE = 15.0  # seconds that a daemon may take to end, or to serve again
+LOOK_EVERY = 0.02
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # some file systems have none
+
+
+class SeatTaken(Exception):
+    """Another daemon has the seat; the text says how it was met."""
+
+
+@dataclass(slots=True)
+class Lock:
+    """A lock on a file, held until the process ends or `release`."""
+
+    path: Path
+    fd: int = -1
+
+    def take(self) -> bool:
+        """False while another process holds it. Raises OSError."""
+        while True:
+            fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                locked = _locked(fd)
+                if locked and not _leads_to(self.path, fd):  # removed between open and lock
+                    continue
+                if locked:
+                    self.fd, fd = fd, -1
+                return locked
+            finally:
+                if fd >= 0:
+                    os.close(fd)
+
+    @property
+    def stands(self) -> bool:
+        """Whether the path still leads to the locked file, so that every starter meets it."""
+        return self.fd >= 0 and _leads_to(self.path, self.fd)
+
+    def retake(self) -> bool:
+        """Lock the file that is at the path now. The old one stays locked where that fails. Raises OSError."""
+        before = self.fd
+        if not self.take():
+            return False
+        if before >= 0:
+            os.close(before)
+        return True
+
+    def release(self) -> None:
+        if self.fd >= 0:
+            os.close(self.fd)
+            self.fd = -1
+
+
+@dataclass(slots=True)
+class Seat:
+    """Made by `take`. `listener` is the socket that the path leads to."""
+
+    path: Path
+    folder: DaemonFolder
+    listener: socket
+    locks: tuple[Lock, ...]
+    _inode: tuple[int, int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._inode = _inode_at(self.path)
+
+    @classmethod
+    def take(cls, path: Path, folder: DaemonFolder, patience: float = PATIENCE) -> Self:
+        """Waits for a daemon that is about to end. Raises SeatTaken, UnsafeRuntime, OSError."""
+        check_own_directory(path.parent)
+        folder.make(path)
+        locks = (Lock(folder.lock), Lock(_lock_beside(path)))
+        end = time.monotonic() + patience
+        while not _all_taken(locks):
+            if _serves(path):
+                raise SeatTaken("another daemon serves")
+            if time.monotonic() > end:
+                raise SeatTaken(f"another daemon has held its lock for {patience:g} s and does not serve")
+            time.sleep(LOOK_EVERY)
+        try:
+            return cls(path, folder, listen(path), locks)
+        except BaseException:
+            for lock in locks:
+                lock.release()
+            raise
+
+    def keep(self) -> socket | None:
+        """Make up for what was removed: folder, locks, socket. Returns the new listener where there had to be one.
+
+        The caller closes the former one.
+        Raises SeatTaken where another daemon has a lock by now, and OSError or UnsafeRuntime where nothing can be made
+        yet, as in a runtime directory that the next login makes again.
+        """
+        if not self.locks[0].stands:
+            self.folder.make(self.path)
+        if not self.path.parent.exists():
+            own_directory(self.path.parent)
+        for lock in self.locks:
+            if not lock.stands and not lock.retake():
+                raise SeatTaken(f"another daemon has locked {lock.path}")
+        if self._is_there():
+            return None
+        self.listener = listen(self.path)
+        self._inode = _inode_at(self.path)
+        return self.listener
+
+    def _is_there(self) -> bool:
+        try:
+            return _inode_at(self.path) == self._inode
+        except FileNotFoundError:
+            return False
+
+    def leave(self) -> None:
+        """Remove the socket, unless another one is at its path. The locks stay until the process ends."""
+        with suppress(OSError):
+            if self._is_there():
+                self.path.unlink()
+
+
+def _all_taken(locks: tuple[Lock, ...]) -> bool:
+    """Or none."""
+    for lock in locks:
+        if not lock.take():
+            for other in locks:
+                other.release()
+            return False
+    return True
+
+
+def _lock_beside(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
+
+
+def _locked(fd: int) -> bool:
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError as error:
+        if error.errno not in _NO_LOCKS:
+            raise
+        log.warning("the file system of descriptor %d has no locks: %s", fd, error)
+    return True
+
+
+def _leads_to(path: Path, fd: int) -> bool:
+    try:
+        found, ours = path.lstat(), os.fstat(fd)
+    except OSError:
+        return False
+    return (found.st_dev, found.st_ino) == (ours.st_dev, ours.st_ino)
+
+
+def _inode_at(path: Path) -> tuple[int, int]:
+    found = path.lstat()
+    return found.st_dev, found.st_ino
+
+
+def _serves(path: Path) -> bool:
+    try:
+        connect(path, 1.0).close()
+    except DaemonUnavailable:
+        return False
+    except DeadlinePassed:  # its backlog is full: it lives
+        return True
+    return True
