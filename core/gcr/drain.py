@@ -139,6 +139,13 @@ class DataDrain(Protocol):
         """
         ...
 
+    def make_ready_to_hash(self, timeout: float = 120.0) -> None:
+        """Do now what only the first `hash` would do: it comes while a program stands still.
+
+        A drain may do without this method. Raises DeadlinePassed after `timeout` seconds.
+        """
+        ...
+
     def ballast(self, size: int) -> "Ballast":
         """Occupy `size` bytes, so that nobody else takes the room the driver will need. Raises NoRoom."""
         ...

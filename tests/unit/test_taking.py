@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from types import SimpleNamespace
 from typing import Any, TypeVar, cast
 
@@ -23,7 +24,7 @@ from hypothesis import strategies as st
 from gcr.arena import Arena
 from gcr.baseline import Baseline
 from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Move, Span
-from gcr.errors import HashMissed, ImageFailed, NoRoom, RolledBack, UsageError, WrongState
+from gcr.errors import DeadlinePassed, DriverError, HashMissed, ImageFailed, NoRoom, RolledBack, UsageError, WrongState
 from gcr.hashing import CHUNK_BYTES, ChunkHashes, HashKey, hash_bytes
 from gcr.jsonbody import sealed_memfd
 from gcr.layout import DamagedTable, SealedTable
@@ -601,3 +602,37 @@ def test_room_in_which_nothing_is_may_be_given_back_after_the_cut() -> None:
         assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
         let_go(made, time.monotonic() + LONG)
         assert copy_on(made, LONG, lambda _: None)["bytes"] == 0
+
+
+class Announced(Device):
+    """Says in which order it is asked."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        super().__init__(spare=4 * CHUNK_BYTES)
+        self.said: list[str] = []
+        self.error = error
+
+    def make_ready_to_hash(self, timeout: float) -> None:
+        assert timeout > 0
+        self.said.append("ready")
+        if self.error:
+            raise self.error
+
+    def read(self, spans: Sequence[Span]) -> Any:
+        self.said.append("read")
+        return super().read(spans)
+
+    def create(self, handles: Sequence[HandleSpec]) -> DeviceRange:
+        self.said.append("create")
+        return super().create(handles)
+
+
+@pytest.mark.parametrize("error", [None, DriverError("no kernel"), DeadlinePassed("late")])
+def test_the_device_is_ready_to_hash_before_a_program_stops(error: Exception | None) -> None:
+    for step, first in ((partial(copy_live, progress=lambda _report: None), "read"), (make_room, "create")):
+        device = Announced(error)
+        device.put(1, bytes(CHUNK_BYTES))
+        with holding(device) as made:
+            step(made, 60.0)
+            assert device.said[:2] == ["ready", first]
+            made.give_room_back()

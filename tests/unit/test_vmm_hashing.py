@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from gcr.drain import HandleSpec
 from gcr.errors import DeadlinePassed, DriverError
 from gcr.hashing import DIGEST_BYTES, TILE_BYTES, HashKey, hash_bytes, native
-from gcr.vmm import hashing
+from gcr.vmm import DeviceFull, hashing
 from gcr.vmm.hashing import Asked, Hasher, Stretch, batches, hash_on_device, hash_on_host, joined
 from gcr.vmm.ranges import OwnedRange, Piece
 
@@ -203,3 +203,29 @@ def test_what_failed_keeps_nothing_but_what_the_device_still_uses() -> None:
     with pytest.raises(DeadlinePassed):
         hash_on_host(driver, memory.stretches, asked(0.0))
     assert not driver.pinned
+
+
+def test_a_first_hash_finds_its_kernel_loaded_and_warm() -> None:
+    memory, driver, loaded = Memory([3 * TILE_BYTES] * 3), HostDriver(), []
+    kernel, load = driver.kernel, driver.hash_kernel
+    driver.hash_kernel = lambda: loaded.append(len(kernel.uploads)) or load()  # type: ignore[method-assign, func-returns-value]
+    hasher = Hasher(driver)
+    for _ in range(2):
+        hasher.make_ready(time.monotonic() + 60.0)
+    assert (loaded, len(kernel.uploads), kernel.allocated) == ([0], 1, {}), "it has run, once, and keeps nothing"
+    assert dict(hasher.hashes(memory.ranges(driver), asked()).digests) == memory.expected()
+    assert loaded == [0]
+
+
+def test_a_device_that_is_full_is_made_ready_without_room() -> None:
+    driver = HostDriver()
+
+    def full(_size: int) -> int:
+        raise DeviceFull
+
+    driver.kernel.allocate = full  # type: ignore[method-assign]
+    Hasher(driver).make_ready(time.monotonic() + 60.0)
+    driver = HostDriver()
+    driver.kernel.fails = True
+    with pytest.raises(DriverError):
+        Hasher(driver).make_ready(time.monotonic() + 60.0)

@@ -180,6 +180,16 @@ class VmmDrain:
         finally:
             self._reading.release()
 
+    def make_ready_to_hash(self, timeout: float = HASH_SECONDS) -> None:
+        give_up = time.monotonic() + timeout
+        self._enter()
+        if not self._reading.acquire(timeout=timeout):
+            raise DeadlinePassed("other memory of this device is still being hashed")
+        try:
+            self._hasher.make_ready(give_up)
+        finally:
+            self._reading.release()
+
     # ---- room and host memory ---------------------------------------------------------------------------------
 
     def ballast(self, size: int) -> "PhysicalBallast":

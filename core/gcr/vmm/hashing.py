@@ -9,7 +9,7 @@ import logging
 import mmap
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from ctypes import addressof, c_char
 from dataclasses import dataclass
 from functools import partial
@@ -62,6 +62,7 @@ class Hasher:
         self._driver = driver
         self._kernel: HashKernel | None = None
         self._sought = False
+        self._ready = False
 
     def hashes(self, ranges: Iterable[OwnedRange], asked: Asked) -> ChunkHashes:
         """Of the handles of these ranges. Raises DeadlinePassed, DriverError."""
@@ -73,6 +74,19 @@ class Hasher:
             stretches += [Stretch(where.address + each.offset, each.spec.size) for each in in_order]
         digests, on_device = self._digests(joined(stretches, asked.chunk_bytes), asked)
         return ChunkHashes(asked.chunk_bytes, _by_id(pieces, digests, asked.chunk_bytes), on_device)
+
+    def make_ready(self, give_up: float) -> None:
+        """Does what a first hash does besides: a driver compiles the kernel, which takes 100 ms. Once is enough.
+
+        `give_up`: on time.monotonic(). Raises DeadlinePassed, DriverError.
+        """
+        if self._ready:
+            return
+        kernel = self._kernel_here()
+        if kernel is not None:
+            with suppress(DeviceFull):
+                _run_once(kernel, Asked(HashKey.random(), TILE_BYTES, give_up))
+        self._ready = True
 
     def _digests(self, stretches: Sequence[Stretch], asked: Asked) -> tuple[bytes, bool]:
         kernel = self._kernel_here()
@@ -164,6 +178,13 @@ def hash_on_device(kernel: HashKernel, stretches: Sequence[Stretch], asked: Aske
         raise
     kernel.free(memory)
     return found
+
+
+def _run_once(kernel: HashKernel, asked: Asked) -> None:
+    """Of memory of its own. Raises as `hash_on_device`."""
+    scratch = kernel.allocate(asked.chunk_bytes)
+    hash_on_device(kernel, [Stretch(scratch, asked.chunk_bytes)], asked)
+    kernel.free(scratch)  # after an error it goes with the context: the kernel may still read it
 
 
 def _hash_batch(kernel: HashKernel, batch: Sequence[Stretch], asked: Asked, key: int, digests: int) -> bytes:

@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from gcr.drain import DeviceRange, Span, Transfer
-from gcr.errors import DriverError, ImageFailed, NoRoom, RolledBack
+from gcr.errors import DeadlinePassed, DriverError, ImageFailed, NoRoom, RolledBack
 from gcr.hashing import CHUNK_BYTES
 from gcr.layout import Segment, pack, spans, spans_of_parts
 from gcr.partial import Where
@@ -45,6 +45,7 @@ def copy_live(holding: Holding, deadline: float, progress: Progress) -> dict[str
     `copied`: bytes of it.
     """
     began = time.monotonic()
+    make_ready(holding, deadline)
     with holding.lock:
         sizes, layout = holding.sizes, pack(holding.ranges, holding.sizes)
         holding.reserve(layout.size)
@@ -66,6 +67,16 @@ def copy_live(holding: Holding, deadline: float, progress: Progress) -> dict[str
             done, next_at = done + size, slice_at + copying / COPYING_SHARE
             progress({"bytes": done, "total_bytes": total})
     return {**outcome(sum(sizes.values()), time.monotonic() - began), "copied": done}
+
+
+def make_ready(holding: Holding, deadline: float) -> None:
+    """For the hash at the cut, while the program runs. An error is one of the cut, should it come again there."""
+    drain = holding.drain
+    if hasattr(drain, "make_ready_to_hash"):
+        try:
+            drain.make_ready_to_hash(deadline)
+        except (DeadlinePassed, DriverError) as error:
+            log.warning("the first hash of %s is not prepared: %s", holding.name, error)
 
 
 def _wanted(
@@ -170,6 +181,7 @@ def make_room(holding: Holding, deadline: float) -> int:
     `deadline` seconds.
     """
     began = time.monotonic()
+    make_ready(holding, deadline)
     with holding.lock:
         drain, sizes = holding.drain, [*holding.sizes.values()]
     if not sizes or not hasattr(drain, "move"):
@@ -178,7 +190,7 @@ def make_room(holding: Holding, deadline: float) -> int:
         wanted = room_for(sizes, spare_bytes(drain.memory()))
         room = drain.create(wanted) if wanted else None
     except (NoRoom, DriverError) as error:  # the program stands for longer, that is all
-        log.info("no snapshot of %s: %s", holding.owner, error)
+        log.info("no snapshot of %s: %s", holding.name, error)
         return 0
     if room is None:
         return 0
