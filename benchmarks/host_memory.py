@@ -47,21 +47,17 @@ class Way:
 
 WAYS = (
     Way(GIB, 8, mapped_first=False),
-    Way(GIB, 16, mapped_first=False),
-    Way(GIB, 8),
-    Way(GIB, 16),
-    Way(GIB, 16, apart=True),
     Way(GIB, 16, apart=True, pinners=1),
-    Way(GIB, 16, apart=True, pinners=4),
-    Way(256 * MIB, 16),
-    Way(256 * MIB, 16, apart=True),
-    Way(64 * MIB, 16),
-    Way(256 * MIB, 16, ("fallocate", "populate_read"), apart=True),
-    Way(256 * MIB, 16, ("populate_write",), apart=True),
-    Way(256 * MIB, 16, ("huge", "populate_write"), apart=True),
+    Way(GIB, 16, ("fallocate", "populate_read")),
+    Way(512 * MIB, 16, ("fallocate", "populate_read")),
+    Way(256 * MIB, 16, ("fallocate", "populate_read")),
+    Way(256 * MIB, 8, ("fallocate", "populate_read")),
+    Way(512 * MIB, 16, ("fallocate", "populate_read"), apart=True, pinners=1),
+    Way(512 * MIB, 16, ("fallocate", "populate_read"), apart=True, pinners=4),
+    Way(256 * MIB, 16, ("populate_write",)),
     Way(256 * MIB, 16, ("huge", "populate_write")),
 )
-ARENAS = ((GIB, 8), (GIB, 16), (256 * MIB, 8), (256 * MIB, 16))  # segment, threads
+ARENAS = ((GIB, 8), (GIB, 16))  # segment, threads
 
 
 @dataclass(slots=True)
@@ -184,7 +180,7 @@ def by_arena(segment: int, threads: int, size: int, device: CudaDevice) -> Row:
         device.enter()
         device.unpin(address)
 
-    arena = Arena(pin, unpin, segment_bytes=segment, limit_bytes=2 * size, threads=threads)
+    arena = Arena(pin, unpin, segment_bytes=segment, limit_bytes=2 * size, threads=threads, hurry=threads)
     with closing(arena):
         began = time.monotonic()
         arena.take("benchmark", size)

@@ -3,46 +3,38 @@
 Filling and pinning fresh memory is slow, so it happens in the background (`prepare`) and pinned segments are kept. A
 segment is filled by fallocate: running out of memory is then an error here and not a signal at some later access; and
 several files fill in parallel as fast as huge pages (one file is limited by its lock). It is sealed against shrinking,
-since whoever else holds its descriptor could otherwise make our access to it a SIGBUS.
+since whoever else holds its descriptor could otherwise make our access to it a SIGBUS. How they are made: gcr.making.
 
-What one owner's bytes have been in is never shown to another: such a segment is released and a fresh one made. Nor is
-one taken that somebody still reads, an image's writer say (`memfiles.hold_still`).
+What one owner's bytes have been in is never shown to another: such a segment is released once its owner has ended, or
+somebody else needs the room, and a fresh one is made. Nor is one taken that somebody still reads, an image's writer say
+(`memfiles.hold_still`).
 
-Who cannot wait is promised what is lacking (`promise`): it is filled and pinned later (`keep`), its descriptors can be
-handed on before.
+A call that cannot wait is promised what is lacking (`promise`): it is filled and pinned later (`keep`), its descriptors
+can be handed on before.
 
 `_turns` is held while memory is made, filled and pinned, `_lock` only while the books are changed; in that order.
 """
 
-import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from threading import Lock
 
-from gcr import hostmap, units
+from gcr import units
+from gcr.choosing import Missing, choose, total
 from gcr.errors import NoRoom, RolledBack
 from gcr.hostmemory import available_host_bytes
 from gcr.layout import Segment
-from gcr.memfiles import (
-    NO_MEMORY,
-    NotASegment,
-    Places,
-    checked_size,
-    fill,
-    filled_memfd,
-    is_held_still,
-    promised_memfd,
-    round_up,
-)
+from gcr.making import Maker
+from gcr.memfiles import NO_MEMORY, NotASegment, is_held_still
+from gcr.places import round_up
 from gcr.turns import Turns
 
 __all__ = ["Arena", "NotASegment", "Segment", "Segments", "available_host_bytes"]
 
-log = logging.getLogger(__name__)
+LEAST_PIECE = 256 << 20  # a segment is not made smaller only to have more of them
+PIECES_EACH = 4  # of a thread, if they are not too small: some are pinned while others are filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +56,7 @@ class Arena:
     """See the module. `pin(address, size)` and `unpin(address)` are called from several threads at once.
 
     segment_bytes: the largest segment. limit_bytes: of all that the arena makes, adopted segments not counted.
+    threads: that fill and pin in the background. hurry: those that do where a caller waits; else as many.
     """
 
     def __init__(
@@ -74,13 +67,13 @@ class Arena:
         segment_bytes: int,
         limit_bytes: int,
         threads: int,
+        hurry: int = 0,
     ) -> None:
-        self._pin = pin
-        self._unpin = unpin
+        self._maker = Maker(pin, unpin)
         self._segment_bytes = round_up(segment_bytes)
         self._limit = limit_bytes
         self._threads = threads
-        self._places = Places(self._segment_bytes, 4 * limit_bytes)
+        self._hurry = max(threads, hurry)
         self._lock = Lock()
         self._turns = Turns()
         self._closed = False
@@ -94,32 +87,33 @@ class Arena:
     def bytes(self) -> int:
         """All memory of the arena, adopted segments included."""
         with self._lock:
-            return _total(self._free) + _total(self._taken)
+            return total(self._free) + total(self._taken)
 
     @property
     def pinned_bytes(self) -> int:
         """All but what is promised."""
         with self._lock:
-            return _total(self._free) + _total(self._taken) - _total(self._promised)
+            return total(self._free) + total(self._taken) - total(self._promised)
 
     @property
     def free_bytes(self) -> int:
         with self._lock:
-            return _total(self._free)
+            return total(self._free)
 
-    def prepare(self, wishes: Callable[[], Mapping[str, int]]) -> None:
+    def prepare(self, wishes: Callable[[], Mapping[str, int]], pause: Callable[[], object] = lambda: None) -> None:
         """Make sure that all owners could have their bytes at once. Raises NoRoom, and what `pin` raises.
 
         Made in rounds, one segment per thread; between rounds a `take` gets its turn, `close` its way, and the wishes
-        are asked for anew.
+        are asked for anew. `pause` is called before each round.
         """
         while True:
+            pause()
             with self._turns.background():
                 wanted = wishes()
-                missing = self._missing(wanted)
+                missing = self._missing(wanted).sizes
                 if not missing or self._closed:
                     return
-                self._grow(missing[: self._threads], wanted)
+                self._grow(missing[: self._threads], wanted, self._threads)
 
     def take(self, owner: str, nbytes: int, beyond: bool = False) -> Segments:
         """Segments of at least `nbytes` in all, those first that held this owner's bytes before. Raises NoRoom.
@@ -129,9 +123,9 @@ class Arena:
         with self._turns.next():
             missing = nbytes - self._usable_bytes(owner)
             if missing > 0:
-                self._grow(self._sizes(missing), (owner,), beyond)
+                self._grow(self._sizes(missing), (owner,), self._hurry, beyond)
             with self._lock:
-                parts = _choose(self._usable(owner), self._free, nbytes)
+                parts = choose(self._usable(owner), self._free, nbytes)
                 for part in parts:
                     del self._free[part]
                     self._taken[part] = owner
@@ -144,10 +138,10 @@ class Arena:
         """
         with self._lock:
             usable = self._usable(owner)
-            lacking = self._sizes(max(0, nbytes - _total(usable)))
+            lacking = self._sizes(max(0, nbytes - total(usable)))
             if not self._closed and self._has_room(sum(lacking)):
                 made = self._promise(lacking)
-                parts = [*_choose(usable, self._free, nbytes - sum(lacking)), *made]
+                parts = [*choose(usable, self._free, nbytes - sum(lacking)), *made]
                 for part in parts:
                     self._free.pop(part, None)
                     self._taken[part] = owner
@@ -164,17 +158,13 @@ class Arena:
                 raise RolledBack("the arena is closed")
             with self._lock:
                 promised = [part for part in segments if part in self._promised]
-            if not promised:
-                return
-            with ThreadPoolExecutor(self._threads) as pool:
-                jobs = [pool.submit(self._keep, part) for part in promised]
-            try:
-                for job in jobs:
-                    job.result()
-            except OSError as error:
-                if error.errno in NO_MEMORY:
-                    raise _no_room(self.bytes - self.pinned_bytes) from error
-                raise
+            if promised:
+                with _no_memory_is_no_room(sum(part.size for part in promised)):
+                    self._maker.keep(promised, self._hurry, self._kept)
+
+    def _kept(self, part: Segment) -> None:
+        with self._lock:
+            self._promised.discard(part)
 
     def give_back(self, segments: Segments) -> None:
         """The owner's bytes are no longer needed. Idempotent."""
@@ -209,16 +199,8 @@ class Arena:
         `ready` is called for each segment, in order, as soon as it may be copied from, while later ones are still being
         pinned. All or nothing. Raises NotASegment, NoRoom (addresses), and what `pin` or `ready` raises.
         """
-        made: list[Segment] = []
-        try:
-            checked = [checked_size(fd, None if sizes is None else sizes[index]) for index, fd in enumerate(fds)]
-            with self._turns.next(), ThreadPoolExecutor(self._threads) as pool:
-                jobs = [pool.submit(self._map, fd, size) for fd, size in zip(fds, checked, strict=True)]
-                self._collect(jobs, made, ready)
-        except BaseException:
-            _close_quietly(set(fds) - {segment.fd for segment in made})
-            self._release(made)
-            raise
+        with self._turns.next():
+            made = self._maker.adopt(fds, sizes, self._hurry, ready)
         with self._lock:
             self._taken.update(dict.fromkeys(made, owner))
             self._adopted.update(made)
@@ -233,6 +215,33 @@ class Arena:
         with self._turns.next():
             self._release_free(max(0, self.free_bytes - nbytes), lambda _last: True)
 
+    def end(self, owner: str) -> None:
+        """It takes nothing any more: what is free and only it could take is released, in the background."""
+        while True:
+            with self._turns.background():
+                with self._lock:
+                    part = next((part for part, last in self._free.items() if last == owner), None)
+                    if part is None:
+                        return
+                    self._forget(part)
+                self._release([part])
+
+    def give_up_spare(self, wishes: Callable[[], Mapping[str, int]]) -> None:
+        """Release fresh segments that `wishes` do not need, in the background."""
+        while True:
+            with self._turns.background():
+                spare = self._missing(wishes()).spare
+                if not spare:
+                    return
+                with self._lock:
+                    self._forget(spare[0])
+                self._release(spare[:1])
+
+    def ready(self, wishes: Mapping[str, int]) -> dict[str, int]:
+        """Bytes of its wish that each owner has, or could take now."""
+        short = self._missing(wishes).short
+        return {owner: wanted - short[owner] for owner, wanted in wishes.items()}
+
     def close(self) -> None:
         """Release everything, taken segments included: their descriptors elsewhere keep their bytes. Idempotent."""
         with self._lock:
@@ -244,7 +253,7 @@ class Arena:
                 self._taken.clear()
                 self._adopted.clear()
             self._release(everything)
-            self._places.close()
+            self._maker.places.close()
 
     def may_be_written(self, segments: Segments) -> bool:
         """Whether nobody reads them."""
@@ -253,36 +262,17 @@ class Arena:
     def _has_room(self, nbytes: int) -> bool:
         """For so much more, with nobody giving up theirs. The lock is held."""
         coming = self._being_made + nbytes
-        return self._own_bytes() + coming <= self._limit and _total(self._promised) + coming <= available_host_bytes()
+        return self._own_bytes() + coming <= self._limit and total(self._promised) + coming <= available_host_bytes()
 
     def _own_bytes(self) -> int:
         """What the limit is of. The lock is held."""
-        return _total(s for s in (*self._free, *self._taken) if s not in self._adopted)
+        return total(s for s in (*self._free, *self._taken) if s not in self._adopted)
 
     def _promise(self, sizes: Sequence[int]) -> list[Segment]:
         """All or none. The lock is held. Raises NoRoom, OSError."""
-        made: list[Segment] = []
-        try:
-            for size in sizes:
-                fd = promised_memfd(size)
-                try:
-                    made.append(Segment(fd, self._places.take(size), size))
-                except BaseException:
-                    os.close(fd)
-                    raise
-        except BaseException:
-            for part in made:
-                self._drop(part)
-            raise
+        made = self._maker.promise(sizes)
         self._promised.update(made)
         return made
-
-    def _keep(self, part: Segment) -> None:
-        fill(part.fd, part.size)
-        hostmap.map_shared(part.address, part.size, part.fd)
-        self._pin(part.address, part.size)
-        with self._lock:
-            self._promised.discard(part)
 
     def _usable(self, owner: str) -> list[Segment]:
         """What it may take. The lock is held."""
@@ -290,156 +280,92 @@ class Arena:
 
     def _usable_bytes(self, owner: str) -> int:
         with self._lock:
-            return _total(self._usable(owner))
+            return total(self._usable(owner))
 
-    def _missing(self, wishes: Mapping[str, int]) -> list[int]:
-        """Sizes of segments to be made, should every owner take what it has and of what is fresh, as `take` would."""
+    def _missing(self, wishes: Mapping[str, int]) -> Missing:
+        """What is to be made, should every owner take what it has and of what is fresh, as `take` would."""
         with self._lock:
             has = Counter[str]()
             for part, owner in (*self._free.items(), *self._taken.items()):
                 has[owner] += part.size
-            fresh = sorted((part.size for part, last in self._free.items() if last == ""), reverse=True)
-        sizes: list[int] = []
+            fresh = sorted((part for part, last in self._free.items() if last == ""), key=lambda s: -s.size)
+        short: dict[str, int] = {}
         for owner, wanted in wishes.items():
             left = wanted - has[owner]
-            for size in [*fresh]:
-                if size <= left:
-                    fresh.remove(size)
-                    left -= size
+            for part in [*fresh]:
+                if part.size <= left:
+                    fresh.remove(part)
+                    left -= part.size
             if left > 0 and fresh:
-                left -= fresh.pop()
-            sizes += self._sizes(max(0, left))
-        return sizes
+                left -= fresh.pop().size
+            short[owner] = max(0, left)
+        return Missing(short, [size for left in short.values() for size in self._sizes(left)], fresh)
 
     def _sizes(self, nbytes: int) -> list[int]:
-        """Whole segments and a last one for the rest, a multiple of a huge page."""
-        whole, rest = divmod(round_up(nbytes), self._segment_bytes)
-        return [self._segment_bytes] * whole + ([rest] if rest else [])
+        """Equal segments, a few for each thread, and a last one for the rest. Multiples of a huge page."""
+        each = min(self._segment_bytes, max(LEAST_PIECE, round_up(-(-nbytes // (PIECES_EACH * self._hurry)))))
+        whole, rest = divmod(round_up(nbytes), each)
+        return [each] * whole + ([rest] if rest else [])
 
-    def _grow(self, sizes: Sequence[int], owners: Collection[str], beyond: bool = False) -> None:
+    def _grow(self, sizes: Sequence[int], owners: Collection[str], threads: int, beyond: bool = False) -> None:
         """Make fresh free segments, all or none. A turn is held."""
         if self._closed:
             raise RolledBack("the arena is closed")
         self._make_room(sum(sizes), {"", *owners}, beyond)
         self._being_made = sum(sizes)
         try:
-            made = self._made(sizes)
+            with _no_memory_is_no_room(sum(sizes)):
+                made = self._maker.make(sizes, threads)
             with self._lock:
                 self._free.update(dict.fromkeys(made, ""))
         finally:
             self._being_made = 0
-
-    def _made(self, sizes: Sequence[int]) -> list[Segment]:
-        """All or none."""
-        made: list[Segment] = []
-        try:
-            with ThreadPoolExecutor(self._threads) as pool:
-                self._collect([pool.submit(self._make, size) for size in sizes], made, None)
-        except OSError as error:
-            self._release(made)
-            if error.errno in NO_MEMORY:
-                raise _no_room(sum(sizes) - _total(made)) from error
-            raise
-        except BaseException:
-            self._release(made)
-            raise
-        return made
 
     def _make_room(self, nbytes: int, spared: Collection[str], beyond: bool) -> None:
         """Give up free segments nobody else may see, as far as needed. Raises NoRoom before anything is made."""
         with self._lock:
             own = self._own_bytes()
             read = {s for s, last in self._free.items() if last and is_held_still(s.fd)}
-            others = _total(s for s, last in self._free.items() if last not in spared and s not in read)
-            coming = nbytes + _total(self._promised)
+            others = total(s for s, last in self._free.items() if last not in spared and s not in read)
+            coming = nbytes + total(self._promised)
         above, lacking = own + nbytes - self._limit, coming - available_host_bytes()
         short = max(min(above, others) if beyond else above, lacking)
         if short > others:
-            raise _no_room(short - others, read=_total(read))
+            raise _no_room(short - others, read=total(read))
         self._release_free(short, lambda last: last not in spared)
 
     def _release_free(self, nbytes: int, which: Callable[[str], bool]) -> None:
         with self._lock:
             gone: list[Segment] = []
             for part in sorted(self._free, key=lambda s: self._free[s] == ""):
-                if which(self._free[part]) and _total(gone) < nbytes and not is_held_still(part.fd):
+                if which(self._free[part]) and total(gone) < nbytes and not is_held_still(part.fd):
                     gone.append(part)
             for part in gone:
-                del self._free[part]
-                self._adopted.discard(part)
+                self._forget(part)
         self._release(gone)
 
-    def _collect(
-        self, jobs: Sequence["Future[Segment]"], made: list[Segment], ready: Callable[[Segment], None] | None
-    ) -> None:
-        """Append what the jobs make to `made`, in order; on failure whatever still comes, too, before it raises."""
-        try:
-            for job in jobs:
-                made.append(job.result())
-                if ready:
-                    ready(made[-1])
-        except BaseException:
-            late = jobs[len(made) :]
-            made += [job.result() for job in late if not job.cancel() and job.exception() is None]
-            raise
-
-    def _make(self, size: int) -> Segment:
-        fd = filled_memfd(size)
-        try:
-            return self._map(fd, size)
-        except BaseException:
-            os.close(fd)
-            raise
-
-    def _map(self, fd: int, size: int) -> Segment:
-        address = self._places.take(size)
-        try:
-            hostmap.map_shared(address, size, fd)
-            self._pin(address, size)
-        except BaseException:
-            self._places.give_back(address, size)
-            raise
-        return Segment(fd, address, size)
+    def _forget(self, part: Segment) -> None:
+        """A free one. The lock is held."""
+        del self._free[part]
+        self._adopted.discard(part)
 
     def _release(self, segments: Iterable[Segment]) -> None:
         for segment in segments:
             with self._lock:
                 promised = segment in self._promised
                 self._promised.discard(segment)
-            try:
-                if not promised:
-                    self._unpin(segment.address)
-            except Exception:  # the context may be gone, and the pinning with it; the memory must go all the same
-                log.exception("unpinning %d bytes failed", segment.size)
-            self._drop(segment)
-
-    def _drop(self, segment: Segment) -> None:
-        self._places.give_back(segment.address, segment.size)
-        os.close(segment.fd)
+            self._maker.release([segment], pinned=not promised)
 
 
-def _choose(candidates: Sequence[Segment], last: "dict[Segment, str]", nbytes: int) -> list[Segment]:
-    """Segments of `nbytes` in all: used before fresh, large before small, the last one no larger than needed."""
-    order = sorted(candidates, key=lambda s: (last[s] == "", -s.size))
-    chosen: list[Segment] = []
-    left = nbytes
-    for part in order:
-        if 0 < part.size <= left:
-            chosen.append(part)
-            left -= part.size
-    if left > 0:
-        chosen.append(min((s for s in order if s not in chosen), key=lambda s: s.size))
-    return chosen
-
-
-def _close_quietly(fds: Iterable[int]) -> None:
-    for fd in fds:
-        with suppress(OSError):
-            os.close(fd)
-
-
-def _total(segments: Iterable[Segment]) -> int:
-    return sum(segment.size for segment in segments)
+@contextmanager
+def _no_memory_is_no_room(nbytes: int) -> Iterator[None]:
+    """Of a call that wants so much. Raises NoRoom where the kernel has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_MEMORY:
+            raise _no_room(nbytes) from error
+        raise
 
 
 def _no_room(missing: int, read: int = 0) -> NoRoom:

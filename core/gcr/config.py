@@ -46,7 +46,13 @@ class Config:
     prepare_arena: bool = _setting(True, "fill and pin the arena in the background, so that a checkpoint need not")
     worker_idle_s: float = _setting(600.0, "a worker ends after this, once no job runs on its device", 0)
     daemon_idle_s: float = _setting(3600.0, "a daemon without jobs ends after this", 1)
-    threads: int = _setting(8, "threads of a worker that fill and pin host memory", 1, 256)
+    threads: int = _setting(
+        8,
+        "threads of a worker that fill and pin host memory in the background, at most half of the cores; "
+        "a checkpoint or restore that waits for it has all cores",
+        1,
+        256,
+    )
     store: str = _setting("", "where images are kept; empty: gcr/store in `$XDG_DATA_HOME`, else in ~/.local/share")
     store_s: float = _setting(60.0, "longest silence of the disk or server that has the store; then it is refused", 0.1)
     key_file: str = _setting("", "file with the key of an encrypted store; empty: none")

@@ -1,4 +1,4 @@
-"""The four memory calls the arena needs and Python's mmap does not offer: memory mapped at a chosen address."""
+"""The memory calls the arena needs and Python's mmap does not offer: memory mapped at a chosen address."""
 
 import ctypes
 import mmap
@@ -7,6 +7,7 @@ import os
 _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _PROT_NONE = 0
+_MADV_POPULATE_READ = 22  # Linux 5.14
 _NOTHING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -16,6 +17,8 @@ _mmap.restype = ctypes.c_void_p
 _mmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int, ctypes.c_int, ctypes.c_int, ctypes.c_int64]
 _munmap = _libc.munmap
 _munmap.argtypes = [ctypes.c_void_p, ctypes.c_size_t]
+_madvise = _libc.madvise
+_madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def reserve(size: int) -> int:
@@ -27,6 +30,11 @@ def map_shared(address: int, size: int, fd: int, writable: bool = True) -> None:
     """Put a file's first `size` bytes at `address`, over what was reserved there. Raises OSError."""
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     _map(address, size, protection, mmap.MAP_SHARED | _MAP_FIXED, fd)
+
+
+def populate(address: int, size: int) -> None:
+    """Enter what is mapped there into the page tables, as far as the kernel can: a later access does it otherwise."""
+    _madvise(address, size, _MADV_POPULATE_READ)
 
 
 def blank(address: int, size: int) -> None:

@@ -1,18 +1,16 @@
-"""What arena segments are made of: sealed memory files that are really there, and addresses to map them at."""
+"""What arena segments are made of: sealed memory files that are really there."""
 
 import errno
 import fcntl
 import os
 from contextlib import suppress
-from threading import Lock
 
-from gcr import hostmap
-from gcr.errors import NoRoom, RolledBack
+from gcr.errors import RolledBack
 from gcr.hostmemory import free_huge_bytes
+from gcr.places import HUGE_PAGE
 
-HUGE_PAGE = 2 << 20
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
-_HUGETLB = os.MFD_HUGETLB | os.MFD_HUGE_2MB
+HUGETLB = os.MFD_HUGETLB | os.MFD_HUGE_2MB
 NO_MEMORY = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, errno.EAGAIN})
 
 
@@ -20,41 +18,6 @@ class NotASegment(RolledBack):
     """A descriptor that should be an arena segment is something else, or of another size, or not sealed."""
 
     code = "not_a_segment"
-
-
-class Places:
-    """Addresses for segments: one large reservation, in slots of the largest segment. A larger one takes several."""
-
-    def __init__(self, slot: int, size: int) -> None:
-        self._slot = slot
-        self._count = max(16, -(-size // slot))
-        try:
-            self._base = hostmap.reserve(self._slot * self._count)
-        except OSError as error:
-            raise NoRoom("no address space for the arena", missing=self._slot * self._count) from error
-        self._lock = Lock()
-        self._used = bytearray(self._count)
-
-    def take(self, size: int) -> int:
-        slots = -(-size // self._slot)
-        with self._lock:
-            first = self._used.find(bytes(slots))
-            if first < 0:
-                raise NoRoom("no addresses left in the arena", missing=size)
-            self._used[first : first + slots] = b"\1" * slots
-        return self._base + first * self._slot
-
-    def give_back(self, address: int, size: int) -> None:
-        hostmap.blank(address, size)
-        first, slots = (address - self._base) // self._slot, -(-size // self._slot)
-        with self._lock:
-            self._used[first : first + slots] = bytes(slots)
-
-    def close(self) -> None:
-        with self._lock:
-            if self._count:
-                hostmap.unreserve(self._base, self._slot * self._count)
-            self._count, self._used = 0, bytearray()
 
 
 def hold_still(fd: int) -> int:
@@ -93,7 +56,7 @@ def filled_memfd(size: int) -> int:
     """A memfd of `size` bytes that are really there; in huge pages when enough are free. Raises OSError."""
     if free_huge_bytes(HUGE_PAGE) >= size:
         with suppress(OSError):  # others take huge pages, too; ordinary ones serve as well
-            return _filled(size, _HUGETLB)
+            return _filled(size, HUGETLB)
     return _filled(size, 0)
 
 
@@ -136,7 +99,3 @@ def checked_size(fd: int, expected: int | None) -> int:
     if size == 0 or size % HUGE_PAGE or expected not in (None, size):
         raise NotASegment(f"descriptor {fd} holds {size} bytes, not {expected}")
     return size
-
-
-def round_up(nbytes: int) -> int:
-    return -(-nbytes // HUGE_PAGE) * HUGE_PAGE

@@ -43,10 +43,12 @@ class Pins:
         self.delay = 0.0
         self.begun = threading.Event()
         self.go_on: Callable[[], object] = lambda: None
+        self.looking: Callable[[int, int], object] = lambda _address, _size: None
 
     def pin(self, address: int, size: int) -> None:
         self.begun.set()
         self.go_on()
+        self.looking(address, size)
         time.sleep(self.delay)
         with self.lock:
             if self.fail_after is not None and self.ever >= self.fail_after:
@@ -435,12 +437,134 @@ def test_a_failed_adoption_leaves_nothing(arena, pins, fault):
     assert (pins.now, arena.bytes) == ({}, 0)
 
 
-def test_addresses_that_run_out_are_no_room(pins):
-    arena = make(pins, limit=4 * MiB)
-    many = [sealed(4 * MiB, fcntl.F_SEAL_SHRINK) for _ in range(17)]
-    with pytest.raises(NoRoom, match="addresses"):
-        arena.adopt("llm", many)
+def refusing(_size):
+    raise OSError(12, "mmap")
+
+
+def test_a_kernel_without_addresses_is_no_room_and_leaves_nothing(pins, monkeypatch):
+    arena = make(pins)
+    monkeypatch.setattr(hostmap, "reserve", refusing)
+    with pytest.raises(NoRoom, match="address"):
+        arena.adopt("llm", [sealed(4 * MiB, fcntl.F_SEAL_SHRINK) for _ in range(3)])
+    for call in (arena.take, arena.promise):
+        with pytest.raises(NoRoom, match="address"):
+            call("llm", 4 * MiB)
+    assert arena.bytes == 0
+    monkeypatch.undo()
     assert arena.take("llm", 4 * MiB).size == 4 * MiB
+    arena.close()
+
+
+def test_what_a_job_brings_back_meets_no_limit(pins):
+    """Thirty processes return to a worker that may make less than they have."""
+    large, small = make(pins, limit=400 * MiB), make(pins, limit=4 * MiB)
+    for process in range(30):
+        held = large.take(f"ddp/{process}", 12 * MiB)
+        fill(held, b"state")
+        back = small.adopt(f"ddp/{process}", [os.dup(fd) for fd in large.fds(held)])
+        assert all(read(part, 5) == b"state" for part in back)
+        large.hand_on(held)
+        small.give_back(back)
+        assert set(small.take(f"ddp/{process}", 12 * MiB)) == set(back), "it can leave again"
+    small.close()
+    large.close()
+
+
+@pytest.mark.parametrize("count", [300, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_short_jobs_in_a_row_leave_nothing(pins, count):
+    """Beside one that stays."""
+    arena = make(pins, limit=64 * MiB)
+    stays = arena.take("llm", 2 * MiB)
+    fill(stays, b"stays")
+    wishes = {"llm": 2 * MiB}
+    for number in range(count):
+        owner = f"short-{number}"
+        part = arena.take(owner, 2 * MiB)
+        assert read(part.parts[0], 4) == bytes(4)
+        fill(part, b"mine")
+        arena.give_back(part)
+        arena.end(owner)
+        arena.give_up_spare(lambda: wishes)
+    assert (arena.bytes, sum(pins.now.values())) == (2 * MiB, 2 * MiB)
+    assert len(arena._maker.places._reserved) == len(arena._maker.places._free) == 1
+    assert read(stays.parts[0], 5) == b"stays"
+    arena.close()
+
+
+def test_what_an_ended_owner_had_goes_and_what_others_have_stays(arena, pins):
+    for owner in ("llm", "ddp"):
+        arena.give_back(arena.take(owner, 6 * MiB))
+    read_still = arena.take("llm", 6 * MiB)
+    reader = hold_still(read_still.parts[0].fd)
+    arena.give_back(read_still)
+    arena.end("llm")
+    assert arena.bytes == sum(pins.now.values()) == 6 * MiB
+    os.close(reader)
+    arena.end("llm")
+    made = pins.ever
+    assert arena.take("ddp", 6 * MiB).size == 6 * MiB
+    assert pins.ever == made
+
+
+def test_what_no_living_owner_wants_goes(arena, pins):
+    wishes = {"llm": 6 * MiB, "ddp": 8 * MiB}
+    arena.prepare(lambda: wishes)
+    assert arena.free_bytes == 14 * MiB
+    del wishes["ddp"]
+    arena.give_up_spare(lambda: wishes)
+    assert arena.free_bytes == sum(pins.now.values()) == 6 * MiB
+    made = pins.ever
+    arena.prepare(lambda: wishes)
+    assert pins.ever == made, "what was wanted is there"
+
+
+def test_how_much_of_a_wish_is_there(arena):
+    assert arena.ready({"llm": 10 * MiB}) == {"llm": 0}
+    taken = arena.take("llm", 4 * MiB)
+    assert arena.ready({"llm": 10 * MiB, "ddp": 2 * MiB}) == {"llm": 4 * MiB, "ddp": 0}
+    arena.give_back(taken)
+    arena.prepare(lambda: {"llm": 10 * MiB})
+    assert arena.ready({"llm": 10 * MiB}) == {"llm": 10 * MiB}
+    assert sum(arena.ready({"llm": 12 * MiB, "ddp": 4 * MiB}).values()) == 10 * MiB
+
+
+def in_page_tables(address: int, size: int) -> int:
+    """Bytes, by the kernel's word."""
+    with Path("/proc/self/pagemap").open("rb") as pages:
+        pages.seek(address // mmap.PAGESIZE * 8)
+        entries = pages.read(size // mmap.PAGESIZE * 8)
+    return mmap.PAGESIZE * sum(entries[at] >> 7 for at in range(7, len(entries), 8))  # a little-endian word's top bit
+
+
+def test_what_is_pinned_is_in_the_page_tables_already(pins):
+    """A driver that pins pages one by one would have the kernel enter them one by one, and all other pins wait."""
+    one, other, entered = make(pins), make(pins), []
+    pins.looking = lambda address, size: entered.append(in_page_tables(address, size))
+    held = one.take("llm", 16 * MiB)
+    other.adopt("llm", [os.dup(fd) for fd in one.fds(held)])
+    one.keep(one.promise("llm", 16 * MiB))
+    assert entered == [SEGMENT] * 12
+    one.close()
+    other.close()
+
+
+def test_a_caller_that_waits_has_more_threads_than_the_background(pins):
+    arena = Arena(pins.pin, pins.unpin, segment_bytes=SEGMENT, limit_bytes=128 * MiB, threads=2, hurry=8)
+    all_eight, at_once, most = threading.Barrier(8), [], []
+    pins.go_on = lambda: all_eight.wait(PATIENCE)
+    arena.take("llm", 32 * MiB)
+    pins.go_on = lambda: at_once.append(1) or time.sleep(0.01) or most.append(len(at_once)) or at_once.pop()
+    arena.prepare(wishing(ddp=32 * MiB))
+    assert max(most) <= 2
+    arena.close()
+
+
+def test_segments_are_as_many_as_threads_where_they_are_not_too_small(pins, monkeypatch):
+    monkeypatch.setattr(module, "LEAST_PIECE", 2 * MiB)
+    arena = Arena(pins.pin, pins.unpin, segment_bytes=8 * MiB, limit_bytes=512 * MiB, threads=2, hurry=4)
+    assert [part.size for part in arena.take("llm", 64 * MiB)] == [4 * MiB] * 16
+    assert [part.size for part in arena.take("llm", 3 * MiB)] == [2 * MiB] * 2
+    assert [part.size for part in arena.take("llm", 201 * MiB)] == [8 * MiB] * 25 + [2 * MiB]
     arena.close()
 
 
@@ -582,17 +706,6 @@ def test_a_promise_that_cannot_be_kept_is_an_error_and_leaves_nothing(arena, pin
     assert (arena.bytes, arena.free_bytes) == (8 * MiB, 8 * MiB)
     pins.fail_after = None
     assert arena.take("llm", 64 * MiB).size == 64 * MiB
-
-
-def test_a_promise_of_addresses_that_run_out_is_no_room(pins):
-    arena = make(pins, limit=4 * MiB)
-    taken = arena.adopt("ddp", [sealed(4 * MiB, fcntl.F_SEAL_SHRINK) for _ in range(15)])
-    arena._limit = 8 * MiB
-    with pytest.raises(NoRoom, match="addresses"):
-        arena.promise("llm", 8 * MiB)
-    assert arena.bytes == taken.size
-    assert arena.promise("llm", 4 * MiB).size == 4 * MiB
-    arena.close()
 
 
 def test_memory_calls_that_fail_raise():

@@ -98,7 +98,7 @@ def test_ways_to_fill_and_pin(simulated: SimulatedMachine) -> None:
     assert len(found["ways"]) == len(host_memory.WAYS) and len(found["arenas"]) == 1
     for row in (*found["ways"], *found["arenas"]):
         assert "refused" in row or min(row["wall_s"], row["pin_s"], row["bytes_per_s"]) > 0
-    assert sum("refused" not in row for row in found["ways"]) >= 10
+    assert sum("refused" not in row for row in found["ways"]) >= 8
 
 
 def in_the_world(machine: SimulatedMachine, program: str, *words: str) -> dict[str, Any]:

@@ -43,7 +43,8 @@ from gcr.image_helper.service import ImageService
 from gcr.image_helper.streaming import Streams
 from gcr.journal import DecisionRecord, Journal, KeptImage, ProcessDecision, standing
 from gcr.layout import SealedHandle, SealedTable
-from gcr.memfiles import filled_memfd, is_held_still, round_up
+from gcr.memfiles import filled_memfd, is_held_still
+from gcr.places import round_up
 from gcr.states import State
 
 sys.path.insert(0, str(Path(__file__).parent))

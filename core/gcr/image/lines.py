@@ -13,8 +13,9 @@ from dataclasses import replace
 from gcr import hostmap
 from gcr.errors import UsageError
 from gcr.layout import SealedHandle, SealedTable
-from gcr.memfiles import HUGE_PAGE, checked_size, filled_memfd, hold_still, let_go
+from gcr.memfiles import checked_size, filled_memfd, hold_still, let_go
 from gcr.partial import PartialTable
+from gcr.places import HUGE_PAGE
 
 
 def owned(own: ExitStack, fd: int) -> int:

@@ -17,7 +17,7 @@ from gcr.image.windows import ImagedLine, lines_of
 from gcr.image.windows import Place as LinePlace
 from gcr.image.writer import ImageWriter
 from gcr.layout import SealedSegment, SealedTable
-from gcr.memfiles import round_up
+from gcr.places import round_up
 
 
 @dataclass(slots=True)

@@ -60,12 +60,14 @@ def make_service(backend: str, device: str) -> WorkerService:
     attachment = Attachment(lambda: open_drain(backend, device))
     attachment.attach()
     limit = int(available_host_bytes() * config.arena_share)
+    cores = len(os.sched_getaffinity(0))
     arena = Arena(
         attachment.pin,
         attachment.unpin,
         segment_bytes=config.segment_bytes,
         limit_bytes=limit,
-        threads=config.threads,
+        threads=min(config.threads, max(1, cores // 2)),
+        hurry=cores,
     )
     return WorkerService(attachment, arena, device, time.monotonic() - began)
 

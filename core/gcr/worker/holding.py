@@ -39,7 +39,7 @@ class Holding:
     attachment: Attachment
     arena: Arena
     device: str
-    owner: str = ""
+    owner: str = ""  # of its part of the arena: no later process has it
     specs: dict[int, HandleSpec] = field(default_factory=dict)
     ranges: list[DeviceRange] = field(default_factory=list)
     segments: Segments | None = None
@@ -51,6 +51,7 @@ class Holding:
     live: LiveCopy | None = None
     snapshot: Snapshot | None = None
     ring: Ring | None = None  # the bytes pass through it: there are no segments then
+    name: str = ""  # for people
     kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: what was imported cannot be exported again
     lock: RLock = field(default_factory=RLock)
     copies: list[Transfer] = field(default_factory=list)
@@ -233,7 +234,7 @@ class Holding:
                 if self.arriving:
                     self.segments = self.arriving.finish()
             except RolledBack as error:
-                log.warning("segments of %s did not arrive: %s", self.owner, error)
+                log.warning("segments of %s did not arrive: %s", self.name, error)
                 self.layout = None  # they can be handed over again
             self.arriving = None
 

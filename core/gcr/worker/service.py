@@ -5,19 +5,20 @@ import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from threading import Lock, Thread
+from threading import Lock
 from typing import Any
 
 from gcr.arena import Arena
 from gcr.baseline import Baseline
 from gcr.channel import Request
 from gcr.drain import Handed, spec_from_json
-from gcr.errors import GcrError, UsageError, WrongState
+from gcr.errors import UsageError, WrongState
 from gcr.layout import SealedTable
 from gcr.seqpacket import close_all
 from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
 from gcr.worker.link import measure_link
+from gcr.worker.preparing import Preparing
 from gcr.worker.snapshot import LAST_READ_S
 from gcr.worker.streaming import drop_ring, empty, fill, lay_out_held, make_ring
 from gcr.worker.taking import copy_live, copy_on, copy_out, let_go, make_room
@@ -36,8 +37,10 @@ class WorkerService:
     _incoming: dict[str, list[int]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
     _room: Lock = field(default_factory=Lock)  # before any holding's: what is counted as free is taken by one
-    _wishes: dict[str, tuple[str, int]] = field(default_factory=dict)  # by hold: the owner, and bytes
-    _preparing: bool = False
+    preparing: Preparing = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.preparing = Preparing(self.arena, self._measure_link, self._busy)
 
     def serve(self, request: Request) -> None:
         body, fds = request.json(), request.take_fds()
@@ -55,11 +58,17 @@ class WorkerService:
 
     def holding(self, body: dict[str, Any]) -> Holding:
         with self._lock:
-            known = self.holdings.get(body["hold"])
+            hold = body["hold"]
+            known = self.holdings.get(hold)
             if known is None:
-                known = self.holdings[body["hold"]] = Holding(self.attachment, self.arena, self.device)
-            known.owner = body.get("owner", known.owner)
+                known = self.holdings[hold] = Holding(self.attachment, self.arena, self.device, owner=hold)
+            known.name = body.get("owner", known.name)
             return known
+
+    def known(self, body: dict[str, Any]) -> Holding | None:
+        """For what lets go: of a process that has ended there may be none, and none is made."""
+        with self._lock:
+            return self.holdings.get(body["hold"])
 
     # Each: (body, descriptors, request) -> None, or (answer, descriptors to send, close them afterwards).
 
@@ -86,7 +95,8 @@ class WorkerService:
         holding.adopt(handed, drain)
 
     def op_forget(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        self.holding(body).forget(body["ids"])
+        if known := self.known(body):
+            known.forget(body["ids"])
 
     def op_reserve(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         self.holding(body).reserve_known(body["bytes"])
@@ -145,29 +155,36 @@ class WorkerService:
         empty(self.holding(body), body["window"], body["deadline"])
 
     def op_drop_ring(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        drop_ring(self.holding(body))
+        if known := self.known(body):
+            drop_ring(known)
 
     def op_release(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        self.holding(body).release()
+        if known := self.known(body):
+            known.release()
 
     def op_held(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
-        return {"ids": self.holding(body).held()}, (), False
+        known = self.known(body)
+        return {"ids": known.held() if known else []}, (), False
 
     def op_forget_copy(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        self.holding(body).forget_copy()
+        if known := self.known(body):
+            known.forget_copy()
 
     def op_forfeit(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        self.holding(body).forfeit()
+        if known := self.known(body):
+            known.forfeit()
         self._forget(body["hold"])
+        self.preparing.end(body["hold"])
 
     def op_surrender(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        self.holding(body).surrender()
+        if known := self.known(body):
+            known.surrender()
         self._forget(body["hold"])
+        self.preparing.forget(body["hold"])
 
     def _forget(self, hold: str) -> None:
         with self._lock:
             self.holdings.pop(hold, None)
-            self._wishes.pop(hold, None)
             close_all(self._incoming.pop(hold, []))
 
     def op_knows(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
@@ -195,7 +212,8 @@ class WorkerService:
         self.holding(body).hold_ballast(body["bytes"])
 
     def op_drop_ballast(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        self.holding(body).drop_ballast()
+        if known := self.known(body):
+            known.drop_ballast()
 
     def op_refill(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
         return self.holding(body).copy_in(body["deadline"], self._teller(request, "link_in_bytes_per_s")), (), False
@@ -221,30 +239,19 @@ class WorkerService:
 
     def op_prepare(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         """Grow the arena behind the answer, so that everybody who asked could leave at once."""
-        with self._lock:
-            self._wishes[body["hold"]] = body["owner"], body["bytes"]
-            started, self._preparing = self._preparing, True
-        if not started:
-            Thread(target=self._prepare, name="gcr-arena", daemon=True).start()
+        self.preparing.wish(body["hold"], body["bytes"])
 
-    def _wished(self) -> dict[str, int]:
-        with self._lock:
-            return dict(self._wishes.values())
+    def op_prepared(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
+        return {"bytes": self.preparing.ready()}, (), False
 
-    def _prepare(self) -> None:
-        began = time.monotonic()
-        try:
-            if not self.link and self.attachment.attached:
-                self.link = measure_link(self.attachment.drain, self.arena)
-            before = self.arena.bytes
-            self.arena.prepare(self._wished)
-            if self.arena.bytes > before:
-                log.info("arena of %d bytes pinned in %.2f s", self.arena.bytes, time.monotonic() - began)
-        except GcrError as error:
-            log.warning("arena not prepared: %s", error)
-        finally:
-            with self._lock:
-                self._preparing = False
+    def _busy(self) -> bool:
+        """A process is on its way to or from the device."""
+        with self._lock:
+            return any(known.ranges for known in self.holdings.values())
+
+    def _measure_link(self) -> None:
+        if not self.link and self.attachment.attached:
+            self.link = measure_link(self.attachment.drain, self.arena)
 
 
 def _sort_out(fds: list[int], device: str) -> tuple[SealedTable, list[int]]:

@@ -1,0 +1,107 @@
+"""A worker's arena in the background: as large as its processes want it, and nothing of those that have ended.
+
+A process's part of the arena is known by its hold, which no later process has.
+"""
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock, Thread
+
+from gcr.arena import Arena
+from gcr.errors import GcrError
+
+log = logging.getLogger("gcr.worker")
+
+QUIET_S = 10.0  # a transaction is not disturbed for so long
+LOOK_S = 0.02
+
+
+@dataclass(slots=True)
+class Preparing:
+    """Thread-safe. `before`: called ahead of each growth, on the same thread. `busy`: whether bytes are being moved.
+
+    A driver pins host memory and copies in turns, so the arena does not grow while a program may be standing still.
+    """
+
+    arena: Arena
+    before: Callable[[], None]
+    busy: Callable[[], bool]
+    _wishes: dict[str, int] = field(default_factory=dict)  # bytes by hold
+    _ended: list[str] = field(default_factory=list)  # holds
+    _working: bool = False
+    _due: bool = False
+    _lock: Lock = field(default_factory=Lock)
+
+    def wish(self, hold: str, nbytes: int) -> None:
+        """Grow the arena until every process that wished could leave its device at once."""
+        with self._lock:
+            self._wishes[hold] = nbytes
+        self._begin()
+
+    def end(self, hold: str) -> None:
+        """The process has ended: memory that only it could use is given back."""
+        with self._lock:
+            self._wishes.pop(hold, None)
+            self._ended.append(hold)
+        self._begin()
+
+    def forget(self, hold: str) -> None:
+        """Another worker looks after the process."""
+        with self._lock:
+            self._wishes.pop(hold, None)
+
+    def wishes(self) -> dict[str, int]:
+        """Bytes by hold."""
+        with self._lock:
+            return dict(self._wishes)
+
+    def ready(self) -> dict[str, int]:
+        """Bytes of each process's wish that are filled and pinned, by hold."""
+        return self.arena.ready(self.wishes())
+
+    def _begin(self) -> None:
+        with self._lock:
+            self._due = True
+            started, self._working = self._working, True
+        if not started:
+            Thread(target=self._work, name="gcr-arena", daemon=True).start()
+
+    def _work(self) -> None:
+        while self._more():
+            try:
+                self._give_back()
+                self._prepare()
+            except GcrError as error:
+                log.warning("arena not prepared: %s", error)
+            except Exception:
+                log.exception("arena not prepared")
+
+    def _more(self) -> bool:
+        with self._lock:
+            self._working, self._due = self._due, False
+            return self._working
+
+    def _give_back(self) -> None:
+        """Fresh memory stays for the next process where no other is left: the worker ends if none comes."""
+        with self._lock:
+            ended, self._ended = self._ended, []
+        for hold in ended:
+            self.arena.end(hold)
+        if ended and self.wishes():
+            self.arena.give_up_spare(self.wishes)
+
+    def _prepare(self) -> None:
+        if not self.wishes():
+            return
+        self.before()
+        began, had = time.monotonic(), self.arena.bytes
+        self.arena.prepare(self.wishes, self._await_quiet)
+        if self.arena.bytes > had:
+            log.info("arena of %d bytes pinned in %.2f s", self.arena.bytes, time.monotonic() - began)
+
+    def _await_quiet(self) -> None:
+        end = time.monotonic() + QUIET_S
+        while self.busy() and time.monotonic() < end:
+            time.sleep(LOOK_S)

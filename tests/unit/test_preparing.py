@@ -1,0 +1,105 @@
+"""A worker's arena in the background, on real memory; pinning is a record book."""
+
+import threading
+import time
+
+import pytest
+
+from gcr.arena import Arena
+from gcr.errors import DriverError
+from gcr.testing.machine import until
+from gcr.worker import preparing
+from gcr.worker.preparing import Preparing
+
+MIB = 1 << 20
+PATIENCE = 20.0
+
+
+class Pins:
+    def __init__(self) -> None:
+        self.now: dict[int, int] = {}
+        self.fails = False
+
+    def pin(self, address: int, size: int) -> None:
+        if self.fails:
+            raise DriverError("cuMemHostRegister: as asked")
+        self.now[address] = size
+
+    def unpin(self, address: int) -> None:
+        del self.now[address]
+
+    @property
+    def bytes(self) -> int:
+        return sum(self.now.values())
+
+
+@pytest.fixture
+def pins():
+    return Pins()
+
+
+@pytest.fixture
+def busy():
+    return threading.Event()
+
+
+@pytest.fixture
+def made(pins, busy):
+    arena = Arena(pins.pin, pins.unpin, segment_bytes=4 * MIB, limit_bytes=64 * MIB, threads=2)
+    yield Preparing(arena, lambda: None, busy.is_set)
+    arena.close()
+
+
+def comes_to(pins: Pins, nbytes: int) -> None:
+    until(lambda: pins.bytes == nbytes, PATIENCE, f"{nbytes} bytes are pinned, not {pins.bytes}")
+
+
+def test_a_process_s_room_is_made_and_what_is_ready_is_told(made, pins):
+    made.wish("7.1", 8 * MIB)
+    made.wish("8.1", 4 * MIB)
+    comes_to(pins, 12 * MIB)
+    assert made.ready() == {"7.1": 8 * MIB, "8.1": 4 * MIB}
+
+
+def test_what_an_ended_process_had_goes_while_another_stays(made, pins):
+    for hold in ("7.1", "8.1"):
+        made.wish(hold, 8 * MIB)
+    comes_to(pins, 16 * MIB)
+    made.arena.give_back(made.arena.take("7.1", 8 * MIB))  # it was swapped once
+    made.end("7.1")
+    comes_to(pins, 8 * MIB)
+    assert made.ready() == {"8.1": 8 * MIB}
+
+
+def test_what_was_never_used_stays_for_the_next_where_none_is_left(made, pins):
+    made.wish("7.1", 16 * MIB)
+    comes_to(pins, 16 * MIB)
+    made.arena.give_back(made.arena.take("7.1", 4 * MIB))
+    made.end("7.1")
+    comes_to(pins, 12 * MIB)
+    assert made.arena.free_bytes == 12 * MIB
+
+
+def test_it_does_not_grow_while_bytes_are_moved(made, pins, busy):
+    busy.set()
+    made.wish("7.1", 8 * MIB)
+    time.sleep(0.2)
+    assert pins.bytes == 0
+    busy.clear()
+    comes_to(pins, 8 * MIB)
+
+
+def test_nor_does_it_wait_for_ever(made, pins, busy, monkeypatch):
+    monkeypatch.setattr(preparing, "QUIET_S", 0.1)
+    busy.set()
+    made.wish("7.1", 8 * MIB)
+    comes_to(pins, 8 * MIB)
+
+
+def test_a_failure_is_not_the_end_of_it(made, pins, caplog):
+    pins.fails = True
+    made.wish("7.1", 8 * MIB)
+    until(lambda: "not prepared" in caplog.text, PATIENCE, "it says so")
+    pins.fails = False
+    made.wish("7.1", 8 * MIB)
+    comes_to(pins, 8 * MIB)
