@@ -53,10 +53,12 @@ format: .venv/.dev ## rewrite the sources in the project's format
 	$(BIN)/ruff format .
 	$(if $(FORMATTED),$(BIN)/clang-format -i $(FORMATTED))
 
-wheel: .venv/.dev ## a manylinux wheel in dist/
+wheel: .venv/.dev ## a wheel for glibc >= 2.28 in dist/, tried in a fresh environment
 	@rm -rf build/wheel && mkdir -p build/wheel dist
 	@$(BIN)/python -m pip --disable-pip-version-check wheel --quiet --no-deps --no-build-isolation -w build/wheel .
-	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir dist build/wheel/*.whl
+	@PATH="$(CURDIR)/$(BIN):$$PATH" $(BIN)/python -m auditwheel repair --wheel-dir build/wheel/repaired build/wheel/*.whl
+	@$(BIN)/python tools/wheel_check.py build/wheel/repaired/*.whl
+	@mv build/wheel/repaired/*.whl dist/
 
 native: .venv/.installed ## rebuild the shim and the simulated drivers
 

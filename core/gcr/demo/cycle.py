@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
 
@@ -29,12 +30,33 @@ MEMORY = 256 << 20  # of the simulated device
 ROOM = 192 << 20  # what the other program wants: more than is left beside the job
 PROGRAM = Path(__file__).with_name("program.py")
 VENDORS = ("nvidia", "amd", "ascend")  # the first is shown where none is asked for
+PACKAGES = {"nvidia": ("cuda.bindings", "pynvml"), "amd": ("hip.hip",), "ascend": ()}  # of a vendor's extra
 DATA_ONLY = ("amd",)  # no call there saves a living process's control state
 
 
 def command_line(vendor: str) -> str:
     """What shows a vendor's demonstration."""
     return "gcr demo" if vendor == VENDORS[0] else f"gcr --backend {vendor} demo"
+
+
+def first_vendor() -> str:
+    """The vendor of a demonstration without --backend: the first whose Python packages are installed.
+
+    One of them has none, so a plain wheel can show a cycle.
+    """
+    return next(vendor for vendor in VENDORS if all(_is_installed(package) for package in PACKAGES[vendor]))
+
+
+def install_hint(vendor: str) -> str:
+    """How to get what a vendor's demonstration lacks; also with gcr from a wheel or a checkout, which pip leaves."""
+    return f"pip install 'gpu-cr[{vendor}]'"
+
+
+def _is_installed(package: str) -> bool:
+    try:
+        return find_spec(package) is not None
+    except ImportError:  # nor what it is a part of
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +175,7 @@ def _check_bindings(made: Machine) -> None:
     (backend,) = made.gcr("backends")["backends"]
     for check in backend["capabilities"]:
         if check["needed"] and not check["ok"]:
-            install = f"pip install '.[{made.vendor}]' in a checkout"
-            hint = install if check["name"] == "bindings" else f"gcr --backend {made.vendor} doctor"
+            hint = install_hint(made.vendor) if check["name"] == "bindings" else f"gcr --backend {made.vendor} doctor"
             raise BackendMissing(f"{made.vendor}: {check['name']}: {check['evidence']}", hint=hint)
 
 

@@ -134,7 +134,7 @@ def cipher_of(key: bytes | None) -> Cipher:
         from gcr.image.aes import Aes
     except ImportError as error:
         message = f"an encrypted store needs the Python module cryptography: {error}"
-        raise LibraryMissing(message, hint="from a checkout: pip install '.[encryption]'") from error
+        raise LibraryMissing(message, hint="pip install 'gpu-cr[encryption]'") from error
     return Aes(key)
 
 

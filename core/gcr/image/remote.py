@@ -49,7 +49,7 @@ class Remote:
             from obstore.exceptions import AlreadyExistsError, BaseError
         except ImportError as error:
             message = f"a store elsewhere needs the Python module obstore: {error}"
-            raise LibraryMissing(message, hint="from a checkout: pip install '.[remote]'") from error
+            raise LibraryMissing(message, hint="pip install 'gpu-cr[remote]'") from error
         self._library, self._taken = obstore, AlreadyExistsError
         self._failures = (BaseError, OSError, ValueError)
 

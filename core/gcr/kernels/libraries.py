@@ -12,4 +12,4 @@ def library(module: str) -> ModuleType:
         return importlib.import_module(module)
     except ImportError as error:
         message = f"reading this file needs the Python module {module.partition('.')[0]}: {error}"
-        raise LibraryMissing(message, hint="from a checkout: pip install '.[inspect]'") from error
+        raise LibraryMissing(message, hint="pip install 'gpu-cr[inspect]'") from error

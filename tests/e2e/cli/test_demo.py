@@ -103,10 +103,19 @@ def test_without_its_bindings_nothing_is_started(tmp_path: Path, temporary: Path
     ran = demo("--backend", vendor, env=env)
     assert (ran.code, ran.out) == (3, "")
     assert "not here" in ran.err
-    assert f"try: pip install '.[{vendor}]'" in ran.err
+    assert f"try: pip install 'gpu-cr[{vendor}]'" in ran.err
     as_json = demo("--backend", vendor, "--json", env=env)
     assert (as_json.code, as_json.json["error"]["code"]) == (3, "backend_missing")
     assert list(temporary.iterdir()) == []
+
+
+def test_without_any_extra_there_is_a_demonstration_all_the_same(tmp_path: Path) -> None:
+    for module in ("cuda", "hip", "pynvml"):
+        (tmp_path / f"{module}.py").write_text("raise ImportError('not here')\n")
+    ran = demo(env={"PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])})
+    assert (ran.code, len(ran.out.splitlines())) == (0, 10)
+    assert "SIMULATED" in ran.err
+    assert "pip install 'gpu-cr[nvidia]'" in ran.err
 
 
 def test_without_a_simulated_driver_no_folder_is_left(tmp_path: Path, temporary: Path) -> None:

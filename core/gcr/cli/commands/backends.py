@@ -46,7 +46,7 @@ def _found(wanted: str | None) -> list[dict[str, Any]]:
 
 def _render(backends: Sequence[dict[str, Any]]) -> str:
     if not backends:
-        return "no backends; from a checkout: pip install '.[nvidia]'"
+        return "no backends: pip install 'gpu-cr[nvidia]'"
     return "\n".join(line for backend in backends for line in _lines(backend))
 
 

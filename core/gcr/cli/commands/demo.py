@@ -5,7 +5,7 @@ import time
 import click
 
 from gcr.cli.options import Options, common_options, examples
-from gcr.cli.output import print_json, print_text, success
+from gcr.cli.output import print_json, print_text, say, success
 from gcr.errors import UsageError
 
 
@@ -15,13 +15,16 @@ from gcr.errors import UsageError
 def command(options: Options) -> None:
     """Checkpoint and restore a small program on a SIMULATED device; needs no GPU and shows nothing about speed.
 
-    The device is NVIDIA's, or that of --backend: amd, ascend.
+    The device is NVIDIA's, or that of --backend: amd, ascend. NVIDIA's and AMD's need gcr's extra of that name; without
+    it and without --backend the device is the first that needs none.
     """
     from gcr.demo import cycle
 
-    vendor = options.backend or cycle.VENDORS[0]
+    vendor = options.backend or cycle.first_vendor()
     if vendor not in cycle.VENDORS:
         raise UsageError(f"there is no demonstration for {vendor}, only for {', '.join(cycle.VENDORS)}")
+    if vendor not in (options.backend, cycle.VENDORS[0]):
+        say(f"SIMULATED  {_instead(vendor, cycle.install_hint(cycle.VENDORS[0]))}")
     began = time.monotonic()
     steps: list[cycle.Step] = []
     for step in cycle.steps(options.timeout or cycle.TIMEOUT, vendor):
@@ -32,4 +35,8 @@ def command(options: Options) -> None:
             print_text(f"SIMULATED  ok    {step.name:<34} {step.detail}")
     if options.json:
         rows = [{"name": step.name, "ok": step.ok, "detail": step.detail} for step in steps]
-        print_json(success("demo", {"simulated": True, "steps": rows, "seconds": time.monotonic() - began}))
+        print_json(success("demo", {"simulated": True, "vendor": vendor, "steps": rows, "seconds": time.monotonic() - began}))
+
+
+def _instead(vendor: str, install: str) -> str:
+    return f"the device of {vendor}, which needs no package; for NVIDIA's: {install}, then gcr demo"
