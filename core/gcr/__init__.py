@@ -13,43 +13,153 @@ from typing import TYPE_CHECKING
 from gcr.version import __version__
 
 if TYPE_CHECKING:
-    from gcr.errors import GcrError
-    from gcr.library import Job, attach, run, swap
-    from gcr.report import CheckpointReport, ProcessReport, Report, RestoreReport, SwapReport
+    from gcr.errors import (
+        AddressTaken,
+        BackendMissing,
+        CannotStart,
+        DaemonUnavailable,
+        Damaged,
+        DeadlinePassed,
+        DeviceShared,
+        DriverError,
+        DriverTooOld,
+        EndUnknown,
+        GcrError,
+        HashMissed,
+        ImageExists,
+        ImageFailed,
+        ImageNeeded,
+        Interrupted,
+        KeyUnusable,
+        LibraryMissing,
+        Lost,
+        MoveRefused,
+        NameTaken,
+        NoContext,
+        NoDescriptors,
+        NoOutput,
+        NoRoom,
+        NoSuchImage,
+        NoSuchJob,
+        NotAGpuProcess,
+        NotDeviceMemory,
+        NotDurable,
+        NotOurs,
+        NotTakenBack,
+        PeerGone,
+        Refused,
+        RolledBack,
+        StillRuns,
+        StoreBusy,
+        StoreUnusable,
+        Stuck,
+        SwapFailed,
+        Unanswered,
+        UnsafeRuntime,
+        UnsupportedState,
+        UsageError,
+        WrongDevice,
+        WrongImage,
+        WrongKey,
+        WrongState,
+        WrongVersion,
+    )
+    from gcr.job import Job
+    from gcr.library import attach, images, jobs, run, swap
+    from gcr.report import (
+        CheckpointReport,
+        ImageInfo,
+        JobInfo,
+        ProcessInfo,
+        ProcessReport,
+        Report,
+        RestoreReport,
+        SwapReport,
+    )
 
 __all__ = [
+    "AddressTaken",
+    "BackendMissing",
+    "CannotStart",
     "CheckpointReport",
+    "DaemonUnavailable",
+    "Damaged",
+    "DeadlinePassed",
+    "DeviceShared",
+    "DriverError",
+    "DriverTooOld",
+    "EndUnknown",
     "GcrError",
+    "HashMissed",
+    "ImageExists",
+    "ImageFailed",
+    "ImageInfo",
+    "ImageNeeded",
+    "Interrupted",
     "Job",
+    "JobInfo",
+    "KeyUnusable",
+    "LibraryMissing",
+    "Lost",
+    "MoveRefused",
+    "NameTaken",
+    "NoContext",
+    "NoDescriptors",
+    "NoOutput",
+    "NoRoom",
+    "NoSuchImage",
+    "NoSuchJob",
+    "NotAGpuProcess",
+    "NotDeviceMemory",
+    "NotDurable",
+    "NotOurs",
+    "NotTakenBack",
+    "PeerGone",
+    "ProcessInfo",
     "ProcessReport",
+    "Refused",
     "Report",
     "RestoreReport",
+    "RolledBack",
+    "StillRuns",
+    "StoreBusy",
+    "StoreUnusable",
+    "Stuck",
+    "SwapFailed",
     "SwapReport",
+    "Unanswered",
+    "UnsafeRuntime",
+    "UnsupportedState",
+    "UsageError",
+    "WrongDevice",
+    "WrongImage",
+    "WrongKey",
+    "WrongState",
+    "WrongVersion",
     "__version__",
     "attach",
+    "images",
+    "jobs",
     "run",
     "swap",
 ]
 
-_HOME = {
-    "GcrError": "errors",
-    "Job": "library",
-    "attach": "library",
-    "run": "library",
-    "swap": "library",
-    "CheckpointReport": "report",
-    "ProcessReport": "report",
-    "Report": "report",
-    "RestoreReport": "report",
-    "SwapReport": "report",
-}
+_LIBRARY = ("attach", "images", "jobs", "run", "swap")
 
 
 def __getattr__(name: str) -> object:
-    home = _HOME.get(name)
-    if home is None:
+    if name not in __all__:
         raise AttributeError(f"module 'gcr' has no attribute {name!r}")
-    return getattr(importlib.import_module(f"gcr.{home}"), name)
+    return getattr(importlib.import_module(f"gcr.{_home(name)}"), name)
+
+
+def _home(name: str) -> str:
+    """The module that has what is exported."""
+    if name == "Job":
+        return "job"
+    if name in _LIBRARY:
+        return "library"
+    return "report" if name.endswith(("Report", "Info")) else "errors"
 
 
 def __dir__() -> list[str]:

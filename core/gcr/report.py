@@ -112,6 +112,70 @@ class SwapReport:
         return {"out": self.out.to_json(), "in": self.back.to_json(), "wall_s": self.wall_s}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProcessInfo:
+    """A process of a job on one device; `device` is empty before its first allocation."""
+
+    pid: int
+    device: str
+    state: str
+    bytes: int
+    covered_bytes: int
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(**_known(cls, document))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobInfo:
+    """A job as `gcr ps` shows it. `started`: ISO 8601; `command`: empty for a process that gcr did not start."""
+
+    job: str
+    pid: int | None
+    state: str
+    started: str
+    simulated: bool
+    processes: tuple[ProcessInfo, ...]
+    command: tuple[str, ...] = ()
+
+    @property
+    def bytes(self) -> int:
+        """Of device data, all its processes together."""
+        return sum(each.bytes for each in self.processes)
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        processes = tuple(ProcessInfo.from_json(each) for each in document["processes"])
+        command = tuple(document.get("command") or ())
+        return cls(**{**_known(cls, document), "processes": processes, "command": command})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageInfo:
+    """An image as `gcr images` lists it. `created`: seconds since the epoch. All else is None for one that is damaged.
+
+    `damaged`: what is wrong with it, as far as a list looks.
+    """
+
+    image: str
+    damaged: str | None
+    job: str | None = None
+    cut: str | None = None
+    created: float | None = None
+    backend: str | None = None
+    simulated: bool | None = None
+    processes: int | None = None
+    bytes_total: int | None = None
+    bytes_zero: int | None = None
+    bytes_written: int | None = None
+    parent: str | None = None
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        return cls(**_known(cls, document))
+
+
 _OF_AN_IMAGE = (
     "image",
     "cut",

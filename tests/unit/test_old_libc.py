@@ -26,7 +26,10 @@ def native_files() -> list[Path]:
 def made(folder: Path, source: str, *words: str) -> Path:
     product = folder / "made.so"
     subprocess.run(
-        ["cc", "-shared", "-fPIC", "-o", product, "-x", "c", "-", "-x", "none", *words], input=source, text=True, check=True
+        ["cc", "-shared", "-fPIC", "-o", product, "-x", "c", "-", "-x", "none", *words],
+        input=source,
+        text=True,
+        check=True,
     )
     return product
 

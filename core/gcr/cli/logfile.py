@@ -10,6 +10,11 @@ NAME = "cli.log"
 _MAX_BYTES = 1 << 20
 
 
+def bug(error: Exception) -> GcrError:
+    """A bug in gcr: the traceback goes to the log, one line to the user."""
+    return GcrError(f"a bug in gcr: {error!r} (traceback in {write_traceback(error)})")
+
+
 def write_traceback(error: BaseException) -> str:
     """Append the traceback to the log; returns the log's path, or why there is none."""
     try:

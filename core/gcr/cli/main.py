@@ -122,10 +122,9 @@ def _failed(given: list[str], as_json: bool, error: GcrError) -> int:
 
 
 def _internal(error: Exception) -> GcrError:
-    """A bug of ours: the traceback goes to the log, one line to the user."""
-    from gcr.cli.logfile import write_traceback
+    from gcr.cli.logfile import bug
 
-    return GcrError(f"a bug in gcr: {error!r} (traceback in {write_traceback(error)})")
+    return bug(error)
 
 
 def command_name(given: Sequence[str]) -> str:

@@ -62,7 +62,7 @@ class Supervisor:
 
     def simulated_world(self) -> dict[str, str]:
         assert self.spec.simulate
-        return simulated_environment(self.spec.simulate, self.spec.simulator)
+        return simulated_environment(self.spec.simulate, self.spec.simulator, self.own_environment())
 
     def register(self) -> None:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)  # the link's threads inherit it: `wait` misses nothing
@@ -75,7 +75,12 @@ class Supervisor:
         for number in FORWARDED:
             if signal.getsignal(number) != signal.SIG_IGN:  # ignored, as under nohup: the program inherits that
                 signal.signal(number, lambda got, _frame: self._pending.append(got))
-        self.child = subprocess.Popen(self.spec.argv, env=self.environment(), close_fds=False)  # ours are all CLOEXEC
+        self.child = subprocess.Popen(
+            self.spec.argv,
+            env=self.environment(),
+            cwd=self.spec.folder,
+            close_fds=False,  # ours are all CLOEXEC
+        )
         signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
         for early in self._pending:
             self.child.send_signal(early)
@@ -83,6 +88,11 @@ class Supervisor:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self.diary.begin(str(self.name), self.spec.argv, self.child.pid)
         self._tell("started", {"pid": self.child.pid})
+
+    def running(self) -> tuple[str, int]:
+        """The job's name, and its program's pid."""
+        assert self.child
+        return str(self.name), self.child.pid
 
     def wait(self) -> int:
         """The program's code; 128+n if a signal ended it."""
@@ -107,7 +117,7 @@ class Supervisor:
 
     def environment(self) -> dict[str, str]:
         """The program's environment: its own, our shim first among its preloads, and where to find the daemon."""
-        env = dict(os.environ)
+        env = dict(self.own_environment())
         chained, shim = env.get("LD_PRELOAD"), self.spec.shim or shim_path()
         env["LD_PRELOAD"] = f"{shim}:{chained}" if chained else str(shim)
         env.update(GCR_SOCKET=str(socket_path()), GCR_JOB=str(self.name), GCR_TOKEN=self.token)
@@ -118,6 +128,9 @@ class Supervisor:
             env.update(self.simulated_world())
         return env
 
+    def own_environment(self) -> Mapping[str, str]:
+        return os.environ if self.spec.environment is None else self.spec.environment
+
     def _tell(self, op: str, body: Mapping[str, object]) -> Mapping[str, object]:
         try:
             return self.link.tell(op, body)
@@ -126,27 +139,29 @@ class Supervisor:
             return {}
 
 
-def simulated_environment(vendor: str, simulator: Simulator | None = None) -> dict[str, str]:
-    """What a process must see to find a vendor's simulated driver, by default ours, instead of a real one."""
+def simulated_environment(
+    vendor: str, simulator: Simulator | None = None, environ: Mapping[str, str] = os.environ
+) -> dict[str, str]:
+    """Returns what to add to `environ` for a process to find a vendor's simulated driver, by default gcr's own."""
     simulator = simulator or Simulator(sim_dir(vendor))
     libraries = str(simulator.folder)
-    rest = os.environ.get("LD_LIBRARY_PATH")
-    ours = {k: v for k, v in os.environ.items() if k.startswith("GCR_SIM_")}
-    state = os.environ.get("GCR_SIM_STATE", f"/dev/shm/gcr-sim-{os.getuid()}")
+    rest = environ.get("LD_LIBRARY_PATH")
+    ours = {k: v for k, v in environ.items() if k.startswith("GCR_SIM_")}
+    state = environ.get("GCR_SIM_STATE", f"/dev/shm/gcr-sim-{os.getuid()}")
     path = libraries if not rest or rest.startswith(libraries) else f"{libraries}:{rest}"
     world = {"GCR_SIMULATE": vendor, "GCR_SIM_STATE": state, "LD_LIBRARY_PATH": path}
     return {**ours, **simulator.environment, **world}
 
 
-def supervise(spec: JobSpec) -> Outcome:
+def supervise(spec: JobSpec, told: Callable[[str, int], None]) -> Outcome:
     """See gcr.supervisor.run."""
     if not spec.detach:
-        return _run(spec, started=lambda _job: None)
-    told, tell = os.pipe()
+        return _run(spec, started=lambda job: told(*job.running()))
+    answer, tell = os.pipe()
     if os.fork():
         os.close(tell)
-        return _await_detached(told)
-    os.close(told)
+        return _await_detached(answer)
+    os.close(answer)
     os.setsid()
     os._exit(_run_detached(spec, tell))
 

@@ -1,5 +1,6 @@
 """What a user asked `gcr run` to do, and what came of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,8 @@ class JobSpec:
     simulate: str | None = None  # a vendor whose simulated driver the job shall see
     simulator: Simulator | None = None  # that driver; None: the one gcr brings for `simulate`
     shim: Path | None = None  # None: gcr's own
+    environment: Mapping[str, str] | None = None  # of the program; None: ours
+    folder: str | None = None  # in which the program starts; None: ours
     report: str | None = None  # file that receives the job's last report as JSON
 
 

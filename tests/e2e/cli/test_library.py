@@ -1,7 +1,9 @@
 """The library and `gcr run` with everything real but the device."""
 
 import os
+import re
 import shlex
+import signal
 import subprocess
 import sys
 import time
@@ -15,11 +17,12 @@ from gcr import native, processes
 from gcr.client import Client
 from gcr.demo.cycle import PROGRAM
 from gcr.errors import (
+    CannotStart,
     DaemonUnavailable,
     DeadlinePassed,
+    EndUnknown,
     NameTaken,
     NoSuchJob,
-    Refused,
     UsageError,
     WrongDevice,
     WrongState,
@@ -126,7 +129,7 @@ def test_attach_finds_a_job_by_name_and_by_pid() -> None:
         with pytest.raises(DeadlinePassed):
             job.wait(0.2)
         job.close()
-        assert by_pid.wait(DEADLINE) is None
+        assert by_pid.wait(DEADLINE) == 128 + signal.SIGTERM
         assert processes.identify(job.pid) is None
     with pytest.raises(NoSuchJob):
         library.attach("sleeper")
@@ -140,17 +143,55 @@ def test_a_program_that_ends_at_once() -> None:
     assert library.run(["true"], name="quick").wait(DEADLINE) == 0
 
 
-def test_what_cannot_be_started(gcr: Gcr) -> None:
-    with pytest.raises(Refused):
+def test_what_cannot_be_started_is_raised_and_not_printed(gcr: Gcr, capfd: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(CannotStart):
         library.run(["/nowhere/to/be/found"], name="nobody")
-    with pytest.raises(UsageError):
-        library.run(["true"], name="Upper")
+    with pytest.raises(UsageError, match="no simulated intel"):
+        library.run(["true"], simulate="intel")
+    with library.run(SLEEP, name="one"), pytest.raises(NameTaken):
+        library.run(SLEEP, name="one")
+    assert tuple(capfd.readouterr()) == ("", "")
     assert gcr("run", "--", "/nowhere/to/be/found").code == 125
 
 
-def test_a_name_is_taken_once() -> None:
-    with library.run(SLEEP, name="one"), pytest.raises((Refused, NameTaken)):
-        library.run(SLEEP, name="one")
+def test_environment_folder_and_output_are_the_programs(home: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    line = "echo $GREETING $HOME; pwd; ls -l /proc/self/fd | grep -c socket; echo wrong >&2; exit 3"
+    given = {"GREETING": "hello", "PATH": os.environ["PATH"]}
+    with library.run(["sh", "-c", line], env=given, cwd=home, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as job:
+        assert job.stdout and job.stderr
+        assert job.stdout.read().decode().split() == ["hello", str(home), "0"]
+        assert job.stderr.read() == b"wrong\n"
+        assert job.wait(DEADLINE) == 3
+    assert tuple(capfd.readouterr()) == ("", "")
+
+
+def test_jobs_and_images_are_listed_without_a_daemon_or_a_store(home: Path) -> None:
+    assert (library.jobs(), library.images(store=home / "none")) == ((), ())
+    with pytest.raises(UsageError):
+        library.images(store="s3://bucket")
+    with library.run(SLEEP, name="one") as job:
+        (found,) = library.jobs()
+        assert (found.job, found.pid, found.state, found.command) == ("one", job.pid, "running", tuple(SLEEP))
+
+
+def test_how_a_process_ended_that_gcr_did_not_start_is_not_known() -> None:
+    with subprocess.Popen(["sleep", "0.3"]) as other, pytest.raises(EndUnknown):
+        library.Job(other.pid, other.pid).wait(DEADLINE)
+
+
+def test_the_program_of_the_documents_runs(home: Path) -> None:
+    text = (Path(__file__).parents[3] / "docs/library.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    env = {**os.environ, "XDG_DATA_HOME": str(home / "data")}
+    done = subprocess.run(
+        [sys.executable, "-c", program], env=env, capture_output=True, text=True, timeout=DEADLINE * 2
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    first, *rest = done.stdout.splitlines()
+    assert re.fullmatch(rf"Job\('llm', pid=\d+\): {HELD} bytes off the device, stopped for [0-9.]+ s", first)
+    assert rest[0] == "llm is suspended"
+    assert rest[1].startswith(f"image warm: {HELD} bytes, ")
+    assert rest[2:] == ["exit code 0"]
 
 
 def test_run_detached_returns_at_once_and_the_job_goes_on(gcr: Gcr) -> None:

@@ -35,7 +35,9 @@ def command(options: Options) -> None:
             print_text(f"SIMULATED  ok    {step.name:<34} {step.detail}")
     if options.json:
         rows = [{"name": step.name, "ok": step.ok, "detail": step.detail} for step in steps]
-        print_json(success("demo", {"simulated": True, "vendor": vendor, "steps": rows, "seconds": time.monotonic() - began}))
+        print_json(
+            success("demo", {"simulated": True, "vendor": vendor, "steps": rows, "seconds": time.monotonic() - began})
+        )
 
 
 def _instead(vendor: str, install: str) -> str:

@@ -36,10 +36,11 @@ FAILED_BEFORE_START = 125
     metavar="FILE",
     help="At the end, write the job's last report to FILE.",
 )
+@click.option("--on-behalf", type=int, hidden=True)  # of the library: its socket
 @click.argument("program", metavar="-- CMD...", nargs=-1, required=True)
 @common_options
 @click.pass_context
-def command(ctx: click.Context, /, program: tuple[str, ...], **chosen: Any) -> int:
+def command(ctx: click.Context, /, program: tuple[str, ...], on_behalf: int | None, **chosen: Any) -> int:
     """Run CMD so that it can be checkpointed, in the foreground like any parent, and return its exit code.
 
     CMD sees the same devices, and behaves as it would without gcr. The code is 125 if gcr failed before CMD started.
@@ -47,6 +48,10 @@ def command(ctx: click.Context, /, program: tuple[str, ...], **chosen: Any) -> i
     With -d it goes to a file, which `gcr logs` shows.
     """
     options = ctx.ensure_object(Options)
+    if on_behalf is not None:
+        from gcr.cli import onbehalf
+
+        return onbehalf.run(on_behalf, lambda: _spec(options, program, **chosen))
     try:
         return _run(_spec(options, program, **chosen), options.json)
     except (UsageError, NotWritten):
