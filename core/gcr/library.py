@@ -6,6 +6,7 @@ logger is `gcr`.
 
 import contextlib
 import json
+import logging
 import os
 import select
 import socket
@@ -30,13 +31,15 @@ from gcr.arguments import (
     checked_target,
     words_of,
 )
-from gcr.client import GRACE, Client, daemon_runs
-from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoSuchJob
+from gcr.client import GRACE, Client, any_trace
+from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoSuchJob, NotAllKnown
 from gcr.image.place import store_path
 from gcr.job import CLOSE_GRACE, Job
 from gcr.jsonbody import error_from_json
 from gcr.names import meant
 from gcr.report import ImageInfo, JobInfo, SwapReport
+
+log = logging.getLogger(__name__)
 
 REGISTER_TIMEOUT = 30.0  # seconds from spawning `gcr run` to its word that the program runs
 LOOK_TIMEOUT = 600.0  # seconds for a list of images; a store that is silent is given up long before
@@ -122,11 +125,20 @@ def _target_of(job: Job | str | int) -> str | int:
 
 
 def jobs() -> tuple[JobInfo, ...]:
-    """The jobs of this user. Starts no daemon. Raises DaemonUnavailable."""
-    if not daemon_runs():
+    """The jobs of this user. Starts no daemon where nothing says that there is a job.
+
+    Raises NotAllKnown where jobs are still awaited and none is known yet, DaemonUnavailable.
+    """
+    if not any_trace():
         return ()
     with Client.connect() as client:
-        return tuple(JobInfo.from_json(job) for job in client.request("ps")["jobs"])
+        answer = client.request("ps")
+    if awaited := answer.get("awaited"):
+        missing = NotAllKnown.of(awaited)
+        if not answer["jobs"]:
+            raise missing
+        log.warning("%s", missing.message)
+    return tuple(JobInfo.from_json(job) for job in answer["jobs"])
 
 
 def images(
