@@ -35,6 +35,7 @@ class FrameType(IntEnum):
     COPY_IN = 32
     SNAPSHOT = 33
     MOVED = 34
+    BEGIN = 35
     COMMAND = 64
     PROGRESS = 65
     CALL = 66
@@ -74,6 +75,11 @@ class AgentFlag(IntFlag):
     UNEXPORTABLE = 8  # bytes leave by COPY_OUT alone
     MAPS_OVER = 16  # its runtime keeps released memory while the address is kept, but for a mapping over it
     RESERVES_AGAIN = 32  # and even under a mapping over it: addresses are given up for an instant
+    FRESH = 64  # no call of the process has gone on to a driver yet, but for the one that starts it
+
+
+class WelcomeFlag(IntFlag):
+    WAIT = 1  # a FRESH agent keeps its gate closed until BEGIN
 
 
 class HandleFlag(IntFlag):

@@ -50,6 +50,7 @@ class ProcessDecision:
     now: Mapping[str, str] = field(default_factory=dict)  # other devices where its control state is; see placement.py
     tried: Mapping[str, str] | None = None  # those where a restore that was begun may have brought it
     stack: int = 0  # see ProcessIdentity
+    waits: bool = False  # it had made no call of a driver
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,6 +36,7 @@ from gcr.codes import Role as Role
 from gcr.codes import SnapshotPhase as SnapshotPhase
 from gcr.codes import SnapshotStep as SnapshotStep
 from gcr.codes import Vendor as Vendor
+from gcr.codes import WelcomeFlag as WelcomeFlag
 from gcr.record import I32, U16, U32, U64, BadFrame, Record, concat
 
 
@@ -68,7 +69,7 @@ class HelloRecord(Record):
 @dataclass(frozen=True, slots=True)
 class WelcomeRecord(Record):
     version: U16
-    reserved: ClassVar[U16] = 0
+    flags: U16
     daemon_pid: U32
     daemon_epoch: U64
     daemon_version: Annotated[str, "24s"]

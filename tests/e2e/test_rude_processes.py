@@ -30,6 +30,11 @@ def used(machine: Machine) -> int:
     return int(sum(device["used_bytes"] for device in machine.gcr("devices").body["devices"]))
 
 
+def waits(machine: Machine) -> bool:
+    """Whether the job's process is a new one, which has nothing on a device yet."""
+    return [row["state"] for row in machine.job("llm")["processes"]] == ["suspended"]  # type: ignore[index]
+
+
 def runs_anew(machine: Machine, job: Victim, fresh: str) -> None:
     """The program that came in its place is there, is what a fresh one is, and can be swapped like any other."""
     until(lambda: machine.job("llm")["state"] == "running" or None, PATIENCE, "what was before the exec is forgotten")
@@ -76,9 +81,11 @@ def test_a_program_that_runs_itself_again_in_a_checkpoint(machine: Machine, rude
     with machine.held_at(f"checkpoint.{step}"):
         leaving = machine.command("checkpoint")
         machine.wait_held()
-        machine.ready(tell(job, "exec"))
+        job.tell("exec")
+        until(lambda: waits(machine), PATIENCE, "its successor waits at its first call")
     answer = leaving.result(timeout=60)
     assert answer.code == 4, answer.body
+    machine.ready(job)
     runs_anew(machine, job, fresh)
 
 

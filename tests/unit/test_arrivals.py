@@ -11,10 +11,12 @@ from gcr.daemon import arrivals as module
 from gcr.daemon.agent import AgentPeer
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.process import Process
 from gcr.engine.node import World
 from gcr.errors import PeerGone
-from gcr.processes import Place, identify
-from gcr.wire import AgentPhase, Vendor
+from gcr.processes import Place, ProcessIdentity, identify
+from gcr.states import State
+from gcr.wire import AgentFlag, AgentPhase, Vendor
 
 HELLO = SimpleNamespace(token="", job="llm", vendor=Vendor.NVIDIA, phase=AgentPhase.RUNNING, flags=0)
 
@@ -22,6 +24,51 @@ HELLO = SimpleNamespace(token="", job="llm", vendor=Vendor.NVIDIA, phase=AgentPh
 class Peer(AgentPeer):
     def status(self):
         raise PeerGone("says nothing")
+
+
+def not_waiting(wait: bool) -> None:
+    """A welcome."""
+    assert not wait
+
+
+def job_of(jobs: Jobs, off_its_devices: bool) -> Job:
+    decision = SimpleNamespace(processes=()) if off_its_devices else None
+    job = Job("llm", "", World("nvidia"), decision=decision)
+    jobs.add(job)
+    return job
+
+
+@pytest.mark.parametrize("off", [False, True])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_the_first_call_of_a_newcomer_waits_while_its_job_is_off_its_devices(monkeypatch, off, fresh):
+    jobs, told = Jobs(), []
+    monkeypatch.setattr(module, "place_of", lambda _pid: Place((0, 0, 0, 0), None))
+    arrivals, job = Arrivals(SimpleNamespace(jobs=jobs)), job_of(jobs, off)
+    hello = SimpleNamespace(**{**vars(HELLO), "flags": AgentFlag.FRESH if fresh else 0})
+    channel = SimpleNamespace(closed=threading.Event())
+    peer = Peer(channel, identify(os.getpid()), hello)
+    process = arrivals.agent(peer, told.append)
+    assert told == [off and fresh] == [process.waits]
+    assert process.state == (State.SUSPENDED if process.waits else State.RUNNING)
+    assert job.begun == ([] if process.waits else [process])
+
+
+def test_what_waits_begins_once_the_job_runs(monkeypatch):
+    """A process that has not come to its first call is let go of: it waits for nothing."""
+    begun, jobs = threading.Event(), Jobs()
+    job = job_of(jobs, off_its_devices=True)
+    peer = SimpleNamespace(channel=SimpleNamespace(closed=threading.Event()), begin=begun.set)
+    for pid, its in ((1, peer), (2, None)):
+        identity = ProcessIdentity(pid, 1)
+        job.processes[pid] = Process("llm", identity, state=State.SUSPENDED, peer=its, waits=True)
+    assert job.state == State.SUSPENDED
+    jobs.let_begin(job)
+    assert not begun.is_set()
+    with jobs.changing(job, "restore"):
+        job.decision = None
+        assert job.holds_newcomers
+    assert begun.wait(10)
+    assert {pid: (p.state, p.waits) for pid, p in job.processes.items()} == {1: (State.RUNNING, False)}
 
 
 def test_no_process_is_seen_without_its_agent(monkeypatch):
@@ -36,11 +83,11 @@ def test_no_process_is_seen_without_its_agent(monkeypatch):
     monkeypatch.setattr(module, "place_of", place)
     channel = SimpleNamespace(closed=threading.Event())
     peer = Peer(channel, identify(os.getpid()), HELLO)
-    process = arrivals.agent(peer)
+    process = arrivals.agent(peer, not_waiting)
     assert seen == [[]]
     assert process.agent is peer and jobs.by_name["llm"].processes[os.getpid()] is process
     again = Peer(channel, peer.identity, HELLO)
-    assert arrivals.agent(again) is process and process.agent is again
+    assert arrivals.agent(again, not_waiting) is process and process.agent is again
     assert len(seen) == 1  # where it was when it was first heard of
 
 
@@ -56,7 +103,7 @@ def test_who_comes_while_its_job_is_dropped_is_in_a_job(monkeypatch, when):
     )
 
     def comes(*_):
-        coming = threading.Thread(target=arrivals.agent, args=(peer,))
+        coming = threading.Thread(target=arrivals.agent, args=(peer, not_waiting))
         coming.start()
         coming.join(5)
         assert not coming.is_alive()
@@ -79,7 +126,7 @@ def test_a_job_that_no_supervisor_ever_came_for_ends_with_its_last_process(monke
     coordinator.journal = SimpleNamespace(forget=lambda _name: None)
     arrivals = Arrivals(coordinator)
     child = subprocess.Popen(["sleep", "60"])
-    arrivals.agent(Peer(SimpleNamespace(closed=threading.Event()), identify(child.pid), HELLO))
+    arrivals.agent(Peer(SimpleNamespace(closed=threading.Event()), identify(child.pid), HELLO), not_waiting)
     coordinator.config = SimpleNamespace(prepare_arena=False)
     arrivals.look_after()
     assert [job.name for job in coordinator.jobs.all()] == ["llm"]

@@ -15,7 +15,7 @@ import pytest
 
 from gcr.daemon import foreign
 from gcr.engine.node import World
-from gcr.errors import Interrupted, NotAGpuProcess, UnsupportedState
+from gcr.errors import BackendMissing, Interrupted, NotAGpuProcess, UnsupportedState
 
 
 @contextmanager
@@ -72,6 +72,11 @@ def patient(limit: float) -> float:
     return limit
 
 
+def uncounted() -> Any:
+    """Of a machine that has no backend for it."""
+    raise BackendMissing("none")
+
+
 def called_off(_limit: float) -> float:
     raise Interrupted("the caller left")
 
@@ -81,20 +86,20 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Of this process, which may have a driver loaded."""
     monkeypatch.setattr(foreign, "HELLO_SECONDS", 0.05)
     monkeypatch.setattr(foreign, "LATE_HELLO_SECONDS", 60.0)
-    return SimpleNamespace(pid=os.getpid(), living=[], finished=False)
+    return SimpleNamespace(pid=os.getpid(), living=[], begun=[], processes={}, finished=False)
 
 
 def test_an_agent_that_is_late_is_waited_for_if_there_is_a_driver(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "DRIVERS", ("libc.so",))
-    threading.Timer(0.5, job.living.append, ["its agent"]).start()
-    assert foreign.await_hello(job, patient) == ["its agent"]
+    threading.Timer(0.5, job.begun.append, ["its agent"]).start()
+    assert foreign.await_hello(job, patient, uncounted) == ["its agent"]
 
 
 def test_where_nobody_has_a_driver_nobody_is_waited_for(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "DRIVERS", ("/no/such",))
     began = time.monotonic()
     with pytest.raises(NotAGpuProcess, match="no process of this job uses a device"):
-        foreign.await_hello(job, patient)
+        foreign.await_hello(job, patient, uncounted)
     assert time.monotonic() - began < 30
 
 
@@ -102,20 +107,20 @@ def test_a_driver_that_gcr_hears_nothing_of_is_named(job: Any, monkeypatch: pyte
     monkeypatch.setattr(foreign, "DRIVERS", ("libc.so",))
     monkeypatch.setattr(foreign, "LATE_HELLO_SECONDS", 0.2)
     with pytest.raises(NotAGpuProcess, match=f"process {os.getpid()} has libc.so loaded"):
-        foreign.await_hello(job, patient)
+        foreign.await_hello(job, patient, uncounted)
 
 
 def test_a_job_that_is_over_is_not_waited_for(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "HELLO_SECONDS", 60.0)
     job.finished = True
     with pytest.raises(NotAGpuProcess):
-        foreign.await_hello(job, patient)
+        foreign.await_hello(job, patient, uncounted)
 
 
 def test_nobody_is_waited_for_once_the_caller_has_left(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "DRIVERS", ("libc.so",))
     with pytest.raises(Interrupted):
-        foreign.await_hello(job, called_off)
+        foreign.await_hello(job, called_off, uncounted)
 
 
 class Counted:

@@ -33,7 +33,6 @@ from gcr.wire import (
     MappingRecord,
     StuckError,
     StuckRecord,
-    WelcomeRecord,
     decode,
     encode,
 )
@@ -110,10 +109,10 @@ def test_text_cut_inside_a_character_still_reads():
 
 
 def test_reserved_fields_are_zero_on_the_wire_and_ignored_when_read():
-    packed = bytearray(WelcomeRecord(1, 2, 3, "v").pack())
-    assert packed[2:4] == b"\0\0"
-    packed[2:4] = b"\xff\xff"
-    assert WelcomeRecord.unpack(bytes(packed)) == WelcomeRecord(1, 2, 3, "v")
+    packed = bytearray(ErrorRecord(1, 2, 3, "v").pack())
+    assert packed[12:16] == b"\0\0\0\0"
+    packed[12:16] = b"\xff\xff\xff\xff"
+    assert ErrorRecord.unpack(bytes(packed)) == ErrorRecord(1, 2, 3, "v")
 
 
 def many(kind):

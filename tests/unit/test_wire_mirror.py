@@ -18,6 +18,7 @@ HEADER = Path(__file__).parents[2] / "shim/include/gcr/wire.h"
 CODES = {"uint8_t": "B", "uint16_t": "H", "uint32_t": "I", "int32_t": "i", "uint64_t": "Q", "char": "s"}
 PREFIXES = {
     "AgentFlag": "kFlag",
+    "WelcomeFlag": "kWelcome",
     "HandleFlag": "kHandle",
     "Reason": "kReason",
     "SnapshotStep": "kStep",

@@ -104,6 +104,10 @@ class AgentPeer:
     def discard(self, transaction: int) -> None:
         self._ask(FrameType.DISCARD, _named(transaction), timeout=60.0)
 
+    def begin(self) -> None:
+        """A process that its welcome held back may make its first call of a driver."""
+        self._ask(FrameType.BEGIN, _named(0))
+
     def resume(self, transaction: int) -> None:
         self._ask(FrameType.RESUME, _named(transaction))
 

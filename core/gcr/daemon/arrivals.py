@@ -151,17 +151,28 @@ class Arrivals:
 
     # ---- agents -----------------------------------------------------------------------------------------------
 
-    def agent(self, peer: AgentPeer) -> Process:
-        """A process said HELLO: for the first time, again, or to a new daemon."""
+    def agent(self, peer: AgentPeer, welcome: Callable[[bool], None]) -> Process:
+        """A process said HELLO: for the first time, again, or to a new daemon.
+
+        `welcome` answers it, told whether its first call is to wait. Raises PeerGone where nobody takes the answer.
+        """
         self._end_former(peer.identity)
         with self._lock, self._jobs.lock:
             job = self._job_of(peer)
             pid = peer.identity.pid
-            if not job.processes:
+            if not job.begun:
                 job.world = _world_as_seen(job.world, peer.hello.vendor)
             process = job.processes.get(pid)
             if process is None or not process.identity.is_same(peer.identity):
                 process = Process(job.name, peer.identity)
+            fresh = bool(peer.hello.flags & AgentFlag.FRESH)
+            waits = fresh and job.holds_newcomers
+            welcome(waits)  # under the lock: a checkpoint that begins later finds the process
+            if waits and not process.waits:
+                process.state = State.SUSPENDED
+            elif process.waits and not waits:
+                process.state = State.RUNNING
+            process.waits = waits
             process.peer, process.place = peer, process.place or place_of(pid)
             job.processes[pid] = process  # only now: a command may come at once
             self._come(peer.identity)
@@ -229,7 +240,7 @@ class Arrivals:
     def _wait_together(self, job: Job) -> None:
         end = time.monotonic() + TOGETHER_WITHIN
         while time.monotonic() < end:
-            missing = [p for p in job.living if p.peer is None and alive(p.identity)]
+            missing = [p for p in job.begun if p.peer is None and alive(p.identity)]
             if job.supervised and not missing:
                 return
             time.sleep(POLL)
@@ -312,6 +323,7 @@ class Arrivals:
                 if not alive(process.identity):
                     self._ended(process)
             self._drop_if_over(job)
+            self._jobs.let_begin(job)
             if self._coordinator.config.prepare_arena and not job.busy:
                 self._prepare_arena(job)
 
@@ -373,6 +385,7 @@ def _suspended(job: Job, record: DecisionRecord, identity: ProcessIdentity, know
         bytes_by_device=dict(known.bytes),
         ballast_by_device=dict(known.ballast),
         placement=Placement(known.now, known.tried),
+        waits=known.waits,
     )
 
 

@@ -11,7 +11,7 @@ from functools import partial
 from typing import Any
 
 from gcr.config import Config
-from gcr.daemon import reports
+from gcr.daemon import first_call, reports
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.foreign import await_hello, refuse_unheard_beside, world_of_process
 from gcr.daemon.imaging import Imaging, asked_for, place_of
@@ -101,7 +101,7 @@ class Coordinator:
         course = self._course("checkpoint", body, progress, cancelled)
         job = self._job(body)
         with saying_state(job):
-            with job.changing("checkpoint"):
+            with self.jobs.changing(job, "checkpoint"):
                 if job.decision is not None and job.decision.kind == "driver":
                     raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
                 with self._forgetting_untouched(job):
@@ -122,7 +122,7 @@ class Coordinator:
         """Half of what was asked for cannot be had: the job runs on, if it can. Whoever changed it since is let be."""
         back = Course("restore", next(self._transactions), DEFAULT_TIMEOUT, course.progress)  # also when nobody waits
         try:
-            with job.changing("restore"):
+            with self.jobs.changing(job, "restore"):
                 if job.decision is not None and job.decision.transaction == course.transaction:
                     self._restore(job, back, {})
         except GcrError as error:
@@ -144,12 +144,16 @@ class Coordinator:
     def _taken_off(self, job: Job, course: Course, body: Mapping[str, Any], imaging: Imaging | None) -> dict[str, Any]:
         if any(p.strategy == Strategy.DRIVER for p in job.living):
             return self._driver_checkpoint(job, course, imaging)
-        if imaging and body.get("leave_running"):
-            return self._glance(job, course, body, imaging)
-        return self._checkpoint(job, course, body, imaging)
-
-    def _glance(self, job: Job, course: Course, body: Mapping[str, Any], imaging: Imaging) -> dict[str, Any]:
         targets = self._admitted(job, course)
+        if not targets:
+            return first_call.suspend(job, self.jobs, self, course, body, imaging)
+        if imaging and body.get("leave_running"):
+            return self._glance(job, targets, course, body, imaging)
+        return self._checkpoint(job, targets, course, body, imaging)
+
+    def _glance(
+        self, job: Job, targets: list[Target], course: Course, body: Mapping[str, Any], imaging: Imaging
+    ) -> dict[str, Any]:
         may_stop = partial(imaging.may_begin, targets, course)
         live, paranoid = bool(body.get("live")), bool(body.get("paranoid"))
         done = Glance(job.name, targets, self, course, True, live, paranoid, may_stop)
@@ -167,13 +171,17 @@ class Coordinator:
         return reports.of_glance(job, done, self._link(targets, "link_out_bytes_per_s"))
 
     def _admitted(self, job: Job, course: Course) -> list[Target]:
-        targets = [self._target(job, process, course.transaction) for process in await_hello(job, course.left)]
+        """None of a job whose processes have yet to make their first call."""
+        heard = await_hello(job, course.left, lambda: self.control(job.world))
+        targets = [self._target(job, process, course.transaction) for process in heard]
         admit(targets)
         refuse_unheard_beside(job, self._heard, self.control(job.world), course.left)
         return targets
 
-    def _checkpoint(self, job: Job, course: Course, body: Mapping[str, Any], imaging: Imaging | None) -> dict[str, Any]:
-        targets, data_only = self._admitted(job, course), bool(body.get("data_only"))
+    def _checkpoint(
+        self, job: Job, targets: list[Target], course: Course, body: Mapping[str, Any], imaging: Imaging | None
+    ) -> dict[str, Any]:
+        data_only = bool(body.get("data_only"))
         if not data_only:
             refuse_what_the_driver_refuses(targets)
         self.jobs.claim(job, {device for t in targets if t.keeps_context and not data_only for device in t.counts})
@@ -233,13 +241,15 @@ class Coordinator:
     ) -> dict[str, Any]:
         course = self._course("restore", body, progress, cancelled)
         job = self.jobs.find(body["target"])
-        with saying_state(job), job.changing("restore"):
+        with saying_state(job), self.jobs.changing(job, "restore"):
             return self._restore(job, course, body, key)
 
     def _restore(self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int] = ()) -> dict[str, Any]:
         if is_uneven(job):
             raise WrongState(f"job {job.name} is still being recovered", hint="gcr recover")
-        resting = [p for p in job.living if p.state in (State.SUSPENDED, State.DATA_SUSPENDED)]
+        if job.living and not job.begun:
+            return first_call.restore(job, self, course, body)
+        resting = [p for p in job.begun if p.state in (State.SUSPENDED, State.DATA_SUSPENDED)]
         if not resting or job.decision is None:
             raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
         used = {device for p in resting for device in (*p.bytes_by_device, *p.ballast_by_device)}
@@ -321,7 +331,9 @@ class Coordinator:
 
     def forget_decision(self, job: Job) -> None:
         """Where none of those that it was about is left."""
-        if job.decision is not None and all(process.state == State.RUNNING for process in job.living):
+        recorded = {known.pid for known in job.decision.processes} if job.decision else ()
+        left = [process for process in job.living if not process.waits or process.identity.pid in recorded]
+        if job.decision is not None and all(process.state == State.RUNNING for process in left):
             self.journal.forget(job.name)
             job.decision = None
 

@@ -1,17 +1,19 @@
 """Processes that have no agent: which drivers they see, and have."""
 
+import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from pathlib import Path
-from typing import NoReturn
 
 from gcr.daemon.jobs import Job
 from gcr.daemon.peers import ControlPeer
 from gcr.daemon.process import Process
 from gcr.engine.node import World
-from gcr.errors import NotAGpuProcess, UnsupportedState
+from gcr.errors import GcrError, NotAGpuProcess, UnsupportedState
 from gcr.processes import alive, descendants, identify, maps_contain, open_files
+
+log = logging.getLogger("gcr.daemon")
 
 HELLO_SECONDS = 0.5
 LATE_HELLO_SECONDS = 4.0  # on a machine that is busy
@@ -43,32 +45,61 @@ def _vendor_of(pid: int) -> str | None:
         return None
 
 
-def await_hello(job: Job, left: Left) -> Sequence[Process]:
-    """Its processes. A program may use its device, and say so, before its agent's first word is here.
+def await_hello(job: Job, left: Left, control: Callable[[], ControlPeer]) -> Sequence[Process]:
+    """Processes of the job that have made a call of a driver; none where each has yet to make its first.
 
-    Raises NotAGpuProcess where none has come after a while; a longer one if somebody has a driver loaded.
+    An agent may be about to connect. Raises NotAGpuProcess where no process has a driver
+    loaded, and after a longer while where one has it out of the shim's reach.
     """
     began = time.monotonic()
-    while not (found := job.living) and not job.finished:
+    while not (found := job.begun) and not job.finished:
         left(POLL)
         waited = time.monotonic() - began
-        if waited > HELLO_SECONDS and (waited > LATE_HELLO_SECONDS or _with_driver(job) is None):
+        if waited > HELLO_SECONDS and (waited > LATE_HELLO_SECONDS or _past_gcr(job, control) is None):
             break
         time.sleep(POLL)
-    return found or _refuse_unheard(job)
+    if not found:
+        _refuse_unheard(job, control)
+    return found
 
 
-def _refuse_unheard(job: Job) -> NoReturn:
-    if found := _with_driver(job):
+def _refuse_unheard(job: Job, control: Callable[[], ControlPeer]) -> None:
+    if found := _past_gcr(job, control):
         text = f"process {found[0]} has {found[1]} loaded, and gcr hears nothing of it"
         raise NotAGpuProcess(text, hint="docs/troubleshooting.md#past-gcr")
-    raise NotAGpuProcess("no process of this job uses a device", hint="gcr ps")
+    if not job.living and not with_driver(job):
+        raise NotAGpuProcess("no process of this job uses a device", hint="gcr ps")
 
 
-def _with_driver(job: Job) -> tuple[int, str] | None:
-    """The first of the program and its descendants that has a driver loaded, and which."""
-    found = ((pid, _loaded_driver(pid)) for pid in _family(job))
-    return next(((pid, driver) for pid, driver in found if driver), None)
+def with_driver(job: Job) -> Mapping[int, str]:
+    """By pid, which driver the program and its descendants have loaded; of those that have one."""
+    found = {pid: _loaded_driver(pid) for pid in _family(job)}
+    return {pid: driver for pid, driver in found.items() if driver}
+
+
+def _past_gcr(job: Job, control: Callable[[], ControlPeer]) -> tuple[int, str] | None:
+    """The first process, and its driver, that can use a device without a word to gcr, or does."""
+    unheard = {pid: driver for pid, driver in with_driver(job).items() if pid not in job.processes}
+    for pid, driver in unheard.items():
+        if not _in_reach(pid):
+            return pid, driver
+    return next(((pid, unheard[pid]) for pid in _held_if_known(unheard, control)), None)
+
+
+def _in_reach(pid: int) -> bool:
+    """Whether the shim is loaded, and has a daemon to ask: the first call of a driver is seen then."""
+    env = environment_of(pid)
+    shim = Path(env.get("LD_PRELOAD", "").partition(":")[0]).name
+    return bool(shim and env.get("GCR_SOCKET") and maps_contain(pid, [f"/{shim}"]))
+
+
+def _held_if_known(pids: Collection[int], control: Callable[[], ControlPeer]) -> Counter[int]:
+    """Nothing where there is no backend that could tell."""
+    try:
+        return _held_by(pids, control()) if pids else Counter()
+    except GcrError as error:
+        log.info("what processes %s hold is not known: %s", list(pids), error)
+        return Counter()
 
 
 def _family(job: Job) -> Sequence[int]:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePath
 from re import sub
-from threading import Event, Lock, RLock
+from threading import Event, Lock, RLock, Thread
 from typing import Any
 
 from gcr.daemon.imaging import Imaging
@@ -66,10 +66,23 @@ class Job:
         return [p for p in self.processes.values() if p.state not in (State.EXITED, State.STOPPED)]
 
     @property
+    def begun(self) -> list[Process]:
+        """Its living processes that have made a call of a driver."""
+        return [p for p in self.living if not p.waits]
+
+    @property
     def state(self) -> State:
+        """That of the processes which have something on a device, if there are any."""
         if not self.processes:
             return State.EXITED if self.finished else State.RUNNING
-        return job_state(process.state for process in self.processes.values())
+        begun = [process for process in self.processes.values() if not process.waits]
+        return job_state(process.state for process in begun or self.processes.values())
+
+    @property
+    def holds_newcomers(self) -> bool:
+        """Whether the first call of another process must wait: the job is off its devices, or may be on its way."""
+        at_work = (State.RUNNING, State.LOST)
+        return self.busy or self.decision is not None or any(p.state not in at_work for p in self.begun)
 
     @property
     def was(self) -> State:
@@ -149,6 +162,31 @@ class Jobs:
                 if target == job.name or target == job.pid or target in job.processes:
                     return job
         return None
+
+    @contextmanager
+    def changing(self, job: Job, what: str) -> Iterator[None]:
+        """As Job.changing. A process that comes meanwhile waits at its first call, until the job runs again."""
+        try:
+            with job.changing(what):
+                with self.lock:  # who was welcomed before is in the list of processes now
+                    pass
+                yield
+        finally:
+            self.let_begin(job)
+
+    def let_begin(self, job: Job) -> None:
+        """Processes that waited go on, unless the job is off its devices still."""
+        with self.lock:  # a checkpoint that begins later finds these among the processes that run
+            if job.holds_newcomers:
+                return
+            waited = [process for process in job.living if process.waits]
+            for process in waited:
+                process.waits, process.state = False, State.RUNNING
+                if process.peer is None:  # it has not made its call yet, and waits for nothing
+                    job.processes.pop(process.identity.pid, None)
+        for process in waited:
+            if process.peer is not None:
+                Thread(target=process.begin, name="gcr-begin", daemon=True).start()
 
     def with_token(self, token: str) -> Job | None:
         with self.lock:

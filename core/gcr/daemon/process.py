@@ -9,7 +9,7 @@ from gcr.daemon.agent import AgentPeer
 from gcr.devices import uuid_text
 from gcr.engine.moves import Moves, moved
 from gcr.engine.placement import Placement
-from gcr.errors import PeerGone
+from gcr.errors import GcrError, PeerGone
 from gcr.processes import Place, ProcessIdentity
 from gcr.states import State, Strategy, move
 from gcr.wire import AgentFlag
@@ -44,6 +44,7 @@ class Process:
     bytes_by_device: dict[str, int] = field(default_factory=dict)
     ballast_by_device: dict[str, int] = field(default_factory=dict)
     placement: Placement = field(default_factory=Placement)
+    waits: bool = False  # it has nothing on a device: its first call of a driver waits until the job runs
     last_status: StatusReply | None = None
     uuids: dict[int, str] = field(default_factory=dict)  # ordinal in the process -> UUID
     prepared: dict[str, "Prepared"] = field(default_factory=dict)  # by device UUID
@@ -71,6 +72,13 @@ class Process:
         self.last_status = status
         self.uuids.update({d.ordinal: uuid_text(d.uuid) for d in status.devices})
         return status
+
+    def begin(self) -> None:
+        """It may make its first call. One that cannot be told now connects again, and its next welcome tells it."""
+        try:
+            self.agent.begin()
+        except GcrError as error:
+            log.info("process %d was not told to begin: %s", self.identity.pid, error)
 
     def runs_on(self, moves: Moves) -> None:
         """It came back on these devices: what was known by those that it left."""

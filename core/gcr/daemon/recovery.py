@@ -36,7 +36,7 @@ class Recovery:
     def of(self, job: Job) -> dict[str, Any]:
         was = reports.shown(job.state)
         action = "kept running" if job.state == State.RUNNING else "left as it is"
-        with job.changing("recover"):
+        with self._jobs.changing(job, "recover"):
             targets = [t for p in job.living if (t := self._stranded(job, p)) is not None]
             if targets:
                 course = Course("recover", targets[0].transaction, self._node.config.drain_s)
@@ -51,6 +51,8 @@ class Recovery:
 
     def _stranded(self, job: Job, process: Process) -> Target | None:
         if process.strategy == Strategy.DRIVER or process.peer is None or process.peer.channel.closed.is_set():
+            return None
+        if process.waits:  # there is nothing to bring anywhere
             return None
         found = process.look()
         status = found.status

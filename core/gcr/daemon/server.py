@@ -33,6 +33,7 @@ from gcr.wire import (
     FrameType,
     HelloRecord,
     Role,
+    WelcomeFlag,
     WelcomeRecord,
 )
 
@@ -150,22 +151,26 @@ class Connection:
         if not hello.oldest <= VERSION <= hello.newest:
             raise WrongVersion(f"protocol versions {hello.oldest} to {hello.newest}; this daemon speaks {VERSION}")
         self._role, self._hello = Role(hello.role), hello
-        welcome = WelcomeRecord(
-            version=VERSION, daemon_pid=os.getpid(), daemon_epoch=self._server.epoch, daemon_version=__version__
-        )
-        if self._role != Role.AGENT:
-            request.reply(welcome.pack())
-            return
-        request.reply(welcome.pack(), [self._server.coordinator.occupied.fd])
-        self._admit_agent(hello)
+        if self._role == Role.AGENT:
+            self._admit_agent(hello, request)
+        else:
+            request.reply(self._welcome().pack())
+
+    def _welcome(self, wait: bool = False) -> WelcomeRecord:
+        flags = WelcomeFlag.WAIT if wait else 0
+        return WelcomeRecord(VERSION, flags, os.getpid(), self._server.epoch, __version__)
 
     # ---- agents -----------------------------------------------------------------------------------------------
 
-    def _admit_agent(self, hello: HelloRecord) -> None:
+    def _admit_agent(self, hello: HelloRecord, request: Request) -> None:
         identity = identify(self.channel.peer.pid)
         if identity is None:
             raise PeerGone("the process has ended")
-        process = self._server.arrivals.agent(AgentPeer(self.channel, identity, hello))
+
+        def welcome(wait: bool) -> None:
+            request.reply(self._welcome(wait).pack(), [self._server.coordinator.occupied.fd])
+
+        process = self._server.arrivals.agent(AgentPeer(self.channel, identity, hello), welcome)
         self._on_close = lambda: self._server.arrivals.agent_left(process, self.channel)
 
     def _serve_agent(self, request: Request) -> None:

@@ -66,12 +66,21 @@ enum FrameType {
                      // only the process itself can make it: frozen, memory handed over. Or a look, at any time.
     kMoved = 34,  // MovedRequest + MovedRecord[]; reply TransactionRecord. Devices whose place others took: kStatus
                   // names those from kResume on. Each request replaces the one before, kDiscard takes it back.
+    kBegin =
+        35,  // TransactionRecord, not looked at; reply TransactionRecord. A process that kWelcomeWait held back may
+                  // make its first call of a driver.
 
     // between gcr's own Python processes: a JSON object as payload
     kCommand = 64,   // client -> daemon; reply JSON
     kProgress = 65,  // daemon -> client, unanswered, same `request` as the command
     kCall = 66,      // daemon <-> supervisor, worker, control helper; reply JSON; may carry descriptors
     kNotice = 67,    // either way, unanswered
+};
+
+enum WelcomeFlag {
+    // The job is off its devices, or on its way. An agent that said kFlagFresh keeps its gate closed until kBegin, or
+    // until a welcome without this flag.
+    kWelcomeWait = 1,
 };
 
 enum Role { kAgent = 1, kSupervisor = 2, kClient = 3 };
@@ -92,6 +101,7 @@ enum AgentFlag {
     kFlagUnexportable = 8,  // a device exports no descriptors, or takes none: bytes leave by kCopyOut alone
     kFlagMapsOver = 16,  // this runtime keeps what was released while its address is kept; found out at a hand-over
     kFlagReservesAgain = 32,  // and even under another mapping: addresses are given up for an instant
+    kFlagFresh = 64,  // no call of this process has gone on to a driver yet, but for the one that starts it
 };
 
 // A snapshot by the runtime itself: RUNNING -Lock-> LOCKED -Backup-> SAVED -Restore-> LOCKED -Unlock-> RUNNING, and
@@ -185,7 +195,7 @@ struct HelloRecord {
 
 struct WelcomeRecord {
     uint16_t version;
-    uint16_t reserved;
+    uint16_t flags;  // WelcomeFlag
     uint32_t daemon_pid;
     uint64_t daemon_epoch;
     char daemon_version[24];

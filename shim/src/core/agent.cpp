@@ -31,7 +31,7 @@ namespace {
 
 constexpr uint32_t kListenUs = 500000;  // also how soon a descriptor closed by the program is noticed
 constexpr uint32_t kRegainUs = 5000;  // between two attempts to have a lost address again
-constexpr uint32_t kHelloMs = 5000;
+constexpr uint32_t kHelloMs = 5000;  // so long the program's first call waits, too
 constexpr uint32_t kFastRetryMs = 100;
 constexpr uint32_t kSlowRetryMs = 1000;
 constexpr uint64_t kFastRetriesForMs = 10000;
@@ -39,8 +39,9 @@ constexpr uint32_t kAnswerMs = 10000;
 constexpr uint32_t kNoticeMs = 2 * kListenUs / 1000;  // by when a connection that takes nothing was given up
 constexpr uint32_t kWorkersEndMs = 3000;  // by when a worker has ended that lost its daemon, and its memory is free
 
-enum Life : uint32_t { kUnborn, kBeingBorn, kAlive };
-std::atomic<uint32_t> life{kUnborn};
+enum Life : uint32_t { kUnborn, kBeingBorn, kAlive, kInert };
+std::atomic<uint32_t> life{
+    kUnborn};  // futex word of threads that make a first call beside the one that starts the agent
 std::atomic<uint32_t> fork_handled{0};
 
 char socket_path[PATH_MAX];
@@ -91,18 +92,28 @@ void begin_to_look(const Frame& welcome) {
     session.silent.store(false, std::memory_order_relaxed);
 }
 
-bool greet() {
+// A job that is off its devices has the first call of a new process of it wait.
+void heed(const Frame& welcome) {
+    if (session.begun.load()) return;
+    if ((welcome.record<wire::WelcomeRecord>()->flags & wire::kWelcomeWait) != 0)
+        close_gate();
+    else
+        let_begin();
+}
+
+bool greet(uint32_t limit_ms) {
     constexpr uint64_t kRequest = 1;
     wire::HelloRecord record = hello();
     iovec part{&record, sizeof record};
     if (!session.channel.send(wire::kHello, kRequest, &part, 1)) return false;
-    Deadline deadline(kHelloMs);
+    Deadline deadline(limit_ms);
     while (!deadline.passed()) {
         Receive received = session.channel.receive(session.frame, 100000);
         if (received == Receive::kNothing) continue;
         if (received == Receive::kLost) return false;
         bool welcome = welcomed(*session.frame, kRequest);
         if (welcome) begin_to_look(*session.frame);
+        if (welcome) heed(*session.frame);
         session.frame->close_descriptors();
         return welcome;
     }
@@ -113,7 +124,7 @@ void connect_to_daemon() {
     uint64_t began = now_ms();
     while (true) {
         if (session.channel.connect(socket_path)) {
-            if (greet()) return;
+            if (greet(kHelloMs)) return;
             session.channel.close();
         }
         bool fast = now_ms() - began < kFastRetriesForMs;
@@ -164,7 +175,7 @@ void lose_connection() {
 void* live(void*) {
     session.vendors.enter_new();
     while (true) {
-        connect_to_daemon();
+        if (!session.channel.open()) connect_to_daemon();
         serve();
         lose_connection();
     }
@@ -195,6 +206,7 @@ void after_fork_in_child() {
     session.transaction.store(0);
     session.generation = 0;
     session.frozen = session.has_parked = false;
+    session.begun.store(false);
     reset_gate_after_fork();
     reset_coverage();
     reset_lending_after_fork();
@@ -234,20 +246,52 @@ void ask_for_room(const wire::OccupiedRecord& full) {
     if (!answered) session.silent.store(true, std::memory_order_relaxed);
 }
 
+// By the thread whose call it is, so that nothing of a device is used before the daemon has said whether it may be. A
+// daemon that is not there, or does not answer, is waited for no longer: the agent goes on trying.
+void meet_daemon() {
+    bool met = session.channel.connect(socket_path) && greet(kHelloMs);
+    if (met) return;
+    session.channel.close();
+    let_begin();
+}
+
+bool start_living() {
+    handle_forks();
+    if (!read_environment() || !allocate_frames()) {
+        leave_gate_open();
+        session.begun.store(true);
+        return false;
+    }
+    prepare_gate();
+    meet_daemon();
+    if (start_thread(live, nullptr)) return true;
+    session.channel.close();
+    let_begin();
+    return false;
+}
+
+void come_to_life() {
+    life.store(start_living() ? kAlive : kInert, std::memory_order_release);  // inert: for ever, or until a fork
+    futex_wake(&life, 0x7fffffff);
+}
+
+void await_life() {
+    Deadline deadline(kHelloMs);
+    while (life.load(std::memory_order_acquire) == kBeingBorn && !deadline.passed())
+        futex_wait(&life, kBeingBorn, deadline.left_ms());
+}
+
 }  // namespace
 
 void start_agent(const VendorOps* vendor) {
     KeepErrno keep;
     session.vendors.add(vendor);
     uint32_t expected = kUnborn;
-    if (!life.compare_exchange_strong(expected, kBeingBorn)) return;
-    handle_forks();
-    if (!read_environment() || !allocate_frames()) {
-        leave_gate_open();  // and `life` stays kBeingBorn: inert for ever, or until a fork
-        return;
-    }
-    prepare_gate();
-    if (start_thread(live, nullptr)) life.store(kAlive, std::memory_order_release);
+    if (life.compare_exchange_strong(expected, kBeingBorn))
+        come_to_life();
+    else if (expected == kBeingBorn)
+        await_life();
+    if (!session.begun.load()) wait_as_if_new();
 }
 
 wire::AgentPhase agent_phase() {

@@ -15,8 +15,9 @@
 
 namespace gcr {
 
-// After the first call of a vendor that succeeded. Without GCR_SOCKET: nothing happens, ever. Again and again: once. A
-// second vendor joins the agent that is there.
+// After the first call of a vendor that succeeded, by its thread, in flight. Without GCR_SOCKET: nothing happens, ever.
+// Again and again: once. A second vendor joins the agent that is there. Returns once the daemon has welcomed the process,
+// or is not there, or a deadline passed; where the job is off its devices, once the process may begin.
 void start_agent(const VendorOps* vendor);
 
 wire::AgentPhase agent_phase();

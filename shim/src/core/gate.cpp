@@ -273,6 +273,11 @@ void wait_to_capture() {
     }
 }
 
+void wait_as_if_new() {
+    Slot* slot = thread_slot;
+    if (slot != nullptr && slot->depth.load(std::memory_order_relaxed) == 1 && gate_is_closed()) wait_at_gate(slot);
+}
+
 void reset_gate_after_fork() {
     closed.store(0, std::memory_order_seq_cst);
     frozen.store(0, std::memory_order_seq_cst);

@@ -155,6 +155,8 @@ uint64_t gated_calls();
 
 // A capture can neither begin while a close is wanted nor be interrupted: see quiesce.cpp.
 void hold_captures(bool held);
+// By a thread in flight, in a call that has done nothing yet: it waits as if it came only now.
+void wait_as_if_new();
 void wait_to_capture();  // by a thread in flight: steps out, waits while captures are held, steps in again
 
 void reset_gate_after_fork();  // in the child: every other thread is gone

@@ -294,6 +294,11 @@ Outcome on_moved() {
     return reply_transaction();
 }
 
+Outcome on_begin() {
+    let_begin();
+    return reply_transaction();
+}
+
 Outcome on_discard() {
     Tally tally;
     Failure failure = session.vendors.discard(&tally);
@@ -348,6 +353,7 @@ const Rule kRules[] = {
     {wire::kCopyIn, sizeof(wire::CopyRequest), in(kHandedOver), false, true, kCurrent, on_copy_in},
     {wire::kMap, sizeof(wire::TransactionRecord), in(kHandedOver), false, false, kCurrent, on_map},
     {wire::kMoved, sizeof(wire::MovedRequest), in(kHandedOver), false, false, kCurrent, on_moved},
+    {wire::kBegin, sizeof(wire::TransactionRecord), kAnyPhase, true, false, kNoTransaction, on_begin},
     {wire::kDiscard, sizeof(wire::TransactionRecord), in(kHandedOver) | in(kMapped), false, false, kCurrent,
      on_discard},
     {wire::kResume, sizeof(wire::TransactionRecord), in(kPrepared) | in(kQuiesced) | in(kMapped), false, false,

@@ -14,11 +14,17 @@ uint32_t session_flags() {
     uint32_t flags = 0;
     if (session.staged.complete()) flags |= wire::kFlagStaged;
     if (session.frozen) flags |= wire::kFlagFrozen;
+    if (!session.begun.load()) flags |= wire::kFlagFresh;
     if (!session.vendors.exports()) flags |= wire::kFlagUnexportable;
     if (session.vendors.simulated()) flags |= wire::kFlagSimulated;
     if (session.vendors.releases_by(device::Release::kMapOver)) flags |= wire::kFlagMapsOver;
     if (session.vendors.releases_by(device::Release::kReserveAgain)) flags |= wire::kFlagReservesAgain;
     return flags;
+}
+
+void let_begin() {
+    session.begun.store(true);
+    if (in_phase(wire::kRunning) || in_phase(wire::kPrepared)) open_gate();  // in the others a transaction opens it
 }
 
 void end_transaction() {

@@ -25,6 +25,7 @@ struct Session {
 
     std::atomic<uint32_t> phase{wire::kRunning};  // release by the agent's thread; acquire by program threads
     std::atomic<uint64_t> transaction{0};
+    std::atomic<bool> begun{false};  // a call of the program has gone on to a driver; see let_begin()
     std::atomic<bool> silent{false};  // relaxed: a question was not answered in time, and none since
     uint64_t generation = 0;
     bool frozen = false;
@@ -45,6 +46,8 @@ inline bool in_phase(wire::AgentPhase phase) {
 void enter_phase(wire::AgentPhase phase);
 uint32_t session_flags();
 void end_transaction();  // nothing exported any more; the gate opens last
+// The program's first call of a driver may go on. Until then a welcome may close the gate in front of it.
+void let_begin();
 void open_when_all_is_back();  // once more, after a transaction that ended with an address lost
 
 // To whoever asked; its descriptors are theirs, or closed.

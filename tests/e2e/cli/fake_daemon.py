@@ -127,7 +127,7 @@ class FakeDaemon:
         if request.frame.type == FrameType.HELLO:
             hello = HelloRecord.unpack(request.frame.payload)
             assert hello.role == Role.CLIENT
-            request.reply(WelcomeRecord(1, daemon_pid=PID, daemon_epoch=1, daemon_version=self.version).pack())
+            request.reply(WelcomeRecord(1, 0, daemon_pid=PID, daemon_epoch=1, daemon_version=self.version).pack())
             return
         assert request.frame.type == FrameType.COMMAND
         body = request.json()

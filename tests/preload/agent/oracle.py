@@ -46,10 +46,11 @@ REPLY, FAILED = 0x8000, 0xFFFF
 KINDS = {
     "hello": 1, "released": 2, "let_go": 3, "status": 16, "export": 17, "quiesce": 18, "hand_over": 19, "import": 20,
     "map": 21, "resume": 22, "stage": 23, "freeze": 24, "thaw": 25, "unstage": 26, "drop": 27, "mappings": 28,
-    "discard": 29, "create": 30, "copy_out": 31, "copy_in": 32, "snapshot": 33, "moved": 34,
+    "discard": 29, "create": 30, "copy_out": 31, "copy_in": 32, "snapshot": 33, "moved": 34, "begin": 35,
 }  # fmt: skip
 RUNNING, PREPARED, QUIESCED, HANDED_OVER, MAPPED = range(5)
 STAGED, FROZEN, SIMULATED, COPIED_ONLY = 1, 2, 4, 8
+FRESH, WAIT = 64, 1  # of an agent, of a welcome
 BAD_FRAME, _, WRONG_PHASE, WRONG_TRANSACTION, STUCK_CODE, DRIVER, NO_DESCRIPTORS, UNKNOWN, INCOMPLETE = range(1, 10)
 PATIENCE = 20.0
 
@@ -375,30 +376,52 @@ class Page:
 
 
 class Daemon:
-    """Listens; every agent that says hello is welcomed and queued."""
+    """Listens; every agent that says hello is welcomed at once, by a thread of its own, and queued.
 
-    def __init__(self, path: Path) -> None:
+    A program's first call waits for its welcome. `with_page`, `flags`: of the welcomes from now on.
+    """
+
+    def __init__(self, path: Path, flags: int = 0) -> None:
         self.path = path
         self.page = Page()
+        self.with_page = True
+        self.flags = flags
+        self.silent = False  # nobody is welcomed
+        self._unanswered: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(path))
         self._listener.listen(16)
         self.agents: list[Agent] = []
+        self._welcomed: queue.Queue[Agent] = queue.Queue()
+        self._thread = threading.Thread(target=self._welcome_all, daemon=True)
+        self._thread.start()
 
-    def accept_raw(self, patience: float = PATIENCE) -> socket.socket:
-        self._listener.settimeout(patience)
-        link, _ = self._listener.accept()
+    def accept(self, patience: float = PATIENCE) -> Agent:
+        """The next agent that was welcomed."""
+        return self._welcomed.get(timeout=patience)
+
+    def _welcome_all(self) -> None:
+        while True:
+            try:
+                link, _ = self._listener.accept()
+            except OSError:
+                return  # closed
+            if self.silent:
+                self._unanswered.append(link)
+                continue
+            try:
+                self._welcomed.put(self._welcome(link))
+            except (EOFError, OSError):
+                link.close()  # its process has ended
+
+    def _welcome(self, link: socket.socket) -> Agent:
+        page = [self.page.fd] if self.with_page else []
         link.settimeout(PATIENCE)
-        return link
-
-    def accept(self, patience: float = PATIENCE, with_page: bool = True) -> Agent:
-        page = [self.page.fd] if with_page else []
-        link = self.accept_raw(patience)
         kind, request, payload, _ = receive(link)
         assert kind == KINDS["hello"]
         role, oldest, newest, vendor, phase, flags, pid, transaction, generation, job, token, _ = HELLO.unpack(payload)
         assert oldest <= VERSION <= newest
-        welcome = frame(REPLY | kind, request, WELCOME.pack(VERSION, 0, os.getpid(), 1, b"oracle"), len(page))
+        welcome = frame(REPLY | kind, request, WELCOME.pack(VERSION, self.flags, os.getpid(), 1, b"oracle"), len(page))
         link.sendmsg([welcome], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", page))])
         link.settimeout(None)
         agent = Agent(
@@ -410,9 +433,13 @@ class Daemon:
         return agent
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._thread.join(PATIENCE)
+        self._listener.close()
+        for link in self._unanswered:
+            link.close()
         for agent in self.agents:
             agent.close()
-        self._listener.close()
         self.page.close()
 
 

@@ -6,6 +6,7 @@ import struct
 import pytest
 from oracle import (
     EXPORT_REQUEST,
+    FRESH,
     FROZEN,
     HANDED_OVER,
     ID_LIST,
@@ -17,7 +18,6 @@ from oracle import (
     QUIESCE,
     QUIESCED,
     RUNNING,
-    SIMULATED,
     STAGE,
     STAGED,
     UNKNOWN,
@@ -44,7 +44,7 @@ def test_hello_says_who_and_where(machine):
     assert (hello.role, hello.vendor, hello.phase, hello.transaction, hello.generation) == (1, 1, RUNNING, 0, 0)
     assert hello.pid == puppet.process.pid
     assert (hello.job, hello.token) == (b"llm", b"ab" * 20)
-    assert hello.flags == SIMULATED
+    assert hello.flags == FRESH  # it comes before the first look at a device
 
 
 def test_status_counts(target):

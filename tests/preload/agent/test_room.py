@@ -67,8 +67,9 @@ def test_where_nothing_is_occupied_nobody_is_asked(machine, full, said):
     if said == "another device":
         machine.daemon.page.say(0, bytes(reversed(device)), 1)
     if said == "no page":
+        machine.daemon.with_page = False
         agent.close()
-        agent = machine.daemon.accept(with_page=False)
+        agent = machine.daemon.accept()
         machine.daemon.page.say(0, device, 1)
     with within(ANSWER - 1):
         assert puppet.tell("alloc late 0x400000") == OUT_OF_MEMORY
@@ -147,11 +148,12 @@ def test_a_daemon_that_dies_is_not_waited_for_but_its_workers_end(machine, full,
     if when == "asked":
         puppet.must("thread t alloc late 0x400000")
         assert wait_for(lambda: agent.let_go == [device])
+    if when == "the next is there":
+        machine.daemon.page.close()
+        machine.daemon.page = Page()
     with within(ANSWER - 1):
         agent.close()
         if when == "the next is there":
-            machine.daemon.page.close()
-            machine.daemon.page = Page()
             agent = machine.daemon.accept()
         if when != "asked":
             puppet.must("thread t alloc late 0x400000")

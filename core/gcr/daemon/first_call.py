@@ -1,0 +1,89 @@
+"""Processes of a job that have yet to make their first call of a driver: they have nothing on a device.
+
+Such a process has its driver loaded, say by an import. Its first call starts its agent, and waits for the daemon's
+welcome. While its job is off its devices, or on its way, the welcome has it wait until the job runs again.
+"""
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from gcr.daemon import reports
+from gcr.daemon.foreign import with_driver
+from gcr.daemon.imaging import Imaging
+from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.process import Process
+from gcr.engine.checkpoint import Checkpoint
+from gcr.engine.node import Course, Node, decide
+from gcr.engine.restore import Restore
+from gcr.errors import UnsupportedState, WrongImage, WrongState
+from gcr.journal import DecisionRecord, ProcessDecision
+from gcr.processes import ProcessIdentity, identify
+from gcr.states import State
+
+
+def suspend(
+    job: Job, jobs: Jobs, node: Node, course: Course, body: Mapping[str, Any], imaging: Imaging | None
+) -> dict[str, Any]:
+    """Suspends a job of which no process has made a call: nothing of it is on a device, and nothing comes there.
+
+    Raises WrongState where that was done before, UnsupportedState for an image, RolledBack without a journal.
+    """
+    if job.decision is not None:
+        raise WrongState(f"job {job.name} is {job.state} already", state=job.state, hint=f"gcr restore {job.name}")
+    if imaging:
+        text = f"no process of {job.name} has anything on a device yet: there is nothing to make an image of"
+        raise UnsupportedState(text, hint=f"gcr checkpoint {job.name}, without --image")
+    data_only = bool(body.get("data_only"))
+    course.mark("stop")
+    waiting = _waiting(job, jobs)
+    job.decision = _record(job, course.transaction, "data_only" if data_only else "checkpoint", waiting)
+    try:
+        decide(node.journal, job.decision)
+    except BaseException:
+        job.decision = None
+        raise
+    with jobs.lock:
+        for pid, identity in waiting.items():
+            process = job.processes.setdefault(pid, Process(job.name, identity))
+            process.waits, process.transaction = True, course.transaction
+            process.state = State.DATA_SUSPENDED if data_only else State.SUSPENDED
+    course.mark("vram_free")
+    return reports.of_checkpoint(job, Checkpoint(job.name, (), node, course, data_only), None)
+
+
+def _waiting(job: Job, jobs: Jobs) -> Mapping[int, ProcessIdentity]:
+    """By pid: those that have a driver loaded, and those that wait at their first call already."""
+    loaded = {pid: identify(pid) for pid in with_driver(job)}
+    with jobs.lock:
+        at_the_gate = {process.identity.pid: process.identity for process in job.living}
+    return {pid: identity for pid, identity in loaded.items() if identity} | at_the_gate
+
+
+def _record(job: Job, transaction: int, kind: str, waiting: Mapping[int, ProcessIdentity]) -> DecisionRecord:
+    world = job.world
+    return DecisionRecord(
+        job.name,
+        transaction,
+        kind,
+        time.time(),
+        tuple(ProcessDecision(p.pid, p.start_time, {}, {}, stack=p.stack, waits=True) for p in waiting.values()),
+        world.backend,
+        world.simulated,
+        dict(world.environment),
+    )
+
+
+def restore(job: Job, node: Node, course: Course, body: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `suspend`; the processes go on when the job is no longer busy. Raises WrongImage, WrongState."""
+    if job.decision is None:
+        raise WrongState(f"job {job.name} is not suspended", state=job.state, hint="gcr ps")
+    if image := body.get("image"):
+        raise WrongImage(f"image {image} is of no process of {job.name}: none has had anything on a device")
+    node.journal.forget(job.name)
+    done = Restore(job.name, (), job.decision, node, course)
+    job.decision = None
+    for process in job.living:
+        process.state = State.RUNNING
+    course.mark("running")
+    return {**reports.of_restore(job, done, None), "moved": {}}
