@@ -31,6 +31,7 @@ Progress = Callable[[dict[str, Any]], None]
 CONNECT_TIMEOUT = 5.0  # seconds for a daemon that runs to say who it is
 START_TIMEOUT = 20.0  # seconds for one that must be started
 ANSWER_TIMEOUT = 15.0  # seconds for a command that only looks
+FORCE = "gcr daemon stop --force: every job stays as it is, and the next command starts a daemon of this version"
 GRACE = 30.0  # seconds beyond a command's own deadline, for the daemon to undo and say so
 
 
@@ -46,18 +47,32 @@ class Client:
     def connect(cls, autostart: bool = True, timeout: float = START_TIMEOUT, any_version: bool = False) -> Self:
         """Connect to this user's daemon, starting it if none runs and `autostart`.
 
+        A daemon of an earlier version is asked to hand over to one of this version, if `autostart`.
         Raises DaemonUnavailable, UnsafeRuntime, and unless `any_version` WrongVersion for a daemon of another one.
         """
-        channel = _reach(autostart, timeout)
+        client = cls._greeted(_reach(autostart, timeout), timeout)
+        if any_version or client.daemon_version == __version__:
+            return client
+        with client:
+            if not autostart:
+                raise _of_another_version(client)
+            from gcr.succession import take_over  # only after an upgrade
+
+            take_over(client)
+        client = cls._greeted(_reach(autostart, timeout), timeout)
+        if client.daemon_version != __version__:
+            with client:
+                raise _of_another_version(client)
+        return client
+
+    @classmethod
+    def _greeted(cls, channel: Channel, timeout: float) -> Self:
         try:
             _check_owner(channel)
-            welcome = _greet(channel, min(timeout, CONNECT_TIMEOUT))
-            if not any_version:
-                _check_version(welcome)
+            return cls(channel, _greet(channel, min(timeout, CONNECT_TIMEOUT)))
         except BaseException:
             channel.close()
             raise
-        return cls(channel, welcome)
 
     def request(
         self,
@@ -159,12 +174,12 @@ def _greet(channel: Channel, timeout: float) -> WelcomeRecord:
     try:
         return WelcomeRecord.unpack(channel.call(FrameType.HELLO, hello.pack(), timeout=timeout).payload)
     except AgentError as refusal:
-        raise refused_greeting(refusal) from refusal
+        error = refused_greeting(refusal)
+        if isinstance(error, WrongVersion):
+            error.hint = f"restore what is suspended with the gcr that started it, then kill {channel.peer.pid}"
+        raise error from refusal
 
 
-def _check_version(welcome: WelcomeRecord) -> None:
-    if welcome.daemon_version != __version__:
-        raise WrongVersion(
-            f"the daemon (pid {welcome.daemon_pid}) is of version {welcome.daemon_version}, this is {__version__}",
-            hint="gcr daemon stop, once no job is suspended",
-        )
+def _of_another_version(client: Client) -> WrongVersion:
+    text = f"the daemon (pid {client.daemon_pid}) is of version {client.daemon_version}, this is {__version__}"
+    return WrongVersion(text, hint=FORCE)

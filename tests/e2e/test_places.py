@@ -3,10 +3,12 @@
 import shutil
 import sys
 from pathlib import Path
+from typing import Any
 
 from machine import TOLD, Machine, kill
 
 from gcr.testing.machine import until
+from gcr.version import __version__
 
 
 def written(machine: Machine, name: str) -> list[Path]:
@@ -54,5 +56,35 @@ def test_a_daemon_that_stopped_does_not_hide_the_jobs(machine: Machine) -> None:
         assert machine.gcr("daemon", "stop", "--force").code == 0
         listed = machine.gcr("ps").body
         assert [row["state"] for row in listed.get("jobs", [])] == ["suspended"], listed
+    machine.come_back()
+    assert job.ask() == said
+
+
+OLDER = "import gcr.version as v, runpy; v.__version__ = '0.0.1'; runpy.run_module('gcr.daemon', None, '__main__')"
+
+
+def older(machine: Machine, command: str) -> dict[str, Any]:
+    """A command of its own version."""
+    with machine.connected(any_version=True) as client:
+        return client.request(command, {"target": "llm", **machine.where.how}, timeout=60.0)
+
+
+def test_a_daemon_of_an_earlier_version_hands_over(machine: Machine) -> None:
+    """As after an upgrade while a job is suspended: the next command finds it, unless something is under way."""
+    old = machine.begin_other(sys.executable, "-c", OLDER)
+    until(machine.socket.exists, 20, "it serves")
+    job = machine.told("llm")
+    said = job.ask()
+    with machine.held_at("checkpoint.staged"):
+        leaving = machine.asking.submit(older, machine, "checkpoint")
+        machine.wait_held()
+        refused = machine.gcr("ps")
+        assert (refused.code, refused.body["error"]["code"]) == (3, "wrong_version"), refused.body
+        assert "0.0.1" in refused.body["error"]["message"] and "llm" in refused.body["error"]["message"]
+    assert leaving.result(60)["state"] == "suspended"
+    listed = machine.gcr("ps")
+    assert [row["state"] for row in listed.body.get("jobs", [])] == ["suspended"], listed.body
+    assert machine.gcr("daemon", "status").body["version"] == __version__
+    old.wait(20)
     machine.come_back()
     assert job.ask() == said

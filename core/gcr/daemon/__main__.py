@@ -31,13 +31,14 @@ LOOK_EVERY = 1.0
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="gcrd")
     parser.add_argument("--allow-uid", type=int, action="append", default=[], help="another user who may connect")
+    parser.add_argument("--succeed", action="store_true", help="wait for the end of a daemon that serves")
     options = parser.parse_args(argv)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a supervisor's thread, which blocks signals, may have started us
     _set_up_log()
     _raise_descriptor_limit()
     try:
         path = socket_path()
-        seat = Seat.take(path, DaemonFolder.of(path))
+        seat = Seat.take(path, DaemonFolder.of(path), succeeds=options.succeed)
     except (SeatTaken, GcrError, OSError) as error:  # another daemon was faster, or the directory is not ours
         log.info("not started: %s", error)
         return 0

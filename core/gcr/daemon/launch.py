@@ -29,12 +29,15 @@ def daemon_environment() -> dict[str, str]:
 
 def launch() -> None:
     """Start a daemon and wait until its socket answers. A second one that loses the race ends by itself."""
+    await_socket(begin())
+
+
+def begin(*options: str) -> "subprocess.Popen[bytes]":
+    """Start a daemon, and wait for nothing. Raises UnsafeRuntime, OSError."""
     runtime_dir()
-    log = Path(log_dir()) / "gcrd.log"
-    log.parent.mkdir(parents=True, exist_ok=True)
-    with log.open("ab") as out:
+    with _log().open("ab") as out:
         child = subprocess.Popen(
-            [sys.executable, "-m", "gcr.daemon"],
+            [sys.executable, "-m", "gcr.daemon", *options],
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=out,
@@ -43,10 +46,15 @@ def launch() -> None:
             cwd="/",
         )
     threading.Thread(target=child.wait, name="gcr-reap", daemon=True).start()
-    _wait_for_socket(child, log)
+    return child
 
 
-def _wait_for_socket(child: "subprocess.Popen[bytes]", log: Path) -> None:
+def _log() -> Path:
+    return Path(log_dir()) / "gcrd.log"
+
+
+def await_socket(child: "subprocess.Popen[bytes]") -> None:
+    """Until a daemon answers, this one or another. Raises DaemonUnavailable."""
     end = time.monotonic() + START_TIMEOUT
     while time.monotonic() < end:
         with suppress(DaemonUnavailable, DeadlinePassed):
@@ -55,4 +63,4 @@ def _wait_for_socket(child: "subprocess.Popen[bytes]", log: Path) -> None:
         if child.poll() not in (None, 0):
             break
         time.sleep(0.02)
-    raise DaemonUnavailable(f"gcrd did not start; see {log}", hint="gcr doctor")
+    raise DaemonUnavailable(f"gcrd did not start; see {_log()}", hint="gcr doctor")

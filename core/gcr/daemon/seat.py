@@ -88,14 +88,17 @@ class Seat:
         self._inode = _inode_at(self.path)
 
     @classmethod
-    def take(cls, path: Path, folder: DaemonFolder, patience: float = PATIENCE) -> Self:
-        """Waits for a daemon that is about to end. Raises SeatTaken, UnsafeRuntime, OSError."""
+    def take(cls, path: Path, folder: DaemonFolder, patience: float = PATIENCE, succeeds: bool = False) -> Self:
+        """Wait for a daemon that is about to end. Raises SeatTaken, UnsafeRuntime, OSError.
+
+        succeeds: also for one that serves still, and was asked to hand over.
+        """
         check_own_directory(path.parent)
         folder.make(path)
         locks = (Lock(folder.lock), Lock(_lock_beside(path)))
         end = time.monotonic() + patience
         while not _all_taken(locks):
-            if _serves(path):
+            if not succeeds and _serves(path):
                 raise SeatTaken("another daemon serves")
             if time.monotonic() > end:
                 raise SeatTaken(f"another daemon has held its lock for {patience:g} s and does not serve")

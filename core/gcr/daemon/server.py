@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -23,7 +23,7 @@ from gcr.daemon.jobs import Job
 from gcr.daemon.peers import Progress, SupervisorPeer
 from gcr.daemon.swap import Swap
 from gcr.devices import uuid_text
-from gcr.errors import DaemonUnavailable, GcrError, NotOurs, PeerGone, UsageError, WrongVersion
+from gcr.errors import DaemonUnavailable, GcrError, NotOurs, PeerGone, UsageError, WrongState, WrongVersion
 from gcr.presence import Presence
 from gcr.processes import identify
 from gcr.seqpacket import close_all, peer_identity
@@ -97,6 +97,21 @@ class Server:
             under_way = f"job {busy[0]} is being changed" if busy else "a command" * (self._commands > own)
             self._closing = self._closing or not under_way
         return under_way
+
+    def hand_over(self, body: Mapping[str, Any]) -> None:
+        """End for a daemon of another version, whose `version` and `wire` the body has.
+
+        Every job stays as it is: the other daemon finds it as after a death of this one.
+        Raises WrongVersion, WrongState.
+        """
+        peers = [process.peer for job in self.coordinator.jobs.all() for process in job.living if process.peer]
+        for peer in peers:
+            if not peer.hello.oldest <= body["wire"] <= peer.hello.newest:
+                text = f"process {peer.identity.pid} does not speak protocol {body['wire']} of gcr {body['version']}"
+                raise WrongVersion(text, hint=f"restore it with gcr {__version__}, and end it")
+        if under_way := self.close_if_idle(own=1):
+            raise WrongState(f"{under_way} just now", hint="the same once more when it is over")
+        log.info("handed over to gcr %s", body["version"])
 
     def stop_when_idle(self) -> None:
         """Stop unless something is under way."""
@@ -232,7 +247,7 @@ class Connection:
         finally:
             self._commands.cancels.discard(cancel)
         request.reply_json(answer)
-        if body["op"] == "stop":
+        if body["op"] in ("stop", "hand_over"):
             self._server.stop()
 
     def _command(self, op: str, body: dict[str, Any], request: Request, cancel: threading.Event) -> dict[str, Any]:
@@ -252,6 +267,9 @@ class Connection:
                 return Swap(coordinator, body, partial(self._teller, request, cancel=cancel), cancel).run()
             case "recover":
                 return coordinator.recovery.of_all()
+            case "hand_over":
+                self._server.hand_over(body)
+                return {"pid": os.getpid()}
             case "stop":
                 self._server.arrivals.check_stoppable(bool(body.get("force")))
                 return {"pid": os.getpid()}

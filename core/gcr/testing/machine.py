@@ -132,12 +132,12 @@ class SimulatedMachine:
         except GcrError as error:
             return Answer(error.exit, {"error": error_to_json(error)}, "")
 
-    def connected(self) -> Client:
+    def connected(self, any_version: bool = False) -> Client:
         """A connection to the daemon. Raises DaemonUnavailable."""
         before = os.environ.get("GCR_SOCKET")
         os.environ["GCR_SOCKET"] = str(self.socket)
         try:
-            return Client.connect(autostart=False)
+            return Client.connect(autostart=False, any_version=any_version)
         finally:
             if before is None:
                 del os.environ["GCR_SOCKET"]

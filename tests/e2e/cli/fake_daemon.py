@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from gcr.channel import Channel, Request
+from gcr.errors import UsageError
 from gcr.seqpacket import listen
 from gcr.version import __version__
 from gcr.wire import (
@@ -132,6 +133,8 @@ class FakeDaemon:
         assert request.frame.type == FrameType.COMMAND
         body = request.json()
         self.asked.append(body)
+        if body["op"] not in self.answers:
+            raise UsageError(f"no command {body['op']!r}")
         request.reply_json(self.answers[body["op"]](body, request))
 
 

@@ -198,9 +198,11 @@ def test_daemon_logs(gcr: Gcr) -> None:
 
 def test_a_daemon_of_another_version_is_refused_but_can_be_stopped(gcr: Gcr, daemon: FakeDaemon) -> None:
     daemon.version = "0.0.1"
-    ran = gcr("checkpoint", "llm", "--json")
+    ran = gcr("checkpoint", "llm", "--json")  # this one does not know how to hand over
     assert (ran.code, ran.json["error"]["code"]) == (3, "wrong_version")
-    assert daemon.asked == []
+    assert "gcr daemon stop --force" in ran.json["error"]["hint"]
+    assert [asked["op"] for asked in daemon.asked] == ["hand_over"]
+    daemon.asked.clear()
     daemon.answers["stop"] = lambda _body, request: request.channel.close() or {}
     assert gcr("daemon", "stop").code in (0, 4)
     assert daemon.asked[0]["op"] == "stop"

@@ -91,7 +91,7 @@ def _await_end(client: Client, timeout: float) -> None:
 def status(options: Options) -> None:
     """Show the daemon's pid, version, arena, jobs and workers. Starts none."""
     try:
-        with Client.connect(autostart=False) as client:
+        with Client.connect(autostart=False, any_version=True) as client:
             fields = {"running": True, **client.request("status")}
     except DaemonUnavailable:
         fields = _NOT_RUNNING

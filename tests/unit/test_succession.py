@@ -1,0 +1,60 @@
+"""When a daemon hands over to one of another version."""
+
+import random
+import threading
+from types import SimpleNamespace
+
+import pytest
+
+from gcr.daemon.server import Server
+from gcr.errors import DaemonUnavailable, WrongState, WrongVersion
+from gcr.succession import order
+
+NEWCOMER = {"version": "9.9", "wire": 3}
+
+
+def server(oldest=1, newest=3, busy=False, settled=True):
+    peer = SimpleNamespace(hello=SimpleNamespace(oldest=oldest, newest=newest), identity=SimpleNamespace(pid=7))
+    event = threading.Event()
+    if settled:
+        event.set()
+    job = SimpleNamespace(name="llm", living=[SimpleNamespace(peer=peer)], busy=busy, settled=event)
+    jobs = SimpleNamespace(all=lambda: [job], awaited=None)
+    presence = SimpleNamespace(come=None, gone=None, awaited=None)
+    return Server(SimpleNamespace(), SimpleNamespace(jobs=jobs), frozenset(), presence)
+
+
+def test_versions_in_their_order():
+    versions = ["0.0.9", "0.1.0.dev3", "0.1.0rc1", "0.1.0", "0.1.1", "0.10.0", "1.0"]
+    shuffled = random.Random(1).sample(versions, len(versions))
+    assert sorted(shuffled, key=order) == versions
+
+
+def test_nothing_begins_once_it_was_promised():
+    here = server()
+    with here.command():
+        here.hand_over(NEWCOMER)
+    with pytest.raises(DaemonUnavailable), here.command():
+        pass
+
+
+@pytest.mark.parametrize("more", [{"busy": True}, {"settled": False}])
+def test_not_while_a_job_is_being_changed(more):
+    here = server(**more)
+    with pytest.raises(WrongState, match="llm"), here.command():
+        here.hand_over(NEWCOMER)
+    with here.command():
+        pass
+
+
+def test_not_while_another_command_is_under_way():
+    here = server()
+    with here.command(), here.command(), pytest.raises(WrongState, match="a command"):
+        here.hand_over(NEWCOMER)
+
+
+@pytest.mark.parametrize(("oldest", "newest"), [(1, 2), (4, 5)])
+def test_not_to_a_daemon_that_a_process_cannot_speak_to(oldest, newest):
+    here = server(oldest, newest)
+    with pytest.raises(WrongVersion, match="process 7 does not speak protocol 3"), here.command():
+        here.hand_over(NEWCOMER)
