@@ -1,12 +1,12 @@
 """What is alike in the devices of all vendors: how they are named, found, and said to be simulated."""
 
 import logging
-import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gcr.backend import Device
 from gcr.drain import DeviceMemory
 from gcr.errors import BackendMissing, DriverTooOld, GcrError
+from gcr.units import dashed
 
 log = logging.getLogger(__name__)
 
@@ -15,12 +15,15 @@ _PREFIX = "GPU-"
 
 def uuid_text(raw: bytes) -> str:
     """`GPU-xxxxxxxx-xxxx-xxxx-xxxx-xxxxxxxxxxxx` over sixteen bytes, for every vendor."""
-    return f"{_PREFIX}{uuid.UUID(bytes=raw)}"
+    return f"{_PREFIX}{dashed(raw)}"
 
 
 def uuid_bytes(text: str) -> bytes:
     """The sixteen bytes of a UUID, with or without its prefix. Raises ValueError."""
-    return uuid.UUID(text.removeprefix(_PREFIX)).bytes
+    raw = bytes.fromhex(text.removeprefix(_PREFIX).replace("-", ""))
+    if len(raw) != 16:
+        raise ValueError(f"{text!r} is no UUID")
+    return raw
 
 
 def same_uuid(one: str, other: str) -> bool:

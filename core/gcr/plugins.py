@@ -6,16 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
-from importlib.metadata import EntryPoint, entry_points
 from typing import TypeVar
 
 import pluggy
 
 from gcr import hookspecs
 from gcr.backend import INTERFACE_VERSION, Backend
+from gcr.entrypoints import EntryPoint, entry_points
 from gcr.errors import BackendMissing, GcrError
 
 Answer = TypeVar("Answer")
+Candidate = tuple[str, str, Callable[[], object]]  # name, origin, what loads it
 
 log = logging.getLogger(__name__)
 
@@ -63,8 +64,19 @@ class Plugins:
 
 def load_plugins() -> Plugins:
     """Load every plugin. Never raises for one of them."""
+    return _loaded(_candidates())
+
+
+def load_backend(name: str) -> Backend:
+    """The backend of that name, without the other plugins if one plugin has that name. Raises BackendMissing."""
+    candidates = _candidates()
+    alone = _loaded([each for each in candidates if each[0] == name])
+    return alone.backend(name) if name in alone.found else _loaded(candidates).backend(name)
+
+
+def _loaded(candidates: Sequence[Candidate]) -> Plugins:
     plugins = Plugins()
-    for name, origin, load in _candidates():
+    for name, origin, load in candidates:
         try:
             _add(plugins, load(), origin)
         except Exception as error:  # whatever a stranger's module raises
@@ -85,9 +97,9 @@ def asked(name: str, question: Callable[[], Answer]) -> Answer:
         raise BackendMissing(told, hint="report this to its author") from error
 
 
-def _candidates() -> Sequence[tuple[str, str, Callable[[], object]]]:
+def _candidates() -> Sequence[Candidate]:
     """Name, origin and loader of each, those of the environment last; a module is taken once."""
-    entries = sorted(entry_points(group=hookspecs.PROJECT), key=lambda entry: (entry.name, entry.value))
+    entries = sorted(entry_points(hookspecs.PROJECT), key=lambda entry: (entry.name, entry.value))
     found = {entry.value: (entry.name, _origin(entry), entry.load) for entry in entries}
     for module in filter(None, (word.strip() for word in os.environ.get(ENVIRONMENT, "").split(","))):
         name = module.rpartition(".")[2].removeprefix("gcr_")
@@ -127,5 +139,5 @@ def _check_interface(backend: Backend) -> None:
 
 
 def _origin(entry: EntryPoint) -> str:
-    distribution = f"{entry.dist.name} {entry.dist.version}" if entry.dist else "an unknown distribution"
+    distribution = f"{entry.distribution} {entry.version}" if entry.distribution else "an unknown distribution"
     return f"{entry.value} of {distribution}"

@@ -4,7 +4,6 @@ The shim is the truth; a report that contradicts what is known is an error here 
 never reused in a process's life: one that comes back after it was released means that we would restore wrong bytes.
 """
 
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ from gcr.agentwire import (
 )
 from gcr.drain import HandleSpec
 from gcr.errors import RolledBack
+from gcr.units import dashed
 from gcr.wire import MappingRecord, Reason
 
 AllocationRecord = StatusReply | ExportBatch | MappingBatch | IdList
@@ -93,7 +93,7 @@ class AllocationTracker(Protocol):
 class ReportedAllocations:
     """The AllocationTracker. `name_device` makes a device's UUID, as its backend writes it, of the shim's 16 bytes."""
 
-    def __init__(self, name_device: Callable[[bytes], str] = lambda raw: str(uuid.UUID(bytes=raw))) -> None:
+    def __init__(self, name_device: Callable[[bytes], str] = dashed) -> None:
         self._name_device = name_device
         self._status: StatusReply | None = None
         self._ordinals: dict[int, str] = {}

@@ -30,3 +30,11 @@ def moment(seconds: float) -> str:
 def since(moment: str) -> float:
     """Seconds from such a moment until now."""
     return datetime.now(UTC).timestamp() - datetime.fromisoformat(moment).timestamp()
+
+
+def dashed(raw: bytes) -> str:
+    """Sixteen bytes as a UUID is written. Raises ValueError for another number of bytes."""
+    if len(raw) != 16:
+        raise ValueError(f"a UUID has 16 bytes, not {len(raw)}")
+    text = raw.hex()
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"

@@ -49,6 +49,7 @@ def plugins(own: Own, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     backends: list[Any] = [Plain(), own, Raising()]
     found = Plugins({each.name: FoundBackend(each, "here") for each in backends}, [BrokenPlugin("bad", "there", "no")])
     monkeypatch.setattr(parts, "_plugins", lambda: found)
+    monkeypatch.setattr(parts, "load_backend", found.backend)
     yield
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from gcr import hookspecs
 from gcr.errors import BackendMissing
-from gcr.plugins import load_plugins
+from gcr.plugins import load_backend, load_plugins
 
 GOOD = """
 import pluggy
@@ -52,7 +52,7 @@ def install(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.delenv("GCR_PLUGINS", raising=False)
     real = sys.modules["gcr.plugins"].entry_points
-    ours = lambda group: [e for e in real(group=group) if e.dist and e.dist.name.startswith("stranger")]  # noqa: E731
+    ours = lambda group: [e for e in real(group) if e.distribution.startswith("stranger")]  # noqa: E731
     monkeypatch.setattr("gcr.plugins.entry_points", ours)
 
     def add(module: str, code: str | None, entry: bool = True) -> None:
@@ -113,6 +113,16 @@ def test_a_name_that_is_taken_stays_with_the_first(install):
     plugins = load_plugins()
     assert plugins.found["acme"].origin.startswith("acme ")
     assert "already there" in plugins.broken[0].error
+
+
+def test_one_backend_is_loaded_without_the_plugins_of_other_names(install):
+    install("acme", good("acme"))
+    install("other", good("second"))
+    assert load_backend("acme").name == "acme"
+    assert "acme" in sys.modules and "other" not in sys.modules
+    assert load_backend("second").name == "second"  # a plugin need not be called as its backend is
+    with pytest.raises(BackendMissing, match="found: acme, second"):
+        load_backend("third")
 
 
 def test_no_backend_of_that_name_says_which_there_are(install):

@@ -15,7 +15,7 @@ from gcr.backend import Backend
 from gcr.channel import Channel, Request
 from gcr.control import ControlState, MovesProcesses, NamesHolders, ProcessView
 from gcr.errors import GcrError, UnsupportedState, UsageError
-from gcr.plugins import asked, load_plugins
+from gcr.plugins import asked, load_backend
 
 log = logging.getLogger("gcr.control")
 
@@ -32,7 +32,7 @@ class ControlService:
 
     @cached_property
     def _backend(self) -> Backend:
-        return load_plugins().backend(self._name)
+        return load_backend(self._name)
 
     @property
     def _control(self) -> ControlState:

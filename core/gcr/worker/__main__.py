@@ -15,7 +15,7 @@ from gcr.config import load
 from gcr.drain import DataDrain
 from gcr.errors import GcrError
 from gcr.hostmemory import available_host_bytes
-from gcr.plugins import asked, load_plugins
+from gcr.plugins import asked, load_backend
 from gcr.worker.attachment import Attachment
 from gcr.worker.guarded import guarded
 from gcr.worker.service import WorkerService
@@ -51,7 +51,7 @@ class Starting:
 
 
 def open_drain(backend: str, device: str) -> DataDrain:
-    return guarded(backend, asked(backend, partial(load_plugins().backend(backend).drain, device)))
+    return guarded(backend, asked(backend, partial(load_backend(backend).drain, device)))
 
 
 def make_service(backend: str, device: str) -> WorkerService:
