@@ -9,6 +9,7 @@ VENDOR ?= all
 
 BIN := .venv/bin
 BUILD_TOOLS := cmake==4.4.4 ninja==1.13.2 scikit-build-core==1.1.2
+SAYING := make:
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 CMAKE := $(BIN)/cmake
 NATIVE_SOURCES = $(shell find CMakeLists.txt core/gcr/hashing/chunk_hash.h shim tests/native -type f 2>/dev/null)
@@ -18,16 +19,18 @@ FORMATTED = $(shell find core shim docs tests/native tests/preload tests/victims
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 unexport PYTHONDONTWRITEBYTECODE  # tests start thousands of processes, each of which would compile what it imports
 
-.PHONY: help demo test soak check format wheel native native-test docs clean
+.PHONY: help demo test soak check format wheel native native-test browser docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  make \1\t/p' Makefile
 
+demo: SAYING := SIMULATED demo:
 demo: .venv/.installed ## checkpoint and restore a program on a SIMULATED GPU
 	@$(BIN)/gcr demo
 
-test: .venv/.test native-test ## every test that needs no GPU
+# A part of the tests, by PYTEST_ARGS, needs no sanitized builds.
+test: .venv/.test $(if $(PYTEST_ARGS),,native-test) ## every test that needs no GPU
 ifeq ($(PYTEST_ARGS),)
 	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
 	$(BIN)/python -m pytest -m "alone and not slow"
@@ -64,6 +67,9 @@ native: .venv/.installed ## rebuild the shim and the simulated drivers
 
 native-test: build/sanitize/.tested build/thread/.tested ## native tests, under the sanitizers
 
+browser: ## a Chromium from the distribution, for the tests of `gcr inspect --html`: where there is apt, and for root
+	@tools/install_browser.sh
+
 docs: .venv/.installed ## regenerate docs/cli.md and docs/configuration.md
 	$(BIN)/python -m gcr.cli.reference cli > docs/cli.md
 	$(BIN)/python -m gcr.cli.reference configuration > docs/configuration.md
@@ -73,20 +79,24 @@ clean: ## remove .venv and build/
 
 .venv/.tools: Makefile
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit("gcr needs Python >= 3.11; say: make PYTHON=python3.11")'
+	@echo '$(SAYING) a virtual environment and build tools in .venv'
 	@$(PYTHON) -m venv .venv
 	@$(PIP) $(BUILD_TOOLS)
 	@touch $@
 
 .venv/.installed: .venv/.tools pyproject.toml $(NATIVE_SOURCES)
+	@echo '$(SAYING) gcr, its shim and the simulated drivers in build/editable (a minute)'
 	@$(PIP) --no-build-isolation --editable '.[nvidia]'
 	@touch $@
 
 .venv/.test: .venv/.installed
+	@echo '$(SAYING) what the tests need, in .venv'
 	@$(PIP) --no-build-isolation --editable '.[test]'
 	@$(BIN)/python tests/victims/hip_python.py
 	@touch $@
 
 .venv/.dev: .venv/.test
+	@echo '$(SAYING) linters and type checker, in .venv'
 	@$(PIP) --no-build-isolation --editable '.[dev]'
 	@touch $@
 

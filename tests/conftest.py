@@ -10,6 +10,8 @@ import pytest
 
 # The programs under test find freed memory overwritten (glibc), so that its use shows.
 os.environ.setdefault("MALLOC_PERTURB_", "165")
+# Tests start thousands of processes, each of which would compile what it imports.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 # Started in the background by a shell, this process ignores Ctrl-C, and so would every program under test.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
