@@ -73,13 +73,23 @@ class UnsupportedState(Refused):
 
 
 class NoRoom(Refused):
-    """Host or device memory is short: by `missing` bytes, None where nobody can tell."""
+    """Host or device memory is short: by `missing` bytes, None where nothing can tell; on `device`, by UUID."""
 
     code = "no_room"
+    missing: int | None = None
+    device: str | None = None
 
-    def __init__(self, message: str, *, missing: int | None, state: str | None = None, hint: str = "") -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        missing: int | None,
+        device: str | None = None,
+        state: str | None = None,
+        hint: str = "",
+    ) -> None:
         super().__init__(message, state=state, hint=hint)
-        self.missing = missing
+        self.missing, self.device = missing, device
 
 
 class NoContext(Refused):

@@ -17,6 +17,7 @@ from gcr.wire import MAX_FRAME, FrameHeader
 MAX_BODY = 256 << 20
 _MARK = "in_descriptor"
 _SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
+_MORE = ("missing", "device")
 _BASE_OF_EXIT: Mapping[int, type[GcrError]] = {2: UsageError, 3: Refused, 4: RolledBack, 5: Lost, 130: Interrupted}
 
 
@@ -62,10 +63,10 @@ def sealed_memfd(name: str, content: bytes) -> int:
 
 
 def error_to_json(error: GcrError) -> dict[str, Any]:
-    """The `error` object of CONTRACT §4, with what the error's type adds (`missing`)."""
+    """The `error` object of CONTRACT §4, with the fields that only some types have."""
     body = {"code": error.code, "exit": error.exit, "message": error.message, "state": error.state, "hint": error.hint}
-    missing = getattr(error, "missing", None)
-    return body if missing is None else {**body, "missing": missing}
+    more = {name: getattr(error, name, None) for name in _MORE}
+    return body | {name: value for name, value in more.items() if value is not None}
 
 
 def error_from_json(body: object) -> GcrError:
@@ -76,7 +77,7 @@ def error_from_json(body: object) -> GcrError:
     error = kind.__new__(kind)
     # Not the type's own constructor: it may ask for more than crossed the socket.
     GcrError.__init__(error, str(body.get("message", "")), state=body.get("state"), hint=str(body.get("hint", "")))
-    vars(error).update({name: body[name] for name in ("code", "exit", "missing") if name in body})
+    vars(error).update({name: body[name] for name in ("code", "exit", *_MORE) if name in body})
     return error
 
 

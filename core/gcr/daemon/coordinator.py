@@ -12,6 +12,7 @@ from typing import Any
 
 from gcr.config import Config
 from gcr.daemon import first_call, reports
+from gcr.daemon.crowding import naming_holders
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.foreign import await_hello, refuse_unheard_beside, world_of_process
 from gcr.daemon.imaging import Imaging, asked_for, place_of
@@ -129,6 +130,7 @@ class Coordinator:
             log.warning("job %s was not taken back: %s", job.name, error)
             text = f"{failed.message}; and the job could not be taken back: {error.message}"
             return ImageFailed(text, hint=f"gcr restore {job.name}")
+        log.info("job %s: is %s again: its image failed: %s", job.name, reports.shown(job.state), failed.message)
         return ImageFailed(f"{failed.message}; the job is {reports.shown(job.state)}")
 
     def _take_off(self, job: Job, course: Course, body: Mapping[str, Any], imaging: Imaging | None) -> dict[str, Any]:
@@ -241,7 +243,7 @@ class Coordinator:
     ) -> dict[str, Any]:
         course = self._course("restore", body, progress, cancelled)
         job = self.jobs.find(body["target"])
-        with saying_state(job), self.jobs.changing(job, "restore"):
+        with saying_state(job), naming_holders(job, self.jobs, self.fleet), self.jobs.changing(job, "restore"):
             return self._restore(job, course, body, key)
 
     def _restore(self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int] = ()) -> dict[str, Any]:

@@ -20,6 +20,7 @@ Who dies or fails, and what becomes of the job:
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 
@@ -208,10 +209,21 @@ def _create(agent: AgentPeer, transaction: int, ids: Sequence[int], let_go: Call
         agent.create(transaction, ids)
 
 
+@contextmanager
+def short_on(device: str) -> Iterator[None]:
+    """A lack of room within the block is of this device's memory."""
+    try:
+        yield
+    except NoRoom as short:
+        short.device = device
+        raise
+
+
 def refuse_without_room(needs: Mapping[str, int], free: Mapping[str, int]) -> None:
     """Both by device, in bytes. Raises NoRoom: a driver that comes back without room never gives the process back."""
     for device, wanted in needs.items():
         have = free.get(device, 0)
         if missing := max(0, wanted - have):
             there, short, all_of_it = map(units.size, (have, missing, wanted))
-            raise NoRoom(f"device {device} has {there} free, {short} short of the {all_of_it} wanted", missing=missing)
+            text = f"device {device} has {there} free, {short} short of the {all_of_it} wanted"
+            raise NoRoom(text, missing=missing, device=device)

@@ -105,7 +105,8 @@ class DriverSwap:
         for device, size in moved(self.process.bytes_by_device, moves).items():
             missing = size + RESTORE_MARGIN - free.get(device, 0)
             if missing > 0:
-                raise NoRoom(f"device {device} lacks {units.size(missing)}", missing=missing, state=self.process.state)
+                text = f"device {device} lacks {units.size(missing)}"
+                raise NoRoom(text, missing=missing, device=device, state=self.process.state)
 
     def _thaw(self) -> None:
         control = self.node.control(self.world)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
-from gcr.engine.copyout import AgentCopy, StagedCopy, refuse_without_room, unexportable
+from gcr.engine.copyout import AgentCopy, StagedCopy, refuse_without_room, short_on, unexportable
 from gcr.engine.inflow import Imaged, Inflow
 from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Course, Node, decide
@@ -124,7 +124,8 @@ class Restore:
             worker.create(target.hold, ballast)
         except NoRoom:
             self.node.let_go([worker.device])
-            worker.create(target.hold, ballast)
+            with short_on(worker.device):
+                worker.create(target.hold, ballast)
 
     def _send_copies(self, target: Target) -> None:
         """To the workers of other devices, from the process's own: whoever has them now lets go of them."""
