@@ -208,7 +208,7 @@ class Arrivals:
         try:
             process.look()
         except GcrError as error:
-            log.info("process %d: %s", process.identity.pid, error)
+            log.info("job %s: process %d: %s", process.job, process.identity.pid, error)
 
     def _begin_recovery(self, job: Job) -> None:
         """In the background, once everyone who can help is back; until then nothing else begins on this job."""
@@ -339,7 +339,7 @@ class Arrivals:
                     if device.covered_bytes:
                         self._prepare_device(job, process, process.uuids[device.ordinal], device.covered_bytes)
             except GcrError as error:
-                log.info("process %d: arena not prepared: %s", process.identity.pid, error)
+                log.info("job %s: process %d: arena not prepared: %s", job.name, process.identity.pid, error)
 
     def _prepare_device(self, job: Job, process: Process, device: str, covered: int) -> None:
         """A worker with its context, and pinned room for what the process has there and some more."""

@@ -55,6 +55,7 @@ class Imaging:
     patience: float  # seconds that the store may keep silent when it is asked to take an image
     stays: bool = False  # the job runs on
     max_bytes_per_s: float | None = None
+    job: str = ""  # as it was asked for, by name or pid
     streamed: bool = False  # the host has no room for its bytes
     begun: bool = False  # to be written, in the background
     cost: Mapping[str, Any] | None = None  # of one that is durable
@@ -182,7 +183,7 @@ class Imaging:
             finally:
                 helper.channel.close()
         except (GcrError, OSError) as error:
-            log.warning("image %s was not taken back: %s", self.name, error)
+            log.warning("job %s: image %s was not taken back: %s", self.job, self.name, error)
 
     def _write(self, facts: Mapping[str, Any]) -> None:
         try:
@@ -198,7 +199,8 @@ class Imaging:
         stored = cost["bytes_written"]
         self.cost = {**cost, "dedup_ratio": cost["bytes_total"] / stored if stored else None}
         self.parent_refused = self.cost.get("parent_refused", self.parent_refused)
-        log.info("image %s is durable after %.2f s: %d bytes written", self.name, self.durable_s, stored)
+        line = "job %s: image %s is durable after %.2f s: %d bytes written"
+        log.info(line, self.job, self.name, self.durable_s, stored)
         self.done.set()
 
     def _written(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -228,7 +230,8 @@ class Imaging:
     def fail(self, error: Exception) -> None:
         """There will be no such image."""
         known = isinstance(error, GcrError)
-        log.error("image %s was not written: %s", self.name, error, exc_info=None if known else error)
+        line = "job %s: image %s was not written: %s"
+        log.error(line, self.job, self.name, error, exc_info=None if known else error)
         self.error = typed(error)
         self.done.set()
 
@@ -294,7 +297,7 @@ def asked_for(
         raise UnsupportedState(text, hint="the same without --stop: the job stays suspended, and off its device")
     if body.get("image"):
         store = place_of(body, key).kept()
-        return Imaging(str(body["image"]), store, start, began, patience, stays, limit)
+        return Imaging(str(body["image"]), store, start, began, patience, stays, limit, str(body.get("target", "")))
     if stays or body.get("live") or body.get("paranoid"):
         raise UsageError("live, leave_running and paranoid are for a checkpoint with an image")
     return None

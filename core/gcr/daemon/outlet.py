@@ -69,7 +69,7 @@ class ImageOutlet:
         except PeerGone:
             self.imaging.remove_published()
         except GcrError as error:  # it is of no use to anybody: the job has run since
-            log.warning("image %s was not taken back: %s", self.imaging.name, error)
+            log.warning("job %s: image %s was not taken back: %s", self.imaging.job, self.imaging.name, error)
 
     def _watched(self, patience: float | None = None) -> Reading:
         return Reading(self.imaging.store.path, self.course, patience or self.imaging.patience)

@@ -66,9 +66,10 @@ class Process:
         status = self.agent.status()
         before = self.last_status.status.flags if self.last_status else 0
         if status.status.flags & ~before & AgentFlag.MAPS_OVER:
-            log.info("process %d: its runtime keeps released memory: mapped over", self.identity.pid)
+            log.info("job %s: process %d: its runtime keeps released memory: mapped over", self.job, self.identity.pid)
         if status.status.flags & ~before & AgentFlag.RESERVES_AGAIN:
-            log.info("process %d: its runtime keeps released memory: addresses reserved again", self.identity.pid)
+            text = "job %s: process %d: its runtime keeps released memory: addresses reserved again"
+            log.info(text, self.job, self.identity.pid)
         self.last_status = status
         self.uuids.update({d.ordinal: uuid_text(d.uuid) for d in status.devices})
         return status

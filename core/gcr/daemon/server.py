@@ -20,6 +20,7 @@ from gcr.daemon.agent import AgentPeer
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
+from gcr.daemon.ledger import Entry, asked_by
 from gcr.daemon.peers import Progress, SupervisorPeer
 from gcr.daemon.swap import Swap
 from gcr.devices import uuid_text
@@ -238,11 +239,13 @@ class Connection:
         body = request.json()
         cancel = threading.Event()
         self._commands.cancels.add(cancel)
+        entry = Entry(str(body["op"]), body, asked_by(self.channel.peer))
         try:
             with self._server.command():
                 answer = self._command(str(body["op"]), body, request, cancel)
+            entry.done(answer)
         except GcrError as error:
-            log.info("%s %s: %s: %s", body["op"], body.get("target", ""), error.code, error.message)
+            entry.failed(error)
             raise
         finally:
             self._commands.cancels.discard(cancel)

@@ -158,6 +158,6 @@ def drive_of(process: Process, node: Node, control: Callable[[], Control], onto:
 
     def note() -> None:
         amend(node.journal, process.job, placed)
-        log.info("process %d: control state on %s, tried %s", pid, dict(place.now), place.tried)
+        log.info("job %s: process %d: control state on %s, tried %s", process.job, pid, dict(place.now), place.tried)
 
     return ControlDrive(pid, control, place, onto, note)

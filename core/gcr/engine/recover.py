@@ -77,7 +77,7 @@ def _restore_from_arena(target: Target, node: Node, staged: bool) -> None:
     try:
         restore_alone(target, node)
     except (NoDescriptors, NoRoom) as short:  # somebody took the room: suspended, as it is, and restorable
-        log.warning("process %d is left suspended: %s", target.pid, short)
+        log.warning("job %s: process %d is left suspended: %s", target.process.job, target.pid, short)
 
 
 def refuse_without_bytes(target: Target) -> None:

@@ -210,7 +210,7 @@ class Target:
         try:
             self.spare.put(self.pid, [spec.id for spec in specs], fds)
         except OSError as error:  # no descriptor left: the supervisor's duplicates are the ones that count
-            log.info("process %d: no spare duplicates: %s", self.pid, error)
+            log.info("job %s: process %d: no spare duplicates: %s", self.process.job, self.pid, error)
 
     def _pass_on_kept(self, device: str, kept: Sequence[HandleRecord]) -> None:
         """Handles that cannot be exported again: worker and keeper each make up for what the other lost."""
@@ -278,7 +278,7 @@ class Target:
         except PeerGone:  # it dies just now; the next one is the daemon itself
             self._entrust_spares(self.keeper())
         except DeadlinePassed as error:  # it has them, and so have the workers
-            log.warning("process %d: its keeper does not answer: %s", self.pid, error)
+            log.warning("job %s: process %d: its keeper does not answer: %s", self.process.job, self.pid, error)
         self.spare.close()
 
     def _entrust_spares(self, keeper: Keeper) -> None:
@@ -347,7 +347,7 @@ class Target:
             for ids in batched(keeper.ids(self.pid), self.node.config.batch):
                 yield ids, keeper.take(self.pid, ids)
         except (PeerGone, DeadlinePassed) as error:
-            log.warning("process %d: nothing from its keeper: %s", self.pid, error)
+            log.warning("job %s: process %d: nothing from its keeper: %s", self.process.job, self.pid, error)
 
     def _give_from_spare(self) -> None:
         """What the keeper lost with its life."""

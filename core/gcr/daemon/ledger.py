@@ -1,0 +1,68 @@
+"""The daemon's log of transactions: one INFO line each, done or not, with the job, bytes, seconds, and who asked."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gcr.errors import GcrError, Refused
+from gcr.seqpacket import PeerIdentity
+
+log = logging.getLogger("gcr.daemon")
+
+TRANSACTIONS = ("checkpoint", "restore", "swap")
+LONGEST = 200  # characters of a command line in the log
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One request of a client. Made when it arrives, since its process may have left when it is done."""
+
+    op: str
+    body: Mapping[str, Any]
+    who: str
+    began: float = field(default_factory=time.monotonic)
+
+    def done(self, answer: Mapping[str, Any]) -> None:
+        if self.op == "swap":
+            self._write("checkpoint", answer["out"], answer["out"]["wall_s"])
+            self._write("restore", answer["in"], answer["in"]["wall_s"])
+        elif self.op in TRANSACTIONS:
+            self._write(self.op, answer, time.monotonic() - self.began)
+
+    def failed(self, error: GcrError) -> None:
+        """Also of commands that only look: what a user was told is in the log."""
+        names = [str(self.body[name]) for name in ("target", "out", "in") if self.body.get(name)]
+        about = f"job {', '.join(names)}: " if names else ""
+        how = "refused" if isinstance(error, Refused) else "failed"
+        state = f", {error.state}" if error.state else ""
+        passed = time.monotonic() - self.began
+        line = "%s%s %s%s: %s: %s; %.3f s; asked by %s"
+        log.info(line, about, self.op, how, state, error.code, error.message, passed, self.who)
+
+    def _write(self, what: str, report: Mapping[str, Any], seconds: float) -> None:
+        more = "".join(_extras(report))
+        line = "job %s: %s done, %s: %d bytes, %.3f s%s; asked by %s"
+        log.info(line, report["job"], what, report["state"], report["bytes"], seconds, more, self.who)
+
+
+def _extras(report: Mapping[str, Any]) -> Iterator[str]:
+    if report.get("stop_s") is not None:
+        yield f", stopped {report['stop_s']:.3f} s"
+    if report.get("image"):
+        yield f", image {report['image']}"
+    if report.get("moved"):
+        yield f", moved {dict(report['moved'])}"
+
+
+def asked_by(peer: PeerIdentity) -> str:
+    """`uid 1000, pid 4711: gcr checkpoint llm`, on one line."""
+    try:
+        raw = Path(f"/proc/{peer.pid}/cmdline").read_bytes()
+    except OSError:
+        raw = b""
+    words = raw.decode(errors="replace").replace("\0", " ").strip()
+    said = "".join(char if char.isprintable() else "?" for char in words)[:LONGEST]
+    return f"uid {peer.uid}, pid {peer.pid}: {said or 'a process that has left'}"
