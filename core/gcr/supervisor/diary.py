@@ -96,12 +96,18 @@ def _begun(job: str, identity: str, command: Sequence[str], pid: int, output: st
 
 
 def _turn(path: Path, most: int) -> None:
-    if path.stat().st_size <= most:
-        return
-    before = Path(f"{path}.1")
-    before.touch(0o600)
-    shutil.copyfile(path, before)
-    os.truncate(path, 0)
+    """Raises OSError."""
+    with path.open("rb") as full:
+        if os.fstat(full.fileno()).st_size <= most:
+            return
+        fd = os.open(f"{path}.1", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "wb") as before:
+            shutil.copyfileobj(full, before)
+            before.flush()
+            while piece := full.read():  # printed meanwhile
+                before.write(piece)
+                before.flush()
+            os.truncate(path, 0)
 
 
 def _tried(what: str, act: Callable[[], object]) -> None:
