@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gcr.errors import UsageError
+from gcr.runtime import home_dir
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _MEANING, _LEAST, _MOST = "meaning", "least", "most"
@@ -65,7 +66,7 @@ class Config:
 def load(flags: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
     """The settings in force; a flag that is None was not given. Raises UsageError naming where a bad value stands."""
     path = file or config_path()
-    chosen = {**_from_file(path), **_from_environment()}
+    chosen = {**(_from_file(path) if path else {}), **_from_environment()}
     known = {each.name: each for each in fields(Config)}
     for name, value in (flags or {}).items():
         if value is not None:
@@ -73,12 +74,13 @@ def load(flags: Mapping[str, Any] | None = None, file: Path | None = None) -> Co
     return Config(**chosen)
 
 
-def config_path() -> Path:
-    """`$GCR_CONFIG`, else `$XDG_CONFIG_HOME/gcr/config.toml`."""
+def config_path() -> Path | None:
+    """`$GCR_CONFIG`, else `$XDG_CONFIG_HOME/gcr/config.toml`; None for a user without a home directory."""
     if chosen := os.environ.get("GCR_CONFIG"):
         return Path(chosen)
-    base = os.environ.get("XDG_CONFIG_HOME")
-    return (Path(base) if base else Path.home() / ".config") / "gcr" / "config.toml"
+    base, home = os.environ.get("XDG_CONFIG_HOME"), home_dir()
+    folder = Path(base) if base else home / ".config" if home else None
+    return folder / "gcr" / "config.toml" if folder else None
 
 
 def environment_name(setting: str) -> str:

@@ -132,6 +132,12 @@ class UnsafeRuntime(Refused):
     code = "unsafe_runtime"
 
 
+class NoHome(Refused):
+    """This user has no home directory, and no variable says where to write instead."""
+
+    code = "no_home"
+
+
 class NameTaken(Refused):
     code = "name_taken"
 

@@ -8,7 +8,7 @@ import os
 import stat
 from pathlib import Path
 
-from gcr.errors import UnsafeRuntime
+from gcr.errors import NoHome, UnsafeRuntime
 
 SOCKET_NAME = "gcrd.sock"
 
@@ -31,15 +31,55 @@ def is_default_socket(path: Path) -> bool:
 
 
 def state_dir() -> Path:
-    """`$XDG_STATE_HOME/gcr`, else `~/.local/state/gcr`: what outlives a reboot. Raises UnsafeRuntime."""
+    """`$XDG_STATE_HOME/gcr`, else `~/.local/state/gcr`, else `state` in the runtime directory. Raises UnsafeRuntime.
+
+    The last is for a user without a home that can be written to, as one of a number alone in a container.
+    """
     base = os.environ.get("XDG_STATE_HOME")
-    return own_directory(Path(base) / "gcr" if base else Path.home() / ".local" / "state" / "gcr")
+    if base:
+        return own_directory(Path(base) / "gcr")
+    home = home_dir()
+    path = home / ".local" / "state" / "gcr" if home else None
+    return own_directory(path if path and _can_be_made(path) else runtime_dir() / "state")
 
 
 def data_dir() -> Path:
-    """`$XDG_DATA_HOME/gcr`, else `~/.local/share/gcr`. Raises UnsafeRuntime."""
-    base = os.environ.get("XDG_DATA_HOME")
-    return own_directory(Path(base) / "gcr" if base else Path.home() / ".local" / "share" / "gcr")
+    """`$XDG_DATA_HOME/gcr`, else `~/.local/share/gcr`. Raises UnsafeRuntime, NoHome."""
+    base, home = os.environ.get("XDG_DATA_HOME"), home_dir()
+    if base:
+        return own_directory(Path(base) / "gcr")
+    path = home / ".local" / "share" / "gcr" if home else None
+    if path is None or not _can_be_made(path):
+        where = f"nothing can be written under {home}" if home else f"user {os.getuid()} has no home directory"
+        raise NoHome(f"no store was named, and {where}", hint="set GCR_STORE, or XDG_DATA_HOME")
+    return own_directory(path)
+
+
+def home_dir() -> Path | None:
+    """None for a user of whom neither `$HOME` nor the system's list of users says it."""
+    try:
+        return Path.home()
+    except RuntimeError:
+        return None
+
+
+def expanded(text: str) -> Path:
+    """A path that may begin with `~`. Raises NoHome where there is no such home directory."""
+    try:
+        return Path(text).expanduser()
+    except RuntimeError as error:
+        raise NoHome(f"{text}: {error}", hint="set HOME, or name the whole path") from error
+
+
+def _can_be_made(path: Path) -> bool:
+    """Whether it, or where it is missing the last folder on the way to it, may be written to and entered."""
+    there = path
+    try:
+        while not there.exists():
+            there = there.parent
+    except OSError:
+        return False
+    return os.access(there, os.W_OK | os.X_OK)
 
 
 def log_dir() -> Path:

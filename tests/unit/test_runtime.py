@@ -4,8 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from gcr import runtime
-from gcr.errors import UnsafeRuntime
+from gcr import config, runtime
+from gcr.errors import NoHome, UnsafeRuntime
+from gcr.image.place import store_path
 
 
 @pytest.fixture(autouse=True)
@@ -83,3 +84,38 @@ def test_a_place_where_nothing_can_be_made_is_refused(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UnsafeRuntime, match="cannot make"):
         runtime.own_directory(tmp_path / "file/gcr")
+
+
+@pytest.fixture(params=["no home", "a home that cannot be written to"])
+def homeless(monkeypatch, request, tmp_path):
+    """As in a container whose user is a number alone."""
+    if request.param == "no home":
+        monkeypatch.delenv("HOME")
+        monkeypatch.setattr("pwd.getpwuid", lambda _uid: {}[0])
+    else:
+        monkeypatch.setattr(os, "access", lambda path, _mode: "home" not in str(path) and path != tmp_path)
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
+    for name in ("XDG_CONFIG_HOME", "XDG_DATA_HOME", "GCR_CONFIG", "GCR_STORE"):
+        monkeypatch.delenv(name, raising=False)
+
+
+@pytest.mark.usefixtures("homeless")
+def test_a_user_without_a_home_needs_none(tmp_path):
+    assert runtime.state_dir() == tmp_path / "run/gcr/state"
+    assert runtime.log_dir() == tmp_path / "run/gcr/state/log"
+    assert config.load().threads > 0
+
+
+@pytest.mark.usefixtures("homeless")
+def test_what_needs_a_home_says_which_variable_to_set(monkeypatch, tmp_path):
+    with pytest.raises(NoHome) as caught:
+        store_path()
+    assert "GCR_STORE" in caught.value.hint and "XDG_DATA_HOME" in caught.value.hint
+    assert store_path(str(tmp_path / "store")) == tmp_path / "store"
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    assert store_path() == tmp_path / "data/gcr/store"
+
+
+def test_a_tilde_without_a_home_is_refused():
+    with pytest.raises(NoHome, match="nobody-is-called-so"):
+        runtime.expanded("~nobody-is-called-so/store")

@@ -138,7 +138,7 @@ def _state_dir() -> str:
 def _config() -> str:
     config.load()
     path = config.config_path()
-    return str(path) if path.exists() else "defaults"
+    return str(path) if path and path.exists() else "defaults"
 
 
 def _daemon() -> str:

@@ -56,6 +56,9 @@ the shim) are respected.
 | socket `gcrd.sock`, and its lock | `$XDG_RUNTIME_DIR/gcr`, else `gcr-<uid>` under the temporary directory |
 | `daemons/`: of each daemon a lock, decisions, processes | `$XDG_STATE_HOME/gcr`, else `~/.local/state/gcr` |
 | logs `gcrd.log`, `cli.log` | `$XDG_STATE_HOME/gcr/log`, else `~/.local/state/gcr/log` |
+
+A user without a home directory that can be written to, as in a container where a user is a number alone, has `state/`
+in the runtime directory instead of `~/.local/state/gcr`. A store must be named there: `GCR_STORE`, or `XDG_DATA_HOME`.
 """
 
 _EXIT_CODES = """\

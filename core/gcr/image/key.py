@@ -22,6 +22,7 @@ from typing import Self
 
 from gcr import config
 from gcr.errors import DeadlinePassed, GcrError, KeyUnusable, UsageError
+from gcr.runtime import expanded
 
 KEY_BYTES = 32
 COMMAND_SECONDS = 60.0  # also for a pipe into which somebody is to write it
@@ -56,7 +57,7 @@ class KeySource:
         """32 bytes; None: there is none. Raises KeyUnusable, DeadlinePassed."""
         patience = min(COMMAND_SECONDS, self.timeout or math.inf)
         if self._key is None and self.file:
-            self._key = _parsed(_read(Path(self.file).expanduser(), patience), self.file)
+            self._key = _parsed(_read(expanded(self.file), patience), self.file)
         elif self._key is None and self.command:
             words = _words(self.command)
             self._key = _parsed(_printed(words, patience), words[0])

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from gcr import config
 from gcr.errors import NoSuchImage, StoreUnusable, UsageError
-from gcr.runtime import data_dir
+from gcr.runtime import data_dir, expanded
 
 if TYPE_CHECKING:
     from gcr.image.key import KeySource
@@ -14,9 +14,12 @@ if TYPE_CHECKING:
 
 
 def store_path(chosen: str | None = None) -> Path:
-    """`--store`, else the setting, else in the user's data directory; absolute. Raises UsageError, UnsafeRuntime."""
+    """`--store`, else the setting, else in the user's data directory; absolute.
+
+    Raises UsageError, UnsafeRuntime, NoHome.
+    """
     found = chosen or config.load().store
-    return Path(folder_of(found)).expanduser().absolute() if found else data_dir() / "store"
+    return expanded(folder_of(found)).absolute() if found else data_dir() / "store"
 
 
 def folder_of(store: str) -> str:
