@@ -32,7 +32,7 @@ from gcr.seqpacket import (
     receive_packet,
     send_packet,
 )
-from gcr.servers import Servers
+from gcr.servers import STRANGER, Bounds, Servers
 from gcr.wire import (
     ERROR,
     JSON_TYPES,
@@ -125,6 +125,7 @@ class Channel:
         on_close: "Callable[[Channel], None] | None" = None,
         name: str = "",
         serve_inline: Collection[int] = (),
+        bounds: Bounds = STRANGER,
     ) -> None:
         sock.setblocking(True)
         self._sock = sock
@@ -139,7 +140,7 @@ class Channel:
         self._waiting: dict[int, _Waiting] = {}
         self._lock = Lock()
         self._send_lock = Lock()
-        self._servers = Servers(self.name)
+        self._servers = Servers(self.name, bounds)
         self._reader: Thread | None = None
 
     def start(self) -> "Channel":

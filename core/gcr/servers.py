@@ -2,37 +2,57 @@
 
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
 from threading import Lock, Thread
 
 MAX_SERVING = 32  # requests of one peer served at once
 MAX_WAITING = 256  # requests of one peer waiting for a thread; beyond it they are refused
 
 
-class Servers:
-    """A thread per request, at most MAX_SERVING of them; up to MAX_WAITING more wait their turn."""
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How many requests of one peer are served at once, and how many more wait for their turn."""
 
-    def __init__(self, name: str) -> None:
+    serving: int = MAX_SERVING
+    waiting: float = MAX_WAITING
+
+
+STRANGER = Bounds()
+COORDINATOR = Bounds(serving=256, waiting=inf)
+"""Of the daemon, where it asks a process that it started: it speaks for all processes of all jobs at once."""
+
+
+class Servers:
+    """A thread per request, as many as the bounds allow."""
+
+    def __init__(self, name: str, bounds: Bounds = STRANGER) -> None:
         self._name = name
+        self._bounds = bounds
         self._lock = Lock()
         self._running = 0
         self._backlog: deque[Callable[[], None]] = deque()
 
     def submit(self, task: Callable[[], None]) -> bool:
-        """Whether it will be run: there is room for so many, and in the process for so many threads."""
+        """Whether it will be run. Without room for another thread it waits for one that runs."""
         with self._lock:
-            if self._running >= MAX_SERVING:
-                room = len(self._backlog) < MAX_WAITING
-                if room:
-                    self._backlog.append(task)
-                return room
+            if self._running >= self._bounds.serving:
+                return self._wait(task)
             self._running += 1
         try:
             Thread(target=self._run, args=(task,), name=f"gcr-serve-{self._name}", daemon=True).start()
         except RuntimeError:  # no room for another thread
             with self._lock:
                 self._running -= 1
-            return False
+                return self._running > 0 and self._wait(task)
         return True
+
+    def _wait(self, task: Callable[[], None]) -> bool:
+        """The lock is held."""
+        room = len(self._backlog) < self._bounds.waiting
+        if room:
+            self._backlog.append(task)
+        return room
 
     def _run(self, task: Callable[[], None] | None) -> None:
         while task is not None:

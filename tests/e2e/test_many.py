@@ -2,11 +2,12 @@
 
 import resource
 import sys
+import time
 from pathlib import Path
 
 import pytest
 from growth import Growth, descriptors
-from machine import TOLD, Machine, Victim, until
+from machine import TOLD, VICTIMS, Machine, Victim, until
 from worlds import FOREMOST, SLOW, everywhere
 
 CYCLES = 30
@@ -112,6 +113,60 @@ def test_a_process_of_ours_without_descriptors_says_so_and_nothing_is_lost(
     assert job.ask() == before
     cycle(machine, job)
     assert job.ask() == before
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+def test_a_job_of_very_many_processes(fine_grained: Machine) -> None:
+    """More than a helper serves at once; what they do beside each other is queued."""
+    machine, count = fine_grained, 160
+    machine.memory = 1 << 33  # the contexts
+    job = machine.run("crowd", sys.executable, str(VICTIMS / "crowd_victim.py"))
+    for _ in range(count // 20):
+        assert job.ask("spawn 20") == "20"
+    held = str(count * (count + 1) // 2)
+    assert job.ask() == held
+    for _ in range(2):
+        gone = machine.gcr("checkpoint", "crowd", "--timeout", "240", timeout=300.0)
+        assert (gone.code, gone.body.get("vram_after_bytes")) == (0, 0), gone.body
+        assert len(gone.body["processes"]) >= count
+        back = machine.gcr("restore", "crowd", "--timeout", "240", timeout=300.0)
+        assert (back.code, back.body.get("state")) == (0, "running"), back.body
+        assert job.ask() == held
+
+
+@pytest.mark.slow
+def test_short_jobs_in_a_row_leave_the_arena_as_it_was(machine: Machine) -> None:
+    """Beside one that stays: more of them than a worker had addresses for."""
+    stays = machine.told("stays", "alloc 2 100000")
+    before = stays.ask()
+    cycle(machine, stays)
+    (worker,) = machine.children("gcr.worker")
+    kept: list[int] = []
+    for number in range(48):
+        job = machine.told(f"short-{number}", "alloc 3 100000")
+        said = job.ask()
+        cycle(machine, job)
+        assert job.ask() == said
+        job.supervisor.terminate()
+        job.supervisor.wait(10)
+        if number in (3, 47):
+            kept.append(until(lambda: arena_bytes(machine, worker), 10, "what the last one had is given back"))
+    assert kept[0] == kept[1]
+    assert machine.children("gcr.worker") == [worker]
+    cycle(machine, stays)
+    assert stays.ask() == before
+
+
+def arena_bytes(machine: Machine, worker: int) -> int | None:
+    """What a worker has, once that no longer changes and no job is left but the one that stays."""
+    with machine.connected() as client:
+        if len(client.request("ps")["jobs"]) > 1:
+            return None
+        (row,) = [row for row in client.request("status")["workers"] if row["pid"] == worker]
+        time.sleep(1.5)
+        (later,) = [row for row in client.request("status")["workers"] if row["pid"] == worker]
+    return int(row["bytes"]) if row["bytes"] == later["bytes"] else None
 
 
 @everywhere(slow=FOREMOST[1:])

@@ -16,6 +16,7 @@ from gcr.channel import Channel, Request
 from gcr.control import ControlState, MovesProcesses, NamesHolders, ProcessView
 from gcr.errors import GcrError, UnsupportedState, UsageError
 from gcr.plugins import asked, load_backend
+from gcr.servers import COORDINATOR
 
 log = logging.getLogger("gcr.control")
 
@@ -101,7 +102,9 @@ def main(argv: list[str]) -> int:
     logging.basicConfig(level=os.environ.get("GCR_LOG_LEVEL", "INFO"), format="%(asctime)s control %(message)s")
     service = ControlService(backend_name)
     over = threading.Event()
-    Channel(socket.socket(fileno=fd), service.serve, on_close=lambda _channel: over.set(), name="gcrd").start()
+    Channel(
+        socket.socket(fileno=fd), service.serve, on_close=lambda _channel: over.set(), name="gcrd", bounds=COORDINATOR
+    ).start()
     over.wait()
     os._exit(0)  # a driver call that never returns must not keep the process
 

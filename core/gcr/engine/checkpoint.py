@@ -21,7 +21,7 @@ from gcr.engine.live import copy_live, sizes_of
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.placement import Placement
 from gcr.engine.progress import Copy, Meter
-from gcr.engine.side_by_side import side_by_side
+from gcr.engine.side_by_side import ALL, side_by_side
 from gcr.engine.streaming import Outlet, Stream, without_room
 from gcr.engine.target import Target, quietly
 from gcr.errors import NoDescriptors, NoRoom, NotTakenBack, PeerGone
@@ -169,7 +169,8 @@ class Checkpoint:
         limit = self.course.left(self.node.config.quiesce_s)
         self.course.mark("stop")
         pulse = self.node.config.pulse_ms
-        side_by_side(partial(t.process.agent.quiesce, t.transaction, limit, pulse) for t in self.targets)
+        steps = [partial(t.process.agent.quiesce, t.transaction, limit, pulse) for t in self.targets]
+        side_by_side(steps, ALL)  # the work of one process may wait for that of another
         for target in self.targets:
             target.process.move(State.QUIESCED)
         self.course.mark("quiesced")
@@ -269,11 +270,12 @@ class Checkpoint:
         if self.stream:
             for target in self.targets:
                 self.stream.open(target, self._about(target))
-        steps = [partial(self._drain, target, meter) for target in self.targets]
-        if not self.data_only:
-            for target in self.targets:
+        steps: list[Callable[[], None]] = []
+        for target in self.targets:
+            steps.append(partial(self._drain, target, meter))
+            if not self.data_only:
                 undo.push("freeze", partial(self._thaw, target))
-            steps += [partial(self._freeze, target) for target in self.targets]
+                steps.append(partial(self._freeze, target))
         if self.stream:
             steps = [partial(self.stream.or_stop, step) for step in steps]
         side_by_side(steps)

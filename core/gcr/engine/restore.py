@@ -192,8 +192,12 @@ class Restore:
         meter = Meter(self.course, "refilling", sizes)
         if sizes:
             meter.start()
-        steps = [partial(self._refill, t, w, meter) for t in self._handed_on() for w in t.workers() if not self.image]
-        side_by_side([*steps, *(partial(self._reenter, target, meter) for target in self.targets)])
+        steps: list[Callable[[], None]] = []
+        for target in self.targets:
+            workers = target.workers() if target.copy is None and not self.image else ()
+            steps += [partial(self._refill, target, worker, meter) for worker in workers]
+            steps.append(partial(self._reenter, target, meter))
+        side_by_side(steps)
         self.course.mark("back")
 
     def _refill(self, target: Target, worker: WorkerPeer, meter: Meter) -> None:

@@ -12,13 +12,18 @@ import threading
 
 from gcr.channel import Channel
 from gcr.image_helper.service import ImageService
+from gcr.servers import COORDINATOR
 
 
 def main(argv: list[str]) -> int:
     logging.basicConfig(level=os.environ.get("GCR_LOG_LEVEL", "INFO"), format="%(asctime)s image %(message)s")
     service, over = ImageService(), threading.Event()
     channel = Channel(
-        socket.socket(fileno=int(argv[0])), service.serve, on_close=lambda _channel: over.set(), name="gcrd"
+        socket.socket(fileno=int(argv[0])),
+        service.serve,
+        on_close=lambda _channel: over.set(),
+        name="gcrd",
+        bounds=COORDINATOR,
     )
     channel.start()
     over.wait()

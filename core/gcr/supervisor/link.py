@@ -14,6 +14,7 @@ from gcr.errors import DaemonUnavailable, GcrError, PeerGone, UsageError
 from gcr.frames import AgentError, refused_greeting
 from gcr.runtime import socket_path
 from gcr.seqpacket import close_all
+from gcr.servers import COORDINATOR
 from gcr.supervisor.escrow import Escrow
 from gcr.version import __version__
 from gcr.wire import FrameType, HelloRecord, Role
@@ -58,7 +59,9 @@ class DaemonLink:
 
     def _connect(self) -> Mapping[str, Any]:
         sock = self._reach()
-        channel = Channel(sock, self._serve, on_close=lambda _channel: self._lost.set(), name="gcrd")
+        channel = Channel(
+            sock, self._serve, on_close=lambda _channel: self._lost.set(), name="gcrd", bounds=COORDINATOR
+        )
         channel.start()
         about = self.describe()
         name, token = str(about["name"] or ""), str(about["token"])

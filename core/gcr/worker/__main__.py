@@ -16,6 +16,7 @@ from gcr.drain import DataDrain
 from gcr.errors import GcrError
 from gcr.hostmemory import available_host_bytes
 from gcr.plugins import asked, load_backend
+from gcr.servers import COORDINATOR
 from gcr.worker.attachment import Attachment
 from gcr.worker.guarded import guarded
 from gcr.worker.service import WorkerService
@@ -79,7 +80,11 @@ def main(argv: list[str]) -> int:
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a descriptor a handle is kept
     over = threading.Event()
     channel = Channel(
-        socket.socket(fileno=fd), Starting(backend, device).serve, on_close=lambda _channel: over.set(), name="gcrd"
+        socket.socket(fileno=fd),
+        Starting(backend, device).serve,
+        on_close=lambda _channel: over.set(),
+        name="gcrd",
+        bounds=COORDINATOR,
     )
     channel.start()
     over.wait()
