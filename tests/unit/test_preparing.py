@@ -2,14 +2,18 @@
 
 import threading
 import time
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from gcr.arena import Arena
 from gcr.errors import DriverError
 from gcr.testing.machine import until
-from gcr.worker import preparing
+from gcr.worker import preparing, service
+from gcr.worker.holding import Holding
 from gcr.worker.preparing import Preparing
+from gcr.worker.service import WorkerService
 
 MIB = 1 << 20
 PATIENCE = 20.0
@@ -103,3 +107,36 @@ def test_a_failure_is_not_the_end_of_it(made, pins, caplog):
     pins.fails = False
     made.wish("7.1", 8 * MIB)
     comes_to(pins, 8 * MIB)
+
+
+class Asked:
+    """A request of the daemon's."""
+
+    def __init__(self, **body: Any) -> None:
+        self.body = body
+
+    def json(self) -> Any:
+        return self.body
+
+    def take_fds(self) -> list[int]:
+        return []
+
+    def reply_json(self, _answer: Any, _fds: Any) -> None: ...
+
+
+def test_steps_of_a_checkpoint_or_restore_are_what_is_not_disturbed(made, monkeypatch):
+    """Not the memory that a worker keeps of a process that came back."""
+    kept = Holding(cast("Any", None), made.arena, "GPU-1", "7.1", ranges=[cast("Any", object())])
+    worker = WorkerService(cast("Any", SimpleNamespace()), made.arena, "GPU-1", 0.0, holdings={"7.1": kept})
+    monkeypatch.setattr(worker.preparing, "before", lambda: None)
+    assert not worker._busy()
+    worker.serve(cast("Any", Asked(op="prepare", hold="8.1", bytes=0)))
+    assert not worker._busy()
+    worker.serve(cast("Any", Asked(op="reserve", hold="8.1", bytes=2 * MIB)))
+    assert worker._busy(), "the program is about to stop"
+    monkeypatch.setattr(service, "QUIET_AFTER_S", 0.0)
+    assert not worker._busy()
+    seen = []
+    monkeypatch.setattr(Holding, "copy_in", lambda *_: seen.append(worker._busy()) or {})
+    worker.serve(cast("Any", Asked(op="refill", hold="8.1", deadline=1.0)))
+    assert seen == [True] and not worker._busy()

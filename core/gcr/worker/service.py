@@ -3,8 +3,10 @@
 import logging
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from math import inf
 from threading import Lock
 from typing import Any
 
@@ -25,6 +27,11 @@ from gcr.worker.taking import copy_live, copy_on, copy_out, let_go, make_room
 
 log = logging.getLogger("gcr.worker")
 
+STEPS = frozenset({"reserve", "adopt", "reclaim", "create", "drain", "refill", "copy_on", "fill", "empty", "seal"})
+"""Of a checkpoint or a restore, for which a program may be standing still."""
+
+QUIET_AFTER_S = 1.0  # without such a step
+
 
 @dataclass(slots=True)
 class WorkerService:
@@ -38,6 +45,8 @@ class WorkerService:
     _lock: Lock = field(default_factory=Lock)
     _room: Lock = field(default_factory=Lock)  # before any holding's: what is counted as free is taken by one
     preparing: Preparing = field(init=False)
+    _steps: int = 0  # under way
+    _last_step: float = -inf  # its end, on time.monotonic()
 
     def __post_init__(self) -> None:
         self.preparing = Preparing(self.arena, self._measure_link, self._busy)
@@ -48,7 +57,8 @@ class WorkerService:
             operation = getattr(self, f"op_{body['op']}", None)
             if operation is None:
                 raise UsageError(f"a worker knows no {body['op']!r}")
-            answer, given, ours = operation(body, fds, request) or ({}, (), False)
+            with self._counted(body["op"]):
+                answer, given, ours = operation(body, fds, request) or ({}, (), False)
         finally:
             close_all(fds)
         try:
@@ -244,10 +254,22 @@ class WorkerService:
     def op_prepared(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         return {"bytes": self.preparing.ready()}, (), False
 
+    @contextmanager
+    def _counted(self, op: str) -> Iterator[None]:
+        step = op in STEPS
+        with self._lock:
+            self._steps += step
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._steps -= step
+                self._last_step = time.monotonic() if step else self._last_step
+
     def _busy(self) -> bool:
         """A process is on its way to or from the device."""
         with self._lock:
-            return any(known.ranges for known in self.holdings.values())
+            return self._steps > 0 or time.monotonic() < self._last_step + QUIET_AFTER_S
 
     def _measure_link(self) -> None:
         if not self.link and self.attachment.attached:
