@@ -55,11 +55,15 @@ class ProcessDecision:
 
 @dataclass(frozen=True, slots=True)
 class KeptImage:
-    """Which image alone has a job's bytes, and in which store, by its whole path."""
+    """Which image alone has a job's bytes, and in which store, by its whole path.
+
+    user: uid and gid of another user for whom it was written, and who can read it; None: the daemon's own.
+    """
 
     store: str
     name: str
     encrypted: bool = False
+    user: tuple[int, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,8 +92,11 @@ class DecisionRecord:
     def from_json(cls, body: dict[str, Any]) -> Self:
         """Raises KeyError, TypeError or UsageError for what is no record."""
         kept = body.get("image")
-        facts = {"processes": tuple(ProcessDecision(**each) for each in body["processes"])}
-        return cls(**{**body, **facts, "image": KeptImage(**kept) if kept else None})
+        facts: dict[str, Any] = {"processes": tuple(ProcessDecision(**each) for each in body["processes"])}
+        if kept:
+            user = kept.get("user")
+            facts["image"] = KeptImage(**{**kept, "user": (user[0], user[1]) if user else None})
+        return cls(**{**body, **facts})
 
 
 class Journal:

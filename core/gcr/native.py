@@ -4,6 +4,7 @@ They are installed into the package. `GCR_NATIVE_DIR` names a CMake build folder
 """
 
 import os
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -33,6 +34,15 @@ def hash_path() -> Path:
 def sim_dir(vendor: str) -> Path:
     """The folder of one vendor's simulated drivers, for LD_LIBRARY_PATH. Raises NativeMissing."""
     return _find(f"the simulated {vendor} driver", [f"sim/{vendor}", f"shim/sim/{vendor}"])
+
+
+def own_simulator(path: Path) -> Path | None:
+    """`path`, where it is the folder of a simulated driver of this installation; else None."""
+    root = _root()
+    beside = (root / "sim", root / "shim" / "sim")
+    if path.parent in beside and re.fullmatch(r"[a-z][a-z0-9.-]*", path.name) and path.is_dir():
+        return path
+    return None
 
 
 def sdk_dir() -> Path:

@@ -110,17 +110,31 @@ def _make(path: Path) -> None:
 
 def check_own_directory(path: Path) -> None:
     """Raises UnsafeRuntime unless `path` is a real directory, ours, and closed to everybody else."""
+    _check_directory(path, 0o077, "0700: others could read or change what is in it")
+
+
+def check_unshared_directory(path: Path) -> None:
+    """Raises UnsafeRuntime unless `path` is a real directory, ours, and no other user can write in it."""
+    _check_directory(path, 0o022, "0700 or 0755: others could change what is in it")
+
+
+def _check_directory(path: Path, forbidden: int, wanted: str) -> None:
     try:
         found = path.lstat()
     except OSError as error:
         raise UnsafeRuntime(f"{path}: {error.strerror}") from error
+    check_directory(path, found, forbidden, wanted)
+
+
+def check_directory(path: Path, found: os.stat_result, forbidden: int, wanted: str) -> None:
+    """Raises UnsafeRuntime unless `found` is of a directory, ours, without the `forbidden` bits of its mode."""
     hint = f"look at `ls -ld {path}`: gcr wants a directory of its own there, or another place"
     if not stat.S_ISDIR(found.st_mode):
         raise UnsafeRuntime(f"{path} is not a directory", hint=hint)
     if found.st_uid != os.getuid():
         raise UnsafeRuntime(f"{path} belongs to user {found.st_uid}, not to {os.getuid()}", hint=hint)
-    if found.st_mode & 0o077:
-        mode = f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, not 0700: others could read or change what is in it"
+    if found.st_mode & forbidden:
+        mode = f"{path} has mode {stat.S_IMODE(found.st_mode):04o}, not {wanted}"
         raise UnsafeRuntime(mode, hint=f"chmod 700 {path}, or another directory")
 
 

@@ -45,7 +45,7 @@ def test_the_first_call_of_a_newcomer_waits_while_its_job_is_off_its_devices(mon
     monkeypatch.setattr(module, "place_of", lambda _pid: Place((0, 0, 0, 0), None))
     arrivals, job = Arrivals(SimpleNamespace(jobs=jobs)), job_of(jobs, off)
     hello = SimpleNamespace(**{**vars(HELLO), "flags": AgentFlag.FRESH if fresh else 0})
-    channel = SimpleNamespace(closed=threading.Event())
+    channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))
     peer = Peer(channel, identify(os.getpid()), hello)
     process = arrivals.agent(peer, told.append)
     assert told == [off and fresh] == [process.waits]
@@ -57,7 +57,9 @@ def test_what_waits_begins_once_the_job_runs(monkeypatch):
     """A process that has not come to its first call is let go of: it waits for nothing."""
     begun, jobs = threading.Event(), Jobs()
     job = job_of(jobs, off_its_devices=True)
-    peer = SimpleNamespace(channel=SimpleNamespace(closed=threading.Event()), begin=begun.set)
+    peer = SimpleNamespace(
+        channel=SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid())), begin=begun.set
+    )
     for pid, its in ((1, peer), (2, None)):
         identity = ProcessIdentity(pid, 1)
         job.processes[pid] = Process("llm", identity, state=State.SUSPENDED, peer=its, waits=True)
@@ -81,7 +83,7 @@ def test_no_process_is_seen_without_its_agent(monkeypatch):
         return Place((0, 0, 0, 0), None)
 
     monkeypatch.setattr(module, "place_of", place)
-    channel = SimpleNamespace(closed=threading.Event())
+    channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))
     peer = Peer(channel, identify(os.getpid()), HELLO)
     process = arrivals.agent(peer, not_waiting)
     assert seen == [[]]
@@ -97,7 +99,7 @@ def test_who_comes_while_its_job_is_dropped_is_in_a_job(monkeypatch, when):
     jobs = Jobs()
     monkeypatch.setattr(module, "place_of", lambda _pid: Place((0, 0, 0, 0), None))
     peer = Peer(
-        SimpleNamespace(closed=threading.Event()),
+        SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid())),
         identify(os.getpid()),
         SimpleNamespace(**{**vars(HELLO), "token": "t"}),
     )
@@ -126,7 +128,8 @@ def test_a_job_that_no_supervisor_ever_came_for_ends_with_its_last_process(monke
     coordinator.journal = SimpleNamespace(forget=lambda _name: None)
     arrivals = Arrivals(coordinator)
     child = subprocess.Popen(["sleep", "60"])
-    arrivals.agent(Peer(SimpleNamespace(closed=threading.Event()), identify(child.pid), HELLO), not_waiting)
+    channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))
+    arrivals.agent(Peer(channel, identify(child.pid), HELLO), not_waiting)
     coordinator.config = SimpleNamespace(prepare_arena=False)
     arrivals.look_after()
     assert [job.name for job in coordinator.jobs.all()] == ["llm"]

@@ -25,11 +25,11 @@ class Node:
             job.processes[pid] = Process(name, ProcessIdentity(pid, 1), state=state)
             self.jobs.add(job)
 
-    def checkpoint(self, body: Mapping[str, Any], _progress: object, cancelled: Event) -> dict[str, Any]:
+    def checkpoint(self, body: Mapping[str, Any], _progress: object, cancelled: Event, **_by: object) -> dict[str, Any]:
         self.done.append(("checkpoint", body["target"], body["timeout"]))
         return {"job": body["target"]}
 
-    def restore(self, body: Mapping[str, Any], _progress: object, cancelled: Event) -> dict[str, Any]:
+    def restore(self, body: Mapping[str, Any], _progress: object, cancelled: Event, **_by: object) -> dict[str, Any]:
         self.done.append(("restore", body["target"], body.get("timeout")))
         if cancelled.is_set():
             raise Interrupted("interrupted; everything was taken back")

@@ -14,10 +14,11 @@ from gcr.config import load
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.inherited import take_over
 from gcr.daemon.keeping import Keeping
+from gcr.daemon.launch import LOG
 from gcr.daemon.seat import Seat, SeatTaken
 from gcr.daemon.server import Server
 from gcr.daemonfolder import DaemonFolder
-from gcr.errors import GcrError
+from gcr.errors import GcrError, UnsafeRuntime
 from gcr.exits import leave
 from gcr.journal import Journal
 from gcr.presence import Presence
@@ -75,9 +76,25 @@ def _look_after(server: Server) -> None:
 
 
 def _set_up_log() -> None:
-    handler = logging.handlers.RotatingFileHandler(log_dir() / "gcrd.log", maxBytes=8 << 20, backupCount=3)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    handler = _log_handler()
+    handler.setFormatter(OneLine("%(asctime)s %(levelname)s %(name)s %(message)s"))
     logging.basicConfig(level=os.environ.get("GCR_LOG_LEVEL", "INFO"), handlers=[handler])
+
+
+def _log_handler() -> logging.Handler:
+    """The log file; where it cannot be written, standard error: a log keeps no job from coming back."""
+    try:
+        return logging.handlers.RotatingFileHandler(log_dir() / LOG, maxBytes=8 << 20, backupCount=3)
+    except (OSError, UnsafeRuntime):
+        return logging.StreamHandler()
+
+
+class OneLine(logging.Formatter):
+    """Control characters in a message are written as escapes: a peer that sends some makes no line of its own."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        text = super().formatMessage(record)
+        return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 def _raise_descriptor_limit() -> None:

@@ -5,6 +5,7 @@ decided. A job with a stranded process is recovered as soon as everyone who can 
 """
 
 import logging
+import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -16,9 +17,13 @@ from gcr.control import ControlPhase
 from gcr.daemon import reports
 from gcr.daemon.agent import AgentPeer
 from gcr.daemon.coordinator import Coordinator
-from gcr.daemon.jobs import Job, world_of
+from gcr.daemon.foreign import world_of_process
+from gcr.daemon.jobs import Job
 from gcr.daemon.peers import SupervisorPeer
+from gcr.daemon.permission import Caller
 from gcr.daemon.process import Prepared, Process
+from gcr.daemon.registration import Registration, own_pid, registration
+from gcr.daemon.worlds import recorded_world
 from gcr.engine.drive import drive_of
 from gcr.engine.node import World
 from gcr.engine.placement import Placement
@@ -26,7 +31,8 @@ from gcr.engine.recover import driver_phase
 from gcr.engine.target import let_go, quietly
 from gcr.errors import GcrError, NameTaken, NoSuchJob, WrongState
 from gcr.journal import DecisionRecord, ProcessDecision
-from gcr.processes import ProcessIdentity, alive, identify, place_of, started_at
+from gcr.names import JOB_NAME
+from gcr.processes import ProcessIdentity, alive, identify, owner_uid, place_of, started_at
 from gcr.runs import identifier, note_end
 from gcr.states import State, Strategy
 from gcr.wire import AgentFlag, AgentPhase, Vendor
@@ -60,10 +66,11 @@ class Arrivals:
     def load_journal(self) -> None:
         """Jobs that were suspended when the last daemon ended."""
         for record in self._coordinator.journal.records():
-            job = Job(record.job, token="", world=_world_of_record(record), decision=record)
+            job = Job(record.job, token="", world=recorded_world(record), decision=record)
             for known in record.processes:
                 identity = ProcessIdentity(known.pid, known.start_time, known.stack)
                 if alive(identity):
+                    job.owner = owner_or_ours(known.pid)
                     job.processes[known.pid] = _suspended(job, record, identity, known)
                     job.context_on |= {*known.bytes, *known.ballast}
                     job.started = min(job.started, started_at(known.pid))
@@ -105,33 +112,35 @@ class Arrivals:
     # ---- supervisors ------------------------------------------------------------------------------------------
 
     def supervisor(self, peer: SupervisorPeer, body: Mapping[str, Any]) -> Job:
+        """Raises UsageError, NameTaken, and NotOurs for another user's job or a simulated one of another user."""
+        asked = registration(body, peer.channel.peer.uid)
         with self._lock, self._jobs.lock:
-            argv = tuple(body["argv"])
-            job = self._jobs.with_token(body["token"]) or self._journaled(body)
+            job = self._jobs.with_token(asked.token) or self._journaled(asked)
             if job is None:
-                name = body["name"] or self._jobs.free_name(argv)
-                job = Job(name, body["token"], world_of(body))
+                name = asked.name or self._jobs.free_name(asked.argv)
+                job = Job(name, asked.token, asked.world, owner=asked.owner)
                 self._jobs.add(job)
-            job.supervisor, job.argv, job.token = peer, argv, body["token"]
-            if body["pid"]:
-                job.has_program(body["pid"])
+            Caller(asked.owner).check_owner(job.owner, f"job {job.name}")
+            job.supervisor, job.argv, job.token = peer, asked.argv, asked.token
+            if asked.pid:
+                job.has_program(asked.pid)
             if identity := identify(peer.pid):
                 self._come(identity)
             return job
 
-    def _journaled(self, body: Mapping[str, Any]) -> Job | None:
+    def _journaled(self, asked: Registration) -> Job | None:
         """A job known only from the journal belongs to the supervisor whose program is one of its processes."""
-        job = self._jobs.by_name.get(body["name"] or "")
+        job = self._jobs.by_name.get(asked.name or "")
         if job is None or job.token or job.supervised:
             return None
-        if body["pid"] is None:
+        if not asked.runs:
             raise NameTaken(f"there is a job {job.name!r} already, suspended", hint="gcr ps")
         return job
 
-    def started(self, token: str, pid: int) -> None:
+    def started(self, token: str, pid: object) -> None:
         job = self._jobs.with_token(token)
-        if job:
-            job.has_program(pid)
+        if job and (own := own_pid(pid, job.owner)):
+            job.has_program(own)
 
     def finished(self, token: str) -> dict[str, Any]:
         """The program ended; its job does too, unless processes of it live on. Returns its last report and state."""
@@ -192,17 +201,20 @@ class Arrivals:
         job = self._jobs.with_token(peer.hello.token) if peer.hello.token else None
         if job is None:
             named = self._jobs.by_name.get(peer.hello.job)
-            if named is not None and (not named.token or peer.identity.pid in named.processes):
+            known = named is not None and (not named.token or peer.identity.pid in named.processes)
+            if named is not None and known and Caller(peer.channel.peer.uid).may_use(named.owner):
                 job = named
         if job is None:  # its supervisor has not come back, or never will
-            began = started_at(peer.identity.pid)
-            job = Job(self._name_for(peer), peer.hello.token, _world_of_agent(peer), started=began)
+            began, uid = started_at(peer.identity.pid), peer.channel.peer.uid
+            world = world_of_process(peer.identity.pid)
+            job = Job(self._name_for(peer), peer.hello.token, world, started=began, owner=uid)
             self._jobs.add(job)
         return job
 
     def _name_for(self, peer: AgentPeer) -> str:
         name = peer.hello.job
-        return name if name and name not in self._jobs.by_name else self._jobs.free_name((name or "job",))
+        free = JOB_NAME.match(name) and name not in self._jobs.by_name
+        return name if free else self._jobs.free_name((name or "job",))
 
     def _settle_in(self, process: Process) -> None:
         try:
@@ -389,8 +401,10 @@ def _suspended(job: Job, record: DecisionRecord, identity: ProcessIdentity, know
     )
 
 
-def _world_of_record(record: DecisionRecord) -> World:
-    return World(record.backend, record.simulated, tuple(sorted(record.environment.items())))
+def owner_or_ours(pid: int) -> int:
+    """The user of a process; the daemon's own where it is just ending."""
+    found = owner_uid(pid)
+    return os.getuid() if found is None else found
 
 
 def _world_as_seen(named: World, vendor: int) -> World:
@@ -398,9 +412,3 @@ def _world_as_seen(named: World, vendor: int) -> World:
     if named.simulated or named.backend not in OURS.values():
         return named
     return World(OURS.get(vendor, named.backend))
-
-
-def _world_of_agent(peer: AgentPeer) -> World:
-    from gcr.daemon.foreign import world_of_process
-
-    return world_of_process(peer.identity.pid)

@@ -14,7 +14,7 @@ from gcr.config import Config
 from gcr.daemon import first_call, reports
 from gcr.daemon.crowding import naming_holders
 from gcr.daemon.fleet import Fleet
-from gcr.daemon.foreign import await_hello, refuse_unheard_beside, world_of_process
+from gcr.daemon.foreign import await_hello, refuse_unheard_beside, sole_user, world_of_process
 from gcr.daemon.imaging import Imaging, asked_for, place_of
 from gcr.daemon.jobs import Active, Job, Jobs
 from gcr.daemon.labels import Labels
@@ -22,8 +22,10 @@ from gcr.daemon.occupied import Occupied
 from gcr.daemon.opened import opened
 from gcr.daemon.outlet import ImageOutlet
 from gcr.daemon.peers import ControlPeer, Progress, StorePlace, WorkerPeer
+from gcr.daemon.permission import AS_OURSELVES, OURSELVES, Acting, Caller, acting_for
 from gcr.daemon.process import Process
 from gcr.daemon.recovery import Recovery, is_uneven
+from gcr.daemon.worlds import backend_name
 from gcr.engine.admit import admit, refuse_stopped, refuse_what_the_driver_refuses
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.driver import DriverSwap
@@ -96,17 +98,22 @@ class Coordinator:
     # ---- checkpoint -------------------------------------------------------------------------------------------
 
     def checkpoint(
-        self, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event, key: Sequence[int] = ()
+        self,
+        body: Mapping[str, Any],
+        progress: Progress,
+        cancelled: threading.Event,
+        key: Sequence[int] = (),
+        caller: Caller = OURSELVES,
     ) -> dict[str, Any]:
-        """`key`: a descriptor of the key of an encrypted store, the caller's."""
+        """`key`: a descriptor of the key of an encrypted store, the caller's. Raises NotOurs for another user's job."""
         course = self._course("checkpoint", body, progress, cancelled)
-        job = self._job(body)
+        job = self._job(body, caller)
         with saying_state(job):
             with self.jobs.changing(job, "checkpoint"):
                 if job.decision is not None and job.decision.kind == "driver":
                     raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
                 with self._forgetting_untouched(job):
-                    imaging = asked_for(body, key, self.fleet.image_helper, course.began, self.config.store_s)
+                    imaging = asked_for(body, key, self.fleet.image_helper, course.began, self.config.store_s, caller)
                     report = job.last_report = self._take_off(job, course, body, imaging)
             if imaging:
                 job.imaging = imaging
@@ -239,14 +246,23 @@ class Coordinator:
     # ---- restore ----------------------------------------------------------------------------------------------
 
     def restore(
-        self, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event, key: Sequence[int] = ()
+        self,
+        body: Mapping[str, Any],
+        progress: Progress,
+        cancelled: threading.Event,
+        key: Sequence[int] = (),
+        caller: Caller = OURSELVES,
     ) -> dict[str, Any]:
+        """As `checkpoint`."""
         course = self._course("restore", body, progress, cancelled)
         job = self.jobs.find(body["target"])
+        caller.check_owner(job.owner, f"job {job.name}")
         with saying_state(job), naming_holders(job, self.jobs, self.fleet), self.jobs.changing(job, "restore"):
-            return self._restore(job, course, body, key)
+            return self._restore(job, course, body, key, caller)
 
-    def _restore(self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int] = ()) -> dict[str, Any]:
+    def _restore(
+        self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int] = (), caller: Caller = OURSELVES
+    ) -> dict[str, Any]:
         if is_uneven(job):
             raise WrongState(f"job {job.name} is still being recovered", hint="gcr recover")
         if job.living and not job.begun:
@@ -266,7 +282,8 @@ class Coordinator:
             refuse_stopped(target)
             target.come_back(moves)
         asked, unhurried = _image_of(job, body, key), not body.get("timeout")
-        with opened(asked, targets, self.fleet.image_helper, course, self.config.store_s, unhurried) as image:
+        start = partial(self.fleet.image_helper, _acting(job, body, caller))
+        with opened(asked, targets, start, course, self.config.store_s, unhurried) as image:
             done = Restore(job.name, targets, job.decision, self, course, image)
             self._carry_out(job, done, targets)
         job.decision = None
@@ -303,13 +320,13 @@ class Coordinator:
 
     # ---- looking ----------------------------------------------------------------------------------------------
 
-    def ps(self) -> dict[str, Any]:
-        """The jobs, and pids that were under a former daemon and have not come to this one: `jobs` lacks them."""
+    def ps(self, caller: Caller = OURSELVES) -> dict[str, Any]:
+        """The caller's `jobs`, and pids that were under a former daemon and have not come to this one."""
         missing = self.jobs.await_all()
-        jobs = [job for job in self.jobs.all() if not job.busy]
+        jobs = [job for job in self.jobs.all() if not job.busy and caller.may_use(job.owner)]
         running = [process for job in jobs for process in job.living if process.state == State.RUNNING]
         side_by_side(partial(self._look, process) for process in running if not is_stopped(process.identity.pid))
-        rows = [reports.of_job(job, self.labels) for job in self.jobs.all()]
+        rows = [reports.of_job(job, self.labels) for job in self.jobs.all() if caller.may_use(job.owner)]
         return {"jobs": rows, "awaited": [each.pid for each in missing]}
 
     def _look(self, process: Process) -> None:
@@ -369,26 +386,31 @@ class Coordinator:
             rates += filter(None, (worker.arena().get(which) for worker in workers))
         return min(rates, default=None)
 
-    def _job(self, body: Mapping[str, Any]) -> Job:
+    def _job(self, body: Mapping[str, Any], caller: Caller) -> Job:
         target = body["target"]
         try:
             job = self.jobs.find(target)
         except NoSuchJob:
             if not isinstance(target, int):
                 raise
-            return self._foreign(target, body.get("backend"))
+            return self._foreign(target, body.get("backend"), caller)
+        caller.check_owner(job.owner, f"job {job.name}")
         _refuse_other_backend(job, body.get("backend"))
         return job
 
-    def _foreign(self, pid: int, backend: str | None) -> Job:
+    def _foreign(self, pid: int, backend: str | None, caller: Caller) -> Job:
         """A process gcr did not start, as a job of its own."""
         identity = identify(pid)
         if identity is None:
             raise NoSuchJob(f"no process {pid}", hint="gcr ps")
         if os.getuid() not in (0, owner_uid(pid)):
             raise NotOurs(f"process {pid} belongs to another user")
+        owner = sole_user(pid)
+        if not caller.rules:
+            caller.check_owner(owner, f"process {pid}")
         name = str(pid)
-        job = Job(name, token="", world=world_of_process(pid, backend), pid=pid)
+        world = world_of_process(pid, backend_name(backend) if backend else None)
+        job = Job(name, token="", world=world, pid=pid, owner=owner)
         _refuse_other_backend(job, backend)
         job.processes[pid] = Process(name, identity, strategy=Strategy.DRIVER)
         self.jobs.add(job)
@@ -409,6 +431,17 @@ def _image_of(job: Job, body: Mapping[str, Any], key: Sequence[int]) -> tuple[st
         text = f"the bytes of {job.name} are in image {kept.name} alone, in an encrypted store: its key is needed"
         raise WrongKey(text, hint=f"gcr restore --image {kept.name} --store {kept.store}, with the key")
     return kept.name, StorePlace(kept.store)
+
+
+def _acting(job: Job, body: Mapping[str, Any], caller: Caller) -> Acting:
+    """For the user who can read the image: the caller, or the one for whom the only copy was written.
+
+    Raises NotOurs where this daemon cannot act as that user.
+    """
+    if body.get("image"):
+        return acting_for(caller)
+    kept = job.decision.image if job.decision else None
+    return acting_for(Caller(*kept.user)) if kept and kept.user else AS_OURSELVES
 
 
 def _refuse_silence(targets: Sequence[Target]) -> None:

@@ -13,18 +13,18 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from threading import Lock, Thread
 from typing import Generic, TypeVar
 
 from gcr.channel import Channel
-from gcr.daemon.launch import daemon_environment
+from gcr.daemon.launch import daemon_environment, open_log
 from gcr.daemon.peers import START_TIMEOUT, ControlPeer, ImagePeer, WorkerPeer
+from gcr.daemon.permission import AS_OURSELVES, Acting
+from gcr.daemon.worlds import child_environment
 from gcr.engine.node import World
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import quietly
 from gcr.errors import GcrError
-from gcr.runtime import log_dir
 
 log = logging.getLogger("gcr.daemon")
 
@@ -97,9 +97,10 @@ class Fleet:
             child.used_at = time.monotonic()
             return child.peer
 
-    def image_helper(self) -> ImagePeer:
-        """A new one; it ends when its channel is closed."""
-        process, channel = start_child("gcr.image_helper", [], daemon_environment())
+    def image_helper(self, acting: Acting = AS_OURSELVES) -> ImagePeer:
+        """A new one, of the daemon's user or another; it ends when its channel is closed."""
+        environment = acting.environment(daemon_environment())
+        process, channel = start_child("gcr.image_helper", [], environment, acting)
         Thread(target=process.wait, name="gcr-reap", daemon=True).start()
         return ImagePeer(channel, process.pid, process.kill)
 
@@ -166,10 +167,11 @@ def _gone(process: "subprocess.Popen[bytes]") -> bool:
 
 
 def start_child(
-    module: str, arguments: list[str], environment: Mapping[str, str]
+    module: str, arguments: list[str], environment: Mapping[str, str], acting: Acting = AS_OURSELVES
 ) -> tuple["subprocess.Popen[bytes]", Channel]:
+    """A helper's process and the channel to it. One that acts for another user is given no log of ours."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with theirs, (Path(log_dir()) / f"{module.split('.')[-1]}.log").open("ab") as out:
+    with theirs, open_log(None if acting.caller else f"{module.split('.')[-1]}.log") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", module, *arguments, str(theirs.fileno())],
             stdin=subprocess.DEVNULL,
@@ -179,16 +181,8 @@ def start_child(
             pass_fds=[theirs.fileno()],
             start_new_session=True,
             cwd="/",
+            user=acting.user,
+            group=acting.group,
+            extra_groups=acting.extra_groups,
         )
     return process, Channel(ours, name=f"{module} {process.pid}").start()
-
-
-def child_environment(world: World) -> Mapping[str, str]:
-    """A child sees the drivers of its world and nothing else of any job."""
-    env = daemon_environment()
-    if world.simulated:
-        for name in [n for n in env if n.startswith("GCR_SIM")]:
-            env.pop(name)
-    env.update(dict(world.environment))
-    env.pop("LD_PRELOAD", None)
-    return env

@@ -9,9 +9,10 @@ from pathlib import Path
 from gcr.daemon.jobs import Job
 from gcr.daemon.peers import ControlPeer
 from gcr.daemon.process import Process
+from gcr.daemon.worlds import simulated_world
 from gcr.engine.node import World
 from gcr.errors import GcrError, NotAGpuProcess, UnsupportedState
-from gcr.processes import alive, descendants, identify, maps_contain, open_files
+from gcr.processes import alive, descendants, identify, maps_contain, open_files, place_of
 
 log = logging.getLogger("gcr.daemon")
 
@@ -25,16 +26,21 @@ DEVICE_FILES = {"nvidia": "/dev/nvidia", "amd": "/dev/kfd", "ascend": "/dev/davi
 
 
 def world_of_process(pid: int, otherwise: str | None = None) -> World:
-    """Of a process whose environment leads to a simulated driver that one, of any other the real one.
+    """The simulated world that the environment of a process of our own user names; for any other the real drivers.
 
     otherwise: the vendor of one that has no device open, or that may not be looked into; else NVIDIA.
+    Raises NotOurs for another user's process in a simulated world.
     """
     env = environment_of(pid)
-    vendor = env.get("GCR_SIMULATE")
-    if not vendor:
-        return World(_vendor_of(pid) or otherwise or "nvidia")
-    names = ("GCR_SIMULATE", "LD_LIBRARY_PATH", "ROCM_PATH", *(n for n in env if n.startswith("GCR_SIM_")))
-    return World(vendor, simulated=True, environment=tuple(sorted((n, env[n]) for n in names if n in env)))
+    if vendor := env.get("GCR_SIMULATE"):
+        return simulated_world(vendor, env, sole_user(pid))
+    return World(_vendor_of(pid) or otherwise or "nvidia")
+
+
+def sole_user(pid: int) -> int:
+    """The one user that a process has as real, effective and saved user; -1 where they differ, or it is gone."""
+    users = set(place_of(pid).user_ids)
+    return users.pop() if len(users) == 1 else -1
 
 
 def _vendor_of(pid: int) -> str | None:

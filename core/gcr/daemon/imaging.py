@@ -11,11 +11,13 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
 from gcr.daemon.peers import BATCH, ImagePeer, Patience, StorePlace
+from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.daemon.silence import Reading, Unhurried, answering
 from gcr.engine.node import Course, phases
 from gcr.engine.target import Target
@@ -31,7 +33,6 @@ from gcr.errors import (
     UsageError,
     typed,
 )
-from gcr.image.files import sync_images
 from gcr.image.manifest import COSTS, Cut, Manifest
 from gcr.image.place import folder_of
 from gcr.seqpacket import close_all
@@ -56,6 +57,7 @@ class Imaging:
     stays: bool = False  # the job runs on
     max_bytes_per_s: float | None = None
     job: str = ""  # as it was asked for, by name or pid
+    user: tuple[int, int] | None = None  # uid and gid of the helper, where it is not the daemon's own user's
     streamed: bool = False  # the host has no room for its bytes
     begun: bool = False  # to be written, in the background
     cost: Mapping[str, Any] | None = None  # of one that is durable
@@ -212,15 +214,16 @@ class Imaging:
             with suppress(NoSuchImage):
                 manifest = self._published()
                 if manifest.created == facts["created"]:
-                    sync_images(Path(self.store.path))
                     return manifest.costs()
             raise gone
 
     def _published(self) -> Manifest:
-        """As another helper reads it, who may have the key."""
+        """As another helper reads it, who may have the key, and makes durable what the first has published."""
         helper = self.start()
         try:
-            return helper.manifest(self.store, self.name, self.patience, Unhurried())
+            manifest = helper.manifest(self.store, self.name, self.patience, Unhurried())
+            helper.sync(self.store, self.patience)
+            return manifest
         finally:
             helper.channel.close()
 
@@ -288,16 +291,24 @@ class Imaging:
 
 
 def asked_for(
-    body: Mapping[str, Any], key: Sequence[int], start: Callable[[], ImagePeer], began: float, patience: float
+    body: Mapping[str, Any],
+    key: Sequence[int],
+    helper: Callable[[Acting], ImagePeer],
+    began: float,
+    patience: float,
+    caller: Caller,
 ) -> Imaging | None:
-    """The image that a request wants, begun. `key`: see `place_of`. Raises UsageError, UnsupportedState."""
+    """The image that a request wants, begun. `key`: see `place_of`. Raises UsageError, UnsupportedState, NotOurs."""
     stays, limit = bool(body.get("leave_running")), body.get("max_bytes_per_s")
     if body.get("stop"):
         text = "an image holds device memory alone, which is of no use to anybody once its process has ended"
         raise UnsupportedState(text, hint="the same without --stop: the job stays suspended, and off its device")
     if body.get("image"):
+        acting = acting_for(caller)
+        user = (caller.uid, caller.gid) if acting.caller else None
         store = place_of(body, key).kept()
-        return Imaging(str(body["image"]), store, start, began, patience, stays, limit, str(body.get("target", "")))
+        start, target = partial(helper, acting), str(body.get("target", ""))
+        return Imaging(str(body["image"]), store, start, began, patience, stays, limit, target, user)
     if stays or body.get("live") or body.get("paranoid"):
         raise UsageError("live, leave_running and paranoid are for a checkpoint with an image")
     return None

@@ -1,8 +1,9 @@
 """The jobs gcrd knows: who supervises them, their processes, and who may change them just now."""
 
 import itertools
+import os
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import PurePath
@@ -33,6 +34,7 @@ class Job:
     world: World
     argv: tuple[str, ...] = ()
     pid: int | None = None  # of the program itself
+    owner: int = field(default_factory=os.getuid)  # the user who registered it, or whose processes it has
     started: float = field(default_factory=time.time)
     supervisor: SupervisorPeer | None = None
     adopted: Escrow = field(default_factory=Escrow)  # the keeper once the supervisor is gone
@@ -227,14 +229,6 @@ class Jobs:
     def all(self) -> list[Job]:
         with self.lock:
             return sorted(self.by_name.values(), key=lambda job: job.started)
-
-
-def world_of(body: Mapping[str, Any]) -> World:
-    """The world of a registering job: a simulated one brings the environment that leads to it."""
-    vendor = body.get("simulate")
-    if vendor:
-        return World(vendor, simulated=True, environment=tuple(sorted(body["sim_environment"].items())))
-    return World(body.get("backend") or "nvidia")
 
 
 class Active:

@@ -7,14 +7,16 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
-from gcr.errors import DaemonUnavailable, DeadlinePassed
+from gcr.errors import DaemonUnavailable, DeadlinePassed, UnsafeRuntime
 from gcr.runtime import log_dir, runtime_dir, socket_path
 from gcr.seqpacket import connect
 
 KEPT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 KEPT_PREFIXES = ("GCR_", "XDG_", "NVIDIA_")  # and nothing that hides devices: other jobs may be on them
 START_TIMEOUT = 20.0
+LOG = "gcrd.log"
 
 
 def daemon_environment() -> dict[str, str]:
@@ -27,6 +29,14 @@ def daemon_environment() -> dict[str, str]:
     return ours
 
 
+def open_log(name: str | None) -> BinaryIO:
+    """The log file of a child, to append to. Where it cannot be written nothing is: a log stops no work."""
+    if name is not None:
+        with suppress(OSError, UnsafeRuntime):
+            return (log_dir() / name).open("ab")
+    return Path(os.devnull).open("ab")
+
+
 def launch() -> None:
     """Start a daemon and wait until its socket answers. A second one that loses the race ends by itself."""
     await_socket(begin())
@@ -35,7 +45,7 @@ def launch() -> None:
 def begin(*options: str) -> "subprocess.Popen[bytes]":
     """Start a daemon, and wait for nothing. Raises UnsafeRuntime, OSError."""
     runtime_dir()
-    with _log().open("ab") as out:
+    with open_log(LOG) as out:
         child = subprocess.Popen(
             [sys.executable, "-m", "gcr.daemon", *options],
             stdin=subprocess.DEVNULL,
@@ -49,10 +59,6 @@ def begin(*options: str) -> "subprocess.Popen[bytes]":
     return child
 
 
-def _log() -> Path:
-    return Path(log_dir()) / "gcrd.log"
-
-
 def await_socket(child: "subprocess.Popen[bytes]") -> None:
     """Until a daemon answers, this one or another. Raises DaemonUnavailable."""
     end = time.monotonic() + START_TIMEOUT
@@ -63,4 +69,11 @@ def await_socket(child: "subprocess.Popen[bytes]") -> None:
         if child.poll() not in (None, 0):
             break
         time.sleep(0.02)
-    raise DaemonUnavailable(f"gcrd did not start; see {_log()}", hint="gcr doctor")
+    raise DaemonUnavailable(f"gcrd did not start; {_log_in_words()}", hint="gcr doctor")
+
+
+def _log_in_words() -> str:
+    try:
+        return f"see {log_dir() / LOG}"
+    except UnsafeRuntime as error:
+        return f"it can write no log: {error.message}"

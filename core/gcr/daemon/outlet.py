@@ -59,7 +59,7 @@ class ImageOutlet:
             watched = self._watched(max(COMMIT_S, self.imaging.patience))
             self.imaging.write_streamed(targets, self.course, watched)
         store = self.imaging.store
-        return KeptImage(store.path, self.imaging.name, bool(store.key))
+        return KeptImage(store.path, self.imaging.name, bool(store.key), self.imaging.user)
 
     def withdraw(self) -> None:
         if not self._asked:

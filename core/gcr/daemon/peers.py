@@ -397,6 +397,10 @@ class ImagePeer:
         found = self._asked("manifest", store.of(name), timeout, patience, store.key)
         return Manifest.from_bytes(found["text"].encode(), name)
 
+    def sync(self, store: StorePlace, timeout: float) -> None:
+        """What was published in a store outlives a crash of the machine. Raises StoreUnusable."""
+        self._call("sync", {"store": store.path}, timeout)
+
     def open(self, store: StorePlace, manifest: Manifest, timeout: float, patience: Patience) -> None:
         """To read from; nothing of the image goes until the channel closes. Raises Damaged, NoSuchImage, WrongKey …"""
         asked = {**store.of(manifest.name), "seal": manifest.seal().hex()}

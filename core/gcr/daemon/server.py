@@ -22,6 +22,7 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
 from gcr.daemon.ledger import Entry, asked_by
 from gcr.daemon.peers import Progress, SupervisorPeer
+from gcr.daemon.permission import Caller, caller_of
 from gcr.daemon.swap import Swap
 from gcr.devices import uuid_text
 from gcr.errors import DaemonUnavailable, GcrError, NotOurs, PeerGone, UsageError, WrongState, WrongVersion
@@ -40,7 +41,7 @@ from gcr.wire import (
 
 log = logging.getLogger("gcr.daemon")
 
-Command = Callable[[dict[str, Any], Progress, threading.Event, Sequence[int]], dict[str, Any]]
+Command = Callable[[dict[str, Any], Progress, threading.Event, Sequence[int], Caller], dict[str, Any]]
 
 
 class Server:
@@ -144,6 +145,7 @@ class Connection:
         self._on_close: Callable[[], None] = self._commands.cancel
         self._supervisor_token: str | None = None
         self._identity = identify(peer_identity(sock).pid)
+        self._caller = caller_of(sock)
         name = f"process {peer_identity(sock).pid}"
         self.channel = Channel(sock, self._serve, on_close=lambda _c: self._on_close(), name=name)
         self.channel.start()
@@ -186,7 +188,11 @@ class Connection:
         def welcome(wait: bool) -> None:
             request.reply(self._welcome(wait).pack(), [self._server.coordinator.occupied.fd])
 
-        process = self._server.arrivals.agent(AgentPeer(self.channel, identity, hello), welcome)
+        try:
+            process = self._server.arrivals.agent(AgentPeer(self.channel, identity, hello), welcome)
+        except BaseException:  # it may be welcomed already: a connection that is in no job serves nothing
+            self.channel.close()
+            raise
         self._on_close = lambda: self._server.arrivals.agent_left(process, self.channel)
 
     def _serve_agent(self, request: Request) -> None:
@@ -214,6 +220,8 @@ class Connection:
         body = request.json()
         arrivals = self._server.arrivals
         match body["op"]:
+            case "register" if self._supervisor_token is not None:
+                raise UsageError("a supervisor registers one job")
             case "register":
                 peer = SupervisorPeer(self.channel, self.channel.peer.pid)
                 job = arrivals.supervisor(peer, body)
@@ -255,11 +263,12 @@ class Connection:
 
     def _command(self, op: str, body: dict[str, Any], request: Request, cancel: threading.Event) -> dict[str, Any]:
         coordinator = self._server.coordinator
+        self._caller.check_command(op)
         match op:
             case "ping":
                 return {"pid": os.getpid(), "version": __version__}
             case "ps":
-                return coordinator.ps()
+                return coordinator.ps(self._caller)
             case "status":
                 return coordinator.status()
             case "checkpoint":
@@ -267,7 +276,8 @@ class Connection:
             case "restore":
                 return self._lending(coordinator.restore, body, request, cancel)
             case "swap":
-                return Swap(coordinator, body, partial(self._teller, request, cancel=cancel), cancel).run()
+                tell = partial(self._teller, request, cancel=cancel)
+                return Swap(coordinator, body, tell, cancel, self._caller).run()
             case "recover":
                 return coordinator.recovery.of_all()
             case "hand_over":
@@ -284,7 +294,7 @@ class Connection:
         """With the descriptor of a store's key, where one came along."""
         key = request.take_fds()
         try:
-            return command(body, self._teller(request, body["target"], cancel), cancel, key)
+            return command(body, self._teller(request, body["target"], cancel), cancel, key, self._caller)
         finally:
             close_all(key)
 

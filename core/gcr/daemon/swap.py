@@ -12,6 +12,7 @@ from threading import Event
 from typing import Any, Protocol
 
 from gcr.daemon.jobs import Jobs
+from gcr.daemon.permission import OURSELVES, Caller
 from gcr.errors import GcrError, Interrupted, Lost, SwapFailed, Unanswered, UsageError, WrongState
 from gcr.states import State
 
@@ -28,9 +29,9 @@ class Transactions(Protocol):
 
     jobs: Jobs
 
-    def checkpoint(self, body: Body, progress: Progress, cancelled: Event) -> Report: ...
+    def checkpoint(self, body: Body, progress: Progress, cancelled: Event, *, caller: Caller) -> Report: ...
 
-    def restore(self, body: Body, progress: Progress, cancelled: Event) -> Report: ...
+    def restore(self, body: Body, progress: Progress, cancelled: Event, *, caller: Caller) -> Report: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +42,14 @@ class Swap:
     body: Body
     progress: Callable[[str | int], Progress]  # of a target
     cancelled: Event
+    caller: Caller = OURSELVES
 
     def run(self) -> Report:
         """Both reports. Raises SwapFailed where B did not come back and A did; and what the checkpoint of A raises."""
         self._refuse()
         began = time.monotonic()
-        out = self.node.checkpoint(self._body("out", "data_only"), self.progress(self.body["out"]), self.cancelled)
+        told = self.progress(self.body["out"])
+        out = self.node.checkpoint(self._body("out", "data_only"), told, self.cancelled, caller=self.caller)
         left = time.monotonic()
         out["wall_s"] = left - began
         try:
@@ -58,8 +61,9 @@ class Swap:
         return {"out": out, "in": {**back, "wall_s": time.monotonic() - left}}
 
     def _refuse(self) -> None:
-        """What can be seen before A is touched. Raises NoSuchJob, UsageError, WrongState."""
+        """What can be seen before A is touched. Raises NoSuchJob, NotOurs, UsageError, WrongState."""
         back = self.node.jobs.find(self.body["in"])
+        self.caller.check_owner(back.owner, f"job {back.name}")
         if self.body["out"] in (back.name, back.pid, *back.processes):
             raise UsageError("a swap is of two jobs: one leaves, another comes back")
         if back.busy or back.state not in RESTING:
@@ -71,7 +75,7 @@ class Swap:
         body, limit = self._body("in", "devices"), self.body.get("timeout")
         if limit:
             body["timeout"] = max(limit - passed, 0.001)
-        return self.node.restore(body, self.progress(self.body["in"]), self.cancelled)
+        return self.node.restore(body, self.progress(self.body["in"]), self.cancelled, caller=self.caller)
 
     def _body(self, leg: str, option: str) -> Report:
         shared = {name: self.body.get(name) for name in ("timeout", "backend")}
@@ -82,7 +86,7 @@ class Swap:
         out, back = self.body["out"], self.body["in"]
         failed = f"{back} could not be restored: {error.message}"
         try:
-            state = self.node.restore({"target": out}, self.progress(out), Event())["state"]
+            state = self.node.restore({"target": out}, self.progress(out), Event(), caller=self.caller)["state"]
         except GcrError as second:
             log.warning("job %s: not taken back after a swap: %s", out, second)
             text = f"{failed}; and {out} could not be taken back: {second.message}"

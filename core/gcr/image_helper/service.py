@@ -22,7 +22,7 @@ from gcr.errors import Damaged, GcrError, NoRoom, NoSuchImage, PeerGone, UsageEr
 from gcr.faults import reach
 from gcr.hostmemory import available_host_bytes
 from gcr.image.cipher import cipher_of
-from gcr.image.files import usable
+from gcr.image.files import sync_images, usable
 from gcr.image.key import lent_key
 from gcr.image.lines import FreshLine, Slots, by_device
 from gcr.image.manifest import Cut, ImagedProcess, Manifest
@@ -250,6 +250,10 @@ class ImageService:
             if is_none(path):
                 raise without_store(NoSuchImage(f"no image {body['name']!r}"), path)
             return {"text": _store(body, fds).manifest(body["name"]).to_bytes().decode()}, ()
+
+    def op_sync(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> None:
+        """What was published outlives a crash of the machine. Raises StoreUnusable."""
+        sync_images(Path(body["store"]))
 
     def op_open(self, body: Mapping[str, Any], fds: list[int], request: Request) -> None:
         """An image to be read; until we end nothing of it goes. Raises Damaged, WrongImage, NoSuchImage …"""

@@ -1,0 +1,359 @@
+"""The lines of the threat model in docs/security.md: who may ask the daemon for what, and what its children load."""
+
+import logging
+import os
+import socket
+import stat
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gcr.channel import Channel
+from gcr.config import Config
+from gcr.daemon import fleet, permission, worlds
+from gcr.daemon.__main__ import OneLine
+from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.jobs import Job
+from gcr.daemon.permission import Acting, Caller, acting_for
+from gcr.daemon.registration import registration
+from gcr.daemon.server import Connection, Server
+from gcr.daemon.worlds import child_environment, recorded_world, simulated_world
+from gcr.engine.node import World
+from gcr.errors import GcrError, NotOurs, UnsafeRuntime, UsageError
+from gcr.frames import AgentError
+from gcr.journal import DecisionRecord, Journal
+from gcr.native import sim_dir
+from gcr.presence import Presence
+from gcr.wire import FrameType, HelloRecord, Role
+
+OTHER = 65501
+root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+EVIL = {
+    "LD_LIBRARY_PATH": "/evil",
+    "LD_PRELOAD": "/evil/it.so",
+    "LD_AUDIT": "/evil/it.so",
+    "PYTHONPATH": "/evil",
+    "PYTHONHOME": "/evil",
+    "PATH": "/evil",
+    "ROCM_PATH": "/evil",
+    "GCR_PLUGINS": "evil",
+    "GCR_CONFIG": "/evil/config.toml",
+    "GCR_NATIVE_DIR": "/evil",
+    "GCR_SIM_evil": "/evil",
+}
+
+
+@contextmanager
+def acting_as(uid: int) -> Iterator[None]:
+    """Sockets that are made meanwhile are this user's, as the kernel says to the other end."""
+    before = os.geteuid()
+    os.seteuid(uid)
+    try:
+        yield
+    finally:
+        os.seteuid(before)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A daemon that admits one other user; nobody listens for it."""
+    coordinator = Coordinator(Config(), Journal(tmp_path / "journal"))
+    with socket.socket() as listener:
+        yield Server(listener, coordinator, frozenset({os.getuid(), 0, OTHER}), Presence(tmp_path))
+    coordinator.fleet.close()
+
+
+@pytest.fixture
+def peer(server: Server) -> Iterator[Callable[..., Channel]]:
+    """Connects as a user, in a role."""
+    made: list[Channel] = []
+
+    def connect(uid: int, role: Role = Role.CLIENT, **hello: Any) -> Channel:
+        with acting_as(uid):
+            ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        Connection(server, theirs)
+        made.append(Channel(ours, lambda _request: None, name="gcrd").start())
+        made[-1].call(FrameType.HELLO, HelloRecord(role=role, **hello).pack(), timeout=10)
+        return made[-1]
+
+    yield connect
+    for channel in made:
+        channel.close()
+
+
+def command(channel: Channel, op: str, **body: object) -> dict[str, Any]:
+    return channel.call_json(op, body, timeout=20, type=FrameType.COMMAND)[0]
+
+
+def register(channel: Channel, **body: object) -> dict[str, Any]:
+    about = {"name": "llm", "token": "secret", "argv": ["python"], "pid": None, **body}
+    return channel.call_json("register", about, timeout=10)[0]
+
+
+@contextmanager
+def sleeping(uid: int | None = None, **environment: str) -> Iterator[int]:
+    process = subprocess.Popen(["/bin/sleep", "60"], cwd="/", user=uid, env={**os.environ, **environment})
+    try:
+        yield process.pid
+    finally:
+        process.kill()
+        process.wait(10)
+
+
+# ---- what the daemon's children load ------------------------------------------------------------------------------
+
+
+def machine_of(folder: Path) -> str:
+    """The state of a simulated machine."""
+    folder.mkdir(mode=0o700)
+    (folder / "machine").touch()
+    return str(folder)
+
+
+@pytest.mark.parametrize("source", ["registration", "process", "journal"])
+def test_nothing_that_a_job_says_of_its_environment_decides_what_children_load(tmp_path: Path, source: str) -> None:
+    told = {**EVIL, "GCR_SIMULATE": "nvidia", "GCR_SIM_STATE": machine_of(tmp_path / "state"), "GCR_SIM_DEVICES": "3"}
+    us = os.getuid()
+    if source == "registration":
+        body = {"token": "t", "argv": ["python"], "simulate": "nvidia", "sim_environment": told}
+        world = registration(body, us).world
+    elif source == "process":
+        world = simulated_world("nvidia", told, us)
+    else:
+        world = recorded_world(DecisionRecord("llm", 1, "checkpoint", 0.0, (), "nvidia", True, told))
+    seen = child_environment(world)
+    assert not [(name, value) for name, value in seen.items() if "evil" in name + value]
+    assert (seen["GCR_SIMULATE"], seen["GCR_SIM_DEVICES"]) == ("nvidia", "3")
+    assert seen["LD_LIBRARY_PATH"].split(":")[0] == str(sim_dir("nvidia"))
+
+
+def test_the_hint_at_our_own_simulator_asks_no_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worlds, "_by_plugin", lambda *_: pytest.fail("a plugin was asked"))
+    folder = str(sim_dir("amd"))
+    told = {"LD_LIBRARY_PATH": f"{folder}:/evil", "ROCM_PATH": folder, "GCR_SIM_STATE": machine_of(tmp_path / "s")}
+    seen = child_environment(simulated_world("amd", told, os.getuid()))
+    assert (seen["LD_LIBRARY_PATH"].split(":")[0], seen["ROCM_PATH"]) == (folder, folder)
+    assert "evil" not in seen["LD_LIBRARY_PATH"]
+
+
+@pytest.mark.parametrize("path", ["", "/", "..", "../sim", "nvidia/..", "nvidia/x"])
+def test_no_path_beside_our_simulators_is_taken_for_one(path: str) -> None:
+    assert worlds._leads_to_ours(str(sim_dir("nvidia").parent / path)) is None
+
+
+@pytest.mark.parametrize("case", ["others write", "a link", "not a machine's", "relative", "missing parent"])
+def test_the_state_of_a_simulated_machine_is_in_a_folder_of_its_own(tmp_path: Path, case: str) -> None:
+    folder = tmp_path / "state"
+    folder.mkdir(mode=0o700)
+    state = str(folder)
+    if case == "others write":
+        folder.chmod(0o777)
+    elif case == "a link":
+        state = str(tmp_path / "link")
+        Path(state).symlink_to(folder)
+    elif case == "not a machine's":
+        (folder / "id_rsa").touch()
+    else:
+        state = "state" if case == "relative" else str(tmp_path / "none" / "state")
+    told = {"LD_LIBRARY_PATH": str(sim_dir("nvidia")), "GCR_SIM_STATE": state}
+    with pytest.raises(UnsafeRuntime):
+        child_environment(simulated_world("nvidia", told, os.getuid()))
+
+
+@root_only
+def test_the_state_of_a_simulated_machine_is_no_other_users(tmp_path: Path) -> None:
+    os.chown(machine_of(tmp_path / "state"), OTHER, OTHER)
+    told = {"LD_LIBRARY_PATH": str(sim_dir("nvidia")), "GCR_SIM_STATE": str(tmp_path / "state")}
+    with pytest.raises(UnsafeRuntime, match=f"belongs to user {OTHER}"):
+        child_environment(simulated_world("nvidia", told, os.getuid()))
+
+
+def test_a_simulated_world_is_for_the_daemons_own_user(peer: Callable[..., Channel]) -> None:
+    with pytest.raises(NotOurs, match="simulated devices are for jobs of the daemon's own user"):
+        simulated_world("nvidia", {}, os.getuid() + 1)
+    if os.getuid() == 0:
+        with pytest.raises(NotOurs):
+            register(peer(OTHER, Role.SUPERVISOR), simulate="nvidia", sim_environment={"LD_LIBRARY_PATH": "/evil"})
+
+
+@root_only
+def test_another_users_process_in_a_simulated_world_is_refused_and_nothing_started(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet, "start_child", lambda *_: pytest.fail("a child was started"))
+    with sleeping(OTHER, GCR_SIMULATE="nvidia", LD_LIBRARY_PATH="/evil") as pid, pytest.raises(NotOurs):
+        server.coordinator.checkpoint({"target": pid}, lambda _report: None, threading.Event())
+
+
+@pytest.mark.parametrize("name", ["-m", "--help", "a b", "", "x" * 64, 7, "a\n"])
+def test_a_backends_name_is_no_option_of_a_child(name: object) -> None:
+    with pytest.raises(UsageError):
+        worlds.backend_name(name)
+
+
+# ---- who may ask for what -----------------------------------------------------------------------------------------
+
+
+@root_only
+def test_another_user_neither_sees_nor_moves_our_jobs(server: Server, peer: Callable[..., Channel]) -> None:
+    server.coordinator.jobs.add(Job("ours", "t", World("nvidia")))
+    server.coordinator.jobs.add(Job("theirs", "u", World("nvidia"), owner=OTHER))
+    theirs, root = peer(OTHER), peer(0)
+    assert [job["job"] for job in command(theirs, "ps")["jobs"]] == ["theirs"]
+    assert [job["job"] for job in command(root, "ps")["jobs"]] == ["ours", "theirs"]
+    for op in ("checkpoint", "restore"):
+        with pytest.raises(NotOurs):
+            command(theirs, op, target="ours")
+    with pytest.raises(NotOurs):
+        command(theirs, "swap", **{"out": "theirs", "in": "ours"})
+    for op in ("checkpoint", "restore"):
+        for channel, target in ((theirs, "theirs"), (root, "theirs"), (root, "ours")):
+            with pytest.raises(GcrError) as caught:  # it has no process
+                command(channel, op, target=target)
+            assert caught.value.code in ("not_a_gpu_process", "wrong_state")
+
+
+@root_only
+@pytest.mark.parametrize("op", ["stop", "recover", "hand_over"])
+def test_what_concerns_every_job_is_for_the_daemons_user(server: Server, peer: Callable[..., Channel], op: str) -> None:
+    with pytest.raises(NotOurs):
+        command(peer(OTHER), op, force=True)
+    assert not server.stopping.is_set()
+
+
+@root_only
+@pytest.mark.parametrize("uid", [0, OTHER + 1])
+def test_another_user_checkpoints_no_process_but_its_own(peer: Callable[..., Channel], uid: int) -> None:
+    with sleeping(uid) as pid, pytest.raises(NotOurs):
+        command(peer(OTHER), "checkpoint", target=pid)
+
+
+@root_only
+def test_another_user_registers_jobs_of_its_own(server: Server, peer: Callable[..., Channel]) -> None:
+    supervisor = peer(OTHER, Role.SUPERVISOR)
+    with sleeping() as ours, sleeping(OTHER) as theirs:
+        assert register(supervisor, pid=ours)["name"] == "llm"
+        job = server.coordinator.jobs.by_name["llm"]
+        assert (job.owner, job.pid) == (OTHER, None)  # a pid of ours is none of its
+        supervisor.call_json("started", {"pid": ours}, timeout=10)
+        assert job.pid is None
+        supervisor.call_json("started", {"pid": theirs}, timeout=10)
+        assert job.pid == theirs
+    with pytest.raises(UsageError, match="registers one job"):
+        register(supervisor, name="second", token="other")
+
+
+@root_only
+def test_another_user_takes_no_job_of_ours_over(server: Server, peer: Callable[..., Channel]) -> None:
+    """As of one that a new daemon knows from the journal: it has no token yet."""
+    job = Job("llm", "", World("nvidia"))
+    server.coordinator.jobs.add(job)
+    with sleeping(OTHER) as pid, pytest.raises(NotOurs):
+        register(peer(OTHER, Role.SUPERVISOR), pid=pid)
+    assert job.supervisor is None and not job.token
+    agent = SimpleNamespace(
+        channel=SimpleNamespace(peer=SimpleNamespace(uid=OTHER)),
+        hello=SimpleNamespace(token="", job="llm"),
+        identity=SimpleNamespace(pid=os.getpid()),
+    )
+    joined = server.arrivals._job_of(cast("Any", agent))
+    assert joined is not job and joined.owner == OTHER
+
+
+@root_only
+def test_a_user_who_is_not_admitted_is_told_so_and_not_served(peer: Callable[..., Channel]) -> None:
+    with pytest.raises(AgentError, match=f"user {OTHER + 1} may not use this daemon"):
+        peer(OTHER + 1)
+
+
+# ---- helpers that act for another user ----------------------------------------------------------------------------
+
+
+@root_only
+def test_an_image_helper_acts_as_the_user_who_asked(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = Path("/dev/shm") / f"gcr-test-helper-{os.getpid()}"
+    folder.mkdir()
+    try:
+        script, said = folder / "helper", folder / "said"
+        script.write_text(f"#!/bin/sh\n(id -u; id -g; id -G; env) > {said}.new; mv {said}.new {said}; exec sleep 60\n")
+        script.chmod(0o755)
+        folder.chmod(0o777)
+        monkeypatch.setattr(fleet.sys, "executable", str(script))
+        monkeypatch.setenv("GCR_STORE", "/root/store")
+        monkeypatch.setenv("HOME", "/root")
+        helper = fleet.Fleet().image_helper(acting_for(Caller(OTHER, OTHER + 1, (OTHER + 2,))))
+        try:
+            while not said.exists():
+                assert not helper.channel.closed.wait(0.02)
+        finally:
+            helper.kill()
+            helper.channel.close()
+        uid, gid, groups, *environment = said.read_text().splitlines()
+        assert (uid, gid, set(groups.split())) == (str(OTHER), str(OTHER + 1), {str(OTHER + 1), str(OTHER + 2)})
+        assert not [line for line in environment if "/root" in line and line.startswith(("GCR_STORE", "HOME"))]
+    finally:
+        for file in folder.iterdir():
+            file.unlink()
+        folder.rmdir()
+
+
+def test_a_daemon_that_cannot_act_as_another_user_makes_no_image_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(permission.os, "geteuid", lambda: 1000)
+    with pytest.raises(NotOurs):
+        acting_for(Caller(OTHER, OTHER))
+    assert acting_for(Caller()) == Acting()
+    assert acting_for(Caller(0, 0)) == Acting()  # root asks a user's daemon: as that user
+
+
+# ---- names, and what is written to the log ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", "/etc/passwd", "1", "Upper", ".x", "a\nb", "a" * 64, "-x", 7, ["x"]])
+def test_a_job_whose_name_is_none_is_refused_at_the_door(peer: Callable[..., Channel], name: object) -> None:
+    with pytest.raises(UsageError, match="is not the name of a job"):
+        register(peer(os.getuid(), Role.SUPERVISOR), name=name)
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"token": ""}, {"token": 7}, {"token": "x" * 65}, {"argv": []}, {"argv": "sh"}, {"argv": [1]}]
+)
+def test_what_is_no_registration_is_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        registration({"name": "llm", "token": "t", "argv": ["python"], **wrong}, os.getuid())
+
+
+def test_an_agent_names_no_file(server: Server) -> None:
+    hello = SimpleNamespace(job="../x", token="")
+    assert server.arrivals._name_for(cast("Any", SimpleNamespace(hello=hello))) == "x-1"
+
+
+def test_a_message_of_a_peer_is_one_line_of_the_log() -> None:
+    record = logging.LogRecord("gcr", logging.INFO, "", 0, "job %s", ("x\n2026 ERROR \x1b[2J",), None)
+    assert OneLine("%(message)s").format(record) == r"job x\n2026 ERROR \x1b[2J"
+
+
+@pytest.mark.parametrize("where", ["a file in its place", "read-only"])
+def test_a_log_folder_that_cannot_be_written_stops_no_child(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    state = tmp_path / "state"
+    if where == "read-only":
+        (state / "gcr" / "log").mkdir(parents=True)
+        (state / "gcr" / "log").chmod(stat.S_IRUSR)
+    else:
+        state.touch()
+    monkeypatch.setenv("XDG_STATE_HOME", str(state))
+    process, channel = fleet.start_child("gcr.control_helper", ["nvidia"], dict(os.environ))
+    try:
+        assert channel.call_json("ready", timeout=30)[0]["ok"]
+    finally:
+        channel.close()
+        process.wait(10)
