@@ -143,6 +143,11 @@ def lending() -> Result:
     return _e2e(["tests/e2e/test_lending.py"])
 
 
+def examples() -> Result:
+    """The programs of the first page, on the device."""
+    return _e2e(["tests/e2e/test_examples.py"])
+
+
 def chunk_hash() -> Result:
     """Rates of the chunk hash and of a copy on the device, and whether the host agrees."""
     made = Path(os.environ["XDG_RUNTIME_DIR"]) / "hash.json"
@@ -179,6 +184,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "live": lambda: live("very_many"),
     "live-deaths": lambda: live("not very_many"),
     "lending": lending,
+    "examples": examples,
     "two-devices": device_pair.check,
     "two-driver": device_pair.ask_driver,
     "soak": soak.piece,
