@@ -79,7 +79,7 @@ class Process:
         try:
             self.agent.begin()
         except GcrError as error:
-            log.info("process %d was not told to begin: %s", self.identity.pid, error)
+            log.info("job %s: process %d was not told to begin: %s", self.job, self.identity.pid, error)
 
     def runs_on(self, moves: Moves) -> None:
         """It came back on these devices: what was known by those that it left."""
