@@ -15,6 +15,7 @@ from gcr.cli.options import Options, common_options, examples, wants_json
 from gcr.cli.output import NotWritten, failure, print_failure, print_json
 from gcr.errors import GcrError, Interrupted, UsageError
 from gcr.exits import leave
+from gcr.names import meant
 from gcr.version import __version__
 
 SUBCOMMANDS = (
@@ -55,6 +56,14 @@ class LazyGroup(click.Group):
         found = importlib.import_module(f"gcr.cli.commands.{cmd_name.replace('-', '_')}").command
         assert isinstance(found, click.Command)
         return found
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Names the command that was meant. click looks only at commands that are loaded already."""
+        if args and args[0] not in SUBCOMMANDS and not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(f"No such command {args[0]!r}{meant(args[0], SUBCOMMANDS)}")
+        return super().resolve_command(ctx, args)
 
 
 @click.group(

@@ -18,6 +18,7 @@ from gcr.engine.node import World
 from gcr.engine.target import Target
 from gcr.errors import DeviceShared, NameTaken, NoSuchJob, WrongState
 from gcr.journal import DecisionRecord
+from gcr.names import meant
 from gcr.processes import ProcessIdentity, started_at
 from gcr.states import State, job_state
 from gcr.supervisor.escrow import Escrow, Keeper
@@ -147,7 +148,7 @@ class Jobs:
         """
         while (job := self._known(target)) is None:
             if time.monotonic() > self.began + self._patience(target):
-                raise NoSuchJob(f"no job {target!r}", hint="gcr ps")
+                raise NoSuchJob(f"no job {target!r}{meant(str(target), self.by_name)}", hint="gcr ps")
             time.sleep(0.05)
         return job
 

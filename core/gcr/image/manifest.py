@@ -6,16 +6,17 @@ A reader looks at `format` first: another number is another layout, and says so;
 """
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Self
 
-from gcr.errors import Damaged, WrongImage
+from gcr.errors import Damaged, NoSuchImage, StoreUnusable, WrongImage
 from gcr.hashing.chunks import CHUNK_BYTES, check_chunk_bytes
 from gcr.image.chunks import name_of
 from gcr.image.pack import Pack
 from gcr.layout import DamagedTable, SealedTable, flat
+from gcr.names import meant
 
 FORMAT = 1
 SUFFIX = ".json"
@@ -163,3 +164,12 @@ def _plain(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 def _digest(body: object) -> str:
     return name_of(json.dumps(body, sort_keys=True).encode()).hex()
+
+
+def none_called(name: str, names: Callable[[], Iterable[str]]) -> NoSuchImage:
+    """The error for an image that is not there; it names the one that was meant, where `names` can be asked."""
+    try:
+        near = meant(name, names())
+    except StoreUnusable:
+        near = ""
+    return NoSuchImage(f"no image {name!r}{near}", hint="gcr images")

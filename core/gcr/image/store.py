@@ -45,7 +45,7 @@ from gcr.image.files import (
 from gcr.image.hashes import ImageHashes
 from gcr.image.leftovers import is_resumable, unfinished
 from gcr.image.manifest import SUFFIX as MANIFEST
-from gcr.image.manifest import Manifest
+from gcr.image.manifest import Manifest, none_called
 from gcr.image.pack import DISTRUSTED, FILE, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.references import Reference
@@ -175,7 +175,7 @@ class Store:
         try:
             data = read_file(self._manifest_path(name), MOST_MANIFEST)
         except FileNotFoundError:
-            raise NoSuchImage(f"no image {name!r}", hint="gcr images") from None
+            raise none_called(name, self.names) from None
         self.pulse()
         return data
 
@@ -358,7 +358,7 @@ class Store:
         paths = [self._manifest_path(name) for name in names]
         for path in paths:
             if not os.path.lexists(path):
-                raise NoSuchImage(f"no image {path.name.removesuffix(MANIFEST)!r}", hint="gcr images")
+                raise none_called(path.name.removesuffix(MANIFEST), self.names)
             if path.is_dir():
                 raise Damaged.of(path, "it is a folder", hint="remove it by hand")
         meant = {**self._seals(names), **(seals or {})}
