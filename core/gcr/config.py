@@ -13,6 +13,7 @@ from gcr.errors import UsageError
 from gcr.runtime import home_dir
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
+_CONFIG = "GCR_CONFIG"
 _MEANING, _LEAST, _MOST = "meaning", "least", "most"
 
 
@@ -66,6 +67,10 @@ class Config:
 def load(flags: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
     """The settings in force; a flag that is None was not given. Raises UsageError naming where a bad value stands."""
     path = file or config_path()
+    if file is None and path and os.environ.get(_CONFIG) and not path.exists():
+        raise UsageError(
+            f"{_CONFIG} names {path}, and there is no such file", hint=f"unset {_CONFIG}, or make the file"
+        )
     chosen = {**(_from_file(path) if path else {}), **_from_environment()}
     known = {each.name: each for each in fields(Config)}
     for name, value in (flags or {}).items():
@@ -76,11 +81,16 @@ def load(flags: Mapping[str, Any] | None = None, file: Path | None = None) -> Co
 
 def config_path() -> Path | None:
     """`$GCR_CONFIG`, else `$XDG_CONFIG_HOME/gcr/config.toml`; None for a user without a home directory."""
-    if chosen := os.environ.get("GCR_CONFIG"):
+    if chosen := os.environ.get(_CONFIG):
         return Path(chosen)
     base, home = os.environ.get("XDG_CONFIG_HOME"), home_dir()
     folder = Path(base) if base else home / ".config" if home else None
     return folder / "gcr" / "config.toml" if folder else None
+
+
+def settings() -> list[str]:
+    """Their names."""
+    return [each.name for each in fields(Config)]
 
 
 def environment_name(setting: str) -> str:

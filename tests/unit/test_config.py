@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from gcr import config
+from gcr.cli import environment
+from gcr.cli.main import main
 from gcr.config import Config, load
 from gcr.errors import UsageError
 
@@ -132,3 +134,29 @@ def test_the_module_prints_the_table_of_the_document():
 @pytest.mark.skipif(not DOCUMENT.exists(), reason="docs/configuration.md is not written yet")
 def test_the_document_shows_every_setting_as_the_table_has_it():
     assert config.markdown_table() in DOCUMENT.read_text(), "run: python -m gcr.config"
+
+
+def test_a_file_that_is_named_must_be_there(monkeypatch, tmp_path):
+    monkeypatch.setenv("GCR_CONFIG", str(tmp_path / "missing.toml"))
+    with pytest.raises(UsageError, match="GCR_CONFIG names") as caught:
+        load()
+    assert caught.value.hint
+    monkeypatch.setenv("GCR_CONFIG", "")
+    load()
+
+
+def test_a_variable_that_means_nothing_is_told_once_with_the_one_that_was_meant(monkeypatch, capfd):
+    named = {"GCR_STROE": "/x", "GCR_NONSENSE_ALTOGETHER": "1", "GCR_STORE_S": "5", "GCR_SIM_OTHER": "1"}
+    for name, value in named.items():
+        monkeypatch.setenv(name, value)
+    assert main(["backends", "--json"]) == 0
+    said = [line for line in capfd.readouterr().err.splitlines() if "means nothing" in line]
+    assert said == [
+        "gcr: GCR_NONSENSE_ALTOGETHER is set and means nothing",
+        "gcr: GCR_STROE is set and means nothing; did you mean GCR_STORE?",
+    ]
+
+
+def test_every_variable_that_gcr_reads_has_a_meaning():
+    assert environment.misnamed(dict.fromkeys(map(config.environment_name, config.settings()))) == []
+    assert environment.misnamed(name for name, _ in environment.VARIABLES) == []

@@ -10,7 +10,7 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
 from gcr.daemon.process import Process
 from gcr.engine.node import World
-from gcr.errors import WrongState
+from gcr.errors import BackendMissing, WrongState
 from gcr.journal import DecisionRecord, Journal
 from gcr.processes import ProcessIdentity
 from gcr.states import State
@@ -27,3 +27,11 @@ def test_a_job_comes_back_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     with pytest.raises(WrongState, match="still being recovered"):
         coordinator.restore({"target": "llm"}, lambda _report: None, threading.Event())
     assert job.processes[7].state == State.SUSPENDED
+
+
+@pytest.mark.parametrize("command", ["checkpoint", "restore"])
+def test_a_backend_that_is_not_the_job_s_is_refused(tmp_path: Path, command: str) -> None:
+    coordinator = Coordinator(Config(), Journal(tmp_path / "journal"))
+    coordinator.jobs.add(Job("llm", "", World("nvidia")))
+    with pytest.raises(BackendMissing, match="llm uses nvidia, not amd"):
+        getattr(coordinator, command)({"target": "llm", "backend": "amd"}, lambda _report: None, threading.Event())

@@ -168,3 +168,16 @@ def test_one_that_ends_meanwhile_is_nobodys_loss(half_heard: Any, monkeypatch: p
         count = Counted(**{f"p{os.getpid()}": 48 << 20})
         with pytest.raises(Interrupted):
             foreign.refuse_unheard_beside(half_heard, set, count, called_off)
+
+
+def test_a_process_without_a_driver_is_refused_before_a_driver_is_asked() -> None:
+    with holding() as pid:
+        with pytest.raises(NotAGpuProcess, match=f"process {pid} uses no device"):
+            foreign.refuse_without_driver(pid, World("nvidia"))
+        foreign.refuse_without_driver(pid, World("nvidia", simulated=True))
+        foreign.refuse_without_driver(pid, World("of a plugin"))
+
+
+def test_a_process_with_a_device_open_is_not_refused(devices: Path) -> None:
+    with holding(devices / "kfd") as pid:
+        foreign.refuse_without_driver(pid, World("amd"))

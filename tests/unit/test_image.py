@@ -27,10 +27,12 @@ from image_example import DOCUMENT, documented, example
 from imaging import CIPHERS, bytes_of, described, mapped, write
 
 from gcr.cli.commands.verify import _all_checked
+from gcr.cli.picture import facts
 from gcr.errors import Damaged, ImageExists, ImageNeeded, NoSuchImage, StoreBusy, StoreUnusable, WrongImage
 from gcr.hashing import HashKey
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import files as files_of_a_store
+from gcr.image.anatomy import origins, phases, repeated_bytes, stop_s
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK, Entry
 from gcr.image.known import Known
@@ -675,3 +677,35 @@ def test_when_a_write_fails_nobody_looks_at_its_memory_any_more(store: Store) ->
         with pytest.raises(StoreUnusable):
             writer.add([(mapped(bytes_of(1, 64 * CHUNK_BYTES * 8)), {})])
         assert working[0] == 0
+
+
+@pytest.mark.parametrize("suffix", [".pack", ".json", ".chunks", ".hashes"])
+def test_a_file_with_more_in_it_is_found_and_not_called_shorter(store: Store, suffix: str) -> None:
+    write(store, "warm", [bytes_of(1, MANY)])
+    (path,) = (store.path / name for name in files(store) if name.endswith(suffix))
+    with path.open("ab") as file:
+        file.write(b"x")
+    with pytest.raises(Damaged) as caught:
+        check(store, "warm")
+    assert "shorter" not in caught.value.message
+
+
+def test_what_a_first_image_has_twice_was_not_in_the_store_before(store: Store) -> None:
+    write(store, "warm", [bytes_of(1, MANY), bytes_of(1, MANY), bytes(MANY)])
+    write(store, "next", [bytes_of(1, MANY)])
+    whole = {name: store.manifest(name) for name in ("warm", "next")}
+    twice = {name: repeated_bytes(each, store.references(each)) for name, each in whole.items()}
+    assert twice == {"warm": MANY, "next": 0}
+    assert origins(whole["warm"], MANY) == {"zero": MANY, "repeated": MANY, "shared": 0, "written": MANY}
+    assert origins(whole["next"], 0) == {"zero": 0, "repeated": 0, "shared": MANY, "written": 0}
+
+
+def test_how_long_the_program_stood_still_is_told(store: Store) -> None:
+    """Of a checkpoint after which it ran on, too."""
+    manifest = write(store, "warm", [bytes_of(1, MANY)])
+    live = replace(
+        manifest, timings={"stop": 1.0, "quiesced": 1.5, "snapshotted": 1.75, "running": 2.0, "drained": 9.0}
+    )
+    assert (stop_s(manifest), stop_s(live)) == (None, 1.0)
+    assert ("stopped for", "1.00 s") in [*facts(live)]
+    assert [(each.name, each.begin) for each in phases(live)] == [("quiesce", 1.0), ("snapshot", 1.5), ("drain", 1.75)]

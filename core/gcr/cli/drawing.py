@@ -14,15 +14,15 @@ from gcr.image.manifest import Manifest
 BAR = 30  # columns
 
 
-def on_terminal(manifest: Manifest, console: Console | None = None) -> str:
+def on_terminal(manifest: Manifest, repeated: int, console: Console | None = None) -> str:
     """Text, in colours where stdout shows them."""
     shown = console or Console()
     with shown.capture() as captured:
-        shown.print(Group(*_drawn(manifest)))
+        shown.print(Group(*_drawn(manifest, repeated)))
     return "\n".join(line.rstrip() for line in captured.get().rstrip().splitlines())
 
 
-def _drawn(manifest: Manifest) -> Iterator[RenderableType]:
+def _drawn(manifest: Manifest, repeated: int) -> Iterator[RenderableType]:
     of = f"of job {manifest.job}, {made(manifest)}"
     yield Text(f"{manifest.name}  ", style="bold").append(of, style="not bold")
     rows = Table.grid(padding=(0, 2))
@@ -31,7 +31,7 @@ def _drawn(manifest: Manifest) -> Iterator[RenderableType]:
     for name, what in facts(manifest):
         rows.add_row(name, Text(what))
     yield Padding(rows, (0, 0, 0, 2))
-    for section in sections(manifest):
+    for section in sections(manifest, repeated):
         yield Padding(Text(f"{section.name}: {section.total.text}", style="bold"), (1, 0, 0, 0))
         yield _bars(section)
 

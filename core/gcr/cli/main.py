@@ -5,14 +5,16 @@ Nothing here imports a vendor library, and rich only when something is drawn: `g
 
 import importlib
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 import click
 
-from gcr.cli.options import Options, common_options, examples, wants_json
-from gcr.cli.output import NotWritten, failure, print_failure, print_json
+from gcr.cli.environment import misnamed
+from gcr.cli.options import ON_BEHALF, Options, common_options, examples, wants_json
+from gcr.cli.output import NotWritten, failure, print_failure, print_json, say
 from gcr.errors import GcrError, Interrupted, UsageError
 from gcr.exits import leave
 from gcr.names import meant
@@ -84,9 +86,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, log, nowhere = Options(), logging.getLogger("gcr"), logging.NullHandler()
     log.addHandler(nowhere)  # else a terminal has what is for -v alone
     try:
+        if ON_BEHALF not in given:  # whose stderr is the program's
+            _warn_of_misnamed()
         return _guarded(given, options, lambda: _invoke(given, options))
     finally:
         log.removeHandler(nowhere)
+
+
+def _warn_of_misnamed() -> None:
+    for line in misnamed(os.environ):
+        say(f"gcr: {line}")
 
 
 def program() -> NoReturn:

@@ -18,6 +18,7 @@ _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMG]?)\Z")
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}
 _BACKEND_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 
+ON_BEHALF = "--on-behalf"  # of `gcr run`: the library's socket
 Target = str | int
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 

@@ -6,10 +6,15 @@ from datetime import datetime
 
 from gcr import units
 from gcr.cli import text
-from gcr.image.anatomy import bytes_by_device, origins, phases, size_classes
+from gcr.image.anatomy import bytes_by_device, origins, phases, size_classes, stop_s
 from gcr.image.manifest import Manifest
 
-PARTS = {"zero": "zero, stored nowhere", "shared": "shared, stored before", "written": "written for this image"}
+PARTS = {
+    "zero": "zero, stored nowhere",
+    "repeated": "more than once in this image",
+    "shared": "shared, stored before",
+    "written": "written for this image",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,11 +58,13 @@ def facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
     for device, size in bytes_by_device(manifest).items():
         yield "device", f"{manifest.models.get(device, '?')}, {device}: {units.size(size)}"
     yield "parent", manifest.parent or "none"
+    if (stood := stop_s(manifest)) is not None:
+        yield "stopped for", _shown(stood)
     yield "written by", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
 
 
-def sections(manifest: Manifest) -> Sequence[Section]:
-    found = (_bytes(manifest), _timeline(manifest), _sizes(manifest))
+def sections(manifest: Manifest, repeated: int) -> Sequence[Section]:
+    found = (_bytes(manifest, repeated), _timeline(manifest), _sizes(manifest))
     return [section for section in found if section]
 
 
@@ -71,9 +78,9 @@ def _sizes(manifest: Manifest) -> Section:
     return Section("Allocations", _count(sum(each.count for each in classes)), rows)
 
 
-def _bytes(manifest: Manifest) -> Section:
+def _bytes(manifest: Manifest, repeated: int) -> Section:
     total = manifest.bytes_total
-    named = [(kind, PARTS[kind], size) for kind, size in origins(manifest).items()]
+    named = [(kind, PARTS[kind], size) for kind, size in origins(manifest, repeated).items()]
     if manifest.bytes_changed is not None:
         named.append(("changed", f"changed since {manifest.parent}", manifest.bytes_changed))
     rows = [

@@ -58,7 +58,7 @@ data { font-variant-numeric: tabular-nums; text-align: right; white-space: nowra
 li .aside { color: var(--quiet); }
 .track { display: flex; height: .8rem; background: var(--track); border-radius: .2rem; overflow: hidden; }
 .track i { background: var(--bar); }
-.zero { --bar: var(--zero); } .shared { --bar: var(--shared); }
+.zero { --bar: var(--zero); } .shared, .repeated { --bar: var(--shared); }
 .written { --bar: var(--written); } .changed { --bar: var(--changed); }
 .whole { height: 1.6rem; margin-bottom: .75rem; }
 dl { display: grid; grid-template-columns: max-content 1fr; gap: .25rem 1rem; margin: 0; }
@@ -73,16 +73,16 @@ dd { margin: 0; overflow-wrap: anywhere; }
 """
 
 
-def as_page(manifest: Manifest) -> str:
+def as_page(manifest: Manifest, repeated: int) -> str:
     """HTML."""
     title = escape(f"gcr: image {manifest.name}")
-    return _PAGE.format(title=title, style=_STYLE, body="\n".join(_body(manifest)))
+    return _PAGE.format(title=title, style=_STYLE, body="\n".join(_body(manifest, repeated)))
 
 
-def _body(manifest: Manifest) -> Iterator[str]:
+def _body(manifest: Manifest, repeated: int) -> Iterator[str]:
     yield f"<header><h1>{escape(manifest.name)}</h1><p>of job {escape(manifest.job)}, {escape(made(manifest))}</p>"
     yield '<p class="simulated">SIMULATED device</p></header>' if manifest.simulated else "</header>"
-    for section in sections(manifest):
+    for section in sections(manifest, repeated):
         yield from _section(section)
     yield '<section id="facts"><h2>Facts</h2><dl>'
     yield from (f"<dt>{escape(name)}</dt><dd>{escape(what)}</dd>" for name, what in facts(manifest))

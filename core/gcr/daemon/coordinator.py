@@ -14,7 +14,13 @@ from gcr.config import Config
 from gcr.daemon import first_call, reports
 from gcr.daemon.crowding import naming_holders
 from gcr.daemon.fleet import Fleet
-from gcr.daemon.foreign import await_hello, refuse_unheard_beside, sole_user, world_of_process
+from gcr.daemon.foreign import (
+    await_hello,
+    refuse_unheard_beside,
+    refuse_without_driver,
+    sole_user,
+    world_of_process,
+)
 from gcr.daemon.imaging import Imaging, asked_for, place_of
 from gcr.daemon.jobs import Active, Job, Jobs
 from gcr.daemon.labels import Labels
@@ -257,6 +263,7 @@ class Coordinator:
         course = self._course("restore", body, progress, cancelled)
         job = self.jobs.find(body["target"])
         caller.check_owner(job.owner, f"job {job.name}")
+        _refuse_other_backend(job, body.get("backend"))
         with saying_state(job), naming_holders(job, self.jobs, self.fleet), self.jobs.changing(job, "restore"):
             return self._restore(job, course, body, key, caller)
 
@@ -412,6 +419,7 @@ class Coordinator:
         world = world_of_process(pid, backend_name(backend) if backend else None)
         job = Job(name, token="", world=world, pid=pid, owner=owner)
         _refuse_other_backend(job, backend)
+        refuse_without_driver(pid, job.world)
         job.processes[pid] = Process(name, identity, strategy=Strategy.DRIVER)
         self.jobs.add(job)
         return job

@@ -43,6 +43,18 @@ def sole_user(pid: int) -> int:
     return users.pop() if len(users) == 1 else -1
 
 
+def refuse_without_driver(pid: int, world: World) -> None:
+    """Raises NotAGpuProcess for a process that has no driver loaded and no device open; no driver is asked for it."""
+    if world.simulated or world.backend not in DEVICE_FILES:
+        return
+    try:
+        uses = any(maps_contain(pid, DRIVERS)) or any(open_files(pid, path) for path in DEVICE_FILES.values())
+    except PermissionError:
+        return
+    if not uses:
+        raise NotAGpuProcess(f"process {pid} uses no device: it has no driver loaded", hint="gcr ps names the jobs")
+
+
 def _vendor_of(pid: int) -> str | None:
     """Whose devices it has open."""
     try:

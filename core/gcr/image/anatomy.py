@@ -5,13 +5,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from gcr.image.manifest import Manifest
+from gcr.image.references import ZEROS, Reference
+from gcr.image.smallfiles import chunk_sizes
 
 PHASES: Sequence[tuple[str, tuple[str, ...], str]] = (  # name, the marks it begins after (the last of them), its own
     ("prepare", (), "prepared"),
     ("quiesce", ("stop",), "quiesced"),
+    ("copy while it runs", ("prepared",), "copied_live"),
     ("copy out", ("quiesced",), "copied_out"),
+    ("snapshot", ("quiesced",), "snapshotted"),
     ("hand over", ("copied_out", "quiesced"), "handed_over"),
-    ("drain", ("handed_over",), "drained"),
+    ("drain", ("snapshotted", "handed_over", "quiesced"), "drained"),
     ("control state", ("handed_over",), "frozen"),
     ("stage", ("drained", "frozen", "handed_over"), "staged"),
     ("decide", ("staged", "frozen"), "decided"),
@@ -55,10 +59,38 @@ def _powers(first: int, last: int) -> Iterator[int]:
         first *= 2
 
 
-def origins(manifest: Manifest) -> Mapping[str, int]:
-    """All bytes by where they are: `zero` nowhere, `shared` in what the store had, or twice here, `written` for it."""
-    shared = manifest.bytes_total - manifest.bytes_zero - manifest.bytes_written
-    return {"zero": manifest.bytes_zero, "shared": shared, "written": manifest.bytes_written}
+def origins(manifest: Manifest, repeated: int) -> Mapping[str, int]:
+    """All bytes by where they are: `zero` nowhere, `repeated` elsewhere in it, `shared` in what the store had before,
+    `written` for it."""
+    known = manifest.bytes_total - manifest.bytes_zero - manifest.bytes_written
+    twice = min(repeated, known)
+    return {
+        "zero": manifest.bytes_zero,
+        "repeated": twice,
+        "shared": known - twice,
+        "written": manifest.bytes_written,
+    }
+
+
+def repeated_bytes(manifest: Manifest, references: Sequence[Reference]) -> int:
+    """Bytes of the chunks, but zero ones, that come in an image for the second time or later."""
+    seen: set[bytes] = set()
+    found = 0
+    for reference, size in zip(references, chunk_sizes(manifest), strict=True):
+        if reference.pack != ZEROS:
+            found += size if reference.name in seen else 0
+            seen.add(reference.name)
+    return found
+
+
+def stop_s(manifest: Manifest) -> float | None:
+    """Seconds for which the program stood still for a checkpoint after which it went on, or until its device was free.
+
+    None: the checkpoint had not come so far when the image was made.
+    """
+    at = manifest.timings
+    over = at.get("running", at.get("vram_free"))
+    return None if over is None or "stop" not in at else over - at["stop"]
 
 
 def bytes_by_device(manifest: Manifest) -> Mapping[str, int]:

@@ -167,8 +167,10 @@ class PackReader:
 
     def _read_ends(self, file: "OpenPack", seal: bytes | None) -> tuple[Pack, bytes, int]:
         size = os.fstat(file.fd).st_size
-        if size < 2 * BLOCK or size % BLOCK:
+        if size < 2 * BLOCK:
             raise Damaged.of(self.path, "it is shorter than what was written")
+        if size % BLOCK:
+            raise Damaged.of(self.path, "it is not as long as what was written")
         footer = Footer.from_bytes(bytes(file.bytes(size - BLOCK, _FOOTER.size + NAME_BYTES)))
         magic, version, count, at, index_name = _FOOTER.unpack(footer.facts)
         if magic != FOOTER_MAGIC or not footer.is_sealed(footer.seal if seal is None else seal):

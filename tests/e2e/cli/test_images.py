@@ -155,7 +155,7 @@ def test_an_image_is_drawn_and_every_byte_of_it_accounted_for(gcr: Gcr, store: S
     write(store, "warm", [bytes_of(1, MIB), bytes(MIB), bytes_of(2, 3 * MIB), bytes_of(3, 100_000)])
     found = gcr("inspect", "warm", "--json").json
     assert sum(found["origins"].values()) == found["bytes_total"] == 5 * MIB + 100_000
-    assert found["origins"] == {"zero": MIB, "shared": MIB, "written": found["bytes_written"]}
+    assert found["origins"] == {"zero": MIB, "repeated": 0, "shared": MIB, "written": found["bytes_written"]}
     assert found["bytes_by_device"] == {"GPU-1": found["bytes_total"]}
     classes = {each["limit"]: (each["count"], each["bytes"]) for each in found["allocations"]}
     assert classes == {
@@ -171,6 +171,8 @@ def test_an_image_is_drawn_and_every_byte_of_it_accounted_for(gcr: Gcr, store: S
     assert max(map(len, drawn.splitlines())) <= 80
     page = tmp_path / "warm.html"
     assert gcr("inspect", "warm", "--html", str(page)).code == 0
+    assert gcr("inspect", "warm", "--html", "-").out == page.read_text()
+    assert gcr("inspect", "warm", "--html", "-", "--json").code == 2
     assert "up to 4.0 MiB" in page.read_text() and "://" not in page.read_text()  # it needs no other file
     ran = gcr("inspect", "warm", "--html", str(page), "--json")
     assert (ran.code, ran.json["error"]["exit"]) == (3, 3)  # what is there is not written over

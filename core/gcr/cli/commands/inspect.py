@@ -10,44 +10,58 @@ from gcr.cli.asking import asked
 from gcr.cli.commands.images import facts
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
-from gcr.errors import NoSuchImage, Refused
+from gcr.errors import NoSuchImage, Refused, UsageError
 
 if TYPE_CHECKING:
     from gcr.image.manifest import Manifest
     from gcr.image.store import Store
 
+STDOUT = "-"
+
 
 @click.command("inspect", epilog=examples("gcr inspect warm", "gcr inspect warm --html warm.html"))
 @click.argument("name")
-@click.option("--html", metavar="FILE", help="Write it as one page for a browser; FILE must not be there.")
+@click.option("--html", metavar="FILE", help="One page for a browser; FILE must not be there, - is stdout.")
 @store_option
 @common_options
 @click.pass_obj
 def command(options: Options, name: str, html: str | None, store: str | None) -> None:
     """Show what an image consists of: allocations, shared and changed bytes, how long its checkpoint took."""
-    manifest = asked(options, store, lambda there: _manifest(there, name))
+    if html == STDOUT and options.json:
+        raise UsageError("--html - and --json both print on stdout: choose one")
+    manifest, repeated = asked(options, store, lambda there: _looked_at(there, name))
+    if html == STDOUT:
+        print_text(as_page(manifest, repeated).removesuffix("\n"))
+        return
     if html is not None:
-        _write(manifest, Path(html))
+        _write(as_page(manifest, repeated), Path(html))
     if options.json:
-        print_json(success("inspect", _fields(manifest)))
+        print_json(success("inspect", _fields(manifest, repeated)))
     elif html is not None:
         print_text(f"wrote {html}")
     else:
         from gcr.cli.drawing import on_terminal
 
-        print_text(on_terminal(manifest))
+        print_text(on_terminal(manifest, repeated))
 
 
-def _manifest(store: "Store | None", name: str) -> "Manifest":
+def _looked_at(store: "Store | None", name: str) -> "tuple[Manifest, int]":
+    """Its manifest, and how many of its bytes are chunks that it has more than once."""
     if store is None:
         raise NoSuchImage(f"no image {name!r}", hint="gcr images")
-    return store.manifest(name)
+    from gcr.image.anatomy import repeated_bytes
+
+    manifest = store.manifest(name)
+    return manifest, repeated_bytes(manifest, store.references(manifest))
 
 
-def _write(manifest: "Manifest", path: Path) -> None:
-    from gcr.cli.webpage import as_page
+def as_page(manifest: "Manifest", repeated: int) -> str:
+    from gcr.cli import webpage  # takes long to import
 
-    page = as_page(manifest)
+    return webpage.as_page(manifest, repeated)
+
+
+def _write(page: str, path: Path) -> None:
     try:
         file = path.open("x", encoding="utf-8")
         try:
@@ -60,8 +74,8 @@ def _write(manifest: "Manifest", path: Path) -> None:
         raise Refused(f"{path} cannot be written: {error.strerror}") from error
 
 
-def _fields(manifest: "Manifest") -> dict[str, Any]:
-    from gcr.image.anatomy import bytes_by_device, origins, phases, size_classes
+def _fields(manifest: "Manifest", repeated: int) -> dict[str, Any]:
+    from gcr.image.anatomy import bytes_by_device, origins, phases, size_classes, stop_s
 
     return {
         **facts(manifest),
@@ -69,9 +83,10 @@ def _fields(manifest: "Manifest") -> dict[str, Any]:
         "bytes_by_device": dict(bytes_by_device(manifest)),
         "models": dict(manifest.models),
         "versions": dict(manifest.versions),
-        "origins": dict(origins(manifest)),
+        "origins": dict(origins(manifest, repeated)),
         "allocations": [asdict(each) for each in size_classes(manifest)],
         "phases": [asdict(each) for each in phases(manifest)],
+        "stop_s": stop_s(manifest),
         "packs": len(manifest.packs),
         "chunk_bytes": manifest.chunk_bytes,
     }

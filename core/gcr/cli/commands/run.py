@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from gcr.cli.options import Options, common_options, examples, parse_name
+from gcr.cli.options import ON_BEHALF, Options, common_options, examples, parse_name
 from gcr.cli.output import NotWritten, print_json, print_text, say, success
 from gcr.errors import GcrError, UsageError
 
@@ -36,7 +36,7 @@ FAILED_BEFORE_START = 125
     metavar="FILE",
     help="At the end, write the job's last report to FILE.",
 )
-@click.option("--on-behalf", type=int, hidden=True)  # of the library: its socket
+@click.option(ON_BEHALF, type=int, hidden=True)
 @click.argument("program", metavar="-- CMD...", nargs=-1, required=True)
 @common_options
 @click.pass_context
