@@ -25,6 +25,7 @@ SUBCOMMANDS = (
     "ps",
     "logs",
     "wait",
+    "top",
     "checkpoint",
     "restore",
     "swap",

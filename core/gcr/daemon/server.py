@@ -23,6 +23,7 @@ from gcr.daemon.jobs import Job
 from gcr.daemon.ledger import Entry, asked_by
 from gcr.daemon.peers import Progress, SupervisorPeer
 from gcr.daemon.permission import Caller, caller_of
+from gcr.daemon.present import devices_of
 from gcr.daemon.swap import Swap
 from gcr.devices import uuid_text
 from gcr.errors import DaemonUnavailable, GcrError, NotOurs, PeerGone, UsageError, WrongState, WrongVersion
@@ -269,6 +270,8 @@ class Connection:
                 return {"pid": os.getpid(), "version": __version__}
             case "ps":
                 return coordinator.ps(self._caller)
+            case "devices":
+                return {"devices": devices_of((job.world for job in coordinator.jobs.all()), coordinator.control)}
             case "status":
                 return coordinator.status()
             case "checkpoint":

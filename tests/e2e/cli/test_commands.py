@@ -88,6 +88,25 @@ def test_ps_names_the_job_that_was_meant_and_asks_all_or_none(gcr: Gcr, daemon: 
     assert gcr("ps", "elsewhere").err.splitlines()[1:] == ["  no job 'elsewhere'", "  try: gcr ps --all"]
 
 
+def test_top_shows_devices_totals_and_jobs_once_where_it_is_piped(gcr: Gcr, daemon: FakeDaemon) -> None:
+    device = {"backend": "nvidia", "index": 0, "uuid": JOBS[0]["processes"][0]["device"], "name": "SIMULATED H200"}
+    row = {**device, "total_bytes": 4 << 30, "used_bytes": 1 << 30, "simulated": True}
+    daemon.answers["devices"] = answering({"devices": [row]})
+    above, below = gcr("top").out.split("\n\n")
+    assert above.splitlines()[1].split() == [
+        *("nvidia:0", "SIMULATED", "H200", "1.0", "GiB", "4.0", "GiB", "25", "%", "1000", "B", "SIMULATED")
+    ]
+    assert below == gcr("ps").out
+    found = gcr("--json", "top").json
+    assert (found["devices"][0]["jobs_bytes"], found["jobs"]) == (1000, JOBS)
+    assert gcr("--json", "top", "--backend", "amd").json["jobs"] == []
+
+
+def test_top_without_a_daemon_starts_none(gcr: Gcr) -> None:
+    assert gcr("top", "--once").out.splitlines()[-1] == "no jobs"
+    assert not list(runtime_dir().iterdir())
+
+
 def test_ps_says_what_is_simulated(gcr: Gcr, daemon: FakeDaemon) -> None:
     assert "SIMULATED" not in gcr("ps").out
     daemon.answers["ps"] = answering({"jobs": [{**JOBS[0], "simulated": True}]})

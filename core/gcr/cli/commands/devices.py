@@ -16,14 +16,15 @@ from gcr.cli.output import print_json, print_text, success
 @click.pass_obj
 def command(options: Options) -> None:
     """List devices by UUID, with their memory and how much of it is in use by their own count."""
-    rows = _present(options.backend)
+    rows = present(options.backend)
     if options.json:
         print_json(success("devices", {"devices": rows}))
     else:
         print_text(_render(rows) if rows else _none(options.backend))
 
 
-def _present(wanted: str | None) -> list[dict[str, Any]]:
+def present(wanted: str | None) -> list[dict[str, Any]]:
+    """A row a device that this process sees. Raises BackendMissing."""
     from gcr.cli import vendors
     from gcr.devices import is_simulated
 

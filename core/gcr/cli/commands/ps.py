@@ -50,7 +50,7 @@ def command(options: Options, targets: Sequence[Target], everything: bool, watch
 
 def _found(options: Options, targets: Sequence[Target], everything: bool) -> tuple[Jobs, list[Run]]:
     """Raises NoSuchJob for a name that is neither."""
-    jobs = _jobs(options)
+    jobs = jobs_of(options)
     over = _ended(jobs) if everything or targets else []
     if not targets:
         return jobs, over
@@ -82,7 +82,7 @@ def _ended(jobs: Jobs) -> list[Run]:
     return [run for run in runs.all_runs() if run.end is not None and (run.job, run.pid) not in alive]
 
 
-def _jobs(options: Options) -> Jobs:
+def jobs_of(options: Options) -> Jobs:
     """No daemon is started where nothing says that there is a job. Raises NotAllKnown rather than say "none"."""
     if not any_trace():
         return []
