@@ -1,6 +1,7 @@
 """The table of jobs: a line a process. A terminal's width is kept to; a pipe gets everything, on one line each."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import PurePath
 from typing import Any
 
 from gcr import units
@@ -37,7 +38,7 @@ def _narrowed(lines: Sequence[str], width: int) -> list[str]:
 
 
 def _rows(job: Row, width: int | None) -> list[tuple[tuple[str, ...], str]]:
-    age, command = units.age(units.since(job["started"])), text.printable(" ".join(job.get("command") or ())) or "-"
+    age, command = units.age(units.since(job["started"])), _command(job.get("command") or (), width)
     about = _of_job(job)
     if not job["processes"]:
         cells = (job["job"], str(job["pid"] or "-"), job["state"], "-", "-", "-", age, command)
@@ -46,6 +47,12 @@ def _rows(job: Row, width: int | None) -> list[tuple[tuple[str, ...], str]]:
         ((job["job"], *_cells(process, width), age, command), ", ".join([*about, *_notes(process)]))
         for process in job["processes"]
     ]
+
+
+def _command(words: Sequence[str], width: int | None) -> str:
+    """On a terminal the program's name without its folders: the rest is what tells jobs apart."""
+    named = [PurePath(words[0]).name, *words[1:]] if words and width is not None else words
+    return text.printable(" ".join(named)) or "-"
 
 
 def _of_job(job: Row) -> list[str]:

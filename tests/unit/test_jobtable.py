@@ -1,0 +1,49 @@
+"""The table of jobs keeps to a terminal's width; a pipe gets everything."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from gcr.cli import jobtable
+
+UUID = "GPU-00000000-0000-0000-0000-000000000001"
+
+
+def job(**more: Any) -> dict[str, Any]:
+    process = {"pid": 4711, "state": "running", "device": UUID, "label": "nvidia:0", "bytes": 36 << 30}
+    started = (datetime.now(UTC) - timedelta(hours=2.5)).isoformat()
+    made = {"job": "llm-large", "pid": 4711, "state": "running", "started": started, "simulated": False}
+    row = {**process, "covered_bytes": 36 << 30, "uncovered": {}}
+    return {**made, "command": ["/opt/venv/bin/python", "serve.py", "--port", "8000"], "processes": [row], **more}
+
+
+def test_eighty_columns_have_the_device_the_age_and_the_program() -> None:
+    head, line = jobtable.table([job()], 80).splitlines()
+    assert head.split() == list(jobtable.HEAD)
+    assert line.split()[:8] == ["llm-large", "4711", "running", "nvidia:0", "36.0", "GiB", "100", "%"]
+    assert line.endswith("  2h   python serve.py --p…")
+    assert max(map(len, (head, line))) <= 80
+
+
+def test_notes_have_a_line_of_their_own_and_a_narrow_terminal_has_no_command() -> None:
+    simulated = job(simulated=True, only_in={"image": "warm", "store": "/s"})
+    for width in (40, 62, 80, 200):
+        lines = jobtable.table([simulated, job()], width).splitlines()
+        assert len(lines) == 4
+        assert lines[2].startswith("  SIMULATED, in image warm ONLY")
+        assert max(map(len, lines)) <= width
+        assert ("COMMAND" in lines[0]) == (width >= 80)
+
+
+def test_a_pipe_gets_whole_names_on_one_line_each_and_no_control_characters() -> None:
+    unnamed = job(command=["/bin/sh", "-c", "a\nb\x1b[31m"])
+    unnamed["processes"][0]["label"] = None
+    (line,) = jobtable.table([unnamed], None).splitlines()[1:]
+    assert UUID in line
+    assert line.endswith("-      /bin/sh -c a?b?[31m")
+    assert UUID[:12] in jobtable.table([unnamed], 80)
+    assert UUID not in jobtable.table([unnamed], 80)
+
+
+def test_a_job_without_a_process_on_a_device_is_a_line_as_well() -> None:
+    (line,) = jobtable.table([job(processes=[], pid=None)], None).splitlines()[1:]
+    assert line.split()[:6] == ["llm-large", "-", "running", "-", "-", "-"]
