@@ -55,7 +55,7 @@ class ProcessDecision:
 
 @dataclass(frozen=True, slots=True)
 class KeptImage:
-    """Which image alone has a job's bytes, and in which store, by its whole path.
+    """Which image alone has a job's bytes, and in which store, by its whole path. Both are empty if it is unknown.
 
     user: uid and gid of another user for whom it was written, and who can read it; None: the daemon's own.
     """
@@ -97,6 +97,19 @@ class DecisionRecord:
             user = kept.get("user")
             facts["image"] = KeptImage(**{**kept, "user": (user[0], user[1]) if user else None})
         return cls(**{**body, **facts})
+
+
+def text_of(record: DecisionRecord) -> bytes:
+    """The record as a file of the journal has it, with its digest."""
+    return _to_bytes(record)
+
+
+def record_of(text: bytes) -> DecisionRecord | None:
+    """Of `text_of`; None for text that does not read back."""
+    try:
+        return _from_bytes(text)
+    except _UNREADABLE:
+        return None
 
 
 class Journal:

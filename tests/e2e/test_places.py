@@ -1,11 +1,15 @@
 """Folders that another takes away, daemons that share them, and what becomes of the jobs: nothing is lost."""
 
+import os
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
 from machine import TOLD, Machine, kill
+from test_streaming import large, store_of, words
 
 from gcr.testing.machine import until
 from gcr.version import __version__
@@ -86,5 +90,34 @@ def test_a_daemon_of_an_earlier_version_hands_over(machine: Machine) -> None:
     assert [row["state"] for row in listed.body.get("jobs", [])] == ["suspended"], listed.body
     assert machine.gcr("daemon", "status").body["version"] == __version__
     old.wait(20)
+    machine.come_back()
+    assert job.ask() == said
+
+
+@pytest.mark.parametrize("supervised", [True, False], ids=["supervised", "orphaned"])
+def test_a_damaged_record_loses_no_job_that_is_in_an_image_alone(machine: Machine, supervised: bool) -> None:
+    """Both of its files, while its daemon dies: the supervisor has a copy, and else the user can name the image."""
+    job, said = large(machine)
+    assert machine.gcr(*words(machine)).code == 0
+    (daemon,) = machine.children("gcr.daemon")
+    if not supervised:
+        machine.leaves(lambda: kill(job.supervisor.pid))
+    os.kill(daemon, signal.SIGSTOP)
+    files = [*written(machine, "journal/llm.json"), *written(machine, "journal/llm.copy")]
+    for file in files:
+        file.write_bytes(file.read_bytes().replace(b"warm", b"warn"))
+    assert len(files) == 2
+    kill(daemon)
+    if not supervised:
+        machine.daemon()
+    assert machine.until_state("llm", "suspended", "lost") == "suspended"
+    pruned = machine.gcr("prune", "--keep-last", "0", "--store", str(store_of(machine)))
+    assert (pruned.code, pruned.body["images"]) == (0, []), pruned.body
+    if not supervised:
+        refused = machine.gcr("restore", "llm")
+        assert (refused.code, refused.body["error"]["code"]) == (3, "wrong_image"), refused.body
+        back = machine.gcr("restore", "--image", "warm", "--store", str(store_of(machine)))
+        assert back.code == 0, back.body
+        return
     machine.come_back()
     assert job.ask() == said

@@ -49,9 +49,10 @@ def _images(store: "Store", journal: Standing) -> Iterator[tuple[str, str]]:
     for record in journal.records:
         if record.image and _is_same(Path(record.image.store), store.path):
             yield record.job, record.image.name
-    if journal.unreadable:
+    somewhere = {record.job for record in journal.records if record.image and not record.image.name}
+    if unknown := somewhere | journal.unreadable:
         for manifest in store.readable():
-            if manifest.only_copy and manifest.job in journal.unreadable:
+            if manifest.only_copy and manifest.job in unknown:
                 yield manifest.job, manifest.name
 
 

@@ -435,6 +435,9 @@ def _image_of(job: Job, body: Mapping[str, Any], key: Sequence[int]) -> tuple[st
     kept = job.decision.image if job.decision else None
     if kept is None:
         return None
+    if not kept.name:
+        text = f"the bytes of {job.name} are in an image alone, and the record that says in which was damaged"
+        raise WrongImage(text, hint="gcr images; gcr restore --image NAME, with --store")
     if kept.encrypted:
         text = f"the bytes of {job.name} are in image {kept.name} alone, in an encrypted store: its key is needed"
         raise WrongKey(text, hint=f"gcr restore --image {kept.name} --store {kept.store}, with the key")

@@ -73,6 +73,12 @@ class SupervisorPeer:
     def forget(self, pid: int) -> None:
         self._call("forget", {"pid": pid})
 
+    def note(self, text: str) -> None:
+        self._call("note", {"text": text})
+
+    def noted(self) -> str:
+        return str(self.channel.call_json("noted", {}, timeout=self._timeout)[0]["text"])
+
     def _call(self, op: str, body: Mapping[str, object], fds: Sequence[int] = ()) -> None:
         _, extra = self.channel.call_json(op, body, fds, timeout=self._timeout)
         close_all(extra)

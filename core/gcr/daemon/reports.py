@@ -143,7 +143,7 @@ def of_job(job: Job, labels: Labels) -> dict[str, Any]:
 
 def _only_in(job: Job) -> dict[str, Any] | None:
     kept = job.decision.image if job.decision and job.state != State.RUNNING else None
-    return {"image": kept.name, "store": kept.store} if kept else None
+    return {"image": kept.name, "store": kept.store} if kept and kept.name else None
 
 
 def rows(process: Process) -> list[dict[str, Any]]:

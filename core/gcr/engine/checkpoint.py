@@ -25,7 +25,7 @@ from gcr.engine.side_by_side import ALL, side_by_side
 from gcr.engine.streaming import Outlet, Stream, without_room
 from gcr.engine.target import Target, quietly
 from gcr.errors import NoDescriptors, NoRoom, NotTakenBack, PeerGone
-from gcr.journal import DecisionRecord, KeptImage, ProcessDecision
+from gcr.journal import DecisionRecord, KeptImage, ProcessDecision, text_of
 from gcr.seqpacket import close_all
 from gcr.states import State, Strategy
 from gcr.transaction import Transaction
@@ -397,6 +397,8 @@ class Checkpoint:
         )
         decide(self.node.journal, decision)
         self.decision = decision
+        if decision.image:  # nothing else says where the bytes are
+            quietly("note", lambda: first.keeper().note(text_of(decision).decode()))
 
     def _record(self, target: Target) -> ProcessDecision:
         identity = target.process.identity

@@ -15,6 +15,7 @@ from gcr.engine.node import Course, Node, decide
 from gcr.engine.restore import Restore
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target, quietly
+from gcr.engine.unrecorded import decision_of
 from gcr.errors import Lost, NoDescriptors, NoRoom
 from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.states import State, Strategy
@@ -25,6 +26,8 @@ log = logging.getLogger("gcr.engine")
 
 def recover(job: str, targets: Sequence[Target], decision: DecisionRecord | None, node: Node, course: Course) -> str:
     """What was done, in a word: "kept running", "rolled back", "suspended" or "restored". Raises Lost."""
+    if decision is None and (decision := decision_of(job, targets, node)):
+        decide(node.journal, decision)
     if decision is None:
         moved = [target for target in targets if _open(target)]
         side_by_side(partial(_roll_back, target, node) for target in moved)

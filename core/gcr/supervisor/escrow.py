@@ -52,6 +52,14 @@ class Keeper(Protocol):
         """The process is gone: nothing of it is worth keeping."""
         ...
 
+    def note(self, text: str) -> None:
+        """Keep a copy of the job's decision record, in the place of an earlier one."""
+        ...
+
+    def noted(self) -> str:
+        """The last copy; empty if there was none."""
+        ...
+
 
 @dataclass(slots=True)
 class Escrow:
@@ -60,6 +68,13 @@ class Escrow:
     _handles: dict[int, dict[int, int]] = field(default_factory=dict)
     _staged: dict[int, list[int]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _note: str = ""
+
+    def note(self, text: str) -> None:
+        self._note = text
+
+    def noted(self) -> str:
+        return self._note
 
     def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
         copies = duplicate(fds)

@@ -129,6 +129,10 @@ class DaemonLink:
                 self.escrow.unstage_all(pid)
             case "forget":
                 self.escrow.forget(pid)
+            case "note":
+                self.escrow.note(str(body["text"]))
+            case "noted":
+                return {"text": self.escrow.noted()}, ()
             case _:
                 raise UsageError(f"a supervisor knows no {op!r}")
         return {}, ()

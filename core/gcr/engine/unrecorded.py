@@ -1,0 +1,91 @@
+"""Jobs whose bytes are in an image alone, and whose decision record is damaged or gone: what else says so.
+
+Such a job cannot be rolled back, since its memory is in no escrow, and it is not lost while its image is whole. The
+keeper of its escrow has a copy of the record. Where it has none, but the journal had a record that does not read back,
+the job is suspended in an image whose name only the user can know.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+
+from gcr.engine.copyout import StagedCopy
+from gcr.engine.node import Node
+from gcr.engine.placement import Placement
+from gcr.engine.target import Target
+from gcr.errors import GcrError
+from gcr.journal import DecisionRecord, KeptImage, ProcessDecision, record_of
+from gcr.wire import AgentFlag
+
+log = logging.getLogger("gcr.engine")
+
+
+def decision_of(job: str, targets: Sequence[Target], node: Node) -> DecisionRecord | None:
+    """What must have been decided on a job without a record; None where its memory is there, or nothing says so.
+
+    Its processes know from then on what they had.
+    """
+    if not any(_is_without_bytes(target) for target in targets):
+        return None
+    decision = _decided(job, targets, node)
+    for known in decision.processes if decision else ():
+        for target in targets:
+            if target.pid == known.pid:
+                target.process.transaction = target.transaction
+                target.process.bytes_by_device = dict(known.bytes)
+                target.process.ballast_by_device = dict(known.ballast)
+                target.process.placement = Placement(known.now, known.tried)
+    return decision
+
+
+def _decided(job: str, targets: Sequence[Target], node: Node) -> DecisionRecord | None:
+    if noted := _noted(targets[0]):
+        log.warning("job %s: its decision record is gone; its supervisor has a copy", job)
+        return noted
+    if any(path.name.startswith(f"{job}.damaged-") for path in node.journal.damaged()):
+        log.warning("job %s: its decision record is damaged; it is suspended in an image that must be named", job)
+        return _in_some_image(job, targets)
+    return None
+
+
+def _is_without_bytes(target: Target) -> bool:
+    """Its staged tables name no memory, and nothing of it is in escrow."""
+    if not target.process.look().status.flags & AgentFlag.STAGED or target.kept():
+        return False
+    staged = StagedCopy.of(target.staged())
+    try:
+        return staged.elsewhere
+    finally:
+        staged.close()
+
+
+def _noted(target: Target) -> DecisionRecord | None:
+    """The copy that the keeper has, if it is of this very suspension."""
+    try:
+        text = target.keeper().noted()
+    except GcrError as error:  # it is gone, or of an earlier version
+        log.info("job %s: no copy of its decision record: %s", target.process.job, error)
+        return None
+    found = record_of(text.encode()) if text else None
+    return found if found and found.transaction == target.transaction else None
+
+
+def _in_some_image(job: str, targets: Sequence[Target]) -> DecisionRecord:
+    first = targets[0]
+    frozen = any(target.process.look().status.flags & AgentFlag.FROZEN for target in targets)
+    return DecisionRecord(
+        job,
+        first.transaction,
+        "checkpoint" if frozen else "data_only",
+        time.time(),
+        tuple(_known(target) for target in targets),
+        first.world.backend,
+        first.world.simulated,
+        dict(first.world.environment),
+        KeptImage("", ""),
+    )
+
+
+def _known(target: Target) -> ProcessDecision:
+    identity = target.process.identity
+    return ProcessDecision(identity.pid, identity.start_time, dict(target.suspended), {}, stack=identity.stack)
