@@ -93,6 +93,11 @@ def settings() -> list[str]:
     return [each.name for each in fields(Config)]
 
 
+def meanings() -> list[tuple[str, str]]:
+    """Each setting, and what it is."""
+    return [(each.name, _meaning(each)) for each in fields(Config)]
+
+
 def environment_name(setting: str) -> str:
     return f"GCR_{setting.upper()}"
 

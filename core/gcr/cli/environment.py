@@ -30,14 +30,14 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("GCR_E2E_ON_DEVICE", "for the test suite: run the end-to-end tests on a real device instead of a simulated one"),
     ("GCR_STRICT_SKIPS", "for the test suite: 1 makes a skip that is not on the list a failure"),
 )
-# Of gcr's own tests and benchmarks.
-_TESTS = ("GCR_ACL_HEADERS", "GCR_ALONE", "GCR_BENCHMARK_STORE", "GCR_IMAGES_GIB", "GCR_TEST_PYTHON", "GCR_WARM_GIB")
+# Of gcr's own tests and benchmarks, without the prefix.
+_TESTS = ("ACL_HEADERS", "ALONE", "BENCHMARK_STORE", "IMAGES_GIB", "TEST_PYTHON", "WARM_GIB")
 _OF_SIMULATORS = "GCR_SIM_"  # a plugin's may know others
 
 
 def misnamed(environ: Iterable[str]) -> list[str]:
     """A line for each variable of gcr's prefix that has no meaning, with the one that may have been meant."""
-    known = {*(name for name, _ in VARIABLES), *map(environment_name, settings()), *_TESTS}
+    known = {*(name for name, _ in VARIABLES), *map(environment_name, [*settings(), *_TESTS])}
     ours = (name for name in environ if name.startswith("GCR_") and not name.startswith(_OF_SIMULATORS))
     strange = sorted(name for name in ours if name not in known)
     return [f"{name} is set and means nothing{meant(name, known)}" for name in strange]

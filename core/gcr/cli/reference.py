@@ -1,4 +1,4 @@
-"""Prints the generated documents: `python -m gcr.cli.reference cli`, or `configuration`."""
+"""Prints the generated documents: `python -m gcr.cli.reference cli`, `configuration` or `man`."""
 
 import importlib
 import sys
@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from gcr import config
-from gcr.cli import environment
+from gcr.cli import environment, manual
 from gcr.cli.main import gcr
 from gcr.errors import GcrError, all_errors
 
@@ -119,4 +119,4 @@ def error_codes() -> dict[str, type[GcrError]]:
 
 
 if __name__ == "__main__":
-    print({"cli": reference, "configuration": configuration}[sys.argv[1]](), end="")
+    print({"cli": reference, "configuration": configuration, "man": manual.page}[sys.argv[1]](), end="")

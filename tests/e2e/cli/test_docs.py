@@ -2,6 +2,7 @@
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -29,6 +30,24 @@ def test_generated_documents_are_current(name: str) -> None:
     """Made as `make docs` does: click keeps what other tests' calls of a command found, -h or none."""
     made = subprocess.run([sys.executable, "-m", "gcr.cli.reference", name], capture_output=True, text=True, timeout=60)
     assert (DOCS / f"{name}.md").read_text() == made.stdout, f"{name}.md is out of date, make docs: {made.stderr}"
+
+
+def test_the_manual_page_is_current_and_clean() -> None:
+    """Every command and option of the parser is in it; a line that starts with a dot is a request of the man macros."""
+    made = subprocess.run(
+        [sys.executable, "-m", "gcr.cli.reference", "man"], capture_output=True, text=True, timeout=60
+    )
+    text = (DOCS / "gcr.1").read_text()
+    assert text == made.stdout, f"gcr.1 is out of date, make docs: {made.stderr}"
+    for name in SUBCOMMANDS:
+        assert f"\n.SS gcr {name}".replace("-", "\\-") in text, name
+    assert "\n\\fB\\-\\-leave\\-running\\fR\n" in text
+    requests = {line.split()[0] for line in text.splitlines() if line.startswith((".", "'"))}
+    assert requests <= {".TH", ".SH", ".SS", ".TP", ".PP", ".nf", ".fi", ".RS", ".RE"}
+    for lint in (["mandoc", "-Tlint", "-Wwarning"], ["groff", "-man", "-ww", "-z", "-Kutf8"]):
+        if shutil.which(lint[0]):
+            said = subprocess.run([*lint, DOCS / "gcr.1"], capture_output=True, text=True, timeout=60)
+            assert (said.returncode, said.stdout + said.stderr) == (0, "")
 
 
 def test_every_error_code_is_documented_with_its_exit_code() -> None:
