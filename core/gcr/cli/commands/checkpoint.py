@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import click
 
-from gcr.cli import summaries
+from gcr.cli import completing, summaries
 from gcr.cli.options import (
     Options,
     Target,
@@ -30,7 +30,9 @@ from gcr.image.place import store_path
         "gcr --json checkpoint llm --data-only",
     ),
 )
-@click.argument("targets", metavar="JOB|PID...", nargs=-1, required=True, callback=parse_targets)
+@click.argument(
+    "targets", metavar="JOB|PID...", nargs=-1, required=True, callback=parse_targets, shell_complete=completing.jobs
+)
 @click.option("--data-only", is_flag=True, help="Free the device data only; the driver's context stays on the device.")
 @click.option("--image", metavar="NAME", callback=parse_name, help="Write an image of its device memory, too.")
 @click.option(

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gcr.cli import completing
 from gcr.cli.asking import asked
 from gcr.cli.commands.images import facts
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
-from gcr.errors import NoSuchImage, Refused, UsageError
+from gcr.errors import Damaged, NoSuchImage, Refused, UsageError
 
 if TYPE_CHECKING:
     from gcr.image.manifest import Manifest
@@ -20,7 +21,7 @@ STDOUT = "-"
 
 
 @click.command("inspect", epilog=examples("gcr inspect warm", "gcr inspect warm --html warm.html"))
-@click.argument("name")
+@click.argument("name", shell_complete=completing.images)
 @click.option("--html", metavar="FILE", help="One page for a browser; FILE must not be there, - is stdout.")
 @store_option
 @common_options
@@ -46,13 +47,16 @@ def command(options: Options, name: str, html: str | None, store: str | None) ->
 
 
 def _looked_at(store: "Store | None", name: str) -> "tuple[Manifest, int]":
-    """Its manifest, and how many of its bytes are chunks that it has more than once."""
+    """Its manifest, and how many of its bytes are chunks that it has more than once: 0 where that cannot be read."""
     if store is None:
         raise NoSuchImage(f"no image {name!r}", hint="gcr images")
     from gcr.image.anatomy import repeated_bytes
 
     manifest = store.manifest(name)
-    return manifest, repeated_bytes(manifest, store.references(manifest))
+    try:
+        return manifest, repeated_bytes(manifest, store.references(manifest))
+    except Damaged:  # gcr verify is there to say so
+        return manifest, 0
 
 
 def as_page(manifest: "Manifest", repeated: int) -> str:

@@ -9,7 +9,7 @@ from typing import BinaryIO
 import click
 
 from gcr import runs
-from gcr.cli import ended
+from gcr.cli import completing, ended
 from gcr.cli.options import Options, common_options, examples, parse_job
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import NoOutput, UsageError
@@ -20,7 +20,7 @@ PIECE = 1 << 20
 
 
 @click.command("logs", epilog=examples("gcr logs train", "gcr logs train -f", "gcr logs train -n 20"))
-@click.argument("job", metavar="JOB", callback=parse_job)
+@click.argument("job", metavar="JOB", callback=parse_job, shell_complete=completing.ended_jobs)
 @click.option("-f", "--follow", is_flag=True, help="Go on with what it prints, until it ends.")
 @click.option("-n", "--lines", "count", type=click.IntRange(0, 1_000_000), help="Only the last so many lines.")
 @common_options

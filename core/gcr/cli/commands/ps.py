@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from gcr import runs, units
-from gcr.cli import ended, jobtable, text
+from gcr.cli import completing, ended, jobtable, text
 from gcr.cli.options import Options, Target, common_options, examples, parse_targets
 from gcr.cli.output import print_json, print_text, success
 from gcr.client import Client, any_trace
@@ -25,7 +25,7 @@ Jobs = list[dict[str, Any]]
 
 
 @click.command("ps", epilog=examples("gcr ps", "gcr ps llm", "gcr ps --all", "gcr ps --watch", "gcr ps --json"))
-@click.argument("targets", metavar="[JOB|PID]...", nargs=-1, callback=parse_targets)
+@click.argument("targets", metavar="[JOB|PID]...", nargs=-1, callback=parse_targets, shell_complete=completing.jobs)
 @click.option("--all", "-a", "everything", is_flag=True, help="Also jobs that have ended, and how.")
 @click.option("--watch", is_flag=True, help="Show it again every second, until Ctrl-C.")
 @common_options

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from gcr.cli import completing
 from gcr.cli.moving import move
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.errors import NoSuchImage
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @click.command("push", epilog=examples("gcr push warm s3://bucket/images", "gcr push warm file:///mnt/backup --json"))
-@click.argument("name")
+@click.argument("name", shell_complete=completing.images)
 @click.argument("url")
 @store_option
 @common_options

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gcr.cli import summaries
+from gcr.cli import completing, summaries
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_targets, store_option
 from gcr.cli.transfer import transfer
@@ -39,16 +39,23 @@ def _job_of(image: str, store: "Store | None") -> str:
     "restore",
     epilog=examples("gcr restore llm", "gcr restore llm --device 0=1 --device 1=0", "gcr restore --image warm"),
 )
-@click.argument("targets", metavar="[JOB|PID]...", nargs=-1, callback=parse_targets)
+@click.argument("targets", metavar="[JOB|PID]...", nargs=-1, callback=parse_targets, shell_complete=completing.jobs)
 @click.option(
     "--device",
     "devices",
     metavar="OLD=NEW",
     multiple=True,
     callback=parse_moves,
+    shell_complete=completing.moves,
     help="Come back on device NEW instead of OLD, each a UUID or a number as `gcr devices` has them; again for more.",
 )
-@click.option("--image", metavar="NAME", callback=parse_name, help="The job of this image, with the image's bytes.")
+@click.option(
+    "--image",
+    metavar="NAME",
+    callback=parse_name,
+    shell_complete=completing.images,
+    help="The job of this image, with the image's bytes.",
+)
 @store_option
 @common_options
 @click.pass_obj

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gcr import units
-from gcr.cli import text
+from gcr.cli import completing, text
 from gcr.cli.asking import asked
 from gcr.cli.needed import needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("rm", epilog=examples("gcr rm warm", "gcr rm warm warm2 --json"))
-@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+@click.argument("names", metavar="NAME...", nargs=-1, required=True, shell_complete=completing.images)
 @store_option
 @common_options
 @click.pass_obj

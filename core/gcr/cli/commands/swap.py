@@ -4,7 +4,7 @@ import time
 
 import click
 
-from gcr.cli import summaries
+from gcr.cli import completing, summaries
 from gcr.cli.commands.restore import parse_moves
 from gcr.cli.options import Options, Target, common_options, examples, parse_target
 from gcr.cli.output import print_json, print_text, success
@@ -12,11 +12,17 @@ from gcr.cli.transfer import ask, interrupted
 
 
 @click.command("swap", epilog=examples("gcr swap llm train", "gcr swap llm train --timeout 60"))
-@click.argument("out", metavar="OUT", callback=parse_target)
-@click.argument("back", metavar="IN", callback=parse_target)
+@click.argument("out", metavar="OUT", callback=parse_target, shell_complete=completing.jobs)
+@click.argument("back", metavar="IN", callback=parse_target, shell_complete=completing.jobs)
 @click.option("--data-only", is_flag=True, help="Free the device data of OUT only; its context stays on the device.")
 @click.option(
-    "--device", "devices", metavar="OLD=NEW", multiple=True, callback=parse_moves, help="IN comes back on device NEW."
+    "--device",
+    "devices",
+    metavar="OLD=NEW",
+    multiple=True,
+    callback=parse_moves,
+    shell_complete=completing.moves,
+    help="IN comes back on device NEW.",
 )
 @common_options
 @click.pass_obj

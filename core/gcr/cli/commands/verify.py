@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from gcr.cli import completing
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @click.command("verify", epilog=examples("gcr verify", "gcr verify warm --deep"))
-@click.argument("names", metavar="[NAME...]", nargs=-1)
+@click.argument("names", metavar="[NAME...]", nargs=-1, shell_complete=completing.images)
 @click.option("--deep", is_flag=True, help="Read every byte of every chunk; else all but the chunks.")
 @store_option
 @common_options

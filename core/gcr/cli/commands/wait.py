@@ -2,13 +2,13 @@
 
 import click
 
-from gcr.cli import ended
+from gcr.cli import completing, ended
 from gcr.cli.options import Options, common_options, examples, parse_job
 from gcr.cli.output import print_json, print_text, success
 
 
 @click.command("wait", epilog=examples("gcr wait train", "gcr wait train --timeout 3600", "gcr --json wait train"))
-@click.argument("job", metavar="JOB", callback=parse_job)
+@click.argument("job", metavar="JOB", callback=parse_job, shell_complete=completing.ended_jobs)
 @common_options
 @click.pass_obj
 def command(options: Options, job: str) -> int:
