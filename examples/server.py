@@ -68,7 +68,7 @@ class Model:
         check(driver.cuCtxSetCurrent(self._context))
 
 
-def serve(model: Model, port: int) -> None:
+def serve(model: Model, host: str, port: int) -> None:
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
             asked = parse_qs(urlsplit(self.path).query)
@@ -79,14 +79,15 @@ def serve(model: Model, port: int) -> None:
             self.end_headers()
             self.wfile.write(answer)
 
-    server = ThreadingHTTPServer(("127.0.0.1", port), Handler)
-    print(f"serving on http://127.0.0.1:{server.server_address[1]}", flush=True)
+    server = ThreadingHTTPServer((host, port), Handler)
+    print(f"serving on http://{host}:{server.server_address[1]}", flush=True)
     server.serve_forever()
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description="serve a small language model from device memory")
+    parser.add_argument("--host", default="127.0.0.1", help="0.0.0.0: every interface")
     parser.add_argument("--port", type=int, default=8000, help="0: any that is free")
     parser.add_argument("--text", type=Path, default=Path(__file__), help="the text to learn from")
     options = parser.parse_args()
-    serve(Model(train(options.text.read_bytes())), options.port)
+    serve(Model(train(options.text.read_bytes())), options.host, options.port)
