@@ -140,6 +140,7 @@ def test_short_jobs_in_a_row_leave_the_arena_as_it_was(machine: Machine) -> None
     """Beside one that stays: more of them than a worker had addresses for."""
     stays = machine.told("stays", "alloc 2 100000")
     before = stays.ask()
+    until(lambda: warm(machine, "stays"), 15, "gcr ps says that all it needs is ready")
     cycle(machine, stays)
     (worker,) = machine.children("gcr.worker")
     kept: list[int] = []
@@ -156,6 +157,12 @@ def test_short_jobs_in_a_row_leave_the_arena_as_it_was(machine: Machine) -> None
     assert machine.children("gcr.worker") == [worker]
     cycle(machine, stays)
     assert stays.ask() == before
+
+
+def warm(machine: Machine, name: str) -> bool:
+    job = machine.job(name)
+    assert job and job["arena"]["wanted_bytes"] == job["processes"][0]["covered_bytes"] > 0
+    return bool(job["arena"]["ready_bytes"] == job["arena"]["wanted_bytes"])
 
 
 def arena_bytes(machine: Machine, worker: int) -> int | None:

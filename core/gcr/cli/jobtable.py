@@ -60,7 +60,15 @@ def _of_job(job: Row) -> list[str]:
     image = job.get("image") or {}
     became = {"writing": "being written", "failed": "NOT WRITTEN"}.get(image.get("state", ""))
     notes = ["SIMULATED"] * job["simulated"] + ([f"image {image['name']} {became}"] if became else [])
-    return [*notes, *([f"in image {job['only_in']['image']} ONLY"] if job.get("only_in") else [])]
+    notes += [f"in image {job['only_in']['image']} ONLY"] if job.get("only_in") else []
+    return [*notes, *_arena(job.get("arena"))]
+
+
+def _arena(arena: Mapping[str, int] | None) -> list[str]:
+    """Said of a job whose next checkpoint would have to fill and pin host memory first."""
+    if arena is None or arena["ready_bytes"] >= arena["wanted_bytes"]:
+        return []
+    return [f"arena {text.percent(arena['ready_bytes'] / arena['wanted_bytes'])}"]
 
 
 def _cells(process: Row, width: int | None) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ from gcr.daemon.outlet import ImageOutlet
 from gcr.daemon.peers import ControlPeer, Progress, StorePlace, WorkerPeer
 from gcr.daemon.permission import AS_OURSELVES, OURSELVES, Acting, Caller, acting_for
 from gcr.daemon.process import Process
+from gcr.daemon.readiness import of_job, ready_bytes
 from gcr.daemon.recovery import Recovery, is_uneven
 from gcr.daemon.worlds import backend_name
 from gcr.engine.admit import admit, refuse_stopped, refuse_what_the_driver_refuses
@@ -333,7 +334,9 @@ class Coordinator:
         jobs = [job for job in self.jobs.all() if not job.busy and caller.may_use(job.owner)]
         running = [process for job in jobs for process in job.living if process.state == State.RUNNING]
         side_by_side(partial(self._look, process) for process in running if not is_stopped(process.identity.pid))
-        rows = [reports.of_job(job, self.labels) for job in self.jobs.all() if caller.may_use(job.owner)]
+        shown = [job for job in self.jobs.all() if caller.may_use(job.owner)]
+        ready = ready_bytes(self.fleet.living_workers())
+        rows = [{**reports.of_job(job, self.labels), "arena": of_job(job, ready)} for job in shown]
         return {"jobs": rows, "awaited": [each.pid for each in missing]}
 
     def _look(self, process: Process) -> None:

@@ -302,6 +302,10 @@ class WorkerPeer:
         """Grow the pinned arena in the background, until the hold is forfeited."""
         self._call("prepare", {"hold": hold, "owner": owner, "bytes": nbytes})
 
+    def prepared(self) -> dict[str, int]:
+        """Bytes of the arena that are ready for each process that `prepare` named, by hold."""
+        return dict(self._call("prepared", {}, timeout=BRIEF)["bytes"])
+
     def counted(self, pid: int) -> tuple[int, int]:
         """Bytes the device counts for a process, and those it counts for nobody that no worker's books explain.
 

@@ -1,6 +1,6 @@
 """What a checkpoint, a restore and `ps` say of themselves: the fields of CONTRACT §4."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gcr import units
@@ -15,6 +15,7 @@ from gcr.engine.driver import DriverSwap
 from gcr.engine.node import phases
 from gcr.engine.restore import Restore
 from gcr.states import State, Strategy
+from gcr.tracking import AllocationTable
 
 STRATEGY = {Strategy.HANDOFF: "handoff", Strategy.DATA_ONLY: "handoff", Strategy.DRIVER: "driver"}
 
@@ -41,9 +42,30 @@ def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, A
         "link_bytes_per_s": link,
         "durable_s": None,
         "vram_after_bytes": sum(done.count.after.values()),
-        "processes": [row for process in job.living for row in rows(process)],
+        "processes": at_the_cut(job, done),
         "phases_s": phases(course.marks, course.began),
     }
+
+
+def at_the_cut(job: Job, done: Checkpoint) -> list[dict[str, Any]]:
+    """Rows as the books were when they were closed: the program has changed what was looked at before."""
+    tables = {target.pid: target.table for target in done.targets}
+    found = ((process, tables.get(process.identity.pid)) for process in job.living)
+    return [row for process, table in found for row in (of_table(process, table) if table else rows(process))]
+
+
+def of_table(process: Process, table: AllocationTable) -> list[dict[str, Any]]:
+    """Rows of a process with the allocations of `table`."""
+    found = rows(process)
+    devices = {each.device for each in table.allocations.values()} - {row["device"] for row in found}
+    found += [_empty(process, uuid) for uuid in sorted(devices)]
+    return [{**row, **_counted(row, table)} for row in found if row["device"] or not table.allocations]
+
+
+def _counted(row: Mapping[str, Any], table: AllocationTable) -> dict[str, int]:
+    held = table.of_device(row["device"])
+    covered = sum(each.spec.size for each in held)
+    return {"handles": len(held), "covered_bytes": covered, "bytes": covered + sum(row["uncovered"].values())}
 
 
 def _how(done: Checkpoint) -> str:
@@ -149,22 +171,16 @@ def _only_in(job: Job) -> dict[str, Any] | None:
 def rows(process: Process) -> list[dict[str, Any]]:
     """One row a process and device; a process that has allocated nothing yet has one without a device."""
     status = process.last_status
-    base = {"pid": process.identity.pid, "state": shown(process.state), "strategy": strategy(process)}
     if status is None:
         devices = process.bytes_by_device or {"": 0}
-        return [
-            {**base, "device": uuid, "bytes": size, "covered_bytes": 0, "uncovered": {}, "handles": 0}
-            | {"pinned_host_bytes": 0, "contexts": 0}
-            for uuid, size in devices.items()
-        ]
+        return [{**_empty(process, uuid), "bytes": size} for uuid, size in devices.items()]
     uncovered = {reason_name(u.reason): u.bytes for u in status.uncovered if u.count}
     found = []
     for index, device in enumerate(used(status.devices)):
         extra = uncovered if index == 0 else {}
         found.append(
             {
-                **base,
-                "device": process.uuids[device.ordinal],
+                **_empty(process, process.uuids[device.ordinal]),
                 "bytes": device.covered_bytes + sum(extra.values()),
                 "covered_bytes": device.covered_bytes,
                 "uncovered": extra,
@@ -174,6 +190,22 @@ def rows(process: Process) -> list[dict[str, Any]]:
             }
         )
     return found
+
+
+def _empty(process: Process, device: str) -> dict[str, Any]:
+    """The row of a device where the process has nothing yet."""
+    return {
+        "pid": process.identity.pid,
+        "state": shown(process.state),
+        "strategy": strategy(process),
+        "device": device,
+        "bytes": 0,
+        "covered_bytes": 0,
+        "uncovered": {},
+        "handles": 0,
+        "pinned_host_bytes": 0,
+        "contexts": 0,
+    }
 
 
 def used(devices: Sequence[DeviceRecord]) -> Sequence[DeviceRecord]:

@@ -113,6 +113,14 @@ def test_ps_says_what_is_simulated(gcr: Gcr, daemon: FakeDaemon) -> None:
     assert gcr("ps").out.splitlines()[1].endswith("SIMULATED, pool 500 B  python serve.py")
 
 
+@pytest.mark.parametrize("ready, note", [(0, "arena 0 %, "), (400, "arena 40 %, "), (1000, "")])
+def test_ps_says_how_far_a_job_is_from_a_warm_checkpoint(gcr: Gcr, daemon: FakeDaemon, ready: int, note: str) -> None:
+    arena = {"wanted_bytes": 1000, "ready_bytes": ready}
+    daemon.answers["ps"] = answering({"jobs": [{**JOBS[0], "arena": arena}]})
+    assert gcr("ps").out.splitlines()[1].endswith(f"d  {note}pool 500 B  python serve.py")
+    assert gcr("--json", "ps").json["jobs"][0]["arena"] == arena
+
+
 def test_ps_and_checkpoint_say_who_copies(gcr: Gcr, daemon: FakeDaemon) -> None:
     assert "copied by its own agent" not in gcr("checkpoint", "llm").out
     row = {**JOBS[0]["processes"][0], "strategy": "copyout"}

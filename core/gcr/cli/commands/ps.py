@@ -33,6 +33,9 @@ Jobs = list[dict[str, Any]]
 def command(options: Options, targets: Sequence[Target], everything: bool, watch: bool) -> None:
     """Show jobs and their processes: device, memory, the share of it that gcr moves itself, state, age.
 
+    `arena 40 %` among the notes: so much of the host memory that a checkpoint needs is ready; the checkpoint waits for
+    the rest.
+
     --all adds jobs that have ended: exit code or signal, the state they were in, and when. The setting `keep_jobs`
     bounds how many are remembered.
     """

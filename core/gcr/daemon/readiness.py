@@ -1,0 +1,36 @@
+"""How far a job is from a warm checkpoint: the host memory that workers have filled and pinned for it."""
+
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+from gcr.daemon.jobs import Job
+from gcr.daemon.peers import WorkerPeer
+from gcr.engine.side_by_side import side_by_side
+from gcr.engine.target import quietly
+from gcr.states import State, Strategy
+
+Ready = Mapping[tuple[str, str], int]
+"""Bytes that are filled and pinned, by device and hold."""
+
+
+def ready_bytes(workers: Sequence[WorkerPeer]) -> Ready:
+    """Of the workers that answer."""
+    found: dict[tuple[str, str], int] = {}
+
+    def ask(worker: WorkerPeer) -> None:
+        found.update({(worker.device, hold): size for hold, size in worker.prepared().items()})
+
+    side_by_side(partial(quietly, "prepared", partial(ask, worker)) for worker in workers)
+    return found
+
+
+def of_job(job: Job, ready: Ready) -> dict[str, int] | None:
+    """Bytes that a checkpoint needs, and that are ready; None of a job that has none to take off its devices."""
+    wanted = there = 0
+    for process in job.living:
+        if process.state != State.RUNNING or process.strategy == Strategy.DRIVER or process.last_status is None:
+            continue
+        for device in process.last_status.devices:
+            wanted += device.covered_bytes
+            there += min(device.covered_bytes, ready.get((process.uuids[device.ordinal], process.hold), 0))
+    return {"wanted_bytes": wanted, "ready_bytes": there} if wanted else None

@@ -1,0 +1,81 @@
+"""What a report says of a process: what it had when its books were closed, not when it was last looked at."""
+
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import Any, cast
+
+from gcr.agentwire import DeviceRecord, StatusRecord, StatusReply
+from gcr.daemon import readiness, reports
+from gcr.daemon.jobs import Job
+from gcr.daemon.process import Process
+from gcr.devices import uuid_text
+from gcr.drain import HandleSpec
+from gcr.engine.node import World
+from gcr.errors import DeadlinePassed
+from gcr.processes import ProcessIdentity
+from gcr.states import State
+from gcr.tracking import Allocation, AllocationTable
+
+MIB = 1 << 20
+UUIDS = [bytes([number]) * 16 for number in (1, 2)]
+ONE, OTHER = map(uuid_text, UUIDS)
+
+
+def process(handles: Mapping[int, int]) -> Process:
+    """As it was looked at: bytes of one handle, by ordinal."""
+    made = Process("llm", ProcessIdentity(7, 1))
+    devices = tuple(DeviceRecord(UUIDS[n], n, 1, covered_bytes=size) for n, size in handles.items())
+    made.last_status = StatusReply(StatusRecord(), devices)
+    made.uuids = dict(enumerate((ONE, OTHER)))
+    return made
+
+
+def table(*held: tuple[str, int]) -> AllocationTable:
+    """Of a device and bytes each."""
+    every = {id: Allocation(HandleSpec(id, size), device, ()) for id, (device, size) in enumerate(held, start=1)}
+    return AllocationTable(1, {0: ONE, 1: OTHER}, every)
+
+
+def rows(seen: Mapping[int, int], *held: tuple[str, int]) -> list[tuple[Any, ...]]:
+    found = reports.of_table(process(seen), table(*held))
+    assert all(row["covered_bytes"] == row["bytes"] for row in found)
+    return [(row["device"], row["bytes"], row["handles"]) for row in found]
+
+
+def test_rows_have_what_came_after_the_last_look() -> None:
+    assert rows({0: 2 * MIB}, (ONE, 2 * MIB), (ONE, 4 * MIB)) == [(ONE, 6 * MIB, 2)]
+
+
+def test_a_device_that_came_after_it_has_a_row() -> None:
+    assert rows({0: 2 * MIB}, (ONE, 2 * MIB), (OTHER, 4 * MIB)) == [(ONE, 2 * MIB, 1), (OTHER, 4 * MIB, 1)]
+    assert rows({}, (OTHER, 4 * MIB)) == [(OTHER, 4 * MIB, 1)]
+
+
+def test_what_was_freed_after_it_is_not_in_them() -> None:
+    assert rows({0: 2 * MIB, 1: 4 * MIB}, (OTHER, 4 * MIB)) == [(ONE, 0, 0), (OTHER, 4 * MIB, 1)]
+
+
+def test_the_bytes_of_a_report_are_those_of_its_processes() -> None:
+    job, other = Job("llm", "", World("nvidia")), Process("llm", ProcessIdentity(8, 1))
+    job.processes = {7: process({0: 2 * MIB}), 8: other}
+    targets = [SimpleNamespace(pid=7, table=table((ONE, 2 * MIB), (ONE, 4 * MIB)))]
+    found = reports.at_the_cut(job, cast("Any", SimpleNamespace(targets=targets)))
+    assert [(row["pid"], row["covered_bytes"]) for row in found] == [(7, 6 * MIB), (8, 0)]
+
+
+def test_how_far_a_job_is_from_a_warm_checkpoint() -> None:
+    job = Job("llm", "", World("nvidia"))
+    assert readiness.of_job(job, {}) is None
+    job.processes = {7: process({0: 6 * MIB, 1: 4 * MIB}), 8: Process("llm", ProcessIdentity(8, 1))}
+    ready = {(ONE, "7.1"): 8 * MIB, (OTHER, "7.1"): 1 * MIB, (ONE, "9.1"): 64 * MIB}
+    assert readiness.of_job(job, ready) == {"wanted_bytes": 10 * MIB, "ready_bytes": 7 * MIB}
+    job.processes[7].state = State.SUSPENDED
+    assert readiness.of_job(job, ready) is None
+
+
+def test_a_worker_that_does_not_answer_has_nothing_ready() -> None:
+    def silent() -> dict[str, int]:
+        raise DeadlinePassed("no reply")
+
+    workers = [SimpleNamespace(device=ONE, prepared=lambda: {"7.1": 5}), SimpleNamespace(device=OTHER, prepared=silent)]
+    assert readiness.ready_bytes(cast("Any", workers)) == {(ONE, "7.1"): 5}
