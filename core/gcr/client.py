@@ -5,7 +5,6 @@ integer, a pid. Closing the connection cancels what it asked for: the daemon rol
 """
 
 import logging
-import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
@@ -13,9 +12,9 @@ from typing import Any, Self
 
 from gcr import runtime
 from gcr.channel import Channel
-from gcr.errors import DaemonUnavailable, GcrError, UnsafeRuntime, WrongVersion
+from gcr.errors import DaemonUnavailable, GcrError, WrongVersion
 from gcr.frames import AgentError, refused_greeting
-from gcr.seqpacket import connect
+from gcr.trust import connect_to_daemon
 from gcr.version import __version__
 from gcr.wire import (
     FrameType,
@@ -68,7 +67,6 @@ class Client:
     @classmethod
     def _greeted(cls, channel: Channel, timeout: float) -> Self:
         try:
-            _check_owner(channel)
             return cls(channel, _greet(channel, min(timeout, CONNECT_TIMEOUT)))
         except BaseException:
             channel.close()
@@ -150,7 +148,7 @@ def _row_of(jobs: list[dict[str, Any]], target: str | int) -> Mapping[str, Any] 
 def _reach(autostart: bool, timeout: float) -> Channel:
     path = runtime.socket_path()
     try:
-        return Channel(connect(path, timeout=min(timeout, CONNECT_TIMEOUT)), name="gcrd").start()
+        return Channel(connect_to_daemon(path, min(timeout, CONNECT_TIMEOUT)), name="gcrd").start()
     except DaemonUnavailable:
         if not autostart:
             raise
@@ -158,15 +156,7 @@ def _reach(autostart: bool, timeout: float) -> Channel:
 
     log.debug("no daemon at %s: starting one", path)
     launch()
-    return Channel(connect(path, timeout=CONNECT_TIMEOUT), name="gcrd").start()
-
-
-def _check_owner(channel: Channel) -> None:
-    """Whoever answers must be us or root: GCR_SOCKET may name a place where others can listen."""
-    if channel.peer.uid not in (os.getuid(), 0):
-        raise UnsafeRuntime(
-            f"the socket is served by user {channel.peer.uid}, neither you nor root", hint="look at GCR_SOCKET"
-        )
+    return Channel(connect_to_daemon(path, CONNECT_TIMEOUT), name="gcrd").start()
 
 
 def _greet(channel: Channel, timeout: float) -> WelcomeRecord:

@@ -55,6 +55,9 @@ class Config:
         1,
         256,
     )
+    daemon_uid: int = _setting(
+        -1, "user id of another user's daemon to obey, besides your own and root's; -1: none", -1, (1 << 32) - 2
+    )
     store: str = _setting("", "where images are kept; empty: gcr/store in `$XDG_DATA_HOME`, else in ~/.local/share")
     store_s: float = _setting(60.0, "longest silence of the disk or server that has the store; then it is refused", 0.1)
     key_file: str = _setting("", "file with the key of an encrypted store; empty: none")

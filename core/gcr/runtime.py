@@ -11,6 +11,7 @@ from pathlib import Path
 from gcr.errors import NoHome, UnsafeRuntime
 
 SOCKET_NAME = "gcrd.sock"
+_OURS_ALONE = 0o077, "0700: others could read or change what is in it"
 
 
 def runtime_dir() -> Path:
@@ -110,7 +111,22 @@ def _make(path: Path) -> None:
 
 def check_own_directory(path: Path) -> None:
     """Raises UnsafeRuntime unless `path` is a real directory, ours, and closed to everybody else."""
-    _check_directory(path, 0o077, "0700: others could read or change what is in it")
+    _check_directory(path, *_OURS_ALONE)
+
+
+def open_own_directory(path: Path) -> int:
+    """A descriptor (O_PATH) of a directory that is ours alone, checked by that descriptor. Raises UnsafeRuntime."""
+    try:
+        folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        check_own_directory(path)  # says it better
+        raise UnsafeRuntime(f"{path}: {error.strerror}") from error
+    try:
+        check_directory(path, os.fstat(folder), *_OURS_ALONE)
+    except BaseException:
+        os.close(folder)
+        raise
+    return folder
 
 
 def check_unshared_directory(path: Path) -> None:

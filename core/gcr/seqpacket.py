@@ -13,8 +13,8 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gcr.errors import DaemonUnavailable, DeadlinePassed, PeerGone
-from gcr.runtime import check_own_directory
+from gcr.errors import DaemonUnavailable, DeadlinePassed, PeerGone, UnsafeRuntime
+from gcr.runtime import open_own_directory
 from gcr.wire import MAX_DESCRIPTORS, MAX_FRAME
 
 _BACKLOG = 128
@@ -40,18 +40,36 @@ def listen(path: Path) -> socket.socket:
 
     Raises UnsafeRuntime for the directory, OSError (EADDRINUSE) when somebody listens already.
     """
-    check_own_directory(path.parent)
-    _remove_stale(path)
+    folder = open_own_directory(path.parent)
+    try:
+        _remove_stale(path)
+        return _listening(path, folder)
+    finally:
+        os.close(folder)
+
+
+def _listening(path: Path, folder: int) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
         os.fchmod(sock.fileno(), 0o600)  # before bind, which gives the node this mode: no window, no umask
         with _address(path) as address:
             sock.bind(address)
+        _check_place(path, folder)
         sock.listen(_BACKLOG)
     except BaseException:
         sock.close()
         raise
     return sock
+
+
+def _check_place(path: Path, folder: int) -> None:
+    """Raises UnsafeRuntime where the path led to another folder when the socket was made."""
+    try:
+        made = os.stat(path.name, dir_fd=folder, follow_symlinks=False)
+    except OSError:
+        made = None
+    if made is None or not stat.S_ISSOCK(made.st_mode):
+        raise UnsafeRuntime(f"{path.parent} was replaced while the socket was made", hint=f"ls -ld {path.parent}")
 
 
 def connect(path: Path, timeout: float) -> socket.socket:

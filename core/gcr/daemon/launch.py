@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from gcr.errors import DaemonUnavailable, DeadlinePassed, UnsafeRuntime
 from gcr.runtime import log_dir, runtime_dir, socket_path
-from gcr.seqpacket import connect
+from gcr.trust import connect_to_daemon
 
 KEPT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
 KEPT_PREFIXES = ("GCR_", "XDG_", "NVIDIA_")  # and nothing that hides devices: other jobs may be on them
@@ -64,7 +64,7 @@ def await_socket(child: "subprocess.Popen[bytes]") -> None:
     end = time.monotonic() + START_TIMEOUT
     while time.monotonic() < end:
         with suppress(DaemonUnavailable, DeadlinePassed):
-            connect(socket_path(), timeout=1.0).close()
+            connect_to_daemon(socket_path(), 1.0).close()
             return
         if child.poll() not in (None, 0):
             break

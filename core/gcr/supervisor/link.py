@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gcr.channel import Channel, Request, connect
+from gcr.channel import Channel, Request
 from gcr.daemon.launch import launch
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone, UsageError
 from gcr.frames import AgentError, refused_greeting
@@ -16,6 +16,7 @@ from gcr.runtime import socket_path
 from gcr.seqpacket import close_all
 from gcr.servers import COORDINATOR
 from gcr.supervisor.escrow import Escrow
+from gcr.trust import connect_to_daemon
 from gcr.version import __version__
 from gcr.wire import FrameType, HelloRecord, Role
 
@@ -76,14 +77,14 @@ class DaemonLink:
 
     def _reach(self) -> socket.socket:
         try:
-            return connect(socket_path(), timeout=2.0)
+            return connect_to_daemon(socket_path(), 2.0)
         except (OSError, DaemonUnavailable):
             wait = self._last_launch + RESTART_EVERY - time.monotonic()
             if wait > 0:
                 raise DaemonUnavailable(f"gcrd died; the next one starts in {wait:.0f} s") from None
         self._last_launch = time.monotonic()
         launch()
-        return connect(socket_path(), timeout=2.0)
+        return connect_to_daemon(socket_path(), 2.0)
 
     def _keep_up(self) -> None:
         while not self._over.is_set():

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gcr.backend import Simulator
+from gcr.config import load
 from gcr.errors import CannotStart, GcrError
 from gcr.jsonbody import error_from_json, error_to_json
 from gcr.native import shim_path, sim_dir
@@ -120,6 +121,8 @@ class Supervisor:
         env = dict(self.own_environment())
         chained, shim = env.get("LD_PRELOAD"), self.spec.shim or shim_path()
         env["LD_PRELOAD"] = f"{shim}:{chained}" if chained else str(shim)
+        if (trusted := load().daemon_uid) >= 0:
+            env["GCR_DAEMON_UID"] = str(trusted)
         env.update(GCR_SOCKET=str(socket_path()), GCR_JOB=str(self.name), GCR_TOKEN=self.token)
         if "NCCL_CUMEM_HOST_ENABLE" not in env:
             env["NCCL_CUMEM_HOST_ENABLE"] = "0"

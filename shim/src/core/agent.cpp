@@ -45,6 +45,7 @@ std::atomic<uint32_t> life{
 std::atomic<uint32_t> fork_handled{0};
 
 char socket_path[PATH_MAX];
+long trusted_user = -1;  // whose daemon is obeyed besides our own user's and root's
 char job_name[sizeof(wire::HelloRecord::job)];
 char job_token[sizeof(wire::HelloRecord::token)];
 
@@ -55,10 +56,23 @@ void copy_environment(const char* name, char* target, size_t size) {
     if (value != nullptr) memcpy(target, value, strnlen(value, size));
 }
 
+// A user id in decimal; -1 for anything else.
+long user_from_environment(const char* name) {
+    const char* value = getenv(name);
+    long user = 0;
+    if (value == nullptr || *value == '\0') return -1;
+    for (; *value != '\0'; value++) {
+        if (*value < '0' || *value > '9' || user > 0xffffffffl) return -1;
+        user = user * 10 + (*value - '0');
+    }
+    return user < 0xffffffffl ? user : -1;
+}
+
 bool read_environment() {
     const char* path = getenv("GCR_SOCKET");
     if (path == nullptr || *path == '\0' || strlen(path) >= sizeof socket_path) return false;
     strcpy(socket_path, path);
+    trusted_user = user_from_environment("GCR_DAEMON_UID");
     copy_environment("GCR_JOB", job_name, sizeof job_name);
     copy_environment("GCR_TOKEN", job_token, sizeof job_token);
     return true;
@@ -123,7 +137,7 @@ bool greet(uint32_t limit_ms) {
 void connect_to_daemon() {
     uint64_t began = now_ms();
     while (true) {
-        if (session.channel.connect(socket_path)) {
+        if (session.channel.connect(socket_path, trusted_user)) {
             if (greet(kHelloMs)) return;
             session.channel.close();
         }
@@ -249,7 +263,7 @@ void ask_for_room(const wire::OccupiedRecord& full) {
 // By the thread whose call it is, so that nothing of a device is used before the daemon has said whether it may be. A
 // daemon that is not there, or does not answer, is waited for no longer: the agent goes on trying.
 void meet_daemon() {
-    bool met = session.channel.connect(socket_path) && greet(kHelloMs);
+    bool met = session.channel.connect(socket_path, trusted_user) && greet(kHelloMs);
     if (met) return;
     session.channel.close();
     let_begin();

@@ -87,6 +87,15 @@ class Address {
     bool fits_ = false;
 };
 
+// The kernel says who listens. A path proves nothing: another user may have made its folder.
+bool speaks_for_daemon(int fd, long trusted_user) {
+    ucred peer{};
+    socklen_t size = sizeof peer;
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &size) != 0 || size != sizeof peer) return false;
+    return peer.uid == 0 || peer.uid == geteuid() ||
+           (trusted_user >= 0 && peer.uid == static_cast<uid_t>(trusted_user));
+}
+
 }  // namespace
 
 void Frame::close_descriptors() {
@@ -94,12 +103,12 @@ void Frame::close_descriptors() {
     descriptors = 0;
 }
 
-bool Channel::connect(const char* path) {
+bool Channel::connect(const char* path, long trusted_user) {
     Address address(path);
     int fd = address.fits() ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
     if (fd < 0) return false;
     fd = move_up(fd);
-    if (::connect(fd, address.get(), sizeof(sockaddr_un)) != 0) {
+    if (::connect(fd, address.get(), sizeof(sockaddr_un)) != 0 || !speaks_for_daemon(fd, trusted_user)) {
         ::close(fd);
         return false;
     }

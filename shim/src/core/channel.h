@@ -36,7 +36,9 @@ enum class Receive { kFrame, kNothing, kLost };  // kLost: closed by the peer, b
 
 class Channel {
   public:
-    bool connect(const char* path);  // does not wait for a peer whose queue is full
+    // Does not wait for a peer whose queue is full. False, before any byte, where the peer is neither of this user nor of
+    // root nor of `trusted_user` (-1: none).
+    bool connect(const char* path, long trusted_user);
     void close();
     bool open() const { return socket_.open(); }
     Receive receive(Frame* frame, uint32_t timeout_us);
