@@ -16,23 +16,22 @@ from gcr.daemon.crowding import naming_holders
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.foreign import (
     await_hello,
+    foreign_job,
     refuse_unheard_beside,
     refuse_without_driver,
-    sole_user,
-    world_of_process,
 )
-from gcr.daemon.imaging import Imaging, asked_for, place_of
+from gcr.daemon.imaging import Imaging, asked_for
 from gcr.daemon.jobs import Active, Job, Jobs
 from gcr.daemon.labels import Labels
 from gcr.daemon.occupied import Occupied
 from gcr.daemon.opened import opened
 from gcr.daemon.outlet import ImageOutlet
-from gcr.daemon.peers import ControlPeer, Progress, StorePlace, WorkerPeer
-from gcr.daemon.permission import AS_OURSELVES, OURSELVES, Acting, Caller, acting_for
+from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
+from gcr.daemon.permission import OURSELVES, Caller
 from gcr.daemon.process import Process
 from gcr.daemon.readiness import of_job, ready_bytes
 from gcr.daemon.recovery import Recovery, is_uneven
-from gcr.daemon.worlds import backend_name
+from gcr.daemon.sources import acting, image_of
 from gcr.engine.admit import admit, refuse_stopped, refuse_what_the_driver_refuses
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.driver import DriverSwap
@@ -47,16 +46,14 @@ from gcr.errors import (
     GcrError,
     ImageFailed,
     NoSuchJob,
-    NotOurs,
     PeerGone,
     Unanswered,
     UnsupportedState,
     WrongImage,
-    WrongKey,
     WrongState,
 )
 from gcr.journal import Journal
-from gcr.processes import alive, identify, is_stopped, owner_uid
+from gcr.processes import alive, is_stopped
 from gcr.states import State, Strategy
 
 log = logging.getLogger("gcr.daemon")
@@ -289,8 +286,8 @@ class Coordinator:
         for target in targets:
             refuse_stopped(target)
             target.come_back(moves)
-        asked, unhurried = _image_of(job, body, key), not body.get("timeout")
-        start = partial(self.fleet.image_helper, _acting(job, body, caller))
+        asked, unhurried = image_of(job, body, key), not body.get("timeout")
+        start = partial(self.fleet.image_helper, acting(job, body, caller))
         with opened(asked, targets, start, course, self.config.store_s, unhurried) as image:
             done = Restore(job.name, targets, job.decision, self, course, image)
             self._carry_out(job, done, targets)
@@ -409,53 +406,11 @@ class Coordinator:
         return job
 
     def _foreign(self, pid: int, backend: str | None, caller: Caller) -> Job:
-        """A process gcr did not start, as a job of its own."""
-        identity = identify(pid)
-        if identity is None:
-            raise NoSuchJob(f"no process {pid}", hint="gcr ps")
-        if os.getuid() not in (0, owner_uid(pid)):
-            raise NotOurs(f"process {pid} belongs to another user")
-        owner = sole_user(pid)
-        if not caller.rules:
-            caller.check_owner(owner, f"process {pid}")
-        name = str(pid)
-        world = world_of_process(pid, backend_name(backend) if backend else None)
-        job = Job(name, token="", world=world, pid=pid, owner=owner)
+        job = foreign_job(pid, backend, caller)
         _refuse_other_backend(job, backend)
         refuse_without_driver(pid, job.world)
-        job.processes[pid] = Process(name, identity, strategy=Strategy.DRIVER)
         self.jobs.add(job)
         return job
-
-
-def _image_of(job: Job, body: Mapping[str, Any], key: Sequence[int]) -> tuple[str, StorePlace] | None:
-    """Which image the job's bytes come from, and its store: the one asked for, or the one that alone has them.
-
-    Raises UsageError, and WrongKey where only the caller can have the key.
-    """
-    if body.get("image"):
-        return str(body["image"]), place_of(body, key)
-    kept = job.decision.image if job.decision else None
-    if kept is None:
-        return None
-    if not kept.name:
-        text = f"the bytes of {job.name} are in an image alone, and the record that says in which was damaged"
-        raise WrongImage(text, hint="gcr images; gcr restore --image NAME, with --store")
-    if kept.encrypted:
-        text = f"the bytes of {job.name} are in image {kept.name} alone, in an encrypted store: its key is needed"
-        raise WrongKey(text, hint=f"gcr restore --image {kept.name} --store {kept.store}, with the key")
-    return kept.name, StorePlace(kept.store)
-
-
-def _acting(job: Job, body: Mapping[str, Any], caller: Caller) -> Acting:
-    """For the user who can read the image: the caller, or the one for whom the only copy was written.
-
-    Raises NotOurs where this daemon cannot act as that user.
-    """
-    if body.get("image"):
-        return acting_for(caller)
-    kept = job.decision.image if job.decision else None
-    return acting_for(Caller(*kept.user)) if kept and kept.user else AS_OURSELVES
 
 
 def _refuse_silence(targets: Sequence[Target]) -> None:

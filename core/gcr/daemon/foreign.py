@@ -1,6 +1,7 @@
 """Processes that have no agent: which drivers they see, and have."""
 
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
@@ -8,11 +9,13 @@ from pathlib import Path
 
 from gcr.daemon.jobs import Job
 from gcr.daemon.peers import ControlPeer
+from gcr.daemon.permission import Caller
 from gcr.daemon.process import Process
-from gcr.daemon.worlds import simulated_world
+from gcr.daemon.worlds import backend_name, simulated_world
 from gcr.engine.node import World
-from gcr.errors import GcrError, NotAGpuProcess, UnsupportedState
-from gcr.processes import alive, descendants, identify, maps_contain, open_files, place_of
+from gcr.errors import GcrError, NoSuchJob, NotAGpuProcess, NotOurs, UnsupportedState
+from gcr.processes import alive, descendants, identify, maps_contain, open_files, owner_uid, place_of
+from gcr.states import Strategy
 
 log = logging.getLogger("gcr.daemon")
 
@@ -35,6 +38,23 @@ def world_of_process(pid: int, otherwise: str | None = None) -> World:
     if vendor := env.get("GCR_SIMULATE"):
         return simulated_world(vendor, env, sole_user(pid))
     return World(_vendor_of(pid) or otherwise or "nvidia")
+
+
+def foreign_job(pid: int, backend: str | None, caller: Caller) -> Job:
+    """A process gcr did not start, as a job of its own. Raises NoSuchJob, NotOurs, UsageError."""
+    identity = identify(pid)
+    if identity is None:
+        raise NoSuchJob(f"no process {pid}", hint="gcr ps")
+    if os.getuid() not in (0, owner_uid(pid)):
+        raise NotOurs(f"process {pid} belongs to another user")
+    owner = sole_user(pid)
+    if not caller.rules:
+        caller.check_owner(owner, f"process {pid}")
+    name = str(pid)
+    world = world_of_process(pid, backend_name(backend) if backend else None)
+    job = Job(name, token="", world=world, pid=pid, owner=owner)
+    job.processes[pid] = Process(name, identity, strategy=Strategy.DRIVER)
+    return job
 
 
 def sole_user(pid: int) -> int:

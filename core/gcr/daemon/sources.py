@@ -1,0 +1,40 @@
+"""Where the bytes of a job that comes back are: which image has them, if one has, and the user who can read it."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gcr.daemon.imaging import place_of
+from gcr.daemon.jobs import Job
+from gcr.daemon.peers import StorePlace
+from gcr.daemon.permission import AS_OURSELVES, Acting, Caller, acting_for
+from gcr.errors import WrongImage, WrongKey
+
+
+def image_of(job: Job, body: Mapping[str, Any], key: Sequence[int]) -> tuple[str, StorePlace] | None:
+    """Which image the job's bytes come from, and its store: the one asked for, or the one that alone has them.
+
+    Raises UsageError, and WrongKey where only the caller can have the key.
+    """
+    if body.get("image"):
+        return str(body["image"]), place_of(body, key)
+    kept = job.decision.image if job.decision else None
+    if kept is None:
+        return None
+    if not kept.name:
+        text = f"the bytes of {job.name} are in an image alone, and the record that says in which was damaged"
+        raise WrongImage(text, hint="gcr images; gcr restore --image NAME, with --store")
+    if kept.encrypted:
+        text = f"the bytes of {job.name} are in image {kept.name} alone, in an encrypted store: its key is needed"
+        raise WrongKey(text, hint=f"gcr restore --image {kept.name} --store {kept.store}, with the key")
+    return kept.name, StorePlace(kept.store)
+
+
+def acting(job: Job, body: Mapping[str, Any], caller: Caller) -> Acting:
+    """For the user who can read the image: the caller, or the one for whom the only copy was written.
+
+    Raises NotOurs where this daemon cannot act as that user.
+    """
+    if body.get("image"):
+        return acting_for(caller)
+    kept = job.decision.image if job.decision else None
+    return acting_for(Caller(*kept.user)) if kept and kept.user else AS_OURSELVES
