@@ -2,9 +2,11 @@
 
 import threading
 from pathlib import Path
+from unittest.mock import Mock
 
 import pytest
 
+from gcr.cli import jobtable
 from gcr.config import Config
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
@@ -35,3 +37,16 @@ def test_a_backend_that_is_not_the_job_s_is_refused(tmp_path: Path, command: str
     coordinator.jobs.add(Job("llm", "", World("nvidia")))
     with pytest.raises(BackendMissing, match="llm uses nvidia, not amd"):
         getattr(coordinator, command)({"target": "llm", "backend": "amd"}, lambda _report: None, threading.Event())
+
+
+def test_an_image_that_is_being_written_is_told_after_another_was_asked_for() -> None:
+    """And one that is on disk, or failed before, no longer is."""
+    job, first, second, third = Job("llm", "", World("nvidia")), Mock(), Mock(), Mock()
+    first.state, second.state, third.state = "writing", "durable", "writing"
+    for each in (first, second, third, third):
+        job.imaging = each
+    assert job.images == [first, third]
+    assert job.imaging is third
+    rows = [{"name": "warm", "state": "failed"}, {"name": "next", "state": "writing"}]
+    shown = {"simulated": False, "image": rows[-1], "images": rows}
+    assert jobtable._of_job(shown) == ["image warm NOT WRITTEN", "image next being written"]

@@ -1048,3 +1048,26 @@ def test_no_object_has_more_parts_than_s3_takes() -> None:
     for size in (1, PART, 10_000 * PART, 10_000 * PART + 1, 5 << 40):
         assert part_bytes(size) >= PART
         assert -(-size // part_bytes(size)) <= 10_000
+
+
+def test_a_folder_that_others_may_enter_is_refused_with_one_that_may_be_made(store: Store, tmp_path: Path) -> None:
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    shared.chmod(0o775)
+    write(store, "warm", [COMMON])
+    with pytest.raises(StoreUnusable, match="belongs to one user") as caught:
+        push(store, "warm", shared.as_uri(), Transfer("push"))
+    below = caught.value.hint.rpartition(" ")[2]
+    assert below.startswith(f"{shared.as_uri()}/")
+    push(store, "warm", below, Transfer("push"))
+    assert not [*shared.glob("*.json")]
+
+
+@pytest.mark.parametrize(("allowed", "told"), [("", "AWS_ALLOW_HTTP=true"), ("true", "credentials")])
+def test_a_server_without_tls_must_be_allowed(monkeypatch: pytest.MonkeyPatch, allowed: str, told: str) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
+    monkeypatch.setenv("AWS_ALLOW_HTTP", allowed)
+    remote = Remote("s3://bucket/prefix")
+    with pytest.raises(StoreUnusable) as caught, remote._answering():
+        raise ValueError("no")
+    assert told in caught.value.hint

@@ -57,9 +57,10 @@ def _command(words: Sequence[str], width: int | None) -> str:
 
 def _of_job(job: Row) -> list[str]:
     """Notes on the job as a whole."""
-    image = job.get("image") or {}
-    became = {"writing": "being written", "failed": "NOT WRITTEN"}.get(image.get("state", ""))
-    notes = ["SIMULATED"] * job["simulated"] + ([f"image {image['name']} {became}"] if became else [])
+    became = {"writing": "being written", "failed": "NOT WRITTEN"}
+    images = job.get("images") or ([job["image"]] if job.get("image") else [])
+    written = [f"image {each['name']} {became[each['state']]}" for each in images if each["state"] in became]
+    notes = ["SIMULATED"] * job["simulated"] + written
     notes += [f"in image {job['only_in']['image']} ONLY"] if job.get("only_in") else []
     return [*notes, *_arena(job.get("arena"))]
 

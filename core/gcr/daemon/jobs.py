@@ -42,7 +42,7 @@ class Job:
     processes: dict[int, Process] = field(default_factory=dict)
     decision: DecisionRecord | None = None
     last_report: dict[str, Any] | None = None
-    imaging: Imaging | None = None  # the last image that was asked for
+    images: list[Imaging] = field(default_factory=list)  # the last one, and those before that were being written then
     finished: bool = False
     told: bool = False  # its supervisor said how the program ended
     ended_as: dict[int, State] = field(default_factory=dict)  # processes that ended off their device, since it left
@@ -53,6 +53,15 @@ class Job:
 
     def __post_init__(self) -> None:
         self.settled.set()
+
+    @property
+    def imaging(self) -> Imaging | None:
+        """The last image that was asked for."""
+        return self.images[-1] if self.images else None
+
+    @imaging.setter
+    def imaging(self, last: Imaging) -> None:
+        self.images = [each for each in self.images if each is not last and each.state == "writing"] + [last]
 
     @property
     def supervised(self) -> bool:

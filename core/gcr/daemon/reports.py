@@ -158,6 +158,7 @@ def of_job(job: Job, labels: Labels) -> dict[str, Any]:
         "backend": job.world.backend,
         "command": list(job.argv),
         "image": job.imaging.row() if job.imaging else None,
+        "images": [each.row() for each in job.images],
         "only_in": _only_in(job),
         "processes": [{**row, "label": labels.of(job.world, row["device"])} for row in found],
     }

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
-from gcr.errors import ImageExists, StoreUnusable
+from gcr.errors import ImageExists, StoreUnusable, UnsafeRuntime
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.files import claim_path, manifest_path, sync, sync_file, unclaim, usable, write_all, write_file
 from gcr.image.pack import UNFINISHED, Pack
@@ -38,18 +38,27 @@ class Folder(Remote):
     def used(self, name: str) -> Iterator[None]:
         """Nothing that is there goes within the block, and nobody else writes under this name.
 
-        Raises WrongKey, Damaged, WrongImage, UnsafeRuntime; ImageExists where somebody does.
+        Raises WrongKey, Damaged, WrongImage, StoreUnusable; ImageExists where somebody does.
         """
         with usable(self._path):
             if self._path.exists() and not self._path.is_dir():
                 raise StoreUnusable(f"{self.url} cannot be used: it is no folder")
-            self._store = store = Store(self._path, self.cipher)
+            self._store = store = self._opened()
             store.sweep()
             with store.used(), store.held(name) as self._claim:
                 try:
                     yield
                 finally:
                     unclaim(self._claim, self._path / claim_path(name))
+
+    def _opened(self) -> Store:
+        """Raises StoreUnusable for a folder that others may read or write, WrongKey, Damaged, WrongImage."""
+        try:
+            return Store(self._path, self.cipher)
+        except UnsafeRuntime as error:
+            text = f"{self.url} cannot be used: {error.message}; a store belongs to one user"
+            hint = f"a folder in it that gcr may make, such as {self.url}/gcr-{os.getuid()}"
+            raise StoreUnusable(text, hint=hint) from error
 
     def has(self, pack: Pack) -> bool:
         """Whoever brought it may have died before it was synced: it is from here on. Raises Damaged, WrongImage."""

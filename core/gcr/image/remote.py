@@ -12,6 +12,7 @@ A bucket has no lock. Who writes anything under the name of an image has made th
 the manifest in it, where no other push has one that says something else; it goes at the end.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
@@ -177,10 +178,19 @@ class Remote:
             yield
         except self._failures as error:
             said = str(error).partition("\n")[0].partition(": <?xml")[0]  # the rest is for who debugs the library
-            raise StoreUnusable(f"{self.url} cannot be used: {said}", hint=_HINT) from error
+            hint = _PLAIN_HTTP if _needs_plain_http(self.url) else _HINT
+            raise StoreUnusable(f"{self.url} cannot be used: {said}", hint=hint) from error
 
 
+_PLAIN_HTTP = "the address is http://, which goes unencrypted and must be allowed: AWS_ALLOW_HTTP=true"
+_ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _HINT = "address and credentials are in the environment: docs/image-format.md#stores-elsewhere"
+
+
+def _needs_plain_http(url: str) -> bool:
+    """The environment names a server that is spoken to without TLS, and does not allow that."""
+    plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
+    return url.startswith("s3://") and plain and os.environ.get("AWS_ALLOW_HTTP", "").lower() not in ("1", "true")
 
 
 def pack_path(pack: Pack) -> str:
