@@ -137,3 +137,17 @@ def test_a_job_that_no_supervisor_ever_came_for_ends_with_its_last_process(monke
     child.wait()
     arrivals.look_after()
     assert coordinator.jobs.all() == []
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_nothing_is_prepared_for_a_process_that_ended_meanwhile(ends):
+    asked, process = [], Process("llm", ProcessIdentity(7, 1))
+
+    def prepare(hold, owner, nbytes):
+        asked.append(("prepare", hold))
+        process.state = State.EXITED if ends else process.state
+
+    worker = SimpleNamespace(pid=8, prepare=prepare, forfeit=lambda hold: asked.append(("forfeit", hold)))
+    coordinator = SimpleNamespace(jobs=Jobs(), warm_worker=lambda *_: None, worker=lambda *_: worker)
+    Arrivals(coordinator)._prepare_device(Job("llm", "", World("nvidia")), process, "GPU-1", 1 << 20)
+    assert asked == [("prepare", "7.1"), ("forfeit", "7.1")][: 1 + ends]

@@ -363,6 +363,8 @@ class Arrivals:
         worker = self._coordinator.worker(job.world, device)
         worker.prepare(process.hold, f"{job.name}/{process.identity.pid}", wanted)
         process.prepared[device] = Prepared(worker.pid, wanted, now)
+        if process.state == State.EXITED:  # meanwhile: the worker may have heard of its end before the wish
+            quietly("forfeit", partial(worker.forfeit, process.hold))
 
     def check_stoppable(self, force: bool) -> None:
         held = [job.name for job in self._jobs.all() if job.state not in (State.RUNNING, State.EXITED)]
