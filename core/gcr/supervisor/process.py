@@ -106,15 +106,15 @@ class Supervisor:
         code = self.child.returncode
         return 128 - code if code < 0 else code
 
-    def finish(self, code: int) -> None:
+    def finish(self, code: int) -> str:
+        """Why the report that was asked for was not written; empty if nothing is missing."""
         assert self.child
         self.diary.end(self.child.returncode)  # first: the daemon may be gone, or silent
         answer = self._tell("finished", {"code": code})
         self.diary.add(answer.get("was"))
-        if self.spec.report and answer.get("report") is not None:
-            Path(self.spec.report).write_text(json.dumps(answer["report"]) + "\n")
         self.link.close()
         self.escrow.close()
+        return _unreported(self.spec.report, answer) if self.spec.report else ""
 
     def environment(self) -> dict[str, str]:
         """The program's environment: its own, our shim first among its preloads, and where to find the daemon."""
@@ -156,6 +156,19 @@ def simulated_environment(
     return {**ours, **simulator.environment, **world}
 
 
+def _unreported(file: str, answer: Mapping[str, object]) -> str:
+    """Write the job's last report. Returns why it was not written: the program has ended, so nothing may be raised."""
+    if "report" not in answer:
+        return "the daemon did not answer"
+    if answer["report"] is None:
+        return "the job was neither checkpointed nor restored"
+    try:
+        Path(file).write_text(json.dumps(answer["report"]) + "\n")
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""
+
+
 def supervise(spec: JobSpec, told: Callable[[str, int], None]) -> Outcome:
     """See gcr.supervisor.run."""
     if not spec.detach:
@@ -184,8 +197,8 @@ def _run(spec: JobSpec, started: Callable[[Supervisor], None]) -> Outcome:
         raise
     started(supervisor)
     code = supervisor.wait()
-    supervisor.finish(code)
-    return Outcome(code, str(supervisor.name), supervisor.diary.log)
+    unreported = supervisor.finish(code)
+    return Outcome(code, str(supervisor.name), supervisor.diary.log, unreported)
 
 
 def _run_detached(spec: JobSpec, tell: int) -> int:

@@ -26,3 +26,4 @@ class Outcome:
     code: int  # the one `gcr run` returns: the program's, 128+n for signal n; 0 once a detached one runs
     job: str
     log: str | None = None  # the file that a detached job writes to
+    unreported: str = ""  # why the file of the report was not written; empty: it was, or none was asked for

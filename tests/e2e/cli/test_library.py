@@ -27,6 +27,7 @@ from gcr.errors import (
     WrongDevice,
     WrongState,
 )
+from gcr.supervisor.process import _unreported
 
 from .conftest import DEADLINE, Gcr, gcr_command
 
@@ -208,3 +209,12 @@ def test_run_detached_returns_at_once_and_the_job_goes_on(gcr: Gcr) -> None:
 def test_run_passes_signals_and_codes_on() -> None:
     with subprocess.Popen(gcr_command(["run", "--", "sh", "-c", "kill -TERM $$"])) as child:
         assert child.wait(DEADLINE) == 128 + 15
+
+
+def test_a_report_that_is_not_written_is_told_and_the_code_stays_the_programs(gcr: Gcr, home: Path) -> None:
+    ran = gcr("run", "--report", str(home / "report"), "--", "sh", "-c", "exit 7")
+    assert (ran.code, ran.out) == (7, "")
+    assert ran.err == f"gcr: no report in {home / 'report'}: the job was neither checkpointed nor restored\n"
+    assert _unreported("/nowhere/report", {"report": {"job": "llm"}}) == "No such file or directory"
+    assert _unreported("/nowhere/report", {}) == "the daemon did not answer"
+    assert _unreported(str(home / "report"), {"report": {"job": "llm"}}) == ""

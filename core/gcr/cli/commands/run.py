@@ -83,6 +83,8 @@ def _run(spec: "JobSpec", as_json: bool) -> int:
     from gcr import supervisor
 
     done = supervisor.run(spec)
+    if done.unreported:
+        say(f"gcr: no report in {spec.report}: {done.unreported}")
     code = None if spec.detach else done.code
     report = {"job": done.job, "detached": spec.detach, "exit_code": code, "log": done.log}
     if as_json:
