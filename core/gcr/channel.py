@@ -144,8 +144,14 @@ class Channel:
         self._reader: Thread | None = None
 
     def start(self) -> "Channel":
+        """Raises RuntimeError, with the connection closed, where there is no room for another thread."""
         self._reader = Thread(target=self._read, name=f"gcr-read-{self.name}", daemon=True)
-        self._reader.start()
+        try:
+            self._reader.start()
+        except RuntimeError:
+            self._reader = None
+            self.close()
+            raise
         return self
 
     def close(self) -> None:

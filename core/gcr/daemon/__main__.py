@@ -65,6 +65,7 @@ def _look_after(server: Server) -> None:
     busy_at = time.monotonic()
     while not server.stopping.wait(LOOK_EVERY):
         try:
+            server.door.end_half_open()
             server.arrivals.look_after()
             coordinator.fleet.retire(coordinator.config.worker_idle_s, coordinator.needs_worker)
             if coordinator.jobs.all():

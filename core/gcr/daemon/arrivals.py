@@ -329,15 +329,21 @@ class Arrivals:
     # ---- regularly --------------------------------------------------------------------------------------------
 
     def look_after(self) -> None:
-        """Forget jobs that ended unseen; keep the arenas as large as the jobs' device memory."""
+        """Forget jobs that ended unseen; keep the arenas as large as the jobs' device memory. Raises nothing."""
         for job in self._jobs.all():
-            for process in job.living:
-                if not alive(process.identity):
-                    self._ended(process)
-            self._drop_if_over(job)
-            self._jobs.let_begin(job)
-            if self._coordinator.config.prepare_arena and not job.busy:
-                self._prepare_arena(job)
+            try:
+                self._look_after(job)
+            except Exception:  # of this job: the others are looked after all the same
+                log.exception("looking after job %s", job.name)
+
+    def _look_after(self, job: Job) -> None:
+        for process in job.living:
+            if not alive(process.identity):
+                self._ended(process)
+        self._drop_if_over(job)
+        self._jobs.let_begin(job)
+        if self._coordinator.config.prepare_arena and not job.busy:
+            self._prepare_arena(job)
 
     def _prepare_arena(self, job: Job) -> None:
         for process in job.living:

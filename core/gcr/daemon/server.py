@@ -19,6 +19,7 @@ from gcr.channel import Channel, Request
 from gcr.daemon.agent import AgentPeer
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.door import PAUSE_S, Door
 from gcr.daemon.jobs import Job
 from gcr.daemon.ledger import Entry, asked_by
 from gcr.daemon.peers import Progress, SupervisorPeer
@@ -57,6 +58,7 @@ class Server:
         self.allowed = allowed
         self.epoch = int.from_bytes(os.urandom(7))
         self.stopping = threading.Event()
+        self.door = Door(partial(Connection, self))
         self._commands = 0  # under way
         self._closing = False
         self._lock = threading.Lock()
@@ -65,13 +67,12 @@ class Server:
         while not self.stopping.is_set():
             listener = self.listener
             try:
-                sock, _ = listener.accept()
-            except OSError:
+                self.door.take(listener)
+            except OSError as error:
                 if listener is not self.listener:  # it was replaced
                     listener.close()
-                    continue
-                return  # the listener was closed: we are stopping
-            Connection(self, sock)
+                elif not self.stopping.wait(PAUSE_S):
+                    log.warning("no connection was taken: %s", error)
 
     def serve_at(self, listener: socket.socket) -> None:
         """From now on connections come here: the path of the former socket is gone."""
@@ -150,6 +151,14 @@ class Connection:
         name = f"process {peer_identity(sock).pid}"
         self.channel = Channel(sock, self._serve, on_close=lambda _c: self._on_close(), name=name)
         self.channel.start()
+
+    @property
+    def greeted(self) -> bool:
+        """Whether the peer has said who it is, or is gone."""
+        return self._role is not None or self.channel.closed.is_set()
+
+    def end(self) -> None:
+        self.channel.close()
 
     def _serve(self, request: Request) -> None:
         if request.frame.type == FrameType.HELLO:

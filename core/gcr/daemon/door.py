@@ -1,0 +1,93 @@
+"""Where connections come in: one that cannot be served is refused, and harms no other.
+
+The daemon may be short of descriptors, threads or memory for a moment. A peer may connect and never say who it is.
+"""
+
+import errno
+import logging
+import os
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Protocol
+
+log = logging.getLogger("gcr.daemon")
+
+GREETING_S = 10.0  # seconds within which a peer says who it is
+PAUSE_S = 0.1  # seconds after an accept that failed
+_NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
+
+
+class Visitor(Protocol):
+    """A connection that is served."""
+
+    @property
+    def greeted(self) -> bool: ...
+
+    def end(self) -> None:
+        """Idempotent."""
+        ...
+
+
+@dataclass(slots=True)
+class Door:
+    """`serve` begins to serve a socket. A descriptor is kept in reserve, to refuse with."""
+
+    serve: Callable[[socket.socket], Visitor]
+    _waiting: dict[int, tuple[float, Visitor]] = field(default_factory=dict)
+    _reserve: int | None = None
+    _lock: Lock = field(default_factory=Lock)
+
+    def take(self, listener: socket.socket) -> None:
+        """The next connection. Raises OSError where `listener` itself fails."""
+        if self._reserve is None:
+            self._reserve = _reserved()
+        try:
+            sock, _ = listener.accept()
+        except OSError as error:
+            if error.errno not in _NO_DESCRIPTORS:
+                raise
+            self._refuse_next(listener)
+            return
+        self._admit(sock)
+
+    def _admit(self, sock: socket.socket) -> None:
+        try:
+            visitor = self.serve(sock)
+        except (OSError, RuntimeError, MemoryError) as error:
+            log.warning("a connection was refused: %s", error)
+            sock.close()
+            return
+        with self._lock:
+            self._waiting[id(visitor)] = time.monotonic(), visitor
+
+    def _refuse_next(self, listener: socket.socket) -> None:
+        """Take it with the reserve, and close it. Without a reserve there is only a pause."""
+        log.warning("a connection was refused: no more descriptors")
+        if self._reserve is None:
+            time.sleep(PAUSE_S)
+            return
+        os.close(self._reserve)
+        self._reserve = None
+        sock, _ = listener.accept()
+        sock.close()
+
+    def end_half_open(self, patience: float = GREETING_S) -> None:
+        """End connections of peers that have not said who they are for `patience` seconds."""
+        now = time.monotonic()
+        with self._lock:
+            self._waiting = {key: each for key, each in self._waiting.items() if not each[1].greeted}
+            late = [key for key, (since, _) in self._waiting.items() if now - since > patience]
+            ended = [self._waiting.pop(key)[1] for key in late]
+        for visitor in ended:
+            log.info("a connection said nothing for %g s", patience)
+            visitor.end()
+
+
+def _reserved() -> int | None:
+    try:
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return None

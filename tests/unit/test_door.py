@@ -1,0 +1,146 @@
+"""A connection too many, or half open, harms no other: the daemon goes on."""
+
+import os
+import resource
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from gcr.channel import Channel
+from gcr.config import Config
+from gcr.daemon import server as module
+from gcr.daemon.arrivals import Arrivals
+from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.server import Server
+from gcr.engine.node import World
+from gcr.errors import PeerGone
+from gcr.journal import Journal
+from gcr.presence import Presence
+from gcr.seqpacket import connect, listen
+from gcr.wire import FrameType, HelloRecord, Role
+
+HELLO = HelloRecord(role=Role.CLIENT).pack()
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    """A daemon that serves at `s`."""
+    folder = tmp_path / "run"
+    folder.mkdir(mode=0o700)
+    coordinator = Coordinator(Config(), Journal(tmp_path / "journal"))
+    with listen(folder / "s") as listener:
+        made = Server(listener, coordinator, frozenset({os.getuid()}), Presence(tmp_path))
+        thread = threading.Thread(target=made.serve_forever)
+        thread.start()
+        yield made
+        alive = thread.is_alive()
+        made.stop()
+        thread.join(10)
+        assert alive and not thread.is_alive()
+
+
+@pytest.fixture
+def come(server: Server) -> Iterator[Callable[[], Channel]]:
+    made: list[Channel] = []
+
+    def connected() -> Channel:
+        made.append(Channel(connect(Path(server.listener.getsockname()), 5)).start())
+        return made[-1]
+
+    yield connected
+    for channel in made:
+        channel.close()
+
+
+def served(channel: Channel) -> bool:
+    return bool(channel.call(FrameType.HELLO, HELLO, timeout=10).payload)
+
+
+def test_one_connection_too_many_for_the_descriptors_is_refused(come: Callable[[], Channel]) -> None:
+    first = come()
+    assert served(first)
+    waiting = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    waiting.settimeout(10)
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(int(each.name) for each in Path("/proc/self/fd").iterdir()), before[1])
+    )
+    taken: list[int] = []
+    try:
+        while True:
+            try:
+                taken.append(os.dup(waiting.fileno()))
+            except OSError:
+                break
+        waiting.connect(cast("Any", first)._sock.getpeername())
+        assert waiting.recv(1) == b""
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
+        for fd in taken:
+            os.close(fd)
+        waiting.close()
+    assert served(come())
+
+
+def test_one_connection_too_many_for_the_threads_is_refused(
+    come: Callable[[], Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(Channel):
+        def start(self) -> Channel:
+            raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(module, "Channel", Full)
+        refused = come()
+        assert refused.closed.wait(10)
+    assert served(come())
+
+
+def test_a_channel_that_finds_no_thread_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+    def full(_self: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with theirs:
+        with monkeypatch.context() as patched:
+            patched.setattr(threading.Thread, "start", full)
+            channel = Channel(ours)
+            with pytest.raises(RuntimeError):
+                channel.start()
+        assert channel.closed.is_set() and theirs.recv(1) == b""
+        with pytest.raises(PeerGone):
+            channel.call(FrameType.HELLO, HELLO, timeout=1)
+
+
+def test_who_says_nothing_is_let_go(server: Server, come: Callable[[], Channel]) -> None:
+    silent, speaking = come(), come()
+    assert served(speaking)
+    server.door.end_half_open(60)
+    assert not silent.closed.wait(0.1)
+    server.door.end_half_open(0)
+    assert silent.closed.wait(10)
+    assert speaking.call_json("ping", timeout=10, type=FrameType.COMMAND)[0]["ok"]
+
+
+def test_a_job_that_cannot_be_looked_after_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = Jobs()
+    for name in ("bad", "good"):
+        jobs.add(Job(name, name, World("nvidia"), started=float(name == "good")))
+    arrivals = Arrivals(cast("Any", SimpleNamespace(jobs=jobs, config=SimpleNamespace(prepare_arena=False))))
+    seen: list[str] = []
+
+    def drop(job: Job) -> None:
+        seen.append(job.name)
+        if job.name == "bad":
+            raise ValueError("its name is no file's")
+
+    monkeypatch.setattr(arrivals, "_drop_if_over", drop)
+    arrivals.look_after()
+    assert seen == ["bad", "good"]
