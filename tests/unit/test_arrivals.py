@@ -3,6 +3,7 @@
 import os
 import subprocess
 import threading
+import time
 from types import SimpleNamespace
 
 import pytest
@@ -14,7 +15,7 @@ from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.process import Process
 from gcr.engine.node import World
 from gcr.errors import PeerGone
-from gcr.processes import Place, ProcessIdentity, identify
+from gcr.processes import Place, ProcessIdentity, identify, started_at
 from gcr.states import State
 from gcr.wire import AgentFlag, AgentPhase, Vendor
 
@@ -151,3 +152,22 @@ def test_nothing_is_prepared_for_a_process_that_ended_meanwhile(ends):
     coordinator = SimpleNamespace(jobs=Jobs(), warm_worker=lambda *_: None, worker=lambda *_: worker)
     Arrivals(coordinator)._prepare_device(Job("llm", "", World("nvidia")), process, "GPU-1", 1 << 20)
     assert asked == [("prepare", "7.1"), ("forfeit", "7.1")][: 1 + ends]
+
+
+def test_a_job_is_as_old_as_its_program_whichever_daemon_is_asked():
+    child = subprocess.Popen(["sleep", "60"])
+    try:
+        began = started_at(child.pid)
+        time.sleep(1.1)
+        ages = []
+        for pid in (None, child.pid):  # a daemon that saw it start, and one that came later
+            arrivals = Arrivals(SimpleNamespace(jobs=Jobs()))
+            peer = SimpleNamespace(pid=os.getpid(), channel=SimpleNamespace(peer=SimpleNamespace(uid=os.getuid())))
+            body = {"name": "llm", "token": "t" * 32, "argv": ["sleep"], "pid": pid, "supervisor_pid": os.getpid()}
+            job = arrivals.supervisor(peer, {**body, "backend": None, "simulate": None, "sim_environment": {}})
+            arrivals.started("t" * 32, child.pid)
+            ages.append(job.started)
+    finally:
+        child.kill()
+        child.wait()
+    assert ages == pytest.approx([began, began], abs=0.05)
