@@ -74,6 +74,14 @@ def test_the_smallest_job_whose_leaving_is_enough_is_named_else_the_largest() ->
     assert said({}, full, a=1, b=1).hint in ("gcr checkpoint a", "gcr checkpoint b")
 
 
+def test_jobs_of_another_user_are_not_named() -> None:
+    job, jobs = jobs_of(bb=4)
+    jobs.find("bb").owner = job.owner + 1
+    found = explained(SHORT, job, jobs, Fleet({2: 4 * GIB}))  # type: ignore[arg-type]
+    assert "bb" not in found.message + found.hint
+    assert "process 2" in found.message
+
+
 def test_without_jobs_there_and_without_another_device_it_is_for_the_user_to_end_something() -> None:
     other = [replace(DEVICES[0]), replace(DEVICES[2], name="H100")]
     found = said({STRANGER: 8 * GIB}, other)

@@ -1,5 +1,6 @@
 """A name that is not there: the one that was meant is named, if one is near; and nothing else is guessed."""
 
+import os
 from pathlib import Path
 
 import click
@@ -26,6 +27,8 @@ def test_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs.add(Job("train", "t", World("nvidia")))
     with pytest.raises(NoSuchJob, match=r"no job 'trian'; did you mean train\?$"):
         jobs.find("trian")
+    with pytest.raises(NoSuchJob, match=r"no job 'trian'$"):
+        jobs.find("trian", lambda owner: owner != os.getuid())
 
 
 def test_an_image(tmp_path: Path) -> None:

@@ -259,7 +259,7 @@ class Coordinator:
     ) -> dict[str, Any]:
         """As `checkpoint`."""
         course = self._course("restore", body, progress, cancelled)
-        job = self.jobs.find(body["target"])
+        job = self.jobs.find(body["target"], caller.may_use)
         caller.check_owner(job.owner, f"job {job.name}")
         _refuse_other_backend(job, body.get("backend"))
         with saying_state(job), naming_holders(job, self.jobs, self.fleet), self.jobs.changing(job, "restore"):
@@ -396,7 +396,7 @@ class Coordinator:
     def _job(self, body: Mapping[str, Any], caller: Caller) -> Job:
         target = body["target"]
         try:
-            job = self.jobs.find(target)
+            job = self.jobs.find(target, caller.may_use)
         except NoSuchJob:
             if not isinstance(target, int):
                 raise

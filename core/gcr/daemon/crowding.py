@@ -1,6 +1,7 @@
 """A restore that finds no room: which device is short, who has its memory, and what would make room.
 
 A driver counts handed-over memory for no process, so gcr's own books tell of jobs, and the device of the others.
+Jobs of another user are told of as the device tells, by pid.
 """
 
 import logging
@@ -85,8 +86,9 @@ def _crowd(
     uuid: str | None, devices: Sequence[Device], job: Job, jobs: Jobs, control: ControlPeer, ours: Collection[int]
 ) -> Crowd:
     index, device = next((at, one) for at, one in enumerate(devices) if one.uuid == uuid)
-    running = {other.name: _bytes_on(other, device.uuid) for other in jobs.all() if other is not job}
-    known = {pid for other in jobs.all() for pid in other.processes}.union(ours)
+    alike = [other for other in jobs.all() if other is not job and other.owner == job.owner]
+    running = {other.name: _bytes_on(other, device.uuid) for other in alike}
+    known = {pid for other in (job, *alike) for pid in other.processes}.union(ours)
     others = {pid: size for pid, size in control.holders(device.uuid).items() if pid not in known and size}
     label = f"{job.world.backend}:{index}"
     return Crowd(index, device, label, {name: size for name, size in running.items() if size}, others)

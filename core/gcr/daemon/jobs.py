@@ -150,16 +150,21 @@ class Jobs:
             time.sleep(0.02)
         return missing
 
-    def find(self, target: str | int) -> Job:
+    def find(self, target: str | int, may_see: Callable[[int], bool] = lambda _owner: True) -> Job:
         """By name, or by the pid of any of its processes. Raises NoSuchJob.
+
+        `may_see`: whether the error may name jobs of a user.
 
         A name that a new daemon does not know may be that of a job whose supervisor is about to register again.
         """
         while (job := self._known(target)) is None:
             if time.monotonic() > self.began + self._patience(target):
-                raise NoSuchJob(f"no job {target!r}{meant(str(target), self.by_name)}", hint="gcr ps")
+                raise NoSuchJob(f"no job {target!r}{self._near(target, may_see)}", hint="gcr ps")
             time.sleep(0.05)
         return job
+
+    def _near(self, target: str | int, may_see: Callable[[int], bool]) -> str:
+        return meant(str(target), [job.name for job in self.all() if may_see(job.owner)])
 
     def _patience(self, target: str | int) -> float:
         """Seconds from the daemon's start within which the target may come yet."""

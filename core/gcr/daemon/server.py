@@ -280,7 +280,8 @@ class Connection:
             case "ps":
                 return coordinator.ps(self._caller)
             case "devices":
-                return {"devices": devices_of((job.world for job in coordinator.jobs.all()), coordinator.control)}
+                seen = [job.world for job in coordinator.jobs.all() if self._caller.may_use(job.owner)]
+                return {"devices": devices_of(seen, coordinator.control)}
             case "status":
                 return coordinator.status()
             case "checkpoint":

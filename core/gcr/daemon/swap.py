@@ -62,7 +62,7 @@ class Swap:
 
     def _refuse(self) -> None:
         """What can be seen before A is touched. Raises NoSuchJob, NotOurs, UsageError, WrongState."""
-        back = self.node.jobs.find(self.body["in"])
+        back = self.node.jobs.find(self.body["in"], self.caller.may_use)
         self.caller.check_owner(back.owner, f"job {back.name}")
         if self.body["out"] in (back.name, back.pid, *back.processes):
             raise UsageError("a swap is of two jobs: one leaves, another comes back")
