@@ -77,8 +77,9 @@ def _runs() -> Iterable[object]:
 def _image_names(store: str | None) -> Iterable[str]:
     from gcr.image.manifest import SUFFIX
     from gcr.image.place import store_path
+    from gcr.listing import listed
 
-    return sorted(path.name.removesuffix(SUFFIX) for path in (store_path(store) / "images").glob(f"*{SUFFIX}"))
+    return [path.name.removesuffix(SUFFIX) for path in listed(store_path(store) / "images", SUFFIX)]
 
 
 def _devices() -> Iterable[tuple[str, str]]:
