@@ -126,6 +126,7 @@ def test_host_memory_is_that_of_the_slots(machine: Machine) -> None:
 def test_it_comes_back_beside_those_who_fill_the_arena(machine: Machine) -> None:
     """Its share of host memory is theirs; what is needed for a job to come back is not refused for that."""
     settings = machine.folder / "config.toml"
+    settings.write_text("")  # one that is named must be there
     machine.extra |= {"GCR_CONFIG": str(settings), "GCR_PREPARE_ARENA": "0"}
     other = machine.told("other", MANY)
     job, before = suspended(machine)
