@@ -67,7 +67,9 @@ class Client:
     @classmethod
     def _greeted(cls, channel: Channel, timeout: float) -> Self:
         try:
-            return cls(channel, _greet(channel, min(timeout, CONNECT_TIMEOUT)))
+            client = cls(channel, _greet(channel, min(timeout, CONNECT_TIMEOUT)))
+            log.info("gcrd %s, pid %d, at %s", client.daemon_version, client.daemon_pid, runtime.socket_path())
+            return client
         except BaseException:
             channel.close()
             raise
@@ -85,9 +87,12 @@ class Client:
 
         `fds`: the key of an encrypted store (gcr.image.key), where `encrypted` in the body says so.
         """
+        began = time.monotonic()
+        log.debug("%s: %s", command, body or {})
         answer, _ = self._channel.call_json(
             command, body, fds, timeout=timeout, on_progress=on_progress, type=FrameType.COMMAND
         )
+        log.info("%s: answered after %.3f s", command, time.monotonic() - began)
         return {key: value for key, value in answer.items() if key != "ok"}
 
     def wait_closed(self, timeout: float) -> bool:

@@ -3,6 +3,7 @@
 `python -m gcr.config` prints the table of docs/configuration.md.
 """
 
+import logging
 import os
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
@@ -11,6 +12,8 @@ from typing import Any, cast
 
 from gcr.errors import UsageError
 from gcr.runtime import home_dir
+
+log = logging.getLogger(__name__)
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _CONFIG = "GCR_CONFIG"
@@ -75,6 +78,7 @@ def load(flags: Mapping[str, Any] | None = None, file: Path | None = None) -> Co
             f"{_CONFIG} names {path}, and there is no such file", hint=f"unset {_CONFIG}, or make the file"
         )
     chosen = {**(_from_file(path) if path else {}), **_from_environment()}
+    log.debug("settings of %s and the environment: %s", path, ", ".join(sorted(chosen)) or "none")
     known = {each.name: each for each in fields(Config)}
     for name, value in (flags or {}).items():
         if value is not None:

@@ -1,5 +1,6 @@
 """Shared by checkpoint, restore and swap: ask, show progress, and on Ctrl-C wait for the rollback."""
 
+import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
@@ -16,6 +17,8 @@ Answer = Mapping[str, Any]
 
 NO_TIMEOUT = 86400.0  # the daemon's own deadlines end a command long before; a wait without any would be a hang
 
+
+log = logging.getLogger(__name__)
 
 Summary = Callable[[Answer], str]
 
@@ -70,7 +73,14 @@ def _carried_out(command: str, target: Target, options: Options, body: Mapping[s
         answer = ask(command, options, {**body, "target": target})
     except KeyboardInterrupt:
         raise interrupted([target], body.get("image")) from None
+    log.info("%s: %s", command, _phases(answer))
     return {**answer, "wall_s": time.monotonic() - began}
+
+
+def _phases(answer: Answer) -> str:
+    """When each phase was over, in seconds from the daemon's receipt of the request."""
+    marks = answer.get("phases_s") or {}
+    return ", ".join(f"{name} at {at:.3f} s" for name, at in sorted(marks.items(), key=lambda mark: float(mark[1])))
 
 
 def ask(command: str, options: Options, body: Mapping[str, Any]) -> dict[str, Any]:

@@ -244,6 +244,17 @@ def test_a_runtime_directory_that_others_can_enter_is_refused(gcr: Gcr, mode: in
     assert stat.S_IMODE(folder.stat().st_mode) == mode
 
 
+def test_verbose_says_who_answered_and_how_long_each_phase_took(gcr: Gcr, daemon: FakeDaemon, home: Path) -> None:
+    daemon.answers["checkpoint"] = answering({**CHECKPOINT, "phases_s": {"drained": 0.5, "prepared": 0.25}})
+    quiet, told = gcr("checkpoint", "llm"), gcr("-v", "checkpoint", "llm")
+    assert "gcr.client" not in quiet.err
+    assert told.out == quiet.out
+    assert f"gcr.client: gcrd {__version__}, pid {PID}, at " in told.err
+    assert "gcr.client: checkpoint: answered after " in told.err
+    assert "checkpoint: prepared at 0.250 s, drained at 0.500 s" in told.err
+    assert "gcr.config: settings of " in gcr("images", "-vv", "--store", str(home / "store")).err
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_completion_scripts(gcr: Gcr, shell: str) -> None:
     script = gcr("completion", shell).out
