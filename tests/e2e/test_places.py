@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from little_room import large, store_of, words
 from machine import TOLD, Machine, kill
-from test_streaming import large, store_of, words
 
 from gcr.testing.machine import until
 from gcr.version import __version__

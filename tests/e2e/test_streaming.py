@@ -10,46 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from little_room import LARGE, MIB, MIDDLE, MOST, RING, SLOT, large, room, store_of, words
 from machine import VICTIMS, Machine, Victim, kill, until
 from two_devices import Job, three_devices
 from worlds import AMD, ASCEND, NOEXPORT, NVIDIA, at, slowly
 
-from gcr.hostmemory import available_host_bytes
 from gcr.image.store import Store
-
-MIB = 1 << 20
-SLOT = 2 * MIB
-RING = 3 * SLOT  # what the arena has room for, nearly
-MOST = 8 * SLOT  # how large a ring can be, since what is available comes and goes
-LARGE = "alloc 12 4194304"  # many times as much
-MIDDLE = "checkpoint.filled_7"
-
-
-def room(machine: Machine, nbytes: int) -> None:
-    """In the arenas of workers that start from here on; there is one no longer."""
-    machine.extra |= {
-        "GCR_CONFIG": str(machine.folder / "config.toml"),
-        "GCR_SLOT_BYTES": str(SLOT),
-        "GCR_SEGMENT_BYTES": str(SLOT),
-        "GCR_PREPARE_ARENA": "false",
-    }
-    share = (nbytes + SLOT / 2) / available_host_bytes()
-    (machine.folder / "config.toml").write_text(f"arena_share = {share:.9f}\n")
-    kill(*machine.children("gcr.worker"))
-
-
-def store_of(machine: Machine) -> Path:
-    return machine.folder / "store"
-
-
-def words(machine: Machine, *flags: str, job: str = "llm") -> tuple[str, ...]:
-    return ("checkpoint", job, *machine.where.options, "--image", "warm", "--store", str(store_of(machine)), *flags)
-
-
-def large(machine: Machine, *lines: str) -> tuple[Victim, str]:
-    room(machine, RING)
-    job = machine.told("llm", *(lines or (LARGE,)))
-    return job, job.ask()
 
 
 def comes_back(machine: Machine, job: Victim, before: str) -> None:

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 
+from gcr import former
 from gcr.config import load
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.inherited import take_over
@@ -48,6 +49,7 @@ def main(argv: list[str]) -> int:
         seat.listener, coordinator, frozenset({os.getuid(), 0, *options.allow_uid}), Presence(seat.folder.path)
     )
     take_over(coordinator.journal, path)
+    former.settle()
     server.arrivals.load_journal()
     signal.signal(signal.SIGTERM, lambda _number, _frame: server.stop())
     threading.Thread(target=_look_after, args=(server,), name="gcr-look-after", daemon=True).start()

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gcr import runs, units
+from gcr import former, runs, units
 from gcr.cli import completing, ended, jobtable, text
 from gcr.cli.options import Options, Target, common_options, examples, parse_targets
 from gcr.cli.output import print_json, print_text, success
@@ -45,10 +45,14 @@ def command(options: Options, targets: Sequence[Target], everything: bool, watch
         _watch(options, targets, everything)
         return
     jobs, over = _found(options, targets, everything)
+    left = former.left()
     if options.json:
-        print_json(success("ps", {"jobs": jobs, **({"ended": [run.row() for run in over]} if everything else {})}))
+        more = {"ended": [run.row() for run in over]} if everything else {}
+        print_json(
+            success("ps", {"jobs": jobs, **more, **({"images_left": [each.row() for each in left]} if left else {})})
+        )
     else:
-        print_text(render(jobs, over))
+        print_text("\n".join([render(jobs, over), *(each.said() for each in left)]))
 
 
 def _found(options: Options, targets: Sequence[Target], everything: bool) -> tuple[Jobs, list[Run]]:

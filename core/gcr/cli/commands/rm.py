@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gcr import units
+from gcr import former, units
 from gcr.cli import completing, text
 from gcr.cli.asking import asked
 from gcr.cli.needed import needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import NoSuchImage
+from gcr.image.place import store_path
 
 if TYPE_CHECKING:
     from gcr.image.store import Store
@@ -29,6 +30,7 @@ def command(options: Options, store: str | None, names: tuple[str, ...]) -> None
     One that a suspended job has nothing else than is refused.
     """
     freed = asked(options, store, lambda there: _removed(there, names))
+    former.forget(store_path(store), names)
     if options.json:
         print_json(success("rm", {"images": list(names), "bytes_freed": freed}))
     else:

@@ -1,0 +1,41 @@
+"""Machines of which the arena has less room than a job: its checkpoint goes straight to an image."""
+
+from pathlib import Path
+
+from machine import Machine, Victim, kill
+
+from gcr.hostmemory import available_host_bytes
+
+MIB = 1 << 20
+SLOT = 2 * MIB
+RING = 3 * SLOT  # what the arena has room for, nearly
+MOST = 8 * SLOT  # how large a ring can be, since what is available comes and goes
+LARGE = "alloc 12 4194304"  # many times as much
+MIDDLE = "checkpoint.filled_7"
+
+
+def room(machine: Machine, nbytes: int) -> None:
+    """In the arenas of workers that start from here on; there is one no longer."""
+    machine.extra |= {
+        "GCR_CONFIG": str(machine.folder / "config.toml"),
+        "GCR_SLOT_BYTES": str(SLOT),
+        "GCR_SEGMENT_BYTES": str(SLOT),
+        "GCR_PREPARE_ARENA": "false",
+    }
+    share = (nbytes + SLOT / 2) / available_host_bytes()
+    (machine.folder / "config.toml").write_text(f"arena_share = {share:.9f}\n")
+    kill(*machine.children("gcr.worker"))
+
+
+def store_of(machine: Machine) -> Path:
+    return machine.folder / "store"
+
+
+def words(machine: Machine, *flags: str, job: str = "llm") -> tuple[str, ...]:
+    return ("checkpoint", job, *machine.where.options, "--image", "warm", "--store", str(store_of(machine)), *flags)
+
+
+def large(machine: Machine, *lines: str) -> tuple[Victim, str]:
+    room(machine, RING)
+    job = machine.told("llm", *(lines or (LARGE,)))
+    return job, job.ask()
