@@ -62,6 +62,7 @@ enum {
     hipErrorInvalidValue = 1,
     hipErrorOutOfMemory = 2,
     hipErrorNotInitialized = 3,
+    hipErrorDeinitialized = 4,
     hipErrorInvalidConfiguration = 9,
     hipErrorInvalidPitchValue = 12,
     hipErrorInvalidMemcpyDirection = 21,

@@ -5,12 +5,14 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
+#include <stdlib.h>
 
 #include "context.h"
 #include "fault.h"
 
 static atomic_bool started;
 static atomic_bool forked;  // the parent had started the driver: nothing works here
+static atomic_bool ended;   // by an exit handler of its own: every call is refused until the process has ended
 static pthread_mutex_t starting = PTHREAD_MUTEX_INITIALIZER;
 
 // Inside counts calls that passed the gate. It is raised before closed is read, and closed is set before inside is
@@ -25,6 +27,7 @@ static void after_fork_in_child(void) {
 
 sim_result sim_process_start(const unsigned* devices, unsigned count) {
     if (atomic_load(&forked)) return SIM_NOT_INITIALIZED;
+    if (atomic_load(&ended)) return SIM_DEINITIALIZED;
     pthread_mutex_lock(&starting);
     sim_result result = SIM_OK;
     if (!atomic_load(&started)) {
@@ -42,11 +45,28 @@ bool sim_process_started(void) {
     return atomic_load(&started) && !atomic_load(&forked);
 }
 
+bool sim_process_ended(void) {
+    return atomic_load(&ended);
+}
+
 // ---- the gate -----------------------------------------------------------------------------------------------------
 static void wait_until_open(void) {
     sim_lock();
     while (atomic_load(&closed)) sim_wait_progress_locked(SIM_FOREVER);
     sim_unlock();
+}
+
+// The memory, the contexts and the service stay until the process has ended (H100, r580: the device counts them, and the
+// process can be locked, checkpointed, restored and unlocked). exit() goes no further while the process is locked.
+static void shut_down(void) {
+    if (!sim_process_started()) return;
+    atomic_store(&ended, true);
+    wait_until_open();
+}
+
+void sim_process_ends_at_exit(void) {
+    static atomic_flag registered = ATOMIC_FLAG_INIT;
+    if (!atomic_flag_test_and_set(&registered)) atexit(shut_down);
 }
 
 static void leave(void) {
@@ -70,7 +90,7 @@ sim_result sim_call_begin(const char* function) {
     if (nesting++) return SIM_OK;
     if (!sim_process_started()) return SIM_NOT_INITIALIZED;
     enter();
-    return sim_fault(function);
+    return atomic_load(&ended) ? SIM_DEINITIALIZED : sim_fault(function);
 }
 
 void sim_call_end(void) {

@@ -18,6 +18,11 @@ enum sim_process_state {
 sim_result sim_process_start(const unsigned* devices, unsigned count);
 bool sim_process_started(void);
 
+// For a driver that shuts down in exit(), by a handler of its own: those that the program registers later run before it,
+// the earlier ones and destructors after it. From then on every call is refused: SIM_DEINITIALIZED.
+void sim_process_ends_at_exit(void);
+bool sim_process_ended(void);
+
 // Around every call of the vendor's API. Waits while the process is locked, then takes the faults asked for.
 // Nested calls pass. begin's result is what the call must return when it is not SIM_OK; end is due in any case.
 sim_result sim_call_begin(const char* function);

@@ -57,12 +57,14 @@ SIM_API CUresult cuInit(unsigned flags) {
     unsigned count = result ? 0 : visible_devices(devices);
     if (!result && !count) return CUDA_ERROR_NO_DEVICE;
     if (!result) result = sim_process_start(devices, count);
+    if (!result) sim_process_ends_at_exit();
     if (result) return front_result(result);
     ENTER();
     return CUDA_SUCCESS;
 }
 
 SIM_API CUresult cuDriverGetVersion(int* version) {
+    if (sim_process_ended()) return front_result(SIM_DEINITIALIZED);
     if (!version) return CUDA_ERROR_INVALID_VALUE;
     *version = FRONT_DRIVER_VERSION;
     return CUDA_SUCCESS;

@@ -8,6 +8,7 @@ static const int results[SIM_RESULT_COUNT] = {
     [SIM_INVALID_VALUE] = 1,
     [SIM_OUT_OF_MEMORY] = 2,
     [SIM_NOT_INITIALIZED] = 3,
+    [SIM_DEINITIALIZED] = 4,
     [SIM_NO_DEVICE] = 100,
     [SIM_INVALID_DEVICE] = 101,
     [SIM_INVALID_IMAGE] = 200,

@@ -8,6 +8,7 @@ static const hipError_t results[SIM_RESULT_COUNT] = {
     [SIM_INVALID_VALUE] = hipErrorInvalidValue,
     [SIM_OUT_OF_MEMORY] = hipErrorOutOfMemory,
     [SIM_NOT_INITIALIZED] = hipErrorNotInitialized,
+    [SIM_DEINITIALIZED] = hipErrorDeinitialized,
     [SIM_NO_DEVICE] = hipErrorNoDevice,
     [SIM_INVALID_DEVICE] = hipErrorInvalidDevice,
     [SIM_INVALID_IMAGE] = hipErrorInvalidImage,

@@ -69,7 +69,10 @@ static hipError_t start(void) {
     if (sim_machine_open()) return hipErrorInvalidDevice;
     unsigned devices[SIM_MAX_DEVICES];
     unsigned count = visible_devices(devices);
-    return count ? front_result(sim_process_start(devices, count)) : hipErrorInvalidDevice;
+    if (!count) return hipErrorInvalidDevice;
+    sim_result result = sim_process_start(devices, count);
+    if (!result) sim_process_ends_at_exit();
+    return front_result(result);
 }
 
 // ---- around every call --------------------------------------------------------------------------------------------
