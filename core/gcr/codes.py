@@ -76,6 +76,7 @@ class AgentFlag(IntFlag):
     MAPS_OVER = 16  # its runtime keeps released memory while the address is kept, but for a mapping over it
     RESERVES_AGAIN = 32  # and even under a mapping over it: addresses are given up for an instant
     FRESH = 64  # no call of the process has gone on to a driver yet, but for the one that starts it
+    ENDING = 128  # in exit(), or its driver has shut down: not to be suspended any more
 
 
 class WelcomeFlag(IntFlag):
@@ -119,6 +120,7 @@ class ErrorCode(IntEnum):
     NOT_PERMITTED = 12
     NO_ROOM = 13
     ADDRESS_TAKEN = 14  # by another thread, while it was given up for an instant
+    DRIVER_GONE = 15  # in exit(), or its driver has shut down
 
 
 class Reason(IntEnum):

@@ -102,6 +102,7 @@ enum AgentFlag {
     kFlagMapsOver = 16,  // this runtime keeps what was released while its address is kept; found out at a hand-over
     kFlagReservesAgain = 32,  // and even under another mapping: addresses are given up for an instant
     kFlagFresh = 64,  // no call of this process has gone on to a driver yet, but for the one that starts it
+    kFlagEnding = 128,  // in exit(), or its driver has shut down: it makes no driver call, and is not suspended any more
 };
 
 // A snapshot by the runtime itself: RUNNING -Lock-> LOCKED -Backup-> SAVED -Restore-> LOCKED -Unlock-> RUNNING, and
@@ -135,6 +136,7 @@ enum ErrorCode {
     kNotPermitted = 12,     // foreign uid, wrong job token, stale pid
     kNoRoom = 13,           // device memory
     kAddressTaken = 14,  // by another thread, in the instant it was given up. kResume's gate opens when it is free
+    kDriverGone = 15,  // the program is in exit(), or its driver has shut down. kResume is legal then in every phase
 };
 
 enum HandleFlag {

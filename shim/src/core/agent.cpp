@@ -13,6 +13,7 @@
 #include <sys/uio.h>
 
 #include "core/coverage.h"
+#include "core/ending.h"
 #include "core/gate.h"
 #include "core/lending.h"
 #include "core/session.h"
@@ -186,8 +187,13 @@ void lose_connection() {
     session.questions.abandon();
 }
 
+void meet_vendors() {
+    Driving driving;
+    if (driving.allowed()) session.vendors.enter_new();
+}
+
 void* live(void*) {
-    session.vendors.enter_new();
+    meet_vendors();
     while (true) {
         if (!session.channel.open()) connect_to_daemon();
         serve();
@@ -223,6 +229,7 @@ void after_fork_in_child() {
     session.begun.store(false);
     reset_gate_after_fork();
     reset_coverage();
+    reset_ending_after_fork();
     reset_lending_after_fork();
     session.vendors.reset_after_fork();
     session.batch_lock.reset_after_fork();
@@ -299,7 +306,7 @@ void await_life() {
 
 void start_agent(const VendorOps* vendor) {
     KeepErrno keep;
-    session.vendors.add(vendor);
+    if (session.vendors.add(vendor)) foresee_ending();
     uint32_t expected = kUnborn;
     if (life.compare_exchange_strong(expected, kBeingBorn))
         come_to_life();
@@ -310,6 +317,10 @@ void start_agent(const VendorOps* vendor) {
 
 wire::AgentPhase agent_phase() {
     return static_cast<wire::AgentPhase>(session.phase.load(std::memory_order_acquire));
+}
+
+bool agent_is_alive() {
+    return life.load(std::memory_order_acquire) == kAlive;
 }
 
 void tell_released(uint64_t id) {

@@ -7,6 +7,7 @@
 // enqueued must then be waited for as well: a synchronisation counts only if nothing was admitted since it began.
 // Pulses come slower each time, so that threads which always have one more kernel cannot keep a device busy for ever.
 // Captures in progress cannot be interrupted: none begins while a close is wanted, and those begun may end first.
+#include "core/ending.h"
 #include "core/gate.h"
 #include "core/session.h"
 
@@ -65,7 +66,7 @@ struct Closing {
 
     Closing(uint32_t deadline_ms, uint32_t pulse_ms) : deadline(deadline_ms), pulses(pulse_ms) {}
 
-    bool tick() { return listen_for_replies(kTickUs) && !deadline.passed(); }
+    bool tick() { return listen_for_replies(kTickUs) && !deadline.passed() && !program_is_ending(); }
 
     bool wait_for_captures() {
         while (session.vendors.captures() > 0)
@@ -131,9 +132,11 @@ Failure quiesce(uint32_t deadline_ms, uint32_t pulse_ms, Stuck* stuck) {
     hold_captures(true);
     Closing closing(deadline_ms, pulse_ms);
     Attempt result = closing.run();
-    if (result == Attempt::kLate && !session.lost) observe(stuck);
-    if (result != Attempt::kIdle) open_gate();
+    bool ending = program_is_ending();  // the gate is closed, or will be open: exit() has passed it, or waits there
+    if (result == Attempt::kLate && !session.lost && !ending) observe(stuck);
+    if (result != Attempt::kIdle || ending) open_gate();
     hold_captures(false);  // a closed gate holds them from here on
+    if (ending) return kProgramEnds;
     if (result == Attempt::kIdle) return {};
     if (result == Attempt::kFailed) return closing.failure;
     return {wire::kStuck, 0, session.lost ? "the connection ended" : "the devices were not idle before the deadline"};

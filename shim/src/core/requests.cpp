@@ -8,6 +8,7 @@
 
 #include "core/copies.h"
 #include "core/coverage.h"
+#include "core/ending.h"
 #include "core/gate.h"
 #include "core/session.h"
 #include "interpose/bypass.h"
@@ -49,7 +50,15 @@ Outcome reply_count(const Tally& tally) {
     return reply(wire::CountRecord{session.transaction.load(), tally.handles, tally.bytes});
 }
 
-Outcome refuse(const Failure& failure, const Stuck* stuck = nullptr) {
+// What a driver answers that has shut down is told apart from its other refusals.
+Failure told_apart(const Failure& failure) {
+    if (failure.code != wire::kDriver || !session.vendors.gone(failure.vendor_error)) return failure;
+    note_ending();
+    return {wire::kDriverGone, failure.vendor_error, "its driver has shut down"};
+}
+
+Outcome refuse(const Failure& cause, const Stuck* stuck = nullptr) {
+    Failure failure = told_apart(cause);
     wire::ErrorRecord record{};
     record.code = failure.code;
     record.vendor_error = failure.vendor_error;
@@ -386,12 +395,19 @@ bool right_transaction(const Rule& rule, uint64_t named) {
     return false;
 }
 
-// Thaw is legal when frozen and nothing else; the rest when thawed, unless the row says both.
+// Thaw is legal when frozen and nothing else; the rest when thawed, unless the row says both. The gate of a program whose
+// memory cannot come back opens from every phase: its calls are refused by the driver.
 bool right_phase(const Rule& rule) {
     uint32_t now = 1u << session.phase.load(std::memory_order_relaxed);
-    if ((rule.phases & now) == 0) return false;
+    uint32_t legal = rule.phases;
+    if (rule.type == wire::kResume && program_is_ending()) legal = kAnyPhase & ~in(kRunning);
+    if ((legal & now) == 0) return false;
     if (rule.type == wire::kThaw) return session.frozen;
     return !session.frozen || rule.while_frozen;
+}
+
+bool needs_driver(const Rule& rule) {
+    return !rule.while_frozen && rule.type != wire::kResume;
 }
 
 uint64_t named_transaction() {
@@ -403,7 +419,8 @@ uint64_t named_transaction() {
 }  // namespace
 
 bool answer_request() {
-    if (!session.frozen) session.vendors.enter_new();
+    Driving driving;
+    if (driving.allowed() && !session.frozen) session.vendors.enter_new();
     const Rule* rule = rule_for(request().header.type);
     if (rule == nullptr) return refuse(wire::kBadFrame, "no such request in this version") == kAnswered;
     bool stray = !rule->descriptors && (request().descriptors > 0 || request().descriptors_lost);
@@ -411,6 +428,7 @@ bool answer_request() {
     if (!right_transaction(*rule, named_transaction()))
         return refuse(wire::kWrongTransaction, "another transaction is open") == kAnswered;
     if (!right_phase(*rule)) return refuse(wire::kWrongPhase, "illegal in this phase") == kAnswered;
+    if (needs_driver(*rule) && !driving.allowed()) return refuse(kProgramEnds) == kAnswered;
     return rule->act() == kAnswered;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/session.h"
 
+#include "core/ending.h"
 #include "core/gate.h"
 #include "device/state.h"
 
@@ -15,6 +16,7 @@ uint32_t session_flags() {
     if (session.staged.complete()) flags |= wire::kFlagStaged;
     if (session.frozen) flags |= wire::kFlagFrozen;
     if (!session.begun.load()) flags |= wire::kFlagFresh;
+    if (program_is_ending()) flags |= wire::kFlagEnding;
     if (!session.vendors.exports()) flags |= wire::kFlagUnexportable;
     if (session.vendors.simulated()) flags |= wire::kFlagSimulated;
     if (session.vendors.releases_by(device::Release::kMapOver)) flags |= wire::kFlagMapsOver;
@@ -36,7 +38,9 @@ void end_transaction() {
 
 // Memory whose address was lost at a hand-over waits for it, and so does the program.
 void open_when_all_is_back() {
-    if (in_phase(wire::kRunning) && session.vendors.regain_addresses()) open_gate();
+    if (!in_phase(wire::kRunning)) return;
+    Driving driving;
+    if (!driving.allowed() || session.vendors.regain_addresses()) open_gate();
 }
 
 void deliver_reply(Frame* reply) {

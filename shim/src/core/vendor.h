@@ -70,6 +70,9 @@ struct VendorOps {
     // The runtime's own snapshot, made by the process itself. `snapshot`: the one thing called while the agent is frozen.
     Failure (*snapshot)(wire::SnapshotStep step) = nullptr;
     wire::SnapshotPhase (*snapshot_phase)() = nullptr;
+    // ---- or null: the driver has no answer for calls after its end. `error` is that answer, and the driver gives it to
+    // a question that concerns no device as well: it has shut down in this process.
+    bool (*gone)(int32_t error) = nullptr;
 };
 
 }  // namespace gcr

@@ -44,14 +44,15 @@ void close_all(const int* descriptors, uint32_t count) {
 
 // ---- who is there -----------------------------------------------------------------------------------------------
 
-void Vendors::add(const VendorOps* vendor) {
+bool Vendors::add(const VendorOps* vendor) {
     uint32_t number = number_of(*vendor);
-    if (number >= kLimit || vendors_[number].load(std::memory_order_acquire) != nullptr) return;
+    if (number >= kLimit || vendors_[number].load(std::memory_order_acquire) != nullptr) return false;
     Guard guard(adding_);
-    if (vendors_[number].load(std::memory_order_relaxed) != nullptr) return;
+    if (vendors_[number].load(std::memory_order_relaxed) != nullptr) return false;
     vendors_[number].store(vendor, std::memory_order_release);
     if (first() == wire::kVendorNone) first_.store(number, std::memory_order_release);
     count_.fetch_add(1, std::memory_order_release);
+    return true;
 }
 
 void Vendors::enter_thread() const {
@@ -106,6 +107,12 @@ uint32_t Vendors::captures() const {
     uint32_t sum = 0;
     each([&](const VendorOps& vendor) { sum += vendor.memory->ops->captures(); });
     return sum;
+}
+
+bool Vendors::gone(int32_t error) const {
+    bool any = false;
+    each([&](const VendorOps& vendor) { any = any || (vendor.gone != nullptr && vendor.gone(error)); });
+    return any;
 }
 
 void Vendors::status(wire::StatusRecord* status, Array<wire::DeviceRecord>* devices) const {

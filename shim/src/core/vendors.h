@@ -18,7 +18,7 @@ namespace gcr {
 
 class Vendors {
   public:
-    void add(const VendorOps* vendor);  // again and again: once
+    bool add(const VendorOps* vendor);  // again and again: once; true: it is new
     uint32_t first() const { return first_.load(std::memory_order_acquire); }  // wire::Vendor: who was added first
 
     const VendorOps* whose(uint64_t id) const;  // null: nobody's
@@ -30,6 +30,7 @@ class Vendors {
     bool releases_by(device::Release way) const;  // some vendor's memory leaves so
     bool exports() const;  // every device's memory can leave as descriptors
     uint32_t captures() const;
+    bool gone(int32_t error) const;  // `error` is what a driver that has shut down answers, and one has
     void status(wire::StatusRecord* status, Array<wire::DeviceRecord>* devices) const;
 
     // Failed with nothing in the batch; a failure after some of it is met again by who asks for more.

@@ -41,8 +41,14 @@ void reset_after_fork() {
     state.contexts.clear();
 }
 
-const VendorOps kOps = {&state,        simulated, enter_thread,    count_contexts, synchronize_contexts,
-                        stuck_streams, nullptr,   reset_after_fork};
+bool gone(int32_t error) {
+    CUcontext current = nullptr;
+    return error == CUDA_ERROR_DEINITIALIZED && real::cuCtxGetCurrent(&current) == CUDA_ERROR_DEINITIALIZED;
+}
+
+const VendorOps kOps = {&state,        simulated, enter_thread,     count_contexts, synchronize_contexts,
+                        stuck_streams, nullptr,   reset_after_fork, nullptr,        nullptr,
+                        gone};
 
 }  // namespace
 

@@ -47,8 +47,14 @@ void reset_after_fork() {
     for (auto& owner : state.owners) owner.store(nullptr, std::memory_order_relaxed);
 }
 
-const VendorOps kOps = {&state,        simulated, enter_thread,    count_used, synchronize_devices,
-                        stuck_streams, nullptr,   reset_after_fork};
+bool gone(int32_t error) {
+    int count = 0;
+    return error == hipErrorDeinitialized && real::hipGetDeviceCount(&count) == hipErrorDeinitialized;
+}
+
+const VendorOps kOps = {&state,        simulated, enter_thread,     count_used, synchronize_devices,
+                        stuck_streams, nullptr,   reset_after_fork, nullptr,    nullptr,
+                        gone};
 
 }  // namespace
 

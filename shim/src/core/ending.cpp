@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/ending.h"
+
+#include <stdlib.h>
+
+#include "core/agent.h"
+#include "core/gate.h"
+#include "core/sys.h"
+
+namespace gcr {
+namespace {
+
+constexpr uint32_t kLeaveDriverMs = 10000;  // a batch of exports takes milliseconds; a driver that hangs takes for ever
+
+std::atomic<uint32_t> ending{0};
+std::atomic<uint32_t> driving{0};  // futex word: how many Driving are alive
+
+void begin_to_end() {
+    if (!agent_is_alive()) return;
+    KeepErrno keep;
+    {
+        GateEntry in_flight;
+        ending.store(1, std::memory_order_seq_cst);
+    }
+    Deadline deadline(kLeaveDriverMs);
+    while (uint32_t count = driving.load(std::memory_order_seq_cst)) {
+        if (deadline.passed()) return;
+        futex_wait(&driving, count, deadline.left_ms());
+    }
+}
+
+}  // namespace
+
+void foresee_ending() {
+    atexit(begin_to_end);
+}
+
+bool program_is_ending() {
+    return ending.load(std::memory_order_seq_cst) != 0;
+}
+
+void note_ending() {
+    ending.store(1, std::memory_order_seq_cst);
+}
+
+void reset_ending_after_fork() {
+    ending.store(0, std::memory_order_relaxed);
+    driving.store(0, std::memory_order_relaxed);
+}
+
+Driving::Driving() {
+    driving.fetch_add(1, std::memory_order_seq_cst);
+    allowed_ = !program_is_ending();
+}
+
+Driving::~Driving() {
+    if (driving.fetch_sub(1, std::memory_order_seq_cst) == 1) futex_wake(&driving, 1);
+}
+
+}  // namespace gcr
