@@ -60,6 +60,12 @@ class NotAGpuProcess(Refused):
     code = "not_a_gpu_process"
 
 
+class JobEnding(Refused):
+    """All processes of the job have ended, or are in exit(): their drivers shut down."""
+
+    code = "job_ending"
+
+
 class WrongState(Refused):
     """The job is not in a state from which this can begin: already suspended, not suspended, busy."""
 
@@ -215,6 +221,12 @@ class DriverError(RolledBack):
     code = "driver_error"
 
 
+class DriverGone(RolledBack):
+    """The driver of a process has shut down: as far as its device goes, the process has ended."""
+
+    code = "driver_gone"
+
+
 class MoveRefused(RolledBack):
     """The driver would not bring a process back on other devices; it is suspended as before."""
 
@@ -253,6 +265,12 @@ class PeerGone(RolledBack):
     """A process of gcr's, or the target, died in the middle."""
 
     code = "peer_gone"
+
+
+class StandsStill(GcrError):
+    """A checkpoint failed, and a process cannot take its memory back. gcr keeps the memory and goes on trying."""
+
+    code, exit = "stands_still", 5
 
 
 class Lost(GcrError):

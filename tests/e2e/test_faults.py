@@ -55,8 +55,10 @@ def fails_and_is_not_taken_back(machine: Machine, step: str, meanwhile: Callable
     meanwhile()
     (machine.simulated / "faults").write_text(f"{MAP[machine.vendor]}@{pid}:1+:fail=999\n")
     held.unlink()
-    assert running.result(timeout=60).code == 4
-    assert machine.job("llm")["state"] != "lost"  # type: ignore[index]
+    answer = running.result(timeout=60)
+    assert (answer.code, answer.body["error"]["code"]) == (5, "stands_still"), answer.body
+    assert f"process {pid} stands still" in answer.body["error"]["message"]
+    assert answer.body["error"]["state"] in ("handed_over", "drained"), answer.body
 
 
 def is_recovered(machine: Machine) -> None:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from machine import VICTIMS, Machine, Victim, alive, until
+from worlds import slowly
 
 CONTEXT = 16 << 20  # what a context of the simulated device costs
 PAIR = str(VICTIMS / "pair_victim.py")
@@ -108,9 +109,41 @@ def test_one_of_two_dies_and_the_other_goes_on(machine: Machine, command: str, s
         running = machine.begin(command, "pair", "--timeout", "30")
         machine.wait_held()
         os.kill(child, signal.SIGKILL)
-    running.communicate(timeout=60)
-    if step == "decided":  # then the checkpoint is one of what is left
-        assert running.returncode == 0
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == 0, said
+    survives(machine, job, "pair")
+
+
+@pytest.mark.parametrize("way", ["killed", slowly("exec")])
+def test_one_of_two_ends_while_both_are_suspended(machine: Machine, way: str) -> None:
+    """The restore brings the other one back, at the first try."""
+    job = machine.run("pair", sys.executable, PAIR)
+    pids = machine.targets("pair", 2)
+    (child,) = [pid for pid in pids if parent_of(pid) in pids]
+    if way == "exec":
+        job.ask("later 0.2 " + b"import os; os.execv('/bin/false', ['false'])".hex() + "h")
+    assert machine.ask("checkpoint", "pair").code == 0
+    if way == "killed":
+        os.kill(child, signal.SIGKILL)
+    else:
+        until(lambda: machine.job("pair")["processes"][1:] == [] or None, 10, "it has become another program")
+    back = machine.ask("restore", "pair")
+    assert (back.code, back.body.get("state")) == (0, "running"), back.body
+    survives(machine, job, "pair")
+
+
+def test_an_image_of_what_is_left(machine: Machine, tmp_path: Path) -> None:
+    job = machine.run("pair", sys.executable, PAIR)
+    pids = machine.targets("pair", 2)
+    (child,) = [pid for pid in pids if parent_of(pid) in pids]
+    with machine.held_at("checkpoint.drained"):
+        running = machine.begin(
+            "checkpoint", "pair", "--image", "left", "--wait", "durable", "--store", str(tmp_path / "store")
+        )
+        machine.wait_held()
+        os.kill(child, signal.SIGKILL)
+    said, _ = running.communicate(timeout=60)
+    assert running.returncode == 0, said
     survives(machine, job, "pair")
 
 

@@ -28,6 +28,7 @@ from gcr.devices import uuid_bytes
 from gcr.errors import (
     AddressTaken,
     DriverError,
+    DriverGone,
     GcrError,
     NoDescriptors,
     NoRoom,
@@ -180,6 +181,8 @@ class AgentPeer:
                 return Stuck(f"{text}; stuck: {streams}", hint="docs/troubleshooting.md#stuck")
             case ErrorCode.DRIVER:
                 return DriverError(f"{text} (driver error {refusal.vendor_error})")
+            case ErrorCode.DRIVER_GONE:
+                return DriverGone(text)
             case ErrorCode.NO_MEMORY | ErrorCode.NO_ROOM:
                 return NoRoom(text, missing=None)
             case ErrorCode.NO_DESCRIPTORS:

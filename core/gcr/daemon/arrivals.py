@@ -286,6 +286,7 @@ class Arrivals:
             quietly("forfeit", partial(worker.forfeit, process.hold))
         quietly("forget", lambda: job.keeper().forget(pid))
         job.processes.pop(pid, None)
+        job.ends += 1
         if not job.busy:
             self._coordinator.forget_decision(job)
         self._drop_if_over(job)

@@ -13,6 +13,7 @@ from typing import Any
 from gcr.config import Config
 from gcr.daemon import first_call, reports
 from gcr.daemon.crowding import naming_holders
+from gcr.daemon.departures import ending, refuse_silence, settle_ends, staying, without_departed
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.foreign import (
     await_hello,
@@ -46,8 +47,6 @@ from gcr.errors import (
     GcrError,
     ImageFailed,
     NoSuchJob,
-    PeerGone,
-    Unanswered,
     UnsupportedState,
     WrongImage,
     WrongState,
@@ -117,8 +116,9 @@ class Coordinator:
                 if job.decision is not None and job.decision.kind == "driver":
                     raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
                 with self._forgetting_untouched(job):
-                    imaging = asked_for(body, key, self.fleet.image_helper, course.began, self.config.store_s, caller)
-                    report = job.last_report = self._take_off(job, course, body, imaging)
+                    attempt = partial(self._attempted, job, course, body, key, caller)
+                    report, imaging = without_departed(job, attempt)
+                    job.last_report = report
             if imaging:
                 job.imaging = imaging
                 try:
@@ -129,6 +129,12 @@ class Coordinator:
                     raise self._taken_back(job, course, failed) from failed
                 report |= imaging.report()
             return report
+
+    def _attempted(
+        self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int], caller: Caller
+    ) -> tuple[dict[str, Any], Imaging | None]:
+        imaging = asked_for(body, key, self.fleet.image_helper, course.began, self.config.store_s, caller)
+        return self._take_off(job, course, body, imaging), imaging
 
     def _taken_back(self, job: Job, course: Course, failed: ImageFailed) -> ImageFailed:
         """Half of what was asked for cannot be had: the job runs on, if it can. Whoever changed it since is let be."""
@@ -174,6 +180,7 @@ class Coordinator:
             try:
                 done.look(partial(imaging.baselines, course), imaging.lend)
             except BaseException as error:
+                settle_ends(job)
                 self.recovery.begin_if_uneven(job)
                 if isinstance(error, ImageFailed):  # it runs, and others may ask what became of its image
                     imaging.fail(error)
@@ -186,7 +193,10 @@ class Coordinator:
     def _admitted(self, job: Job, course: Course) -> list[Target]:
         """None of a job whose processes have yet to make their first call."""
         heard = await_hello(job, course.left, lambda: self.control(job.world))
-        targets = [self._target(job, process, course.transaction) for process in heard]
+        there = staying(heard)
+        if heard and not there:
+            raise ending(job)
+        targets = [self._target(job, process, course.transaction) for process in there]
         admit(targets)
         refuse_unheard_beside(job, self._heard, self.control(job.world), course.left)
         return targets
@@ -213,7 +223,8 @@ class Coordinator:
         job.decision = done.decision
         if not any(alive(target.process.identity) for target in targets):  # whoever has heard of it, or has not yet
             self.forget_decision(job)
-            raise PeerGone(f"the processes of job {job.name} ended, or became others, in the middle of it")
+            raise ending(job)
+        settle_ends(job)
         if imaging and imaging.streamed:
             imaging.close()
         elif imaging and done.decision:
@@ -226,6 +237,7 @@ class Coordinator:
                 done.run()
             except BaseException:
                 job.decision = done.decision  # decided stays decided, whatever went wrong after it
+                settle_ends(job)
                 self.recovery.begin_if_uneven(job)
                 if not job.living:  # nobody is left that it is about
                     with suppress(OSError):
@@ -268,11 +280,18 @@ class Coordinator:
     def _restore(
         self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int] = (), caller: Caller = OURSELVES
     ) -> dict[str, Any]:
+        return without_departed(job, partial(self._restored, job, course, body, key, caller))
+
+    def _restored(
+        self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int], caller: Caller
+    ) -> dict[str, Any]:
         if is_uneven(job):
             raise WrongState(f"job {job.name} is still being recovered", hint="gcr recover")
         if job.living and not job.begun:
             return first_call.restore(job, self, course, body)
         resting = [p for p in job.begun if p.state in (State.SUSPENDED, State.DATA_SUSPENDED)]
+        if resting and not (resting := staying(resting)):
+            raise ending(job)
         if not resting or job.decision is None:
             raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
         used = {device for p in resting for device in (*p.bytes_by_device, *p.ballast_by_device)}
@@ -294,9 +313,8 @@ class Coordinator:
         job.decision = None
         job.ended_as.clear()
         self.recovery.begin_if_uneven(job)
-        _refuse_silence(targets)
-        for process in job.living:
-            self._look(process)
+        refuse_silence(targets)
+        settle_ends(job)
         link = self._link(targets, "link_in_bytes_per_s")
         job.last_report = {**reports.of_restore(job, done, link), "moved": moved}
         return job.last_report
@@ -411,14 +429,6 @@ class Coordinator:
         refuse_without_driver(pid, job.world)
         self.jobs.add(job)
         return job
-
-
-def _refuse_silence(targets: Sequence[Target]) -> None:
-    """Everything is back, and somebody does not take it: stopped, say. Raises Unanswered."""
-    silent = [t.pid for t in targets if t.process.state == State.RESTORING and alive(t.process.identity)]
-    if silent:
-        text = f"process {silent[0]} has everything back and does not answer; it goes on as soon as it does"
-        raise Unanswered(text, state=State.RESTORING, hint="gcr ps")
 
 
 def _refuse_other_backend(job: Job, wanted: str | None) -> None:

@@ -48,6 +48,7 @@ class Job:
     ended_as: dict[int, State] = field(default_factory=dict)  # processes that ended off their device, since it left
     context_on: frozenset[str] = frozenset()  # devices where a context stays when it is suspended as a whole
     settled: Event = field(default_factory=Event)  # cleared while a recovery is due or under way
+    ends: int = 0  # processes of it that have ended so far
     recovery_due: bool = False  # a stranded process has come that the recovery under way may not have seen
     _changing: Lock = field(default_factory=Lock)
 
@@ -87,8 +88,10 @@ class Job:
         """That of the processes which have something on a device, if there are any."""
         if not self.processes:
             return State.EXITED if self.finished else State.RUNNING
-        begun = [process for process in self.processes.values() if not process.waits]
-        return job_state(process.state for process in begun or self.processes.values())
+        present = list(self.processes.values())
+        begun = [process for process in present if not process.waits]
+        staying = [process for process in begun or present if not process.ending]  # the others run on to their end
+        return job_state(process.state for process in staying or present)
 
     @property
     def holds_newcomers(self) -> bool:

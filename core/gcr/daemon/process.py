@@ -10,7 +10,7 @@ from gcr.devices import uuid_text
 from gcr.engine.moves import Moves, moved
 from gcr.engine.placement import Placement
 from gcr.errors import GcrError, PeerGone
-from gcr.processes import Place, ProcessIdentity
+from gcr.processes import Place, ProcessIdentity, alive
 from gcr.states import State, Strategy, move
 from gcr.wire import AgentFlag
 
@@ -48,6 +48,7 @@ class Process:
     last_status: StatusReply | None = None
     uuids: dict[int, str] = field(default_factory=dict)  # ordinal in the process -> UUID
     prepared: dict[str, "Prepared"] = field(default_factory=dict)  # by device UUID
+    ending: bool = False  # it is in exit(), or its driver has shut down
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -61,6 +62,15 @@ class Process:
         """The name under which workers keep this process's memory."""
         return f"{self.identity.pid}.{self.identity.start_time}"
 
+    @property
+    def ended(self) -> bool:
+        return self.state == State.EXITED or not alive(self.identity)
+
+    @property
+    def departed(self) -> bool:
+        """It has ended, or its driver has, as far as that is known: it can neither be suspended nor brought back."""
+        return self.ending or self.ended
+
     def look(self) -> StatusReply:
         """Ask the agent how things stand, and remember it."""
         status = self.agent.status()
@@ -71,6 +81,7 @@ class Process:
             text = "job %s: process %d: its runtime keeps released memory: addresses reserved again"
             log.info(text, self.job, self.identity.pid)
         self.last_status = status
+        self.ending = bool(status.status.flags & AgentFlag.ENDING)
         self.uuids.update({d.ordinal: uuid_text(d.uuid) for d in status.devices})
         return status
 

@@ -90,8 +90,7 @@ def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
 
 def refuse_uncounted(target: Target) -> None:
     """A context alone has bytes: where a process has none, the device does not count by process."""
-    status = target.process.last_status
-    if status and any(device.covered_bytes for device in status.devices) and not any(target.counts.values()):
+    if not any(target.counts.values()) and any(device.covered_bytes for device in target.look().devices):
         text = f"the device does not say how much process {target.pid} has there: whether it is free could not be told"
         raise UnsupportedState(text, hint="docs/limitations.md#uncounted")
 

@@ -11,20 +11,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from gcr import units
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.admit import refuse_nothing_to_move
 from gcr.engine.ballast import Room, WayBack
 from gcr.engine.copyout import AgentCopy, StagedCopy
 from gcr.engine.count import DeviceCount
+from gcr.engine.departed import depart
 from gcr.engine.live import copy_live, sizes_of
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.placement import Placement
 from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import ALL, side_by_side
+from gcr.engine.standing import map_back, refuse_as_left
 from gcr.engine.streaming import Outlet, Stream, without_room
 from gcr.engine.target import Target, quietly
-from gcr.errors import NoDescriptors, NoRoom, NotTakenBack, PeerGone
+from gcr.errors import DriverGone, NoDescriptors, NoRoom, PeerGone
 from gcr.journal import DecisionRecord, KeptImage, ProcessDecision, text_of
 from gcr.seqpacket import close_all
 from gcr.states import State, Strategy
@@ -71,7 +72,7 @@ class Checkpoint:
             self._up_to_the_decision()
             self._commit()
         except Exception as error:
-            self._say_who_is_left(error)
+            refuse_as_left(error, self.left, [target for target in self.targets if target.pid in self.out])
             raise
         finally:
             for target in self.targets:
@@ -158,8 +159,7 @@ class Checkpoint:
 
     def _run_on(self, target: Target) -> None:
         """Undo of everything up to QUIESCE: the gate opens, the exports are nobody's."""
-        ended = target.process.state == State.EXITED
-        if not ended and target.pid not in self.left and target.pid not in self.out:
+        if not target.process.ended and target.pid not in self.left and target.pid not in self.out:
             target.resume()
             target.process.state = State.RUNNING
 
@@ -233,9 +233,15 @@ class Checkpoint:
         self._keep(target, staged.fds)
 
     def _map_back(self, target: Target) -> None:
+        if target.process.ended:
+            return
         self.out.add(target.pid)
         try:
-            target.map_back()
+            map_back(target)
+        except DriverGone:
+            depart(target)
+            self.out.remove(target.pid)
+            return
         except (NoDescriptors, NoRoom) as short:
             if target.copy is None:
                 raise
@@ -255,15 +261,6 @@ class Checkpoint:
         self._journal("data_only", (*others, self._record(target)))
         target.process.strategy = Strategy.DATA_ONLY
         target.process.state = State.DATA_SUSPENDED
-
-    def _say_who_is_left(self, error: Exception) -> None:
-        """Raises NotTakenBack when the failure could not be undone for everyone."""
-        if self.left:
-            pids = ", ".join(map(str, self.left))
-            missing = sum(short.missing or 0 for short in self.left.values() if isinstance(short, NoRoom))
-            short_by = f", {units.size(missing)} short on its device" if missing else ""
-            text = f"{error}; and process {pids} cannot run on{short_by}: it is suspended"
-            raise NotTakenBack(text, missing=missing, state=State.DATA_SUSPENDED, hint="gcr restore") from error
 
     def _freeze_and_drain(self, undo: Transaction, meter: Meter) -> None:
         meter.start()
@@ -295,6 +292,8 @@ class Checkpoint:
     def _thaw(self, target: Target) -> None:
         if way_back := self.ways_back.pop(target.pid, None):
             way_back.give()
+        if target.process.ended:
+            return
         target.thaw(self.node.config.control_s, undo=True)
         target.process.state = State.HANDED_OVER
 

@@ -6,17 +6,18 @@ Every step here may be cut short and begun again.
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from gcr.control import ControlPhase
 from gcr.engine.copyout import StagedCopy
+from gcr.engine.departed import depart
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.restore import Restore
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target, quietly
 from gcr.engine.unrecorded import decision_of
-from gcr.errors import Lost, NoDescriptors, NoRoom
+from gcr.errors import DriverGone, Lost, NoDescriptors, NoRoom
 from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.states import State, Strategy
 from gcr.wire import AgentFlag, AgentPhase
@@ -30,21 +31,29 @@ def recover(job: str, targets: Sequence[Target], decision: DecisionRecord | None
         decide(node.journal, decision)
     if decision is None:
         moved = [target for target in targets if _open(target)]
-        side_by_side(partial(_roll_back, target, node) for target in moved)
+        side_by_side(partial(_or_depart, _roll_back, target, node) for target in moved)
         if left := [target for target in moved if target.process.state == State.DATA_SUSPENDED]:
             decide(node.journal, _suspended_as_they_are(left))
             return "suspended"
         return "rolled back" if moved else "kept running"
     if decision.kind == "restored":
-        side_by_side(partial(_roll_on, target, node) for target in targets)
+        side_by_side(partial(_or_depart, _roll_on, target, node) for target in targets)
         node.journal.forget(job)
         return "restored"
     if not any(_open(target) for target in targets):
         node.journal.forget(job)  # every gate is open: the restore was complete but for this
         return "kept running"
     decided = {known.pid for known in decision.processes}
-    side_by_side(partial(_suspend, target, decision, node) for target in targets if target.pid in decided)
+    suspend = partial(_suspend, decision=decision)
+    side_by_side(partial(_or_depart, suspend, target, node) for target in targets if target.pid in decided)
     return "suspended"
+
+
+def _or_depart(step: Callable[[Target, Node], object], target: Target, node: Node) -> None:
+    try:
+        step(target, node)
+    except DriverGone:
+        depart(target)
 
 
 def _open(target: Target) -> bool:
@@ -142,7 +151,7 @@ def _roll_on(target: Target, node: Node) -> None:
     quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
 
 
-def _suspend(target: Target, decision: DecisionRecord, node: Node) -> None:
+def _suspend(target: Target, node: Node, decision: DecisionRecord) -> None:
     """The checkpoint was decided: whatever a restore had begun is taken back, and nobody keeps device memory."""
     status = target.process.look().status
     data_only = decision.kind == "data_only"

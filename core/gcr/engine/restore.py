@@ -12,6 +12,7 @@ from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.copyout import AgentCopy, StagedCopy, refuse_without_room, short_on, unexportable
+from gcr.engine.departed import depart
 from gcr.engine.inflow import Imaged, Inflow
 from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Course, Node, decide
@@ -19,7 +20,7 @@ from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.snapshot import refuse_shared
 from gcr.engine.target import Target, quietly
-from gcr.errors import DeadlinePassed, Lost, NoRoom, PeerGone
+from gcr.errors import DeadlinePassed, DriverGone, Lost, NoRoom, PeerGone
 from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.processes import alive
 from gcr.seqpacket import close_all
@@ -75,7 +76,7 @@ class Restore:
             undo.push("restoring", partial(self._suspended_again, target, suspended))
 
     def _suspended_again(self, target: Target, suspended: State) -> None:
-        if target.process.state != State.EXITED and target.pid not in self.adrift:
+        if not target.process.departed and target.pid not in self.adrift:
             target.process.state = suspended
 
     def _make_room(self, undo: Transaction) -> None:
@@ -236,8 +237,12 @@ class Restore:
         self.course.mark("refilled")
 
     def _take_back(self, target: Target, step: Callable[[Target], object]) -> None:
+        if target.process.departed:
+            return
         try:
             step(target)
+        except DriverGone:
+            depart(target)
         except BaseException:
             self.adrift.add(target.pid)
             raise

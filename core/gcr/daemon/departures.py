@@ -1,0 +1,96 @@
+"""Processes that end, or whose drivers shut down, in the middle of a command.
+
+The command is taken back as after any failure, and begun again with the processes that are left.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from gcr.daemon.jobs import Job
+from gcr.daemon.process import Process
+from gcr.daemon.recovery import is_uneven
+from gcr.engine.target import Target
+from gcr.errors import GcrError, JobEnding, NotAGpuProcess, PeerGone, Unanswered
+from gcr.processes import ProcessIdentity, alive, is_stopped
+from gcr.states import State
+
+log = logging.getLogger("gcr.daemon")
+
+SETTLE_S = 2.0  # an end is seen so long after the agent's connection, at most; an agent that lives is back by then
+POLL = 0.01
+
+Answer = TypeVar("Answer")
+
+
+def without_departed(job: Job, attempt: Callable[[], Answer]) -> Answer:
+    """What `attempt` answers. Where it fails since processes ended, and others are left, it is made again.
+
+    Raises what `attempt` raises; JobEnding where no process is left.
+    """
+    while True:
+        before, ends = _departed(job), job.ends
+        try:
+            return attempt()
+        except GcrError as error:
+            staying(list(job.processes.values()))  # asks them
+            if isinstance(error, JobEnding) or (job.ends == ends and _departed(job) <= before):
+                raise
+            if not staying(job.living):
+                raise ending(job) from error
+            if is_uneven(job):
+                raise
+            log.info("job %s: again without the processes that have ended: %s", job.name, error)
+
+
+def _departed(job: Job) -> set[ProcessIdentity]:
+    return {process.identity for process in list(job.processes.values()) if process.departed}
+
+
+def settle_ends(job: Job) -> None:
+    """Marks the processes of the job that have ended: a recovery would wait for them."""
+    for process in job.living:
+        if has_departed(process) and process.ended:
+            process.state = State.EXITED
+
+
+def staying(processes: Sequence[Process]) -> list[Process]:
+    """Those of them that can be suspended, or brought back."""
+    return [process for process in processes if not has_departed(process)]
+
+
+def has_departed(process: Process) -> bool:
+    """Asks the process; an end that its connection tells of is waited for."""
+    end = time.monotonic() + SETTLE_S
+    while not process.departed and _unheard(process) and time.monotonic() < end:
+        time.sleep(POLL)
+    return process.departed
+
+
+def _unheard(process: Process) -> bool:
+    """Whether it has an agent that was heard before, and cannot be asked now."""
+    if process.peer is None or is_stopped(process.identity.pid):
+        return False
+    try:
+        process.look()
+    except PeerGone:
+        return True
+    except GcrError as error:
+        log.debug("process %d: %s", process.identity.pid, error)
+    return False
+
+
+def ending(job: Job) -> GcrError:
+    """Why nothing can be done with a job all processes of which have departed."""
+    if job.processes:
+        return JobEnding(f"job {job.name} is ending: its processes have ended, or are in exit()", hint="gcr ps")
+    return NotAGpuProcess("no process of this job uses a device", hint="gcr ps")
+
+
+def refuse_silence(targets: Sequence[Target]) -> None:
+    """Raises Unanswered where a process has everything back and does not take it: it is stopped, say."""
+    silent = [t.pid for t in targets if t.process.state == State.RESTORING and alive(t.process.identity)]
+    if silent:
+        text = f"process {silent[0]} has everything back and does not answer; it goes on as soon as it does"
+        raise Unanswered(text, state=State.RESTORING, hint="gcr ps")

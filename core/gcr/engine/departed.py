@@ -1,0 +1,25 @@
+"""A process whose driver has shut down while its memory was elsewhere: nothing can come back to it."""
+
+import logging
+from functools import partial
+
+from gcr.engine.target import Target, quietly
+from gcr.states import State
+
+log = logging.getLogger("gcr.engine")
+
+
+def depart(target: Target) -> None:
+    """Opens the gate of the process, and lets go of its memory everywhere. Raises nothing.
+
+    The driver refuses whatever the program asks of it, as it would bare; so the program goes on to its end.
+    """
+    log.info("process %d: its driver has shut down; it goes on to its end", target.pid)
+    target.process.ending = True
+    quietly("open the gate", target.resume)
+    for device in target.bytes_by_device:
+        if worker := target.node.warm_worker(target.world, device):
+            quietly("forfeit", partial(worker.forfeit, target.hold))
+    quietly("forget", lambda: target.keeper().forget(target.pid))
+    target.spare.close()
+    target.process.state = State.RUNNING

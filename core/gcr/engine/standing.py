@@ -1,0 +1,47 @@
+"""Processes that a failed checkpoint could not bring back: tried again, then told apart."""
+
+import logging
+import time
+from collections.abc import Mapping, Sequence
+
+from gcr import units
+from gcr.engine.target import Target
+from gcr.errors import DriverError, DriverGone, NoDescriptors, NoRoom, NotTakenBack, StandsStill
+from gcr.states import State
+
+log = logging.getLogger("gcr.engine")
+
+TRIES, POLL = 5, 0.2  # of a driver that refuses; seconds in between
+
+
+def map_back(target: Target) -> None:
+    """Gives a process its memory back; a driver that refuses is asked again, a few times.
+
+    Raises DriverGone at once, DriverError, NoRoom, NoDescriptors.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return target.map_back()
+        except DriverGone:
+            raise
+        except DriverError as error:
+            log.warning("process %d does not take its memory back yet: %s", target.pid, error)
+            time.sleep(POLL)
+    return target.map_back()
+
+
+def refuse_as_left(error: Exception, left: Mapping[int, NoDescriptors | NoRoom], stuck: Sequence[Target]) -> None:
+    """Raises NotTakenBack, StandsStill where the failure `error` could not be undone for every process.
+
+    left: by pid, why a process is left suspended · stuck: processes whose memory is with gcr alone.
+    """
+    if stuck := [target for target in stuck if not target.process.departed]:
+        pids = ", ".join(str(target.pid) for target in stuck)
+        text = f"{error}; and process {pids} stands still: it cannot take its memory back, which gcr keeps"
+        raise StandsStill(text, state=stuck[0].process.state, hint="gcr recover; gcr ps") from error
+    if left:
+        pids = ", ".join(map(str, left))
+        missing = sum(short.missing or 0 for short in left.values() if isinstance(short, NoRoom))
+        short_by = f", {units.size(missing)} short on its device" if missing else ""
+        text = f"{error}; and process {pids} cannot run on{short_by}: it is suspended"
+        raise NotTakenBack(text, missing=missing, state=State.DATA_SUSPENDED, hint="gcr restore") from error
