@@ -20,6 +20,7 @@ sys.path[:0] = [str(ROOT / "benchmarks"), str(CONFORMANCE)]
 import answers  # noqa: E402
 import device_facts  # noqa: E402
 import device_pair  # noqa: E402
+import endings  # noqa: E402
 import image_bursts as bursts  # noqa: E402
 import image_ways as ways  # noqa: E402
 import images  # noqa: E402
@@ -188,6 +189,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "two-devices": device_pair.check,
     "two-driver": device_pair.ask_driver,
     "soak": soak.piece,
+    "endings": endings.piece,
 }
 GROUPS = {
     "swap": ["link", "gcr-1", "gcr-8", "gcr-32"],
