@@ -66,9 +66,8 @@ enum FrameType {
                      // only the process itself can make it: frozen, memory handed over. Or a look, at any time.
     kMoved = 34,  // MovedRequest + MovedRecord[]; reply TransactionRecord. Devices whose place others took: kStatus
                   // names those from kResume on. Each request replaces the one before, kDiscard takes it back.
-    kBegin =
-        35,  // TransactionRecord, not looked at; reply TransactionRecord. A process that kWelcomeWait held back may
-                  // make its first call of a driver.
+    kBegin = 35,  // TransactionRecord, not looked at; reply TransactionRecord. A process that kWelcomeWait held
+                  // back may make its first call of a driver.
 
     // between gcr's own Python processes: a JSON object as payload
     kCommand = 64,   // client -> daemon; reply JSON
@@ -102,7 +101,7 @@ enum AgentFlag {
     kFlagMapsOver = 16,  // this runtime keeps what was released while its address is kept; found out at a hand-over
     kFlagReservesAgain = 32,  // and even under another mapping: addresses are given up for an instant
     kFlagFresh = 64,  // no call of this process has gone on to a driver yet, but for the one that starts it
-    kFlagEnding = 128,  // in exit(), or its driver has shut down: it makes no driver call, and is not suspended any more
+    kFlagEnding = 128,  // in exit(), or its driver has shut down: it makes no driver call, and is not suspended
 };
 
 // A snapshot by the runtime itself: RUNNING -Lock-> LOCKED -Backup-> SAVED -Restore-> LOCKED -Unlock-> RUNNING, and
