@@ -457,3 +457,13 @@ def test_ctrl_c_before_there_is_a_command_is_one_too() -> None:
     """Its modules are still being loaded, which takes long on a busy machine."""
     done = subprocess.run([sys.executable, "-c", EARLY, "ps"], capture_output=True, text=True, timeout=DEADLINE)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
+def test_ps_does_not_say_none_while_processes_have_not_come_back(gcr: Gcr, daemon: FakeDaemon) -> None:
+    daemon.answers["ps"] = answering({"jobs": [], "awaited": [PID]})
+    ran = gcr("ps", "--json")
+    assert (ran.code, ran.json["error"]["code"]) == (3, "not_all_known")
+    assert str(PID) in ran.json["error"]["message"] and f"kill -CONT {PID}" in ran.json["error"]["hint"]
+    daemon.answers["ps"] = answering({"jobs": JOBS, "awaited": [PID]})
+    ran = gcr("ps")
+    assert ran.code == 0 and "llm" in ran.out and str(PID) in ran.err

@@ -1,9 +1,9 @@
 """`gcr ps`: jobs and their processes."""
 
-import logging
 import sys
 import time
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import click
@@ -11,13 +11,11 @@ import click
 from gcr import former, runs, units
 from gcr.cli import completing, ended, jobtable, text
 from gcr.cli.options import Options, Target, common_options, examples, parse_targets
-from gcr.cli.output import print_json, print_text, success
+from gcr.cli.output import print_json, print_text, say, success
 from gcr.client import Client, any_trace
 from gcr.errors import NoSuchJob, NotAllKnown, UsageError
 from gcr.names import meant
 from gcr.runs import Run
-
-log = logging.getLogger(__name__)
 
 INTERVAL_S = 1.0
 
@@ -100,8 +98,14 @@ def jobs_of(options: Options) -> Jobs:
         missing = NotAllKnown.of(awaited)
         if not jobs:
             raise missing
-        log.warning("%s", missing.message)
+        _say_once(f"gcr: {missing.message}")
     return [job for job in jobs if options.backend in (None, job.get("backend"))]
+
+
+@cache
+def _say_once(text: str) -> None:
+    """Also where jobs are looked at every second."""
+    say(text)
 
 
 def _watch(options: Options, targets: Sequence[Target], everything: bool) -> None:
