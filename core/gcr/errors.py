@@ -172,7 +172,7 @@ class NotAllKnown(Refused):
     @classmethod
     def of(cls, pids: Sequence[int]) -> Self:
         which = ", ".join(map(str, pids))
-        text = f"processes that have not come back to the daemon: {which}; their jobs are not known until they do"
+        text = f"processes that have not come back to the daemon: {which}; a job may be missing until they do"
         return cls(text, hint=f"is it stopped? kill -CONT {pids[0]}")
 
 
