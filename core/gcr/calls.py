@@ -58,7 +58,10 @@ class Calls(ABC):
         work = threading.Thread(target=outcome.run, args=(self.attempt, call, *arguments), name=call, daemon=True)
         work.start()
         if not outcome.over.wait(deadline):
-            raise DeadlinePassed(f"{call} is not back after {deadline:.1f} s", hint="ask its phase")
+            raise DeadlinePassed(
+                f"{call} is not back after {deadline:.1f} s",
+                hint="gcr ps says where the job stands; gcr recover once the call is back",
+            )
         if outcome.error is not None:
             raise outcome.error
         if outcome.result != SUCCESS:
