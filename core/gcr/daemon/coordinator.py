@@ -96,7 +96,14 @@ class Coordinator:
 
     def who(self, pid: int) -> str:
         job = next((job for job in self.jobs.all() if pid in job.processes), None)
-        return f"process {pid} of job {job.name}, {reports.shown(job.state)}" if job else f"process {pid}"
+        if job:
+            return f"process {pid} of job {job.name}, {reports.shown(job.state)}"
+        ours = any(worker.pid == pid for worker in self.fleet.living_workers())
+        return (
+            f"process {pid}, a worker of gcr's, which ends when idle (setting worker_idle_s)"
+            if ours
+            else f"process {pid}"
+        )
 
     # ---- checkpoint -------------------------------------------------------------------------------------------
 
