@@ -245,6 +245,13 @@ def test_nobody_writes_where_an_image_says_and_no_memory_is(plain: Store, what: 
         _refuse_impossible(forged)
 
 
+@pytest.mark.parametrize("wrong", [{"bytes_changed": []}, {"bytes_changed": False}, {"parent": 0}, {"parent": []}])
+def test_what_is_as_false_as_nothing_is_not_nothing(plain: Store, wrong: dict[str, Any]) -> None:
+    manifest = write(plain, "warm", [bytes_of(1, 100)])
+    with pytest.raises(Damaged):
+        Manifest.from_bytes(replace(manifest, **wrong).to_bytes(), "warm")
+
+
 @pytest.mark.parametrize("size", [0, -1, 1000, 32 << 20, 1 << 40])
 def test_chunks_of_a_size_that_there_is_not_are_refused(plain: Store, size: int) -> None:
     """Memory for one is taken before its bytes are known to be right."""

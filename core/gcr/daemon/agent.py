@@ -25,6 +25,7 @@ from gcr.agentwire import (
 )
 from gcr.channel import AgentError, Channel, Received
 from gcr.devices import uuid_bytes
+from gcr.engine.paging import Paging
 from gcr.errors import (
     AddressTaken,
     DriverError,
@@ -50,6 +51,8 @@ from gcr.wire import (
 
 ANSWER_TIMEOUT = 10.0
 STAGE_BATCH = 200
+MOST_STAGED = 1 << 16  # descriptors of one process; as in shim/src/core/staged.h
+MAPPINGS_S = 60.0
 
 
 @dataclass(slots=True)
@@ -142,6 +145,8 @@ class AgentPeer:
                 frame = self._ask(FrameType.UNSTAGE, request.pack())
                 found += (fresh := frame.take_fds())
                 total = StageRequest.unpack(frame.payload).total
+                if total > MOST_STAGED:
+                    raise RolledBack(f"agent {self.identity.pid} says that it holds {total} segments")
                 if not fresh and len(found) < total:
                     raise RolledBack(f"agent {self.identity.pid} holds fewer segments than it said")
         except BaseException:
@@ -154,12 +159,13 @@ class AgentPeer:
 
     def mappings(self, transaction: int, limit: int = 1024) -> Iterator[MappingBatch]:
         """Page by page, where each handle is mapped."""
-        cursor, more = 0, True
+        more, pages = True, Paging(f"process {self.identity.pid}, mappings", MAPPINGS_S)
         while more:
-            request = ExportRequest(transaction=transaction, after_id=cursor, limit=limit)
+            request = ExportRequest(transaction=transaction, after_id=pages.cursor, limit=limit)
             batch = MappingBatch.unpack(self._ask(FrameType.MAPPINGS, request.pack()).payload)
             yield batch
-            cursor, more = batch.reply.last_id, bool(batch.reply.more)
+            if more := bool(batch.reply.more):
+                pages.turn(batch.reply.last_id)
 
     def frozen(self) -> bool:
         return bool(self.status().status.flags & AgentFlag.FROZEN)

@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
+from gcr.daemon.agent import MOST_STAGED
 from gcr.daemon.peers import BATCH, ImagePeer, Patience, StorePlace
 from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.daemon.silence import Reading, Unhurried, answering
@@ -29,6 +30,7 @@ from gcr.errors import (
     NoSuchImage,
     NotDurable,
     PeerGone,
+    RolledBack,
     UnsupportedState,
     UsageError,
     typed,
@@ -345,6 +347,8 @@ def _staged(target: Target) -> list[int]:
     try:
         while fresh := target.keeper().unstage(target.pid, len(fds), BATCH):
             fds += fresh
+            if len(fds) > MOST_STAGED:
+                raise RolledBack(f"the keeper of process {target.pid} gives more segments than there can be")
     except BaseException:
         close_all(fds)
         raise

@@ -13,6 +13,7 @@ from gcr.backend import Device
 from gcr.channel import Channel
 from gcr.control import ControlMeans, ControlPhase, ProcessView, Refusal
 from gcr.drain import HandleSpec, spec_to_json
+from gcr.errors import RolledBack
 from gcr.image.manifest import Manifest
 from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
@@ -434,7 +435,10 @@ class ImagePeer:
         try:
             while len(fds) < total:
                 body = {"pid": pid, "offset": len(fds), "limit": BATCH}
-                fds += self.channel.call_json("loaded", body, timeout=CALL_TIMEOUT)[1]
+                fresh = self.channel.call_json("loaded", body, timeout=CALL_TIMEOUT)[1]
+                fds += fresh
+                if not fresh:
+                    raise RolledBack(f"image helper {self.pid} gave fewer descriptors than it said")
         except BaseException:
             close_all(fds)
             raise

@@ -21,6 +21,7 @@ from gcr.engine.copyout import AgentCopy, StagedCopy, create, unexportable
 from gcr.engine.drive import ControlDrive, drive_of
 from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Node, World
+from gcr.engine.paging import Paging
 from gcr.engine.snapshot import AgentControl
 from gcr.errors import DeadlinePassed, GcrError, NoDescriptors, NoRoom, PeerGone, WrongState
 from gcr.seqpacket import close_all
@@ -168,6 +169,7 @@ class Target:
     def export_new(self) -> int:
         """See that every handle made since the last call is with its worker and with the keeper; how many these are."""
         more, made = True, 0
+        pages = Paging(f"process {self.pid}, exports", self.node.config.prepare_s, self._after)
         while more:
             with self._exports:
                 batch, fds = self.process.agent.export(self.transaction, self._after, self.node.config.batch)
@@ -177,6 +179,8 @@ class Target:
                     close_all(fds)
                 more, made = bool(batch.reply.more), made + len(batch.handles)
                 self._after = max(self._after, batch.reply.last_id)
+            if more:
+                pages.turn(batch.reply.last_id)
         return made
 
     def _pass_on(self, batch: ExportBatch, fds: Sequence[int]) -> None:

@@ -128,9 +128,11 @@ class Manifest:
 
 def _refuse_nonsense(image: Manifest) -> None:
     """A digest vouches for what somebody wrote, not for sense. Raises ValueError."""
-    texts = [image.name, image.job, image.backend, *image.versions.values(), *image.models.values(), image.parent or ""]
+    texts = [image.name, image.job, image.backend, *image.versions.values(), *image.models.values()]
+    texts += [] if image.parent is None else [image.parent]
     times = [image.created, *image.timings.values()]
-    sizes = [image.bytes_total, image.bytes_zero, image.bytes_written, image.chunk_bytes, image.bytes_changed or 0]
+    sizes = [image.bytes_total, image.bytes_zero, image.bytes_written, image.chunk_bytes]
+    sizes += [] if image.bytes_changed is None else [image.bytes_changed]
     sizes += [pack.bytes for pack in image.packs]
     for process in image.processes:
         sizes += [process.stack, process.generation, *_numbers(process.table)]

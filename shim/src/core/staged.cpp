@@ -13,9 +13,10 @@ void close_all(const int* descriptors, uint32_t count) {
 }  // namespace
 
 bool Staged::add(uint64_t transaction, uint32_t offset, uint32_t total, const int* descriptors, uint32_t count) {
-    if (offset == 0) drop();  // a set begins: what an earlier attempt left is void
+    bool possible = total > 0 && total <= kMost;
+    if (possible && offset == 0) drop();  // a set begins: what an earlier attempt left is void
     bool next = offset == 0 || (transaction == transaction_ && total == total_ && offset == files_.size());
-    if (!next || total == 0 || count > total - offset || !files_.reserve(total)) {
+    if (!possible || !next || count > total - offset || !files_.reserve(total)) {
         close_all(descriptors, count);
         return false;
     }

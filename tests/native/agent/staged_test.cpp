@@ -29,6 +29,8 @@ int main() {
     CHECK(staged.add(7, 0, 3, files, 2) && !staged.complete());
     int stray = make_file();
     CHECK(!staged.add(7, 3, 3, &stray, 1) && !is_open(stray));  // not the next one: closed, the rest stays
+    int more = make_file();
+    CHECK(!staged.add(7, 0, 0xffffffff, &more, 1) && !is_open(more));  // a set of so many there cannot be
     CHECK(staged.add(7, 2, 3, &files[2], 1) && staged.complete());
     int copies[4];
     CHECK(staged.copy(1, 4, copies) == 2 && copies[0] == files[1] && copies[1] == files[2]);

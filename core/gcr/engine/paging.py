@@ -1,0 +1,31 @@
+"""Conversations in pages with a process: each is bounded in rounds and in time, whatever its agent answers."""
+
+import time
+from dataclasses import dataclass, field
+
+from gcr.errors import DeadlinePassed, RolledBack
+
+IDLE_ROUNDS = 8  # without a new page; an agent that is short of something may answer a few of these
+
+
+@dataclass(slots=True)
+class Paging:
+    """`what` names the conversation in errors; `limit`: seconds for all of it; `cursor`: where the pages begin."""
+
+    what: str
+    limit: float
+    cursor: int = 0
+    _idle: int = 0
+    _began: float = field(default_factory=time.monotonic)
+
+    def turn(self, last: int) -> None:
+        """A page that ends at `last` was not the last one.
+
+        Raises RolledBack for an agent whose pages lead nowhere, DeadlinePassed.
+        """
+        self._idle = 0 if last > self.cursor else self._idle + 1
+        self.cursor = max(self.cursor, last)
+        if self._idle >= IDLE_ROUNDS:
+            raise RolledBack(f"{self.what}: the process says {IDLE_ROUNDS} times that there is more, and gives nothing")
+        if time.monotonic() - self._began > self.limit:
+            raise DeadlinePassed(f"{self.what} took longer than {self.limit:g} s")
