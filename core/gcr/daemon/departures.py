@@ -45,14 +45,19 @@ def without_departed(job: Job, attempt: Callable[[], Answer]) -> Answer:
 
 
 def _departed(job: Job) -> set[ProcessIdentity]:
-    return {process.identity for process in list(job.processes.values()) if process.departed}
+    return {process.identity for process in list(job.processes.values()) if _is_departed(process)}
+
+
+def _is_departed(process: Process) -> bool:
+    """For good: in the middle of an exec the kernel names the former program once more."""
+    if process.ended:
+        process.state = State.EXITED
+    return process.departed
 
 
 def settle_ends(job: Job) -> None:
     """Marks the processes of the job that have ended: a recovery would wait for them."""
-    for process in job.living:
-        if has_departed(process) and process.ended:
-            process.state = State.EXITED
+    staying(job.living)
 
 
 def staying(processes: Sequence[Process]) -> list[Process]:
@@ -63,9 +68,9 @@ def staying(processes: Sequence[Process]) -> list[Process]:
 def has_departed(process: Process) -> bool:
     """Asks the process; an end that its connection tells of is waited for."""
     end = time.monotonic() + SETTLE_S
-    while not process.departed and _unheard(process) and time.monotonic() < end:
+    while not _is_departed(process) and _unheard(process) and time.monotonic() < end:
         time.sleep(POLL)
-    return process.departed
+    return _is_departed(process)
 
 
 def _unheard(process: Process) -> bool:
