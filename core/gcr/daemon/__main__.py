@@ -4,7 +4,6 @@ import argparse
 import logging
 import logging.handlers
 import os
-import resource
 import signal
 import sys
 import threading
@@ -16,6 +15,7 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.inherited import take_over
 from gcr.daemon.keeping import Keeping
 from gcr.daemon.launch import LOG
+from gcr.daemon.limits import lift_limits
 from gcr.daemon.seat import Seat, SeatTaken
 from gcr.daemon.server import Server
 from gcr.daemonfolder import DaemonFolder
@@ -37,7 +37,8 @@ def main(argv: list[str]) -> int:
     options = parser.parse_args(argv)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a supervisor's thread, which blocks signals, may have started us
     _set_up_log()
-    _raise_descriptor_limit()
+    for stays in lift_limits():
+        log.warning("inherited from the shell that started the daemon, and so a limit of every job: %s", stays)
     try:
         path = socket_path()
         seat = Seat.take(path, DaemonFolder.of(path), succeeds=options.succeed)
@@ -98,11 +99,6 @@ class OneLine(logging.Formatter):
     def formatMessage(self, record: logging.LogRecord) -> str:
         text = super().formatMessage(record)
         return text if text.isprintable() else "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-
-
-def _raise_descriptor_limit() -> None:
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
 
 
 if __name__ == "__main__":
