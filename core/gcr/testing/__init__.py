@@ -16,14 +16,19 @@ the claims fails.
 
 Everything vendor-specific happens in child processes (`gcr.testing.peer`), each with a deadline: the two ends of a
 hand-over are two processes, and the descriptors cross between them as they do in gcr. `gcr.testing.plugin` has fixtures
-for devices, and for gcr at work on them. Needs pytest. docs/writing-a-backend.md leads through it.
+for devices, and for gcr at work on them. Needs pytest, which is loaded with the first of the classes: the child
+processes have no use for it. docs/writing-a-backend.md leads through it.
 """
 
-from gcr.testing.contract import BackendContract
-from gcr.testing.control import ControlContract, InspectContract
-from gcr.testing.drain import CopyContract, DrainContract
-from gcr.testing.machine import Job, SimulatedMachine
-from gcr.testing.peer import Peer
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from gcr.testing.contract import BackendContract
+    from gcr.testing.control import ControlContract, InspectContract
+    from gcr.testing.drain import CopyContract, DrainContract
+    from gcr.testing.machine import Job, SimulatedMachine
+    from gcr.testing.peer import Peer
 
 __all__ = [
     "BackendContract",
@@ -35,3 +40,21 @@ __all__ = [
     "Peer",
     "SimulatedMachine",
 ]
+
+_HOME = {
+    "BackendContract": "contract",
+    "ControlContract": "control",
+    "InspectContract": "control",
+    "CopyContract": "drain",
+    "DrainContract": "drain",
+    "Job": "machine",
+    "SimulatedMachine": "machine",
+    "Peer": "peer",
+}
+
+
+def __getattr__(name: str) -> object:
+    home = _HOME.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{home}"), name)

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from statistics import median
 
 from gcr.backend import Backend, Capability, Device
 from gcr.control import ControlMeans, ControlPhase, ControlState, MovesProcesses, ProcessView
@@ -46,7 +45,7 @@ class Service:
 
     def descriptors(self) -> int:
         """How many this process has open: the median of some looks, as a driver's threads open files in passing."""
-        return int(median(self._descriptors_now() for _ in range(LOOKS)))
+        return sorted(self._descriptors_now() for _ in range(LOOKS))[LOOKS // 2]
 
     @staticmethod
     def _descriptors_now() -> int:
