@@ -141,6 +141,7 @@ void connect_to_daemon() {
         if (session.channel.connect(socket_path, trusted_user)) {
             if (greet(kHelloMs)) return;
             session.channel.close();
+            session.releases.lose();  // of what was freed meanwhile
         }
         bool fast = now_ms() - began < kFastRetriesForMs;
         if (!session.vendors.all_addresses()) open_when_all_is_back();
@@ -162,6 +163,7 @@ bool next_request() {
         if (!whole) open_when_all_is_back();
         Receive received = session.channel.receive(session.frame, whole ? kListenUs : kRegainUs);
         if (received == Receive::kLost) return false;
+        session.releases.say_unsaid();
         if (received == Receive::kNothing) continue;
         if (!session.frame->is_reply()) return true;
         deliver_reply(session.frame);
@@ -180,6 +182,7 @@ void serve() {
 // Nobody leads any more. What was only prepared is over; what is suspended waits for the next daemon.
 void lose_connection() {
     session.channel.close();
+    session.releases.lose();
     if (session.has_parked) session.parked->close_descriptors();
     session.has_parked = false;
     if (in_phase(wire::kPrepared) || in_phase(wire::kQuiesced)) end_transaction();
@@ -220,6 +223,7 @@ void after_fork_in_child() {
     session.staged.drop();
     session.occupied.reset_after_fork();
     session.questions.reset_after_fork();
+    session.releases.reset_after_fork();
     session.synchronizer.reset_after_fork();
     session.observer.reset_after_fork();
     session.phase.store(wire::kRunning, std::memory_order_relaxed);
@@ -325,13 +329,7 @@ bool agent_is_alive() {
 
 void tell_released(uint64_t id) {
     KeepErrno keep;
-    Question question;
-    bool sent;
-    {
-        Guard guard(session.batch_lock);  // the daemon hears of the export first
-        sent = ask_about(wire::kReleased, id, &question);
-    }
-    session.questions.wait(&question, sent ? kAnswerMs : 0);
+    session.releases.tell(id);
 }
 
 int ask_for_descriptor(uint64_t id) {

@@ -148,8 +148,8 @@ Receive Channel::receive(Frame* frame, uint32_t timeout_us) {
     return Receive::kLost;
 }
 
-bool Channel::send_packet(const msghdr* message) {
-    Deadline deadline(kSendDeadlineMs);
+bool Channel::send_packet(const msghdr* message, uint32_t deadline_ms) {
+    Deadline deadline(deadline_ms);
     while (socket_.still_ours()) {
         if (syscall(SYS_sendmsg, socket_.get(), message, MSG_NOSIGNAL | MSG_DONTWAIT) >= 0) return true;
         if (errno != EAGAIN && errno != EINTR && errno != ENOBUFS && errno != ETOOMANYREFS) return false;
@@ -164,6 +164,11 @@ bool Channel::send_packet(const msghdr* message) {
 
 bool Channel::send(uint16_t type, uint64_t request, const iovec* parts, int part_count, const int* descriptors,
                    uint32_t descriptor_count) {
+    return send_within(kSendDeadlineMs, type, request, parts, part_count, descriptors, descriptor_count);
+}
+
+bool Channel::send_within(uint32_t deadline_ms, uint16_t type, uint64_t request, const iovec* parts, int part_count,
+                          const int* descriptors, uint32_t descriptor_count) {
     KeepErrno keep;
     constexpr int kParts = 5;
     wire::FrameHeader header{wire::kMagic, wire::kVersion, type, request, 0, descriptor_count};
@@ -185,7 +190,7 @@ bool Channel::send(uint16_t type, uint64_t request, const iovec* parts, int part
         memcpy(CMSG_DATA(rights), descriptors, sizeof(int) * descriptor_count);
     }
     Guard guard(write_lock_);
-    return send_packet(&message);
+    return send_packet(&message, deadline_ms);
 }
 
 }  // namespace gcr

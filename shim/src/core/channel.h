@@ -44,11 +44,14 @@ class Channel {
     Receive receive(Frame* frame, uint32_t timeout_us);
     bool send(uint16_t type, uint64_t request, const iovec* parts, int part_count, const int* descriptors = nullptr,
               uint32_t descriptor_count = 0);
+    // The same, giving up on a peer that does not read after so long; 0: at once.
+    bool send_within(uint32_t deadline_ms, uint16_t type, uint64_t request, const iovec* parts, int part_count,
+                     const int* descriptors = nullptr, uint32_t descriptor_count = 0);
     Lock& write_lock() { return write_lock_; }
     void close_in_child();
 
   private:
-    bool send_packet(const msghdr* message);
+    bool send_packet(const msghdr* message, uint32_t deadline_ms);
 
     OwnedFd socket_;
     Lock write_lock_;

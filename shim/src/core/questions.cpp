@@ -10,6 +10,11 @@ void Questions::open(Question* question) {
     first_ = question;
 }
 
+uint64_t Questions::number() {
+    Guard guard(lock_);
+    return ++last_request_;
+}
+
 bool Questions::wait(Question* question, uint32_t deadline_ms) {
     Deadline deadline(deadline_ms);
     while (question->answered.load(std::memory_order_acquire) == 0 && !deadline.passed())

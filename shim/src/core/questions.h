@@ -22,6 +22,7 @@ struct Question {
 class Questions {
   public:
     void open(Question* question);  // gives it its request id
+    uint64_t number();  // a request id whose answer nobody waits for
     bool wait(Question* question, uint32_t deadline_ms);  // false: no answer in time; the question is closed either way
     bool deliver(uint64_t request, int descriptor = -1);  // true: somebody owns the descriptor now
     void abandon();  // the connection ended

@@ -9,6 +9,7 @@
 #include "core/crew.h"
 #include "core/occupied.h"
 #include "core/questions.h"
+#include "core/releases.h"
 #include "core/staged.h"
 #include "core/vendors.h"
 
@@ -19,6 +20,7 @@ struct Session {
     Vendors vendors;
     Channel channel;
     Questions questions;
+    Releases releases;
     Staged staged;
     Occupied occupied;
     Lock batch_lock;  // held from choosing what to export until it was sent

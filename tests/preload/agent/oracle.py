@@ -47,6 +47,7 @@ KINDS = {
     "hello": 1, "released": 2, "let_go": 3, "status": 16, "export": 17, "quiesce": 18, "hand_over": 19, "import": 20,
     "map": 21, "resume": 22, "stage": 23, "freeze": 24, "thaw": 25, "unstage": 26, "drop": 27, "mappings": 28,
     "discard": 29, "create": 30, "copy_out": 31, "copy_in": 32, "snapshot": 33, "moved": 34, "begin": 35,
+    "rehome": 36,
 }  # fmt: skip
 RUNNING, PREPARED, QUIESCED, HANDED_OVER, MAPPED = range(5)
 STAGED, FROZEN, SIMULATED, COPIED_ONLY = 1, 2, 4, 8
@@ -143,8 +144,10 @@ class Agent:
     held: dict[int, int] = field(default_factory=dict)
     kept: set[int] = field(default_factory=set)
     released: list[int] = field(default_factory=list)
+    waiting: list[int] = field(default_factory=list)  # requests that told so
     let_go: list[bytes] = field(default_factory=list)  # UUIDs of devices that had no room
     answer_questions: bool = True
+    reads: threading.Event = field(default_factory=threading.Event)  # cleared: it is stopped, and reads nothing
     on_let_go: Callable[[], None] = lambda: None
     _replies: "queue.Queue[tuple[int, int, bytes, list[int]] | None]" = field(default_factory=queue.Queue)
     _request: int = 100
@@ -152,12 +155,14 @@ class Agent:
     _thread: threading.Thread | None = None
 
     def start(self) -> None:
+        self.reads.set()
         self._thread = threading.Thread(target=self._read, daemon=True)
         self._thread.start()
 
     def _read(self) -> None:
         try:
             while True:
+                self.reads.wait()
                 kind, request, payload, fds = receive(self.link)
                 if kind == REPLY | KINDS["export"]:
                     self._hold(payload, fds)  # here, in the order of arrival: a release may be right behind it
@@ -191,6 +196,7 @@ class Agent:
                 if fd >= 0:
                     os.close(fd)
             self.released.extend(ids)
+            self.waiting.append(request)
         elif kind == KINDS["let_go"]:
             uuid, occupied, _ = OCCUPIED.unpack(payload)
             assert occupied == 1
@@ -199,6 +205,11 @@ class Agent:
         self._asked = kind, request
         if self.answer_questions:
             self.answer_late()
+
+    def answer_all(self) -> None:
+        """Every release that was told, those that were answered before among them."""
+        for request in self.waiting:
+            self.link.send(frame(REPLY | KINDS["released"], request))
 
     def answer_late(self) -> None:
         """The last question."""
@@ -350,6 +361,7 @@ class Agent:
     def close(self) -> None:
         if self.link.fileno() < 0:
             return
+        self.reads.set()
         self.link.shutdown(socket.SHUT_RDWR)
         if self._thread:
             self._thread.join(5)

@@ -1,0 +1,52 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// Releases: what the program freed while others held it, and how long its free waits for them to let go.
+//
+// Prompt    a free tells the daemon and waits for its answer: the memory is free then, for whoever allocates next.
+// Slow      after an answer that did not come in time no free waits, until one comes in time again. The others hold their
+//           descriptors a little longer; an id is never reused, so nothing is taken for something else.
+// Unsaid    what could not be sent is said when it can be, to the next daemon if need be: it may hold descriptors, too.
+#ifndef GCR_CORE_RELEASES_H
+#define GCR_CORE_RELEASES_H
+
+#include <stdint.h>
+
+#include <atomic>
+
+#include "core/array.h"
+#include "core/lock.h"
+
+namespace gcr {
+
+class Releases {
+  public:
+    void tell(uint64_t id);  // by the thread that frees, in flight, holding no lock
+    void say_unsaid();  // by the agent's thread, now and then
+    void heard(uint64_t request);  // an answer to a release, in whatever order
+    void lose();  // the connection ended: what was not answered is unsaid
+    void reset_after_fork();
+
+  private:
+    void tell_promptly(uint64_t id);
+    void tell_slowly(uint64_t id);
+    void keep(const uint64_t* ids, uint32_t count);
+    void await(uint64_t request, uint64_t id);
+    bool settle(uint64_t request, uint64_t* id);  // it was answered, or never sent
+    void unsay(uint64_t request);
+    uint32_t take(uint64_t* ids, uint32_t limit);
+
+    std::atomic<bool> slow_{false};  // relaxed: a hint
+    std::atomic<uint64_t> asked_{0};  // the request of a release that nobody waits for; 0: none
+    std::atomic<uint64_t> asked_at_{0};  // ms
+    struct Told {
+        uint64_t request;
+        uint64_t id;
+    };
+    Lock lock_;
+    Array<uint64_t> unsaid_;  // under the lock
+    Array<Told> unanswered_;  // the same
+};
+
+}  // namespace gcr
+
+#endif  // GCR_CORE_RELEASES_H
