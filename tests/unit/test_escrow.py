@@ -1,13 +1,16 @@
 """Escrow keeps duplicates: what the giver closes stays, what is dropped is closed, and nothing leaks."""
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from gcr.supervisor.escrow import Escrow, NotKept
+from gcr.daemon.keepers import BothKeepers
+from gcr.errors import PeerGone
+from gcr.supervisor.escrow import Escrow, Keeper, NotKept
 
 
 def file_of(content: bytes) -> int:
@@ -20,14 +23,14 @@ def content_of(fd: int) -> bytes:
     return os.pread(fd, 100, 0)
 
 
-def give(escrow: Escrow, pid: int, ids: list[int]) -> None:
+def give(escrow: Keeper, pid: int, ids: list[int]) -> None:
     fds = [file_of(str(i).encode()) for i in ids]
     escrow.put(pid, ids, fds)
     for fd in fds:
         os.close(fd)
 
 
-def take_all(escrow: Escrow, pid: int) -> dict[int, bytes]:
+def take_all(escrow: Keeper, pid: int) -> dict[int, bytes]:
     found: dict[int, bytes] = {}
     ids = escrow.ids(pid)
     for i, fd in zip(ids, escrow.take(pid, ids), strict=True):
@@ -98,3 +101,71 @@ def test_nothing_leaks_and_nothing_is_closed_twice(steps: list[tuple[str, int]])
     assert take_all(escrow, 10) == model
     escrow.close()
     assert open_descriptors() == before
+
+
+class Dying(Escrow):
+    """A supervisor that is dead."""
+
+    def ids(self, pid: int) -> list[int]:
+        raise PeerGone("dead")
+
+    def take(self, pid: int, ids: Sequence[int]) -> list[int]:
+        raise PeerGone("dead")
+
+
+def test_copies_are_made_of_what_is_lacking() -> None:
+    before = open_descriptors()
+    other, escrow = Escrow(), Escrow()
+    give(other, 10, [1, 2, 3])
+    give(escrow, 10, [2])
+    assert escrow.copy_from(other, 10, batch=1) == 2
+    assert escrow.copy_from(other, 10, batch=5) == 0
+    other.close()
+    assert take_all(escrow, 10) == {1: b"1", 2: b"2", 3: b"3"}
+    escrow.close()
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("ids", [[1], None])
+def test_what_is_dropped_while_it_is_copied_stays_dropped(ids: list[int] | None) -> None:
+    """A program frees its memory meanwhile: a descriptor that stays would keep the device's memory."""
+    before = open_descriptors()
+    escrow = Escrow()
+
+    class Freed(Escrow):
+        def take(self, pid: int, wanted: Sequence[int]) -> list[int]:
+            found = Escrow.take(self, pid, wanted)
+            escrow.drop(pid, ids)
+            return found
+
+    other = Freed()
+    give(other, 10, [1, 2])
+    assert escrow.copy_from(other, 10, batch=5) == (1 if ids else 0)
+    assert escrow.ids(10) == ([2] if ids else [])
+    other.close()
+    escrow.close()
+    assert open_descriptors() == before
+
+
+def test_both_keepers_are_asked_and_both_let_go() -> None:
+    before = open_descriptors()
+    supervisor, own = Escrow(), Escrow()
+    both = BothKeepers(supervisor, own)
+    give(both, 10, [1, 2])
+    supervisor.drop(10, [1])
+    own.drop(10, [2])
+    assert both.ids(10) == [1, 2]
+    assert take_all(both, 10) == {1: b"1", 2: b"2"}
+    both.drop(10, [1])
+    assert (supervisor.ids(10), own.ids(10)) == ([2], [])
+    both.drop(10)
+    assert open_descriptors() == before
+
+
+def test_the_daemon_has_what_a_dead_supervisor_had() -> None:
+    own = Escrow()
+    give(own, 10, [1])
+    assert take_all(BothKeepers(Dying(), own), 10) == {1: b"1"}
+    own.close()
+    with pytest.raises(PeerGone):
+        BothKeepers(Dying(), own).ids(10)

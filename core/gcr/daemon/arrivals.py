@@ -126,7 +126,9 @@ class Arrivals:
                 job.has_program(asked.pid)
             if identity := identify(peer.pid):
                 self._come(identity)
-            return job
+        if job.begun:  # their agents were faster
+            threading.Thread(target=self._make_up_all, args=(job,), name="gcr-make-up", daemon=True).start()
+        return job
 
     def _journaled(self, asked: Registration) -> Job | None:
         """A job known only from the journal belongs to the supervisor whose program is one of its processes."""
@@ -219,8 +221,18 @@ class Arrivals:
     def _settle_in(self, process: Process) -> None:
         try:
             process.look()
+            self._make_up(process)
         except GcrError as error:
             log.info("job %s: process %d: %s", process.job, process.identity.pid, error)
+
+    def _make_up(self, process: Process) -> None:
+        job = self._jobs.by_name.get(process.job)
+        if job is not None:
+            job.make_up(process.identity.pid, self._coordinator.config.batch)
+
+    def _make_up_all(self, job: Job) -> None:
+        for process in job.begun:
+            quietly("duplicates made up", partial(self._make_up, process))
 
     def _begin_recovery(self, job: Job) -> None:
         """In the background, once everyone who can help is back; until then nothing else begins on this job."""

@@ -1,6 +1,7 @@
 """The jobs gcrd knows: who supervises them, their processes, and who may change them just now."""
 
 import itertools
+import logging
 import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -12,6 +13,7 @@ from threading import Event, Lock, RLock, Thread
 from typing import Any
 
 from gcr.daemon.imaging import Imaging
+from gcr.daemon.keepers import BothKeepers
 from gcr.daemon.peers import SupervisorPeer
 from gcr.daemon.process import Process
 from gcr.engine.node import World
@@ -22,6 +24,8 @@ from gcr.names import meant
 from gcr.processes import ProcessIdentity, started_at
 from gcr.states import State, job_state
 from gcr.supervisor.escrow import Escrow, Keeper
+
+log = logging.getLogger("gcr.daemon")
 
 RECOVERY_PATIENCE = 60.0
 RETURN_S = 2.0  # within which the jobs of a daemon that died have come to its successor, where it left no word of them
@@ -38,7 +42,7 @@ class Job:
     owner: int = field(default_factory=os.getuid)  # the user who registered it, or whose processes it has
     started: float = field(default_factory=time.time)
     supervisor: SupervisorPeer | None = None
-    adopted: Escrow = field(default_factory=Escrow)  # the keeper once the supervisor is gone
+    adopted: Escrow = field(default_factory=Escrow)  # the daemon's duplicates: the keeper once the supervisor is gone
     processes: dict[int, Process] = field(default_factory=dict)
     decision: DecisionRecord | None = None
     last_report: dict[str, Any] | None = None
@@ -69,10 +73,16 @@ class Job:
         return self.supervisor is not None and not self.supervisor.channel.closed.is_set()
 
     def keeper(self) -> Keeper:
-        """Who keeps duplicates: the supervisor while it lives, else this daemon."""
+        """Who keeps duplicates: the supervisor while it lives, and this daemon."""
         if self.supervisor is not None and not self.supervisor.channel.closed.is_set():
-            return self.supervisor
+            return BothKeepers(self.supervisor, self.adopted)
         return self.adopted
+
+    def make_up(self, pid: int, batch: int) -> None:
+        """A daemon that has just come has what the supervisor kept of a process: either of them may die next."""
+        supervisor = self.supervisor
+        if supervisor is not None and (made := self.adopted.copy_from(supervisor, pid, batch)):
+            log.info("job %s: duplicates of %d handles of process %d made up", self.name, made, pid)
 
     @property
     def living(self) -> list[Process]:

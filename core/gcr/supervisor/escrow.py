@@ -67,7 +67,9 @@ class Escrow:
 
     _handles: dict[int, dict[int, int]] = field(default_factory=dict)
     _staged: dict[int, list[int]] = field(default_factory=dict)
+    _dropped: dict[int, set[int]] = field(default_factory=dict)  # while `copy_from` is at it, by pid
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _copying: threading.Lock = field(default_factory=threading.Lock)  # one copy at a time; before `_lock`
     _note: str = ""
 
     def note(self, text: str) -> None:
@@ -87,6 +89,10 @@ class Escrow:
     def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
         with self._lock:
             kept = self._handles.get(pid, {})
+            if pid in self._dropped and ids is not None:
+                self._dropped[pid].update(ids)
+            elif ids is None:
+                self._dropped.pop(pid, None)
             gone = [kept.pop(i) for i in (list(kept) if ids is None else ids) if i in kept]
             if not kept:
                 self._handles.pop(pid, None)
@@ -123,8 +129,39 @@ class Escrow:
     def forget(self, pid: int) -> None:
         """The process is gone: nothing of it is worth keeping."""
         with self._lock:
+            self._dropped.pop(pid, None)
             gone = [*self._handles.pop(pid, {}).values(), *self._staged.pop(pid, [])]
         close_all(gone)
+
+    def copy_from(self, other: Keeper, pid: int, batch: int) -> int:
+        """Duplicates of what another keeper has of a process and this one lacks; how many were made.
+
+        What is dropped meanwhile stays dropped. Raises what `other` raises, NoDescriptors.
+        """
+        with self._copying:
+            with self._lock:
+                self._dropped[pid] = set()
+            try:
+                mine = set(self.ids(pid))
+                lacking = [id for id in other.ids(pid) if id not in mine]
+                parts = (lacking[at : at + batch] for at in range(0, len(lacking), batch))
+                return sum(self._copy_some(other, pid, part) for part in parts)
+            finally:
+                with self._lock:
+                    self._dropped.pop(pid, None)
+
+    def _copy_some(self, other: Keeper, pid: int, ids: Sequence[int]) -> int:
+        fds = other.take(pid, ids)
+        with self._lock:
+            dropped = self._dropped.get(pid)
+            kept = self._handles.setdefault(pid, {})
+            fresh = {} if dropped is None else {i: fd for i, fd in zip(ids, fds, strict=True) if i not in dropped}
+            fresh = {i: fd for i, fd in fresh.items() if i not in kept}
+            kept.update(fresh)
+            if not kept:
+                self._handles.pop(pid, None)
+        close_all([fd for fd in fds if fd not in fresh.values()])
+        return len(fresh)
 
     def held(self) -> int:
         """Descriptors held in all."""
