@@ -36,6 +36,7 @@ class FrameType(IntEnum):
     SNAPSHOT = 33
     MOVED = 34
     BEGIN = 35
+    REHOME = 36
     COMMAND = 64
     PROGRESS = 65
     CALL = 66

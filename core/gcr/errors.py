@@ -233,6 +233,12 @@ class MoveRefused(RolledBack):
     code = "move_refused"
 
 
+class StagedGone(RolledBack):
+    """A suspended program closed descriptors that its agent kept for it; its keeper has them, too."""
+
+    code = "staged_gone"
+
+
 class AddressTaken(RolledBack):
     """Of device memory, by another thread of the program; nothing is lost, the program waits until it is free."""
 

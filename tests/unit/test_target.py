@@ -1,6 +1,7 @@
 """A process inside a transaction, with an agent that says what the test wants."""
 
-from dataclasses import dataclass, field
+import os
+from dataclasses import dataclass, field, replace
 
 import pytest
 
@@ -19,7 +20,7 @@ from gcr.engine.checkpoint import CATCHING_UP, Checkpoint, refuse_a_part
 from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left
 from gcr.engine.node import Course, World
 from gcr.engine.target import Target
-from gcr.errors import PeerGone
+from gcr.errors import NoRoom, PeerGone
 from gcr.processes import ProcessIdentity
 from gcr.states import State
 from gcr.supervisor.escrow import Escrow
@@ -216,3 +217,73 @@ def test_a_device_that_nobody_copied_is_noticed():
     part = {copy: done for copy, done in whole.items() if copy != (1, "other")}
     with pytest.raises(PeerGone, match=r"^5 bytes of process 1 were copied, and it holds 12$"):
         refuse_a_part({1: 12, 2: 3}, part)
+
+
+class Orphaned(Agent):
+    """What it has nobody keeps. It makes memory anew while there is room, and can export it then."""
+
+    def __init__(self, handles, room=True):
+        super().__init__(handles, [place(h.id) for h in handles])
+        self.room, self.asked = room, []
+
+    def rehome(self, _transaction, ids):
+        self.asked.append(list(ids))
+        if not self.room:
+            raise NoRoom("full", missing=None)
+        self.handles = [replace(h, flags=0) if h.id in ids else h for h in self.handles]
+
+    def export(self, transaction, after, limit):
+        batch, _ = super().export(transaction, after, limit)
+        return batch, [os.open(os.devnull, os.O_RDONLY) for _ in batch.handed]
+
+
+class Taking(Holder):
+    """Worker and keeper that take what they are given."""
+
+    def adopt(self, _hold, specs, _fds):
+        self.known = sorted({*self.known, *(spec.id for spec in specs)})
+
+    def put(self, _pid, ids, _fds):
+        self.known = sorted({*self.known, *ids})
+
+
+def orphaned(agent: Orphaned, known: list[int]) -> tuple[Target, Taking]:
+    target, holder = target_of(agent), Taking(known)
+    target.keeper = lambda: holder
+    target._workers[DEVICE] = holder
+    target.look()
+    target.export_new()
+    return target, holder
+
+
+def test_what_no_keeper_has_is_made_anew_behind_the_gate_and_only_that():
+    agent = Orphaned([kept(1), kept(2), kept(5)])
+    target, holder = orphaned(agent, [2])
+    assert (target.unkept, agent.asked) == ({1: 2 * MiB, 5: 2 * MiB}, [])
+    target.close_books()
+    assert (agent.asked, holder.known, target.unkept) == ([[1, 5]], [1, 2, 5], {})
+    assert target.fresh == {1, 5}
+    assert set(target.imported) == {2}  # what was made anew counts for the process
+    target.spare.close()
+
+
+def test_one_that_is_freed_meanwhile_is_not_made_anew(monkeypatch):
+    monkeypatch.setattr("gcr.engine.target.let_go", lambda *_: None)
+    agent = Orphaned([kept(1), kept(2)])
+    target, _ = orphaned(agent, [2])
+    target.released([1])
+    agent.handles, agent.places = agent.handles[1:], agent.places[1:]
+    target.close_books()
+    assert agent.asked == []
+
+
+def test_without_room_it_is_refused_and_says_how_much_one_piece_is(monkeypatch):
+    """After what gcr itself has there was given back."""
+    let_go = []
+    monkeypatch.setattr(Node, "let_go", lambda devices: let_go.append([*devices]), raising=False)
+    monkeypatch.setattr(Target, "free_bytes", lambda self, devices: dict.fromkeys(devices, MiB))
+    agent = Orphaned([kept(1), kept(2)], room=False)
+    target, _ = orphaned(agent, [])
+    with pytest.raises(NoRoom, match="2 MiB at a time") as caught:
+        target.close_books()
+    assert (caught.value.missing, let_go, len(agent.asked)) == (MiB, [[DEVICE]], 2)

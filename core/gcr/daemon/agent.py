@@ -34,6 +34,7 @@ from gcr.errors import (
     NoDescriptors,
     NoRoom,
     RolledBack,
+    StagedGone,
     Stuck,
     UnsupportedState,
     WrongState,
@@ -89,6 +90,13 @@ class AgentPeer:
         payload = IdList(transaction=transaction, ids=tuple(ids)).pack()
         self._ask(FrameType.IMPORT, payload, fds, timeout=60.0)
 
+    def rehome(self, transaction: int, ids: Sequence[int]) -> None:
+        """New memory with the same bytes in the place of handles that nobody else holds: they can be exported again.
+
+        Raises NoRoom, DriverError; every byte is where it was.
+        """
+        self._ask(FrameType.REHOME, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
+
     def create(self, transaction: int, ids: Sequence[int]) -> None:
         """New physical memory at the old addresses, of undefined bytes. Raises NoRoom with nothing of `ids` made."""
         self._ask(FrameType.CREATE, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
@@ -136,7 +144,7 @@ class AgentPeer:
             self._ask(FrameType.STAGE, request.pack(), fds[first : first + STAGE_BATCH])
 
     def unstage(self, transaction: int) -> list[int]:
-        """Duplicates of the staged descriptors; the agent keeps its own until `drop`."""
+        """Duplicates of the staged descriptors; the agent keeps its own until `drop`. Raises StagedGone."""
         found: list[int] = []
         total = 1
         try:
@@ -148,7 +156,7 @@ class AgentPeer:
                 if total > MOST_STAGED:
                     raise RolledBack(f"agent {self.identity.pid} says that it holds {total} segments")
                 if not fresh and len(found) < total:
-                    raise RolledBack(f"agent {self.identity.pid} holds fewer segments than it said")
+                    raise StagedGone(f"the program of process {self.identity.pid} closed what was staged with it")
         except BaseException:
             close_all(found)
             raise

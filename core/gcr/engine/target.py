@@ -6,7 +6,7 @@ so that a free never overtakes the handle it frees.
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
@@ -22,8 +22,9 @@ from gcr.engine.drive import ControlDrive, drive_of
 from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Node, World
 from gcr.engine.paging import Paging
+from gcr.engine.rehome import rehome
 from gcr.engine.snapshot import AgentControl
-from gcr.errors import DeadlinePassed, GcrError, NoDescriptors, NoRoom, PeerGone, WrongState
+from gcr.errors import DeadlinePassed, GcrError, NoDescriptors, NoRoom, PeerGone, RolledBack, StagedGone, WrongState
 from gcr.seqpacket import close_all
 from gcr.supervisor.escrow import Escrow, Keeper
 from gcr.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, ids_of, spec_of, specs_of
@@ -46,6 +47,7 @@ class Target:
     spare: Escrow = field(default_factory=Escrow)  # the daemon's own duplicates, should the supervisor die on the way
     fresh: set[int] = field(default_factory=set)  # exported in this transaction, and exportable again
     imported: dict[int, tuple[str, int]] = field(default_factory=dict)  # by the process before: device and bytes
+    unkept: dict[int, int] = field(default_factory=dict)  # imported, and in no keeper's hands: id and bytes
     given_back: set[int] = field(default_factory=set)  # imported by the process in this transaction
     copy: StagedCopy | None = None  # strategy `copyout`: every byte of it, from before it is released
     unexplained: dict[str, int] = field(default_factory=dict)  # by device: what nobody's books explained at the start
@@ -151,8 +153,27 @@ class Target:
         return self.control.inspect(self.pid).bytes_by_device.get(device, 0)
 
     def staged(self) -> list[int]:
-        """The sealed tables and segments to come back from; the caller's."""
-        return self.process.agent.unstage(self.transaction)
+        """The sealed tables and segments to come back from; the caller's.
+
+        A program may have closed those of its agent: then they come from the keeper. Raises RolledBack.
+        """
+        try:
+            return self.process.agent.unstage(self.transaction)
+        except StagedGone as gone:
+            log.warning("%s: its keeper is asked", gone)
+            return self._staged_with(self.keeper(), gone)
+
+    def _staged_with(self, keeper: Keeper, gone: StagedGone) -> list[int]:
+        found: list[int] = []
+        try:
+            while fresh := keeper.unstage(self.pid, len(found), self.node.config.batch):
+                found += fresh
+        except BaseException:
+            close_all(found)
+            raise
+        if not found:
+            raise gone
+        return found
 
     def forget_copy(self) -> None:
         """The daemon's own descriptors of it."""
@@ -165,6 +186,21 @@ class Target:
         status = self.process.look()
         self.reports.apply(status)
         return status
+
+    def export_again(self, ids: Sequence[int]) -> None:
+        """Handles that could not leave before, and now can. Raises RolledBack where one cannot after all."""
+        left = sorted(ids)
+        while left:
+            with self._exports:
+                limit = min(len(left), self.node.config.batch)
+                batch, fds = self.process.agent.export(self.transaction, left[0] - 1, limit)
+                try:
+                    self._pass_on(*_of_these(batch, fds, left))
+                finally:
+                    close_all(fds)
+                if not batch.handles:
+                    raise RolledBack(f"process {self.pid} did not hand out memory that it had made anew")
+            left = [id for id in left if id > batch.reply.last_id]
 
     def export_new(self) -> int:
         """See that every handle made since the last call is with its worker and with the keeper; how many these are."""
@@ -188,6 +224,8 @@ class Target:
             self.look()
         self.reports.apply(batch)
         fresh = dict(zip((h.id for h in batch.handed), fds, strict=True))
+        for id in fresh:
+            self.imported.pop(id, None)
         if any(h.flags & HandleFlag.UNEXPORTABLE for h in batch.handles):
             self.process.copied_out = True
         for device in sorted({self._device(h) for h in batch.handles}):
@@ -222,9 +260,10 @@ class Target:
             return
         worker, keeper = self.worker(device), self.keeper()
         held, escrowed = self._held(device, worker), set(keeper.ids(self.pid))
-        if missing := [h for h in kept if h.id not in held]:
+        self.unkept.update({h.id: h.size for h in kept if h.id not in held and h.id not in escrowed})
+        if missing := [h for h in kept if h.id not in held and h.id in escrowed]:
             self._with(keeper.take(self.pid, ids_of(missing)), partial(worker.adopt, self.hold, specs_of(missing)))
-        if missing := [h for h in kept if h.id not in escrowed]:
+        if missing := [h for h in kept if h.id not in escrowed and h.id in held]:
             self._with(worker.export(self.hold, ids_of(missing)), partial(keeper.put, self.pid, ids_of(missing)))
 
     def _held(self, device: str, worker: WorkerPeer) -> set[int]:
@@ -248,9 +287,14 @@ class Target:
             self.fresh.difference_update(ids)
             for id in ids:
                 self.imported.pop(id, None)
+                self.unkept.pop(id, None)
 
     def close_books(self) -> None:
-        """The gate is closed: the books are, too, before anything is released. Raises Contradiction."""
+        """The gate is closed: the books are, too, before anything is released. Raises Contradiction.
+
+        What no keeper holds is made anew before, so that it can be held. Raises NoRoom, DriverError.
+        """
+        rehome(self)
         for page in self.process.agent.mappings(self.transaction):
             self.reports.apply(page)
         self.table = self.reports.table()
@@ -433,6 +477,13 @@ def let_go(process: Process, ids: Sequence[int], node: Node, world: World, keepe
         if worker:
             quietly("forget", partial(worker.forget, process.hold, ids))
     quietly("drop", lambda: keeper.drop(process.identity.pid, ids))
+
+
+def _of_these(batch: ExportBatch, fds: Sequence[int], ids: Collection[int]) -> tuple[ExportBatch, Sequence[int]]:
+    """The part of a batch, and its descriptors, that is about handles of `ids`."""
+    handed = [fd for handle, fd in zip(batch.handed, fds, strict=True) if handle.id in ids]
+    handles = [handle for handle in batch.handles if handle.id in ids]
+    return ExportBatch.of(batch.reply.transaction, handles, more=bool(batch.reply.more)), handed
 
 
 def batched(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:

@@ -66,14 +66,17 @@ enum FrameType {
                      // only the process itself can make it: frozen, memory handed over. Or a look, at any time.
     kMoved = 34,  // MovedRequest + MovedRecord[]; reply TransactionRecord. Devices whose place others took: kStatus
                   // names those from kResume on. Each request replaces the one before, kDiscard takes it back.
-    kBegin = 35,  // TransactionRecord, not looked at; reply TransactionRecord. A process that kWelcomeWait held
-                  // back may make its first call of a driver.
+    kBegin = 35,  // TransactionRecord; reply TransactionRecord. What kWelcomeWait held back goes on.
+    // IdList; reply CountRecord. Gate closed: handles flagged kHandleKept get new memory with the same bytes, at the
+    // same addresses, one at a time. kExport gives descriptors of it then. Error kNoRoom: no room for one more. Whatever
+    // fails, every byte is where it was.
+    kRehome = 36,
 
     // between gcr's own Python processes: a JSON object as payload
-    kCommand = 64,   // client -> daemon; reply JSON
+    kCommand = 64,  // client -> daemon; reply JSON
     kProgress = 65,  // daemon -> client, unanswered, same `request` as the command
-    kCall = 66,      // daemon <-> supervisor, worker, control helper; reply JSON; may carry descriptors
-    kNotice = 67,    // either way, unanswered
+    kCall = 66,  // daemon <-> supervisor, worker, control helper; reply JSON; may carry descriptors
+    kNotice = 67,  // either way, unanswered
 };
 
 enum WelcomeFlag {
@@ -88,14 +91,14 @@ enum Vendor { kVendorNone = 0, kNvidia = 1, kAmd = 2, kAscend = 3, kThirdParty =
 // Where an agent stands. It is the truth about its process; a new daemon starts from it.
 enum AgentPhase {
     kRunning = 0,
-    kPrepared = 1,    // exports exist, the program runs
-    kQuiesced = 2,    // gate closed, devices idle, memory mapped
+    kPrepared = 1,  // exports exist, the program runs
+    kQuiesced = 2,  // gate closed, devices idle, memory mapped
     kHandedOver = 3,  // gate closed, exported memory unmapped and released
-    kMapped = 4,      // gate closed, memory imported and mapped again
+    kMapped = 4,  // gate closed, memory imported and mapped again
 };
 enum AgentFlag {
-    kFlagStaged = 1,     // holds the sealed table and the arena segments
-    kFlagFrozen = 2,     // makes no driver call
+    kFlagStaged = 1,  // holds the sealed table and the arena segments
+    kFlagFrozen = 2,  // makes no driver call
     kFlagSimulated = 4,  // the driver below says it is simulated
     kFlagUnexportable = 8,  // a device exports no descriptors, or takes none: bytes leave by kCopyOut alone
     kFlagMapsOver = 16,  // this runtime keeps what was released while its address is kept; found out at a hand-over
@@ -121,19 +124,19 @@ enum SnapshotPhase {
 };
 
 enum ErrorCode {
-    kBadFrame = 1,          // does not parse
-    kWrongVersion = 2,      // no protocol version in common
-    kWrongPhase = 3,        // the request is illegal in this phase; nothing was done
+    kBadFrame = 1,  // does not parse
+    kWrongVersion = 2,  // no protocol version in common
+    kWrongPhase = 3,  // the request is illegal in this phase; nothing was done
     kWrongTransaction = 4,  // another transaction is open; nothing was done
-    kStuck = 5,             // deadline passed before the devices were idle; the gate is open, the program runs
-    kDriver = 6,            // a driver call failed; vendor_error says which way
-    kNoDescriptors = 7,     // the process has no descriptor left
-    kUnknownHandle = 8,     // an id that is not (or no longer) alive
-    kIncomplete = 9,        // kMap before every handle was imported
-    kRefused = 10,          // state the driver would take and never give back
-    kNoMemory = 11,         // host memory
-    kNotPermitted = 12,     // foreign uid, wrong job token, stale pid
-    kNoRoom = 13,           // device memory
+    kStuck = 5,  // deadline passed before the devices were idle; the gate is open, the program runs
+    kDriver = 6,  // a driver call failed; vendor_error says which way
+    kNoDescriptors = 7,  // the process has no descriptor left
+    kUnknownHandle = 8,  // an id that is not (or no longer) alive
+    kIncomplete = 9,  // kMap before every handle was imported
+    kRefused = 10,  // state the driver would take and never give back
+    kNoMemory = 11,  // host memory
+    kNotPermitted = 12,  // foreign uid, wrong job token, stale pid
+    kNoRoom = 13,  // device memory
     kAddressTaken = 14,  // by another thread, in the instant it was given up. kResume's gate opens when it is free
     kDriverGone = 15,  // the program is in exit(), or its driver has shut down. kResume is legal then in every phase
 };

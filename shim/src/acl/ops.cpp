@@ -160,6 +160,10 @@ Result copy_to_device(uint64_t address, const void* host, uint64_t size) {
     return real::aclrtMemcpy(pointer_at(address), size, host, size, ACL_MEMCPY_HOST_TO_DEVICE);
 }
 
+Result copy_within(uint64_t to, uint64_t from, uint64_t size) {
+    return real::aclrtMemcpy(pointer_at(to), size, pointer_at(from), size, ACL_MEMCPY_DEVICE_TO_DEVICE);
+}
+
 constexpr device::DeviceOps table() {
     device::DeviceOps ops{};
     ops.vendor = wire::kAscend;
@@ -192,6 +196,7 @@ constexpr device::DeviceOps table() {
     ops.drop_access = drop_access;
     ops.copy_to_host = copy_to_host;
     ops.copy_to_device = copy_to_device;
+    ops.copy_within = copy_within;
     return ops;
 }
 

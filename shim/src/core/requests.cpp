@@ -200,6 +200,15 @@ Outcome on_copy_in() {
     return copy(Direction::kIn);
 }
 
+Outcome on_rehome() {
+    const auto& list = asked<wire::IdList>();
+    if (request().header.length != sizeof list + list.count * sizeof(uint64_t)) return kMalformed;
+    const auto* ids = reinterpret_cast<const uint64_t*>(request().payload + sizeof list);
+    Tally tally;
+    Failure failure = session.vendors.rehome(ids, list.count, &tally);
+    return failure ? refuse(failure) : reply_count(tally);
+}
+
 Outcome on_hand_over() {
     Tally tally;
     Failure failure = session.vendors.hand_over(&tally);
@@ -355,6 +364,7 @@ const Rule kRules[] = {
     {wire::kExport, sizeof(wire::ExportRequest), in(kRunning) | in(kPrepared) | in(kQuiesced), false, false, kOpens,
      on_export},
     {wire::kQuiesce, sizeof(wire::QuiesceRequest), in(kPrepared), false, false, kCurrent, on_quiesce},
+    {wire::kRehome, sizeof(wire::IdList), in(kQuiesced), false, false, kCurrent, on_rehome},
     {wire::kHandOver, sizeof(wire::TransactionRecord), in(kQuiesced), false, false, kCurrent, on_hand_over},
     {wire::kImport, sizeof(wire::IdList), in(kHandedOver), false, true, kCurrent, on_import},
     {wire::kCopyOut, sizeof(wire::CopyRequest), in(kQuiesced), false, true, kCurrent, on_copy_out},

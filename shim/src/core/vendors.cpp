@@ -7,6 +7,7 @@
 #include "device/devices.h"
 #include "device/handover.h"
 #include "device/lent.h"
+#include "device/rehome.h"
 #include "device/reservations.h"
 #include "device/status.h"
 
@@ -238,6 +239,16 @@ Failure Vendors::map(Tally* tally) const {
 
 Failure Vendors::discard(Tally* tally) const {
     return each_until([&](const VendorOps& vendor) { return device::discard_imported(*vendor.memory, tally); });
+}
+
+Failure Vendors::rehome(const uint64_t* ids, uint32_t count, Tally* tally) const {
+    for (uint32_t i = 0; i < count; i++) {
+        const VendorOps* vendor = whose(ids[i]);
+        if (vendor == nullptr) return {wire::kUnknownHandle, 0, "no such memory is here"};
+        Failure failure = device::rehome(*vendor->memory, ids[i], tally);
+        if (failure) return failure;
+    }
+    return {};
 }
 
 bool Vendors::lend(const Blob& blob, Lent* lent, int* descriptor) const {

@@ -42,6 +42,7 @@ class Vendors {
     // Takes the descriptors: each is closed, whatever happens. All of them, or none.
     Failure import(const uint64_t* ids, const int* descriptors, uint32_t count, Tally* tally) const;
     Failure create(const uint64_t* ids, uint32_t count, Tally* tally) const;  // all of them, or none
+    Failure rehome(const uint64_t* ids, uint32_t count, Tally* tally) const;  // in order, until one fails
     Failure copy(Direction direction, uint64_t id, uint64_t offset, void* host, uint64_t size) const;
     Failure map(Tally* tally) const;
     Failure discard(Tally* tally) const;

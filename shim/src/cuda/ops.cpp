@@ -200,6 +200,12 @@ Result copy_to_device(uint64_t address, const void* host, uint64_t size) {
     return result == CUDA_SUCCESS ? real::cuCtxSynchronize() : result;
 }
 
+// Within a device the call returns while the copy is on its way.
+Result copy_within(uint64_t to, uint64_t from, uint64_t size) {
+    CUresult result = real::cuMemcpyDtoD_v2(to, from, size);
+    return result == CUDA_SUCCESS ? real::cuCtxSynchronize() : result;
+}
+
 constexpr device::DeviceOps table() {
     device::DeviceOps ops{};
     ops.vendor = wire::kNvidia;
@@ -230,6 +236,7 @@ constexpr device::DeviceOps table() {
     ops.drop_access = drop_access;
     ops.copy_to_host = copy_to_host;
     ops.copy_to_device = copy_to_device;
+    ops.copy_within = copy_within;
     ops.capturing = capturing;
     ops.idle = idle;
     ops.mark = mark;

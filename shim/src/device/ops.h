@@ -143,6 +143,9 @@ struct DeviceOps {
     // ---- or null: released memory leaves, whatever becomes of its address. Bytes in use on the device that enter() made
     // current, whoever uses them; 0: not known.
     uint64_t (*used)();
+
+    // ---- or null: through host memory. Between two addresses of one device; done when it returns. Gate closed, as above.
+    Result (*copy_within)(uint64_t to, uint64_t from, uint64_t size);
 };
 
 }  // namespace device

@@ -194,6 +194,10 @@ struct Operations {
         memcpy(host, &driver.at(address), size);
         return 0;
     }
+    static Result copy_within(uint64_t to, uint64_t from, uint64_t size) {
+        memcpy(&driver.at(to), &driver.at(from), size);
+        return 0;
+    }
     static Result copy_to_device(uint64_t address, const void* host, uint64_t size) {
         memcpy(&driver.at(address), host, size);
         return 0;
@@ -275,7 +279,8 @@ struct Operations {
                 passed,
                 follow,
                 forget_event,
-                kKeeping ? used_bytes : nullptr};
+                kKeeping ? used_bytes : nullptr,
+                kStrict ? copy_within : nullptr};
     }
 
     // ---- and as a vendor, for the agent

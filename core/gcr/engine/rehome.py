@@ -1,0 +1,57 @@
+"""Memory that no keeper holds and its process cannot export again: it is made anew, and can leave then.
+
+A driver exports no handle that was imported (r580 answers INVALID_VALUE). When supervisor, worker and daemon
+that kept its descriptors have died, nothing outside the process has any. So behind the closed gate the agent puts new
+memory in its place: the same bytes, at the same addresses. It needs room for one handle at a time.
+"""
+
+import logging
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from gcr.errors import NoRoom
+
+if TYPE_CHECKING:
+    from gcr.engine.target import Target
+
+log = logging.getLogger("gcr.engine")
+
+BATCH = 32  # handles of one request: it has a deadline
+
+
+def rehome(target: "Target") -> None:
+    """For what is `unkept` of a process behind its closed gate. Raises NoRoom, DriverError; every byte stays right."""
+    ids = sorted(target.unkept)
+    if not ids:
+        return
+    began, size = time.monotonic(), sum(target.unkept.values())
+    for first in range(0, len(ids), BATCH):
+        _with_room(target, ids[first : first + BATCH])
+    target.export_again(ids)
+    target.unkept.clear()
+    seconds = time.monotonic() - began
+    log.warning(
+        "process %d: %d handles, %d bytes, that no keeper held made anew in %.3f s", target.pid, len(ids), size, seconds
+    )
+
+
+def _with_room(target: "Target", ids: Sequence[int]) -> None:
+    """What gcr itself has on the devices for a moment is given back before it is refused."""
+    try:
+        target.process.agent.rehome(target.transaction, ids)
+    except NoRoom:
+        target.node.let_go(target.bytes_by_device)
+        try:
+            target.process.agent.rehome(target.transaction, ids)
+        except NoRoom as short:
+            raise _refusal(target, ids) from short
+
+
+def _refusal(target: "Target", ids: Sequence[int]) -> NoRoom:
+    largest = max(target.unkept[id] for id in ids)
+    missing = max(0, largest - sum(target.free_bytes(target.bytes_by_device).values()))
+    text = (
+        f"memory of process {target.pid} that no keeper holds any more must be made anew, {largest >> 20} MiB at a time"
+    )
+    return NoRoom(f"{text}: there is no room on its device", missing=missing, hint="docs/troubleshooting.md#made-anew")
