@@ -56,8 +56,8 @@ def test_a_suspended_program_closes_everything_and_its_worker_dies(machine: Mach
     job = machine.told("llm", "alloc 3 100000")
     before = job.ask()
     machine.leave()
-    job.tell("close_all")
-    assert int(job.hear()) >= 1
+    job.tell("close_copies")
+    assert int(job.hear()) >= 2  # a table and a segment at least
     kill(*machine.children("gcr.worker"))
     until(lambda: machine.ask("restore", "llm").code == 0 or None, 30, "the agent is back, and so is the job")
     assert job.ask() == before

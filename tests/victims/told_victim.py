@@ -147,8 +147,16 @@ class Program(Lending):
         return str(pid)
 
     def close_all(self) -> str:
-        """Every descriptor that would not be there without gcr, and /dev/null in its place. Says how many."""
-        ours = [fd for fd in range(3, 2048) if is_gcrs(fd)]
+        """Every connection that would not be there without gcr, and /dev/null in its place. Says how many."""
+        return self.replaced([fd for fd in range(3, 2048) if is_gcrs(fd)])
+
+    def close_copies(self) -> str:
+        """The same, and the tables and segments of a copy that the agent keeps. Says how many of these."""
+        kept = [fd for fd in range(3, 2048) if is_of_copy(fd)]
+        self.close_all()
+        return self.replaced(kept)
+
+    def replaced(self, ours: list[int]) -> str:
         null = os.open("/dev/null", os.O_RDWR)
         for fd in ours:
             os.dup2(null, fd)
@@ -181,6 +189,15 @@ def is_gcrs(fd: int) -> bool:
             return os.fsencode(each.getsockname()).startswith(LENDER) or each.getpeername() == os.environ["GCR_SOCKET"]
     except OSError:
         return False
+
+
+def is_of_copy(fd: int) -> bool:
+    """Whether a descriptor is of a memory file that a worker has staged."""
+    try:
+        name = str(Path(f"/proc/self/fd/{fd}").readlink())
+    except OSError:
+        return False
+    return name.startswith("/memfd:gcr-") and not name.startswith(("/memfd:gcr-sim", "/memfd:gcr-occupied"))
 
 
 def main() -> None:
