@@ -8,11 +8,12 @@ from typing import Any, cast
 import pytest
 
 from gcr.agentwire import ExportBatch, MappingBatch, StageRequest
-from gcr.daemon.agent import MOST_STAGED, AgentPeer
+from gcr.daemon.agent import AgentPeer
 from gcr.daemon.peers import ImagePeer
 from gcr.engine.paging import IDLE_ROUNDS, Paging
 from gcr.engine.target import Target
 from gcr.errors import DeadlinePassed, RolledBack
+from gcr.supervisor.escrow import MOST_STAGED
 
 ROUNDS = 1000
 

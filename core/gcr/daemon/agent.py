@@ -41,6 +41,7 @@ from gcr.errors import (
 )
 from gcr.processes import ProcessIdentity
 from gcr.seqpacket import close_all
+from gcr.supervisor.escrow import MOST_STAGED
 from gcr.wire import (
     AgentFlag,
     ErrorCode,
@@ -52,7 +53,6 @@ from gcr.wire import (
 
 ANSWER_TIMEOUT = 10.0
 STAGE_BATCH = 200
-MOST_STAGED = 1 << 16  # descriptors of one process; as in shim/src/core/staged.h
 MAPPINGS_S = 60.0
 
 

@@ -28,7 +28,7 @@ from gcr.engine.drive import drive_of
 from gcr.engine.node import World
 from gcr.engine.placement import Placement
 from gcr.engine.recover import driver_phase
-from gcr.engine.target import let_go, quietly
+from gcr.engine.tidying import let_go, quietly
 from gcr.errors import GcrError, NameTaken, NoSuchJob, WrongState
 from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.names import JOB_NAME

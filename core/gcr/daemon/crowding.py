@@ -17,7 +17,7 @@ from gcr.daemon.fleet import Fleet
 from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.peers import ControlPeer
 from gcr.daemon.reports import rows
-from gcr.engine.target import quietly
+from gcr.engine.tidying import quietly
 from gcr.errors import GcrError, NoRoom
 from gcr.processes import is_stopped
 from gcr.states import State

@@ -23,7 +23,7 @@ from gcr.daemon.permission import AS_OURSELVES, Acting
 from gcr.daemon.worlds import child_environment
 from gcr.engine.node import World
 from gcr.engine.side_by_side import side_by_side
-from gcr.engine.target import quietly
+from gcr.engine.tidying import quietly
 from gcr.errors import GcrError
 
 log = logging.getLogger("gcr.daemon")

@@ -16,8 +16,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
-from gcr.daemon.agent import MOST_STAGED
-from gcr.daemon.peers import BATCH, ImagePeer, Patience, StorePlace
+from gcr.daemon.peers import ImagePeer, Patience, StorePlace
 from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.daemon.silence import Reading, Unhurried, answering
 from gcr.engine.node import Course, phases
@@ -30,7 +29,6 @@ from gcr.errors import (
     NoSuchImage,
     NotDurable,
     PeerGone,
-    RolledBack,
     UnsupportedState,
     UsageError,
     typed,
@@ -39,6 +37,7 @@ from gcr.image.manifest import COSTS, Cut, Manifest
 from gcr.image.place import folder_of
 from gcr.seqpacket import close_all
 from gcr.states import State
+from gcr.supervisor.escrow import staged_with
 
 log = logging.getLogger("gcr.daemon")
 
@@ -342,14 +341,5 @@ def _facts(targets: Sequence[Target]) -> dict[str, Any]:
 
 
 def _staged(target: Target) -> list[int]:
-    """What was staged of it: by its keeper, who answers also when the process was stopped meanwhile."""
-    fds: list[int] = []
-    try:
-        while fresh := target.keeper().unstage(target.pid, len(fds), BATCH):
-            fds += fresh
-            if len(fds) > MOST_STAGED:
-                raise RolledBack(f"the keeper of process {target.pid} gives more segments than there can be")
-    except BaseException:
-        close_all(fds)
-        raise
-    return fds or target.process.agent.unstage(target.transaction)
+    """Its sealed tables and segments, from its keeper, who answers also when the process was stopped meanwhile."""
+    return staged_with(target.keeper(), target.pid) or target.process.agent.unstage(target.transaction)

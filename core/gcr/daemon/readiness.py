@@ -6,7 +6,7 @@ from functools import partial
 from gcr.daemon.jobs import Job
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.side_by_side import side_by_side
-from gcr.engine.target import quietly
+from gcr.engine.tidying import quietly
 from gcr.states import State, Strategy
 
 Ready = Mapping[tuple[str, str], int]

@@ -12,7 +12,8 @@ from functools import partial
 from threading import Thread
 
 from gcr.daemon.peers import WorkerPeer
-from gcr.engine.target import Target, quietly
+from gcr.engine.target import Target
+from gcr.engine.tidying import quietly
 from gcr.errors import NoRoom
 
 log = logging.getLogger("gcr.engine")

@@ -24,7 +24,8 @@ from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import ALL, side_by_side
 from gcr.engine.standing import map_back, refuse_as_left
 from gcr.engine.streaming import Outlet, Stream, without_room
-from gcr.engine.target import Target, quietly
+from gcr.engine.target import Target
+from gcr.engine.tidying import quietly
 from gcr.errors import DriverGone, NoDescriptors, NoRoom, PeerGone
 from gcr.journal import DecisionRecord, KeptImage, ProcessDecision, text_of
 from gcr.seqpacket import close_all

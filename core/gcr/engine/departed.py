@@ -3,7 +3,8 @@
 import logging
 from functools import partial
 
-from gcr.engine.target import Target, quietly
+from gcr.engine.target import Target
+from gcr.engine.tidying import quietly
 from gcr.states import State
 
 log = logging.getLogger("gcr.engine")

@@ -22,7 +22,8 @@ from gcr.engine.live import copy_live, refuse_its_own_copy, sizes_of
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.streaming import Stream, without_room
-from gcr.engine.target import Target, quietly
+from gcr.engine.target import Target
+from gcr.engine.tidying import quietly
 from gcr.errors import NoRoom, PeerGone
 from gcr.seqpacket import close_all
 from gcr.states import State

@@ -15,7 +15,8 @@ from gcr.engine.departed import depart
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.restore import Restore
 from gcr.engine.side_by_side import side_by_side
-from gcr.engine.target import Target, quietly
+from gcr.engine.target import Target
+from gcr.engine.tidying import quietly
 from gcr.engine.unrecorded import decision_of
 from gcr.errors import DriverGone, Lost, NoDescriptors, NoRoom
 from gcr.journal import DecisionRecord, ProcessDecision

@@ -19,7 +19,8 @@ from gcr.engine.node import Course, Node, decide
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.snapshot import refuse_shared
-from gcr.engine.target import Target, quietly
+from gcr.engine.target import Target
+from gcr.engine.tidying import quietly
 from gcr.errors import DeadlinePassed, DriverGone, Lost, NoRoom, PeerGone
 from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.processes import alive

@@ -21,7 +21,8 @@ from gcr import units
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.node import Course
 from gcr.engine.progress import Copy
-from gcr.engine.target import Target, quietly
+from gcr.engine.target import Target
+from gcr.engine.tidying import quietly
 from gcr.errors import NoRoom, PeerGone, RolledBack
 from gcr.hashing import CHUNK_BYTES
 from gcr.image.windows import ImagedLine

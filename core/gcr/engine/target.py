@@ -24,9 +24,10 @@ from gcr.engine.node import Node, World
 from gcr.engine.paging import Paging
 from gcr.engine.rehome import rehome
 from gcr.engine.snapshot import AgentControl
-from gcr.errors import DeadlinePassed, GcrError, NoDescriptors, NoRoom, PeerGone, RolledBack, StagedGone, WrongState
+from gcr.engine.tidying import let_go, quietly
+from gcr.errors import DeadlinePassed, NoDescriptors, NoRoom, PeerGone, RolledBack, StagedGone, WrongState
 from gcr.seqpacket import close_all
-from gcr.supervisor.escrow import Escrow, Keeper
+from gcr.supervisor.escrow import Escrow, Keeper, staged_with
 from gcr.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, ids_of, spec_of, specs_of
 from gcr.wire import AgentPhase, FrameType, HandleFlag
 
@@ -161,19 +162,10 @@ class Target:
             return self.process.agent.unstage(self.transaction)
         except StagedGone as gone:
             log.warning("%s: its keeper is asked", gone)
-            return self._staged_with(self.keeper(), gone)
-
-    def _staged_with(self, keeper: Keeper, gone: StagedGone) -> list[int]:
-        found: list[int] = []
-        try:
-            while fresh := keeper.unstage(self.pid, len(found), self.node.config.batch):
-                found += fresh
-        except BaseException:
-            close_all(found)
-            raise
-        if not found:
-            raise gone
-        return found
+            found = staged_with(self.keeper(), self.pid)
+            if not found:
+                raise
+            return found
 
     def forget_copy(self) -> None:
         """The daemon's own descriptors of it."""
@@ -470,15 +462,6 @@ class Target:
             self.process.agent.thaw(self.transaction)
 
 
-def let_go(process: Process, ids: Sequence[int], node: Node, world: World, keeper: Keeper) -> None:
-    """The process freed these handles: nobody of ours keeps their memory."""
-    for device in set(process.uuids.values()):
-        worker = node.warm_worker(world, device)
-        if worker:
-            quietly("forget", partial(worker.forget, process.hold, ids))
-    quietly("drop", lambda: keeper.drop(process.identity.pid, ids))
-
-
 def _of_these(batch: ExportBatch, fds: Sequence[int], ids: Collection[int]) -> tuple[ExportBatch, Sequence[int]]:
     """The part of a batch, and its descriptors, that is about handles of `ids`."""
     handed = [fd for handle, fd in zip(batch.handed, fds, strict=True) if handle.id in ids]
@@ -488,11 +471,3 @@ def _of_these(batch: ExportBatch, fds: Sequence[int], ids: Collection[int]) -> t
 
 def batched(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:
     return (ids[first : first + size] for first in range(0, len(ids), size))
-
-
-def quietly(step: str, action: Callable[[], object]) -> None:
-    """Tidy up; what fails is logged, since what is tidied may be gone already."""
-    try:
-        action()
-    except GcrError as error:
-        log.warning("%s: %s", step, error)

@@ -1,0 +1,29 @@
+"""Letting go of what may be gone already."""
+
+import logging
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from gcr.daemon.process import Process
+from gcr.engine.node import Node, World
+from gcr.errors import GcrError
+from gcr.supervisor.escrow import Keeper
+
+log = logging.getLogger("gcr.engine")
+
+
+def let_go(process: Process, ids: Sequence[int], node: Node, world: World, keeper: Keeper) -> None:
+    """The process freed these handles: workers and keeper let go of their memory."""
+    for device in set(process.uuids.values()):
+        worker = node.warm_worker(world, device)
+        if worker:
+            quietly("forget", partial(worker.forget, process.hold, ids))
+    quietly("drop", lambda: keeper.drop(process.identity.pid, ids))
+
+
+def quietly(step: str, action: Callable[[], object]) -> None:
+    """Tidy up; what fails is logged, since what is tidied may be gone already."""
+    try:
+        action()
+    except GcrError as error:
+        log.warning("%s: %s", step, error)
