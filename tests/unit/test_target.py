@@ -16,8 +16,8 @@ from gcr.agentwire import (
 )
 from gcr.daemon.process import Process
 from gcr.devices import uuid_text
-from gcr.engine.checkpoint import CATCHING_UP, Checkpoint, refuse_a_part
-from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left
+from gcr.engine.checkpoint import CATCHING_UP, Checkpoint
+from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left, refuse_a_part
 from gcr.engine.node import Course, World
 from gcr.engine.target import Target
 from gcr.errors import NoRoom, PeerGone

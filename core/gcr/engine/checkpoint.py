@@ -7,7 +7,7 @@ one that leaves the program running see engine/glance.py, for one without room o
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
@@ -15,12 +15,12 @@ from gcr.daemon.peers import WorkerPeer
 from gcr.engine.admit import refuse_nothing_to_move
 from gcr.engine.ballast import Room, WayBack
 from gcr.engine.copyout import AgentCopy, StagedCopy
-from gcr.engine.count import DeviceCount
+from gcr.engine.count import DeviceCount, refuse_a_part
 from gcr.engine.departed import depart
 from gcr.engine.live import copy_live, sizes_of
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.placement import Placement
-from gcr.engine.progress import Copy, Meter
+from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import ALL, side_by_side
 from gcr.engine.standing import map_back, refuse_as_left
 from gcr.engine.streaming import Outlet, Stream, without_room
@@ -442,11 +442,3 @@ class Checkpoint:
         quietly("drop", lambda: target.keeper().drop(target.pid))
         target.spare.close()
         self.course.reach("committed_one")
-
-
-def refuse_a_part(held: Mapping[int, int], drained: Mapping[Copy, Mapping[str, float]]) -> None:
-    """Raises PeerGone unless all bytes of each pid were copied, whoever should have: a worker counts its own alone."""
-    for pid, size in held.items():
-        copied = sum(int(done["bytes"]) for (of, _device), done in drained.items() if of == pid)
-        if copied != size:
-            raise PeerGone(f"{copied} bytes of process {pid} were copied, and it holds {size}")

@@ -4,7 +4,7 @@ That memory is free is never said by gcr's own books.
 """
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from gcr.engine.progress import Copy
@@ -96,3 +96,11 @@ def _look(target: Target, device: str) -> tuple[int, int]:
     if target.process.copied_out or device not in target.bytes_by_device:
         return target.counted_by_control(device), 0
     return target.worker(device).counted(target.pid)
+
+
+def refuse_a_part(held: Mapping[int, int], drained: Mapping[Copy, Mapping[str, float]]) -> None:
+    """Raises PeerGone unless all bytes of each pid were copied: a worker counts only those of its own device."""
+    for pid, size in held.items():
+        copied = sum(int(done["bytes"]) for (of, _device), done in drained.items() if of == pid)
+        if copied != size:
+            raise PeerGone(f"{copied} bytes of process {pid} were copied, and it holds {size}")

@@ -17,7 +17,8 @@ from functools import partial
 
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.admit import refuse_nothing_to_move
-from gcr.engine.checkpoint import Checkpoint, refuse_a_part
+from gcr.engine.checkpoint import Checkpoint
+from gcr.engine.count import refuse_a_part
 from gcr.engine.live import copy_live, refuse_its_own_copy, sizes_of
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
