@@ -150,7 +150,7 @@ def test_what_is_dropped_while_it_is_copied_stays_dropped(ids: list[int] | None)
 def test_both_keepers_are_asked_and_both_let_go() -> None:
     before = open_descriptors()
     supervisor, own = Escrow(), Escrow()
-    both = BothKeepers(supervisor, own)
+    both = BothKeepers("llm", supervisor, own)
     give(both, 10, [1, 2])
     supervisor.drop(10, [1])
     own.drop(10, [2])
@@ -165,7 +165,7 @@ def test_both_keepers_are_asked_and_both_let_go() -> None:
 def test_the_daemon_has_what_a_dead_supervisor_had() -> None:
     own = Escrow()
     give(own, 10, [1])
-    assert take_all(BothKeepers(Dying(), own), 10) == {1: b"1"}
+    assert take_all(BothKeepers("llm", Dying(), own), 10) == {1: b"1"}
     own.close()
     with pytest.raises(PeerGone):
-        BothKeepers(Dying(), own).ids(10)
+        BothKeepers("llm", Dying(), own).ids(10)

@@ -22,6 +22,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name in ("GCR_KEY_FILE", "GCR_KEY_COMMAND"):
         monkeypatch.delenv(name, raising=False)
     file = tmp_path / "config.toml"
+    file.touch()  # GCR_CONFIG names a file that is there
     monkeypatch.setenv("GCR_CONFIG", str(file))
     return file
 

@@ -97,4 +97,4 @@ def test_without_the_extra_it_says_what_to_install(tmp_path: Path) -> None:
     ran = gcr(str(DATA / "sm_100.cubin"), home=tmp_path, code=WITHOUT)
     assert (ran.returncode, ran.stdout) == (3, "")
     assert "elftools" in ran.stderr
-    assert "pip install '.[inspect]'" in ran.stderr
+    assert "pip install 'gpu-cr[inspect]'" in ran.stderr

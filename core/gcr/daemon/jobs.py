@@ -75,7 +75,7 @@ class Job:
     def keeper(self) -> Keeper:
         """Who keeps duplicates: the supervisor while it lives, and this daemon."""
         if self.supervisor is not None and not self.supervisor.channel.closed.is_set():
-            return BothKeepers(self.supervisor, self.adopted)
+            return BothKeepers(self.name, self.supervisor, self.adopted)
         return self.adopted
 
     def make_up(self, pid: int, batch: int) -> None:

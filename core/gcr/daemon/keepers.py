@@ -15,6 +15,7 @@ log = logging.getLogger("gcr.daemon")
 class BothKeepers:
     """A Keeper. What is staged is with the supervisor alone: the process and the worker have it as well."""
 
+    job: str
     supervisor: Keeper
     own: Escrow
 
@@ -24,7 +25,7 @@ class BothKeepers:
         try:
             self.own.put(pid, ids, fds)
         except (NoDescriptors, OSError) as error:
-            log.info("process %d: %d handles have one keeper only: %s", pid, len(ids), error)
+            log.info("job %s: process %d: %d handles have one keeper only: %s", self.job, pid, len(ids), error)
 
     def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
         self.own.drop(pid, ids)

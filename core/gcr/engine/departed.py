@@ -15,7 +15,7 @@ def depart(target: Target) -> None:
 
     The driver refuses whatever the program asks of it, as it would bare; so the program goes on to its end.
     """
-    log.info("process %d: its driver has shut down; it goes on to its end", target.pid)
+    log.info("job %s: process %d: its driver has shut down; it goes on to its end", target.process.job, target.pid)
     target.process.ending = True
     quietly("open the gate", target.resume)
     for device in target.bytes_by_device:

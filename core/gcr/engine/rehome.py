@@ -31,9 +31,8 @@ def rehome(target: "Target") -> None:
     target.export_again(ids)
     target.unkept.clear()
     seconds = time.monotonic() - began
-    log.warning(
-        "process %d: %d handles, %d bytes, that no keeper held made anew in %.3f s", target.pid, len(ids), size, seconds
-    )
+    text = "job %s: process %d: %d handles, %d bytes, that no keeper held made anew in %.3f s"
+    log.warning(text, target.process.job, target.pid, len(ids), size, seconds)
 
 
 def _with_room(target: "Target", ids: Sequence[int]) -> None:

@@ -25,7 +25,9 @@ def map_back(target: Target) -> None:
         except DriverGone:
             raise
         except DriverError as error:
-            log.warning("process %d does not take its memory back yet: %s", target.pid, error)
+            log.warning(
+                "job %s: process %d does not take its memory back yet: %s", target.process.job, target.pid, error
+            )
             time.sleep(POLL)
     return target.map_back()
 
