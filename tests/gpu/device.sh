@@ -45,6 +45,7 @@ build_native() {
 }
 
 unpack_wheels
+export -n GCR_WHEELS GCR_DEVICE_BUILD  # settings of this script, which gcr would warn of
 build_native || { tail -40 "$build/cmake.log"; exit 1; }
 
 private=$(mktemp -d)
