@@ -4,6 +4,7 @@ Nothing here imports a vendor library, and rich only when something is drawn: `g
 """
 
 import importlib
+import io
 import logging
 import os
 import sys
@@ -83,6 +84,7 @@ def gcr() -> None:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; the exit code is the one of the error, if any."""
+    _open_closed_streams()
     given = list(sys.argv[1:] if arguments is None else arguments)
     options, log, nowhere = Options(), logging.getLogger("gcr"), logging.NullHandler()
     log.addHandler(nowhere)  # else a terminal has what is for -v alone
@@ -92,6 +94,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _guarded(given, options, lambda: _invoke(given, options))
     finally:
         log.removeHandler(nowhere)
+
+
+def _open_closed_streams() -> None:
+    """Python has None for a stream that was closed at the start, as by `2>&-`. Text for it goes nowhere."""
+    sys.stdout = sys.stdout or io.StringIO()
+    sys.stderr = sys.stderr or io.StringIO()
 
 
 def _warn_of_misnamed() -> None:
