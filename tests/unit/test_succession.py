@@ -6,8 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gcr.daemon.server import Server
-from gcr.errors import DaemonUnavailable, WrongState, WrongVersion
+from gcr.daemon.permission import Caller
+from gcr.daemon.server import Commands, Connection, Server
+from gcr.errors import DaemonUnavailable, PeerGone, WrongState, WrongVersion
 from gcr.succession import order
 
 NEWCOMER = {"version": "9.9", "wire": 3}
@@ -58,3 +59,18 @@ def test_not_to_a_daemon_that_a_process_cannot_speak_to(oldest, newest):
     here = server(oldest, newest)
     with pytest.raises(WrongVersion, match="process 7 does not speak protocol 3"), here.command():
         here.hand_over(NEWCOMER)
+
+
+def test_a_caller_that_leaves_before_the_answer_keeps_no_daemon_that_refuses_everything():
+    here = server()
+    here.listener.shutdown = lambda _how: None
+    connection = object.__new__(Connection)
+    connection._server, connection._commands, connection._caller = here, Commands(), Caller()
+    connection.channel = SimpleNamespace(peer=SimpleNamespace(pid=7, uid=0))
+
+    def gone(_answer):
+        raise PeerGone("the caller has left")
+
+    with pytest.raises(PeerGone):
+        connection._serve_client(SimpleNamespace(json=lambda: {"op": "hand_over", **NEWCOMER}, reply_json=gone))
+    assert here.stopping.is_set()

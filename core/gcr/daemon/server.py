@@ -267,9 +267,11 @@ class Connection:
             raise
         finally:
             self._commands.cancels.discard(cancel)
-        request.reply_json(answer)
-        if body["op"] in ("stop", "hand_over"):
-            self._server.stop()
+        try:
+            request.reply_json(answer)
+        finally:  # also for a caller that has left: after `hand_over` this daemon refuses every command
+            if body["op"] in ("stop", "hand_over"):
+                self._server.stop()
 
     def _command(self, op: str, body: dict[str, Any], request: Request, cancel: threading.Event) -> dict[str, Any]:
         coordinator = self._server.coordinator
