@@ -5,6 +5,7 @@ A logout takes the runtime directory away, cleaners take old files, users take f
 
 import logging
 import threading
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from gcr.daemon.seat import Seat, SeatTaken
@@ -31,24 +32,34 @@ class Keeping:
             self.look()
 
     def look(self) -> None:
-        """Raises nothing."""
+        """Raises nothing. Records are mended too where the socket cannot be made again, as after a logout."""
+        server = self.server
         try:
-            self._look()
-            self._said = ""
+            troubles = (
+                _trouble("nothing leads here just now", self._serve_again),
+                _trouble("a decision is not written again", server.coordinator.journal.mend),
+                _trouble("present processes are not written again", server.presence.mend),
+            )
+            self._say("; ".join(filter(None, troubles)))
         except SeatTaken as taken:
             self._say(f"{taken}: this one ends as soon as nothing is under way")
-            self.server.stop_when_idle()
-        except (OSError, GcrError) as error:
-            self._say(f"not served just now, nothing leads here: {error}")
+            server.stop_when_idle()
 
-    def _look(self) -> None:
+    def _serve_again(self) -> None:
         if listener := self.seat.keep():
             log.warning("the socket %s was removed by another; served again", self.seat.path)
             self.server.serve_at(listener)
-        self.server.coordinator.journal.mend()
-        self.server.presence.mend()
 
     def _say(self, trouble: str) -> None:
-        if trouble != self._said:
+        if trouble and trouble != self._said:
             log.warning("%s", trouble)
-            self._said = trouble
+        self._said = trouble
+
+
+def _trouble(what: str, act: Callable[[], object]) -> str:
+    """Empty where `act` did its work."""
+    try:
+        act()
+    except (OSError, GcrError) as error:
+        return f"{what}: {error}"
+    return ""
