@@ -12,6 +12,7 @@ import resource
 import signal
 import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -203,7 +204,8 @@ def _run(spec: JobSpec, started: Callable[[Supervisor], None]) -> Outcome:
 
 def _run_detached(spec: JobSpec, tell: int) -> int:
     def announce(answer: dict[str, object]) -> None:
-        os.write(tell, json.dumps(answer).encode())
+        with suppress(BrokenPipeError):  # the caller has left; the program is supervised all the same
+            os.write(tell, json.dumps(answer).encode())
         os.close(tell)
 
     try:
