@@ -14,10 +14,16 @@ constexpr uint32_t kLeaveDriverMs = 10000;  // a batch of exports takes millisec
 
 std::atomic<uint32_t> ending{0};
 std::atomic<uint32_t> driving{0};  // futex word: how many Driving are alive
+std::atomic<int> foreseen_by{0};  // a pid
+
+// A child that was made without fork()'s handlers has a copy of all this, perhaps of a closed gate, and no agent.
+bool is_led() {
+    return agent_is_alive() && foreseen_by.load(std::memory_order_relaxed) == current_pid();
+}
 
 void begin_to_end() {
-    if (!agent_is_alive()) return;
     KeepErrno keep;
+    if (!is_led()) return;
     {
         GateEntry in_flight;
         ending.store(1, std::memory_order_seq_cst);
@@ -32,6 +38,7 @@ void begin_to_end() {
 }  // namespace
 
 void foresee_ending() {
+    foreseen_by.store(current_pid(), std::memory_order_relaxed);
     atexit(begin_to_end);
 }
 

@@ -194,6 +194,16 @@ def test_a_parked_process_can_fork(target):
     assert wait_for(lambda: puppet.tell("done t") == "ok")
 
 
+def test_a_child_without_the_handlers_of_fork_ends_while_its_parent_is_parked(target):
+    """It has a copy of the closed gate, and no agent that would open it."""
+    puppet, agent = target
+    puppet.must("alloc a 4096")
+    agent.take()
+    assert puppet.tell("clone") == "7"
+    agent.bring_back()
+    puppet.must("fill a 1")
+
+
 def test_a_program_that_closes_every_descriptor(machine):
     """Our number belongs to a stranger now: it stays open and untouched, and the agent connects anew."""
     puppet, agent = machine.target()

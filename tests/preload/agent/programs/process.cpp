@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <dirent.h>
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/syscall.h>
 #include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -113,6 +115,18 @@ std::string fork_child(const Words& words) {
     return length < 0 ? "nothing" : answer;
 }
 
+// A process made without fork()'s handlers, as by _Fork() or a sandbox of its own, that ends by exit().
+std::string clone_child(const Words&) {
+    pid_t child = static_cast<pid_t>(syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0));
+    if (child == 0) exit(7);
+    int status = 0;
+    for (int waited = 0; waitpid(child, &status, WNOHANG) == 0; waited++) {
+        if (waited == 3000) kill(child, SIGKILL);
+        usleep(1000);
+    }
+    return WIFEXITED(status) ? std::to_string(WEXITSTATUS(status)) : "killed";
+}
+
 // Many short threads, each with gated calls: their slots must come back.
 std::string short_threads(const Words& words) {  // shortthreads COUNT
     CUcontext context = nullptr;
@@ -146,6 +160,7 @@ void add_process_commands(std::map<std::string, Command>& commands) {
     commands["threads"] = threads;
     commands["nap"] = nap;
     commands["fork"] = fork_child;
+    commands["clone"] = clone_child;
     commands["shortthreads"] = short_threads;
     commands["errno"] = errno_kept;
 }
