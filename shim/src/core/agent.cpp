@@ -208,6 +208,7 @@ void* live(void*) {
 
 void before_fork() {
     session.batch_lock.acquire();
+    session.releases.lock().acquire();
     session.vendors.lock_for_fork();
     session.channel.write_lock().acquire();
 }
@@ -215,6 +216,7 @@ void before_fork() {
 void after_fork_in_parent() {
     session.channel.write_lock().release();
     session.vendors.unlock_after_fork();
+    session.releases.lock().release();
     session.batch_lock.release();
 }
 

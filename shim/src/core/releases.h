@@ -24,6 +24,7 @@ class Releases {
     void say_unsaid();  // by the agent's thread, now and then
     void heard(uint64_t request);  // an answer to a release, in whatever order
     void lose();  // the connection ended: what was not answered is unsaid
+    Lock& lock() { return lock_; }  // after the session's batch lock
     void reset_after_fork();
 
   private:
