@@ -20,7 +20,7 @@ from gcr.engine.checkpoint import CATCHING_UP, Checkpoint
 from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left, refuse_a_part
 from gcr.engine.node import Course, World
 from gcr.engine.target import Target
-from gcr.errors import NoRoom, PeerGone
+from gcr.errors import NoRoom, PeerGone, RolledBack
 from gcr.processes import ProcessIdentity
 from gcr.states import State
 from gcr.supervisor.escrow import Escrow
@@ -265,6 +265,31 @@ def test_what_no_keeper_has_is_made_anew_behind_the_gate_and_only_that():
     assert target.fresh == {1, 5}
     assert set(target.imported) == {2}  # what was made anew counts for the process
     target.spare.close()
+
+
+class Withholding(Orphaned):
+    """Says that memory was made anew, and lists it without a descriptor, or gets nowhere with its pages."""
+
+    def __init__(self, handles, stands):
+        super().__init__(handles)
+        self.stands = stands
+
+    def rehome(self, _transaction, ids):
+        self.asked.append(list(ids))
+
+    def export(self, transaction, after, limit):
+        batch, fds = super().export(transaction, after, limit)
+        if self.asked and self.stands:
+            batch = replace(batch, reply=replace(batch.reply, last_id=0))
+        return batch, fds
+
+
+@pytest.mark.parametrize("stands", [False, True])
+def test_memory_that_was_made_anew_and_is_in_no_other_hands_does_not_leave(stands):
+    """Its process would release the only memory with these bytes."""
+    target, _ = orphaned(Withholding([kept(1), kept(2)], stands), [])
+    with pytest.raises(RolledBack):
+        target.close_books()
 
 
 def test_one_that_is_freed_meanwhile_is_not_made_anew(monkeypatch):

@@ -7,10 +7,11 @@ memory in its place: the same bytes, at the same addresses. It needs room for on
 
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from gcr.errors import NoRoom
+from gcr.agentwire import ExportBatch
+from gcr.errors import NoRoom, RolledBack
 
 if TYPE_CHECKING:
     from gcr.engine.target import Target
@@ -21,7 +22,10 @@ BATCH = 32  # handles of one request: it has a deadline
 
 
 def rehome(target: "Target") -> None:
-    """For what is `unkept` of a process behind its closed gate. Raises NoRoom, DriverError; every byte stays right."""
+    """For what is `unkept` of a process behind its closed gate. Every byte stays right.
+
+    Raises NoRoom, DriverError; RolledBack where the process hands out less than it made.
+    """
     ids = sorted(target.unkept)
     if not ids:
         return
@@ -29,7 +33,8 @@ def rehome(target: "Target") -> None:
     for first in range(0, len(ids), BATCH):
         _with_room(target, ids[first : first + BATCH])
     target.export_again(ids)
-    target.unkept.clear()
+    if target.unkept:
+        raise RolledBack(f"process {target.pid} made memory anew, and did not hand out all of it")
     seconds = time.monotonic() - began
     text = "job %s: process %d: %d handles, %d bytes, that no keeper held made anew in %.3f s"
     log.warning(text, target.process.job, target.pid, len(ids), size, seconds)
@@ -54,3 +59,10 @@ def _refusal(target: "Target", ids: Sequence[int]) -> NoRoom:
         f"memory of process {target.pid} that no keeper holds any more must be made anew, {largest >> 20} MiB at a time"
     )
     return NoRoom(f"{text}: there is no room on its device", missing=missing, hint="docs/troubleshooting.md#made-anew")
+
+
+def of_these(batch: ExportBatch, fds: Sequence[int], ids: Collection[int]) -> tuple[ExportBatch, Sequence[int]]:
+    """The part of a batch, and its descriptors, that is about handles of `ids`."""
+    handed = [fd for handle, fd in zip(batch.handed, fds, strict=True) if handle.id in ids]
+    handles = [handle for handle in batch.handles if handle.id in ids]
+    return ExportBatch.of(batch.reply.transaction, handles, more=bool(batch.reply.more)), handed

@@ -6,7 +6,7 @@ so that a free never overtakes the handle it frees.
 
 import logging
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
@@ -22,7 +22,7 @@ from gcr.engine.drive import ControlDrive, drive_of
 from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Node, World
 from gcr.engine.paging import Paging
-from gcr.engine.rehome import rehome
+from gcr.engine.rehome import of_these, rehome
 from gcr.engine.snapshot import AgentControl
 from gcr.engine.tidying import let_go, quietly
 from gcr.errors import DeadlinePassed, NoDescriptors, NoRoom, PeerGone, RolledBack, StagedGone, WrongState
@@ -181,17 +181,18 @@ class Target:
 
     def export_again(self, ids: Sequence[int]) -> None:
         """Handles that could not leave before, and now can. Raises RolledBack where one cannot after all."""
-        left = sorted(ids)
+        left, pages = sorted(ids), Paging(f"process {self.pid}, memory made anew", self.node.config.prepare_s)
         while left:
             with self._exports:
                 limit = min(len(left), self.node.config.batch)
                 batch, fds = self.process.agent.export(self.transaction, left[0] - 1, limit)
                 try:
-                    self._pass_on(*_of_these(batch, fds, left))
+                    self._pass_on(*of_these(batch, fds, left))
                 finally:
                     close_all(fds)
                 if not batch.handles:
                     raise RolledBack(f"process {self.pid} did not hand out memory that it had made anew")
+            pages.turn(batch.reply.last_id)
             left = [id for id in left if id > batch.reply.last_id]
 
     def export_new(self) -> int:
@@ -239,6 +240,8 @@ class Target:
         self._spare(specs, fds)
         if not self.process.copied_out:
             self.worker(device).adopt(self.hold, specs, fds)
+        for spec in specs:
+            self.unkept.pop(spec.id, None)
 
     def _spare(self, specs: Sequence[HandleSpec], fds: Sequence[int]) -> None:
         try:
@@ -460,13 +463,6 @@ class Target:
         drive.to(ControlPhase.RUNNING, deadline)
         if self.process.agent.frozen():
             self.process.agent.thaw(self.transaction)
-
-
-def _of_these(batch: ExportBatch, fds: Sequence[int], ids: Collection[int]) -> tuple[ExportBatch, Sequence[int]]:
-    """The part of a batch, and its descriptors, that is about handles of `ids`."""
-    handed = [fd for handle, fd in zip(batch.handed, fds, strict=True) if handle.id in ids]
-    handles = [handle for handle in batch.handles if handle.id in ids]
-    return ExportBatch.of(batch.reply.transaction, handles, more=bool(batch.reply.more)), handed
 
 
 def batched(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:

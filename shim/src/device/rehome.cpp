@@ -107,6 +107,7 @@ Failure rehome(State& state, uint64_t id, Tally* tally) {
     if (!done) return {wire::kDriver, moved.result, "memory could not be made anew; every byte is where it was"};
     handle->real = made.real;
     handle->kept = false;
+    handle->exported = false;  // so that it is not handed over before a descriptor of it has left
     tally->handles++;
     tally->bytes += handle->size;
     return {};

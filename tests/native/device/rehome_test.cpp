@@ -136,6 +136,9 @@ void the_same_bytes_at_the_same_places(Program& program) {
     program.is_as_it_was();
     CHECK(program.driver.handles.size() == reals && program.driver.entered == 0);
     CHECK(!rehome_all(program, &done) && done == 0);  // they can leave: nothing is to be done
+    Tally tally;
+    CHECK(vendors.hand_over(&tally).code == wire::kIncomplete && tally.handles == 0);  // no descriptor of them has left
+    program.is_as_it_was();
     leaves_again(program);
 }
 
