@@ -1,5 +1,6 @@
 """Escrow keeps duplicates: what the giver closes stays, what is dropped is closed, and nothing leaks."""
 
+import errno
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -169,3 +170,23 @@ def test_the_daemon_has_what_a_dead_supervisor_had() -> None:
     own.close()
     with pytest.raises(PeerGone):
         BothKeepers("llm", Dying(), own).ids(10)
+
+
+class Full(Escrow):
+    """It has no descriptor left for more."""
+
+    def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
+        raise OSError(errno.EMFILE, "no descriptor left")
+
+
+def test_a_keeper_that_cannot_take_a_successor_lets_go_of_what_it_had() -> None:
+    """Memory that came back has its id from before: an old descriptor would lead to the old bytes."""
+    supervisor, own, fd = Escrow(), Full(), file_of(b"new")
+    give(supervisor, 10, [1, 2])
+    own.copy_from(supervisor, 10, 2)
+    both = BothKeepers("llm", supervisor, own)
+    both.put(10, [1], [fd])
+    os.close(fd)
+    assert (own.ids(10), take_all(both, 10)) == ([2], {1: b"new", 2: b"2"})
+    own.close()
+    supervisor.close()

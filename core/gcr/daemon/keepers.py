@@ -25,6 +25,7 @@ class BothKeepers:
         try:
             self.own.put(pid, ids, fds)
         except (NoDescriptors, OSError) as error:
+            self.own.drop(pid, ids)  # of what it had under these ids: that may be other memory
             log.info("job %s: process %d: %d handles have one keeper only: %s", self.job, pid, len(ids), error)
 
     def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
