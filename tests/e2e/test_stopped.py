@@ -95,6 +95,20 @@ def test_a_suspended_job_comes_back_without_the_worker_that_has_its_copy(machine
     assert worker not in machine.children("gcr.worker")
 
 
+def test_a_restore_goes_on_without_a_stopped_supervisor_and_a_checkpoint_names_it(machine: Machine) -> None:
+    job = machine.told("llm", LARGE)
+    before, supervisor = job.ask(), job.supervisor.pid
+    machine.leave()
+    with stopped(supervisor):
+        machine.come_back()
+        assert job.ask() == before
+        refused = machine.ask("checkpoint", "llm").body["error"]
+        assert f"supervisor, process {supervisor}, is stopped" in refused["message"]
+        assert (refused["state"], f"kill -CONT {supervisor}" in refused["hint"]) == ("running", True), refused
+        assert job.ask() == before
+    machine.comes_back(job, before)
+
+
 def test_a_helper_that_writes_behind_keeps_memory_from_nobody_for_ever(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:

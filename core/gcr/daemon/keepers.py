@@ -20,13 +20,13 @@ class BothKeepers:
     own: Escrow
 
     def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
-        """Raises what the supervisor raises; the daemon's duplicates are made as far as it has descriptors."""
-        self.supervisor.put(pid, ids, fds)
+        """The daemon's duplicates are made first, as far as it has descriptors. Raises what the supervisor raises."""
         try:
             self.own.put(pid, ids, fds)
         except (NoDescriptors, OSError) as error:
             self.own.drop(pid, ids)  # of what it had under these ids: that may be other memory
             log.info("job %s: process %d: %d handles have one keeper only: %s", self.job, pid, len(ids), error)
+        self.supervisor.put(pid, ids, fds)
 
     def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
         self.own.drop(pid, ids)

@@ -13,9 +13,9 @@ from gcr.backend import Device
 from gcr.channel import Channel
 from gcr.control import ControlMeans, ControlPhase, ProcessView, Refusal
 from gcr.drain import HandleSpec, spec_to_json
-from gcr.errors import RolledBack
+from gcr.errors import DeadlinePassed, RolledBack
 from gcr.image.manifest import Manifest
-from gcr.processes import ProcessIdentity
+from gcr.processes import ProcessIdentity, is_stopped
 from gcr.seqpacket import close_all
 
 CALL_TIMEOUT = 15.0
@@ -44,10 +44,6 @@ class SupervisorPeer:
     channel: Channel
     pid: int
 
-    @property
-    def _timeout(self) -> float:
-        return BRIEF if self.channel.silent else CALL_TIMEOUT
-
     def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
         self._call("put", {"pid": pid, "ids": list(ids)}, fds)
 
@@ -55,18 +51,17 @@ class SupervisorPeer:
         self._call("drop", {"pid": pid, "ids": None if ids is None else list(ids)})
 
     def ids(self, pid: int) -> list[int]:
-        return list(self.channel.call_json("ids", {"pid": pid}, timeout=self._timeout)[0]["ids"])
+        return list(self._asked("ids", {"pid": pid})[0]["ids"])
 
     def take(self, pid: int, ids: Sequence[int]) -> list[int]:
-        return self.channel.call_json("take", {"pid": pid, "ids": list(ids)}, timeout=self._timeout)[1]
+        return self._asked("take", {"pid": pid, "ids": list(ids)})[1]
 
     def stage(self, pid: int, fds: Sequence[int], offset: int = 0) -> None:
         for first in range(0, len(fds), BATCH):
             self._call("stage", {"pid": pid, "offset": offset + first}, fds[first : first + BATCH])
 
     def unstage(self, pid: int, offset: int, limit: int) -> list[int]:
-        body = {"pid": pid, "offset": offset, "limit": limit}
-        return self.channel.call_json("unstage", body, timeout=self._timeout)[1]
+        return self._asked("unstage", {"pid": pid, "offset": offset, "limit": limit})[1]
 
     def unstage_all(self, pid: int) -> None:
         self._call("unstage_all", {"pid": pid})
@@ -78,11 +73,21 @@ class SupervisorPeer:
         self._call("note", {"text": text})
 
     def noted(self) -> str:
-        return str(self.channel.call_json("noted", {}, timeout=self._timeout)[0]["text"])
+        return str(self._asked("noted", {})[0]["text"])
 
     def _call(self, op: str, body: Mapping[str, object], fds: Sequence[int] = ()) -> None:
-        _, extra = self.channel.call_json(op, body, fds, timeout=self._timeout)
-        close_all(extra)
+        close_all(self._asked(op, body, fds)[1])
+
+    def _asked(self, op: str, body: Mapping[str, object], fds: Sequence[int] = ()) -> tuple[dict[str, Any], list[int]]:
+        """The answer and its descriptors. Raises DeadlinePassed, which names the supervisor."""
+        brief = self.channel.silent or is_stopped(self.pid)
+        try:
+            return self.channel.call_json(op, body, fds, timeout=BRIEF if brief else CALL_TIMEOUT)
+        except DeadlinePassed as late:
+            if not is_stopped(self.pid):
+                raise DeadlinePassed(f"the job's supervisor, process {self.pid}, does not answer") from late
+            text = f"the job's supervisor, process {self.pid}, is stopped"
+            raise DeadlinePassed(text, hint=f"kill -CONT {self.pid}; then try again") from late
 
 
 @dataclass(slots=True)

@@ -17,6 +17,7 @@ from gcr.daemon.peers import ControlPeer, WorkerPeer
 from gcr.daemon.process import Process
 from gcr.devices import uuid_text
 from gcr.drain import HandleSpec
+from gcr.engine import duplicates
 from gcr.engine.copyout import AgentCopy, StagedCopy, create, unexportable
 from gcr.engine.drive import ControlDrive, drive_of
 from gcr.engine.moves import Moves, moved
@@ -417,7 +418,7 @@ class Target:
 
     def _give(self, ids: Sequence[int], fds: Sequence[int], keep: bool = False) -> None:
         if keep:
-            self.keeper().put(self.pid, ids, fds)
+            duplicates.keep(self.process, self.keeper(), ids, fds)
         self._give_as_many_as_fit(ids, fds)
 
     def _give_as_many_as_fit(self, ids: Sequence[int], fds: Sequence[int]) -> None:
