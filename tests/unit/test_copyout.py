@@ -143,9 +143,12 @@ def test_what_is_missing_on_the_device_is_said() -> None:
     agent = Agent()
     agent.room = 0
     with pytest.raises(NoRoom) as caught:
-        create(agent, 7, {1: 100, 2: 50}, lambda: 30, lambda: None)  # type: ignore[arg-type]
-    assert caught.value.missing == 120
-    create(Agent(), 7, {1: 100}, lambda: 0, lambda: pytest.fail("there is room"))  # type: ignore[arg-type]
+        create(agent, 7, {1: 100, 2: 50}, lambda: {GPU: 30}, lambda: None)  # type: ignore[arg-type]
+    assert (caught.value.missing, caught.value.device) == (120, GPU), "the daemon can say who has the device"
+    with pytest.raises(NoRoom, match=f"{GPU} and {OTHER}") as caught:
+        create(agent, 7, {1: 100, 2: 50}, lambda: {GPU: 30, OTHER: 9}, lambda: None)  # type: ignore[arg-type]
+    assert (caught.value.missing, caught.value.device) == (111, None)
+    create(Agent(), 7, {1: 100}, dict, lambda: pytest.fail("there is room"))  # type: ignore[arg-type]
     with pytest.raises(NoRoom, match="30 B free, 70 B short of the 100 B wanted") as caught:
         refuse_without_room({GPU: 100, OTHER: 5}, {GPU: 30, OTHER: 5})
     assert caught.value.missing == 70
@@ -155,7 +158,7 @@ def test_what_is_missing_on_the_device_is_said() -> None:
 def test_what_takes_the_room_for_a_moment_only_is_let_go_of() -> None:
     agent = Agent()
     enough, agent.room = agent.room, 0
-    create(agent, 7, {1: 100, 2: 50}, lambda: 30, lambda: setattr(agent, "room", enough))  # type: ignore[arg-type]
+    create(agent, 7, {1: 100, 2: 50}, lambda: {GPU: 30}, lambda: setattr(agent, "room", enough))  # type: ignore[arg-type]
 
 
 def open_descriptors() -> int:

@@ -182,10 +182,10 @@ def create(
     agent: AgentPeer,
     transaction: int,
     sizes: Mapping[int, int],
-    free: Callable[[], int],
+    free: Callable[[], Mapping[str, int]],
     let_go: Callable[[], object],
 ) -> None:
-    """Physical memory for the handles, at their old addresses. `free`: bytes on their devices. Raises NoRoom.
+    """Physical memory for the handles, at their old addresses. `free`: bytes by device. Raises NoRoom.
 
     let_go: of what we have there for a moment only; called where there is no room, which is looked for once more then
     """
@@ -195,10 +195,15 @@ def create(
         try:
             _create(agent, transaction, frame, let_go)
         except NoRoom as short:
-            wanted = sum(sizes[id] for id in ids[first:])
-            missing = max(1, wanted - free())
-            text = f"{units.size(missing)} short on the device of {units.size(wanted)} wanted"
-            raise NoRoom(text, missing=missing) from short
+            raise _short(sum(sizes[id] for id in ids[first:]), free()) from short
+
+
+def _short(wanted: int, free: Mapping[str, int]) -> NoRoom:
+    """The refusal. `device`: where the process has memory on one device only, which is the one that is short."""
+    missing = max(1, wanted - sum(free.values()))
+    where = " and ".join(sorted(free))
+    text = f"{units.size(missing)} short on device {where} of {units.size(wanted)} wanted"
+    return NoRoom(text, missing=missing, device=where if len(free) == 1 else None)
 
 
 def _create(agent: AgentPeer, transaction: int, ids: Sequence[int], let_go: Callable[[], object]) -> None:

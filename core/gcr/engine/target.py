@@ -355,7 +355,7 @@ class Target:
         """New physical memory in the process, by handle. Raises NoRoom."""
         devices = self.bytes_by_device
         let_go = partial(self.node.let_go, devices)
-        create(self.process.agent, self.transaction, sizes, lambda: sum(self.free_bytes(devices).values()), let_go)
+        create(self.process.agent, self.transaction, sizes, partial(self.free_bytes, devices), let_go)
 
     def free_bytes(self, devices: Iterable[str]) -> dict[str, int]:
         """As the devices themselves count."""
