@@ -461,7 +461,8 @@ class Target:
         drive = self._drive_undecided() if undo else self.drive
         if undo and self.keeps_context and drive.settled() == ControlPhase.CHECKPOINTED:
             self.control.unlock(self.pid, deadline)  # nothing was given up: it need not be made again
-        drive.to(ControlPhase.RUNNING, deadline)
+        if not undo or drive.settled() != ControlPhase.ABSENT:  # a driver without the process keeps nothing of it
+            drive.to(ControlPhase.RUNNING, deadline)
         if self.process.agent.frozen():
             self.process.agent.thaw(self.transaction)
 
