@@ -29,6 +29,7 @@ from typing import Any, Self
 
 from gcr.errors import UsageError
 from gcr.listing import listed
+from gcr.processes import ProcessIdentity
 from gcr.runtime import own_directory
 
 log = logging.getLogger(__name__)
@@ -87,6 +88,11 @@ class DecisionRecord:
     def __post_init__(self) -> None:
         if not _NAME.match(self.job) or self.kind not in KINDS:
             raise UsageError(f"no decision record for job {self.job!r}, kind {self.kind!r}")
+
+    def is_about(self, process: ProcessIdentity) -> bool:
+        """Whether it names this process. After an exec the process is another one."""
+        named = (ProcessIdentity(each.pid, each.start_time, each.stack) for each in self.processes)
+        return any(each.is_same(process) for each in named)
 
     @classmethod
     def from_json(cls, body: dict[str, Any]) -> Self:

@@ -84,7 +84,9 @@ def test_a_program_that_runs_itself_again_in_a_checkpoint(machine: Machine, rude
         job.tell("exec")
         until(lambda: waits(machine), PATIENCE, "its successor waits at its first call")
     answer = leaving.result(timeout=60)
-    assert answer.code == 4, answer.body
+    assert (answer.code, machine.job("llm")["state"]) == (0, "suspended"), answer.body
+    assert used(machine) == 0
+    machine.come_back()
     machine.ready(job)
     runs_anew(machine, job, fresh)
 

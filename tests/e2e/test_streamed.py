@@ -216,7 +216,7 @@ def test_the_process_that_dies_in_the_middle_is_gone_and_nothing_of_it_stays(mac
         os.kill(machine.target("llm"), signal.SIGKILL)
         (machine.folder / "held").unlink()
         gone = going.result(60)
-        assert (gone.code, gone.body["error"]["code"]) == (4, "peer_gone"), gone.body
+        assert (gone.code, gone.body["error"]["code"]) == (3, "job_ending"), gone.body
     job.supervisor.wait(30)
     until(lambda: machine.job("llm") is None or None, 30, "the job is forgotten")
     other = machine.told("other", "alloc 40 4194304")  # there is room for it

@@ -1,5 +1,6 @@
 """Commands on jobs that are in no state for them."""
 
+import os
 import threading
 from pathlib import Path
 from unittest.mock import Mock
@@ -12,10 +13,12 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
 from gcr.daemon.process import Process
 from gcr.engine.node import World
-from gcr.errors import BackendMissing, WrongState
-from gcr.journal import DecisionRecord, Journal
-from gcr.processes import ProcessIdentity
+from gcr.errors import BackendMissing, JobEnding, WrongState
+from gcr.journal import DecisionRecord, Journal, ProcessDecision
+from gcr.processes import ProcessIdentity, identify
 from gcr.states import State
+
+UNUSED = 2**22 - 1
 
 
 def test_a_job_comes_back_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
@@ -23,12 +26,38 @@ def test_a_job_comes_back_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
     coordinator = Coordinator(Config(), Journal(tmp_path / "journal"))
     job = Job("llm", "", World("nvidia"))
     job.decision = DecisionRecord("llm", 1, "checkpoint", 0.0, (), "nvidia", False)
-    for pid, state in ((7, State.SUSPENDED), (8, State.RESTORING)):
-        job.processes[pid] = Process("llm", ProcessIdentity(pid, 1), state)
+    for pid, state in ((os.getpid(), State.SUSPENDED), (os.getppid(), State.RESTORING)):
+        living = identify(pid)
+        assert living
+        job.processes[pid] = Process("llm", living, state)
     coordinator.jobs.add(job)
     with pytest.raises(WrongState, match="still being recovered"):
         coordinator.restore({"target": "llm"}, lambda _report: None, threading.Event())
-    assert job.processes[7].state == State.SUSPENDED
+    assert job.processes[os.getpid()].state == State.SUSPENDED
+
+
+def test_a_job_that_has_ended_off_its_devices_is_told_to_have(tmp_path: Path) -> None:
+    """The daemon may hear of the end only by asking."""
+    coordinator = Coordinator(Config(), Journal(tmp_path / "journal"))
+    job = Job("llm", "", World("nvidia"))
+    job.decision = DecisionRecord("llm", 1, "checkpoint", 0.0, (), "nvidia", False)
+    job.processes[UNUSED] = Process("llm", ProcessIdentity(UNUSED, 1), State.SUSPENDED)
+    coordinator.jobs.add(job)
+    with pytest.raises(JobEnding):
+        coordinator.restore({"target": "llm"}, lambda _report: None, threading.Event())
+
+
+@pytest.mark.parametrize(("stack", "stays"), [(5, True), (6, False)])
+def test_a_decision_is_forgotten_with_the_program_before_an_exec(tmp_path: Path, stack: int, stays: bool) -> None:
+    """The next program has the same pid, and waits at its first call."""
+    coordinator = Coordinator(Config(), Journal(tmp_path / "journal"))
+    job = Job("llm", "", World("nvidia"))
+    known = ProcessDecision(UNUSED, 1, {}, {}, stack=5)
+    job.decision = DecisionRecord("llm", 1, "checkpoint", 0.0, (known,), "nvidia", False)
+    coordinator.journal.decide(job.decision)
+    job.processes[UNUSED] = Process("llm", ProcessIdentity(UNUSED, 1, stack), State.SUSPENDED, waits=True)
+    coordinator.forget_decision(job)
+    assert (job.decision is not None, coordinator.journal.record("llm") is not None) == (stays, stays)
 
 
 @pytest.mark.parametrize("command", ["checkpoint", "restore"])

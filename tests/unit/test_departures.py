@@ -6,11 +6,11 @@ from collections.abc import Callable
 import pytest
 
 from gcr.daemon import process as module
-from gcr.daemon.departures import without_departed
+from gcr.daemon.departures import ending, without_departed
 from gcr.daemon.jobs import Job
 from gcr.daemon.process import Process
 from gcr.engine.node import World
-from gcr.errors import GcrError, JobEnding, PeerGone
+from gcr.errors import GcrError, JobEnding, NotAGpuProcess, PeerGone
 from gcr.processes import ProcessIdentity, identify
 from gcr.states import State
 
@@ -65,6 +65,29 @@ def test_where_no_process_is_left_it_says_so(job: Job, monkeypatch: pytest.Monke
     monkeypatch.setattr(module, "alive", lambda identity: bool(lives))
     with pytest.raises(JobEnding):
         without_departed(job, failing(1, lives.clear))
+
+
+def test_where_the_program_lives_on_it_is_not_said_to_end(job: Job) -> None:
+    """It became one without a device, say."""
+    job.processes.clear()
+    job.pid = os.getpid()
+    assert isinstance(ending(job), NotAGpuProcess)
+    job.pid = OTHER
+    assert isinstance(ending(job), JobEnding)
+
+
+def test_what_comes_in_place_of_an_end_is_what_it_is_begun_again_with(job: Job) -> None:
+    """An exec: the checkpoint finds its processes gone, and the new program is in their place."""
+    living = job.processes.pop(os.getpid())
+
+    def attempt() -> str:
+        if living.identity.pid in job.processes:
+            return "done"
+        job.processes[living.identity.pid] = living
+        job.ends += 1
+        raise ending(job)
+
+    assert without_departed(job, attempt) == "done"
 
 
 def test_other_failures_are_what_they_are(job: Job) -> None:

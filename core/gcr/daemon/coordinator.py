@@ -11,9 +11,8 @@ from functools import partial
 from typing import Any
 
 from gcr.config import Config
-from gcr.daemon import first_call, reports
+from gcr.daemon import departures, first_call, reports
 from gcr.daemon.crowding import naming_holders
-from gcr.daemon.departures import ending, refuse_silence, settle_ends, staying, without_departed
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.foreign import (
     await_hello,
@@ -31,7 +30,7 @@ from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
 from gcr.daemon.permission import OURSELVES, Caller
 from gcr.daemon.process import Process
 from gcr.daemon.readiness import of_job, ready_bytes
-from gcr.daemon.recovery import Recovery, is_uneven
+from gcr.daemon.recovery import Recovery
 from gcr.daemon.sources import acting, image_of
 from gcr.engine.admit import admit, refuse_stopped, refuse_what_the_driver_refuses
 from gcr.engine.checkpoint import Checkpoint
@@ -124,7 +123,7 @@ class Coordinator:
                     raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
                 with self._forgetting_untouched(job):
                     attempt = partial(self._attempted, job, course, body, key, caller)
-                    report, imaging = without_departed(job, attempt)
+                    report, imaging = departures.without_departed(job, attempt)
                     job.last_report = report
             if imaging:
                 job.imaging = imaging
@@ -172,6 +171,7 @@ class Coordinator:
             return self._driver_checkpoint(job, course, imaging)
         targets = self._admitted(job, course)
         if not targets:
+            self.forget_decision(job)  # about a program that has called exec since
             return first_call.suspend(job, self.jobs, self, course, body, imaging)
         if imaging and body.get("leave_running"):
             return self._glance(job, targets, course, body, imaging)
@@ -187,7 +187,7 @@ class Coordinator:
             try:
                 done.look(partial(imaging.baselines, course), imaging.lend)
             except BaseException as error:
-                settle_ends(job)
+                departures.settle_ends(job)
                 self.recovery.begin_if_uneven(job)
                 if isinstance(error, ImageFailed):  # it runs, and others may ask what became of its image
                     imaging.fail(error)
@@ -200,9 +200,9 @@ class Coordinator:
     def _admitted(self, job: Job, course: Course) -> list[Target]:
         """None of a job whose processes have yet to make their first call."""
         heard = await_hello(job, course.left, lambda: self.control(job.world))
-        there = staying(heard)
+        there = departures.staying(heard)
         if heard and not there:
-            raise ending(job)
+            raise departures.ending(job)
         targets = [self._target(job, process, course.transaction) for process in there]
         admit(targets)
         refuse_unheard_beside(job, self._heard, self.control(job.world), course.left)
@@ -230,8 +230,8 @@ class Coordinator:
         job.decision = done.decision
         if not any(alive(target.process.identity) for target in targets):  # whoever has heard of it, or has not yet
             self.forget_decision(job)
-            raise ending(job)
-        settle_ends(job)
+            raise departures.ending(job)
+        departures.settle_ends(job)
         if imaging and imaging.streamed:
             imaging.close()
         elif imaging and done.decision:
@@ -244,7 +244,7 @@ class Coordinator:
                 done.run()
             except BaseException:
                 job.decision = done.decision  # decided stays decided, whatever went wrong after it
-                settle_ends(job)
+                departures.settle_ends(job)
                 self.recovery.begin_if_uneven(job)
                 if not job.living:  # nobody is left that it is about
                     with suppress(OSError):
@@ -287,18 +287,17 @@ class Coordinator:
     def _restore(
         self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int] = (), caller: Caller = OURSELVES
     ) -> dict[str, Any]:
-        return without_departed(job, partial(self._restored, job, course, body, key, caller))
+        return departures.without_departed(job, partial(self._restored, job, course, body, key, caller))
 
     def _restored(
         self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int], caller: Caller
     ) -> dict[str, Any]:
-        if is_uneven(job):
-            raise WrongState(f"job {job.name} is still being recovered", hint="gcr recover")
+        departures.refuse_half(job)
         if job.living and not job.begun:
             return first_call.restore(job, self, course, body)
         resting = [p for p in job.begun if p.state in (State.SUSPENDED, State.DATA_SUSPENDED)]
-        if resting and not (resting := staying(resting)):
-            raise ending(job)
+        if resting and not (resting := departures.staying(resting)):
+            raise departures.ending(job)
         if not resting or job.decision is None:
             raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
         used = {device for p in resting for device in (*p.bytes_by_device, *p.ballast_by_device)}
@@ -320,8 +319,8 @@ class Coordinator:
         job.decision = None
         job.ended_as.clear()
         self.recovery.begin_if_uneven(job)
-        refuse_silence(targets)
-        settle_ends(job)
+        departures.refuse_silence(targets)
+        departures.settle_ends(job)
         link = self._link(targets, "link_in_bytes_per_s")
         job.last_report = {**reports.of_restore(job, done, link), "moved": moved}
         return job.last_report
@@ -382,9 +381,7 @@ class Coordinator:
 
     def forget_decision(self, job: Job) -> None:
         """Where none of those that it was about is left."""
-        recorded = {known.pid for known in job.decision.processes} if job.decision else ()
-        left = [process for process in job.living if not process.waits or process.identity.pid in recorded]
-        if job.decision is not None and all(process.state == State.RUNNING for process in left):
+        if departures.outlives_decision(job):
             self.journal.forget(job.name)
             job.decision = None
 

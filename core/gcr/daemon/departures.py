@@ -12,8 +12,8 @@ from gcr.daemon.jobs import Job
 from gcr.daemon.process import Process
 from gcr.daemon.recovery import is_uneven
 from gcr.engine.target import Target
-from gcr.errors import GcrError, JobEnding, NotAGpuProcess, PeerGone, Unanswered
-from gcr.processes import ProcessIdentity, alive, is_stopped
+from gcr.errors import GcrError, JobEnding, NotAGpuProcess, PeerGone, Unanswered, WrongState
+from gcr.processes import ProcessIdentity, alive, identify, is_stopped
 from gcr.states import State
 
 log = logging.getLogger("gcr.daemon")
@@ -35,7 +35,7 @@ def without_departed(job: Job, attempt: Callable[[], Answer]) -> Answer:
             return attempt()
         except GcrError as error:
             staying(list(job.processes.values()))  # asks them
-            if isinstance(error, JobEnding) or (job.ends == ends and _departed(job) <= before):
+            if job.ends == ends and _departed(job) <= before:
                 raise
             if not staying(job.living):
                 raise ending(job) from error
@@ -87,10 +87,27 @@ def _unheard(process: Process) -> bool:
 
 
 def ending(job: Job) -> GcrError:
-    """Why nothing can be done with a job all processes of which have departed."""
-    if job.processes:
+    """Why nothing can be done with a job all processes of which have departed. Their program may live on without."""
+    program = identify(job.pid) if job.pid else None
+    if job.processes or not (program and alive(program)):
         return JobEnding(f"job {job.name} is ending: its processes have ended, or are in exit()", hint="gcr ps")
     return NotAGpuProcess("no process of this job uses a device", hint="gcr ps")
+
+
+def outlives_decision(job: Job) -> bool:
+    """Whether the job has a decision, and no process is left off its devices that it is about."""
+    if (decision := job.decision) is None:
+        return False
+    left = [process for process in job.living if not process.waits or decision.is_about(process.identity)]
+    return all(process.state == State.RUNNING for process in left)
+
+
+def refuse_half(job: Job) -> None:
+    """Raises WrongState where a process of the job must be recovered first, JobEnding where all have ended."""
+    if is_uneven(job):
+        raise WrongState(f"job {job.name} is still being recovered", hint="gcr recover")
+    if job.processes and not job.living:
+        raise ending(job)
 
 
 def refuse_silence(targets: Sequence[Target]) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from gcr.daemon import reports
+from gcr.daemon.departures import ending
 from gcr.daemon.foreign import with_driver
 from gcr.daemon.imaging import Imaging
 from gcr.daemon.jobs import Job, Jobs
@@ -27,7 +28,8 @@ def suspend(
 ) -> dict[str, Any]:
     """Suspends a job of which no process has made a call: nothing of it is on a device, and nothing comes there.
 
-    Raises WrongState where that was done before, UnsupportedState for an image, RolledBack without a journal.
+    Raises WrongState where that was done before, UnsupportedState for an image, RolledBack without a journal,
+    JobEnding or NotAGpuProcess where the last process has just ended.
     """
     if job.decision is not None:
         raise WrongState(f"job {job.name} is {job.state} already", state=job.state, hint=f"gcr restore {job.name}")
@@ -36,7 +38,8 @@ def suspend(
         raise UnsupportedState(text, hint=f"gcr checkpoint {job.name}, without --image")
     data_only = bool(body.get("data_only"))
     course.mark("stop")
-    waiting = _waiting(job, jobs)
+    if not (waiting := _waiting(job, jobs)):
+        raise ending(job)
     job.decision = _record(job, course.transaction, "data_only" if data_only else "checkpoint", waiting)
     try:
         decide(node.journal, job.decision)
@@ -45,7 +48,9 @@ def suspend(
         raise
     with jobs.lock:
         for pid, identity in waiting.items():
-            process = job.processes.setdefault(pid, Process(job.name, identity))
+            process = job.processes.get(pid)
+            if process is None or not process.identity.is_same(identity):  # the program before an exec
+                process = job.processes[pid] = Process(job.name, identity)
             process.waits, process.transaction = True, course.transaction
             process.state = State.DATA_SUSPENDED if data_only else State.SUSPENDED
     course.mark("vram_free")
