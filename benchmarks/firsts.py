@@ -1,4 +1,4 @@
-"""What is done for the first time: the checkpoint of a job that has just grown, and a live image.
+"""First times: the checkpoint of a job that has just grown, and the first live image of a job.
 
 `first-checkpoint`: `cold`: the daemon is new as well · `grown`: the worker was there before the job grew · `host`: ways
 to fill and pin so much (host_memory.py). `first-live`: `images`: one after the other · `hashes`: what a new context
@@ -37,7 +37,7 @@ Row = dict[str, Any]
 
 
 def checkpoints(gib: float, host_bytes: int = HOST_BYTES, plain: Sequence[str] = ()) -> Iterator[Row]:
-    """What is known so far. `gib`: what has been allocated SOON_SECONDS before the checkpoint."""
+    """Yields the results so far. `gib`: allocated SOON_SECONDS before the checkpoint."""
     known: Row = {"gib": gib}
     stop_daemon()
     with Program(images.program(gib, *plain), job="first") as running:

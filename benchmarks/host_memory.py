@@ -75,7 +75,7 @@ class Clock:
 
 
 def measure(size: int, ways: Sequence[Way] = WAYS, arenas: Sequence[tuple[int, int]] = ARENAS) -> Iterator[Row]:
-    """What is known so far, again with each way. `size`: bytes."""
+    """Yields the results so far after each way. `size`: bytes."""
     device = CudaDevice(devices.present()[0].uuid)
     known: Row = {"bytes": size, "machine": machine(), "ways": [], "arenas": []}
     with closing(device):

@@ -287,8 +287,8 @@ def test_an_image_helper_acts_as_the_user_who_asked(
         script.chmod(0o755)
         folder.chmod(0o777)
         monkeypatch.setattr(fleet.sys, "executable", str(script))
-        monkeypatch.setenv("GCR_STORE", "/root/store")
-        monkeypatch.setenv("HOME", "/root")
+        monkeypatch.setenv("GCR_STORE", "/home/admin/store")
+        monkeypatch.setenv("HOME", "/home/admin")
         helper = fleet.Fleet().image_helper(acting_for(Caller(OTHER, OTHER + 1, (OTHER + 2,))))
         try:
             while not said.exists():
@@ -298,7 +298,7 @@ def test_an_image_helper_acts_as_the_user_who_asked(
             helper.channel.close()
         uid, gid, groups, *environment = said.read_text().splitlines()
         assert (uid, gid, set(groups.split())) == (str(OTHER), str(OTHER + 1), {str(OTHER + 1), str(OTHER + 2)})
-        assert not [line for line in environment if "/root" in line and line.startswith(("GCR_STORE", "HOME"))]
+        assert not [line for line in environment if "/home/admin" in line and line.startswith(("GCR_STORE", "HOME"))]
     finally:
         for file in folder.iterdir():
             file.unlink()
