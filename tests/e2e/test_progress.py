@@ -21,8 +21,7 @@ LINE = re.compile(
 
 @pytest.fixture
 def slow(machine: Machine) -> Machine:
-    # one segment: each copy of its own stream would have the whole simulated link
-    machine.extra |= {"GCR_SIM_BPS": str(RATE), "GCR_SEGMENT_BYTES": str(1024 * MIB)}
+    machine.extra["GCR_SIM_BPS"] = str(RATE)
     machine.memory = 2048 * MIB
     return machine
 
@@ -64,7 +63,7 @@ def test_bytes_only_grow_and_the_rate_is_the_links(slow: Machine, command: str) 
     assert (done[0], done[-1]) == (0, total)
     assert total >= HELD
     assert done == sorted(done)
-    assert len(set(done)) >= 4  # where little time passes between two segments few reports lie between them
+    assert len(set(done)) >= 6
     truth = answer["drain_bytes_per_s" if command == "checkpoint" else "refill_bytes_per_s"]
     assert truth <= RATE * 1.1
     for report in reports[len(reports) // 2 : -1]:

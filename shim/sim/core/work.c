@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What streams do besides kernels and events: copies, fills, host functions, waits for values.
+#include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
 #include <string.h>
@@ -89,6 +90,22 @@ static void copy_rows(const struct region* self, char* to, const char* from) {
         copy_row(to + row * self->to.pitch, from + row * self->from.pitch, self->width, &pace);
 }
 
+// One copy engine for each direction of the link: with a rate limit, the copies of all streams pass one after the other.
+static pthread_mutex_t engine_in = PTHREAD_MUTEX_INITIALIZER, engine_out = PTHREAD_MUTEX_INITIALIZER;
+
+static pthread_mutex_t* engine_between(const struct sim_view* to, const struct sim_view* from) {
+    bool on_device = to->reservation && from->reservation, on_host = !to->reservation && !from->reservation;
+    if (!sim_machine_config()->copy_bps || on_device || on_host) return NULL;
+    return to->reservation ? &engine_in : &engine_out;
+}
+
+static void copy_over_link(const struct region* self, const struct sim_view* to, const struct sim_view* from) {
+    pthread_mutex_t* engine = engine_between(to, from);
+    if (engine) pthread_mutex_lock(engine);
+    copy_rows(self, to->memory, from->memory);
+    if (engine) pthread_mutex_unlock(engine);
+}
+
 static void run_copy(struct sim_operation* operation, struct sim_stream* stream) {
     const struct region* self = (struct region*)operation;
     size_t to_size = span(&self->to, self->width, self->height),
@@ -101,7 +118,7 @@ static void run_copy(struct sim_operation* operation, struct sim_stream* stream)
     struct sim_view from = sim_view_take_locked(from_context, self->from.address, from_size, false);
     sim_unlock();
     bool legal = to.memory && from.memory;
-    if (legal) copy_rows(self, to.memory, from.memory);
+    if (legal) copy_over_link(self, &to, &from);
     sim_lock();
     if (!legal) sim_context_fail(stream->context, SIM_ILLEGAL_ADDRESS);
     sim_view_give_back_locked(&to);
