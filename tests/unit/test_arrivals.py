@@ -140,6 +140,30 @@ def test_a_job_that_no_supervisor_ever_came_for_ends_with_its_last_process(monke
     assert coordinator.jobs.all() == []
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_recovery_sees_processes_that_came_while_it_waited(monkeypatch, late):
+    """One wait for all of them; one more for a process that comes during the attempt."""
+    monkeypatch.setattr(module, "place_of", lambda _pid: Place((0, 0, 0, 0), None))
+    hello = SimpleNamespace(**{**vars(HELLO), "phase": AgentPhase.HANDED_OVER})
+    channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))
+    peer, happened = Peer(channel, identify(os.getpid()), hello), []
+
+    def happens(what, comes):
+        if what not in happened and comes:
+            arrivals.agent(peer, not_waiting)
+        happened.append(what)
+        return True
+
+    coordinator = SimpleNamespace(jobs=Jobs(), recovery=SimpleNamespace(tried=lambda _job: happens("try", late)))
+    arrivals, job = Arrivals(coordinator), job_of(coordinator.jobs, True)
+    arrivals._wait_together = lambda _job: happens("wait", not late)
+    job.recovery_due = True
+    job.settled.clear()
+    arrivals._recover(job)
+    assert happened == ["wait", "try"] * (1 + late)
+    assert job.settled.is_set() and not job.recovery_due
+
+
 @pytest.mark.parametrize("ends", [False, True])
 def test_nothing_is_prepared_for_a_process_that_ended_meanwhile(ends):
     asked, process = [], Process("llm", ProcessIdentity(7, 1))

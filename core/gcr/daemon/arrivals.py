@@ -248,6 +248,8 @@ class Arrivals:
         try:
             while self._more_to_recover(job):
                 self._wait_together(job)
+                with self._lock:
+                    job.recovery_due = False  # processes that came so far are seen by the attempt
                 done = self._coordinator.recovery.tried(job)
         finally:
             job.settled.set()
