@@ -100,17 +100,31 @@ def test_what_is_removed_is_made_again_and_no_other_takes_it(path, tmp_path, gon
     end(seat)
 
 
-def test_a_daemon_learns_that_another_has_its_seat(path, tmp_path):
+def test_a_daemon_learns_that_another_has_its_seat(path, monkeypatch, tmp_path):
     seat = take(path)
     for name in ("run", "state"):
         shutil.rmtree(tmp_path / name)
     (tmp_path / "run").mkdir(mode=0o700)
     other = take(path)
+    monkeypatch.setattr(module, "PASSING", 0.1)
     with pytest.raises(SeatTaken, match="locked"):
         seat.keep()
     seat.leave()
     connect(path, 1.0).close()  # not the one that left
     end(other)
+    end(seat)
+
+
+def test_a_starter_that_passes_by_does_not_take_the_seat(path):
+    """It has the first lock, made anew, until it meets the second one."""
+    seat = take(path)
+    shutil.rmtree(seat.folder.path)
+    seat.folder.make(path)
+    starter = Lock(seat.folder.lock)
+    assert starter.take()
+    threading.Timer(0.2, starter.release).start()
+    assert seat.keep() is None
+    assert all(lock.stands for lock in seat.locks)
     end(seat)
 
 

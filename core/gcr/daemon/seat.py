@@ -24,6 +24,7 @@ from gcr.seqpacket import connect, listen
 log = logging.getLogger("gcr.daemon")
 
 PATIENCE = 15.0  # seconds that a daemon may take to end, or to serve again
+PASSING = 2.0  # within which a starter that meets one of our locks lets go of the other
 LOOK_EVERY = 0.02
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOSYS)  # some file systems have none
 
@@ -122,8 +123,7 @@ class Seat:
         if not self.path.parent.exists():
             own_directory(self.path.parent)
         for lock in self.locks:
-            if not lock.stands and not lock.retake():
-                raise SeatTaken(f"another daemon has locked {lock.path}")
+            _hold(lock)
         if self._is_there():
             return None
         self.listener = listen(self.path)
@@ -151,6 +151,18 @@ def _all_taken(locks: tuple[Lock, ...]) -> bool:
                 other.release()
             return False
     return True
+
+
+def _hold(lock: Lock) -> None:
+    """Lock the file at the path, unless that is locked. Raises SeatTaken, OSError.
+
+    A starter has the first lock for an instant before it meets the second one, which is still ours.
+    """
+    end = time.monotonic() + PASSING
+    while not lock.stands and not lock.retake():
+        if time.monotonic() > end:
+            raise SeatTaken(f"another daemon has locked {lock.path}")
+        time.sleep(LOOK_EVERY)
 
 
 def _lock_beside(path: Path) -> Path:
