@@ -26,7 +26,7 @@ int move_up(int fd) {
         low = static_cast<int>(limit.rlim_cur > 1024 ? 960 : limit.rlim_cur - 64);
     int moved = fcntl(fd, F_DUPFD_CLOEXEC, low);
     if (moved < 0) return fd;
-    ::close(fd);
+    close_descriptor(fd);
     return moved;
 }
 
@@ -64,7 +64,7 @@ class Address {
         fits_ = static_cast<size_t>(length) < kRoom;
     }
     ~Address() {
-        if (folder_ >= 0) ::close(folder_);
+        if (folder_ >= 0) close_descriptor(folder_);
     }
     Address(const Address&) = delete;
     Address& operator=(const Address&) = delete;
@@ -99,7 +99,7 @@ bool speaks_for_daemon(int fd, long trusted_user) {
 }  // namespace
 
 void Frame::close_descriptors() {
-    for (uint32_t i = 0; i < descriptors; i++) ::close(descriptor[i]);
+    for (uint32_t i = 0; i < descriptors; i++) close_descriptor(descriptor[i]);
     descriptors = 0;
 }
 
@@ -108,8 +108,9 @@ bool Channel::connect(const char* path, long trusted_user) {
     int fd = address.fits() ? socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0) : -1;
     if (fd < 0) return false;
     fd = move_up(fd);
-    if (::connect(fd, address.get(), sizeof(sockaddr_un)) != 0 || !speaks_for_daemon(fd, trusted_user)) {
-        ::close(fd);
+    bool met = syscall(SYS_connect, fd, address.get(), sizeof(sockaddr_un)) == 0;
+    if (!met || !speaks_for_daemon(fd, trusted_user)) {
+        close_descriptor(fd);
         return false;
     }
     Guard guard(write_lock_);

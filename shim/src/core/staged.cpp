@@ -1,13 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/staged.h"
 
-#include <unistd.h>
-
 namespace gcr {
 namespace {
 
 void close_all(const int* descriptors, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) ::close(descriptors[i]);
+    for (uint32_t i = 0; i < count; i++) close_descriptor(descriptors[i]);
 }
 
 }  // namespace

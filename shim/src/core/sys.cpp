@@ -89,7 +89,7 @@ bool OwnedFd::still_ours() const {
 
 void OwnedFd::close() {
     KeepErrno keep;
-    if (still_ours()) syscall(SYS_close, fd_);  // not the libc one: that is a cancellation point
+    if (still_ours()) close_descriptor(fd_);
     fd_ = -1;
 }
 
@@ -101,6 +101,10 @@ bool holds_for_good(int file, uint64_t offset, uint64_t size) {
     if (syscall(SYS_fstat, file, &about) != 0) return false;
     uint64_t length = static_cast<uint64_t>(about.st_size);
     return offset <= length && size <= length - offset;
+}
+
+void close_descriptor(int fd) {
+    syscall(SYS_close, fd);
 }
 
 int current_pid() {

@@ -78,6 +78,9 @@ class OwnedFd {
 // A file in memory that has these bytes and cannot be cut short: whoever maps them is never ended by SIGBUS.
 bool holds_for_good(int file, uint64_t offset, uint64_t size);
 
+// As close(), without being a point where the program may cancel its thread: no lock of ours would be released then.
+void close_descriptor(int fd);
+
 int current_pid();
 
 }  // namespace gcr

@@ -38,7 +38,7 @@ void discard_of(const Vendors& vendors, const uint64_t* ids, uint32_t count) {
 }
 
 void close_all(const int* descriptors, uint32_t count) {
-    for (uint32_t i = 0; i < count; i++) close(descriptors[i]);
+    for (uint32_t i = 0; i < count; i++) close_descriptor(descriptors[i]);
 }
 
 }  // namespace

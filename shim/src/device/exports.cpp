@@ -65,7 +65,7 @@ void unmark(State& state, const ExportBatch& batch, const Chosen& chosen) {
 
 bool out_of_descriptors() {
     int probe = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    if (probe >= 0) close(probe);
+    if (probe >= 0) close_descriptor(probe);
     return probe < 0;
 }
 

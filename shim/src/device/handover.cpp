@@ -128,7 +128,7 @@ bool all_expected(State& state, const uint64_t* ids, uint32_t count, Handle** ha
 }
 
 void close_from(const int* descriptors, uint32_t first, uint32_t count) {
-    for (uint32_t i = first; i < count; i++) close(descriptors[i]);
+    for (uint32_t i = first; i < count; i++) close_descriptor(descriptors[i]);
 }
 
 }  // namespace
@@ -189,7 +189,7 @@ Failure import_handles(State& state, const uint64_t* ids, const int* descriptors
     Current current(state);
     for (uint32_t i = 0; i < count; i++) {
         Result result = import_one(state, handles[i], descriptors[i]);
-        close(descriptors[i]);
+        close_descriptor(descriptors[i]);
         if (result == kSuccess) {
             add(tally, *handles[i]);
             continue;

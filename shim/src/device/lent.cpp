@@ -169,7 +169,7 @@ Result open(State& state, Owner* owner, const Blob& blob, uint64_t* address) {
     int descriptor = -1;
     if (!borrow(blob, &lent, &descriptor)) return state.ops->invalid_value;
     Result result = open_lent(state, owner, origin, lent, descriptor, address);
-    ::close(descriptor);
+    close_descriptor(descriptor);
     return result;
 }
 

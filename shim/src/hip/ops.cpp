@@ -62,7 +62,7 @@ bool export_works(int device) {
     int descriptor = -1;
     hipError_t exported =
         real::hipMemExportToShareableHandle(&descriptor, memory, hipMemHandleTypePosixFileDescriptor, 0);
-    if (exported == hipSuccess) close(descriptor);
+    if (exported == hipSuccess) close_descriptor(descriptor);
     real::hipMemRelease(memory);
     return exported == hipSuccess;
 }

@@ -7,6 +7,81 @@ from pathlib import Path
 import pytest
 
 VERSION_LIMIT = (2, 17)
+# The calls of libc in which a cancelled thread ends, as far as a shim could want them; fcntl is one for F_SETLKW alone.
+CANCELLED_IN = {
+    "accept",
+    "accept4",
+    "clock_nanosleep",
+    "close",
+    "connect",
+    "creat",
+    "fdatasync",
+    "fsync",
+    "lockf",
+    "msync",
+    "nanosleep",
+    "open",
+    "open64",
+    "openat",
+    "openat64",
+    "pause",
+    "poll",
+    "ppoll",
+    "pread",
+    "pread64",
+    "preadv",
+    "pselect",
+    "pthread_cond_timedwait",
+    "pthread_cond_wait",
+    "pthread_join",
+    "pthread_testcancel",
+    "pwrite",
+    "pwrite64",
+    "pwritev",
+    "read",
+    "readv",
+    "recv",
+    "recvfrom",
+    "recvmmsg",
+    "recvmsg",
+    "select",
+    "sem_timedwait",
+    "sem_wait",
+    "send",
+    "sendmmsg",
+    "sendmsg",
+    "sendto",
+    "sigpause",
+    "sigsuspend",
+    "sigtimedwait",
+    "sigwait",
+    "sigwaitinfo",
+    "sleep",
+    "system",
+    "tcdrain",
+    "usleep",
+    "wait",
+    "waitid",
+    "waitpid",
+    "write",
+    "writev",
+    "epoll_pwait",
+    "epoll_wait",
+    "fopen",
+    "fclose",
+    "fread",
+    "fwrite",
+    "fgets",
+    "printf",
+    "fprintf",
+    "opendir",
+    "readdir",
+    "closedir",
+    "getaddrinfo",
+    "getpwuid_r",
+    "syslog",
+    "dlopen",
+}
 LISTS = Path(__file__).parents[3] / "shim/src/hooks"
 
 
@@ -68,6 +143,13 @@ def test_no_symbol_is_newer_than_glibc_2_17(product):
     versions = re.findall(r"@GLIBC_(\d+)\.(\d+)", dump("nm", "-D", "--undefined-only", product))
     assert versions
     assert max((int(major), int(minor)) for major, minor in versions) <= VERSION_LIMIT
+
+
+def test_no_thread_is_cancelled_within_it(product):
+    """Every lock held there would stay held. A system call by number is no cancellation point."""
+    needed = {line.split()[-1].partition("@")[0] for line in dump("nm", "-D", "--undefined-only", product).splitlines()}
+    assert "syscall" in needed
+    assert needed & CANCELLED_IN == set()
 
 
 def test_thread_locals_are_in_the_initial_block(product):
