@@ -4,6 +4,7 @@ import errno
 import fcntl
 import os
 import re
+import stat
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -192,4 +193,12 @@ def unlink(path: Path) -> int:
         size = path.lstat().st_size
         path.unlink()
         return size
+    return 0
+
+
+def size_of(path: Path) -> int:
+    """Returns how many bytes `unlink` would free."""
+    with suppress(FileNotFoundError):
+        found = path.lstat()
+        return 0 if stat.S_ISDIR(found.st_mode) else found.st_size
     return 0

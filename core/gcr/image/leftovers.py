@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from gcr.image.files import NEW, PROBE
-from gcr.image.pack import ARRIVING, UNFINISHED
+from gcr.image.pack import ARRIVING, FILE, UNFINISHED
 from gcr.listing import listed
 
 OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|json\.link|chunks|hashes|pulled)\Z")  # beside its manifest
@@ -22,6 +22,13 @@ def unfinished(packs: Path, images: Path, names: Collection[str]) -> Iterator[Pa
         ours = OURS.match(path.name)
         if ours and (ours[1] not in names or path.name.endswith((NEW, PROBE))):
             yield path
+
+
+def unneeded(packs: Path, images: Path, names: Collection[str], needed: Collection[str]) -> Collection[Path]:
+    """All that is unfinished, and the packs that are not `needed`, by id. Raises OSError."""
+    found = ((FILE.match(path.name), path) for path in listed(packs))
+    idle = {path for ours, path in found if ours and ours[1] not in needed}
+    return idle.union(unfinished(packs, images, names))
 
 
 def is_resumable(path: Path) -> bool:

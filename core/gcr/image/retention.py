@@ -5,9 +5,17 @@ own bytes. A clock may have been set back: an image is newer than the one that i
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from datetime import datetime
+from typing import TYPE_CHECKING
 
+from gcr.errors import Damaged, NoSuchImage, WrongImage
+from gcr.image.files import size_of
+from gcr.image.leftovers import unneeded
 from gcr.image.manifest import Manifest
+
+if TYPE_CHECKING:
+    from gcr.image.store import Store
 
 Age = tuple[float, int]  # latest time of an image and of those before it; how many these are
 
@@ -21,6 +29,25 @@ def doomed(manifests: Iterable[Manifest], keep_last: int, keep_daily: int) -> Se
         kept |= {each.name for each in mine[:keep_last]}
         kept |= set(list(_newest_by_day(mine).values())[:keep_daily])
     return [each for each in reversed(newest) if each.name not in kept]
+
+
+def would_free(store: "Store", going: Iterable[str]) -> int:
+    """Returns how many bytes go if these images are removed while no other process uses the store. Raises OSError."""
+    left = {*store.names()}.difference(going)
+    try:
+        needed = _packs_of(store, left)
+    except (Damaged, WrongImage):  # beside an image that cannot be read no chunk is taken away
+        return 0
+    return sum(map(size_of, unneeded(store.packs, store.images, left, needed)))
+
+
+def _packs_of(store: "Store", names: Iterable[str]) -> set[str]:
+    """Returns ids. Raises Damaged, WrongImage, OSError."""
+    found: set[str] = set()
+    for name in names:
+        with suppress(NoSuchImage):  # another process has removed it just now
+            found |= {pack.id for pack in store.manifest(name).packs}
+    return found
 
 
 def newest_first(manifests: Iterable[Manifest]) -> Sequence[Manifest]:

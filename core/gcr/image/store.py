@@ -43,10 +43,10 @@ from gcr.image.files import (
     write_synced,
 )
 from gcr.image.hashes import ImageHashes
-from gcr.image.leftovers import is_resumable, unfinished
+from gcr.image.leftovers import is_resumable, unfinished, unneeded
 from gcr.image.manifest import SUFFIX as MANIFEST
 from gcr.image.manifest import Manifest, none_called
-from gcr.image.pack import DISTRUSTED, FILE, Pack, PackReader
+from gcr.image.pack import DISTRUSTED, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.references import Reference
 from gcr.image.regular import read_file
@@ -431,9 +431,7 @@ class Store:
 
     def _clean(self, needed: Collection[str]) -> int:
         """The lock is held; `needed`: packs that stay."""
-        freed = sum(map(self._unlink, self._unfinished()))
-        packs = ((FILE.match(path.name), path) for path in listed(self.packs))
-        return freed + sum(self._unlink(path) for ours, path in packs if ours and ours[1] not in needed)
+        return sum(map(self._unlink, unneeded(self.packs, self.images, {*self.names()}, needed)))
 
     def _unlink(self, path: Path) -> int:
         """Bytes that are free now."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 @click.command("prune", epilog=examples("gcr prune --keep-last 5 --keep-daily 7 --dry-run", "gcr prune --keep-last 5"))
 @click.option("--keep-last", type=click.IntRange(min=0), help="Keep the newest N images of each job.")
 @click.option("--keep-daily", type=click.IntRange(min=0), help="Keep the newest image of each of the last N days.")
-@click.option("--dry-run", is_flag=True, help="Say what would go, and remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Say which images would go and how many bytes, and remove nothing.")
 @store_option
 @common_options
 @click.pass_obj
@@ -38,15 +38,19 @@ def command(options: Options, store: str | None, keep_last: int | None, keep_dai
     names, freed = asked(options, store, lambda there: _pruned(there, last, daily, dry_run) if there else ([], 0))
     if options.json:
         print_json(success("prune", {"images": names, "bytes_freed": freed, "dry_run": dry_run}))
-    elif not names:
-        print_text("nothing to remove")
     else:
-        done = "would remove" if dry_run else f"{units.size(freed)} free; removed"
-        print_text(f"{done} {', '.join(names)}")
+        print_text(_said(names, freed, dry_run))
+
+
+def _said(names: "Sequence[str]", freed: int, dry_run: bool) -> str:
+    if not names:
+        return "nothing to remove"
+    which = ", ".join(names)
+    return f"would remove {which}: {units.size(freed)}" if dry_run else f"{units.size(freed)} free; removed {which}"
 
 
 def _pruned(store: "Store", keep_last: int, keep_daily: int, dry_run: bool) -> tuple[list[str], int]:
-    from gcr.image.retention import doomed
+    from gcr.image.retention import doomed, would_free
 
     going, needed = (
         doomed(store.readable(), keep_last, keep_daily),
@@ -55,7 +59,7 @@ def _pruned(store: "Store", keep_last: int, keep_daily: int, dry_run: bool) -> t
     going = [manifest for manifest in going if manifest.name not in needed]
     names = [manifest.name for manifest in going]
     if dry_run:
-        return names, 0
+        return names, would_free(store, names)
     freed = _removed(store, going)
     kept = {*store.names()}.intersection(names)  # names that others have taken meanwhile
     return [name for name in names if name not in kept], freed
