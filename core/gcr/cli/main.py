@@ -15,7 +15,7 @@ import click
 
 from gcr.cli.environment import misnamed
 from gcr.cli.options import ON_BEHALF, Options, common_options, examples, wants_json
-from gcr.cli.output import NotWritten, failure, print_failure, print_json, say
+from gcr.cli.output import NotWritten, failure, print_failure, print_json, say, unwritten
 from gcr.errors import GcrError, Interrupted, UsageError
 from gcr.exits import leave
 from gcr.names import meant
@@ -126,6 +126,8 @@ def _guarded(given: list[str], options: Options, command: Callable[[], int]) -> 
         return _failed(given, options.json, error)
     except (KeyboardInterrupt, click.Abort):
         return _failed(given, options.json, Interrupted("interrupted"))
+    except OSError as error:  # --help and --version are written by click
+        return _failed(given, options.json, unwritten(error) or _internal(error))
     except Exception as error:
         return _failed(given, options.json, _internal(error))
 

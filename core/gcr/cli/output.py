@@ -61,6 +61,16 @@ def print_text(text: str | bytes, fields: Mapping[str, object] = _NOTHING) -> bo
     return True
 
 
+def unwritten(error: OSError) -> NotWritten | None:
+    """Returns the error of a stdout that still refuses what click has written to it, as --help is; else None."""
+    try:
+        sys.stdout.flush()
+    except OSError as again:
+        _discard_stdout()
+        return _not_written(again, _NOTHING) if again.errno == error.errno else None
+    return None
+
+
 def _discard_stdout() -> None:
     """The interpreter flushes it when it ends: what is still buffered would fail again."""
     sys.stdout = io.StringIO()

@@ -358,6 +358,15 @@ def test_a_report_that_cannot_be_written_is_one_line(daemon: FakeDaemon, line: t
     assert to_a_full_disk(*line, *(["--json"] if as_json else [])) == (1, f"gcr: {FULL}\n")
 
 
+@pytest.mark.parametrize(
+    "line",
+    [("--help",), ("--version",), ("ps", "--help"), ("daemon", "--help"), ("daemon", "stop", "-h")],
+    ids=" ".join,
+)
+def test_help_that_cannot_be_written_is_the_same_line(line: tuple[str, ...]) -> None:
+    assert to_a_full_disk(*line) == (1, f"gcr: {FULL}\n")
+
+
 @pytest.mark.parametrize("as_json", [False, True])
 @pytest.mark.parametrize(("command", "state"), [("checkpoint", "suspended"), ("restore", "running")])
 def test_nor_does_it_hide_where_the_job_stands(daemon: FakeDaemon, command: str, state: str, as_json: bool) -> None:
