@@ -3,14 +3,16 @@
 The supervisor writes a record when the program has started and again when it has ended, so an end is known without any
 daemon. Where the supervisor was killed the daemon notes the end; where both were, the next reader sees it.
 
-    <state>/jobs/<job>.<id>.json     the record, mode 0600
-    <state>/jobs/<job>.<id>.log      the output of a detached job, mode 0600
-    <state>/jobs/<job>.<id>.log.1    the part of it that was there when the file was last full
+    <state>/jobs/<job>.<id>.json         the record, mode 0600
+    <state>/jobs/<job>.<id>.json.<pid>   being written; left over from a writer that died, it says nothing
+    <state>/jobs/<job>.<id>.log          the output of a detached job, mode 0600
+    <state>/jobs/<job>.<id>.log.1        the part of it that was there when the file was last full
 """
 
 import json
 import logging
 import os
+import re
 import signal as signals
 import time
 from collections.abc import Iterator, Sequence
@@ -30,7 +32,9 @@ from gcr.runtime import own_directory, socket_path, state_dir
 log = logging.getLogger(__name__)
 
 KEEP_S = 30 * 86400.0  # seconds after which the record of an ended job goes, with its log
+WRITING_S = 3600.0  # for so long an unfinished record may have a writer that cannot be seen from here
 _ENDING = ".json"
+_UNFINISHED = re.compile(r"\.json\.([0-9]+)\Z")  # by the writer's pid
 
 
 class How(StrEnum):
@@ -169,10 +173,14 @@ def write(run: Run) -> None:
     """Put the record in place, whole. Raises OSError, UnsafeRuntime."""
     path = _path(run)
     fresh = path.with_name(f"{path.name}.{os.getpid()}")
-    fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-    with os.fdopen(fd, "w") as file:
-        json.dump(asdict(run), file)
-    fresh.replace(path)
+    try:
+        fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with os.fdopen(fd, "w") as file:
+            json.dump(asdict(run), file)
+        fresh.replace(path)
+    except BaseException:
+        fresh.unlink(missing_ok=True)
+        raise
 
 
 def again(run: Run) -> Run:
@@ -219,9 +227,19 @@ def prune(most: int) -> None:
         run = _read(path) if place >= most or _changed(path) < oldest else None
         if run is not None and not run.lives:
             _remove(path)
+    for path in filter(_is_abandoned, listed(folder())):
+        path.unlink(missing_ok=True)
     for path in listed(folder(), ".log"):  # of a job whose program never started
         if not path.with_suffix(_ENDING).exists() and _changed(path) < oldest:
             _remove(path.with_suffix(_ENDING))
+
+
+def _is_abandoned(path: Path) -> bool:
+    """Whether this is a record whose writer has died. A writer in another container cannot be seen from here."""
+    unfinished, age = _UNFINISHED.search(path.name), time.time() - _changed(path)
+    if unfinished is None or age <= WRITING_S:
+        return False
+    return age > KEEP_S or processes.start_time(int(unfinished[1])) is None
 
 
 def _remove(path: Path) -> None:

@@ -1,5 +1,6 @@
 """Records of jobs: what is known of a job's end, whoever died, and how many are kept."""
 
+import errno
 import json
 import os
 import stat
@@ -134,6 +135,32 @@ def test_old_records_go_and_a_job_that_runs_stays_however_old() -> None:
         os.utime(path, (1.0, 1.0))
     runs.prune(100)
     assert [run.id for run in runs.all_runs()] == ["runs"]
+
+
+def test_what_dead_writers_have_left_goes_and_what_is_being_written_stays() -> None:
+    old = time.time() - 2 * runs.WRITING_S
+    for name, written in (
+        (f"llm.a1.json.{GONE}", old),
+        (f"llm.a1.json.{os.getpid()}", old),  # a writer that is stopped, perhaps
+        (f"llm.a2.json.{GONE}", time.time()),  # a writer in another container, perhaps
+        (f"llm.a3.json.{os.getpid()}", 1.0),  # another process has its pid by now
+    ):
+        path = runs.folder() / name
+        path.write_text("{")
+        os.utime(path, (written, written))
+    runs.prune(100)
+    left = sorted(path.name for path in runs.folder().iterdir())
+    assert left == [f"llm.a1.json.{os.getpid()}", f"llm.a2.json.{GONE}"]
+
+
+def test_a_record_that_cannot_be_written_leaves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(runs.json, "dump", full)
+    with pytest.raises(OSError, match="No space"):
+        runs.write(run_of())
+    assert list(runs.folder().iterdir()) == []
 
 
 def test_what_is_no_record_is_passed_over() -> None:
