@@ -306,3 +306,20 @@ def test_a_driver_that_loses_it_on_the_way_is_not_taken_for_one_that_refuses(sce
     monkeypatch.setattr(scene.driver, "restore", loses)
     with pytest.raises(Lost):
         scene.thaw(EXCHANGED)
+
+
+@pytest.mark.parametrize(
+    ("place", "said"),
+    [
+        (Placement(), ""),
+        (Placement({}, {}), ""),
+        (Placement({A: B}), "its control state is on GPU-b instead of GPU-a"),
+        (Placement({}, {A: B}), "a restore is to bring it to GPU-b instead of GPU-a"),
+        (
+            Placement({A: B}, {}),
+            "its control state is on GPU-b instead of GPU-a; a restore is to bring it to the devices of its checkpoint",
+        ),
+    ],
+)
+def test_the_log_says_where_control_state_is_only_where_that_is_elsewhere(place: Placement, said: str) -> None:
+    assert place.said() == said

@@ -158,6 +158,7 @@ def drive_of(process: Process, node: Node, control: Callable[[], Control], onto:
 
     def note() -> None:
         amend(node.journal, process.job, placed)
-        log.info("job %s: process %d: control state on %s, tried %s", process.job, pid, dict(place.now), place.tried)
+        if moved := place.said():
+            log.info("job %s: process %d: %s", process.job, pid, moved)
 
     return ControlDrive(pid, control, place, onto, note)

@@ -28,6 +28,17 @@ class Placement:
     tried: Moves | None = None
     since: float = field(default_factory=time.monotonic, compare=False)
 
+    def said(self) -> str:
+        """Returns in words what is on other devices, or on its way there; nothing where all is on its own devices."""
+        now = [f"its control state is on {_in_words(self.now)}"] if self.now else []
+        onto = self.tried is not None and (self.tried or self.now)
+        to = [f"a restore is to bring it to {_in_words(self.tried or {})}"] if onto else []
+        return "; ".join(now + to)
+
     def pairs(self, to: Moves, devices: Iterable[str]) -> dict[str, str]:
         """A move in the driver's words: each of all `devices` of this machine once."""
         return {self.now.get(each, each): to.get(each, each) for each in devices}
+
+
+def _in_words(moves: Moves) -> str:
+    return ", ".join(f"{new} instead of {old}" for old, new in sorted(moves.items())) or "the devices of its checkpoint"
