@@ -578,6 +578,12 @@ def test_nothing_is_made_an_image_of_where_nothing_is(machine: Machine, flags: t
     gone = machine.gcr("checkpoint", "llm", "--image", "no", "--store", str(store_of(machine)), *flags)
     error = gone.body["error"]
     assert (gone.code, error["code"], error["state"]) == (3, "unsupported_state", "running"), gone.body
+    assert error["message"] == "an image holds device memory, and no process of llm has any now"
+    if "--leave-running" in flags:
+        assert error["hint"].startswith("gcr ps llm shows")
+    else:
+        assert error["hint"] == "gcr checkpoint llm, without --image, suspends it"
+        assert machine.gcr("checkpoint", "llm").body["state"] == "suspended", "the hint leads there"
     until(lambda: not machine.children("gcr.image_helper") or None, 10, "the helper ends")
 
 

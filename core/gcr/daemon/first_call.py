@@ -11,13 +11,13 @@ from typing import Any
 from gcr.daemon import reports
 from gcr.daemon.departures import ending
 from gcr.daemon.foreign import with_driver
-from gcr.daemon.imaging import Imaging
+from gcr.daemon.imaging import Imaging, nothing_to_image
 from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.process import Process
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.restore import Restore
-from gcr.errors import UnsupportedState, WrongImage, WrongState
+from gcr.errors import WrongImage, WrongState
 from gcr.journal import DecisionRecord, ProcessDecision
 from gcr.processes import ProcessIdentity, identify
 from gcr.states import State
@@ -34,8 +34,7 @@ def suspend(
     if job.decision is not None:
         raise WrongState(f"job {job.name} is {job.state} already", state=job.state, hint=f"gcr restore {job.name}")
     if imaging:
-        text = f"no process of {job.name} has anything on a device yet: there is nothing to make an image of"
-        raise UnsupportedState(text, hint=f"gcr checkpoint {job.name}, without --image")
+        raise nothing_to_image(job.name, imaging.stays)
     data_only = bool(body.get("data_only"))
     course.mark("stop")
     if not (waiting := _waiting(job, jobs)):

@@ -100,8 +100,7 @@ class Imaging:
     def may_begin(self, targets: Sequence[Target], course: Course) -> None:
         """Nothing speaks against it. Raises UnsupportedState, Interrupted, DeadlinePassed, and what `ready` does."""
         if not any(target.bytes_by_device for target in targets):
-            text = "the job has no device memory of its own: there is nothing to make an image of"
-            raise UnsupportedState(text, hint="gcr ps")
+            raise nothing_to_image(targets[0].process.job, self.stays)
         while self._starting.is_alive():
             course.left(POLL)
             self._starting.join(POLL)
@@ -313,6 +312,13 @@ def asked_for(
     if stays or body.get("live") or body.get("paranoid"):
         raise UsageError("live, leave_running and paranoid are for a checkpoint with an image")
     return None
+
+
+def nothing_to_image(job: str, stays: bool) -> UnsupportedState:
+    """The refusal of an image of a job without device memory. stays: the job was to run on."""
+    text = f"an image holds device memory, and no process of {job} has any now"
+    later = f"gcr ps {job} shows its device memory: make the image when there is some"
+    return UnsupportedState(text, hint=later if stays else f"gcr checkpoint {job}, without --image, suspends it")
 
 
 def place_of(body: Mapping[str, Any], key: Sequence[int]) -> StorePlace:
