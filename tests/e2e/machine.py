@@ -36,6 +36,10 @@ __all__ = [
 ]
 
 TOLD = str(VICTIMS / "told_victim.py")
+USED = """
+from gcr_{vendor}.backend import {name}Backend
+print(sum(device.used_bytes for device in {name}Backend().devices()))
+"""
 SUCCESSOR_SECONDS = 3.0
 HEARD = 0.5  # seconds from the end of a connection until the daemon has done what it does then
 ALLOC = str(VICTIMS / "alloc_victim.py")
@@ -88,6 +92,11 @@ class Machine(SimulatedMachine):
     def _of(self, name: str) -> list[int]:
         job = self.job(name)
         return [row["pid"] for row in job["processes"]] if job else []
+
+    def used(self) -> int:
+        """Bytes of all devices, by their own count, asked by a program of no part of gcr's."""
+        program = USED.format(vendor=self.vendor, name=self.vendor.capitalize())
+        return int(self.bare(sys.executable, "-c", program))
 
     # ---- there and back ---------------------------------------------------------------------------------------
 

@@ -1,5 +1,7 @@
 """Who keeps memory that a process was given back, and cannot export again: any of them may die, and all of them."""
 
+import os
+import signal
 from collections.abc import Sequence
 
 import pytest
@@ -8,6 +10,7 @@ from worlds import AMD, AMD_QUIRKS, ASCEND, everywhere
 
 ANEW = "made anew"
 MADE_UP = "made up"
+CONTEXT = 16 << 20
 
 
 def gone(machine: Machine, job: Victim, who: str) -> None:
@@ -49,6 +52,17 @@ def test_two_die_one_after_the_other(machine: Machine, deaths: Sequence[str]) ->
     gone(machine, job, deaths[1])
     machine.comes_back(job, before)
     assert ANEW not in machine.logs()["gcrd.log"]
+
+
+def test_a_supervisor_that_was_away_lets_go_of_what_the_job_no_longer_has(machine: Machine) -> None:
+    """Its job was made anew and suspended meanwhile, by a daemon that it had not met."""
+    job, before = swapped_once(machine)
+    os.kill(job.supervisor.pid, signal.SIGSTOP)
+    gone(machine, job, "daemon")
+    machine.leave()
+    os.kill(job.supervisor.pid, signal.SIGCONT)
+    until(lambda: machine.used() <= CONTEXT or None, 30, "no more is left than the worker's context")
+    machine.comes_back(job, before)
 
 
 def test_a_suspended_program_closes_everything_and_its_worker_dies(machine: Machine) -> None:

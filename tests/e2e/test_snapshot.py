@@ -22,12 +22,6 @@ from gcr.wire import OCCUPIED_DEVICES
 
 MIB = 1 << 20
 EACH = 8 * MIB
-USED = """
-import sys
-from gcr_{vendor}.backend import {name}Backend
-(device,) = {name}Backend().devices()
-print(device.used_bytes)
-"""
 
 
 def words(machine: Machine, name: str) -> dict[str, object]:
@@ -42,12 +36,6 @@ def taken(machine: Machine, name: str) -> dict[str, object]:
     done = begin(machine, name).result(60)
     assert done.code == 0, done.body
     return done.body
-
-
-def used(machine: Machine) -> int:
-    """Of the device, by its own count, asked by a program of no part of gcr's."""
-    program = USED.format(vendor=machine.vendor, name=machine.vendor.capitalize())
-    return int(machine.bare(sys.executable, "-c", program))
 
 
 def occupied(machine: Machine) -> int:
@@ -78,17 +66,17 @@ def test_it_is_there_for_as_long_as_it_is_read(machine: Machine) -> None:
     assert list(first["phases_s"])[-4:] == ["quiesced", "snapshotted", "running", "drained"]  # type: ignore[call-overload]
     phases: dict[str, float] = first["phases_s"]  # type: ignore[assignment]
     assert first["stop_s"] == pytest.approx(phases["running"] - phases["stop"])
-    rest = used(machine)
+    rest = machine.used()
     assert occupied(machine) == 0
     assert job.ask("again 5") == "ok"
     before = job.ask()
     with held(machine, "two") as going:
         assert occupied(machine) == 1
-        assert used(machine) == rest + first["bytes"]  # type: ignore[operator]
+        assert machine.used() == rest + first["bytes"]  # type: ignore[operator]
         assert job.ask("again 5") == "ok"
     done = going.result(60).body
     assert (done["snapshot_bytes"], done["bytes_copied"]) == (EACH, EACH)
-    assert (used(machine), occupied(machine)) == (rest, 0)
+    assert (machine.used(), occupied(machine)) == (rest, 0)
     assert job.ask() != before
 
 
@@ -99,18 +87,18 @@ def test_it_is_said_for_as_long_as_it_is_there(machine: Machine, step: str) -> N
     """Also where it fails in the middle."""
     job = machine.told("llm", f"alloc 8 {EACH}")
     taken(machine, "one")
-    rest = used(machine)
+    rest = machine.used()
     assert job.ask("again 5") == "ok"
     with machine.held_at(f"checkpoint.{step}"):
         going = begin(machine, "two")
         machine.wait_held()
-        there = used(machine) > rest
+        there = machine.used() > rest
         assert there == (step not in ("prepared", "drained"))
         assert occupied(machine) >= int(there)
         kill(*machine.children("gcr.image_helper"))
     assert going.result(60).code == 4
     until(lambda: occupied(machine) == 0 or None, 20, "nothing is said to be there")
-    assert (used(machine), machine.settled()) == (rest, "running")
+    assert (machine.used(), machine.settled()) == (rest, "running")
 
 
 def content(machine: Machine, name: str) -> tuple[list[int], list[bytes]]:
@@ -131,9 +119,9 @@ def test_what_the_program_does_while_it_is_read_is_not_in_it(machine: Machine) -
     Store(machine.folder / "store").remove(["before"])
     with held(machine, "image") as going:
         assert job.ask("again 6") == "ok"
-        full = used(machine)
+        full = machine.used()
         assert job.ask("free_some 5") == "ok"
-        assert used(machine) <= full - EACH
+        assert machine.used() <= full - EACH
         assert job.ask(f"alloc 3 {EACH}") == "ok"
         after = job.ask()
     done = going.result(60)
@@ -155,7 +143,7 @@ def test_where_there_is_little_room_it_has_what_fits(machine: Machine) -> None:
     before = job.ask()
     assert 0 < found["snapshot_bytes"] < found["bytes_copied"] == found["bytes"]  # type: ignore[operator]
     with held(machine, "two"):
-        assert machine.memory - used(machine) >= machine.memory // 16
+        assert machine.memory - machine.used() >= machine.memory // 16
     assert machine.until_state("llm", "running") and job.ask() == before
     assert job.ask(f"hold 1 {52 * MIB}") == "ok"
     third = taken(machine, "three")
@@ -207,7 +195,7 @@ def test_another_job_that_needs_the_room_gets_it(machine: Machine, begun: str) -
     before = job.ask()
     other = machine.told("other") if begun == "before" else None
     with held(machine, "lost") as going:
-        assert machine.memory - used(machine) < 15 * EACH, used(machine)
+        assert machine.memory - machine.used() < 15 * EACH, machine.used()
         other = other or machine.told("other")
         assert [other.ask(line) for line in lines] == said
     assert going.result(60).body["error"]["code"] == "image_failed"
@@ -280,18 +268,18 @@ def test_a_job_that_comes_back_is_not_refused_for_it(machine: Machine) -> None:
 def test_whoever_dies_the_memory_comes_back(machine: Machine, who: str) -> None:
     job = machine.told("llm", f"alloc 8 {EACH}")
     taken(machine, "one")
-    rest = used(machine)
+    rest = machine.used()
     assert job.ask("again 5") == "ok"
     before = job.ask()
     with held(machine, "lost") as going:
-        assert used(machine) > rest
+        assert machine.used() > rest
         kill(*machine.children(who))
     assert going.result(60).code == 4
     assert machine.settled() == "running"
-    until(lambda: used(machine) <= rest or None, 20, "the device has its memory back")
+    until(lambda: machine.used() <= rest or None, 20, "the device has its memory back")
     assert job.ask() == before
     assert taken(machine, "two")["bytes_copied"] == EACH
-    assert used(machine) == rest
+    assert machine.used() == rest
 
 
 def test_a_program_that_ends_leaves_nothing_of_it(machine: Machine) -> None:
@@ -301,7 +289,7 @@ def test_a_program_that_ends_leaves_nothing_of_it(machine: Machine) -> None:
         until(lambda: machine.job("llm")["state"] != "running" or None, 20, "it is heard of")  # type: ignore[index]
     assert going.result(60).code in (3, 4)
     until(lambda: machine.job("llm") is None or None, 20, "the job is forgotten")
-    until(lambda: used(machine) <= 16 * MIB or None, 20, "no more is left than the worker's context")
+    until(lambda: machine.used() <= 16 * MIB or None, 20, "no more is left than the worker's context")
 
 
 def test_a_program_that_is_stopped_meanwhile_goes_on(machine: Machine) -> None:

@@ -2,8 +2,9 @@
 
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from threading import Thread
 
 import pytest
 from hypothesis import given
@@ -190,3 +191,54 @@ def test_a_keeper_that_cannot_take_a_successor_lets_go_of_what_it_had() -> None:
     assert (own.ids(10), take_all(both, 10)) == ([2], {1: b"new", 2: b"2"})
     own.close()
     supervisor.close()
+
+
+def test_a_keeper_that_was_away_has_what_the_other_has() -> None:
+    """In the place of other memory under the same id. What only it has may be all there is of that."""
+    own, away = Escrow(), Escrow()
+    fresh = file_of(b"fresh")
+    own.put(10, [1, 2], [fresh, fresh])
+    os.close(fresh)
+    give(away, 10, [2, 3])
+    own.copy_to(away, 10, 1, only=False)
+    assert take_all(away, 10) == {1: b"fresh", 2: b"fresh", 3: b"3"}
+    own.copy_to(away, 10, 1, only=True)
+    assert take_all(away, 10) == {1: b"fresh", 2: b"fresh"}
+    before = open_descriptors()
+    own.drop(10)
+    own.copy_to(away, 10, 1, only=True)
+    assert take_all(away, 10) == {}
+    assert open_descriptors() == before - 4
+
+
+class Changing(Escrow):
+    """`meanwhile` happens while it is being given something, for the first time."""
+
+    meanwhile: Callable[[], object] | None = None
+
+    def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
+        happens, self.meanwhile = self.meanwhile, None
+        if happens:
+            happens()
+        super().put(pid, ids, fds)
+
+
+@pytest.mark.parametrize("change", ["drop", "put"])
+def test_what_changes_while_it_is_handed_on_is_right_with_both(change: str) -> None:
+    own, away = Escrow(), Changing()
+    both, old = BothKeepers("llm", away, own), file_of(b"old")
+    own.put(10, [1], [old])
+    os.close(old)
+    changed = Thread(target=lambda: own.drop(10, [1]) if change == "drop" else give(both, 10, [1, 2]))
+
+    def meanwhile() -> None:
+        changed.start()
+        changed.join(0.2)
+
+    away.meanwhile = meanwhile
+    own.copy_to(away, 10, 8, only=False)
+    changed.join(10)
+    expected = {} if change == "drop" else {1: b"1", 2: b"2"}
+    assert take_all(own, 10) == take_all(away, 10) == expected
+    own.close()
+    away.close()

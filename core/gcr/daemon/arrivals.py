@@ -232,6 +232,7 @@ class Arrivals:
 
     def _make_up_all(self, job: Job) -> None:
         for process in job.begun:
+            quietly("duplicates handed on", partial(job.hand_on, process, self._coordinator.config.batch))
             quietly("duplicates made up", partial(self._make_up, process))
 
     def _begin_recovery(self, job: Job) -> None:

@@ -84,6 +84,15 @@ class Job:
         if supervisor is not None and (made := self.adopted.copy_from(supervisor, pid, batch)):
             log.info("job %s: duplicates of %d handles of process %d made up", self.name, made, pid)
 
+    def hand_on(self, process: Process, batch: int) -> None:
+        """A supervisor that was away has what the daemon has, in the place of what is other memory by now.
+
+        Of a suspended process nobody has any memory.
+        """
+        at_rest = process.state in (State.SUSPENDED, State.DATA_SUSPENDED) and self.settled.is_set() and not self.busy
+        if self.supervisor is not None:
+            self.adopted.copy_to(self.supervisor, process.identity.pid, batch, only=at_rest)
+
     @property
     def living(self) -> list[Process]:
         return [p for p in self.processes.values() if p.state not in (State.EXITED, State.STOPPED)]

@@ -21,12 +21,16 @@ class BothKeepers:
 
     def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
         """The daemon's duplicates are made first, as far as it has descriptors. Raises what the supervisor raises."""
+        with self.own.copying:  # a copy that is under way would bring what was there before
+            self._put_own(pid, ids, fds)
+            self.supervisor.put(pid, ids, fds)
+
+    def _put_own(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
         try:
             self.own.put(pid, ids, fds)
         except (NoDescriptors, OSError) as error:
             self.own.drop(pid, ids)  # of what it had under these ids: that may be other memory
             log.info("job %s: process %d: %d handles have one keeper only: %s", self.job, pid, len(ids), error)
-        self.supervisor.put(pid, ids, fds)
 
     def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
         self.own.drop(pid, ids)

@@ -86,7 +86,7 @@ class Escrow:
     _staged: dict[int, list[int]] = field(default_factory=dict)
     _dropped: dict[int, set[int]] = field(default_factory=dict)  # while `copy_from` is at it, by pid
     _lock: threading.Lock = field(default_factory=threading.Lock)
-    _copying: threading.Lock = field(default_factory=threading.Lock)  # one copy at a time; before `_lock`
+    copying: threading.Lock = field(default_factory=threading.Lock)  # one copy at a time; before `_lock`
     _note: str = ""
 
     def note(self, text: str) -> None:
@@ -155,7 +155,7 @@ class Escrow:
 
         What is dropped meanwhile stays dropped. Raises what `other` raises, NoDescriptors.
         """
-        with self._copying:
+        with self.copying:
             with self._lock:
                 self._dropped[pid] = set()
             try:
@@ -179,6 +179,32 @@ class Escrow:
                 self._handles.pop(pid, None)
         close_all([fd for fd in fds if fd not in fresh.values()])
         return len(fresh)
+
+    def copy_to(self, other: Keeper, pid: int, batch: int, *, only: bool) -> None:
+        """Have another keeper keep what this one has of a process, in the place of what it has under these ids.
+
+        only: it lets go of all else. What is dropped meanwhile stays dropped.
+        Raises what `other` raises, NoDescriptors.
+        """
+        with self.copying:
+            mine = self.ids(pid)
+            if only and (stale := sorted({*other.ids(pid)} - {*mine})):
+                other.drop(pid, stale)
+            for at in range(0, len(mine), batch):
+                self._give_some(other, pid, mine[at : at + batch])
+
+    def _give_some(self, other: Keeper, pid: int, ids: Sequence[int]) -> None:
+        with self._lock:
+            kept = self._handles.get(pid, {})
+            there = [id for id in ids if id in kept]
+            fds = duplicate([kept[id] for id in there])
+        try:
+            if there:
+                other.put(pid, there, fds)
+        finally:
+            close_all(fds)
+        if gone := sorted({*there} - {*self.ids(pid)}):
+            other.drop(pid, gone)
 
     def held(self) -> int:
         """Descriptors held in all."""
