@@ -53,10 +53,6 @@ def heard(machine: Machine, count: int) -> list[dict[str, Any]]:
     return rows if len({row["pid"] for row in rows}) == count else []
 
 
-def counted(machine: Machine) -> int:
-    return int(sum(device["used_bytes"] for device in machine.gcr("devices").body["devices"]))
-
-
 @everywhere()
 def test_it_waits_at_its_first_call_until_it_is_restored(machine: Machine) -> None:
     job = loaded(machine)
@@ -92,10 +88,10 @@ def test_a_process_that_comes_to_a_suspended_job(machine: Machine) -> None:
     job = machine.told("llm", "alloc 3 100000")
     before = job.ask()
     machine.leave()
-    free = counted(machine)
+    free = machine.used()
     child = comes_to(machine)
     stands(machine, child, 2)
-    assert counted(machine) == free
+    assert machine.used() == free
     machine.come_back()
     assert child.hear() == "ready"
     assert job.ask() == before

@@ -18,16 +18,12 @@ from gcr.processes import descendants
 TELLING = ("handed_over", "staged")  # the others are for the slow tests
 STEPS = [pytest.param(s, marks=() if s in TELLING else SLOW) for s in NVIDIA.up_to_the_decision()]
 CODE = 7
+CONTEXT = 16 << 20  # of the worker, which keeps it
 
 
 @pytest.fixture(scope="session")
 def rude(tmp_path_factory: pytest.TempPathFactory) -> str:
     return program(tmp_path_factory.mktemp("rude"))
-
-
-def used(machine: Machine) -> int:
-    """What the device counts, of everybody."""
-    return int(sum(device["used_bytes"] for device in machine.gcr("devices").body["devices"]))
 
 
 def waits(machine: Machine) -> bool:
@@ -85,7 +81,7 @@ def test_a_program_that_runs_itself_again_in_a_checkpoint(machine: Machine, rude
         until(lambda: waits(machine), PATIENCE, "its successor waits at its first call")
     answer = leaving.result(timeout=60)
     assert (answer.code, machine.job("llm")["state"]) == (0, "suspended"), answer.body
-    assert used(machine) == 0
+    assert machine.used() <= CONTEXT
     machine.come_back()
     machine.ready(job)
     runs_anew(machine, job, fresh)
@@ -201,13 +197,13 @@ def while_it_is_suspended(machine: Machine) -> None:
 @pytest.mark.parametrize("moment", [while_it_runs, while_it_is_suspended])
 def test_exit_by_one_thread_while_others_are_in_the_driver(machine: Machine, rude: str, moment: Moment) -> None:
     job = machine.run("llm", rude)
-    before = used(machine)
+    before = machine.used()
     assert job.ask("busy") == "ok"
     moment(machine)
     job.tell(f"end {CODE}")
     assert job.supervisor.wait(20) == CODE
     until(lambda: machine.job("llm") is None or None, PATIENCE, "it is forgotten")
-    assert used(machine) <= before
+    assert machine.used() <= before
     job = machine.run("llm", rude)
     swap(machine)
 

@@ -38,11 +38,6 @@ def refusal(machine: Machine, *flags: str) -> dict[str, object]:
     return error
 
 
-def used(machine: Machine) -> int:
-    """What the device counts, of everybody."""
-    return int(sum(device["used_bytes"] for device in machine.gcr("devices").body["devices"]))
-
-
 everywhere = pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 
 
@@ -172,12 +167,12 @@ def status(pid: int, name: str) -> int:
 
 def test_the_device_is_free_only_once_the_image_is_durable(machine: Machine) -> None:
     job, before = large(machine)
-    full = used(machine)
+    full = machine.used()
     for step in ("filled_20", "durable"):
         with machine.held_at(f"checkpoint.{step}"):
             going = machine.begin(*words(machine, "--wait", "vram"))
             machine.wait_held()
-            assert used(machine) >= full - 16 * MIB  # the context may be gone by now; no byte of data is
+            assert machine.used() >= full - 16 * MIB  # the context may be gone by now; no byte of data is
             assert bool(Store(store_of(machine)).names()) == (step == "durable")
             if step == "filled_20":
                 machine.leaves(going.kill)
@@ -186,7 +181,7 @@ def test_the_device_is_free_only_once_the_image_is_durable(machine: Machine) -> 
             machine.until_state("llm", "running")
             nothing_is_left(machine)
     assert going.returncode == 0
-    assert used(machine) < 4 * 12 * MIB
+    assert machine.used() < 4 * 12 * MIB
     comes_back(machine, job, before)
 
 
