@@ -125,6 +125,7 @@ class Journal:
         self._directory = own_directory(directory)
         self._lock = Lock()
         self._known: dict[str, DecisionRecord] = {}  # what stands, by job
+        self._over: set[str] = set()  # jobs whose record no longer stands, and that the disk did not let go
 
     def decide(self, record: DecisionRecord) -> None:
         """When this returns the decision outlives any process. Raises OSError; then what was decided stands.
@@ -138,7 +139,7 @@ class Journal:
     def amend(self, job: str, change: Callable[[DecisionRecord], DecisionRecord]) -> None:
         """Decide anew, from the record that stands. Raises OSError, also where there is none."""
         with self._lock:
-            record = self._known.get(job) or self._read(job)
+            record = self._standing(job)
             if record is None:
                 raise FileNotFoundError(errno.ENOENT, "the record of what was decided is gone", str(self._path(job)))
             self._decide(change(record))
@@ -146,7 +147,10 @@ class Journal:
     def record(self, job: str) -> DecisionRecord | None:
         """What stands for a job. Raises OSError."""
         with self._lock:
-            return self._known.get(job) or self._read(job)
+            return self._standing(job)
+
+    def _standing(self, job: str) -> DecisionRecord | None:
+        return None if job in self._over else self._known.get(job) or self._read(job)
 
     def _decide(self, record: DecisionRecord) -> None:
         own_directory(self._directory)
@@ -161,17 +165,35 @@ class Journal:
             _put_back(path, before)
             raise
         self._known[record.job] = record
+        self._over.discard(record.job)
         _write_copy(path, content)
 
     def forget(self, job: str) -> None:
-        """The job runs again, or has ended. Raises OSError."""
+        """The job runs again, or has ended. A record that the disk does not let go is removed later, by `mend`.
+
+        A successor that reads it before finds the gates of its processes open, or no such process, and forgets it.
+        """
+        try:
+            self.remove(job)
+        except OSError as error:
+            log.warning("job %s: its decision record is over, and is removed later: %s", job, error)
+            with self._lock:
+                self._known.pop(job, None)
+                self._over.add(job)
+
+    def remove(self, job: str) -> None:
+        """Raises OSError; then what was decided stands."""
         path = self._path(job)
         with self._lock:
-            _copy_of(path).unlink(missing_ok=True)
-            path.unlink(missing_ok=True)
-            self._known.pop(job, None)
-            for damaged in self._damaged_of(job):
-                damaged.unlink(missing_ok=True)
+            self._remove(job, path)
+
+    def _remove(self, job: str, path: Path) -> None:
+        _copy_of(path).unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+        self._known.pop(job, None)
+        self._over.discard(job)
+        for damaged in self._damaged_of(job):
+            damaged.unlink(missing_ok=True)
 
     def records(self) -> Sequence[DecisionRecord]:
         """Every decision that stands, by job. Leftovers are removed; what does not read back is set aside.
@@ -186,8 +208,13 @@ class Journal:
             return [self._known[job] for job in sorted(self._known)]
 
     def mend(self) -> None:
-        """Write again what stands and was removed, or damaged, by another. Raises OSError, UnsafeRuntime."""
+        """Write again what stands and was removed, or damaged, by another; remove what is over.
+
+        Raises OSError, UnsafeRuntime.
+        """
         with self._lock:
+            for job in [*self._over]:
+                self._remove(job, self._path(job))
             for job, record in self._known.items():
                 path, content = self._path(job), _to_bytes(record)
                 if not (_holds(path, content) and _holds(_copy_of(path), content)):

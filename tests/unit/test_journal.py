@@ -314,11 +314,27 @@ def test_what_cannot_be_forgotten_stands(journal, folder, monkeypatch, number):
     for chosen in range(2):
         failing_at(monkeypatch, chosen, number)
         with pytest.raises(OSError, match=os.strerror(number)):
-            journal.forget("llm")
+            journal.remove("llm")
         monkeypatch.undo()
         assert [*Journal(folder).records()] == [RECORD] == [*journal.records()]
-    journal.forget("llm")
+    journal.remove("llm")
     assert list(folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("chosen", [0, 1])
+def test_what_is_over_and_cannot_be_removed_is_removed_later(journal, folder, monkeypatch, chosen):
+    """Meanwhile it no longer stands, and a later decision on the job does."""
+    for later in (False, True):
+        journal.decide(RECORD)
+        failing_at(monkeypatch, chosen, errno.EIO)
+        journal.forget("llm")
+        monkeypatch.undo()
+        assert journal.record("llm") is None
+        if later:
+            journal.decide(IMAGED)
+        journal.mend()
+        assert journal.record("llm") == (IMAGED if later else None)
+        assert [*Journal(folder).records()] == ([IMAGED] if later else [])
 
 
 def test_only_a_record_that_outlives_a_reboot_is_waited_for(journal, monkeypatch):

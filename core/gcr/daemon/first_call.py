@@ -15,7 +15,7 @@ from gcr.daemon.imaging import Imaging, nothing_to_image
 from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.process import Process
 from gcr.engine.checkpoint import Checkpoint
-from gcr.engine.node import Course, Node, decide
+from gcr.engine.node import Course, Node, decide, undecide
 from gcr.engine.restore import Restore
 from gcr.errors import WrongImage, WrongState
 from gcr.journal import DecisionRecord, ProcessDecision
@@ -79,12 +79,15 @@ def _record(job: Job, transaction: int, kind: str, waiting: Mapping[int, Process
 
 
 def restore(job: Job, node: Node, course: Course, body: Mapping[str, Any]) -> dict[str, Any]:
-    """The inverse of `suspend`; the processes go on when the job is no longer busy. Raises WrongImage, WrongState."""
+    """The inverse of `suspend`; the processes go on when the job is no longer busy.
+
+    Raises WrongImage, WrongState, RolledBack.
+    """
     if job.decision is None:
         raise WrongState(f"job {job.name} is not suspended", state=job.state, hint="gcr ps")
     if image := body.get("image"):
         raise WrongImage(f"image {image} is of no process of {job.name}: none has had anything on a device")
-    node.journal.forget(job.name)
+    undecide(node.journal, job.name)
     done = Restore(job.name, (), job.decision, node, course)
     job.decision = None
     for process in job.living:

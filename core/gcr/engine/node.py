@@ -65,6 +65,12 @@ def decide(journal: Journal, record: DecisionRecord) -> None:
         journal.decide(record)
 
 
+def undecide(journal: Journal, job: str) -> None:
+    """Nothing is decided on the job any more. Raises RolledBack as `decide` does; then what was decided stands."""
+    with _written(job):
+        journal.remove(job)
+
+
 def amend(journal: Journal, job: str, change: Callable[[ProcessDecision], ProcessDecision]) -> None:
     """What was decided stands, but for what is known of its processes. Raises RolledBack as `decide` does."""
     with _written(job):

@@ -114,10 +114,17 @@ class PackWriter:
         return Pack(self.id, seal, end + BLOCK)
 
     def abandon(self) -> None:
-        """Nothing of it stays. After `finish` this does nothing."""
+        """Nothing of it stays. After `finish` this does nothing.
+
+        An image that needs nothing of it may be there by now: a file that cannot be removed now goes with the next
+        clean-up.
+        """
         self._writing.shutdown()
         self._file.close()
-        self._path.unlink(missing_ok=True)
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s is left for the next clean-up: %s", self._path, error)
 
 
 def _whole_blocks(data: bytes) -> memoryview:
