@@ -79,7 +79,10 @@ class UnsupportedState(Refused):
 
 
 class NoRoom(Refused):
-    """Host or device memory is short: by `missing` bytes, None where nothing can tell; on `device`, by UUID."""
+    """Host or device memory, or a store's disk, is short: by `missing` bytes, None where nothing can tell.
+
+    `device`: the UUID of the device that is short.
+    """
 
     code = "no_room"
     missing: int | None = None

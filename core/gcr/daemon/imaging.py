@@ -16,6 +16,7 @@ from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
+from gcr import units
 from gcr.daemon.peers import ImagePeer, Patience, StorePlace
 from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.daemon.silence import Reading, Unhurried, answering
@@ -26,6 +27,7 @@ from gcr.errors import (
     HashMissed,
     ImageFailed,
     Interrupted,
+    NoRoom,
     NoSuchImage,
     NotDurable,
     PeerGone,
@@ -35,6 +37,7 @@ from gcr.errors import (
 )
 from gcr.image.manifest import COSTS, Cut, Manifest
 from gcr.image.place import folder_of
+from gcr.image.room import least_bytes
 from gcr.seqpacket import close_all
 from gcr.states import State
 from gcr.supervisor.escrow import staged_with
@@ -70,6 +73,7 @@ class Imaging:
     done: Event = field(default_factory=Event)
     progress: Mapping[str, Any] = field(default_factory=dict)
     _peer: ImagePeer | None = None
+    _free: int | None = None  # bytes, where the store is
     _over: Event = field(default_factory=Event)
     _begun: Event = field(default_factory=Event)
     _lock: Lock = field(default_factory=Lock)
@@ -89,7 +93,7 @@ class Imaging:
             if self._over.is_set():  # whoever closed us may not have seen it
                 self._peer.channel.close()
             with answering(self.store.path, self.patience):
-                self._peer.begin(self.store, self.name, self.max_bytes_per_s, self.patience)
+                self._free = self._peer.begin(self.store, self.name, self.max_bytes_per_s, self.patience)
         except GcrError as error:
             self.error = error
         except OSError as error:
@@ -98,13 +102,24 @@ class Imaging:
             self._let_go_of_key(self._begun)
 
     def may_begin(self, targets: Sequence[Target], course: Course) -> None:
-        """Nothing speaks against it. Raises UnsupportedState, Interrupted, DeadlinePassed, and what `ready` does."""
+        """Nothing speaks against it. Raises UnsupportedState, NoRoom, Interrupted, DeadlinePassed, and as `ready`."""
         if not any(target.bytes_by_device for target in targets):
             raise nothing_to_image(targets[0].process.job, self.stays)
         while self._starting.is_alive():
             course.left(POLL)
             self._starting.join(POLL)
         self.ready()
+        self._look_at_room(targets, course)
+
+    def _look_at_room(self, targets: Sequence[Target], course: Course) -> None:
+        """Raises NoRoom where the image cannot fit; says so to the caller where it may not."""
+        total = sum(sum(target.bytes_by_device.values()) for target in targets)
+        if self._free is None or self._free >= total:
+            return
+        refuse_full(self.store.path, least_bytes(total), self._free)
+        text = f"the image takes up to {units.size(total)}, and {self.store.path} has {units.size(self._free)} free"
+        log.warning("job %s: %s", self.job, text)
+        course.tell("checking", message=text)
 
     def ready(self) -> ImagePeer:
         """The helper has claimed the name. Raises ImageExists, StoreUnusable, UnsafeRuntime, PeerGone."""
@@ -312,6 +327,14 @@ def asked_for(
     if stays or body.get("live") or body.get("paranoid"):
         raise UsageError("live, leave_running and paranoid are for a checkpoint with an image")
     return None
+
+
+def refuse_full(store: str, least: int, free: int) -> None:
+    """Raises NoRoom."""
+    if free < least:
+        text = f"the image takes {units.size(least)} at least, and {store} has {units.size(free)} free"
+        hint = "gcr rm or gcr prune makes room; --store names another folder; without --image no room is needed there"
+        raise NoRoom(text, missing=least - free, hint=hint)
 
 
 def nothing_to_image(job: str, stays: bool) -> UnsupportedState:

@@ -362,9 +362,14 @@ class ImagePeer:
     pid: int
     kill: Callable[[], object] = lambda: None
 
-    def begin(self, store: StorePlace, name: str, max_bytes_per_s: float | None, timeout: float) -> None:
-        """Claims the name in a store. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey, LibraryMissing."""
-        self._call("begin", {**store.of(name), "max_bytes_per_s": max_bytes_per_s}, timeout, store.key)
+    def begin(self, store: StorePlace, name: str, max_bytes_per_s: float | None, timeout: float) -> int | None:
+        """Claims the name in a store. Returns the bytes that are free there, None where that is not known.
+
+        Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey, LibraryMissing.
+        """
+        asked = {**store.of(name), "max_bytes_per_s": max_bytes_per_s}
+        free: int | None = self._call("begin", asked, timeout, store.key)["free"]
+        return free
 
     def parent(
         self, processes: Sequence[ProcessIdentity], timeout: float, patience: Patience
@@ -449,9 +454,10 @@ class ImagePeer:
             raise
         return fds
 
-    def _call(self, op: str, body: Mapping[str, object], timeout: float, fds: Sequence[int] = ()) -> None:
-        _, extra = self.channel.call_json(op, body, fds, timeout=timeout)
+    def _call(self, op: str, body: Mapping[str, object], timeout: float, fds: Sequence[int] = ()) -> dict[str, Any]:
+        answer, extra = self.channel.call_json(op, body, fds, timeout=timeout)
         close_all(extra)
+        return answer
 
     def _asked(
         self, op: str, body: Mapping[str, object], timeout: float, patience: Patience, fds: Sequence[int] = ()

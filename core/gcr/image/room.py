@@ -1,7 +1,11 @@
-"""Room on a disk for a file, made before it is written."""
+"""Room on a disk: for a file, made before it is written; and for an image, looked at before a job is stopped for it."""
 
 import ctypes
 import os
+from pathlib import Path
+
+from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES
+from gcr.image.references import RECORD_BYTES
 
 _fallocate = ctypes.CDLL(None, use_errno=True).fallocate64
 _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
@@ -15,3 +19,18 @@ def allocate(fd: int, at: int, size: int) -> None:
     if _fallocate(fd, 0, at, size) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number))
+
+
+def free_bytes(folder: Path) -> int | None:
+    """Returns how much this process may write there; None where the file system does not tell. Raises OSError."""
+    found = os.statvfs(folder)
+    blocks = found.f_bavail if os.geteuid() else found.f_bfree  # some are kept for root
+    return blocks * found.f_frsize if found.f_blocks else None
+
+
+def least_bytes(total: int) -> int:
+    """Returns what an image of so much memory takes for sure: the names and hashes of its chunks.
+
+    How much of the memory itself is written is not known before: zeros are not, nor is what the store has.
+    """
+    return total // CHUNK_BYTES * (RECORD_BYTES + DIGEST_BYTES)

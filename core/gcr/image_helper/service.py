@@ -30,6 +30,7 @@ from gcr.image.parent import Identity, Parent, Place, parent_of
 from gcr.image.place import is_none, without_store
 from gcr.image.rate import Rate
 from gcr.image.reader import ImageReader
+from gcr.image.room import free_bytes
 from gcr.image.store import Store
 from gcr.image.writer import Contents, ImageWriter
 from gcr.image_helper.lent import Lent
@@ -91,14 +92,16 @@ class ImageService:
 
     # ---- writing ------------------------------------------------------------------------------------------------
 
-    def op_begin(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
-        """Claims the name. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey, LibraryMissing."""
+    def op_begin(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> Answer:
+        """Claims the name, and looks at the room. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey …"""
         reach("image.begin")
         store = _store(body, fds, self._heard)
         threads, rate = config.load().threads, Rate(body["max_bytes_per_s"])
         for memory in (self._lent, self._streams):  # closed after the writer, which may be reading it
             self._stack.callback(memory.close)
         self._writer = self._stack.enter_context(ImageWriter(store, body["name"], threads, rate))
+        with usable(store.path):
+            return {"free": free_bytes(store.packs)}, ()
 
     def _heard(self) -> None:
         self._answers += 1
