@@ -129,7 +129,11 @@ class Run:
     @property
     def lives(self) -> bool:
         """Whether its program runs, or its supervisor has yet to say how it ended."""
-        return self.end is None and (self.supervised or self._lives(self.pid, self.start))
+        return self.end is None and (self.supervised or self.program_lives)
+
+    @property
+    def program_lives(self) -> bool:
+        return self._lives(self.pid, self.start)
 
     @property
     def told(self) -> bool:

@@ -171,3 +171,23 @@ def test_an_orphan_is_forgotten_at_its_end(machine: Machine, daemon_dies: bool) 
     assert machine.target("llm") == pid
     kill(pid)
     until(lambda: machine.job("llm") is None or None, 10, "it is forgotten")
+
+
+def _as_shown(machine: Machine) -> tuple[object, ...] | None:
+    job = machine.job("llm")
+    return job and (job["pid"], job["command"], job["started"], [row["label"] for row in job["processes"]])
+
+
+@pytest.mark.parametrize("suspended", [True, False], ids=["suspended", "running"])
+def test_an_orphan_is_shown_by_the_next_daemon_as_before(machine: Machine, suspended: bool) -> None:
+    """No supervisor tells it the program, and no process of a suspended job asks for devices."""
+    job = machine.told("llm", "alloc 3 100000")
+    before = until(lambda: (row := _as_shown(machine)) and None not in row[3] and row, 20, "it has a label")
+    assert "told_victim.py" in before[1][-1]
+    if suspended:
+        machine.leave()
+    kill(job.supervisor.pid)
+    job.supervisor.wait(10)
+    kill(*machine.children("gcr.daemon"))
+    machine.daemon()
+    until(lambda: _as_shown(machine) == before or None, 20, "all of it is known again")

@@ -22,6 +22,7 @@ from gcr.daemon.jobs import Job
 from gcr.daemon.peers import SupervisorPeer
 from gcr.daemon.permission import Caller
 from gcr.daemon.process import Prepared, Process
+from gcr.daemon.recall import recall_labels, recall_program
 from gcr.daemon.registration import Registration, own_pid, registration
 from gcr.daemon.worlds import recorded_world
 from gcr.engine.drive import drive_of
@@ -79,11 +80,17 @@ class Arrivals:
                 _note_end(record.job, "", State.SUSPENDED)
                 continue
             self._jobs.add(job)
+            threading.Thread(target=self._recall, args=(job,), name="gcr-recall", daemon=True).start()
             if record.kind == "driver":
                 job.settled.clear()
                 threading.Thread(target=self._ask_driver, args=(job,), name="gcr-recover", daemon=True).start()
             else:
                 self._begin_recovery(job)
+
+    def _recall(self, job: Job) -> None:
+        """What is shown of it."""
+        recall_program(job)
+        recall_labels(job, self._coordinator.labels, lambda: self._coordinator.control(job.world).devices())
 
     def _ask_driver(self, job: Job) -> None:
         """Suspended if the driver has it; else its checkpoint never came that far, or its restore was over."""
@@ -219,6 +226,9 @@ class Arrivals:
         return name if free else self._jobs.free_name((name or "job",))
 
     def _settle_in(self, process: Process) -> None:
+        job = self._jobs.by_name.get(process.job)
+        if job is not None and job.supervisor is None:
+            recall_program(job)
         try:
             process.look()
             self._make_up(process)
