@@ -7,6 +7,7 @@ removed or damaged behind its back. A record of which neither file reads back is
     <directory>/<job>.json        {"digest": "<blake2b of the record's JSON>", "record": {…}}: the decision
     <directory>/<job>.copy        the same; read where the first is damaged or gone
     <directory>/<job>.json.new    being written; left over from a crash, it decides nothing
+    <directory>/<job>.intent      what is about to be decided, once its image is durable; read where no record stands
     <directory>/<job>.damaged-N   set aside; removed when the job is forgotten
 
 A decision is about processes, which end with the machine. So nothing is synced to the disk while a program stands
@@ -136,6 +137,20 @@ class Journal:
         with self._lock:
             self._decide(record)
 
+    def intend(self, record: DecisionRecord) -> None:
+        """What is decided next, once its image is durable. Raises OSError."""
+        with self._lock:
+            own_directory(self._directory)
+            _replace(_intent_of(self._path(record.job)), _to_bytes(record), synced=False)
+
+    def intended(self, job: str) -> DecisionRecord | None:
+        """What was about to be decided when a daemon died; None also where it does not read back. Raises OSError."""
+        return _intended_in(_intent_of(self._path(job)), job)
+
+    def give_up(self, job: str) -> None:
+        """What was intended is not decided. Raises OSError."""
+        _intent_of(self._path(job)).unlink(missing_ok=True)
+
     def amend(self, job: str, change: Callable[[DecisionRecord], DecisionRecord]) -> None:
         """Decide anew, from the record that stands. Raises OSError, also where there is none."""
         with self._lock:
@@ -167,6 +182,8 @@ class Journal:
         self._known[record.job] = record
         self._over.discard(record.job)
         _write_copy(path, content)
+        with suppress(OSError):  # beside a decision it means nothing
+            self.give_up(record.job)
 
     def forget(self, job: str) -> None:
         """The job runs again, or has ended. A record that the disk does not let go is removed later, by `mend`.
@@ -190,6 +207,7 @@ class Journal:
     def _remove(self, job: str, path: Path) -> None:
         _copy_of(path).unlink(missing_ok=True)
         path.unlink(missing_ok=True)
+        self.give_up(job)
         self._known.pop(job, None)
         self._over.discard(job)
         for damaged in self._damaged_of(job):
@@ -258,10 +276,14 @@ class Journal:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """What a reader of a journal found: decisions, and jobs of which there was one that does not read back."""
+    """What a reader of a journal found: decisions, and jobs of which there was one that does not read back.
+
+    intended: what a daemon that died was about to decide.
+    """
 
     records: Sequence[DecisionRecord]
     unreadable: frozenset[str]
+    intended: Sequence[DecisionRecord] = ()
 
 
 def standing(directory: Path) -> Standing:
@@ -277,7 +299,9 @@ def standing(directory: Path) -> Standing:
                     found.setdefault(job, _record_in(path, job))
                 except _UNREADABLE:
                     damaged.add(job)
-    return Standing([*found.values()], frozenset(damaged - found.keys()))
+    read = (_intended_in(path, path.stem) for path in listed(directory, ".intent"))
+    intended = [each for each in read if each and each.job not in found]
+    return Standing([*found.values()], frozenset(damaged - found.keys()), intended)
 
 
 def _jobs_in(directory: Path) -> Sequence[str]:
@@ -290,6 +314,13 @@ def _record_in(path: Path, job: str) -> DecisionRecord:
     if record.job != job:
         raise ValueError(f"it is the record of {record.job}")
     return record
+
+
+def _intended_in(path: Path, job: str) -> DecisionRecord | None:
+    try:
+        return _record_in(path, job)
+    except (FileNotFoundError, *_UNREADABLE):
+        return None
 
 
 def _to_bytes(record: DecisionRecord) -> bytes:
@@ -310,6 +341,10 @@ def _digest(body: object) -> str:
 
 def _copy_of(path: Path) -> Path:
     return path.with_suffix(".copy")
+
+
+def _intent_of(path: Path) -> Path:
+    return path.with_suffix(".intent")
 
 
 def _holds(path: Path, content: bytes) -> bool:

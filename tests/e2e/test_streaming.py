@@ -305,9 +305,27 @@ def test_the_supervisor_dies_in_the_middle(machine: Machine) -> None:
 
 
 def test_daemon_and_supervisor_die_before_the_decision(machine: Machine) -> None:
-    """Nobody has the memory any more, nor has anybody written down that the image has it: that is said."""
-    job, _ = large(machine)
+    """The image alone has the bytes, and the daemon had left word of it: the job is suspended there."""
+    job, before = large(machine)
     strike(machine, lambda: [job.supervisor.pid, *machine.children("gcr.daemon")], "checkpoint.durable")
+    store = str(store_of(machine))
+    assert machine.gcr("rm", "warm", "--store", store).body["error"]["code"] == "image_needed"
+    machine.gcr("recover")
+    machine.until_state("llm", "suspended")
+    kept = machine.job("llm")
+    assert kept and kept["only_in"] == {"image": "warm", "store": store}
+    comes_back(machine, job, before)
+
+
+def test_daemon_supervisor_and_image_are_gone_before_the_decision(machine: Machine) -> None:
+    """No process has the memory any more, and no image: that is said."""
+    job, _ = large(machine)
+
+    def condemned() -> list[int]:
+        (store_of(machine) / "images" / "warm.json").unlink()
+        return [job.supervisor.pid, *machine.children("gcr.daemon")]
+
+    strike(machine, condemned, "checkpoint.durable")
     machine.gcr("recover")
     machine.until_state("llm", "lost")
     assert "not decided" in machine.logs()["gcrd.log"]

@@ -345,3 +345,22 @@ def test_only_a_record_that_outlives_a_reboot_is_waited_for(journal, monkeypatch
     assert not synced
     journal.decide(IMAGED)
     assert len(synced) == 2
+
+
+def test_what_was_intended_is_read_until_something_is_decided(folder: Path) -> None:
+    journal = Journal(folder)
+    journal.intend(RECORD)
+    assert Journal(folder).intended("llm") == RECORD and journal.record("llm") is None
+    assert [*standing(folder).intended] == [RECORD] and not standing(folder).records
+    journal.decide(RECORD)
+    assert journal.intended("llm") is None and [*standing(folder).records] == [RECORD]
+    journal.intend(RECORD)
+    assert not standing(folder).intended  # beside a decision
+    journal.forget("llm")
+    assert journal.intended("llm") is None and not [*folder.iterdir()]
+    journal.intend(RECORD)
+    (folder / "llm.intent").write_text("{")
+    assert journal.intended("llm") is None and not standing(folder).intended
+    journal.give_up("llm")
+    journal.give_up("llm")
+    assert not [*folder.iterdir()]

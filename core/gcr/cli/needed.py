@@ -24,7 +24,7 @@ def needed_images(store: "Store") -> dict[str, str]:
         if about is not None and about.is_over(here):
             continue
         where = "" if about is None or about.host == here.host else f" on {about.host}"
-        for job, name in _images(store, journal):
+        for job, name in (*_images(store, journal), *_intended(store, journal)):
             if about is None or not about.shares_pids_with(here) or _lives(journal, job):
                 found[name] = job + where
     return found
@@ -56,9 +56,16 @@ def _images(store: "Store", journal: Standing) -> Iterator[tuple[str, str]]:
                 yield manifest.job, manifest.name
 
 
+def _intended(store: "Store", journal: Standing) -> Iterator[tuple[str, str]]:
+    """Of daemons that died before they decided: the image may be whole, and all that is left."""
+    for record in journal.intended:
+        if record.image and _is_same(Path(record.image.store), store.path):
+            yield record.job, record.image.name
+
+
 def _lives(journal: Standing, job: str) -> bool:
     """Whether a process of the job is there; also where its record does not say which there were."""
-    record = next((record for record in journal.records if record.job == job), None)
+    record = next((record for record in (*journal.records, *journal.intended) if record.job == job), None)
     return record is None or any(map(alive, _identities(record)))
 
 

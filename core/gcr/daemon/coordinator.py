@@ -32,6 +32,7 @@ from gcr.daemon.process import Process
 from gcr.daemon.readiness import of_job, ready_bytes
 from gcr.daemon.recovery import Recovery
 from gcr.daemon.sources import acting, image_of
+from gcr.daemon.written import is_written
 from gcr.engine.admit import admit, refuse_stopped, refuse_what_the_driver_refuses
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.driver import DriverSwap
@@ -50,7 +51,7 @@ from gcr.errors import (
     WrongImage,
     WrongState,
 )
-from gcr.journal import Journal
+from gcr.journal import DecisionRecord, Journal
 from gcr.processes import alive, is_stopped
 from gcr.states import State, Strategy
 
@@ -98,11 +99,10 @@ class Coordinator:
         if job:
             return f"process {pid} of job {job.name}, {reports.shown(job.state)}"
         ours = any(worker.pid == pid for worker in self.fleet.living_workers())
-        return (
-            f"process {pid}, a worker of gcr's, which ends when idle (setting worker_idle_s)"
-            if ours
-            else f"process {pid}"
-        )
+        return f"process {pid}" + ", a worker of gcr's, which ends when idle (setting worker_idle_s)" * ours
+
+    def has_image(self, record: DecisionRecord) -> bool:
+        return is_written(record, self.fleet.image_helper, self.config.store_s)
 
     # ---- checkpoint -------------------------------------------------------------------------------------------
 

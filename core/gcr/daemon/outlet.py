@@ -52,14 +52,17 @@ class ImageOutlet:
             left = self.course.left(NO_TIMEOUT) + WATCHED_S
             self.imaging.ready().take(pid, device, window, left, self._watched())
 
-    def finish(self, targets: Sequence[Target]) -> KeptImage:
+    @property
+    def kept_in(self) -> KeptImage:
+        store = self.imaging.store
+        return KeptImage(store.path, self.imaging.name, bool(store.key), self.imaging.user)
+
+    def finish(self, targets: Sequence[Target]) -> None:
         self.course.tell("committing")
         self._asked = True
         with self._failing():
             watched = self._watched(max(COMMIT_S, self.imaging.patience))
             self.imaging.write_streamed(targets, self.course, watched)
-        store = self.imaging.store
-        return KeptImage(store.path, self.imaging.name, bool(store.key), self.imaging.user)
 
     def withdraw(self) -> None:
         if not self._asked:

@@ -6,7 +6,6 @@ A live one copies everything between PREPARE and QUIESCE, while the program runs
 one that leaves the program running see engine/glance.py, for one without room on the host engine/streaming.py.
 """
 
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,9 +15,10 @@ from gcr.engine.admit import refuse_nothing_to_move
 from gcr.engine.ballast import Room, WayBack
 from gcr.engine.copyout import AgentCopy, StagedCopy
 from gcr.engine.count import DeviceCount, refuse_a_part
+from gcr.engine.decision import decision_on
 from gcr.engine.departed import depart
 from gcr.engine.live import copy_live, sizes_of
-from gcr.engine.node import Course, Node, decide
+from gcr.engine.node import Course, Node, decide, give_up, intend
 from gcr.engine.placement import Placement
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import ALL, side_by_side
@@ -92,8 +92,7 @@ class Checkpoint:
             self._freeze_and_drain(undo, meter)
             self._stage(undo)
             if self.stream:
-                self.kept_in = self.stream.outlet.finish(self.targets)
-                self.course.mark("durable")
+                self._write_out(undo, self.stream.outlet)
             self._decide()
             undo.commit()
 
@@ -375,26 +374,31 @@ class Checkpoint:
             quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
             quietly("drop", partial(target.process.agent.drop, target.transaction))
 
+    def _write_out(self, undo: Transaction, outlet: Outlet) -> None:
+        """The image is durable. A daemon that dies before the decision has left word of it."""
+        undo.push("intent", partial(give_up, self.node.journal, self.job))  # before any process runs on
+        self.kept_in = outlet.kept_in
+        intended = decision_on(self.job, self.targets[0], self._kind, self._records(), self.kept_in)
+        intend(self.node.journal, intended)
+        outlet.finish(self.targets)
+        self.course.mark("durable")
+
     def _decide(self) -> None:
         self.course.left(self.node.config.stage_s)
-        refuse_a_part({target.pid: target.table.bytes for target in self.targets}, self.drained)
-        processes = tuple(self._record(target) for target in self.targets)
-        self._journal("data_only" if self.data_only else "checkpoint", processes)
+        self._journal(self._kind, self._records())
         self.course.mark("decided")
+
+    @property
+    def _kind(self) -> str:
+        return "data_only" if self.data_only else "checkpoint"
+
+    def _records(self) -> tuple[ProcessDecision, ...]:
+        refuse_a_part({target.pid: target.table.bytes for target in self.targets}, self.drained)
+        return tuple(self._record(target) for target in self.targets)
 
     def _journal(self, kind: str, processes: tuple[ProcessDecision, ...]) -> None:
         first = self.targets[0]
-        decision = DecisionRecord(
-            job=self.job,
-            transaction=first.transaction,
-            kind=kind,
-            decided_at=time.time(),
-            processes=processes,
-            backend=first.world.backend,
-            simulated=first.world.simulated,
-            environment=dict(first.world.environment),
-            image=self.kept_in,
-        )
+        decision = decision_on(self.job, first, kind, processes, self.kept_in)
         decide(self.node.journal, decision)
         self.decision = decision
         if decision.image:  # nothing else says where the bytes are

@@ -51,6 +51,10 @@ class Node(Protocol):
         """What workers keep there for a moment only is given back. It is free when this returns. Raises nothing."""
         ...
 
+    def has_image(self, record: DecisionRecord) -> bool:
+        """Whether the image that a record names was written by its transaction. Raises StoreUnusable, PeerGone …"""
+        ...
+
     def occupying(self, device: str) -> AbstractContextManager[None]:
         """Within it a worker may have memory there that it gives back when asked. Raises NoRoom.
 
@@ -69,6 +73,18 @@ def undecide(journal: Journal, job: str) -> None:
     """Nothing is decided on the job any more. Raises RolledBack as `decide` does; then what was decided stands."""
     with _written(job):
         journal.remove(job)
+
+
+def intend(journal: Journal, record: DecisionRecord) -> None:
+    """What is decided next, unless the job's image fails. Raises RolledBack as `decide` does."""
+    with _written(record.job):
+        journal.intend(record)
+
+
+def give_up(journal: Journal, job: str) -> None:
+    """What was intended is taken back. Raises RolledBack as `decide` does."""
+    with _written(job):
+        journal.give_up(job)
 
 
 def amend(journal: Journal, job: str, change: Callable[[ProcessDecision], ProcessDecision]) -> None:

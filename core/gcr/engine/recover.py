@@ -5,14 +5,14 @@ Every step here may be cut short and begun again.
 """
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from functools import partial
 
 from gcr.control import ControlPhase
 from gcr.engine.copyout import StagedCopy
+from gcr.engine.decision import decision_on
 from gcr.engine.departed import depart
-from gcr.engine.node import Course, Node, decide
+from gcr.engine.node import Course, Node, decide, give_up
 from gcr.engine.restore import Restore
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target
@@ -36,6 +36,7 @@ def recover(job: str, targets: Sequence[Target], decision: DecisionRecord | None
         if left := [target for target in moved if target.process.state == State.DATA_SUSPENDED]:
             decide(node.journal, _suspended_as_they_are(left))
             return "suspended"
+        quietly("give up", partial(give_up, node.journal, job))
         return "rolled back" if moved else "kept running"
     if decision.kind == "restored":
         side_by_side(partial(_or_depart, _roll_on, target, node) for target in targets)
@@ -121,16 +122,7 @@ def restore_alone(target: Target, node: Node) -> None:
 def _suspended_as_they_are(targets: Sequence[Target]) -> DecisionRecord:
     """Their bytes are staged, their control state is back: as after `--data-only`."""
     first = targets[0]
-    return DecisionRecord(
-        first.process.job,
-        first.transaction,
-        "data_only",
-        time.time(),
-        tuple(_known(target) for target in targets),
-        first.world.backend,
-        first.world.simulated,
-        dict(first.world.environment),
-    )
+    return decision_on(first.process.job, first, "data_only", [*map(_known, targets)])
 
 
 def _known(target: Target) -> ProcessDecision:

@@ -51,7 +51,12 @@ class Outlet(Protocol):
         """What lies in a slot. When this returns the slot is free."""
         ...
 
-    def finish(self, targets: Sequence[Target]) -> KeptImage:
+    @property
+    def kept_in(self) -> KeptImage:
+        """The image, which is there once `finish` has returned."""
+        ...
+
+    def finish(self, targets: Sequence[Target]) -> None:
         """All of it has been taken: the image is durable."""
         ...
 

@@ -6,10 +6,10 @@ the job is suspended in an image whose name only the user can know.
 """
 
 import logging
-import time
 from collections.abc import Sequence
 
 from gcr.engine.copyout import StagedCopy
+from gcr.engine.decision import decision_on
 from gcr.engine.node import Node
 from gcr.engine.placement import Placement
 from gcr.engine.target import Target
@@ -42,10 +42,19 @@ def _decided(job: str, targets: Sequence[Target], node: Node) -> DecisionRecord 
     if noted := _noted(targets[0]):
         log.warning("job %s: its decision record is gone; its supervisor has a copy", job)
         return noted
+    if intended := _intended(job, targets[0], node):
+        log.warning("job %s: its decision record was not written; its image is whole", job)
+        return intended
     if any(path.name.startswith(f"{job}.damaged-") for path in node.journal.damaged()):
         log.warning("job %s: its decision record is damaged; it is suspended in an image that must be named", job)
         return _in_some_image(job, targets)
     return None
+
+
+def _intended(job: str, target: Target, node: Node) -> DecisionRecord | None:
+    """What was about to be decided of this very suspension, if its image is there. Raises StoreUnusable, PeerGone …"""
+    found = node.journal.intended(job)
+    return found if found and found.transaction == target.transaction and node.has_image(found) else None
 
 
 def _is_without_bytes(target: Target) -> bool:
@@ -71,19 +80,9 @@ def _noted(target: Target) -> DecisionRecord | None:
 
 
 def _in_some_image(job: str, targets: Sequence[Target]) -> DecisionRecord:
-    first = targets[0]
     frozen = any(target.process.look().status.flags & AgentFlag.FROZEN for target in targets)
-    return DecisionRecord(
-        job,
-        first.transaction,
-        "checkpoint" if frozen else "data_only",
-        time.time(),
-        tuple(_known(target) for target in targets),
-        first.world.backend,
-        first.world.simulated,
-        dict(first.world.environment),
-        KeptImage("", ""),
-    )
+    kind = "checkpoint" if frozen else "data_only"
+    return decision_on(job, targets[0], kind, [*map(_known, targets)], KeptImage("", ""))
 
 
 def _known(target: Target) -> ProcessDecision:
