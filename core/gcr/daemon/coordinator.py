@@ -5,7 +5,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any
@@ -117,12 +117,13 @@ class Coordinator:
         """`key`: a descriptor of the key of an encrypted store, the caller's. Raises NotOurs for another user's job."""
         course = self._course("checkpoint", body, progress, cancelled)
         job = self._job(body, caller)
+        image = partial(asked_for, body, key, self.fleet.image_helper, course.began, self.config.store_s, caller, [])
         with saying_state(job):
             with self.jobs.changing(job, "checkpoint"):
                 if job.decision is not None and job.decision.kind == "driver":
                     raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
                 with self._forgetting_untouched(job):
-                    attempt = partial(self._attempted, job, course, body, key, caller)
+                    attempt = partial(self._attempted, job, course, body, image)
                     report, imaging = departures.without_departed(job, attempt)
                     job.last_report = report
             if imaging:
@@ -137,9 +138,9 @@ class Coordinator:
             return report
 
     def _attempted(
-        self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int], caller: Caller
+        self, job: Job, course: Course, body: Mapping[str, Any], image: Callable[[], Imaging | None]
     ) -> tuple[dict[str, Any], Imaging | None]:
-        imaging = asked_for(body, key, self.fleet.image_helper, course.began, self.config.store_s, caller)
+        imaging = image()
         return self._take_off(job, course, body, imaging), imaging
 
     def _taken_back(self, job: Job, course: Course, failed: ImageFailed) -> ImageFailed:

@@ -38,6 +38,7 @@ from gcr.errors import (
 from gcr.image.manifest import COSTS, Cut, Manifest
 from gcr.image.place import folder_of
 from gcr.image.room import least_bytes
+from gcr.processes import alive, identify
 from gcr.seqpacket import close_all
 from gcr.states import State
 from gcr.supervisor.escrow import staged_with
@@ -62,6 +63,7 @@ class Imaging:
     max_bytes_per_s: float | None = None
     job: str = ""  # as it was asked for, by name or pid
     user: tuple[int, int] | None = None  # uid and gid of the helper, where it is not the daemon's own user's
+    after: "Imaging | None" = None  # of an earlier attempt, which is closed: its helper has the name until it has ended
     streamed: bool = False  # the host has no room for its bytes
     begun: bool = False  # to be written, in the background
     cost: Mapping[str, Any] | None = None  # of one that is durable
@@ -89,6 +91,8 @@ class Imaging:
 
     def _begin(self) -> None:
         try:
+            if self.after:
+                self.after.await_end(self.patience)
             self._peer = self.start()
             if self._over.is_set():  # whoever closed us may not have seen it
                 self._peer.channel.close()
@@ -283,6 +287,14 @@ class Imaging:
         if self._peer:
             self._peer.channel.close()
 
+    def await_end(self, patience: float) -> None:
+        """Until its helper has ended, for so many seconds at most."""
+        end = time.monotonic() + patience
+        self._starting.join(patience)
+        helper = identify(self._peer.pid) if self._peer else None
+        while helper and alive(helper) and time.monotonic() < end:
+            time.sleep(POLL)
+
     def _let_go_of_key(self, came: Event) -> None:
         """By whoever comes last: the name may still be being claimed when nothing more is wanted."""
         with self._lock:
@@ -312,8 +324,12 @@ def asked_for(
     began: float,
     patience: float,
     caller: Caller,
+    former: list[Imaging],
 ) -> Imaging | None:
-    """The image that a request wants, begun. `key`: see `place_of`. Raises UsageError, UnsupportedState, NotOurs."""
+    """The image that a request wants, begun. `key`: see `place_of`. Raises UsageError, UnsupportedState, NotOurs.
+
+    former: those of earlier attempts at the request; it is added to them.
+    """
     stays, limit = bool(body.get("leave_running")), body.get("max_bytes_per_s")
     if body.get("stop"):
         text = "an image holds device memory alone, which is of no use to anybody once its process has ended"
@@ -323,7 +339,9 @@ def asked_for(
         user = (caller.uid, caller.gid) if acting.caller else None
         store = place_of(body, key).kept()
         start, target = partial(helper, acting), str(body.get("target", ""))
-        return Imaging(str(body["image"]), store, start, began, patience, stays, limit, target, user)
+        after = former[-1] if former else None
+        former.append(Imaging(str(body["image"]), store, start, began, patience, stays, limit, target, user, after))
+        return former[-1]
     if stays or body.get("live") or body.get("paranoid"):
         raise UsageError("live, leave_running and paranoid are for a checkpoint with an image")
     return None
