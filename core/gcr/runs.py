@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from gcr import processes, units
-from gcr.errors import GcrError
+from gcr.errors import GcrError, NoSuchJob
 from gcr.listing import listed
 from gcr.processes import ProcessIdentity
 from gcr.runtime import own_directory, socket_path, state_dir
@@ -215,6 +215,14 @@ def runs_of(job: str) -> list[Run]:
 def all_runs() -> list[Run]:
     """Every record of this daemon's jobs, newest first. An end that no one wrote down is seen here."""
     return sorted(map(_seen, _ours()), key=lambda run: run.began, reverse=True)
+
+
+def refuse_ended(target: str | int) -> None:
+    """Raises NoSuchJob that says how the job of this name or pid ended; for a target without a record nothing."""
+    found = (run for run in all_runs() if run.end and target in (run.job, run.pid))
+    if (run := next(found, None)) and run.end:
+        ago = units.age(time.time() - run.end.at)
+        raise NoSuchJob(f"{run.job} has ended {ago} ago: {run.end.said()}", state="exited", hint="gcr ps --all")
 
 
 def _ours() -> Iterator[Run]:

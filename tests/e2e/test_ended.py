@@ -75,3 +75,11 @@ def test_a_detached_job_s_output_is_shown_while_it_grows_and_its_log_is_bounded(
     assert log.stat().st_size < 30 * 45
     lines = machine.gcr("logs", "counts", "-n", "2").body["lines"]
     assert [line.split()[0] for line in lines] == ["148", "149"]
+
+
+def test_a_command_for_a_job_that_has_ended_says_how_it_ended(machine: Machine) -> None:
+    assert machine.gcr("run", "--name", "llm", "--", "sh", "-c", "exit 3").code == 3
+    for command in ("checkpoint", "restore"):
+        told = machine.gcr(command, "llm")
+        assert (told.code, told.body["error"]["code"], told.body["error"]["hint"]) == (3, "no_such_job", "gcr ps --all")
+        assert "llm has ended" in told.body["error"]["message"] and "exit code 3" in told.body["error"]["message"]

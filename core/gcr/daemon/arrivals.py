@@ -143,7 +143,7 @@ class Arrivals:
         if job is None or job.token or job.supervised:
             return None
         if not asked.runs:
-            raise NameTaken(f"there is a job {job.name!r} already, suspended", hint="gcr ps")
+            raise NameTaken(f"there is a job {job.name!r} already, suspended", hint="another --name; gcr ps")
         return job
 
     def started(self, token: str, pid: object) -> None:
@@ -401,7 +401,10 @@ class Arrivals:
     def check_stoppable(self, force: bool) -> None:
         held = [job.name for job in self._jobs.all() if job.state not in (State.RUNNING, State.EXITED)]
         if held and not force:
-            raise WrongState(f"jobs are suspended: {', '.join(held)}", hint="gcr restore them, or stop with --force")
+            raise WrongState(
+                f"jobs are suspended: {', '.join(held)}",
+                hint=f"gcr restore {' '.join(held)}; or gcr daemon stop --force",
+            )
 
 
 def _note_end(job: str, token: str, was: State) -> None:

@@ -121,7 +121,9 @@ class Coordinator:
         with saying_state(job):
             with self.jobs.changing(job, "checkpoint"):
                 if job.decision is not None and job.decision.kind == "driver":
-                    raise WrongState(f"process {job.name} is suspended already", state=job.state, hint="gcr restore")
+                    raise WrongState(
+                        f"process {job.name} is suspended already", state=job.state, hint=f"gcr restore {job.name}"
+                    )
                 with self._forgetting_untouched(job):
                     attempt = partial(self._attempted, job, course, body, image)
                     report, imaging = departures.without_departed(job, attempt)

@@ -90,7 +90,7 @@ def ending(job: Job) -> GcrError:
     """Why nothing can be done with a job all processes of which have departed. Their program may live on without."""
     program = identify(job.pid) if job.pid else None
     if job.processes or not (program and alive(program)):
-        return JobEnding(f"job {job.name} is ending: its processes have ended, or are in exit()", hint="gcr ps")
+        return JobEnding(f"job {job.name} is ending: its processes have ended, or are in exit()", hint="gcr ps --all")
     return NotAGpuProcess("no process of this job uses a device", hint="gcr ps")
 
 

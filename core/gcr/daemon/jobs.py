@@ -18,10 +18,11 @@ from gcr.daemon.peers import SupervisorPeer
 from gcr.daemon.process import Process
 from gcr.engine.node import World
 from gcr.engine.target import Target
-from gcr.errors import DeviceShared, NameTaken, NoSuchJob, WrongState
+from gcr.errors import DeviceShared, GcrError, NameTaken, NoSuchJob, WrongState
 from gcr.journal import DecisionRecord
 from gcr.names import meant
 from gcr.processes import ProcessIdentity, started_at
+from gcr.runs import refuse_ended
 from gcr.states import State, job_state
 from gcr.supervisor.escrow import Escrow, Keeper
 
@@ -181,9 +182,19 @@ class Jobs:
         """
         while (job := self._known(target)) is None:
             if time.monotonic() > self.began + self._patience(target):
-                raise NoSuchJob(f"no job {target!r}{self._near(target, may_see)}", hint="gcr ps")
+                raise self._unknown(target, may_see)
             time.sleep(0.05)
         return job
+
+    def _unknown(self, target: str | int, may_see: Callable[[int], bool]) -> NoSuchJob:
+        if may_see(os.getuid()):  # whose records these are
+            try:
+                refuse_ended(target)
+            except NoSuchJob as ended:
+                return ended
+            except (GcrError, OSError) as error:
+                log.info("job %s: its record was not looked for: %s", target, error)
+        return NoSuchJob(f"no job {target!r}{self._near(target, may_see)}", hint="gcr ps")
 
     def _near(self, target: str | int, may_see: Callable[[int], bool]) -> str:
         return meant(str(target), [job.name for job in self.all() if may_see(job.owner)])
@@ -234,7 +245,7 @@ class Jobs:
     def add(self, job: Job) -> None:
         with self.lock:
             if job.name in self.by_name:
-                raise NameTaken(f"there is a job {job.name!r} already", hint="gcr ps")
+                raise NameTaken(f"there is a job {job.name!r} already", hint="another --name; gcr ps shows this one")
             self.by_name[job.name] = job
 
     def claim(self, job: Job, devices: Collection[str]) -> None:

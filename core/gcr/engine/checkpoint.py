@@ -73,7 +73,7 @@ class Checkpoint:
             self._up_to_the_decision()
             self._commit()
         except Exception as error:
-            refuse_as_left(error, self.left, [target for target in self.targets if target.pid in self.out])
+            refuse_as_left(self.job, error, self.left, [target for target in self.targets if target.pid in self.out])
             raise
         finally:
             for target in self.targets:

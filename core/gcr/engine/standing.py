@@ -32,7 +32,9 @@ def map_back(target: Target) -> None:
     return target.map_back()
 
 
-def refuse_as_left(error: Exception, left: Mapping[int, NoDescriptors | NoRoom], stuck: Sequence[Target]) -> None:
+def refuse_as_left(
+    job: str, error: Exception, left: Mapping[int, NoDescriptors | NoRoom], stuck: Sequence[Target]
+) -> None:
     """Raises NotTakenBack, StandsStill where the failure `error` could not be undone for every process.
 
     left: by pid, why a process is left suspended · stuck: processes whose memory is with gcr alone.
@@ -45,5 +47,6 @@ def refuse_as_left(error: Exception, left: Mapping[int, NoDescriptors | NoRoom],
         pids = ", ".join(map(str, left))
         missing = sum(short.missing or 0 for short in left.values() if isinstance(short, NoRoom))
         short_by = f", {units.size(missing)} short on its device" if missing else ""
+        hint = f"gcr restore {job}"
         text = f"{error}; and process {pids} cannot run on{short_by}: it is suspended"
-        raise NotTakenBack(text, missing=missing, state=State.DATA_SUSPENDED, hint="gcr restore") from error
+        raise NotTakenBack(text, missing=missing, state=State.DATA_SUSPENDED, hint=hint) from error

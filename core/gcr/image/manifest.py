@@ -6,9 +6,11 @@ A reader looks at `format` first: another number is another layout, and says so;
 """
 
 import json
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from pathlib import Path
 from typing import Any, Self
 
 from gcr.errors import Damaged, NoSuchImage, StoreUnusable, WrongImage
@@ -168,10 +170,15 @@ def _digest(body: object) -> str:
     return name_of(json.dumps(body, sort_keys=True).encode()).hex()
 
 
-def none_called(name: str, names: Callable[[], Iterable[str]]) -> NoSuchImage:
+def none_called(name: str, names: Callable[[], Iterable[str]], store: Path) -> NoSuchImage:
     """The error for an image that is not there; it names the one that was meant, where `names` can be asked."""
     try:
         near = meant(name, names())
     except StoreUnusable:
         near = ""
-    return NoSuchImage(f"no image {name!r}{near}", hint="gcr images")
+    return NoSuchImage(f"no image {name!r}{near}", hint=f"gcr images {at(store)}")
+
+
+def at(store: Path) -> str:
+    """Returns the option that leads a command to this store."""
+    return f"--store {shlex.quote(str(store))}"

@@ -45,7 +45,7 @@ from gcr.image.files import (
 from gcr.image.hashes import ImageHashes
 from gcr.image.leftovers import is_resumable, unfinished, unneeded
 from gcr.image.manifest import SUFFIX as MANIFEST
-from gcr.image.manifest import Manifest, none_called
+from gcr.image.manifest import Manifest, at, none_called
 from gcr.image.pack import DISTRUSTED, Pack, PackReader
 from gcr.image.pack import SUFFIX as PACK
 from gcr.image.references import Reference
@@ -175,7 +175,7 @@ class Store:
         try:
             data = read_file(self._manifest_path(name), MOST_MANIFEST)
         except FileNotFoundError:
-            raise none_called(name, self.names) from None
+            raise none_called(name, self.names, self.path) from None
         self.pulse()
         return data
 
@@ -209,7 +209,7 @@ class Store:
         """Whoever reads locks nobody out who removes an image and takes its name. Raises NoSuchImage."""
         with suppress(Damaged, WrongImage):
             if not self.is_there(manifest):
-                raise NoSuchImage(f"image {manifest.name!r} was removed just now", hint="gcr images")
+                raise NoSuchImage(f"image {manifest.name!r} was removed just now", hint=f"gcr images {at(self.path)}")
 
     def is_there(self, manifest: Manifest) -> bool:
         """And no other one has its name. Raises Damaged, WrongImage."""
@@ -253,7 +253,8 @@ class Store:
         """The same, of an image that is not there yet. Raises ImageExists, StoreUnusable, OSError."""
         with self.held(name) as claim:
             if self._manifest_path(name).exists():
-                raise ImageExists(f"there is an image {name!r} already", hint=f"gcr rm {name}")
+                hint = f"another name, or gcr rm {name} {at(self.path)}"
+                raise ImageExists(f"there is an image {name!r} already", hint=hint)
             yield claim
 
     def write_references(self, name: str, data: bytes) -> None:
@@ -358,7 +359,7 @@ class Store:
         paths = [self._manifest_path(name) for name in names]
         for path in paths:
             if not os.path.lexists(path):
-                raise none_called(path.name.removesuffix(MANIFEST), self.names)
+                raise none_called(path.name.removesuffix(MANIFEST), self.names, self.path)
             if path.is_dir():
                 raise Damaged.of(path, "it is a folder", hint="remove it by hand")
         meant = {**self._seals(names), **(seals or {})}

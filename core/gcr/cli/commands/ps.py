@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from gcr import former, runs, units
+from gcr import former, runs
 from gcr.cli import completing, ended, jobtable, text
 from gcr.cli.options import Options, Target, common_options, examples, parse_targets
 from gcr.cli.output import print_json, print_text, say, success
@@ -71,10 +71,8 @@ def _refuse_unknown(target: Target, jobs: Jobs, past: Sequence[Run], everything:
     run = next((run for run in past if target in (run.job, run.pid)), None)
     if run is None:
         raise NoSuchJob(f"no job {target!r}{meant(str(target), [job['job'] for job in jobs])}", hint="gcr ps --all")
-    assert run.end
     if not everything:
-        ago = units.age(time.time() - run.end.at)
-        raise NoSuchJob(f"{run.job} has ended {ago} ago: {run.end.said()}", state="exited", hint="gcr ps --all")
+        runs.refuse_ended(target)
 
 
 def _is(job: dict[str, Any], target: Target) -> bool:

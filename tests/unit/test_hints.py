@@ -1,0 +1,97 @@
+"""Hints lead somewhere: each command that one names exists, with these options."""
+
+import ast
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from gcr import processes, runs
+from gcr.cli.main import SUBCOMMANDS, gcr
+from gcr.daemon.jobs import Jobs
+from gcr.errors import NoSuchJob
+from gcr.image.store import Store
+from gcr.runs import End, Run
+
+ROOT = Path(__file__).parents[2]
+PLACES = [path for folder in ("core", "backends") for path in (ROOT / folder).rglob("*.py")]
+COMMAND = re.compile(r"\bgcr ((?:-?[a-z]+-)?[a-z]+)((?:(?!gcr )[^,;:?])*)")
+NO_COMMANDS = {"as", "computes", "keeps", "may", "that", "wants", "with"}  # what a sentence goes on with
+GONE = 4194304 + 7  # no pid
+
+
+def text_of(node: ast.expr) -> str:
+    """A string, with a word where it has a value; else nothing."""
+    if isinstance(node, ast.JoinedStr):
+        return "".join(text_of(part) if isinstance(part, ast.Constant) else "X" for part in node.values)
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def hints() -> Iterator[tuple[str, str]]:
+    for path in PLACES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.keyword) and node.arg == "hint":
+                yield path.name, text_of(node.value)
+            if isinstance(node, ast.Assign) and any("hint" in ast.unparse(each).lower() for each in node.targets):
+                yield path.name, text_of(node.value)
+
+
+NAMED = sorted({(where, *found) for where, hint in hints() for found in COMMAND.findall(hint)})
+
+
+@pytest.mark.parametrize(("where", "name", "rest"), NAMED)
+def test_a_command_that_a_hint_names_exists_with_its_options(where: str, name: str, rest: str) -> None:
+    if name in NO_COMMANDS:
+        return
+    assert name in SUBCOMMANDS, where
+    with click.Context(gcr) as context:
+        found = gcr.get_command(context, name)
+        assert found is not None
+        words = rest.split()
+        if isinstance(found, click.Group) and words:
+            found = found.get_command(context, words[0])
+        assert found is not None, (where, rest)
+        known = {option for each in found.params for option in each.opts}
+    assert known.issuperset(word.split("=")[0] for word in words if word.startswith("--")), (where, rest)
+
+
+def test_the_table_has_the_hints() -> None:
+    assert len(NAMED) > 30
+
+
+def test_a_job_that_has_ended_is_told_of_as_such_and_not_by_a_list_that_lacks_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    monkeypatch.setenv("GCR_SOCKET", str(tmp_path / "gcrd.sock"))
+    facts = {"boot": runs.boot_id(), "space": runs.pid_space(), "command": ("true",), "supervisor": GONE}
+    ended = Run(
+        job="llm",
+        id="a1",
+        socket=os.environ["GCR_SOCKET"],
+        supervisor_start=processes.start_time(GONE) or 0,
+        pid=GONE,
+        start=0,
+        began=1.0,
+        end=End.of_code(3),
+        **facts,  # type: ignore[arg-type]
+    )
+    runs.write(ended)
+    jobs = Jobs(began=0.0)
+    with pytest.raises(NoSuchJob, match=r"llm has ended .* ago: exit code 3") as told:
+        jobs.find("llm")
+    assert (told.value.hint, told.value.state) == ("gcr ps --all", "exited")
+    with pytest.raises(NoSuchJob, match="no job 'llm'"):
+        jobs.find("llm", may_see=lambda owner: owner != os.getuid())
+    with pytest.raises(NoSuchJob, match="no job 'other'"):
+        jobs.find("other")
+
+
+def test_a_hint_about_an_image_names_its_store(tmp_path: Path) -> None:
+    store = Store(tmp_path / "a store")
+    with pytest.raises(Exception, match="no image 'warm'") as told:
+        store.manifest("warm")
+    assert told.value.hint == f"gcr images --store '{store.path}'"  # type: ignore[attr-defined]
