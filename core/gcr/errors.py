@@ -44,8 +44,14 @@ class NoOutput(Refused):
     code = "no_output"
 
 
+class NoRecord(Refused):
+    """The job has no record, since none could be written: the disk is full, say. So its end is not known."""
+
+    code = "no_record"
+
+
 class EndUnknown(Refused):
-    """The job has ended, and its exit code is not known: its supervisor was killed before."""
+    """The job has ended, and its exit code is in no record: its supervisor was killed, or could not write it."""
 
     code = "end_unknown"
 

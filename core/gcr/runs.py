@@ -33,6 +33,7 @@ log = logging.getLogger(__name__)
 
 KEEP_S = 30 * 86400.0  # seconds after which the record of an ended job goes, with its log
 WRITING_S = 3600.0  # for so long an unfinished record may have a writer that cannot be seen from here
+_PROBE_BYTES = 4096  # more than any file system keeps beside a name
 _ENDING = ".json"
 _UNFINISHED = re.compile(r"\.json\.([0-9]+)\Z")  # by the writer's pid
 
@@ -185,6 +186,19 @@ def write(run: Run) -> None:
     except BaseException:
         fresh.unlink(missing_ok=True)
         raise
+
+
+def refusal() -> str:
+    """Returns why no record can be written now; nothing where one can be."""
+    try:
+        probe = folder() / f"probe.{os.getpid()}"
+        try:
+            probe.write_bytes(bytes(_PROBE_BYTES))
+        finally:
+            probe.unlink(missing_ok=True)
+    except (OSError, GcrError) as error:
+        return f"{state_dir()}: {error.strerror if isinstance(error, OSError) else error}"
+    return ""
 
 
 def again(run: Run) -> Run:

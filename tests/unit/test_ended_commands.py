@@ -1,5 +1,6 @@
 """`gcr wait` and `gcr logs`: what they say where there is no end, no code and no log."""
 
+import errno
 import json
 import os
 from dataclasses import replace
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 
 from gcr import processes, runs
+from gcr.cli import ended
 from gcr.cli.main import main
 from gcr.runs import End, Run
 
@@ -66,6 +68,45 @@ def test_an_end_that_nothing_saw_has_no_code_to_return(capsys: pytest.CaptureFix
     record()
     code, answer = said(capsys, "wait", "llm")
     assert (code, answer["error"]["code"], answer["error"]["state"]) == (3, "end_unknown", "exited")
+
+
+@pytest.fixture
+def full(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_bytes", refuse)
+    monkeypatch.setattr(runs, "write", refuse)
+
+
+@pytest.mark.usefixtures("full")
+@pytest.mark.parametrize("command", ["wait", "logs"])
+def test_a_job_that_may_have_ended_without_a_record_is_not_said_never_to_have_been(
+    capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    code, answer = said(capsys, command, "llm")
+    assert (code, answer["error"]["code"]) == (3, "no_record")
+    assert "none can be written now" in answer["error"]["message"] and "No space left" in answer["error"]["message"]
+
+
+def test_a_job_that_goes_on_without_a_record_is_said_to(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ended, "_still_there", lambda job: job == "llm")
+    code, answer = said(capsys, "wait", "llm")
+    assert (code, answer["error"]["code"]) == (3, "no_record")
+    assert "llm goes on, and its record could not be written" in answer["error"]["message"]
+
+
+def test_an_end_that_could_not_be_written_down_is_not_said_to_be_a_killing(
+    capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> None:
+    record()
+    request.getfixturevalue("full")
+    code, answer = said(capsys, "wait", "llm")
+    assert (code, answer["error"]["code"]) == (3, "end_unknown")
+    assert "a record cannot be written" in answer["error"]["message"]
+    assert "killed" not in answer["error"]["message"]
 
 
 @pytest.mark.parametrize(("returned", "code"), [(0, 0), (3, 3), (-15, 143)])

@@ -9,14 +9,15 @@ from types import MappingProxyType
 
 import click
 
-from gcr.errors import EndUnknown, GcrError, Lost, Refused, RolledBack, StillRuns
+from gcr.errors import EndUnknown, GcrError, Lost, NoRecord, Refused, RolledBack, StillRuns
 from gcr.jsonbody import error_to_json
 
 SCHEMA = 1
 
 _HEADLINES: tuple[tuple[type[GcrError], str], ...] = (
-    (StillRuns, ""),  # these two asked for nothing to be done
+    (StillRuns, ""),  # these asked for nothing to be done
     (EndUnknown, ""),
+    (NoRecord, ""),
     (Refused, "refused, nothing was touched"),
     (RolledBack, "failed and rolled back"),
     (Lost, "the program cannot continue"),
