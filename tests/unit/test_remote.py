@@ -940,7 +940,7 @@ def test_what_can_neither_be_read_nor_made_is_no_push(store: Store, away: Path) 
     write(store, "warm", [COMMON])
     Store(away, store.cipher)
     (away / "images/warm.json").symlink_to("nowhere")
-    with pytest.raises(StoreUnusable, match=r"warm\.json cannot be made"):
+    with pytest.raises(Damaged, match=r"warm\.json: it is no regular file"):
         pushed(store, away)
 
 

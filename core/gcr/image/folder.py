@@ -11,10 +11,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
-from gcr.errors import ImageExists, StoreUnusable, UnsafeRuntime
+from gcr.errors import Damaged, ImageExists, StoreUnusable, UnsafeRuntime
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.files import claim_path, manifest_path, sync, sync_file, unclaim, usable, write_all, write_file
 from gcr.image.pack import UNFINISHED, Pack
+from gcr.image.regular import bytes_at, open_file
 from gcr.image.remote import Remote, pack_path, parsed
 from gcr.image.store import Store
 
@@ -83,6 +84,37 @@ class Folder(Remote):
             finally:
                 path.unlink(missing_ok=True)
             sync(self._store.packs)
+
+    # A pipe, a link or a device that lies there is damage: nothing waits for it, and nothing else is read through it.
+
+    def _whole(self, path: str, most: int) -> bytes:
+        with self._file(path) as fd:
+            found = bytes_at(fd, 0, min(os.fstat(fd).st_size, most) + 1)
+        if len(found) > most:
+            raise Damaged.of(self.place(path), f"it has more than {most} bytes")
+        return bytes(found)
+
+    def _length(self, path: str) -> int:
+        with self._file(path) as fd:
+            return os.fstat(fd).st_size
+
+    def _range(self, path: str, at: int, size: int) -> memoryview:
+        with self._file(path) as fd:
+            return bytes_at(fd, at, size)
+
+    def _refuse_nowhere(self) -> None:
+        self._path.stat()
+
+    @contextmanager
+    def _file(self, path: str) -> Iterator[int]:
+        try:
+            fd = open_file(self._path / path)
+        except Damaged as error:
+            raise Damaged.of(self.place(path), "it is no regular file") from error
+        try:
+            yield fd
+        finally:
+            os.close(fd)
 
     def claim(self, name: str, manifest: bytes) -> None:
         """We have it since `used`."""

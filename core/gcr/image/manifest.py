@@ -140,6 +140,7 @@ def _refuse_nonsense(image: Manifest) -> None:
         sizes += [process.stack, process.generation, *_numbers(process.table)]
         texts += [handle.device for handle in process.table.handles]
         texts += [segment.device for segment in process.table.segments]
+        _refuse_overlaps(process.table)
     if not isinstance(image.simulated, bool):
         raise ValueError("what says whether it is simulated does not")
     if not all(isinstance(each, str) and each.isprintable() for each in {*texts}):
@@ -151,6 +152,15 @@ def _refuse_nonsense(image: Manifest) -> None:
         raise ValueError("a time is none")
     if len({process.table.pid for process in image.processes}) != len(image.processes):
         raise ValueError("a process is in it twice")
+
+
+def _refuse_overlaps(table: SealedTable) -> None:
+    """Two allocations share no byte. Raises ValueError, TypeError."""
+    ends: dict[str, int] = {}
+    for handle in sorted(table.handles, key=lambda each: each.offset):
+        if handle.offset < ends.get(handle.device, 0):
+            raise ValueError("two allocations have a byte in common")
+        ends[handle.device] = handle.offset + handle.spec.size
 
 
 def _numbers(table: SealedTable) -> Iterator[int]:

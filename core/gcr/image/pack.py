@@ -86,6 +86,11 @@ class Footer:
         """Bytes from the beginning of the file."""
         return int(_FOOTER.unpack(self.facts)[3])
 
+    def bounds(self, size: int) -> bool:
+        """A file of so many bytes has a block for the header and each chunk: so its index is a small part of it."""
+        count = int(_FOOTER.unpack(self.facts)[2])
+        return (1 + count) * BLOCK <= self.index_at() and size - self.index_at() <= (3 + count // 32) * BLOCK
+
 
 class PackReader:
     """A finished pack. Raises Damaged when it is not what the seal vouches for, WrongImage for a newer version.
@@ -177,7 +182,7 @@ class PackReader:
             raise Damaged.of(self.path, "its footer is not what was written")
         self._check_version(version)
         length = self._cipher.index_bytes(count)
-        if at + padded(length) + BLOCK != size:
+        if at + padded(length) + BLOCK != size or not footer.bounds(size):
             raise Damaged.of(self.path, "it is not as long as what was written")
         index = bytes(file.bytes(at, length))
         if name_of(index) != index_name:

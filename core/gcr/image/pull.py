@@ -27,11 +27,23 @@ from gcr.errors import Damaged, NoSuchImage, WrongImage
 from gcr.hashing.chunks import MAX_CHUNK_BYTES
 from gcr.image.cipher import PLAIN, Cipher
 from gcr.image.entry import BLOCK, Entry, padded
-from gcr.image.files import POLL, claim_path, is_named, manifest_path, sync, unclaim, usable, write_file
+from gcr.image.files import (
+    POLL,
+    claim_path,
+    is_named,
+    manifest_path,
+    references_path,
+    sync,
+    unclaim,
+    usable,
+    write_file,
+)
 from gcr.image.folder import remote_at
 from gcr.image.manifest import Manifest
 from gcr.image.pack import ARRIVING, Pack, PackReader
 from gcr.image.push import Moved
+from gcr.image.reader import checked_places
+from gcr.image.references import each_of
 from gcr.image.remote import Remote, pack_path
 from gcr.image.smallfiles import MOST_MANIFEST, SmallFile, files_beside, manifest_of
 from gcr.image.store import Store
@@ -60,9 +72,10 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
             store.refuse_distrusted(manifest.packs)
             sync(store.images)  # whoever published it may have died before
         else:
-            found, hashed = (_read(remote, file) for file in files_beside(manifest))
+            (found, said), (hashed, _) = (_read(remote, file) for file in files_beside(manifest))
             with store.claimed(name) as claim:
                 missing = _bring_packs(store, manifest, remote, transfer)
+                _refuse_misplaced(store, manifest, said, remote)
                 store.write_references(name, found)
                 store.write_hashes(name, hashed)
                 store.refuse_distrusted(manifest.packs)
@@ -71,16 +84,25 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
     return Moved(len(sizes), sum(sizes), len(missing), transfer.moved)
 
 
-def _read(remote: Remote, file: SmallFile) -> bytes:
-    """As it is stored; it says what the manifest vouches for. Raises Damaged, WrongImage."""
+def _read(remote: Remote, file: SmallFile) -> tuple[bytes, bytes]:
+    """As it is stored, and what it says, for which the manifest vouches. Raises Damaged, WrongImage."""
     place = remote.place(file.path)
     found = remote.read(file.path, file.most)
     try:
-        file.said(found, remote.cipher, place)
+        said = file.said(found, remote.cipher, place)
     except Damaged as error:
         raise Damaged.of(place, "it is not what was pushed", hint=_AGAIN) from error
     assert found is not None
-    return found
+    return found, said
+
+
+def _refuse_misplaced(store: Store, manifest: Manifest, references: bytes, remote: Remote) -> None:
+    """A digest vouches for what somebody wrote: an image without all of its chunks is none. Raises Damaged."""
+    try:
+        checked_places(store, manifest, each_of(references), [store.pack(pack) for pack in manifest.packs])
+    except Damaged as error:
+        text = "a chunk is not where it says"
+        raise Damaged.of(remote.place(references_path(manifest.name)), text, hint=_AGAIN) from error
 
 
 def _bring_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Transfer) -> Sequence[Pack]:
@@ -105,7 +127,7 @@ def _mend_beside(store: Store, manifest: Manifest, remote: Remote) -> None:
             if not store.is_there(manifest):
                 raise NoSuchImage(f"image {name!r} was removed just now", hint="the same again")
             for file in damaged:
-                write_file(store.path / file.path, _read(remote, file))
+                write_file(store.path / file.path, _read(remote, file)[0])
         finally:
             unclaim(claim, store.path / claim_path(name))
 
@@ -200,7 +222,7 @@ class _Coming:
         if self.remote.size(pack_path(self.pack)) != self.pack.bytes:
             raise self._damaged()
         footer = self.remote.footer(self.pack, self.pack.bytes)
-        if not footer.is_sealed(self.pack.seal):
+        if not footer.is_sealed(self.pack.seal) or not footer.bounds(self.pack.bytes):
             raise self._damaged()
         os.ftruncate(fd, 0)
         for at in range(footer.index_at(), self.pack.bytes, PART):

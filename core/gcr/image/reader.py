@@ -44,7 +44,7 @@ class ImageReader:
             self.lines = lines_of(tables, self.manifest.chunk_bytes)
             self._references = self.store.references(self.manifest)
             self._packs = [self.store.pack(pack) for pack in self.manifest.packs]
-            self._check_places()
+            self._places = checked_places(self.store, self.manifest, self._references, self._packs)
             most = max(GROUP_BYTES, padded(self.manifest.chunk_bytes))
             self._fetcher = begun.enter_context(Fetcher(self.threads, most, self._distrust))
             self._stack = begun.pop_all()
@@ -109,22 +109,27 @@ class ImageReader:
         """What is found damaged is built upon by no other image."""
         self.store.distrust(pack.path)
 
-    def _check_places(self) -> None:
-        """Each chunk is where the references say, as its pack has it."""
-        self._places = [{entry.block: entry for entry in pack.entries} for pack in self._packs]
-        for reference, size in zip(self._references, chunk_sizes(self.manifest), strict=True):
-            if reference.pack == ZEROS:
-                known = reference.name == self.store.cipher.name_of_zeros(size)
-            else:
-                known = self._is_there(reference, size)
-            if not known:
-                raise Damaged.of(self.store.images / self.name, "a chunk is not where it should be")
 
-    def _is_there(self, reference: Reference, size: int) -> bool:
-        if reference.pack >= len(self._places):
-            return False
-        entry = self._places[reference.pack].get(reference.block)
-        return entry is not None and (entry.name, entry.size) == (reference.name, size)
+def checked_places(
+    store: Store, manifest: Manifest, references: Iterable[Reference], packs: Sequence[PackReader]
+) -> list[dict[int, Entry]]:
+    """What each pack has, by block. Raises Damaged unless each chunk is where the references say."""
+    places = [{entry.block: entry for entry in pack.entries} for pack in packs]
+    for reference, size in zip(references, chunk_sizes(manifest), strict=True):
+        if reference.pack == ZEROS:
+            known = reference.name == store.cipher.name_of_zeros(size)
+        else:
+            known = _is_there(reference, size, places)
+        if not known:
+            raise Damaged.of(store.images / manifest.name, "a chunk is not where it should be")
+    return places
+
+
+def _is_there(reference: Reference, size: int, places: Sequence[Mapping[int, Entry]]) -> bool:
+    if reference.pack >= len(places):
+        return False
+    entry = places[reference.pack].get(reference.block)
+    return entry is not None and (entry.name, entry.size) == (reference.name, size)
 
 
 def _stored_size(wanted: Wanted) -> int:

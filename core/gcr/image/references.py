@@ -7,7 +7,7 @@ allocations. The manifest has the digest of the file.
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gcr.image.chunks import name_of
@@ -32,7 +32,12 @@ def from_bytes(data: bytes) -> Sequence[Reference]:
     """Raises ValueError where a record is cut off."""
     if len(data) % _RECORD.size:
         raise ValueError("a reference is cut off")
-    return [*map(Reference._make, _RECORD.iter_unpack(data))]
+    return [*each_of(data)]
+
+
+def each_of(data: bytes) -> Iterator[Reference]:
+    """One after the other, of whole records."""
+    return map(Reference._make, _RECORD.iter_unpack(data))
 
 
 def digest(data: bytes) -> bytes:

@@ -46,4 +46,14 @@ def read_file(path: Path, most: int) -> bytes:
     with os.fdopen(open_file(path), "rb") as file, readable(path):
         if os.fstat(file.fileno()).st_size > most:
             raise Damaged.of(path, f"it has more than {most} bytes")
-        return file.read()
+        if len(data := file.read(most + 1)) > most:  # it grew
+            raise Damaged.of(path, f"it has more than {most} bytes")
+        return data
+
+
+def bytes_at(fd: int, at: int, size: int) -> memoryview:
+    """As many as there are. Raises OSError."""
+    found, done = memoryview(bytearray(size)), 0
+    while got := os.preadv(fd, [found[done:]], at + done):
+        done += got
+    return found[:done]

@@ -134,26 +134,23 @@ class Remote:
         """The whole of one that has so many bytes, or fewer; None: there is no such object. Raises Damaged."""
         with self._answering():
             try:
-                found = self._library.get(self._objects, path)
-                if found.meta["size"] > most:
-                    raise Damaged.of(self.place(path), f"it has more than {most} bytes")
-                return bytes(found.bytes())
+                return self._whole(path, most)
             except FileNotFoundError:
-                next(iter(self._library.list(self._objects)), None)  # or there is no such bucket, which is an error
+                self._refuse_nowhere()
                 return None
 
     def size(self, path: str) -> int | None:
         """Bytes; None: there is no such object."""
         with self._answering():
             try:
-                return self._library.head(self._objects, path)["size"]
+                return self._length(path)
             except FileNotFoundError:
                 return None
 
     def part(self, path: str, at: int, size: int) -> memoryview:
         """Of an object that is so long. Raises Damaged where it no longer is."""
         with self._answering():
-            found = memoryview(self._library.get_range(self._objects, path, start=at, length=size))
+            found = self._range(path, at, size)
         if len(found) != size:
             raise Damaged.of(self.place(path), "it is shorter than what was pushed", hint="push it again")
         return found
@@ -171,6 +168,24 @@ class Remote:
             except self._taken:
                 return False
         return True
+
+    # What a store in a folder does by itself. Raises FileNotFoundError, Damaged, and what `_answering` knows.
+
+    def _whole(self, path: str, most: int) -> bytes:
+        found = self._library.get(self._objects, path)
+        if found.meta["size"] > most:
+            raise Damaged.of(self.place(path), f"it has more than {most} bytes")
+        return bytes(found.bytes())
+
+    def _length(self, path: str) -> int:
+        return self._library.head(self._objects, path)["size"]
+
+    def _range(self, path: str, at: int, size: int) -> memoryview:
+        return memoryview(self._library.get_range(self._objects, path, start=at, length=size))
+
+    def _refuse_nowhere(self) -> None:
+        """There is no such bucket, which is an error."""
+        next(iter(self._library.list(self._objects)), None)
 
     @contextmanager
     def _answering(self) -> Iterator[None]:

@@ -17,6 +17,7 @@ from gcr.image.manifest import Manifest
 from gcr.image.references import RECORD_BYTES
 
 MOST_MANIFEST = 64 << 20  # bytes: of some 100,000 allocations
+MOST_BESIDE = 1 << 30  # bytes of references, or of hashes: of an image of 6 TiB
 _MOST_OVERHEAD = 64  # bytes of a small file that is encrypted
 
 
@@ -30,8 +31,8 @@ class SmallFile:
 
     @property
     def most(self) -> int:
-        """Bytes that it takes in its store."""
-        return self.size + _MOST_OVERHEAD
+        """Bytes that it takes in its store; whoever reads it has room for no more."""
+        return min(self.size, MOST_BESIDE) + _MOST_OVERHEAD
 
     def said(self, stored: bytes | None, cipher: Cipher, place: object) -> bytes:
         """What it says, by what is stored of it at `place`; None: nothing. Raises Damaged, WrongImage."""

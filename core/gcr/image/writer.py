@@ -27,7 +27,7 @@ from gcr.image.pack import GROUP_BYTES, Pack
 from gcr.image.packing import WAITING, PackWriter
 from gcr.image.rate import Rate
 from gcr.image.references import ZEROS
-from gcr.image.smallfiles import MOST_MANIFEST
+from gcr.image.smallfiles import MOST_BESIDE, MOST_MANIFEST
 from gcr.image.store import Store
 from gcr.image.together import all_of, groups, started
 
@@ -153,6 +153,8 @@ class ImageWriter:
             data = self.store.cipher.encrypt(manifest_path(self.name), text)
             if len(data) > MOST_MANIFEST:
                 raise OSError(errno.EFBIG, "an image cannot have so many allocations", self.name)
+            if len(self._brought.references) > MOST_BESIDE:
+                raise OSError(errno.EFBIG, "an image cannot be so large", self.name)
             self.store.publish(self.name, data, self._new)
         return manifest
 
