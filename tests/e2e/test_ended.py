@@ -1,10 +1,12 @@
 """What is known of a job that has ended, and of what it printed, whoever died before it."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
-from machine import Machine, alive, kill, until
+from machine import VICTIMS, Machine, alive, kill, until
 
 COUNTS = """
 import os, sys, time
@@ -12,6 +14,16 @@ for n in range(150):
     print(n, "x" * 40, flush=True)
     while n == 120 and os.fstat(1).st_size > 4096: time.sleep(0.01)
 sys.exit(3)
+"""
+
+PRINTS = """
+import sys, time
+sys.path.insert(0, {victims!r})
+from cuda_calls import primary_context
+context = primary_context()
+while True:
+    print("x" * 100, flush=True)
+    time.sleep(0.02)
 """
 
 
@@ -83,3 +95,22 @@ def test_a_command_for_a_job_that_has_ended_says_how_it_ended(machine: Machine) 
         told = machine.gcr(command, "llm")
         assert (told.code, told.body["error"]["code"], told.body["error"]["hint"]) == (3, "no_such_job", "gcr ps --all")
         assert "llm has ended" in told.body["error"]["message"] and "exit code 3" in told.body["error"]["message"]
+
+
+def test_the_log_of_a_detached_job_is_bounded_after_its_supervisor_was_killed(machine: Machine) -> None:
+    machine.extra["GCR_JOB_LOG_BYTES"] = "4096"
+    words = [sys.executable, "-c", PRINTS.format(victims=str(VICTIMS))]
+    started = machine.gcr("run", "-d", "--name", "llm", *machine.world, "--", *words).body
+    machine.target("llm")
+    (run,) = [run for run in runs_in(machine) if run["job"] == "llm"]
+    kill(run["supervisor"])
+    log = Path(started["log"])
+    older = Path(f"{log}.1")
+    older.unlink(missing_ok=True)
+    until(lambda: older.exists() or None, 30, "the daemon has turned it")
+    kill(machine.target("llm"))
+
+
+def runs_in(machine: Machine) -> list[dict[str, Any]]:
+    folder = Path(machine.env["XDG_STATE_HOME"]) / "gcr" / "jobs"
+    return [json.loads(path.read_text()) for path in folder.glob("*.json")]

@@ -131,7 +131,7 @@ def test_a_job_that_no_supervisor_ever_came_for_ends_with_its_last_process(monke
     child = subprocess.Popen(["sleep", "60"])
     channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))
     arrivals.agent(Peer(channel, identify(child.pid), HELLO), not_waiting)
-    coordinator.config = SimpleNamespace(prepare_arena=False)
+    coordinator.config = SimpleNamespace(prepare_arena=False, job_log_bytes=1 << 20)
     arrivals.look_after()
     assert [job.name for job in coordinator.jobs.all()] == ["llm"]
     child.kill()

@@ -133,7 +133,9 @@ def test_a_job_that_cannot_be_looked_after_harms_no_other(monkeypatch: pytest.Mo
     jobs = Jobs()
     for name in ("bad", "good"):
         jobs.add(Job(name, name, World("nvidia"), started=float(name == "good")))
-    arrivals = Arrivals(cast("Any", SimpleNamespace(jobs=jobs, config=SimpleNamespace(prepare_arena=False))))
+    arrivals = Arrivals(
+        cast("Any", SimpleNamespace(jobs=jobs, config=SimpleNamespace(prepare_arena=False, job_log_bytes=1 << 20)))
+    )
     seen: list[str] = []
 
     def drop(job: Job) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 
 from gcr.channel import Channel
 from gcr.control import ControlPhase
-from gcr.daemon import reports
+from gcr.daemon import outputs, reports
 from gcr.daemon.agent import AgentPeer
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.foreign import world_of_process
@@ -368,6 +368,7 @@ class Arrivals:
                 self._ended(process)
         self._drop_if_over(job)
         self._jobs.let_begin(job)
+        outputs.bound(job, self._coordinator.config.job_log_bytes)
         if self._coordinator.config.prepare_arena and not job.busy:
             self._prepare_arena(job)
 

@@ -72,7 +72,7 @@ class Diary:
         """
         if self.log:
             with suppress(OSError):
-                _turn(Path(self.log), self._settings.job_log_bytes)
+                turn(Path(self.log), self._settings.job_log_bytes)
 
     def _write(self, what: str) -> None:
         _tried(f"write down {what}", lambda: runs.write(self._run) if self._run else None)
@@ -95,8 +95,8 @@ def _begun(job: str, identity: str, command: Sequence[str], pid: int, output: st
     )
 
 
-def _turn(path: Path, most: int) -> None:
-    """Raises OSError."""
+def turn(path: Path, most: int) -> None:
+    """Move what the log has to `.1`, once it has more than so many bytes. Raises OSError."""
     with path.open("rb") as full:
         if os.fstat(full.fileno()).st_size <= most:
             return

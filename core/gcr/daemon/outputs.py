@@ -1,0 +1,28 @@
+"""Logs of detached jobs whose supervisors were killed: the daemon keeps them within bounds in their place."""
+
+import logging
+
+from gcr import runs
+from gcr.daemon.jobs import Job
+from gcr.errors import GcrError
+from gcr.supervisor.diary import turn
+
+log = logging.getLogger("gcr.daemon")
+
+
+def bound(job: Job, most: int) -> None:
+    """As the job's supervisor does it while that lives, if only stopped or without a connection. Raises nothing."""
+    if job.supervised or not job.token:
+        return
+    try:
+        path = runs.log_path(job.name, identity := runs.identifier(job.token))
+        if path.stat().st_size > most and _is_orphan(job.name, identity):
+            turn(path, most)
+    except FileNotFoundError:  # it was not detached
+        return
+    except (OSError, GcrError) as error:
+        log.warning("job %s: its log is not kept small: %s", job.name, error)
+
+
+def _is_orphan(job: str, identity: str) -> bool:
+    return any(run.id == identity and not run.supervised for run in runs.runs_of(job))
