@@ -3,6 +3,7 @@
 Everything is driven from outside, by the command line and by signals, as a user or an unlucky night would.
 """
 
+import json
 import os
 import re
 import signal
@@ -14,6 +15,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import warm
 from worlds import NVIDIA, ON_DEVICE, ROOT, VICTIMS, World
 
 from gcr.errors import DaemonUnavailable, PeerGone
@@ -59,6 +61,12 @@ class Machine(SimulatedMachine):
     def close(self) -> None:
         super().close()
         self.asking.shutdown()
+
+    def gcr(self, *arguments: str, timeout: float = 60.0) -> Answer:
+        """The same without the start of an interpreter (tests/e2e/warm.py)."""
+        done = warm.run("gcr", "--json", *arguments, env=self.env, timeout=timeout)
+        body = json.loads(done.stdout) if done.stdout.strip() else {}
+        return Answer(done.returncode, body, done.stderr)
 
     # ---- programs ---------------------------------------------------------------------------------------------
 

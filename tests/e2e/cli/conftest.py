@@ -2,7 +2,6 @@
 
 import json
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from typing import Any
 
 import jsonschema
 import pytest
+import warm
 
 from gcr import schemas
 from gcr.runtime import runtime_dir, socket_path
@@ -55,17 +55,16 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def gcr_command(arguments: Sequence[str]) -> list[str]:
+    """For what a test starts itself: terminals, signals, closed streams, limits."""
     return [sys.executable, "-m", "gcr", *arguments]
 
 
 @pytest.fixture
 def gcr() -> Gcr:
-    """Run `gcr` as a user would, its output through pipes."""
+    """Run `gcr` as a user would, its output through pipes, without the start of an interpreter (tests/e2e/warm.py)."""
 
     def run(*arguments: str, **env: str) -> Ran:
-        done = subprocess.run(
-            gcr_command(arguments), env={**os.environ, **env}, capture_output=True, text=True, timeout=DEADLINE
-        )
+        done = warm.run("gcr", *arguments, env={**os.environ, **env}, timeout=DEADLINE)
         return Ran(done.returncode, done.stdout, done.stderr)
 
     return run

@@ -1,0 +1,169 @@
+"""A command that is forked from the warm process is what it would be after the start of an interpreter."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+import warm
+
+PROBE = """
+import locale, os, signal, sys, threading
+
+def stream(s):
+    return [s.encoding, s.errors, s.line_buffering, s.write_through, s.newlines, s.isatty(), s.seekable(), s.closed]
+
+def descriptors():
+    return {fd: os.readlink(f"/proc/self/fd/{fd}").partition(":")[0] for fd in os.listdir("/proc/self/fd")
+            if os.path.exists(f"/proc/self/fd/{fd}")}
+
+facts = {
+    "signals": {s.name: str(signal.getsignal(s)).partition(" at ")[0] for s in signal.Signals},
+    "mask": [s.name for s in signal.pthread_sigmask(signal.SIG_BLOCK, [])],
+    "descriptors": descriptors(),
+    "environment": dict(os.environ),
+    "home": os.path.expanduser("~"),
+    "arguments": sys.argv, "orig": sys.orig_argv, "path": sys.path, "flags": str(sys.flags),
+    "streams": [stream(s) for s in (sys.stdin, sys.stdout, sys.stderr)],
+    "same": [sys.stdin is sys.__stdin__, sys.stdout is sys.__stdout__, sys.stderr is sys.__stderr__],
+    "stdin": sys.stdin.read(),
+    "threads": [len(os.listdir("/proc/self/task")), threading.active_count()],
+    "main": threading.current_thread() is threading.main_thread(),
+    "groups": [os.getpgrp(), os.getsid(0)],
+    "locale": locale.setlocale(locale.LC_ALL), "folder": os.getcwd(),
+    "name": __name__, "file": __file__, "registered": sys.modules["__main__"].__dict__ is globals(),
+    "marks": sorted(name for name in sys.modules if name.startswith("mark")),
+}
+if __name__ == "__main__":
+    import json
+    print(json.dumps(facts, sort_keys=True))
+"""
+PATIENCE = 30.0
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Writes a module where commands find it."""
+    monkeypatch.chdir(tmp_path)
+
+    def write(name: str, code: str) -> str:
+        (tmp_path / f"{name}.py").write_text(code)
+        return name
+
+    return write
+
+
+def ran(module: str, *arguments: str, **env: str) -> "subprocess.CompletedProcess[str]":
+    return warm.run(module, *arguments, env={**os.environ, **env}, timeout=PATIENCE)
+
+
+def test_it_finds_all_as_a_new_interpreter_does(module):
+    name, env = module("probe", PROBE), {**os.environ, "GCR_HERE": "ünd", "HOME": "/nowhere"}
+    command = [sys.executable, "-m", name, "one", "--two", "ü\udcff"]
+    new = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    done = warm.run(*command[2:], env=env, timeout=PATIENCE)
+    assert (done.returncode, done.stderr) == (new.returncode, new.stderr) == (0, "")
+    assert json.loads(done.stdout) == json.loads(new.stdout)
+
+
+def test_it_reads_the_stdin_of_the_tests(module, tmp_path):
+    name = module("reads", "import sys; print(repr(sys.stdin.readline()), sys.stdin.buffer.read())")
+    (tmp_path / "words").write_text("first\nsecond")
+    before = os.dup(0)
+    with (tmp_path / "words").open() as words:
+        os.dup2(words.fileno(), 0)
+        try:
+            assert ran(name).stdout == "'first\\n' b''\n"  # the rest is in the buffer of the text
+        finally:
+            os.dup2(before, 0)
+            os.close(before)
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "stderr"),
+    [
+        ("pass", 0, ""),
+        ("raise SystemExit(7)", 7, ""),
+        ("raise SystemExit('no')", 1, "no\n"),
+        ("import os; os._exit(255)", 255, ""),
+        ("import os; os.kill(os.getpid(), 9)", -signal.SIGKILL, ""),
+        ("import os; os.abort()", -signal.SIGABRT, ""),
+        ("import os; os.kill(os.getpid(), 15)", -signal.SIGTERM, ""),
+    ],
+)
+def test_it_ends_as_it_would(module, code, exit_code, stderr):
+    done = ran(module("ends", code))
+    assert (done.returncode, done.stderr) == (exit_code, stderr)
+
+
+def test_what_cannot_be_written_at_the_exit_is_told(module):
+    name = module("closes", "import os; print('more', end=''); os.close(1)")
+    new = subprocess.run([sys.executable, "-m", name], capture_output=True, timeout=PATIENCE)
+    done = ran(name)
+    assert (done.returncode, done.stdout) == (new.returncode, new.stdout.decode())
+    assert done.stderr == new.stderr.decode()
+
+
+def test_a_failure_is_told_and_handlers_of_the_exit_run(module):
+    done = ran(module("fails", "import atexit\natexit.register(print, 'bye')\n1 / 0"))
+    assert (done.returncode, done.stdout) == (1, "bye\n")
+    assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
+
+
+def test_nothing_of_one_command_is_left_in_the_next(module):
+    module("mark_of_the_first", "")
+    leave = "import os, signal, sys, mark_of_the_first, gcr.config\n"
+    leave += "gcr.config.LEFT = sys.LEFT = os.environ['LEFT'] = 'x'; signal.signal(15, signal.SIG_IGN); os.umask(0o777)"
+    look = "import os, signal, sys, gcr.config; print(hasattr(sys, 'LEFT'), hasattr(gcr.config, 'LEFT'), "
+    look += "os.environ.get('LEFT'), 'mark_of_the_first' in sys.modules, signal.getsignal(15), os.umask(0o77))"
+    umask = os.umask(0o022)
+    os.umask(umask)
+    assert ran(module("first", leave)).returncode == 0
+    assert ran(module("second", look)).stdout == f"False False None False {int(signal.SIG_DFL)} {umask}\n"
+
+
+def test_processes_are_told_apart(module):
+    name = module("slow", "import os, sys, time; time.sleep(float(sys.argv[1])); print(os.getpid(), sys.argv[1])")
+    with ThreadPoolExecutor(4) as several:
+        done = list(several.map(lambda seconds: ran(name, seconds).stdout.split(), ["0.3", "0.1", "0.2", "0"]))
+    assert [words[1] for words in done] == ["0.3", "0.1", "0.2", "0"]
+    assert len({words[0] for words in done}) == 4
+    assert threading.active_count() < 10
+
+
+def test_one_that_does_not_end_is_killed_and_the_next_runs(module, tmp_path):
+    code = "import os, pathlib, time; pathlib.Path('pid').write_text(str(os.getpid()))\n"
+    code += "print('on', flush=True); time.sleep(60)"
+    with pytest.raises(subprocess.TimeoutExpired) as caught:
+        warm.run(module("hangs", code), env=os.environ, timeout=2.0)
+    assert caught.value.output == b"on\n"
+    assert ran(module("next", "print(1)")).stdout == "1\n"  # told after the end of the first
+    assert not Path("/proc", (tmp_path / "pid").read_text(), "cwd").exists()
+
+
+def test_what_is_read_at_the_start_needs_a_new_interpreter(module, tmp_path):
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "brought.py").write_text("print('here')")
+    name = module("needs", "import sys, brought; print(sys.flags.utf8_mode)")
+    assert ran(name, PYTHONPATH=str(tmp_path / "more"), PYTHONUTF8="1").stdout == "here\n1\n"
+
+
+def test_a_large_output_comes_whole(module):
+    done = ran(module("large", "import sys; print('x' * (1 << 20)); print('y' * (1 << 20), file=sys.stderr)"))
+    assert (len(done.stdout), len(done.stderr)) == ((1 << 20) + 1, (1 << 20) + 1)
+
+
+def test_it_loads_nothing_that_reads_the_environment():
+    """Modules of gcr read it when they are asked: the warm process has loaded them in another one."""
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import os, warm; known = []\n"
+    code += "kind = type(os.environ); read = kind.__getitem__\n"
+    code += "kind.__getitem__ = lambda self, name: known.append(name) or read(self, name)\n"
+    code += "warm._load(); print(sorted({name for name in known if name.startswith(('GCR', 'XDG', 'HOME'))}))"
+    here = str(Path(warm.__file__).parent)
+    done = subprocess.run([sys.executable, "-c", code, here], capture_output=True, text=True, timeout=PATIENCE)
+    assert done.stdout == "[]\n", done.stderr
