@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from machine import ROOT, VICTIMS, Answer, Machine, kill, until
-from worlds import AMD, AMD_QUIRKS, everywhere, slowly
+from worlds import AMD, AMD_QUIRKS, ASCEND_DATA, NVIDIA, at, everywhere, slowly
 
 from gcr.processes import parent_pid
 
@@ -48,20 +48,24 @@ def test_a_program_ends_while_it_is_suspended(machine: Machine, way: str) -> Non
         assert neighbour.ask() == before
 
 
-@pytest.fixture(scope="session")
-def ending(tmp_path_factory: pytest.TempPathFactory) -> Path:
+@pytest.fixture
+def ending(machine: Machine, tmp_path: Path) -> Path:
     """The program of tests/victims/ending_victim.c."""
-    return endings.compiled(tmp_path_factory.mktemp("ending"))
+    return endings.compiled(tmp_path, machine.vendor)
 
 
 def meets(machine: Machine, program: Path, ways: Sequence[str], instants: int) -> None:
     """Programs that end at so many random instants around each a swap of their job, in each of these ways."""
     machine.daemon()
-    run = endings.Run(program, machine.env, machine.connected, machine.world, ways, instants)
+    run = endings.Run(program, machine.env, machine.connected, machine.world, ways, instants, how=machine.where.how)
     found = run.go()
     assert found["ok"], {way: tally["failures"] for way, tally in found["ways"].items()}
 
 
+SHARING = [at(world) for world in (NVIDIA, AMD, ASCEND_DATA)]  # processes of one job may share a device there
+
+
+@pytest.mark.parametrize("machine", SHARING, indirect=True)
 def test_programs_end_at_any_instant(machine: Machine, ending: Path) -> None:
     meets(machine, ending, endings.WAYS, 3)
 
@@ -69,6 +73,7 @@ def test_programs_end_at_any_instant(machine: Machine, ending: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 @pytest.mark.parametrize("way", endings.WAYS)
+@pytest.mark.parametrize("machine", SHARING, indirect=True)
 def test_programs_end_at_very_many_instants(machine: Machine, ending: Path, way: str) -> None:
     meets(machine, ending, [way], int(os.environ.get("SOAK_CYCLES", "1000")))
 

@@ -43,6 +43,7 @@ WAYS = (
     "_exit",
     "killed",
 )
+DRIVERS = {"nvidia": "-DVENDOR_CUDA", "amd": "-DVENDOR_HIP", "ascend": "-DVENDOR_ACL"}
 CODE = 7
 KILLED = 137
 HEARD_S = 60.0  # seconds until a program that was started says so
@@ -55,9 +56,21 @@ RECENT = 20
 Result = dict[str, Any]
 
 
-def compiled(folder: Path) -> Path:
+def compiled(folder: Path, vendor: str = "nvidia") -> Path:
     program = folder / "ending_victim"
-    words = ["cc", "-Wall", "-Wextra", "-Werror", "-O1", "-o", str(program), str(VICTIM), "-ldl", "-lpthread"]
+    words = [
+        "cc",
+        "-Wall",
+        "-Wextra",
+        "-Werror",
+        "-O1",
+        DRIVERS[vendor],
+        "-o",
+        str(program),
+        str(VICTIM),
+        "-ldl",
+        "-lpthread",
+    ]
     subprocess.run(words, check=True, timeout=60)
     return program
 
@@ -98,10 +111,19 @@ class Swap:
 
 
 class Host:
-    """The job: spoken to line by line. `client`: how this thread reaches the daemon."""
+    """The job: spoken to line by line. `client`: how this thread reaches the daemon. `how`: it is checkpointed."""
 
-    def __init__(self, name: str, program: Path, world: Sequence[str], env: Mapping[str, str], client: Client) -> None:
+    def __init__(
+        self,
+        name: str,
+        program: Path,
+        world: Sequence[str],
+        env: Mapping[str, str],
+        client: Client,
+        how: Mapping[str, bool],
+    ) -> None:
         self.name = name
+        self._how = how
         self._client = client
         words = [sys.executable, "-m", "gcr", "run", "--name", name, *world, "--", str(program), "host"]
         pipe = subprocess.PIPE
@@ -129,7 +151,8 @@ class Host:
     def command(self, command: str) -> tuple[str, str]:
         """ "done", or the error's code; and its message."""
         try:
-            self._client.request(command, {"target": self.name}, timeout=COMMAND_S)
+            how = self._how if command == "checkpoint" else {}
+            self._client.request(command, {"target": self.name, **how}, timeout=COMMAND_S)
         except GcrError as error:
             return error.code, error.message
         return "done", ""
@@ -219,6 +242,7 @@ class Run:
     seconds: float = 1e9
     seed: int = 0
     out: Path | None = None
+    how: Mapping[str, bool] = field(default_factory=dict)
     tallies: dict[str, Tally] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
@@ -245,7 +269,9 @@ class Run:
         made = 0
         while time.monotonic() < end and self._next_way() is not None:
             with self.connect() as client:
-                host = Host(f"endings-{os.getpid()}-{number}-{made}", self.program, self.world, self.env, client)
+                host = Host(
+                    f"endings-{os.getpid()}-{number}-{made}", self.program, self.world, self.env, client, self.how
+                )
                 made += 1
                 try:
                     self._use(Lane(host, chance), end)
@@ -325,7 +351,15 @@ def main() -> int:
     world = ["--simulate", asked.simulate] if asked.simulate else []
     with tempfile.TemporaryDirectory() as folder:
         ways = asked.ways.split(",")
-        run = Run(compiled(Path(folder)), os.environ, Client.connect, world, ways, asked.instants, asked.seconds)
+        run = Run(
+            compiled(Path(folder), asked.simulate or "nvidia"),
+            os.environ,
+            Client.connect,
+            world,
+            ways,
+            asked.instants,
+            asked.seconds,
+        )
         run.out = asked.out
         found = run.go(asked.lanes)
     print(json.dumps(found, indent=1))

@@ -5,7 +5,7 @@
 //   ending_victim host                uses the device, starts a program for each line of standard input, says how it ended
 //   ending_victim WAY MS CODE         uses the device, says `up`, and MS milliseconds later ends in that way with CODE
 //   ending_victim code CODE           ends at once
-// ENDING_HANDLER_MS: how long each exit handler of the way `handlers` takes.
+// Built with -DVENDOR_CUDA, -DVENDOR_HIP or -DVENDOR_ACL. ENDING_HANDLER_MS: how long each exit handler of the way `handlers` takes.
 //
 // The host's lines: `WAY MS CODE`, answered by `up` and, once that program has ended, by `ended STATUS` (128 + n for a
 // signal); and `?`, answered by `right` if every word of the host's device memory is what it was.
@@ -20,43 +20,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-enum { kBuffers = 3, kWords = 64 * 1024, kValue = 0x5eed, kWrong = 99, kHandlerMs = 3, kPauseUs = 3000, kExecMs = 5 };
+#include "ending_device.h"
 
-typedef unsigned long long device_pointer;
+enum { kBuffers = 3, kWords = 64 * 1024, kWrong = 99, kHandlerMs = 3, kPauseUs = 3000, kExecMs = 5 };
 
-static void* library;
-static int (*cu_init)(unsigned);
-static int (*context_retain)(void**, int);
-static int (*context_release)(int);
-static int (*context_reset)(int);
-static int (*context_set)(void*);
-static int (*context_get)(void**);
-static int (*context_synchronize)(void);
-static int (*mem_alloc)(device_pointer*, size_t);
-static int (*mem_free)(device_pointer);
-static int (*mem_info)(size_t*, size_t*);
-static int (*mem_set)(device_pointer, unsigned, size_t);
-static int (*download)(void*, device_pointer, size_t);
-
-static const struct {
-    const char* name;
-    void* slot;
-} kCalls[] = {
-    {"cuInit", &cu_init},
-    {"cuDevicePrimaryCtxRetain", &context_retain},
-    {"cuDevicePrimaryCtxRelease_v2", &context_release},
-    {"cuDevicePrimaryCtxReset_v2", &context_reset},
-    {"cuCtxSetCurrent", &context_set},
-    {"cuCtxGetCurrent", &context_get},
-    {"cuCtxSynchronize", &context_synchronize},
-    {"cuMemAlloc_v2", &mem_alloc},
-    {"cuMemFree_v2", &mem_free},
-    {"cuMemGetInfo_v2", &mem_info},
-    {"cuMemsetD32_v2", &mem_set},
-    {"cuMemcpyDtoH_v2", &download},
-};
-
-static void* context;
 static device_pointer buffers[kBuffers];
 static const char* self;
 static int code;
@@ -69,27 +36,20 @@ static void must(int result, const char* what) {
 }
 
 static void enter(void) {
-    library = dlopen("libcuda.so.1", RTLD_NOW);
-    must(!library, "dlopen");
-    for (size_t i = 0; i < sizeof kCalls / sizeof *kCalls; i++) {
-        *(void**)kCalls[i].slot = dlsym(library, kCalls[i].name);
-        must(!*(void**)kCalls[i].slot, kCalls[i].name);
-    }
-    must(cu_init(0), "cuInit");
-    must(context_retain(&context, 0), "cuDevicePrimaryCtxRetain");
-    must(context_set(context), "cuCtxSetCurrent");
+    must(load(), "dlopen and dlsym");
+    must(begin(), "the first calls");
     for (int i = 0; i < kBuffers; i++) {
-        must(mem_alloc(&buffers[i], kWords * 4), "cuMemAlloc");
-        must(mem_set(buffers[i], kValue + (unsigned)i, kWords), "cuMemsetD32");
+        must(allocate(&buffers[i], kWords * 4), "an allocation");
+        must(fill(buffers[i], (unsigned char)i, kWords * 4), "a fill");
     }
 }
 
 static int all_right(void) {
     static uint32_t words[kWords];
     for (int i = 0; i < kBuffers; i++) {
-        must(download(words, buffers[i], sizeof words), "cuMemcpyDtoH");
+        must(download(words, buffers[i], sizeof words), "a download");
         for (int at = 0; at < kWords; at++)
-            if (words[at] != (uint32_t)(kValue + i)) return 0;
+            if (words[at] != (uint32_t)i * 0x01010101u) return 0;
     }
     return 1;
 }
@@ -97,23 +57,23 @@ static int all_right(void) {
 // ---- ends ---------------------------------------------------------------------------------------------------------
 
 // The driver has shut down, or not yet: whether it says the same of everything is what a program may count on.
-static void call_the_driver(void) {
+static void call_the_driver(int buffer) {
     const char* wanted = getenv("ENDING_HANDLER_MS");
     size_t left, all;
-    int before = mem_info(&left, &all);
+    int before = memory_left(&left, &all);
     usleep((unsigned)(wanted ? atoi(wanted) : kHandlerMs) * 1000);
-    int after = mem_free(buffers[kBuffers - 1]);
-    if (before == 0) must(after != 0 && after != 4, "cuMemFree in a handler, after cuMemGetInfo succeeded");
-    if (before == 4) must(after != 4, "cuMemFree in a handler of a driver that has shut down");
+    int after = give_back(buffers[buffer]);
+    if (before == 0) must(after != 0 && after != kShutDown, "a release in a handler, after a query succeeded");
+    if (before == kShutDown) must(after != kShutDown, "a release in a handler of a driver that has shut down");
 }
 
 static void late_handler(void) {
     must(!all_right(), "the words in a handler that comes before the driver's");
-    call_the_driver();
+    call_the_driver(kBuffers - 1);
 }
 
 static void early_handler(void) {
-    call_the_driver();
+    call_the_driver(kBuffers - 2);
 }
 
 static void exit_by_return(void) {}
@@ -126,7 +86,7 @@ static void* exit_here(void* argument) {
 static void exit_in_thread(void) {
     pthread_t thread;
     must(pthread_create(&thread, NULL, exit_here, NULL), "pthread_create");
-    for (;;) context_synchronize();
+    for (;;) synchronize();
 }
 
 static void exit_quickly(void) {
@@ -165,12 +125,12 @@ static void execute_another(void) {
 }
 
 static void reset_context(void) {
-    must(context_reset(0), "cuDevicePrimaryCtxReset");
+    must(reset(), "a reset");
     usleep(kPauseUs);
 }
 
 static void release_context(void) {
-    must(context_release(0), "cuDevicePrimaryCtxRelease");
+    must(release(), "a release of the device");
     usleep(kPauseUs);
 }
 
@@ -193,8 +153,8 @@ static const struct way {
 
 static void* work(void* argument) {
     (void)argument;
-    if (context_set(context)) return NULL;
-    while (!idle && !mem_set(buffers[0], kValue, kWords)) {  // until the driver has shut down
+    if (use()) return NULL;
+    while (!idle && !fill(buffers[0], 0, kWords * 4)) {  // until the driver has shut down
     }
     return NULL;
 }
