@@ -1,12 +1,17 @@
 """What is known of a job that has ended, and of what it printed, whoever died before it."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
 from machine import VICTIMS, Machine, alive, kill, until
+
+from gcr.processes import descendants
 
 COUNTS = """
 import os, sys, time
@@ -114,3 +119,20 @@ def test_the_log_of_a_detached_job_is_bounded_after_its_supervisor_was_killed(ma
 def runs_in(machine: Machine) -> list[dict[str, Any]]:
     folder = Path(machine.env["XDG_STATE_HOME"]) / "gcr" / "jobs"
     return [json.loads(path.read_text()) for path in folder.glob("*.json")]
+
+
+def test_ctrl_c_while_a_detached_job_starts_leaves_no_job_behind(machine: Machine) -> None:
+    machine.told("other")
+    daemon, mark = machine.daemon(), machine.folder / "it ran"
+    os.kill(daemon, signal.SIGSTOP)  # so the start takes long
+    starting = machine.begin("run", "-d", "--name", "llm", *machine.world, "--", "touch", str(mark))
+    until(lambda: descendants(starting.pid) or None, 20, "its other half is there")
+    time.sleep(0.5)
+    starting.send_signal(signal.SIGINT)
+    time.sleep(0.2)
+    os.kill(daemon, signal.SIGCONT)
+    out, _ = starting.communicate(timeout=30)
+    error = json.loads(out)["error"]
+    assert (starting.returncode, error["message"]) == (130, "interrupted; the program was not started")
+    until(lambda: machine.job("llm") is None or None, 10, "the job is gone")
+    assert not mark.exists()

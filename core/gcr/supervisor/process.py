@@ -9,19 +9,22 @@ import json
 import logging
 import os
 import resource
+import select
 import signal
 import subprocess
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 from gcr.backend import Simulator
 from gcr.config import load
-from gcr.errors import CannotStart, GcrError
+from gcr.errors import CannotStart, GcrError, Interrupted
 from gcr.jsonbody import error_from_json, error_to_json
 from gcr.native import shim_path, sim_dir
 from gcr.runtime import socket_path
+from gcr.seqpacket import close_all
 from gcr.supervisor.diary import Diary
 from gcr.supervisor.escrow import Escrow
 from gcr.supervisor.link import DaemonLink
@@ -175,20 +178,25 @@ def supervise(spec: JobSpec, told: Callable[[str, int], None]) -> Outcome:
     if not spec.detach:
         return _run(spec, started=lambda job: told(*job.running()))
     answer, tell = os.pipe()
+    stopped, stop = os.pipe()
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})  # both halves know what a Ctrl-C means first
     if os.fork():
-        os.close(tell)
-        return _await_detached(answer)
-    os.close(answer)
+        close_all([tell, stopped])
+        return _await_detached(answer, stop, before)
+    close_all([answer, stop])
     os.setsid()
-    os._exit(_run_detached(spec, tell))
+    os._exit(_run_detached(spec, tell, stopped, before))
 
 
-def _run(spec: JobSpec, started: Callable[[Supervisor], None]) -> Outcome:
+def _run(
+    spec: JobSpec, started: Callable[[Supervisor], None], may_start: Callable[[], object] = lambda: None
+) -> Outcome:
     supervisor = Supervisor(spec)
     try:
         supervisor.register()
         if spec.detach:
             supervisor.diary.leave_terminal(str(supervisor.name))
+        may_start()
         supervisor.start()
     except OSError as error:
         supervisor.link.close()
@@ -202,22 +210,64 @@ def _run(spec: JobSpec, started: Callable[[Supervisor], None]) -> Outcome:
     return Outcome(code, str(supervisor.name), supervisor.diary.log, unreported)
 
 
-def _run_detached(spec: JobSpec, tell: int) -> int:
+def _run_detached(spec: JobSpec, tell: int, stopped: int, before: Collection[int] = ()) -> int:
+    """The half that stays. stopped: the end of a pipe that its starter wrote to if the program is not wanted."""
+
     def announce(answer: dict[str, object]) -> None:
         with suppress(BrokenPipeError):  # the caller has left; the program is supervised all the same
             os.write(tell, json.dumps(answer).encode())
-        os.close(tell)
+        close_all([tell, stopped])
 
     try:
-        return _run(spec, started=lambda job: announce({"name": job.name, "log": job.diary.log})).code
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        job = partial(_run, spec, may_start=lambda: _refuse_unwanted(stopped))
+        return job(started=lambda job: announce({"name": job.name, "log": job.diary.log})).code
     except GcrError as error:
         announce({"error": error_to_json(error)})
-        return FAILED_BEFORE_START
+    except KeyboardInterrupt:  # it came before this process had a session of its own
+        announce({"error": error_to_json(_not_started())})
+    return FAILED_BEFORE_START
 
 
-def _await_detached(pipe: int) -> Outcome:
-    with os.fdopen(pipe, "rb") as stream:
+def _refuse_unwanted(stopped: int) -> None:
+    """Raises Interrupted where the starter wrote. One that was killed has written nothing: the program starts."""
+    if select.select([stopped], [], [], 0)[0] and os.read(stopped, 1):
+        raise _not_started()
+
+
+def _not_started() -> Interrupted:
+    return Interrupted("interrupted; the program was not started")
+
+
+def _await_detached(pipe: int, stop: int, before: Collection[int] = ()) -> Outcome:
+    """Raises Interrupted after a Ctrl-C, which tells whether the job runs; a second one is not answered."""
+    with os.fdopen(pipe, "rb") as stream, _stopping(stop) as pressed:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
         answer = json.loads(stream.read() or "{}")
     if "name" not in answer:
         raise error_from_json(answer.get("error"))
+    if pressed:
+        text = f"interrupted, but job {answer['name']} had started: it runs"
+        raise Interrupted(text, state="running", hint=f"gcr ps {answer['name']}")
     return Outcome(0, answer["name"], answer["log"])
+
+
+@contextmanager
+def _stopping(pipe: int) -> Iterator[Sequence[int]]:
+    """Within it the first Ctrl-C is written to the pipe, for the half that stays, and is in what is yielded."""
+    pressed: list[int] = []
+
+    def stop(number: int, _frame: object) -> None:
+        if pressed:
+            raise KeyboardInterrupt
+        pressed.append(number)
+        with suppress(BrokenPipeError):
+            os.write(pipe, b"s")
+
+    ignored = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else stop)
+    try:
+        yield pressed
+    finally:
+        signal.signal(signal.SIGINT, handler)
+        os.close(pipe)

@@ -6,7 +6,7 @@ import click
 
 from gcr.cli.options import ON_BEHALF, Options, common_options, examples, parse_name
 from gcr.cli.output import NotWritten, print_json, print_text, say, success
-from gcr.errors import GcrError, UsageError
+from gcr.errors import GcrError, Interrupted, UsageError
 
 if TYPE_CHECKING:
     from gcr.supervisor import JobSpec
@@ -54,7 +54,7 @@ def command(ctx: click.Context, /, program: tuple[str, ...], on_behalf: int | No
         return onbehalf.run(on_behalf, lambda: _spec(options, program, **chosen))
     try:
         return _run(_spec(options, program, **chosen), options.json)
-    except (UsageError, NotWritten):
+    except (UsageError, NotWritten, Interrupted):
         raise
     except GcrError as error:
         vars(error)["exit"] = FAILED_BEFORE_START
