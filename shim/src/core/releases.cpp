@@ -11,6 +11,7 @@ namespace {
 constexpr uint32_t kPromptMs = 2000;  // a free waits so long for others to let go, once
 constexpr uint32_t kSendMs = 1000;
 constexpr uint32_t kAtOnce = 0;
+constexpr uint64_t kRefusedMs = 200;  // a daemon that has too much to do is let alone for so long
 constexpr uint32_t kMost = 512;  // ids of one frame
 
 bool send(const uint64_t* ids, uint32_t count, uint64_t request, uint32_t deadline_ms) {
@@ -64,20 +65,18 @@ void Releases::await(uint64_t request, uint64_t id) {
     unanswered_.push({request, id});
 }
 
-bool Releases::settle(uint64_t request, uint64_t* id) {
+void Releases::settle(uint64_t request, Then then) {
     Guard guard(lock_);
-    for (size_t i = 0; i < unanswered_.size(); i++) {
+    for (size_t i = unanswered_.size(); i-- > 0;) {
         if (unanswered_[i].request != request) continue;
-        *id = unanswered_[i].id;
+        // Without host memory the daemon never hears of it.
+        if (then == Then::kSayAgain) unsaid_.push(unanswered_[i].id);
         unanswered_.swap_out(i);
-        return true;
     }
-    return false;
 }
 
 void Releases::unsay(uint64_t request) {
-    uint64_t id;
-    if (settle(request, &id)) keep(&id, 1);
+    settle(request, Then::kSayAgain);
 }
 
 void Releases::lose() {
@@ -87,15 +86,17 @@ void Releases::lose() {
 }
 
 void Releases::heard(uint64_t request) {
-    uint64_t expected = request, id;
-    settle(request, &id);
+    uint64_t expected = request;
+    settle(request, Then::kForget);
     if (request == 0 || !asked_.compare_exchange_strong(expected, 0)) return;
     if (now_ms() - asked_at_.load() < kPromptMs) slow_.store(false, std::memory_order_relaxed);
 }
 
-void Releases::keep(const uint64_t* ids, uint32_t count) {
-    Guard guard(lock_);
-    for (uint32_t i = 0; i < count; i++) unsaid_.push(ids[i]);  // without host memory the daemon never hears of it
+void Releases::refused(uint64_t request) {
+    uint64_t expected = request;
+    unsay(request);
+    say_from_ = now_ms() + kRefusedMs;
+    if (request != 0) asked_.compare_exchange_strong(expected, 0);
 }
 
 uint32_t Releases::take(uint64_t* ids, uint32_t limit) {
@@ -107,9 +108,11 @@ uint32_t Releases::take(uint64_t* ids, uint32_t limit) {
 
 void Releases::say_unsaid() {
     uint64_t ids[kMost];
-    while (uint32_t count = take(ids, kMost)) {
-        if (send(ids, count, session.questions.number(), kAtOnce)) continue;
-        keep(ids, count);
+    while (uint32_t count = now_ms() < say_from_ ? 0 : take(ids, kMost)) {
+        uint64_t request = session.questions.number();
+        for (uint32_t i = 0; i < count; i++) await(request, ids[i]);
+        if (send(ids, count, request, kAtOnce)) continue;
+        unsay(request);
         return;
     }
 }
@@ -120,6 +123,7 @@ void Releases::reset_after_fork() {
     unanswered_.clear();
     slow_.store(false, std::memory_order_relaxed);
     asked_.store(0);
+    say_from_ = 0;
 }
 
 }  // namespace gcr

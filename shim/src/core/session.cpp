@@ -45,7 +45,10 @@ void open_when_all_is_back() {
 
 void deliver_reply(Frame* reply) {
     session.silent.store(false, std::memory_order_relaxed);
-    session.releases.heard(reply->header.request);
+    if (reply->header.type == wire::kError)
+        session.releases.refused(reply->header.request);
+    else
+        session.releases.heard(reply->header.request);
     int descriptor = reply->descriptors == 0 ? -1 : reply->descriptor[reply->descriptors - 1];
     if (session.questions.deliver(reply->header.request, descriptor)) reply->descriptors--;
     reply->close_descriptors();

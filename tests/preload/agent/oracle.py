@@ -147,6 +147,7 @@ class Agent:
     waiting: list[int] = field(default_factory=list)  # requests that told so
     let_go: list[bytes] = field(default_factory=list)  # UUIDs of devices that had no room
     answer_questions: bool = True
+    refuses: int = 0  # so many releases, before it hears of any
     reads: threading.Event = field(default_factory=threading.Event)  # cleared: it is stopped, and reads nothing
     on_let_go: Callable[[], None] = lambda: None
     _replies: "queue.Queue[tuple[int, int, bytes, list[int]] | None]" = field(default_factory=queue.Queue)
@@ -188,6 +189,10 @@ class Agent:
         assert next(left, None) is None
 
     def _question(self, kind: int, request: int, payload: bytes) -> None:
+        if kind == KINDS["released"] and self.refuses:
+            self.refuses -= 1
+            self.link.send(frame(FAILED, request, ERROR.pack(UNKNOWN, 0, 0, 0, b"too many requests at once")))
+            return
         if kind == KINDS["released"]:
             _, count, _ = ID_LIST.unpack_from(payload)
             ids = struct.unpack_from(f"<{count}Q", payload, ID_LIST.size)

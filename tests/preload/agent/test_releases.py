@@ -70,3 +70,15 @@ def test_what_a_daemon_did_not_hear_its_successor_does(machine, held):
     machine.daemon.silent = False
     again = machine.daemon.accept()
     assert wait_for(lambda: sorted(again.released) == ids[:2])
+
+
+@pytest.mark.parametrize("times", [1, 3])
+def test_what_a_daemon_refused_is_said_again(held, times):
+    """It has too many requests at once. The others hold the memory until it hears of the free."""
+    puppet, agent, ids = held
+    agent.refuses = times
+    assert took(puppet, "free a0", "free a1") < PROMPT
+    assert wait_for(lambda: sorted(agent.released) == ids[:2])
+    assert agent.refuses == 0
+    time.sleep(0.7)  # the agent looks at least once more
+    assert sorted(agent.released) == ids[:2]
