@@ -5,16 +5,17 @@ Apart from wire.py, which every process of gcr's needs at once: a class of these
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import ClassVar, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gcr.codes import MAX_DESCRIPTORS, HandleFlag
 from gcr.record import U8, U16, U32, U64, BadFrame, Record, Uuid, concat
 from gcr.wire import MappingRecord
 
 
-@dataclass(frozen=True, slots=True)
-class OccupiedRecord(Record):
+class OccupiedRecord(Record, frozen=True):
     """A row of the page that agents map: gcr has memory of this device for a moment, or has not."""
 
     uuid: Uuid
@@ -22,20 +23,17 @@ class OccupiedRecord(Record):
     reserved: ClassVar[U32] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class TransactionRecord(Record):
+class TransactionRecord(Record, frozen=True):
     transaction: U64
 
 
-@dataclass(frozen=True, slots=True)
-class CountRecord(Record):
+class CountRecord(Record, frozen=True):
     transaction: U64
     count: U64
     bytes: U64
 
 
-@dataclass(frozen=True, slots=True)
-class IdListHead(Record):
+class IdListHead(Record, frozen=True):
     """What wire.h calls IdList; the ids follow it."""
 
     transaction: U64
@@ -43,16 +41,14 @@ class IdListHead(Record):
     reserved: ClassVar[U32] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ExportRequest(Record):
+class ExportRequest(Record, frozen=True):
     transaction: U64
     after_id: U64 = 0
     limit: U32 = MAX_DESCRIPTORS
     reserved: ClassVar[U32] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class ExportReply(Record):
+class ExportReply(Record, frozen=True):
     transaction: U64
     last_id: U64
     count: U32
@@ -61,8 +57,7 @@ class ExportReply(Record):
     reserved: ClassVar[U32] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class HandleRecord(Record):
+class HandleRecord(Record, frozen=True):
     id: U64
     size: U64
     device: U32 = 0
@@ -75,22 +70,19 @@ class HandleRecord(Record):
     flags: U32 = 0
 
 
-@dataclass(frozen=True, slots=True)
-class QuiesceRequest(Record):
+class QuiesceRequest(Record, frozen=True):
     transaction: U64
     deadline_ms: U32
     pulse_ms: U32
 
 
-@dataclass(frozen=True, slots=True)
-class StageRequest(Record):
+class StageRequest(Record, frozen=True):
     transaction: U64
     offset: U32
     total: U32
 
 
-@dataclass(frozen=True, slots=True)
-class CopyRequest(Record):
+class CopyRequest(Record, frozen=True):
     transaction: U64
     count: U32
     record_size: U32
@@ -98,8 +90,7 @@ class CopyRequest(Record):
     reserved: ClassVar[U32] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class CopyRecord(Record):
+class CopyRecord(Record, frozen=True):
     """One piece of one handle, and where it lies in the segment that is descriptor `segment` of its frame."""
 
     id: U64
@@ -110,37 +101,32 @@ class CopyRecord(Record):
     reserved: ClassVar[U32] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotRequest(Record):
+class SnapshotRequest(Record, frozen=True):
     transaction: U64
     step: U32
     reserved: ClassVar[U32] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotReply(Record):
+class SnapshotReply(Record, frozen=True):
     transaction: U64
     phase: U32
     reserved: ClassVar[U32] = 0
 
 
-@dataclass(frozen=True, slots=True)
-class MovedRequest(Record):
+class MovedRequest(Record, frozen=True):
     transaction: U64
     count: U32
     record_size: U32
 
 
-@dataclass(frozen=True, slots=True)
-class MovedRecord(Record):
+class MovedRecord(Record, frozen=True):
     """Another device in the place of one."""
 
     old_uuid: Uuid
     new_uuid: Uuid
 
 
-@dataclass(frozen=True, slots=True)
-class StatusRecord(Record):
+class StatusRecord(Record, frozen=True):
     phase: U32 = 0
     flags: U32 = 0
     transaction: U64 = 0
@@ -157,24 +143,21 @@ class StatusRecord(Record):
     gated_calls: U64 = 0
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRecord(Record):
+class DeviceRecord(Record, frozen=True):
     uuid: Uuid
     ordinal: U32
     handles: U32
     covered_bytes: U64
 
 
-@dataclass(frozen=True, slots=True)
-class UncoveredRecord(Record):
+class UncoveredRecord(Record, frozen=True):
     reason: U32
     refuse: U32
     bytes: U64
     count: U64
 
 
-@dataclass(frozen=True, slots=True)
-class IdList:
+class IdList(Struct, frozen=True):
     SIZE: ClassVar[int] = IdListHead.SIZE
     transaction: int
     ids: tuple[int, ...]
@@ -190,8 +173,7 @@ class IdList:
         return cls(head.transaction, struct.unpack_from(f"<{head.count}Q", data, offset + cls.SIZE))
 
 
-@dataclass(frozen=True, slots=True)
-class StatusReply:
+class StatusReply(Struct, frozen=True):
     """Reply to STATUS. `pack` counts the records itself."""
 
     status: StatusRecord
@@ -210,8 +192,7 @@ class StatusReply:
         return cls(status, devices, UncoveredRecord.unpack_many(data, after, status.uncovered))
 
 
-@dataclass(frozen=True, slots=True)
-class ExportBatch:
+class ExportBatch(Struct, frozen=True):
     """Reply to EXPORT; the frame has a descriptor for each of `handed`, in that order."""
 
     reply: ExportReply
@@ -236,8 +217,7 @@ class ExportBatch:
         return cls(reply, HandleRecord.unpack_many(data, ExportReply.SIZE, reply.count, reply.record_size))
 
 
-@dataclass(frozen=True, slots=True)
-class MappingBatch:
+class MappingBatch(Struct, frozen=True):
     """Reply to MAPPINGS; `reply.last_id` is a cursor, not an id."""
 
     reply: ExportReply
@@ -256,8 +236,7 @@ class MappingBatch:
         return cls(reply, MappingRecord.unpack_many(data, ExportReply.SIZE, reply.count, reply.record_size))
 
 
-@dataclass(frozen=True, slots=True)
-class CopyBatch:
+class CopyBatch(Struct, frozen=True):
     """Request COPY_OUT or COPY_IN; the frame's descriptors are the segments that the records name by index."""
 
     transaction: int
@@ -275,8 +254,7 @@ class CopyBatch:
         return cls(head.transaction, records, head.budget_ms)
 
 
-@dataclass(frozen=True, slots=True)
-class MovedDevices:
+class MovedDevices(Struct, frozen=True):
     """Request MOVED."""
 
     transaction: int

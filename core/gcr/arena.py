@@ -18,8 +18,9 @@ can be handed on before.
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from threading import Lock
+
+from msgspec import Struct
 
 from gcr import units
 from gcr.choosing import Missing, choose, total
@@ -37,8 +38,7 @@ LEAST_PIECE = 256 << 20  # a segment is not made smaller only to have more of th
 PIECES_EACH = 4  # of a thread, if they are not too small: some are pinned while others are filled
 
 
-@dataclass(frozen=True, slots=True)
-class Segments:
+class Segments(Struct, frozen=True):
     """Segments that belong to one owner, in order. `size` is what they hold, at least what was asked for."""
 
     owner: str

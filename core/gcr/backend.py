@@ -1,9 +1,10 @@
 """Backend: one vendor's plugin. Importing one loads no vendor library; absence of hardware never raises."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct, field
 
 from gcr.control import ControlState
 from gcr.drain import DataDrain
@@ -12,8 +13,7 @@ INTERFACE_VERSION = 1
 """Of Backend, DataDrain, ControlState and the hooks together. Goes up when a plugin for the last would break."""
 
 
-@dataclass(frozen=True, slots=True)
-class Capability:
+class Capability(Struct, frozen=True):
     """One thing a backend can or cannot do here, with what showed it and what would mend it."""
 
     name: str
@@ -23,8 +23,7 @@ class Capability:
     needed: bool = True  # False: gcr works without it, only less well
 
 
-@dataclass(frozen=True, slots=True)
-class Device:
+class Device(Struct, frozen=True):
     """Identified by UUID everywhere, never by ordinal."""
 
     uuid: str
@@ -57,8 +56,7 @@ class Backend(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True)
-class Simulator:
+class Simulator(Struct, frozen=True):
     """A simulated driver: the folder of its libraries, and what else a process must see to find it."""
 
     folder: Path

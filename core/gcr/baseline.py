@@ -8,8 +8,9 @@ They cross sockets in a sealed memfd, for they are 8 MiB for 128 GiB:
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Self
+
+from msgspec import Struct, field
 
 from gcr.errors import UsageError
 from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey
@@ -21,8 +22,7 @@ _MAGIC = b"GCRBASE1"
 _ALLOCATION = struct.Struct("<QQ")
 
 
-@dataclass(frozen=True, slots=True)
-class Baseline:
+class Baseline(Struct, frozen=True):
     """`allocations`: by id, size and digests. An id says where to look; equal digests say that bytes are equal."""
 
     key: HashKey

@@ -14,10 +14,11 @@ import math
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread, current_thread
 from typing import Any
+
+from msgspec import Struct, field
 
 from gcr import jsonbody
 from gcr.errors import DeadlinePassed, GcrError, NoDescriptors, PeerGone, Refused, typed
@@ -386,8 +387,7 @@ class Channel:
             pass
 
 
-@dataclass(slots=True)
-class _Waiting:
+class _Waiting(Struct):
     """A call that waits. None in its inbox: no reply will come."""
 
     reply: int

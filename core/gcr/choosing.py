@@ -1,13 +1,13 @@
 """Which of an arena's segments an owner takes, and what is missing."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gcr.layout import Segment
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
+class Missing(Struct, frozen=True):
     """`short`: bytes by owner. `sizes`: of the segments to be made. `spare`: fresh ones that no owner would take."""
 
     short: Mapping[str, int]

@@ -6,9 +6,10 @@ DeadlinePassed and may still finish in the driver: ask `phase`.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol, runtime_checkable
+
+from msgspec import Struct
 
 
 class ControlPhase(Enum):
@@ -28,16 +29,14 @@ class ControlMeans(Enum):
     PROCESS = "process"  # there is no call: what the driver keeps goes with an image of the whole process
 
 
-@dataclass(frozen=True, slots=True)
-class Refusal:
+class Refusal(Struct, frozen=True):
     """State the driver would take and never give back, or that we may not touch."""
 
     reason: str  # a stable word: "nccl", "verbs", "mig", "uvm" …
     detail: str
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessView:
+class ProcessView(Struct, frozen=True):
     """What a vendor can tell of a process from outside, without its help."""
 
     pid: int

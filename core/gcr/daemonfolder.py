@@ -12,11 +12,12 @@ A pid means nothing after a reboot or in another namespace: a daemon never takes
 import json
 import socket
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
 from functools import cache
 from hashlib import blake2b
 from pathlib import Path
 from typing import Self
+
+from msgspec import Struct, to_builtins
 
 from gcr.runtime import own_directory, state_dir
 
@@ -24,8 +25,7 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _PIDS = Path("/proc/self/ns/pid")
 
 
-@dataclass(frozen=True, slots=True)
-class About:
+class About(Struct, frozen=True):
     """Facts that tell one daemon from every other. `boot` and `pids` are empty where the kernel does not say."""
 
     socket: str
@@ -51,8 +51,7 @@ class About:
         return (self.boot, self.pids) == (here.boot, here.pids)
 
 
-@dataclass(frozen=True, slots=True)
-class DaemonFolder:
+class DaemonFolder(Struct, frozen=True):
     path: Path
 
     @classmethod
@@ -84,7 +83,7 @@ class DaemonFolder:
         """Create the folder, and say there for which socket it is. Raises UnsafeRuntime, OSError."""
         own_directory(self.path)
         fresh = self.path / "about.json.new"
-        fresh.write_text(json.dumps(asdict(About.here(path))))
+        fresh.write_text(json.dumps(to_builtins(About.here(path))))
         fresh.replace(self.path / "about.json")
         return self
 

@@ -6,14 +6,14 @@ Sizes are bytes, addresses are integers, times are seconds. Every method may rai
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol
+
+from msgspec import Struct
 
 from gcr.hashing import CHUNK_BYTES, ChunkHashes, HashKey
 
 
-@dataclass(frozen=True, slots=True)
-class HandleSpec:
+class HandleSpec(Struct, frozen=True):
     """A physical allocation as its program asked for it: what is needed to make an equal one."""
 
     id: int
@@ -32,16 +32,14 @@ def spec_from_json(item: Sequence[int]) -> HandleSpec:
     return HandleSpec(*item)
 
 
-@dataclass(frozen=True, slots=True)
-class Handed:
+class Handed(Struct, frozen=True):
     """A physical allocation that arrived, or leaves, as a file descriptor."""
 
     spec: HandleSpec
     fd: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceRange:
+class DeviceRange(Struct, frozen=True):
     """Handles mapped side by side in this worker: `address` is the first byte, `offsets` where each id begins."""
 
     address: int
@@ -49,8 +47,7 @@ class DeviceRange:
     offsets: Mapping[int, int]
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """One contiguous copy between device memory and pinned host memory."""
 
     device: int
@@ -58,8 +55,7 @@ class Span:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Move:
+class Move(Struct, frozen=True):
     """One contiguous copy within the device."""
 
     target: int
@@ -67,8 +63,7 @@ class Move:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceMemory:
+class DeviceMemory(Struct, frozen=True):
     """The device's own count, never ours. `by_pid` has only the processes the device can name."""
 
     used: int

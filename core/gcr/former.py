@@ -7,8 +7,9 @@ than that. A record that names an image stays until `gcr rm` removes the image: 
 import logging
 import shutil
 from collections.abc import Collection, Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gcr.daemonfolder import About, DaemonFolder
 from gcr.journal import DecisionRecord, KeptImage, standing
@@ -18,8 +19,7 @@ from gcr.runtime import socket_path
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(Struct, frozen=True):
     """An image whose job ended with the machine's last boot."""
 
     job: str

@@ -21,12 +21,13 @@ import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 from threading import Lock
 from typing import Any, Self
+
+from msgspec import Struct, field, to_builtins
 
 from gcr.errors import UsageError
 from gcr.listing import listed
@@ -40,8 +41,7 @@ _UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, 
 _NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z|[0-9]+\Z")  # a job, or a pid for a process not started by gcr
 
 
-@dataclass(frozen=True, slots=True)
-class ProcessDecision:
+class ProcessDecision(Struct, frozen=True):
     """One process of the job. By device (UUID): `bytes` of its data, `ballast` the driver needs for itself."""
 
     pid: int
@@ -55,8 +55,7 @@ class ProcessDecision:
     waits: bool = False  # it had made no call of a driver
 
 
-@dataclass(frozen=True, slots=True)
-class KeptImage:
+class KeptImage(Struct, frozen=True):
     """Which image alone has a job's bytes, and in which store, by its whole path. Both are empty if it is unknown.
 
     user: uid and gid of another user for whom it was written, and who can read it; None: the daemon's own.
@@ -68,8 +67,7 @@ class KeptImage:
     user: tuple[int, int] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class DecisionRecord:
+class DecisionRecord(Struct, frozen=True):
     """The job is suspended from here on. `decided_at`: seconds since the epoch. Raises UsageError for a bad name.
 
     `environment`: what leads a worker to the job's (simulated) driver.
@@ -274,8 +272,7 @@ class Journal:
         _with_fd(self._directory, os.O_RDONLY | os.O_DIRECTORY, os.fsync)
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """What a reader of a journal found: decisions, and jobs of which there was one that does not read back.
 
     intended: what a daemon that died was about to decide.
@@ -324,7 +321,7 @@ def _intended_in(path: Path, job: str) -> DecisionRecord | None:
 
 
 def _to_bytes(record: DecisionRecord) -> bytes:
-    body = asdict(record)
+    body = to_builtins(record)
     return json.dumps({"digest": _digest(body), "record": body}, indent=1).encode()
 
 

@@ -8,10 +8,12 @@ bytes.
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import accumulate
 from typing import Any, Self
+
+from msgspec import Struct
+from msgspec.structs import asdict
 
 from gcr.drain import DeviceRange, HandleSpec, Span
 from gcr.errors import Refused
@@ -29,8 +31,7 @@ class DamagedTable(Refused):
     code = "damaged_table"
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Segment:
+class Segment(Struct, frozen=True, eq=False):
     """A piece of host memory, mapped at `address` in this process.
 
     Equal to itself only: a later segment may get the same descriptor number and address.
@@ -41,16 +42,14 @@ class Segment:
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class Layout:
+class Layout(Struct, frozen=True):
     """`offsets`: arena offset by handle id. `size`: bytes in all."""
 
     offsets: Mapping[int, int]
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Piece:
+class _Piece(Struct, frozen=True):
     """Bytes that lie in one device range and one segment; only pieces of the same two may become one copy."""
 
     span: Span
@@ -147,13 +146,7 @@ def _continues(last: _Piece, piece: _Piece) -> bool:
     )
 
 
-def flat(record: Any) -> dict[str, Any]:
-    """The fields of a dataclass with slots, as they are: `asdict` copies each, and takes four times as long."""
-    return {name: getattr(record, name) for name in record.__slots__}
-
-
-@dataclass(frozen=True, slots=True)
-class SealedHandle:
+class SealedHandle(Struct, frozen=True):
     """One handed-over allocation: what it was, on which device (UUID), and where its bytes lie."""
 
     spec: HandleSpec
@@ -161,16 +154,14 @@ class SealedHandle:
     offset: int  # in the line of this device's segments
 
 
-@dataclass(frozen=True, slots=True)
-class SealedSegment:
+class SealedSegment(Struct, frozen=True):
     """Size of a segment, in the order of their descriptors, and the device whose bytes it holds."""
 
     device: str
     size: int
 
 
-@dataclass(frozen=True, slots=True)
-class SealedTable:
+class SealedTable(Struct, frozen=True):
     """All that is needed to put a process's device memory back. Whoever holds it and the segments can restore.
 
         0          8                  40
@@ -220,11 +211,11 @@ class SealedTable:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            **flat(self),
+            **asdict(self),
             "ordinals": {str(ordinal): uuid for ordinal, uuid in self.ordinals.items()},  # numbers sort otherwise
-            "handles": [{**flat(each), "spec": flat(each.spec)} for each in self.handles],
-            "mappings": [*map(flat, self.mappings)],
-            "segments": [*map(flat, self.segments)],
+            "handles": [{**asdict(each), "spec": asdict(each.spec)} for each in self.handles],
+            "mappings": [*map(asdict, self.mappings)],
+            "segments": [*map(asdict, self.segments)],
         }
 
     @classmethod

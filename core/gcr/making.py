@@ -10,7 +10,8 @@ import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gcr import hostmap
 from gcr.hostmemory import free_huge_bytes
@@ -21,8 +22,7 @@ from gcr.places import HUGE_PAGE, Places
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class Maker:
+class Maker(Struct, frozen=True):
     """Keeps no books. `pin(address, size)` and `unpin(address)` are called from several threads at once."""
 
     pin: Callable[[int, int], None]

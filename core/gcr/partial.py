@@ -12,10 +12,11 @@ The digest is over all that follows it; the chunks are in the order of the table
 import os
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import blake2b
 from typing import Self
+
+from msgspec import Struct
 
 from gcr.hashing import CHUNK_BYTES
 from gcr.hashing.chunks import chunk_count
@@ -35,8 +36,7 @@ class Where(IntEnum):
     BOTH = 2  # in the segments, and the device's hash says that they are the parent's
 
 
-@dataclass(frozen=True, slots=True)
-class PartialTable:
+class PartialTable(Struct, frozen=True):
     """`chunks`: by handle a byte for each chunk, a `Where`."""
 
     table: SealedTable

@@ -5,8 +5,9 @@ reservation is made: only the kernel can refuse one.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass, field
 from threading import Lock
+
+from msgspec import Struct, field
 
 from gcr import hostmap
 from gcr.errors import NoRoom
@@ -15,8 +16,7 @@ HUGE_PAGE = 2 << 20
 LEAST_BYTES = 1 << 34  # of a reservation: addresses cost nothing
 
 
-@dataclass(frozen=True, slots=True)
-class Reservation:
+class Reservation(Struct, frozen=True):
     """As the kernel gave it. What is handed out of it begins at a multiple of a huge page, so a huge page is unused."""
 
     address: int
@@ -28,8 +28,7 @@ class Reservation:
         return begin, begin + self.size - HUGE_PAGE
 
 
-@dataclass(slots=True)
-class Places:
+class Places(Struct):
     """Thread-safe. `_free`: stretches of addresses, [begin, end), in order and never side by side."""
 
     _reserved: list[Reservation] = field(default_factory=list)

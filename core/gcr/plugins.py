@@ -3,12 +3,12 @@
 import logging
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from importlib import import_module
 from typing import TypeVar
 
 import pluggy
+from msgspec import Struct, field
 
 from gcr import hookspecs
 from gcr.backend import INTERFACE_VERSION, Backend
@@ -25,8 +25,7 @@ ENVIRONMENT = "GCR_PLUGINS"
 """Modules to load besides the entry points, comma-separated: for running from a source tree."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokenPlugin:
+class BrokenPlugin(Struct, frozen=True):
     """A plugin that could not be used; `origin` is where it was found, `error` what it raised."""
 
     name: str
@@ -34,14 +33,12 @@ class BrokenPlugin:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class FoundBackend:
+class FoundBackend(Struct, frozen=True):
     backend: Backend
     origin: str
 
 
-@dataclass(slots=True)
-class Plugins:
+class Plugins(Struct):
     """What was found. `found`: by the backend's name."""
 
     found: dict[str, FoundBackend] = field(default_factory=dict)

@@ -5,7 +5,8 @@ others are asked all the same.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gcr.backend import Capability, Device
 from gcr.devices import is_simulated
@@ -16,8 +17,7 @@ class Lacking(Exception):
     """What a check looked for is not there; the text is the evidence."""
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """`evidence` returns what was seen; it raises Lacking, or an error of gcr, with what was seen instead."""
 
     name: str

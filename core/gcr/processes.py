@@ -10,6 +10,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from msgspec import Struct
+
 _PROC = Path("/proc")
 # In /proc/PID/stat, counted after the name: proc(5).
 _STATE_FIELD, _PARENT_FIELD, _THREADS_FIELD, _START_FIELD, _STACK_FIELD, _ARGUMENTS_FIELD = 0, 1, 17, 19, 25, 45
@@ -34,8 +36,7 @@ class ProcessIdentity:
         return self == other and (self.stack == other.stack or not (self.stack and other.stack))
 
 
-@dataclass(frozen=True, slots=True)
-class Place:
+class Place(Struct, frozen=True):
     """As whom and from where a process opens files.
 
     user_ids: real, effective, saved, of the file system; () for one that is gone · root: device and inode of its root

@@ -1,4 +1,4 @@
-"""Fixed-width little-endian records: a dataclass whose annotations say how each field is packed.
+"""Fixed-width little-endian records: a Struct whose annotations say how each field is packed.
 
     class TransactionRecord(Record):
         transaction: U64
@@ -6,8 +6,10 @@
 A field that is reserved is a `ClassVar` of value 0: it takes its bytes and no place in the constructor.
 """
 
-from struct import Struct
+import struct
 from typing import Annotated, Any, ClassVar, Self, get_args, get_origin, get_type_hints
+
+from msgspec import Struct
 
 from gcr.errors import RolledBack
 
@@ -25,24 +27,22 @@ class BadFrame(RolledBack):
     code = "bad_frame"
 
 
-class Record:
+class Record(Struct, frozen=True):
     """Base of every record. `SIZE` is its length in bytes on the wire."""
 
-    __slots__ = ()
     SIZE: ClassVar[int]
     FIELDS: ClassVar[tuple[tuple[str, str], ...]]  # name and struct code, reserved ones included
-    _layout: ClassVar[Struct]
+    _layout: ClassVar[struct.Struct]
     _texts: ClassVar[frozenset[str]]
     _reserved: ClassVar[frozenset[str]]
 
     def __init_subclass__(cls) -> None:
-        # Runs twice for a slotted dataclass, which replaces its class; both times with the same outcome.
         hints = get_type_hints(cls, include_extras=True)
         packed = {name: packing for name, hint in hints.items() if (packing := _packing(hint))}
         cls.FIELDS = tuple((name, code) for name, (_, code) in packed.items())
         cls._texts = frozenset(name for name, (kind, _) in packed.items() if kind is str)
         cls._reserved = frozenset(name for name in packed if get_origin(hints[name]) is ClassVar)
-        cls._layout = Struct("<" + "".join(code for _, code in cls.FIELDS))
+        cls._layout = struct.Struct("<" + "".join(code for _, code in cls.FIELDS))
         cls.SIZE = cls._layout.size
 
     def pack(self) -> bytes:

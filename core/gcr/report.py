@@ -4,13 +4,14 @@ Sizes are bytes, times seconds, rates bytes per second. None where the JSON has 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
 from types import MappingProxyType
 from typing import Any, Self
 
+from msgspec import Struct
+from msgspec.structs import asdict
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessReport:
+
+class ProcessReport(Struct, frozen=True, kw_only=True):
     """One process on one device."""
 
     pid: int
@@ -29,8 +30,7 @@ class ProcessReport:
         return cls(**{**known, "uncovered": MappingProxyType(dict(document["uncovered"]))})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Report:
+class Report(Struct, frozen=True, kw_only=True):
     """What both have. `wall_s` is the caller's clock, all others are the daemon's."""
 
     job: str
@@ -42,11 +42,10 @@ class Report:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON's fields, without the envelope."""
-        return {field.name: _plain(getattr(self, field.name)) for field in fields(self)}
+        return {name: _plain(value) for name, value in asdict(self).items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CheckpointReport(Report):
+class CheckpointReport(Report, frozen=True, kw_only=True):
     strategy: str
     vram_free_s: float | None  # of a job that was left running
     stop_s: float
@@ -71,7 +70,7 @@ class CheckpointReport(Report):
 
     def to_json(self) -> dict[str, Any]:
         """The JSON's fields, without the envelope; those of an image where there is one."""
-        found = super(CheckpointReport, self).to_json()
+        found = super().to_json()
         return found if self.image else {name: value for name, value in found.items() if name not in _OF_AN_IMAGE}
 
     @classmethod
@@ -80,8 +79,7 @@ class CheckpointReport(Report):
         return cls(**{**_known(cls, document), "processes": processes})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RestoreReport(Report):
+class RestoreReport(Report, frozen=True, kw_only=True):
     refill_s: float
     refill_bytes_per_s: float | None
     total_s: float
@@ -94,8 +92,7 @@ class RestoreReport(Report):
         return cls(**{**_known(cls, document), "moved": MappingProxyType(dict(document["moved"]))})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SwapReport:
+class SwapReport(Struct, frozen=True, kw_only=True):
     """Of the job that left, and of the one that came back. `wall_s` is the caller's clock."""
 
     out: CheckpointReport
@@ -112,8 +109,7 @@ class SwapReport:
         return {"out": self.out.to_json(), "in": self.back.to_json(), "wall_s": self.wall_s}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ProcessInfo:
+class ProcessInfo(Struct, frozen=True, kw_only=True):
     """A process of a job on one device; `device` is empty before its first allocation."""
 
     pid: int
@@ -127,8 +123,7 @@ class ProcessInfo:
         return cls(**_known(cls, document))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class JobInfo:
+class JobInfo(Struct, frozen=True, kw_only=True):
     """A job as `gcr ps` shows it. `started`: ISO 8601; `command`: empty for a process that gcr did not start."""
 
     job: str
@@ -151,8 +146,7 @@ class JobInfo:
         return cls(**{**_known(cls, document), "processes": processes, "command": command})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageInfo:
+class ImageInfo(Struct, frozen=True, kw_only=True):
     """An image as `gcr images` lists it. `created`: seconds since the epoch. All else is None for one that is damaged.
 
     `damaged`: what is wrong with it, as far as a list looks.
@@ -191,13 +185,12 @@ _OF_AN_IMAGE = (
 
 def _known(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
     """A newer daemon may say more than this library knows."""
-    names = {field.name for field in fields(kind)}
-    return {name: value for name, value in document.items() if name in names}
+    return {name: value for name, value in document.items() if name in kind.__struct_fields__}
 
 
 def _plain(value: object) -> object:
     if isinstance(value, tuple):
         return [_plain(one) for one in value]
     if isinstance(value, ProcessReport):
-        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+        return {name: _plain(one) for name, one in asdict(value).items()}
     return dict(value) if isinstance(value, Mapping) else value

@@ -17,11 +17,13 @@ import signal as signals
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct, to_builtins
+from msgspec.structs import replace
 
 from gcr import processes, units
 from gcr.errors import GcrError, NoSuchJob
@@ -46,8 +48,7 @@ class How(StrEnum):
     UNKNOWN = "unknown"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class End:
+class End(Struct, frozen=True, kw_only=True):
     """The end of a job's program. `at`: seconds since the epoch.
 
     code: what `gcr run` returned, None if unknown · signal: the one that ended it · was: the job's state at that time
@@ -81,8 +82,7 @@ class End:
         return found if self.was in (None, "running", "exited") else f"{found} while {self.was}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Run:
+class Run(Struct, frozen=True, kw_only=True):
     """One job. `began`: seconds since the epoch; starts of processes: clock ticks after boot; `log`: a whole path."""
 
     job: str
@@ -181,7 +181,7 @@ def write(run: Run) -> None:
     try:
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w") as file:
-            json.dump(asdict(run), file)
+            json.dump(to_builtins(run), file)
         fresh.replace(path)
     except BaseException:
         fresh.unlink(missing_ok=True)

@@ -10,8 +10,9 @@ import struct
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gcr.errors import DaemonUnavailable, DeadlinePassed, PeerGone, UnsafeRuntime
 from gcr.runtime import open_own_directory
@@ -22,8 +23,7 @@ _ANCILLARY = socket.CMSG_SPACE(MAX_DESCRIPTORS * 4)
 _RETRY_S = 0.02
 
 
-@dataclass(frozen=True, slots=True)
-class PeerIdentity:
+class PeerIdentity(Struct, frozen=True):
     """Who connected, by the kernel's word, at the time of connecting."""
 
     pid: int

@@ -2,16 +2,16 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
 from threading import Lock, Thread
+
+from msgspec import Struct
 
 MAX_SERVING = 32  # requests of one peer served at once
 MAX_WAITING = 256  # requests of one peer waiting for a thread; beyond it they are refused
 
 
-@dataclass(frozen=True, slots=True)
-class Bounds:
+class Bounds(Struct, frozen=True):
     """How many requests of one peer are served at once, and how many more wait for their turn."""
 
     serving: int = MAX_SERVING

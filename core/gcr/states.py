@@ -9,9 +9,10 @@ race and is refused. The edges of strategy `handoff`, forward; each has an undo 
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
+
+from msgspec import Struct
 
 from gcr.errors import WrongState
 
@@ -45,8 +46,7 @@ class IllegalMove(WrongState):
     code = "illegal_move"
 
 
-@dataclass(frozen=True, slots=True)
-class Edge:
+class Edge(Struct, frozen=True):
     """A legal move. `undo` names the edge that leads back, or is None where there is no way back."""
 
     name: str

@@ -6,9 +6,10 @@ never reused in a process's life: one that comes back after it was released mean
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Protocol
+
+from msgspec import Struct
 
 from gcr.agentwire import (
     ExportBatch,
@@ -32,8 +33,7 @@ class Contradiction(RolledBack):
     code = "contradiction"
 
 
-@dataclass(frozen=True, slots=True)
-class Allocation:
+class Allocation(Struct, frozen=True):
     """One physical allocation, its device (UUID), and every place it is mapped at in the process."""
 
     spec: HandleSpec
@@ -41,8 +41,7 @@ class Allocation:
     mappings: tuple[MappingRecord, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class AllocationTable:
+class AllocationTable(Struct, frozen=True):
     """All allocations at one time. `ordinals`: device UUID by the process's own ordinal, as access masks count."""
 
     generation: int

@@ -7,15 +7,15 @@ last pushed first, on the thread that leaves the `with` block.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from threading import Lock
 from typing import Self
+
+from msgspec import Struct, field
 
 log = logging.getLogger(__name__)
 
 
-@dataclass(slots=True)
-class Transaction:
+class Transaction(Struct):
     """Undoes what was pushed, last first, unless committed. `failed` names the undos that did not work."""
 
     job: str = ""

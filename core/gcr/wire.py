@@ -12,8 +12,11 @@ Its reply has the same request and type 0x8016; an error has type 0xffff and an 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Self
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gcr.codes import CARRIED_REASONS as CARRIED_REASONS
 from gcr.codes import ERROR as ERROR
@@ -40,8 +43,7 @@ from gcr.codes import WelcomeFlag as WelcomeFlag
 from gcr.record import I32, U16, U32, U64, BadFrame, Record, concat
 
 
-@dataclass(frozen=True, slots=True)
-class FrameHeader(Record):
+class FrameHeader(Record, frozen=True):
     magic: U32
     version: U16
     type: U16
@@ -50,8 +52,7 @@ class FrameHeader(Record):
     descriptors: U32
 
 
-@dataclass(frozen=True, slots=True)
-class HelloRecord(Record):
+class HelloRecord(Record, frozen=True):
     role: U32
     oldest: U16 = VERSION
     newest: U16 = VERSION
@@ -66,8 +67,7 @@ class HelloRecord(Record):
     version: Annotated[str, "24s"] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class WelcomeRecord(Record):
+class WelcomeRecord(Record, frozen=True):
     version: U16
     flags: U16
     daemon_pid: U32
@@ -75,8 +75,7 @@ class WelcomeRecord(Record):
     daemon_version: Annotated[str, "24s"]
 
 
-@dataclass(frozen=True, slots=True)
-class MappingRecord(Record):
+class MappingRecord(Record, frozen=True):
     id: U64
     address: U64
     offset: U64
@@ -85,16 +84,14 @@ class MappingRecord(Record):
     write_devices: U32
 
 
-@dataclass(frozen=True, slots=True)
-class StuckRecord(Record):
+class StuckRecord(Record, frozen=True):
     stream: U64
     context: U64
     device: U32
     in_flight: U32
 
 
-@dataclass(frozen=True, slots=True)
-class ErrorRecord(Record):
+class ErrorRecord(Record, frozen=True):
     code: U32
     vendor_error: I32 = 0
     details: U32 = 0
@@ -102,8 +99,7 @@ class ErrorRecord(Record):
     message: Annotated[str, "112s"] = ""
 
 
-@dataclass(frozen=True, slots=True)
-class StuckError:
+class StuckError(Struct, frozen=True):
     """Payload of an ERROR frame; `streams` only for ErrorCode.STUCK."""
 
     error: ErrorRecord

@@ -4,11 +4,11 @@ What an image has to have is taken from one of the same job suspended, all of wh
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from machine import Machine, Victim, kill, until
+from msgspec.structs import replace
 from two_devices import Job, three_devices
 from worlds import AMD, NVIDIA, ON_DEVICE, at, slowly
 

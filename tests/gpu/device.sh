@@ -4,7 +4,7 @@
 #   tests/gpu/device.sh OUT PIECE...      each piece leaves OUT/PIECE.json; `list` names them, `report` makes OUT/report.md
 #
 # Works without a network: Python, PyTorch, cuda-bindings, cmake, ninja and a compiler are taken as found; wheels of
-# whatever Python lacks (rich, platformdirs, torch_memory_saver; for images blake3, obstore, liburing, cryptography, cffi)
+# whatever Python lacks (rich, msgspec, platformdirs, torch_memory_saver; for images blake3, obstore, liburing, cryptography, cffi)
 # lie in the folder that GCR_WHEELS names.
 # GCR_WARM_GIB (48): host memory touched once before timing; 0 for none. GCR_BENCHMARK_STORE: a folder on the disk that
 # images are measured on, with room for two of GCR_IMAGES_GIB (32).

@@ -1,10 +1,10 @@
 """A restore that finds no room says who has it, and what would make some."""
 
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gcr.backend import Device
 from gcr.daemon.crowding import explained, naming_holders

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass, field, replace
 
 import pytest
+from msgspec import structs
 
 from gcr.control import ControlPhase
 from gcr.engine import drive as module
@@ -149,7 +150,7 @@ def test_a_refused_move_is_asked_for_once_and_it_is_where_it_was(scene):
 
 def test_a_move_that_cannot_be_written_down_is_not_begun(scene):
     with pytest.raises(RolledBack):
-        replace(scene.drive(EXCHANGED), note=full).to(ControlPhase.RUNNING, 30.0)
+        structs.replace(scene.drive(EXCHANGED), note=full).to(ControlPhase.RUNNING, 30.0)
     assert (scene.placement, scene.driver.calls) == (Placement(), [])
     scene.thaw()
 
@@ -268,7 +269,7 @@ def test_where_it_came_to_is_not_known_before_it_is_written_down(scene, by_succe
     def until_the_disk_is_full():
         next(notes, scene.note)()
 
-    drive = replace(scene.drive(EXCHANGED), note=until_the_disk_is_full)
+    drive = structs.replace(scene.drive(EXCHANGED), note=until_the_disk_is_full)
     with pytest.raises(RolledBack):
         drive.to(ControlPhase.RUNNING, 30.0)
     assert (scene.placement.now, scene.placement.tried) == ({}, EXCHANGED)
@@ -288,7 +289,7 @@ def test_in_place_it_comes_and_goes_though_the_disk_is_full(scene, notes):
     def until_the_disk_is_full():
         next(room, full)()
 
-    drive = replace(scene.drive(), note=until_the_disk_is_full)
+    drive = structs.replace(scene.drive(), note=until_the_disk_is_full)
     drive.to(ControlPhase.RUNNING, 30.0)
     drive.to(ControlPhase.CHECKPOINTED, 30.0)
     scene.successor().thaw()

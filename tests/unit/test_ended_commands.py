@@ -3,11 +3,11 @@
 import errno
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gcr import processes, runs
 from gcr.cli import ended

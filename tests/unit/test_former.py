@@ -1,10 +1,10 @@
 """What is left of jobs that were suspended when the machine went down."""
 
 import json
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gcr import former, runs
 from gcr.daemonfolder import DaemonFolder

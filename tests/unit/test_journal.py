@@ -6,10 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gcr import journal as module
 from gcr.errors import UnsafeRuntime, UsageError

@@ -2,10 +2,10 @@
 
 import json
 import os
-from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
+from msgspec.structs import replace
 
 from gcr.cli.needed import images_of_former_boots, needed_images
 from gcr.daemon import inherited

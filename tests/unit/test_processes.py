@@ -3,9 +3,9 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from gcr import processes
 from gcr.processes import ProcessIdentity

@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from threading import Barrier, Thread
 
@@ -990,7 +991,7 @@ def test_past_its_time_it_ends_and_nothing_is_there(
     write(store, "warm", [COMMON])
     if act is pulled:
         pushed(store, away)
-    monkeypatch.setattr(Transfer.__init__, "__defaults__", (1e-9, *Transfer.__init__.__defaults__[1:]))  # type: ignore[index]
+    monkeypatch.setitem(globals(), "Transfer", partial(Transfer, timeout=1e-9))
     with pytest.raises(DeadlinePassed):
         act(store if act is pushed else other, away)
     assert not list(away.glob("images/*.json")) or act is pulled

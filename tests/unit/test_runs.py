@@ -6,10 +6,10 @@ import os
 import stat
 import subprocess
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from gcr import processes, runs
 from gcr.runs import End, How, Run

@@ -1,9 +1,10 @@
 """A process inside a transaction, with an agent that says what the test wants."""
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import pytest
+from msgspec.structs import replace
 
 from gcr.agentwire import (
     CountRecord,

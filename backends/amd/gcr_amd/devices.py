@@ -1,7 +1,8 @@
 """Devices as the HIP runtime lists them, and the kernel's count of their memory."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gcr.backend import Device
 from gcr.devices import described, if_present, is_simulated, uuid_text, where_it_has_bytes
@@ -32,8 +33,7 @@ def _string(value: object) -> str:
     return text.split(b"\0", 1)[0].decode(errors="replace")
 
 
-@dataclass(frozen=True, slots=True)
-class Counter:
+class Counter(Struct, frozen=True):
     """Who counts one device's memory."""
 
     gpu: kfd.Gpu

@@ -6,8 +6,9 @@ amdgpu says how much of a device is in use (`mem_info_vram_used`), KFD how much 
 
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gcr.drain import DeviceMemory
 from gcr.errors import BackendMissing
@@ -21,8 +22,7 @@ def root() -> Path:
     return Path("/sys")
 
 
-@dataclass(frozen=True, slots=True)
-class Gpu:
+class Gpu(Struct, frozen=True):
     """A device as the kernel names it: PCI address `dddd:bb:dd.f`, and KFD's own number for it."""
 
     pci: str

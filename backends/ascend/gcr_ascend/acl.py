@@ -9,8 +9,9 @@ import functools
 import importlib.resources
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from gcr.calls import SUCCESS, Calls
 from gcr.errors import BackendMissing, DriverTooOld
@@ -20,8 +21,7 @@ _MISSING = object()
 _INSTALL = "install CANN and the Ascend driver, and source CANN's set_env.sh so that its libraries are found"
 
 
-@dataclass(frozen=True, slots=True)
-class Call:
+class Call(Struct, frozen=True):
     """One C function: what it takes, what it gives, and where it is."""
 
     name: str
@@ -32,8 +32,7 @@ class Call:
     since: str  # CANN release, "" for every one
 
 
-@dataclass(frozen=True, slots=True)
-class Table:
+class Table(Struct, frozen=True):
     """`acl.toml`, read."""
 
     calls: Mapping[str, Call]

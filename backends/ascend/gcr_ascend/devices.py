@@ -3,7 +3,8 @@
 import ctypes
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gcr.backend import Device
 from gcr.devices import described, if_present, uuid_text, where_it_has_bytes
@@ -30,8 +31,7 @@ def ordinals() -> Mapping[str, int]:
     return {uuid_of(ordinal): ordinal for ordinal in range(int(acl.aclrtGetDeviceCount()))}
 
 
-@dataclass(frozen=True, slots=True)
-class Card:
+class Card(Struct, frozen=True):
     """Where DCMI keeps a device."""
 
     card: int

@@ -15,8 +15,9 @@ import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeVar
+
+from msgspec import Struct, field
 
 from gcr import config
 from gcr.cli.options import Options
@@ -81,8 +82,7 @@ class Line:
                 rest = rest[os.write(self.fd, rest) :]
 
 
-@dataclass(slots=True)
-class Asking(Generic[T]):
+class Asking(Struct, Generic[T]):
     """`whom`: what to call who may be silent. `timeout`: seconds in all, None: any. `grace`: to end in, if told."""
 
     whom: str

@@ -8,8 +8,11 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gcr import config, hostmemory, native, runtime, units
 from gcr.backend import Backend, Capability, Device
@@ -25,8 +28,7 @@ _MEMBARRIER_X86_64 = 324
 _MEMBARRIER_PRIVATE_EXPEDITED = 1 << 3
 
 
-@dataclass(frozen=True, slots=True)
-class Check:
+class Check(Struct, frozen=True):
     """`needed`: gcr cannot work without it; otherwise it is slower, or one feature is missing."""
 
     name: str
@@ -36,8 +38,7 @@ class Check:
     remedy: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Vendor:
+class Vendor(Struct, frozen=True):
     """`counts`: what it lacks is missed, since it was asked for, is the only one, or has a device.
 
     `facilities`: what the backend can do here, by the names of `gcr.facilities`.
@@ -50,8 +51,7 @@ class Vendor:
     checks: Sequence[Check]
 
 
-@dataclass(frozen=True, slots=True)
-class Findings:
+class Findings(Struct, frozen=True):
     """`plugins`: those that are broken, or that there is none."""
 
     host: Sequence[Check]

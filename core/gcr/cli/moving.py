@@ -2,10 +2,11 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import to_builtins
 
 from gcr import units
 from gcr.cli import text
@@ -30,7 +31,7 @@ def move(
     moved = _moved(command, options, store, act)
     took = time.monotonic() - began
     if options.json:
-        print_json(success(command, {"image": name, "url": url, **asdict(moved), "wall_s": took}))
+        print_json(success(command, {"image": name, "url": url, **to_builtins(moved), "wall_s": took}))
     elif moved.packs_moved:
         packs = f"{moved.packs_moved} of {text.plural(moved.packs, 'pack')}"
         print_text(f"{name}: {packs}, {units.size(moved.bytes_moved)} in {text.seconds(took)}")

@@ -9,8 +9,9 @@ import os
 import socket
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from typing import Any
+
+from msgspec.structs import replace
 
 from gcr import supervisor
 from gcr.cli.logfile import bug

@@ -3,10 +3,10 @@
 import math
 import re
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
+from msgspec import Struct
 
 from gcr.names import JOB_NAME
 
@@ -23,8 +23,7 @@ Target = str | int
 Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
-@dataclass(slots=True)
-class Options:
+class Options(Struct):
     """What was asked of every command alike. `timeout` is seconds; None leaves the configured deadlines."""
 
     json: bool = False

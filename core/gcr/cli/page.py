@@ -5,9 +5,10 @@ fine is counted; a vendor that has no device here and was not asked for gets one
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from itertools import groupby
 from types import MappingProxyType
+
+from msgspec.structs import replace
 
 from gcr import units
 from gcr.cli import text

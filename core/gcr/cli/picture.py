@@ -1,8 +1,9 @@
 """What `gcr inspect` shows of an image, whoever draws it: facts, and sections of bars with their figures."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from datetime import datetime
+
+from msgspec import Struct
 
 from gcr import units
 from gcr.cli import text
@@ -17,16 +18,14 @@ PARTS = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class Figure:
+class Figure(Struct, frozen=True):
     """A number as `--json` has it, and as people read it."""
 
     value: float
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
+class Row(Struct, frozen=True):
     """A bar from `begin` to `end` of `whole`, what it amounts to, and what is said beside it.
 
     `kind`: of PARTS, which make up a whole, or `changed`, or nothing.
@@ -41,8 +40,7 @@ class Row:
     amount: Figure
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     name: str
     total: Figure
     rows: Sequence[Row]

@@ -7,9 +7,10 @@ import socket
 import sys
 import threading
 from collections.abc import Mapping
-from dataclasses import asdict
 from functools import cached_property
 from typing import Any
+
+from msgspec import to_builtins
 
 from gcr.backend import Backend
 from gcr.channel import Channel, Request
@@ -61,7 +62,7 @@ class ControlService:
         if op == "ready":
             return {}
         if op == "devices":
-            return {"devices": [asdict(device) for device in self._backend.devices()]}
+            return {"devices": [to_builtins(device) for device in self._backend.devices()]}
         if op == "means":
             return {"means": self._control.means.value}
         if op == "holders":

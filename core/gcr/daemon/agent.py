@@ -5,7 +5,8 @@ Descriptors that come back belong to the caller.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gcr.agentwire import (
     CopyBatch,
@@ -56,8 +57,7 @@ STAGE_BATCH = 200
 MAPPINGS_S = 60.0
 
 
-@dataclass(slots=True)
-class AgentPeer:
+class AgentPeer(Struct):
     channel: Channel
     identity: ProcessIdentity
     hello: HelloRecord

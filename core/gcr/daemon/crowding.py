@@ -7,9 +7,10 @@ Jobs of another user are told of as the device tells, by pid.
 import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
+
+from msgspec import Struct
 
 from gcr import units
 from gcr.backend import Device
@@ -28,8 +29,7 @@ Key = TypeVar("Key", str, int)
 NAMED = 4  # holders in a message, the largest first
 
 
-@dataclass(frozen=True, slots=True)
-class Crowd:
+class Crowd(Struct, frozen=True):
     """One device. `jobs`: bytes by the names of jobs that run there; `others`: by pid, of processes in no job."""
 
     index: int

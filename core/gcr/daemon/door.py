@@ -9,9 +9,10 @@ import os
 import socket
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from threading import Lock
 from typing import Protocol
+
+from msgspec import Struct, field
 
 log = logging.getLogger("gcr.daemon")
 
@@ -31,8 +32,7 @@ class Visitor(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Door:
+class Door(Struct):
     """`serve` begins to serve a socket. A descriptor is kept in reserve, to refuse with."""
 
     serve: Callable[[socket.socket], Visitor]

@@ -11,10 +11,11 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
 from functools import partial
 from threading import Lock, Thread
 from typing import Generic, TypeVar
+
+from msgspec import Struct, field
 
 from gcr.channel import Channel
 from gcr.daemon.launch import daemon_environment, open_log
@@ -33,8 +34,7 @@ END_S = 5.0  # for a child to end by itself, and once more when it was killed
 ANSWER_S = 3.0  # of patience with a child that left a call without an answer, before it is given up
 
 
-@dataclass(slots=True)
-class Child(Generic[Peer]):
+class Child(Struct, Generic[Peer]):
     """One child process and the object that speaks to it."""
 
     process: "subprocess.Popen[bytes]"
@@ -65,8 +65,7 @@ class Child(Generic[Peer]):
         return True
 
 
-@dataclass(slots=True)
-class Fleet:
+class Fleet(Struct):
     """Starts children on demand and hands out the living ones. Thread-safe; one start a child at a time."""
 
     _workers: dict[tuple[World, str], Child[WorkerPeer]] = field(default_factory=dict)

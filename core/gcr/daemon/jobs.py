@@ -6,11 +6,12 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import PurePath
 from re import sub
 from threading import Event, Lock, RLock, Thread
 from typing import Any
+
+from msgspec import Struct, field
 
 from gcr.daemon.imaging import Imaging
 from gcr.daemon.keepers import BothKeepers
@@ -33,8 +34,7 @@ RETURN_S = 2.0  # within which the jobs of a daemon that died have come to its s
 AWAIT_S = 10.0  # the same for processes of which it did
 
 
-@dataclass(slots=True)
-class Job:
+class Job(Struct):
     name: str
     token: str
     world: World
@@ -157,8 +157,7 @@ class Job:
         return self.busy or any(p.state == State.RUNNING and device in p.prepared for p in self.living)
 
 
-@dataclass(slots=True)
-class Jobs:
+class Jobs(Struct):
     """All jobs by name, and the targets of running transactions by pid. Thread-safe."""
 
     by_name: dict[str, Job] = field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gcr.errors import DeadlinePassed, NoDescriptors, PeerGone
 from gcr.seqpacket import close_all
@@ -11,8 +12,7 @@ from gcr.supervisor.escrow import Escrow, Keeper
 log = logging.getLogger("gcr.daemon")
 
 
-@dataclass(frozen=True, slots=True)
-class BothKeepers:
+class BothKeepers(Struct, frozen=True):
     """A Keeper. What is staged is with the supervisor alone: the process and the worker have it as well."""
 
     job: str

@@ -6,7 +6,8 @@ A logout takes the runtime directory away, cleaners take old files, users take f
 import logging
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gcr.daemon.seat import Seat, SeatTaken
 from gcr.daemon.server import Server
@@ -17,8 +18,7 @@ log = logging.getLogger("gcr.daemon")
 LOOK_EVERY = 1.0  # seconds
 
 
-@dataclass(slots=True)
-class Keeping:
+class Keeping(Struct):
     seat: Seat
     server: Server
     _said: str = ""  # the last trouble, which is logged once

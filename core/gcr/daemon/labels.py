@@ -1,14 +1,14 @@
 """Short names of devices, as `gcr devices` numbers them: `nvidia:0`."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gcr.backend import Device
 from gcr.engine.node import World
 
 
-@dataclass(slots=True)
-class Labels:
+class Labels(Struct):
     """Asked of the driver when a device is met for the first time, and never while somebody waits for a table."""
 
     _known: dict[World, dict[str, str]] = field(default_factory=dict)

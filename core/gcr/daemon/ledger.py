@@ -3,9 +3,10 @@
 import logging
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from gcr.errors import GcrError, Refused
 from gcr.seqpacket import PeerIdentity
@@ -16,8 +17,7 @@ TRANSACTIONS = ("checkpoint", "restore", "swap")
 LONGEST = 200  # characters of a command line in the log
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(Struct, frozen=True):
     """One request of a client. Made when it arrives, since its process may have left when it is done."""
 
     op: str

@@ -2,7 +2,9 @@
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+
+from msgspec.structs import replace
 
 from gcr.daemon.imaging import NO_TIMEOUT
 from gcr.daemon.peers import ImagePeer, StorePlace

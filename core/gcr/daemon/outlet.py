@@ -7,7 +7,8 @@ caller that leaves and a deadline end the wait for any of them.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gcr.daemon.imaging import NO_TIMEOUT, Imaging
 from gcr.daemon.silence import WATCHED_S, Reading
@@ -22,8 +23,7 @@ log = logging.getLogger("gcr.daemon")
 COMMIT_S = 600.0  # of silence while a file system without direct writes brings all of a pack to its disk
 
 
-@dataclass(slots=True)
-class ImageOutlet:
+class ImageOutlet(Struct):
     """Implements engine.streaming.Outlet. `unhurried`: nobody has named a deadline, so the disk may take its time.
 
     begun: called once it is known that the job goes this way

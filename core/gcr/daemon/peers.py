@@ -6,8 +6,9 @@ DeadlinePassed.
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from gcr.backend import Device
 from gcr.channel import Channel
@@ -37,8 +38,7 @@ class Patience(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class SupervisorPeer:
+class SupervisorPeer(Struct):
     """A job's supervisor; offers the Keeper interface of its escrow."""
 
     channel: Channel
@@ -90,8 +90,7 @@ class SupervisorPeer:
             raise DeadlinePassed(text, hint=f"kill -CONT {self.pid}; then try again") from late
 
 
-@dataclass(slots=True)
-class ControlPeer:
+class ControlPeer(Struct):
     """The control helper of one backend; the ControlState interface, one process away."""
 
     channel: Channel
@@ -146,8 +145,7 @@ class ControlPeer:
         return self.channel.call_json(op, body, timeout=timeout)[0]
 
 
-@dataclass(slots=True)
-class WorkerPeer:
+class WorkerPeer(Struct):
     """The worker of one device. `hold` names what it keeps of one process in one transaction."""
 
     channel: Channel
@@ -338,8 +336,7 @@ class WorkerPeer:
         return answer
 
 
-@dataclass(frozen=True, slots=True)
-class StorePlace:
+class StorePlace(Struct, frozen=True):
     """A store as a request names it: its path, and if it is encrypted a descriptor of its key, which we never read."""
 
     path: str
@@ -354,8 +351,7 @@ class StorePlace:
         return {"store": self.path, "encrypted": bool(self.key), "name": name}
 
 
-@dataclass(slots=True)
-class ImagePeer:
+class ImagePeer(Struct):
     """An image helper: it writes one image, or reads one. `kill`: its process, whatever that does."""
 
     channel: Channel

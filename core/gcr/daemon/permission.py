@@ -9,8 +9,9 @@ import os
 import socket
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from pathlib import PurePath
+
+from msgspec import Struct, field
 
 from gcr.errors import NotOurs
 from gcr.seqpacket import PeerIdentity, peer_identity
@@ -21,8 +22,7 @@ _RULERS_ALONE = frozenset({"stop", "recover", "hand_over"})
 _HANDED_ON = ("PATH", "LANG", "LC_ALL", "PYTHONPATH", "VIRTUAL_ENV", "GCR_LOG_LEVEL", "GCR_NATIVE_DIR")
 
 
-@dataclass(frozen=True, slots=True)
-class Caller:
+class Caller(Struct, frozen=True):
     """A peer, by the kernel's word at the time of connecting. `groups`: its supplementary ones."""
 
     uid: int = field(default_factory=os.getuid)
@@ -68,8 +68,7 @@ def _groups(sock: socket.socket, peer: PeerIdentity) -> tuple[int, ...]:
     return struct.unpack(f"{len(raw) // 4}I", raw)
 
 
-@dataclass(frozen=True, slots=True)
-class Acting:
+class Acting(Struct, frozen=True):
     """The user that a helper runs as: the daemon's own (`caller` None), or the caller."""
 
     caller: Caller | None = None

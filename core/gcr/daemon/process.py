@@ -1,8 +1,9 @@
 """One process of a job, as gcrd knows it: identity, agent, state, and what it had when it was suspended."""
 
 import logging
-from dataclasses import dataclass, field
 from threading import Lock
+
+from msgspec import Struct, field
 
 from gcr.agentwire import StatusReply
 from gcr.daemon.agent import AgentPeer
@@ -19,8 +20,7 @@ log = logging.getLogger("gcr.daemon")
 ASK_AGAIN = 30.0  # seconds: room that was short may be there by then, or taken by somebody else
 
 
-@dataclass(frozen=True, slots=True)
-class Prepared:
+class Prepared(Struct, frozen=True):
     """What a worker was last asked to have ready for a process, so that it is not asked every second."""
 
     worker_pid: int
@@ -31,8 +31,7 @@ class Prepared:
         return worker_pid == self.worker_pid and size <= self.bytes and now - self.asked_at < ASK_AGAIN
 
 
-@dataclass(slots=True)
-class Process:
+class Process(Struct):
     job: str
     identity: ProcessIdentity
     state: State = State.RUNNING

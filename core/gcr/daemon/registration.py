@@ -1,8 +1,9 @@
 """What a supervisor says of its job, checked before the daemon takes any of it up."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
+
+from msgspec import Struct
 
 from gcr.daemon.worlds import backend_name, simulated_world
 from gcr.engine.node import World
@@ -13,8 +14,7 @@ from gcr.processes import owner_uid
 _TOKEN_CHARACTERS = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Registration:
+class Registration(Struct, frozen=True):
     """`name`: None for one after its program. `runs`: the program does, as `pid`, where that is of the same user."""
 
     owner: int

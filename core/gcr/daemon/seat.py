@@ -16,6 +16,8 @@ from pathlib import Path
 from socket import socket
 from typing import Self
 
+from msgspec import Struct
+
 from gcr.daemonfolder import DaemonFolder
 from gcr.errors import DaemonUnavailable, DeadlinePassed
 from gcr.runtime import check_own_directory, own_directory
@@ -33,8 +35,7 @@ class SeatTaken(Exception):
     """Another daemon has the seat; the text says how it was met."""
 
 
-@dataclass(slots=True)
-class Lock:
+class Lock(Struct):
     """A lock on a file, held until the process ends or `release`."""
 
     path: Path

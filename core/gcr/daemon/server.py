@@ -10,9 +10,10 @@ import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
+
+from msgspec import Struct, field
 
 from gcr.agentwire import IdList, OccupiedRecord
 from gcr.channel import Channel, Request
@@ -127,8 +128,7 @@ class Server:
         self.listener.shutdown(socket.SHUT_RDWR)
 
 
-@dataclass(slots=True)
-class Commands:
+class Commands(Struct):
     """Running commands of one client; its leaving cancels them."""
 
     cancels: set[threading.Event] = field(default_factory=set)

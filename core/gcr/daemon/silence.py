@@ -8,8 +8,9 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from gcr.channel import SILENCE
 from gcr.engine.node import Course
@@ -19,8 +20,7 @@ from gcr.image.place import silent
 WATCHED_S = 2.0  # within which a Reading has looked at the deadline, and says it better than a call that was too late
 
 
-@dataclass(slots=True)
-class Reading:
+class Reading(Struct):
     """Implements Patience: how far a helper is, by bytes or by answers of the store. One that is stopped is as silent.
 
     Raises StoreUnusable, Interrupted, DeadlinePassed.
@@ -46,8 +46,7 @@ class Reading:
             raise silent(self.store, self.patience)
 
 
-@dataclass(slots=True)
-class Unhurried:
+class Unhurried(Struct):
     """Implements Patience where nobody waits: the disk may hang. But a helper that is stopped, and does not even say so
     for `patience` seconds, keeps memory from others: it is given up, once.
 

@@ -7,9 +7,10 @@ physical memory could be made only where both fit, and a checkpoint that then fa
 import logging
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from threading import Event
 from typing import Any, Protocol
+
+from msgspec import Struct
 
 from gcr.daemon.jobs import Jobs
 from gcr.daemon.permission import OURSELVES, Caller
@@ -34,8 +35,7 @@ class Transactions(Protocol):
     def restore(self, body: Body, progress: Progress, cancelled: Event, *, caller: Caller) -> Report: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Swap:
+class Swap(Struct, frozen=True):
     """`body`: `out` and `in` are targets, `data_only` is for the one, `devices` for the other, `timeout` for both."""
 
     node: Transactions

@@ -14,10 +14,12 @@ import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import IO, Any
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gcr import units
 from gcr.errors import BackendMissing, GcrError, RolledBack
@@ -59,8 +61,7 @@ def _is_installed(package: str) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """One thing that was done, whether it was as it should be, and what was seen."""
 
     name: str
@@ -74,8 +75,7 @@ class Failed(RolledBack):
     code = "demo_failed"
 
 
-@dataclass(slots=True)
-class Lines:
+class Lines(Struct):
     """The lines of a program as it prints them. Raises Failed at the deadline `until`."""
 
     source: IO[bytes]
@@ -93,8 +93,7 @@ class Lines:
         return os.read(self.source.fileno(), 65536)
 
 
-@dataclass(slots=True)
-class Machine:
+class Machine(Struct):
     """A vendor's simulated device, and gcr on it. `until` is the deadline, by the monotonic clock."""
 
     vendor: str

@@ -7,9 +7,10 @@ would be lost. It cannot be held before the driver gives it back, since that wou
 import logging
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from threading import Thread
+
+from msgspec import Struct, field
 
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.target import Target
@@ -21,8 +22,7 @@ log = logging.getLogger("gcr.engine")
 SETTLED_WITHIN = 20.0  # longer than a call to a worker may take
 
 
-@dataclass(slots=True)
-class Room:
+class Room(Struct):
     """What the targets leave behind on each device, besides what the driver has for itself: no restore can have more.
 
     Neither changes by what they allocate and free.
@@ -48,8 +48,7 @@ class Room:
         return found
 
 
-@dataclass(slots=True)
-class WayBack:
+class WayBack(Struct):
     """Of one process. `sizes`: by device, bytes to try, the largest first; taken beside everything else."""
 
     target: Target

@@ -21,8 +21,10 @@ Who dies or fails, and what becomes of the job:
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
 from itertools import accumulate
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr import units
 from gcr.agentwire import CopyBatch, CopyRecord, CountRecord
@@ -39,8 +41,7 @@ BUDGET = 0.25  # seconds an agent copies before it answers, for progress
 SLOWEST = 60.0  # seconds a single piece may take
 
 
-@dataclass(frozen=True, slots=True)
-class StagedCopy:
+class StagedCopy(Struct, frozen=True):
     """Where every byte of one process lies: a sealed table a device, each followed by its segments' descriptors."""
 
     tables: Sequence[SealedTable]
@@ -123,8 +124,7 @@ def _untold(_device: str, _moved: int) -> None:
     """Nobody listens to a rollback."""
 
 
-@dataclass(slots=True)
-class AgentCopy:
+class AgentCopy(Struct):
     """One copy by one agent, from or to what is staged, device after device.
 
     tell: hears of each device's bytes so far · check: raises when it must not go on.

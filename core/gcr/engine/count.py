@@ -5,7 +5,8 @@ That memory is free is never said by gcr's own books.
 
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gcr.engine.progress import Copy
 from gcr.engine.target import Target
@@ -17,8 +18,7 @@ DRIVERS_GROWTH = 64 << 20  # a context grows as it is used; 18 MiB were seen on 
 STEADY = 0.5  # seconds after which a count that lags does not change any more; AMD's lags by 0.05
 
 
-@dataclass(slots=True)
-class DeviceCount:
+class DeviceCount(Struct):
     """Bytes by process and device UUID."""
 
     targets: Sequence[Target]

@@ -4,7 +4,9 @@ import logging
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr.control import ControlPhase
 from gcr.daemon.peers import ControlPeer
@@ -23,8 +25,7 @@ SETTLE = 60.0
 UNANSWERED = 10.0  # the driver's restore takes 0.2 to 0.7 s, and 0.02 more for each GiB of pinned host memory
 
 
-@dataclass(frozen=True, slots=True)
-class ControlDrive:
+class ControlDrive(Struct, frozen=True):
     """Of one process. `control` is asked for at every step: a helper that died has a successor.
 
     onto: the devices to come back on. `note` writes the placement down.

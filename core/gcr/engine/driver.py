@@ -4,8 +4,9 @@ What the driver would take and never give back is refused from outside, as far a
 """
 
 import time
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from gcr import units
 from gcr.control import ControlMeans, ControlPhase
@@ -23,8 +24,7 @@ from gcr.transaction import Transaction
 RESTORE_MARGIN = 64 << 20  # beyond what was in use: the driver rounds up
 
 
-@dataclass(slots=True)
-class DriverSwap:
+class DriverSwap(Struct):
     process: Process
     node: Node
     world: World

@@ -17,10 +17,11 @@ would keep this one from coming back.
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import partial
 from threading import Event, Lock
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from gcr.daemon.peers import Progress, WorkerPeer
 from gcr.engine.node import Course
@@ -64,8 +65,7 @@ class Imaged(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Inflow:
+class Inflow(Struct):
     """`copy_s`: the longest copy of a slot. `done`: of each process on each device the bytes, and seconds."""
 
     image: Imaged
@@ -128,8 +128,7 @@ class Inflow:
             raise
 
 
-@dataclass(slots=True)
-class _Windows:
+class _Windows(Struct):
     """Given out one by one to several threads; none after a failure. `bytes`: of those that are on the device."""
 
     _left: Iterator[tuple[int, int]]

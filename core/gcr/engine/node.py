@@ -3,9 +3,11 @@
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field, replace
 from threading import Event
 from typing import Protocol
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr.config import Config
 from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
@@ -14,8 +16,7 @@ from gcr.faults import reach
 from gcr.journal import DecisionRecord, Journal, ProcessDecision
 
 
-@dataclass(frozen=True, slots=True)
-class World:
+class World(Struct, frozen=True):
     """Which drivers a job sees: a backend, and the environment that leads to its (simulated) libraries."""
 
     backend: str
@@ -107,8 +108,7 @@ def phases(marks: Mapping[str, float], began: float) -> dict[str, float]:
     return {name: at - began for name, at in sorted(marks.items(), key=lambda item: item[1])}
 
 
-@dataclass(slots=True)
-class Course:
+class Course(Struct):
     """One request on its way: its clock, its deadline, whether its caller still wants it, and whom to tell."""
 
     kind: str  # "checkpoint", "restore", "recover"

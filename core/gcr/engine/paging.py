@@ -1,15 +1,15 @@
 """Conversations in pages with a process: each is bounded in rounds and in time, whatever its agent answers."""
 
 import time
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gcr.errors import DeadlinePassed, RolledBack
 
 IDLE_ROUNDS = 8  # without a new page; an agent that is short of something may answer a few of these
 
 
-@dataclass(slots=True)
-class Paging:
+class Paging(Struct):
     """`what` names the conversation in errors; `limit`: seconds for all of it; `cursor`: where the pages begin."""
 
     what: str

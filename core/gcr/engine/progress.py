@@ -3,9 +3,10 @@
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any
+
+from msgspec import Struct, field
 
 from gcr.engine.node import Course
 
@@ -13,8 +14,7 @@ WINDOW = 1.0  # seconds over which the rate is taken
 Copy = tuple[int, str]  # pid and device UUID
 
 
-@dataclass(slots=True)
-class Meter:
+class Meter(Struct):
     """Several copies at once. `sizes`: bytes of each. Thread-safe: every worker reports on a thread of its own."""
 
     course: Course

@@ -7,8 +7,10 @@ touched before the very end. Data from an image comes before the control state (
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
 from functools import partial
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr.daemon.peers import WorkerPeer
 from gcr.engine.copyout import AgentCopy, StagedCopy, refuse_without_room, short_on, unexportable
@@ -33,8 +35,7 @@ AGENT_BACK_S = 5.0  # an agent that lost its connection has it again within one
 POLL = 0.02
 
 
-@dataclass(slots=True)
-class Restore:
+class Restore(Struct):
     job: str
     targets: Sequence[Target]
     decision: DecisionRecord

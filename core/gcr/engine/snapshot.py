@@ -7,7 +7,9 @@ agent there. A snapshot frees nothing of the context, and Restore wants the devi
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from gcr.control import ControlMeans, ControlPhase, ProcessView
 from gcr.daemon.peers import ControlPeer
@@ -23,8 +25,7 @@ _PHASES = {
 }
 
 
-@dataclass(frozen=True, slots=True)
-class AgentControl:
+class AgentControl(Struct, frozen=True):
     """What the engine asks of a control helper, for one process in one transaction: what acts, acts inside it."""
 
     helper: ControlPeer

@@ -12,10 +12,11 @@ The disk is the pace, so only the caller's own deadline counts: `drain_s` is tha
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from threading import Event
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from gcr import units
 from gcr.daemon.peers import WorkerPeer
@@ -65,8 +66,7 @@ class Outlet(Protocol):
         ...
 
 
-@dataclass(slots=True)
-class Stream:
+class Stream(Struct):
     """By pid and device `rings`: slots, and their memory; `lines`: what passes through them, of how many handles."""
 
     outlet: Outlet

@@ -7,9 +7,10 @@ so that a free never overtakes the handle it frees.
 import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from threading import RLock
+
+from msgspec import Struct, field
 
 from gcr.agentwire import ExportBatch, HandleRecord, IdList, StatusReply
 from gcr.control import ControlMeans, ControlPhase
@@ -35,8 +36,7 @@ from gcr.wire import AgentPhase, FrameType, HandleFlag
 log = logging.getLogger("gcr.engine")
 
 
-@dataclass(slots=True)
-class Target:
+class Target(Struct):
     process: Process
     transaction: int
     node: Node

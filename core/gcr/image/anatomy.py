@@ -2,7 +2,8 @@
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gcr.image.manifest import Manifest
 from gcr.image.references import ZEROS, Reference
@@ -23,8 +24,7 @@ PHASES: Sequence[tuple[str, tuple[str, ...], str]] = (  # name, the marks it beg
 )
 
 
-@dataclass(frozen=True, slots=True)
-class SizeClass:
+class SizeClass(Struct, frozen=True):
     """Allocations of more than half of `limit` bytes, and of up to `limit`, a power of two."""
 
     limit: int
@@ -32,8 +32,7 @@ class SizeClass:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Phase:
+class Phase(Struct, frozen=True):
     """Of the checkpoint; seconds from the request."""
 
     name: str

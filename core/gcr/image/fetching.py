@@ -8,9 +8,10 @@ for before it is known to be right.
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
-from dataclasses import dataclass
 from threading import Event, local
 from typing import Self
+
+from msgspec import Struct
 
 from gcr.errors import Damaged
 from gcr.image.bounce import buffers
@@ -23,8 +24,7 @@ WAITING = 3  # buffers that came, and are compared
 COMPARERS = 4  # threads at most that compare
 
 
-@dataclass(frozen=True, slots=True)
-class Group:
+class Group(Struct, frozen=True):
     """Chunks that lie one behind the other, and where they go."""
 
     pack: PackReader

@@ -8,7 +8,8 @@ import ctypes
 import os
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from gcr import hostmap
 from gcr.errors import UsageError

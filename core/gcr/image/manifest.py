@@ -8,16 +8,18 @@ A reader looks at `format` first: another number is another layout, and says so;
 import json
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from gcr.errors import Damaged, NoSuchImage, StoreUnusable, WrongImage
 from gcr.hashing.chunks import CHUNK_BYTES, check_chunk_bytes
 from gcr.image.chunks import name_of
 from gcr.image.pack import Pack
-from gcr.layout import DamagedTable, SealedTable, flat
+from gcr.layout import DamagedTable, SealedTable
 from gcr.names import meant
 
 FORMAT = 1
@@ -35,8 +37,7 @@ class Cut(StrEnum):
     APP = "app"  # device memory of a program that rebuilds all else by itself
 
 
-@dataclass(frozen=True, slots=True)
-class ImagedProcess:
+class ImagedProcess(Struct, frozen=True):
     """`table`: where its memory was, on which devices, in the order of the image's references."""
 
     table: SealedTable
@@ -44,15 +45,14 @@ class ImagedProcess:
     generation: int  # of its allocations, as its agent counts them
 
     def to_json(self) -> dict[str, Any]:
-        return flat(self) | {"table": self.table.to_json()}
+        return asdict(self) | {"table": self.table.to_json()}
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
         return cls(SealedTable.from_json(body["table"]), body["stack"], body["generation"])
 
 
-@dataclass(frozen=True, slots=True)
-class Manifest:
+class Manifest(Struct, frozen=True):
     """`created`: seconds since the epoch. `chunks`, `hashes`: digests of the files so called. Sizes are bytes.
 
     only_copy: its bytes were nowhere else once it was written
@@ -90,7 +90,7 @@ class Manifest:
 
     def to_bytes(self) -> bytes:
         processes = [each.to_json() for each in self.processes]
-        body = _plain(flat(self)) | {"processes": processes, "packs": [_plain(flat(pack)) for pack in self.packs]}
+        body = _plain(asdict(self)) | {"processes": processes, "packs": [_plain(asdict(pack)) for pack in self.packs]}
         return json.dumps({"format": FORMAT, "digest": _digest(body), "image": body}, indent=1).encode()
 
     @classmethod
@@ -166,9 +166,9 @@ def _refuse_overlaps(table: SealedTable) -> None:
 def _numbers(table: SealedTable) -> Iterator[int]:
     yield from (table.pid, table.start_time, table.transaction)
     for handle in table.handles:
-        yield from (handle.offset, *flat(handle.spec).values())
+        yield from (handle.offset, *asdict(handle.spec).values())
     for mapping in table.mappings:
-        yield from flat(mapping).values()
+        yield from asdict(mapping).values()
     yield from (segment.size for segment in table.segments)
 
 

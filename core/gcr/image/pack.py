@@ -21,11 +21,12 @@ import re
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
 from functools import cached_property
 from itertools import starmap
 from pathlib import Path
 from typing import Any, Self
+
+from msgspec import Struct
 
 from gcr.errors import Damaged, WrongImage
 from gcr.image.bounce import Bounce, move_each
@@ -45,8 +46,7 @@ GROUP_BYTES = 4 << 20  # of chunks that are named and written, or read and compa
 _BOUNCE = Bounce()
 
 
-@dataclass(frozen=True, slots=True)
-class Pack:
+class Pack(Struct, frozen=True):
     """A finished one. `seal`: 32 bytes that vouch for the whole file. `bytes`: of the file."""
 
     id: str
@@ -63,8 +63,7 @@ class Pack:
         return cls(**{**body, "seal": bytes.fromhex(body["seal"])})
 
 
-@dataclass(frozen=True, slots=True)
-class Footer:
+class Footer(Struct, frozen=True):
     """The last block of a pack, as it says of itself."""
 
     facts: bytes
@@ -221,8 +220,7 @@ class PackReader:
             yield OpenPack(self.path, fd, direct)
 
 
-@dataclass(frozen=True, slots=True)
-class OpenPack:
+class OpenPack(Struct, frozen=True):
     """Read past the page cache where that can be had: `direct`, else -1."""
 
     path: Path

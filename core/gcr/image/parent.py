@@ -16,6 +16,8 @@ import logging
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from gcr.baseline import Baseline
 from gcr.errors import Damaged, NoSuchImage
 from gcr.hashing import DIGEST_BYTES, HashKey
@@ -43,8 +45,7 @@ class Allocation:
         return Chunk(self.names[number], self.digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES])
 
 
-@dataclass(frozen=True, slots=True)
-class Parent:
+class Parent(Struct, frozen=True):
     name: str
     key: HashKey
     chunk_bytes: int

@@ -19,9 +19,10 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
+
+from msgspec import Struct
 
 from gcr.errors import Damaged, NoSuchImage, WrongImage
 from gcr.hashing.chunks import MAX_CHUNK_BYTES
@@ -140,8 +141,7 @@ def _is_whole(store: Store, manifest: Manifest, file: SmallFile) -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True)
-class _Coming:
+class _Coming(Struct, frozen=True):
     """A pack on its way. Raises Damaged, WrongImage, StoreUnusable, OSError."""
 
     store: Store

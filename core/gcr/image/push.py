@@ -12,8 +12,9 @@ parts of a pack that the bucket shows to nobody, or the folder's next clean-up t
 
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Self
+
+from msgspec import Struct
 
 from gcr.errors import ImageExists, StoreUnusable
 from gcr.image.files import manifest_path, usable
@@ -28,8 +29,7 @@ _TRIES = 3  # to publish what others remove
 _MOST_REQUESTS = 10_000  # that S3 makes one object of
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """`packs`, `bytes`: of the image, in packs; the others: what of it was not there yet."""
 
     packs: int
@@ -63,8 +63,7 @@ def push(store: Store, name: str, url: str, transfer: Transfer) -> Moved:
     return Moved(len(sizes), sum(sizes), len(missing), sum(pack.bytes for pack in missing))
 
 
-@dataclass(frozen=True, slots=True)
-class _Image:
+class _Image(Struct, frozen=True):
     """`stored`, `beside`: the bytes of its small files, which the manifest is of, and vouches for: whatever becomes of
     the files while packs are sent."""
 

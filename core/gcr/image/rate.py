@@ -2,12 +2,12 @@
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from threading import Lock
 
+from msgspec import Struct, field
 
-@dataclass(slots=True)
-class Rate:
+
+class Rate(Struct):
     """So many bytes a second, of all threads together; None: as fast as it goes."""
 
     bytes_per_s: float | None

@@ -5,7 +5,8 @@ the same digest and the same size, here.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gcr.errors import Damaged
 from gcr.hashing.chunks import DIGEST_BYTES, chunk_count
@@ -21,8 +22,7 @@ MOST_BESIDE = 1 << 30  # bytes of references, or of hashes: of an image of 6 TiB
 _MOST_OVERHEAD = 64  # bytes of a small file that is encrypted
 
 
-@dataclass(frozen=True, slots=True)
-class SmallFile:
+class SmallFile(Struct, frozen=True):
     """Beside a manifest, which has its digest. `path`: in its store. `size`: bytes of what it says."""
 
     path: str

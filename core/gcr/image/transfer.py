@@ -3,9 +3,10 @@
 import time
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
 from threading import Lock
 from typing import Any, TypeVar
+
+from msgspec import Struct, field
 
 from gcr.errors import DeadlinePassed, Interrupted
 
@@ -17,8 +18,7 @@ PARTS = 16  # of all packs together: what is in flight is in memory
 _TELL_S = 0.1
 
 
-@dataclass(slots=True)
-class Transfer:
+class Transfer(Struct):
     """Thread-safe. `timeout`: seconds in all, None: any. `tell` hears of progress, from one thread at a time.
 
     `pulse` is called, by any thread, wherever something was done.

@@ -6,7 +6,8 @@ allocation's first byte on, and between two allocations may be a gap that belong
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gcr.errors import UsageError
 from gcr.image.chunks import cut
@@ -15,8 +16,7 @@ from gcr.layout import SealedHandle, SealedTable
 Place = tuple[int, str]  # pid, and UUID of the device
 
 
-@dataclass(slots=True)
-class ImagedLine:
+class ImagedLine(Struct):
     """The chunks of one process on one device. Offsets and sizes are bytes."""
 
     chunk_bytes: int

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from threading import Lock
 from typing import Self
 
+from msgspec import Struct
+
 from gcr.errors import Damaged, RolledBack, UsageError
 from gcr.hashing import HashKey, hash_each
 from gcr.hashing.chunks import CHUNK_BYTES, chunk_count
@@ -32,8 +34,7 @@ from gcr.image.store import Store
 from gcr.image.together import all_of, groups, started
 
 
-@dataclass(slots=True)
-class Counts:
+class Counts(Struct):
     """Bytes so far: all that was added, of these zero, and written now. The rest the store had before."""
 
     total: int = 0
@@ -41,8 +42,7 @@ class Counts:
     written: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """What a manifest says of the bytes: packs, and digests of the references and of the hashes."""
 
     packs: Sequence[Pack]
@@ -51,8 +51,7 @@ class Contents:
     counts: Counts
 
 
-@dataclass(frozen=True, slots=True)
-class _Placed:
+class _Placed(Struct, frozen=True):
     """Chunks that were named together, by their numbers, and what of them is to be written."""
 
     entries: Sequence[Entry]

@@ -1,7 +1,8 @@
 """What an image helper was lent: the staged copies of a job's processes, held still until the image is written."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gcr.errors import BROKEN, HashMissed, UsageError
 from gcr.image.chunks import Chunk
@@ -13,8 +14,7 @@ from gcr.partial import PartialTable, Where
 from gcr.seqpacket import close_all
 
 
-@dataclass(slots=True)
-class Lent:
+class Lent(Struct):
     """`_lines`: of each process, by its pid, in the order in which the processes were lent."""
 
     _lines: dict[int, list[StagedLine]] = field(default_factory=dict)

@@ -12,9 +12,10 @@ import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from msgspec import Struct, field
 
 from gcr import config, units
 from gcr.channel import Request
@@ -47,8 +48,7 @@ WINDOW_BYTES = 1 << 30  # that a line of our own is read in
 Answer = tuple[Mapping[str, Any], Sequence[int]]
 
 
-@dataclass(slots=True)
-class ImageService:
+class ImageService(Struct):
     """`_parent`: None until it was looked for; then what was found, and why it is no newer image. `_came`: bytes read,
     as they come; several threads add to it. `_reading` is never closed: a store that hangs would have us wait for it.
     """

@@ -5,8 +5,10 @@ chunk, is that of all tables together.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
 from threading import Lock
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr.errors import UsageError
 from gcr.hashing import CHUNK_BYTES
@@ -20,8 +22,7 @@ from gcr.layout import SealedSegment, SealedTable
 from gcr.places import round_up
 
 
-@dataclass(slots=True)
-class Streams:
+class Streams(Struct):
     """`segment_bytes`: the largest piece of host memory that a reader of the image makes for its bytes."""
 
     segment_bytes: int

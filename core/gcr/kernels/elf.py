@@ -4,9 +4,10 @@ import errno
 import io
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any
+
+from msgspec import Struct
 
 from gcr.kernels.libraries import library
 from gcr.kernels.span import Span
@@ -24,8 +25,7 @@ class Machine(Enum):
     OTHER = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Section:
+class Section(Struct, frozen=True):
     name: str
     type: str | int  # as pyelftools names it; the number where it has no name
     link: int
@@ -39,8 +39,7 @@ class Section:
         return self.file.part(self.offset, self.size)
 
 
-@dataclass(frozen=True, slots=True)
-class Elf:
+class Elf(Struct, frozen=True):
     machine: Machine
     wide: bool  # 64-bit, little-endian
     abi_version: int

@@ -1,7 +1,8 @@
 """Kernels and their arguments, the same for every vendor."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from msgspec import Struct
 
 
 class Kind(StrEnum):
@@ -39,8 +40,7 @@ class Form(StrEnum):
     UNREAD = "unread"  # known to be there, not understood
 
 
-@dataclass(frozen=True, slots=True)
-class Argument:
+class Argument(Struct, frozen=True):
     """One kernel argument. `offset` and `size` are bytes; `access` is None for what is not memory."""
 
     index: int
@@ -51,8 +51,7 @@ class Argument:
     proof: Proof | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Kernel:
+class Kernel(Struct, frozen=True):
     """`name` is the symbol, as mangled as it is; `argument_bytes` is the size of the whole argument block."""
 
     name: str
@@ -60,8 +59,7 @@ class Kernel:
     arguments: tuple[Argument, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Image:
+class Image(Struct, frozen=True):
     """Device code for one architecture. `place` says where in the file; `note` why it could not be read."""
 
     place: str

@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gcr.kernels.model import Access, Argument, Form, Image, Kernel, Kind, Proof
 from gcr.kernels.ptxflow import Parameter, accesses
@@ -29,8 +30,7 @@ _HANDLES = ("texref", "samplerref", "surfref")
 _MOST_PARAMETERS = 4096
 
 
-@dataclass(frozen=True, slots=True)
-class _Declared:
+class _Declared(Struct, frozen=True):
     parameter: Parameter
     offset: int
     kind: Kind

@@ -8,7 +8,8 @@ carries nothing: a pointer found there is not the argument. Comparing a pointer 
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gcr.kernels.model import Access
 
@@ -34,16 +35,14 @@ _CARRIES_NOTHING = re.compile(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Parameter:
+class Parameter(Struct, frozen=True):
     """`size` is bytes."""
 
     name: str
     size: int
 
 
-@dataclass(slots=True)
-class _Flow:
+class _Flow(Struct):
     """Sets of arguments are bit masks."""
 
     bits: dict[str, int]

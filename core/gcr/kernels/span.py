@@ -3,8 +3,9 @@
 import io
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Any, BinaryIO
+
+from msgspec import Struct
 
 from gcr.kernels.errors import FileTooLarge, MalformedFile
 
@@ -12,8 +13,7 @@ LARGEST = 256 << 20  # bytes of one image, which is held in memory as a whole
 _STEP = 64 << 10
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Struct, frozen=True):
     """`start` and `size` are bytes of `stream`; `place` is how people find it in the file."""
 
     stream: BinaryIO

@@ -8,8 +8,10 @@ import os
 import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr import config, processes, runs
 from gcr.config import Config
@@ -20,8 +22,7 @@ from gcr.runtime import socket_path
 log = logging.getLogger("gcr.supervisor")
 
 
-@dataclass(slots=True)
-class Diary:
+class Diary(Struct):
     """`log`: the file of a detached job's output, a whole path."""
 
     token: str

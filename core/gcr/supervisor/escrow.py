@@ -8,8 +8,9 @@ handles that were given back stay here, since their process cannot export them a
 import os
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Protocol
+
+from msgspec import Struct, field
 
 from gcr.errors import NoDescriptors, RolledBack, typed
 from gcr.seqpacket import close_all
@@ -78,8 +79,7 @@ def staged_with(keeper: Keeper, pid: int) -> list[int]:
     return found
 
 
-@dataclass(slots=True)
-class Escrow:
+class Escrow(Struct):
     """The one implementation; supervisors offer it over their socket."""
 
     _handles: dict[int, dict[int, int]] = field(default_factory=dict)

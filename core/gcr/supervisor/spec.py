@@ -1,14 +1,14 @@
 """What a user asked `gcr run` to do, and what came of it."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
+
+from msgspec import Struct
 
 from gcr.backend import Simulator
 
 
-@dataclass(frozen=True, slots=True)
-class JobSpec:
+class JobSpec(Struct, frozen=True):
     argv: tuple[str, ...]
     name: str | None = None  # None: called after its program and a counter
     detach: bool = False
@@ -21,8 +21,7 @@ class JobSpec:
     report: str | None = None  # file that receives the job's last report as JSON
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(Struct, frozen=True):
     code: int  # the one `gcr run` returns: the program's, 128+n for signal n; 0 once a detached one runs
     job: str
     log: str | None = None  # the file that a detached job writes to

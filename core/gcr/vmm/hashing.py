@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from ctypes import addressof, c_char
-from dataclasses import dataclass
 from functools import partial
+
+from msgspec import Struct
 
 from gcr.errors import DeadlinePassed, DriverError
 from gcr.hashing import DIGEST_BYTES, TILE_BYTES, ChunkHashes, HashKey, hash_address
@@ -31,8 +32,7 @@ POLL_SECONDS = 0.0002
 _ALIGNMENT = 256
 
 
-@dataclass(frozen=True, slots=True)
-class Stretch:
+class Stretch(Struct, frozen=True):
     """Mapped memory whose chunks begin at its first byte."""
 
     address: int
@@ -43,8 +43,7 @@ class Stretch:
             yield Stretch(self.address + start, min(limit, self.size - start))
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """How to hash, and until when."""
 
     key: HashKey

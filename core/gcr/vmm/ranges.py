@@ -8,8 +8,9 @@ The caller has made the device current.
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from functools import partial
+
+from msgspec import Struct, field
 
 from gcr.drain import DeviceRange, HandleSpec
 from gcr.errors import DriverError
@@ -18,8 +19,7 @@ from gcr.vmm.driver import Physical, VmmDriver
 log = logging.getLogger("gcr.vmm")
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """One handle of a range."""
 
     spec: HandleSpec
@@ -27,8 +27,7 @@ class Piece:
     offset: int
 
 
-@dataclass(slots=True)
-class OwnedRange:
+class OwnedRange(Struct):
     """A reserved range and the handles still mapped in it."""
 
     driver: VmmDriver

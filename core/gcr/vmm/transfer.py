@@ -8,7 +8,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+
+from msgspec import Struct
 
 from gcr.errors import DeadlinePassed, DriverError
 from gcr.vmm.driver import CopyStream, Event, VmmDriver
@@ -40,8 +41,7 @@ def cut(parts: Iterable[Part], limit: int = PIECE_BYTES) -> Iterator[Part]:
             yield target + start, source + start, min(limit, size - start)
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """Once `event` has passed, `bytes` of the transfer have moved."""
 
     event: Event

@@ -8,10 +8,12 @@ import logging
 import os
 import time
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from threading import Lock, RLock
 from typing import Any
+
+from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr.arena import Arena, Segments
 from gcr.baseline import Baseline
@@ -34,8 +36,7 @@ log = logging.getLogger("gcr.worker")
 UNMAP_PATIENCE = 60.0  # a copy over the link always ends; unmapping under it would break the context
 
 
-@dataclass(slots=True)
-class Holding:
+class Holding(Struct):
     attachment: Attachment
     arena: Arena
     device: str

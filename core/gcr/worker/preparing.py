@@ -6,8 +6,9 @@ A process's part of the arena is known by its hold, which no later process has.
 import logging
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from threading import Lock, Thread
+
+from msgspec import Struct, field
 
 from gcr.arena import Arena
 from gcr.errors import GcrError
@@ -18,8 +19,7 @@ QUIET_S = 10.0  # a transaction is not disturbed for so long
 LOOK_S = 0.02
 
 
-@dataclass(slots=True)
-class Preparing:
+class Preparing(Struct):
     """Thread-safe. `before`: called ahead of each growth, on the same thread. `busy`: whether bytes are being moved.
 
     A driver pins host memory and copies in turns, so the arena does not grow while a program may be standing still.

@@ -13,6 +13,8 @@ from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from msgspec import Struct
+
 from gcr.arena import Segments
 from gcr.drain import DeviceRange, Span
 from gcr.errors import RolledBack, UsageError
@@ -21,8 +23,7 @@ from gcr.layout import Layout, spans_of_parts
 Part = tuple[DeviceRange, int, int, int]  # the range, the offset in it, the arena offset, the size
 
 
-@dataclass(frozen=True, slots=True)
-class Line:
+class Line(Struct, frozen=True):
     """Allocations in the order of their places: where each begins, its size, and where on the device it is."""
 
     ranges: Sequence[DeviceRange]

@@ -10,9 +10,10 @@ What a snapshot says is of the cut: nothing here looks at the program's memory, 
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
 from math import gcd
 from threading import Event
+
+from msgspec import Struct, field
 
 from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Move, Span
 
@@ -30,8 +31,7 @@ COARSEST = 1 << 30
 ROOM_ID = 0  # no allocation of a program's has it; the room is in a range of its own
 
 
-@dataclass(slots=True)
-class Snapshot:
+class Snapshot(Struct):
     """`room`: None once it was given back. `later`: what is to be read of it; nothing before the cut.
 
     lost: given up for somebody else before everything was read. The holding's lock guards all but `over`.

@@ -9,7 +9,8 @@ import logging
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+
+from msgspec import Struct, field
 
 from gcr.drain import DeviceRange, Span, Transfer
 from gcr.errors import DeadlinePassed, DriverError, ImageFailed, NoRoom, RolledBack
@@ -30,8 +31,7 @@ COPYING_SHARE = 1 / 3  # of the time of a live copy, at most: while one is under
 Parts = Mapping[int, Sequence[Part]]  # of allocations, by id
 
 
-@dataclass(slots=True)
-class AtTheCut:
+class AtTheCut(Struct):
     """By id: `where` each chunk is once `parts` are copied; `kept`: of the arena, what the hashes say to be right."""
 
     where: dict[int, bytes] = field(default_factory=dict)

@@ -2,8 +2,9 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec import Struct, field
 
 from gcr.drain import Transfer
 from gcr.errors import DeadlinePassed
@@ -12,8 +13,7 @@ PROGRESS_EVERY = 0.1
 Progress = Callable[[dict[str, Any]], None]
 
 
-@dataclass(slots=True)
-class Telling:
+class Telling(Struct):
     """Says now and then how many bytes have moved."""
 
     copies: Sequence[Transfer]

@@ -1,10 +1,10 @@
 """`gcr backends`: which vendors gcr can serve here."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from typing import Any
 
 import click
+from msgspec import to_builtins
 
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
@@ -31,7 +31,7 @@ def _found(wanted: str | None) -> list[dict[str, Any]]:
         {
             "name": backend.name,
             "origin": plugins.found[backend.name].origin,
-            "capabilities": [asdict(each) for each in vendors.capabilities(backend)],
+            "capabilities": [to_builtins(each) for each in vendors.capabilities(backend)],
             "broken": None,
         }
         for backend in backends

@@ -1,8 +1,7 @@
 """`gcr doctor`: is this machine fit, and if not, what would mend it."""
 
-from dataclasses import asdict
-
 import click
+from msgspec import to_builtins
 
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import failure, print_json, print_text, success
@@ -34,7 +33,7 @@ def command(ctx: click.Context, strict: bool) -> int:
     error = NotReady(f"needed and missing: {', '.join(missing)}") if strict and missing else None
     if options.json:
         envelope = failure("doctor", error) if error else success("doctor", {})
-        print_json({**envelope, "checks": [asdict(check) for check in found.checks()]})
+        print_json({**envelope, "checks": [to_builtins(check) for check in found.checks()]})
     else:
         built = parts.simulators_built()
         demos = {vendor: cycle.command_line(vendor) for vendor in cycle.VENDORS if vendor in built}

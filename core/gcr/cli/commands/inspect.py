@@ -1,10 +1,10 @@
 """`gcr inspect`: what an image consists of."""
 
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
+from msgspec import to_builtins
 
 from gcr.cli import completing
 from gcr.cli.asking import asked
@@ -88,8 +88,8 @@ def _fields(manifest: "Manifest", repeated: int) -> dict[str, Any]:
         "models": dict(manifest.models),
         "versions": dict(manifest.versions),
         "origins": dict(origins(manifest, repeated)),
-        "allocations": [asdict(each) for each in size_classes(manifest)],
-        "phases": [asdict(each) for each in phases(manifest)],
+        "allocations": [to_builtins(each) for each in size_classes(manifest)],
+        "phases": [to_builtins(each) for each in phases(manifest)],
         "stop_s": stop_s(manifest),
         "packs": len(manifest.packs),
         "chunk_bytes": manifest.chunk_bytes,

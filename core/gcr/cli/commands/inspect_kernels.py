@@ -1,11 +1,11 @@
 """`gcr inspect-kernels`: the kernels in a file, and what is proven about their arguments."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+from msgspec import to_builtins
 
 from gcr import units
 from gcr.cli import text
@@ -40,7 +40,7 @@ def command(options: Options, file: Path) -> None:
     """
     images = _inspected(file)
     if options.json:
-        print_json(success("inspect-kernels", {"file": str(file), "images": [asdict(image) for image in images]}))
+        print_json(success("inspect-kernels", {"file": str(file), "images": [to_builtins(image) for image in images]}))
     else:
         print_text(_render(images))
 
