@@ -21,8 +21,8 @@ import host_memory
 import images
 from program import Program, gcr, stop_daemon
 
-from gcr.client import Client
 from gcr.errors import GcrError
+from gcr.rendezvous.client import Client
 
 HERE = Path(__file__).resolve().parent
 MIB, GIB = 1 << 20, 1 << 30

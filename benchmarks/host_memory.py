@@ -15,9 +15,9 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
-from gcr import hostmap
-from gcr.arena import Arena
-from gcr.memfiles import promised_memfd
+from gcr.memory import hostmap
+from gcr.memory.arena import Arena
+from gcr.memory.memfiles import promised_memfd
 from gcr_nvidia import devices
 from gcr_nvidia.memory import CudaDevice
 

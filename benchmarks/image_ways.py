@@ -29,7 +29,7 @@ from gcr.image.manifest import Cut, ImagedProcess, Manifest
 from gcr.image.reader import ImageReader
 from gcr.image.store import Store
 from gcr.image.writer import Contents, ImageWriter
-from gcr.layout import SealedHandle, SealedSegment, SealedTable
+from gcr.memory.layout import SealedHandle, SealedSegment, SealedTable
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 PIECE = 8 * MIB  # what is written or read at once

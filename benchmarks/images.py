@@ -22,8 +22,8 @@ from typing import Any
 
 from program import COMMAND_SECONDS, Program, gcr, stop_daemon
 
-from gcr.client import Client
-from gcr.hostmemory import available_host_bytes
+from gcr.memory.hostmemory import available_host_bytes
+from gcr.rendezvous.client import Client
 
 HERE = Path(__file__).resolve().parent
 GIB = 1 << 30

@@ -13,6 +13,16 @@ from typing import TYPE_CHECKING
 from gcr.version import __version__
 
 if TYPE_CHECKING:
+    from gcr.api.reports import (
+        CheckpointReport,
+        ImageInfo,
+        JobInfo,
+        ProcessInfo,
+        ProcessReport,
+        Report,
+        RestoreReport,
+        SwapReport,
+    )
     from gcr.errors import (
         AddressTaken,
         BackendMissing,
@@ -71,18 +81,8 @@ if TYPE_CHECKING:
         WrongState,
         WrongVersion,
     )
-    from gcr.job import Job
-    from gcr.library import attach, images, jobs, run, swap
-    from gcr.report import (
-        CheckpointReport,
-        ImageInfo,
-        JobInfo,
-        ProcessInfo,
-        ProcessReport,
-        Report,
-        RestoreReport,
-        SwapReport,
-    )
+    from gcr.library.calls import attach, images, jobs, run, swap
+    from gcr.library.job import Job
 
 __all__ = [
     "AddressTaken",
@@ -170,10 +170,10 @@ def __getattr__(name: str) -> object:
 def _home(name: str) -> str:
     """The module that has what is exported."""
     if name == "Job":
-        return "job"
+        return "library.job"
     if name in _LIBRARY:
-        return "library"
-    return "report" if name.endswith(("Report", "Info")) else "errors"
+        return "library.calls"
+    return "api.reports" if name.endswith(("Report", "Info")) else "errors"
 
 
 def __dir__() -> list[str]:

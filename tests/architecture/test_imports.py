@@ -30,15 +30,15 @@ LONGEST_FILE = 400  # lines that are neither blank nor a comment
 
 # Modules of core that open files for writing, and what they write. Images are written by gcr/image/ alone.
 WRITERS = {
-    "gcr/journal.py": "decision records",
-    "gcr/daemonfolder.py": "which daemon a folder belongs to",
-    "gcr/presence.py": "which processes are under a daemon",
+    "gcr/job/journal.py": "decision records",
+    "gcr/rendezvous/folder.py": "which daemon a folder belongs to",
+    "gcr/rendezvous/presence.py": "which processes are under a daemon",
     "gcr/daemon/seat.py": "the daemon's locks",
-    "gcr/daemon/launch.py": "the daemon's log",
+    "gcr/rendezvous/launch.py": "the daemon's log",
     "gcr/daemon/fleet.py": "logs of workers and of the control helper",
     "gcr/supervisor/process.py": "the file of --report",
     "gcr/supervisor/diary.py": "the log of a detached job",
-    "gcr/runs.py": "records of jobs",
+    "gcr/job/runs.py": "records of jobs",
     "gcr/faults.py": "which injected faults have struck",
     "gcr/testing/": "the contract suite opens devices that are not device memory",
     "gcr/image/": "images",

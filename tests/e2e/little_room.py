@@ -4,7 +4,7 @@ from pathlib import Path
 
 from machine import Machine, Victim, kill
 
-from gcr.hostmemory import available_host_bytes
+from gcr.memory.hostmemory import available_host_bytes
 
 MIB = 1 << 20
 SLOT = 2 * MIB

@@ -17,17 +17,17 @@ from refusals import refused, untouched
 from worlds import AMD, ASCEND, at, everywhere
 
 from gcr import processes
-from gcr.agentwire import StatusRecord, StatusReply
 from gcr.config import load
 from gcr.daemon.coordinator import Coordinator
 from gcr.engine.admit import refuse_unsupported
 from gcr.errors import NotOurs, UnsupportedState
-from gcr.hostmemory import available_host_bytes
-from gcr.journal import Journal
+from gcr.job.journal import Journal
+from gcr.job.tracking import ReportedAllocations
+from gcr.memory.hostmemory import available_host_bytes
 from gcr.native import sim_dir
-from gcr.tracking import ReportedAllocations
+from gcr.protocol.agentwire import StatusRecord, StatusReply
+from gcr.protocol.wire import AgentPhase
 from gcr.version import __version__
-from gcr.wire import AgentPhase
 
 NOBODY = 65534
 MIB = 1 << 20
@@ -110,7 +110,7 @@ def test_another_user_who_reaches_our_socket_is_not_served(machine: Machine) -> 
 
 STRANGER = """
 import os, sys
-from gcr.client import Client
+from gcr.rendezvous.client import Client
 from gcr.errors import GcrError
 os.environ["GCR_SOCKET"] = sys.argv[1]
 os.seteuid(int(sys.argv[2]))

@@ -16,9 +16,9 @@ import pytest
 from machine import VICTIMS, Answer, Machine, kill, until
 from worlds import AMD, NVIDIA, at, slowly
 
-from gcr.agentwire import OccupiedRecord
 from gcr.image.store import Store
-from gcr.wire import OCCUPIED_DEVICES
+from gcr.protocol.agentwire import OccupiedRecord
+from gcr.protocol.wire import OCCUPIED_DEVICES
 
 MIB = 1 << 20
 EACH = 8 * MIB

@@ -19,8 +19,8 @@ from growth import Growth
 from machine import Machine, Victim, until
 from worlds import AMD, AMD_QUIRKS, NVIDIA, WORLDS, at, everywhere
 
-from gcr.client import Client
 from gcr.native import sim_dir
+from gcr.rendezvous.client import Client
 
 THREADS = 3
 MEDIAN_CYCLE = 0.120  # seconds; 0.04 s on an idle machine of two cores, of which the program itself keeps one busy

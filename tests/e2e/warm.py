@@ -32,7 +32,15 @@ ORDER_BYTES = 1 << 18
 ENDING_SECONDS = 10.0
 READ_AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "TZ")
 # Loaded by commands while they run.
-LAZY = ("gcr.client", "gcr.daemon.launch", "gcr.library", "gcr.listing", "gcr.plugins", "gcr.runs", "rich.console")
+LAZY = (
+    "gcr.rendezvous.client",
+    "gcr.rendezvous.launch",
+    "gcr.library.calls",
+    "gcr.listing",
+    "gcr.plugins",
+    "gcr.job.runs",
+    "rich.console",
+)
 
 
 # ---- the tests' side --------------------------------------------------------------------------------------------

@@ -25,8 +25,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcr.client import Client
 from gcr.errors import GcrError
+from gcr.rendezvous.client import Client
 
 VICTIM = Path(__file__).resolve().parents[1] / "victims" / "ending_victim.c"
 WAYS = (

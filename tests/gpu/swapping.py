@@ -22,8 +22,8 @@ from held import Held, Silent, Step, World, family
 from overhead import start_daemon
 from victims import Victim, compiler, program
 
-from gcr.client import Client
 from gcr.errors import GcrError
+from gcr.rendezvous.client import Client
 
 SWAPS = 20
 AT_ONCE = 4  # what is slow about most of them is starting

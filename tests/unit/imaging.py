@@ -11,7 +11,7 @@ from gcr.image.cipher import PLAIN, cipher_of
 from gcr.image.manifest import Cut, ImagedProcess, Manifest
 from gcr.image.store import Store
 from gcr.image.writer import Contents, ImageWriter
-from gcr.layout import SealedHandle, SealedSegment, SealedTable
+from gcr.memory.layout import SealedHandle, SealedSegment, SealedTable
 
 KEY = bytes(range(32))
 CIPHERS = {"plain": PLAIN, "encrypted": cipher_of(KEY)}

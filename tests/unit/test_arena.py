@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from gcr import arena as module
-from gcr import hostmap
-from gcr.arena import Arena, NotASegment, Segment
 from gcr.errors import DriverError, NoRoom, RolledBack
-from gcr.memfiles import hold_still
+from gcr.memory import arena as module
+from gcr.memory import hostmap
+from gcr.memory.arena import Arena, NotASegment, Segment
+from gcr.memory.memfiles import hold_still
 from gcr.testing.machine import until
 
 MiB = 1 << 20
@@ -25,7 +25,7 @@ SEGMENT = 4 * MiB
 PATIENCE = 20.0
 HOLDER = """
 import sys
-from gcr.memfiles import hold_still
+from gcr.memory.memfiles import hold_still
 hold_still(int(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()
@@ -185,7 +185,7 @@ def test_what_may_go_beyond_the_limit_is_refused_by_the_host_alone(pins, monkeyp
         arena.take("ddp", 6 * MiB)
     ring = arena.take("ddp", 6 * MiB, beyond=True)
     assert arena.bytes == held.size + ring.size, "what nobody uses goes first"
-    monkeypatch.setattr("gcr.arena.available_host_bytes", lambda: 2 * MiB)
+    monkeypatch.setattr("gcr.memory.arena.available_host_bytes", lambda: 2 * MiB)
     with pytest.raises(NoRoom) as caught:
         arena.take("ddp", 6 * MiB, beyond=True)
     assert caught.value.missing == 4 * MiB
@@ -227,7 +227,7 @@ def failing_once(real, at: int, number: int):
 
 @pytest.mark.parametrize("number", [12, 28])
 def test_memory_that_runs_out_on_the_way_is_no_room_and_all_is_taken_back(arena, pins, monkeypatch, number):
-    monkeypatch.setattr("gcr.memfiles.free_huge_bytes", lambda _size: 0)  # else ordinary pages take their place
+    monkeypatch.setattr("gcr.memory.memfiles.free_huge_bytes", lambda _size: 0)  # else ordinary pages take their place
     monkeypatch.setattr(os, "posix_fallocate", failing_once(os.posix_fallocate, 3, number))
     with pytest.raises(NoRoom) as caught:
         arena.take("llm", 16 * MiB)

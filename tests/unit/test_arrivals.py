@@ -9,15 +9,15 @@ from types import SimpleNamespace
 import pytest
 
 from gcr.daemon import arrivals as module
-from gcr.daemon.agent import AgentPeer
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.jobs import Job, Jobs
-from gcr.daemon.process import Process
 from gcr.engine.node import World
 from gcr.errors import PeerGone
+from gcr.job.process import Process
+from gcr.job.states import State
+from gcr.peers.agent import AgentPeer
 from gcr.processes import Place, ProcessIdentity, identify, started_at
-from gcr.states import State
-from gcr.wire import AgentFlag, AgentPhase, Vendor
+from gcr.protocol.wire import AgentFlag, AgentPhase, Vendor
 
 HELLO = SimpleNamespace(token="", job="llm", vendor=Vendor.NVIDIA, phase=AgentPhase.RUNNING, flags=0)
 

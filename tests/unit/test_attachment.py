@@ -5,9 +5,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from gcr.arena import Arena
 from gcr.drain import DeviceMemory, HandleSpec
 from gcr.errors import DriverError, NoContext
+from gcr.memory.arena import Arena
 from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
 

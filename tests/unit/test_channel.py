@@ -11,8 +11,6 @@ from pathlib import Path
 
 import pytest
 
-from gcr.agentwire import CountRecord, TransactionRecord
-from gcr.channel import SILENCE, AgentError, BadFrame, Channel, Request
 from gcr.errors import (
     DeadlinePassed,
     GcrError,
@@ -24,8 +22,10 @@ from gcr.errors import (
     RolledBack,
     UnsupportedState,
 )
-from gcr.seqpacket import receive_packet
-from gcr.wire import (
+from gcr.protocol.agentwire import CountRecord, TransactionRecord
+from gcr.protocol.channel import SILENCE, AgentError, BadFrame, Channel, Request
+from gcr.protocol.seqpacket import receive_packet
+from gcr.protocol.wire import (
     ERROR,
     MAX_DESCRIPTORS,
     REPLY,
@@ -427,8 +427,8 @@ def test_who_hears_that_the_peer_is_gone_finds_the_channel_closed(monkeypatch):
         time.sleep(0.3)
         return received
 
-    monkeypatch.setattr("gcr.channel.END_TIMEOUT", 20.0)
-    monkeypatch.setattr("gcr.channel.receive_packet", late)
+    monkeypatch.setattr("gcr.protocol.channel.END_TIMEOUT", 20.0)
+    monkeypatch.setattr("gcr.protocol.channel.receive_packet", late)
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channel = Channel(ours).start()
     theirs.close()
@@ -439,8 +439,8 @@ def test_who_hears_that_the_peer_is_gone_finds_the_channel_closed(monkeypatch):
 
 def test_a_reader_that_is_held_up_holds_up_nobody_who_hears_that_the_peer_is_gone(monkeypatch):
     over = threading.Event()
-    monkeypatch.setattr("gcr.channel.END_TIMEOUT", 0.1)
-    monkeypatch.setattr("gcr.channel.receive_packet", lambda _sock: (over.wait(20), (b"", [], False))[1])
+    monkeypatch.setattr("gcr.protocol.channel.END_TIMEOUT", 0.1)
+    monkeypatch.setattr("gcr.protocol.channel.receive_packet", lambda _sock: (over.wait(20), (b"", [], False))[1])
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     channel = Channel(ours).start()
     theirs.close()

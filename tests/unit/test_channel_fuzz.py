@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcr.channel import Channel, Request
-from gcr.servers import MAX_SERVING, MAX_WAITING
-from gcr.wire import (
+from gcr.protocol.channel import Channel, Request
+from gcr.protocol.servers import MAX_SERVING, MAX_WAITING
+from gcr.protocol.wire import (
     ERROR,
     JSON_TYPES,
     MAGIC,

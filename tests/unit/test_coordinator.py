@@ -11,12 +11,12 @@ from gcr.cli import jobtable
 from gcr.config import Config
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
-from gcr.daemon.process import Process
 from gcr.engine.node import World
 from gcr.errors import BackendMissing, JobEnding, WrongState
-from gcr.journal import DecisionRecord, Journal, ProcessDecision
+from gcr.job.journal import DecisionRecord, Journal, ProcessDecision
+from gcr.job.process import Process
+from gcr.job.states import State
 from gcr.processes import ProcessIdentity, identify
-from gcr.states import State
 
 UNUSED = 2**22 - 1
 

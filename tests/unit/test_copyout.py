@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcr.agentwire import CopyBatch, CopyRecord, CountRecord
 from gcr.drain import HandleSpec
 from gcr.engine import copyout
 from gcr.engine.copyout import AgentCopy, StagedCopy, create, frames, refuse_without_room
 from gcr.errors import DeadlinePassed, NoRoom, RolledBack
-from gcr.layout import DamagedTable, SealedHandle, SealedSegment, SealedTable
-from gcr.wire import MAX_DESCRIPTORS, MAX_FRAME, FrameType
+from gcr.memory.layout import DamagedTable, SealedHandle, SealedSegment, SealedTable
+from gcr.protocol.agentwire import CopyBatch, CopyRecord, CountRecord
+from gcr.protocol.wire import MAX_DESCRIPTORS, MAX_FRAME, FrameType
 
 GPU, OTHER = "GPU-a", "GPU-b"
 

@@ -9,12 +9,12 @@ from msgspec.structs import replace
 from gcr.backend import Device
 from gcr.daemon.crowding import explained, naming_holders
 from gcr.daemon.jobs import Job, Jobs
-from gcr.daemon.process import Process
 from gcr.engine.node import World
 from gcr.errors import DeadlinePassed, NoRoom
-from gcr.jsonbody import error_from_json, error_to_json
+from gcr.job.process import Process
+from gcr.job.states import State
 from gcr.processes import ProcessIdentity
-from gcr.states import State
+from gcr.protocol.jsonbody import error_from_json, error_to_json
 
 GIB = 1 << 30
 DEVICES = [Device(f"GPU-{n}", "H200", 8 * GIB, used * GIB) for n, used in enumerate((8, 8, 1))]

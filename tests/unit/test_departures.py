@@ -5,14 +5,14 @@ from collections.abc import Callable
 
 import pytest
 
-from gcr.daemon import process as module
 from gcr.daemon.departures import ending, without_departed
 from gcr.daemon.jobs import Job
-from gcr.daemon.process import Process
 from gcr.engine.node import World
 from gcr.errors import GcrError, JobEnding, NotAGpuProcess, PeerGone
+from gcr.job import process as module
+from gcr.job.process import Process
+from gcr.job.states import State
 from gcr.processes import ProcessIdentity, identify
-from gcr.states import State
 
 OTHER = 2**22 - 1
 

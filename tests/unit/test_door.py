@@ -11,7 +11,6 @@ from typing import Any, cast
 
 import pytest
 
-from gcr.channel import Channel
 from gcr.config import Config
 from gcr.daemon import server as module
 from gcr.daemon.arrivals import Arrivals
@@ -20,10 +19,11 @@ from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.server import Server
 from gcr.engine.node import World
 from gcr.errors import PeerGone
-from gcr.journal import Journal
-from gcr.presence import Presence
-from gcr.seqpacket import connect, listen
-from gcr.wire import FrameType, HelloRecord, Role
+from gcr.job.journal import Journal
+from gcr.protocol.channel import Channel
+from gcr.protocol.seqpacket import connect, listen
+from gcr.protocol.wire import FrameType, HelloRecord, Role
+from gcr.rendezvous.presence import Presence
 
 HELLO = HelloRecord(role=Role.CLIENT).pack()
 

@@ -9,8 +9,8 @@ from msgspec import structs
 from gcr.control import ControlPhase
 from gcr.engine import drive as module
 from gcr.engine.drive import ControlDrive
-from gcr.engine.placement import Placement
 from gcr.errors import DeviceShared, DriverError, Lost, MoveRefused, PeerGone, RolledBack
+from gcr.job.placement import Placement
 
 A, B, C = DEVICES = "GPU-a", "GPU-b", "GPU-c"
 EXCHANGED = {A: B, B: A}

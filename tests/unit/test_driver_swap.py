@@ -8,14 +8,14 @@ import pytest
 
 from gcr.config import Config
 from gcr.control import ControlPhase
-from gcr.daemon.process import Process
 from gcr.engine import drive
 from gcr.engine.driver import RESTORE_MARGIN, DriverSwap
 from gcr.engine.node import Course, World
-from gcr.engine.placement import Placement
 from gcr.errors import DriverError, Lost, NoRoom
+from gcr.job.placement import Placement
+from gcr.job.process import Process
+from gcr.job.states import State, Strategy
 from gcr.processes import ProcessIdentity
-from gcr.states import State, Strategy
 
 HERE, THERE = "GPU-a", "GPU-b"
 SIZE = 1000

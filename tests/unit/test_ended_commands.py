@@ -9,10 +9,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from gcr import processes, runs
+from gcr import processes
 from gcr.cli import ended
 from gcr.cli.main import main
-from gcr.runs import End, Run
+from gcr.job import runs
+from gcr.job.runs import End, Run
 
 GONE = 4194304 + 7  # no pid
 

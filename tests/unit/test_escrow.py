@@ -12,7 +12,7 @@ from hypothesis import strategies as some
 
 from gcr.daemon.keepers import BothKeepers
 from gcr.errors import PeerGone
-from gcr.supervisor.escrow import Escrow, Keeper, NotKept
+from gcr.memory.escrow import Escrow, Keeper, NotKept
 
 
 def file_of(content: bytes) -> int:

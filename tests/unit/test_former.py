@@ -6,10 +6,11 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gcr import former, runs
-from gcr.daemonfolder import DaemonFolder
-from gcr.journal import DecisionRecord, Journal, KeptImage, ProcessDecision
-from gcr.runs import Run
+from gcr.job import runs
+from gcr.job.journal import DecisionRecord, Journal, KeptImage, ProcessDecision
+from gcr.job.runs import Run
+from gcr.rendezvous import former
+from gcr.rendezvous.folder import DaemonFolder
 from gcr.runtime import socket_path
 
 RECORD = DecisionRecord("llm", 1, "checkpoint", 1.0, (ProcessDecision(7, 8, {}, {}),), "nvidia", True)

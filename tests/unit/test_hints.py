@@ -9,12 +9,13 @@ from pathlib import Path
 import click
 import pytest
 
-from gcr import processes, runs
+from gcr import processes
 from gcr.cli.main import SUBCOMMANDS, gcr
 from gcr.daemon.jobs import Jobs
 from gcr.errors import NoSuchJob
 from gcr.image.store import Store
-from gcr.runs import End, Run
+from gcr.job import runs
+from gcr.job.runs import End, Run
 
 ROOT = Path(__file__).parents[2]
 PLACES = [path for folder in ("core", "backends") for path in (ROOT / folder).rglob("*.py")]

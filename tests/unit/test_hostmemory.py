@@ -1,6 +1,6 @@
 import pytest
 
-from gcr.hostmemory import available_host_bytes, free_huge_bytes
+from gcr.memory.hostmemory import available_host_bytes, free_huge_bytes
 
 GiB = 1 << 30
 MiB = 1 << 20

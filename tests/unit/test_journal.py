@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gcr import journal as module
 from gcr.errors import UnsafeRuntime, UsageError
-from gcr.journal import DecisionRecord, Journal, KeptImage, ProcessDecision, standing
+from gcr.job import journal as module
+from gcr.job.journal import DecisionRecord, Journal, KeptImage, ProcessDecision, standing
 
 PROCESS = ProcessDecision(4711, 99, {"GPU-1": 1 << 35, "GPU-2": 4096}, {"GPU-1": 600 << 20})
 RECORD = DecisionRecord("llm", 7, "checkpoint", 1700000000.25, (PROCESS,), "nvidia", True, {"GCR_SIMULATE": "nvidia"})
@@ -206,7 +206,7 @@ def test_a_temporary_file_decides_nothing(journal, folder, written):
 CHILD = """
 import os, sys
 from pathlib import Path
-from gcr import journal
+from gcr.job import journal
 from tests_record import RECORD
 left = int(sys.argv[2])
 def dying(real):
@@ -229,7 +229,7 @@ print("decided")
 def decide_and_die(folder: Path, helper: Path, calls: int) -> bool:
     """Whether `decide` returned before the child had made `calls` system calls."""
     (helper / "tests_record.py").write_text(
-        f"from gcr.journal import DecisionRecord, ProcessDecision\nRECORD = {RECORD!r}"
+        f"from gcr.job.journal import DecisionRecord, ProcessDecision\nRECORD = {RECORD!r}"
     )
     environment = {**os.environ, "PYTHONPATH": f"{helper}:{Path(module.__file__).parents[1]}"}
     command = [sys.executable, "-c", CHILD, str(folder), str(calls)]

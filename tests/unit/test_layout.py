@@ -9,17 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr.drain import DeviceRange, HandleSpec, Span
-from gcr.layout import (
-    DamagedTable,
-    Layout,
-    SealedHandle,
-    SealedSegment,
-    SealedTable,
-    Segment,
-    pack,
-    spans,
-)
-from gcr.wire import MappingRecord
+from gcr.memory.layout import DamagedTable, Layout, SealedHandle, SealedSegment, SealedTable, Segment, pack, spans
+from gcr.protocol.wire import MappingRecord
 
 HOST, DEVICE = 0x1000_0000, 0x7000_0000
 
@@ -191,7 +182,7 @@ def test_every_cut_and_every_addition_is_refused():
     "content", [b"null", b"[]", b"{}", b'{"version": 2}', b"[" * 100_000, b'{"version": 1}', b"\xff"]
 )
 def test_a_well_sealed_table_of_nonsense_is_refused(content):
-    from gcr import layout
+    from gcr.memory import layout
 
     sealed = layout._MAGIC + layout._digest(content) + content
     with pytest.raises(DamagedTable, match="does not parse"):

@@ -10,7 +10,7 @@ import pytest
 
 from gcr.daemon.ledger import Entry, asked_by
 from gcr.errors import DeadlinePassed, GcrError, NoRoom
-from gcr.seqpacket import PeerIdentity
+from gcr.protocol.seqpacket import PeerIdentity
 
 ROOT = Path(__file__).parents[2]
 OUT = {"job": "llm", "state": "suspended", "bytes": 3 << 30, "stop_s": 0.69, "wall_s": 0.8, "image": "warm"}
@@ -56,7 +56,7 @@ def test_who_asked_is_named_by_what_it_runs_on_one_line() -> None:
 
 
 def test_every_line_about_a_process_carries_its_job() -> None:
-    paths = [path for part in ("daemon", "engine") for path in (ROOT / "core/gcr" / part).rglob("*.py")]
+    paths = [path for part in ("daemon", "engine", "peers", "job") for path in (ROOT / "core/gcr" / part).rglob("*.py")]
     texts = [
         (path.name, node.lineno, str(node.args[0].value))
         for path in paths

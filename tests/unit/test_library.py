@@ -9,9 +9,9 @@ import pytest
 
 import gcr
 from gcr import errors
-from gcr.arguments import check_stream, checked_environment, checked_folder, words_of
+from gcr.api.reports import ImageInfo, JobInfo
 from gcr.errors import GcrError, UsageError
-from gcr.report import ImageInfo, JobInfo
+from gcr.library.arguments import check_stream, checked_environment, checked_folder, words_of
 
 
 def test_every_error_is_exported() -> None:

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcr.baseline import Baseline
 from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey
-from gcr.layout import Layout
-from gcr.partial import Where
+from gcr.hashing.baseline import Baseline
+from gcr.memory.layout import Layout
+from gcr.memory.partial import Where
 from gcr.worker.live import NOTHING, LiveCopy, all_differ, differing, slices
 
 KEY = HashKey(bytes(32))

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr.backend import Device
-from gcr.engine.moves import moved, moves_of
 from gcr.errors import WrongDevice
+from gcr.job.moves import moved, moves_of
 
 A, B, C, D = UUIDS = tuple(f"GPU-00000000-0000-0000-0000-00000000000{number}" for number in range(4))
 PRESENT = [Device(uuid, "NVIDIA H200", 1 << 37, 0) for uuid in UUIDS]

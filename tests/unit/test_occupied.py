@@ -9,13 +9,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from gcr.agentwire import OccupiedRecord
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.occupied import PAGE_BYTES, Occupied
 from gcr.devices import uuid_text
 from gcr.engine.glance import Glance
 from gcr.errors import NoRoom, PeerGone
-from gcr.wire import OCCUPIED_DEVICES
+from gcr.protocol.agentwire import OccupiedRecord
+from gcr.protocol.wire import OCCUPIED_DEVICES
 
 ONE, OTHER = (uuid_text(uuid.UUID(int=number).bytes) for number in (1, 2))
 

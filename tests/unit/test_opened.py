@@ -14,15 +14,15 @@ from imaging import described
 
 from gcr.daemon.imaging import NO_TIMEOUT
 from gcr.daemon.opened import OpenedImage, opened
-from gcr.daemon.peers import StorePlace
 from gcr.engine.node import Course
 from gcr.errors import Damaged, WrongImage
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.manifest import Manifest
 from gcr.image.writer import Contents, Counts
-from gcr.layout import SealedTable
+from gcr.memory.layout import SealedTable
+from gcr.peers.image import StorePlace
 from gcr.processes import ProcessIdentity
-from gcr.seqpacket import close_all
+from gcr.protocol.seqpacket import close_all
 
 SIZES = [3 * CHUNK_BYTES, 100]
 STORE = StorePlace("/nowhere")

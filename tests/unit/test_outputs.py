@@ -5,11 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from gcr import processes, runs
+from gcr import processes
 from gcr.daemon.jobs import Job
 from gcr.daemon.outputs import bound
 from gcr.engine.node import World
-from gcr.runs import Run
+from gcr.job import runs
+from gcr.job.runs import Run
 
 GONE = 4194304 + 7  # no pid
 TOKEN = "t" * 32

@@ -7,13 +7,13 @@ from typing import Any, cast
 
 import pytest
 
-from gcr.agentwire import ExportBatch, MappingBatch, StageRequest
-from gcr.daemon.agent import AgentPeer
-from gcr.daemon.peers import ImagePeer
-from gcr.engine.paging import IDLE_ROUNDS, Paging
 from gcr.engine.target import Target
 from gcr.errors import DeadlinePassed, RolledBack
-from gcr.supervisor.escrow import MOST_STAGED
+from gcr.memory.escrow import MOST_STAGED
+from gcr.peers.agent import AgentPeer
+from gcr.peers.image import ImagePeer
+from gcr.peers.paging import IDLE_ROUNDS, Paging
+from gcr.protocol.agentwire import ExportBatch, MappingBatch, StageRequest
 
 ROUNDS = 1000
 

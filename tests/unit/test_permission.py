@@ -14,7 +14,6 @@ from typing import Any, cast
 
 import pytest
 
-from gcr.channel import Channel
 from gcr.config import Config
 from gcr.daemon import fleet, permission, worlds
 from gcr.daemon.__main__ import OneLine
@@ -26,11 +25,12 @@ from gcr.daemon.server import Connection, Server
 from gcr.daemon.worlds import child_environment, recorded_world, simulated_world
 from gcr.engine.node import World
 from gcr.errors import GcrError, NotOurs, UnsafeRuntime, UsageError
-from gcr.frames import AgentError
-from gcr.journal import DecisionRecord, Journal
+from gcr.job.journal import DecisionRecord, Journal
 from gcr.native import sim_dir
-from gcr.presence import Presence
-from gcr.wire import FrameType, HelloRecord, Role
+from gcr.protocol.channel import Channel
+from gcr.protocol.frames import AgentError
+from gcr.protocol.wire import FrameType, HelloRecord, Role
+from gcr.rendezvous.presence import Presence
 
 OTHER = 65501
 root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")

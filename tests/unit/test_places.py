@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from gcr import hostmap, places
 from gcr.errors import NoRoom
-from gcr.places import HUGE_PAGE, Places
+from gcr.memory import hostmap, places
+from gcr.memory.places import HUGE_PAGE, Places
 
 MIB = 1 << 20
 

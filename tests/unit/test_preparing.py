@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from gcr.arena import Arena
 from gcr.errors import DriverError
+from gcr.memory.arena import Arena
 from gcr.testing.machine import until
 from gcr.worker import preparing, service
 from gcr.worker.holding import Holding

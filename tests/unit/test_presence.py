@@ -6,9 +6,9 @@ import subprocess
 
 import pytest
 
-from gcr.presence import Presence, living
 from gcr.processes import ProcessIdentity, identify
-from gcr.traces import left_behind
+from gcr.rendezvous.presence import Presence, living
+from gcr.rendezvous.traces import left_behind
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def test_a_disk_that_is_full_is_no_obstacle(tmp_path, monkeypatch, caplog):
 
 
 def test_a_command_sees_what_a_daemon_left(tmp_path, monkeypatch):
-    from gcr.daemonfolder import DaemonFolder
+    from gcr.rendezvous.folder import DaemonFolder
 
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))

@@ -11,7 +11,7 @@ from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.recovery import Recovery
 from gcr.engine.node import World
 from gcr.errors import DeadlinePassed
-from gcr.states import State
+from gcr.job.states import State
 
 
 @pytest.fixture

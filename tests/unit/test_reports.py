@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
-from gcr.agentwire import DeviceRecord, StatusRecord, StatusReply
 from gcr.daemon import readiness, reports
 from gcr.daemon.jobs import Job
-from gcr.daemon.process import Process
 from gcr.devices import uuid_text
 from gcr.drain import HandleSpec
 from gcr.engine.node import World
 from gcr.errors import DeadlinePassed
+from gcr.job.process import Process
+from gcr.job.states import State
+from gcr.job.tracking import Allocation, AllocationTable
 from gcr.processes import ProcessIdentity
-from gcr.states import State
-from gcr.tracking import Allocation, AllocationTable
+from gcr.protocol.agentwire import DeviceRecord, StatusRecord, StatusReply
 
 MIB = 1 << 20
 UUIDS = [bytes([number]) * 16 for number in (1, 2)]

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcr.arena import Arena
 from gcr.drain import DeviceRange, HandleSpec, Span
 from gcr.errors import DeadlinePassed, NoRoom, PeerGone, RolledBack, UsageError, WrongState
-from gcr.layout import SealedTable
-from gcr.memfiles import hold_still
+from gcr.memory.arena import Arena
+from gcr.memory.layout import SealedTable
+from gcr.memory.memfiles import hold_still
 from gcr.worker.holding import Holding
 from gcr.worker.service import WorkerService
 from gcr.worker.streaming import drop_ring, empty, fill, lay_out_held, make_ring

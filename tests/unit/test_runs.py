@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from gcr import processes, runs
-from gcr.runs import End, How, Run
+from gcr import processes
+from gcr.job import runs
+from gcr.job.runs import End, How, Run
 
 GONE = 4194304 + 7  # no pid
 

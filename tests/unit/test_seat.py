@@ -9,8 +9,8 @@ import pytest
 
 from gcr.daemon import seat as module
 from gcr.daemon.seat import Lock, Seat, SeatTaken
-from gcr.daemonfolder import About, DaemonFolder
-from gcr.seqpacket import connect, listen
+from gcr.protocol.seqpacket import connect, listen
+from gcr.rendezvous.folder import About, DaemonFolder
 
 
 @pytest.fixture(autouse=True)

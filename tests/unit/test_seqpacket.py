@@ -6,9 +6,9 @@ import time
 
 import pytest
 
-from gcr.channel import Channel, connect, listen
 from gcr.errors import DaemonUnavailable, DeadlinePassed, UnsafeRuntime
-from gcr.wire import FrameType
+from gcr.protocol.channel import Channel, connect, listen
+from gcr.protocol.wire import FrameType
 
 
 @pytest.fixture

@@ -8,12 +8,12 @@ from functools import partial
 
 import pytest
 
-from gcr.channel import Channel, Request
-from gcr.daemon.peers import WorkerPeer
 from gcr.engine import side_by_side as module
 from gcr.engine.side_by_side import ALL, AT_ONCE, side_by_side
 from gcr.errors import Refused, RolledBack
-from gcr.servers import COORDINATOR, STRANGER, Bounds
+from gcr.peers.worker import WorkerPeer
+from gcr.protocol.channel import Channel, Request
+from gcr.protocol.servers import COORDINATOR, STRANGER, Bounds
 
 
 def test_the_slow_step_has_ended_when_the_error_arrives() -> None:

@@ -5,7 +5,7 @@ from itertools import pairwise, product
 import pytest
 
 from gcr.errors import WrongState
-from gcr.states import EDGES, ENDS, HELD, IllegalMove, State, Strategy, edge, job_state, move
+from gcr.job.states import EDGES, ENDS, HELD, IllegalMove, State, Strategy, edge, job_state, move
 
 OPENING = ["running prepared", "prepared quiesced", "prepared running", "quiesced prepared", "quiesced running"]
 HAND_OVER = ["quiesced handed_over", "handed_over quiesced"]

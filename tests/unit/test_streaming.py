@@ -42,11 +42,11 @@ from gcr.image.windows import ImagedLine, lines_of
 from gcr.image.writer import ImageWriter
 from gcr.image_helper.service import ImageService
 from gcr.image_helper.streaming import Streams
-from gcr.journal import DecisionRecord, Journal, KeptImage, ProcessDecision, standing
-from gcr.layout import SealedHandle, SealedTable
-from gcr.memfiles import filled_memfd, is_held_still
-from gcr.places import round_up
-from gcr.states import State
+from gcr.job.journal import DecisionRecord, Journal, KeptImage, ProcessDecision, standing
+from gcr.job.states import State
+from gcr.memory.layout import SealedHandle, SealedTable
+from gcr.memory.memfiles import filled_memfd, is_held_still
+from gcr.memory.places import round_up
 
 sys.path.insert(0, str(Path(__file__).parent))
 

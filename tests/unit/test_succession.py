@@ -9,7 +9,7 @@ import pytest
 from gcr.daemon.permission import Caller
 from gcr.daemon.server import Commands, Connection, Server
 from gcr.errors import DaemonUnavailable, PeerGone, WrongState, WrongVersion
-from gcr.succession import order
+from gcr.rendezvous.succession import order
 
 NEWCOMER = {"version": "9.9", "wire": 3}
 

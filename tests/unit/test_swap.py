@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from gcr.daemon.jobs import Job, Jobs
-from gcr.daemon.process import Process
 from gcr.daemon.swap import Swap
 from gcr.engine.node import World
 from gcr.errors import GcrError, Interrupted, Lost, NoRoom, SwapFailed, Unanswered, UsageError, WrongState
+from gcr.job.process import Process
+from gcr.job.states import State
 from gcr.processes import ProcessIdentity
-from gcr.states import State
 
 
 class Node:

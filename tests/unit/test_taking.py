@@ -21,14 +21,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gcr.arena import Arena
-from gcr.baseline import Baseline
 from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Move, Span
 from gcr.errors import DeadlinePassed, DriverError, HashMissed, ImageFailed, NoRoom, RolledBack, UsageError, WrongState
 from gcr.hashing import CHUNK_BYTES, ChunkHashes, HashKey, hash_bytes
-from gcr.jsonbody import sealed_memfd
-from gcr.layout import DamagedTable, SealedTable
-from gcr.partial import PartialTable, Where
+from gcr.hashing.baseline import Baseline
+from gcr.memory.arena import Arena
+from gcr.memory.layout import DamagedTable, SealedTable
+from gcr.memory.partial import PartialTable, Where
+from gcr.protocol.jsonbody import sealed_memfd
 from gcr.worker import taking
 from gcr.worker.holding import Holding
 from gcr.worker.live import addresses

@@ -6,7 +6,19 @@ from dataclasses import dataclass, field
 import pytest
 from msgspec.structs import replace
 
-from gcr.agentwire import (
+from gcr.devices import uuid_text
+from gcr.engine.checkpoint import CATCHING_UP, Checkpoint
+from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left, refuse_a_part
+from gcr.engine.node import Course, World
+from gcr.engine.target import Target
+from gcr.engine.transaction import Transaction
+from gcr.errors import NoRoom, PeerGone, RolledBack
+from gcr.job.process import Process
+from gcr.job.states import State
+from gcr.job.tracking import Contradiction
+from gcr.memory.escrow import Escrow
+from gcr.processes import ProcessIdentity
+from gcr.protocol.agentwire import (
     CountRecord,
     DeviceRecord,
     ExportBatch,
@@ -15,19 +27,7 @@ from gcr.agentwire import (
     StatusRecord,
     StatusReply,
 )
-from gcr.daemon.process import Process
-from gcr.devices import uuid_text
-from gcr.engine.checkpoint import CATCHING_UP, Checkpoint
-from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left, refuse_a_part
-from gcr.engine.node import Course, World
-from gcr.engine.target import Target
-from gcr.errors import NoRoom, PeerGone, RolledBack
-from gcr.processes import ProcessIdentity
-from gcr.states import State
-from gcr.supervisor.escrow import Escrow
-from gcr.tracking import Contradiction
-from gcr.transaction import Transaction
-from gcr.wire import HandleFlag, MappingRecord
+from gcr.protocol.wire import HandleFlag, MappingRecord
 
 MiB = 1 << 20
 RAW = b"\1" * 16

@@ -1,6 +1,8 @@
 import pytest
 
-from gcr.agentwire import (
+from gcr.drain import HandleSpec
+from gcr.job.tracking import AllocationTracker, Contradiction, ReportedAllocations
+from gcr.protocol.agentwire import (
     DeviceRecord,
     ExportBatch,
     HandleRecord,
@@ -10,9 +12,7 @@ from gcr.agentwire import (
     StatusReply,
     UncoveredRecord,
 )
-from gcr.drain import HandleSpec
-from gcr.tracking import AllocationTracker, Contradiction, ReportedAllocations
-from gcr.wire import MappingRecord, Reason
+from gcr.protocol.wire import MappingRecord, Reason
 
 MiB = 1 << 20
 UUIDS = [bytes([number]) * 16 for number in range(3)]

@@ -3,8 +3,8 @@ from functools import partial
 
 import pytest
 
+from gcr.engine.transaction import Transaction
 from gcr.errors import NoRoom
-from gcr.transaction import Transaction
 
 GiB = 1 << 30
 

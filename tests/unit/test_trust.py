@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gcr import client, trust
-from gcr.daemon import launch
 from gcr.errors import UnsafeRuntime
+from gcr.memory.escrow import Escrow
+from gcr.protocol import trust
+from gcr.protocol.seqpacket import _check_place, listen
+from gcr.rendezvous import client, launch
 from gcr.runtime import open_own_directory
-from gcr.seqpacket import _check_place, listen
-from gcr.supervisor.escrow import Escrow
 from gcr.supervisor.link import DaemonLink
 
 OTHER = 65501

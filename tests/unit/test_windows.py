@@ -23,9 +23,9 @@ from gcr.image.lines import Slots
 from gcr.image.reader import ImageReader
 from gcr.image.store import Store
 from gcr.image.windows import ImagedLine, lines_of
-from gcr.layout import SealedHandle, SealedTable
-from gcr.memfiles import NotASegment, filled_memfd
-from gcr.places import HUGE_PAGE
+from gcr.memory.layout import SealedHandle, SealedTable
+from gcr.memory.memfiles import NotASegment, filled_memfd
+from gcr.memory.places import HUGE_PAGE
 
 CHUNK = 16  # bytes, where nothing is stored
 PID, DEVICE = 7, "GPU-1"

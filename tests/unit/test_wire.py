@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gcr import agentwire, wire
-from gcr.agentwire import (
+from gcr.protocol import agentwire, wire
+from gcr.protocol.agentwire import (
     CopyBatch,
     CopyRecord,
     ExportBatch,
@@ -21,8 +21,8 @@ from gcr.agentwire import (
     StatusReply,
     TransactionRecord,
 )
-from gcr.record import BadFrame, Record
-from gcr.wire import (
+from gcr.protocol.record import BadFrame, Record
+from gcr.protocol.wire import (
     ErrorCode,
     ErrorRecord,
     Frame,

@@ -10,8 +10,8 @@ from struct import calcsize
 
 import pytest
 
-from gcr import agentwire, wire
-from gcr.record import Record
+from gcr.protocol import agentwire, wire
+from gcr.protocol.record import Record
 
 HEADER = Path(__file__).parents[2] / "shim/include/gcr/wire.h"
 CODES = {"uint8_t": "B", "uint16_t": "H", "uint32_t": "I", "int32_t": "i", "uint64_t": "Q", "char": "s"}

@@ -23,7 +23,7 @@ from gcr import config
 from gcr.cli.options import Options
 from gcr.errors import DeadlinePassed, GcrError, NoSuchImage, PeerGone
 from gcr.image.place import opened, silent, store_path, without_store
-from gcr.jsonbody import error_from_json, error_to_json
+from gcr.protocol.jsonbody import error_from_json, error_to_json
 
 if TYPE_CHECKING:
     from gcr.image.store import Store

@@ -14,12 +14,13 @@ from pathlib import Path
 from msgspec import Struct
 from msgspec.structs import replace
 
-from gcr import config, hostmemory, native, runtime, units
+from gcr import config, native, runtime, units
 from gcr.backend import Backend, Capability, Device
 from gcr.cli import text, vendors
-from gcr.client import Client
 from gcr.errors import DaemonUnavailable, GcrError
 from gcr.facilities import FACILITIES
+from gcr.memory import hostmemory
+from gcr.rendezvous.client import Client
 
 HUGE_PAGE = 2 << 20
 PROBE_TIMEOUT = 10.0

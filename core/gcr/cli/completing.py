@@ -61,7 +61,7 @@ def in_time(ask: Callable[[], Iterable[object]]) -> list:  # type: ignore[type-a
 
 
 def _rows() -> Iterable[dict[str, object]]:
-    from gcr.client import Client
+    from gcr.rendezvous.client import Client
 
     with Client.connect(autostart=False, timeout=PATIENCE_S) as client:
         rows: list[dict[str, object]] = client.request("ps", timeout=PATIENCE_S)["jobs"]
@@ -69,7 +69,7 @@ def _rows() -> Iterable[dict[str, object]]:
 
 
 def _runs() -> Iterable[object]:
-    from gcr import runs
+    from gcr.job import runs
 
     return (run for run in runs.all_runs() if run.end is not None)
 

@@ -3,12 +3,13 @@
 import time
 from collections.abc import Sequence
 
-from gcr import runs, units
+from gcr import units
 from gcr.cli import text
-from gcr.client import Client
 from gcr.errors import EndUnknown, GcrError, NoRecord, NoSuchJob, StillRuns
+from gcr.job import runs
+from gcr.job.runs import How, Run
 from gcr.names import meant
-from gcr.runs import How, Run
+from gcr.rendezvous.client import Client
 
 HEAD = ("ENDED", "PID", "HOW", "AGO", "COMMAND")
 POLL_S = 0.05

@@ -4,9 +4,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcr.daemonfolder import About, DaemonFolder
-from gcr.journal import DecisionRecord, Standing, standing
+from gcr.job.journal import DecisionRecord, Standing, standing
 from gcr.processes import ProcessIdentity, alive
+from gcr.rendezvous.folder import About, DaemonFolder
 from gcr.runtime import former_journal, socket_path
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from gcr import supervisor
 from gcr.cli.logfile import bug
 from gcr.errors import GcrError
-from gcr.jsonbody import error_to_json
+from gcr.protocol.jsonbody import error_to_json
 from gcr.supervisor import JobSpec
 
 _FAILED_BEFORE_START = 125

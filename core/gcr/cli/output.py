@@ -10,7 +10,7 @@ from types import MappingProxyType
 import click
 
 from gcr.errors import EndUnknown, GcrError, Lost, NoRecord, Refused, RolledBack, StillRuns
-from gcr.jsonbody import error_to_json
+from gcr.protocol.jsonbody import error_to_json
 
 SCHEMA = 1
 

@@ -9,9 +9,9 @@ from typing import Any
 from gcr.cli.options import Options, Target
 from gcr.cli.output import print_failure, print_json, print_text, say, success
 from gcr.cli.progress import progress_view
-from gcr.client import GRACE, Client, settle
 from gcr.errors import GcrError, Interrupted
-from gcr.jsonbody import error_to_json
+from gcr.protocol.jsonbody import error_to_json
+from gcr.rendezvous.client import GRACE, Client, settle
 
 Answer = Mapping[str, Any]
 

@@ -13,11 +13,11 @@ from typing import Any
 from msgspec import to_builtins
 
 from gcr.backend import Backend
-from gcr.channel import Channel, Request
 from gcr.control import ControlState, MovesProcesses, NamesHolders, ProcessView
 from gcr.errors import GcrError, UnsupportedState, UsageError
 from gcr.plugins import asked, load_backend
-from gcr.servers import COORDINATOR
+from gcr.protocol.channel import Channel, Request
+from gcr.protocol.servers import COORDINATOR
 
 log = logging.getLogger("gcr.control")
 

@@ -9,20 +9,20 @@ import sys
 import threading
 import time
 
-from gcr import former
 from gcr.config import load
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.inherited import take_over
 from gcr.daemon.keeping import Keeping
-from gcr.daemon.launch import LOG
 from gcr.daemon.limits import lift_limits
 from gcr.daemon.seat import Seat, SeatTaken
 from gcr.daemon.server import Server
-from gcr.daemonfolder import DaemonFolder
 from gcr.errors import GcrError, UnsafeRuntime
 from gcr.exits import leave
-from gcr.journal import Journal
-from gcr.presence import Presence
+from gcr.job.journal import Journal
+from gcr.rendezvous import former
+from gcr.rendezvous.folder import DaemonFolder
+from gcr.rendezvous.launch import LOG
+from gcr.rendezvous.presence import Presence
 from gcr.runtime import log_dir, socket_path
 
 log = logging.getLogger("gcr.daemon")

@@ -12,31 +12,31 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gcr.channel import Channel
 from gcr.control import ControlPhase
 from gcr.daemon import outputs, reports
-from gcr.daemon.agent import AgentPeer
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.foreign import world_of_process
 from gcr.daemon.jobs import Job
-from gcr.daemon.peers import SupervisorPeer
 from gcr.daemon.permission import Caller
-from gcr.daemon.process import Prepared, Process
 from gcr.daemon.recall import recall_labels, recall_program
 from gcr.daemon.registration import Registration, own_pid, registration
 from gcr.daemon.worlds import recorded_world
 from gcr.engine.drive import drive_of
 from gcr.engine.node import World
-from gcr.engine.placement import Placement
 from gcr.engine.recover import driver_phase
 from gcr.engine.tidying import let_go, quietly
 from gcr.errors import GcrError, NameTaken, NoSuchJob, WrongState
-from gcr.journal import DecisionRecord, ProcessDecision
+from gcr.job.journal import DecisionRecord, ProcessDecision
+from gcr.job.placement import Placement
+from gcr.job.process import Prepared, Process
+from gcr.job.runs import identifier, note_end
+from gcr.job.states import State, Strategy
 from gcr.names import JOB_NAME
+from gcr.peers.agent import AgentPeer
+from gcr.peers.supervisor import SupervisorPeer
 from gcr.processes import ProcessIdentity, alive, identify, owner_uid, place_of, started_at
-from gcr.runs import identifier, note_end
-from gcr.states import State, Strategy
-from gcr.wire import AgentFlag, AgentPhase, Vendor
+from gcr.protocol.channel import Channel
+from gcr.protocol.wire import AgentFlag, AgentPhase, Vendor
 
 log = logging.getLogger("gcr.daemon")
 

@@ -26,9 +26,7 @@ from gcr.daemon.labels import Labels
 from gcr.daemon.occupied import Occupied
 from gcr.daemon.opened import opened
 from gcr.daemon.outlet import ImageOutlet
-from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
 from gcr.daemon.permission import OURSELVES, Caller
-from gcr.daemon.process import Process
 from gcr.daemon.readiness import of_job, ready_bytes
 from gcr.daemon.recovery import Recovery
 from gcr.daemon.sources import acting, image_of
@@ -37,7 +35,6 @@ from gcr.engine.admit import admit, refuse_stopped, refuse_what_the_driver_refus
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.driver import DriverSwap
 from gcr.engine.glance import Glance
-from gcr.engine.moves import moves_of
 from gcr.engine.node import Course, World
 from gcr.engine.restore import Restore
 from gcr.engine.side_by_side import side_by_side
@@ -51,9 +48,14 @@ from gcr.errors import (
     WrongImage,
     WrongState,
 )
-from gcr.journal import DecisionRecord, Journal
+from gcr.job.journal import DecisionRecord, Journal
+from gcr.job.moves import moves_of
+from gcr.job.process import Process
+from gcr.job.states import State, Strategy
+from gcr.peers.control import ControlPeer
+from gcr.peers.waiting import Progress
+from gcr.peers.worker import WorkerPeer
 from gcr.processes import alive, is_stopped
-from gcr.states import State, Strategy
 
 log = logging.getLogger("gcr.daemon")
 

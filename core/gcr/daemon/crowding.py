@@ -16,12 +16,12 @@ from gcr import units
 from gcr.backend import Device
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.jobs import Job, Jobs
-from gcr.daemon.peers import ControlPeer
 from gcr.daemon.reports import rows
 from gcr.engine.tidying import quietly
 from gcr.errors import GcrError, NoRoom
+from gcr.job.states import State
+from gcr.peers.control import ControlPeer
 from gcr.processes import is_stopped
-from gcr.states import State
 
 log = logging.getLogger("gcr.daemon")
 

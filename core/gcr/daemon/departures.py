@@ -9,12 +9,12 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from gcr.daemon.jobs import Job
-from gcr.daemon.process import Process
 from gcr.daemon.recovery import is_uneven
 from gcr.engine.target import Target
 from gcr.errors import GcrError, JobEnding, NotAGpuProcess, PeerGone, Unanswered, WrongState
+from gcr.job.process import Process
+from gcr.job.states import State
 from gcr.processes import ProcessIdentity, alive, identify, is_stopped
-from gcr.states import State
 
 log = logging.getLogger("gcr.daemon")
 

@@ -13,14 +13,14 @@ from gcr.daemon.departures import ending
 from gcr.daemon.foreign import with_driver
 from gcr.daemon.imaging import Imaging, nothing_to_image
 from gcr.daemon.jobs import Job, Jobs
-from gcr.daemon.process import Process
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.node import Course, Node, decide, undecide
 from gcr.engine.restore import Restore
 from gcr.errors import WrongImage, WrongState
-from gcr.journal import DecisionRecord, ProcessDecision
+from gcr.job.journal import DecisionRecord, ProcessDecision
+from gcr.job.process import Process
+from gcr.job.states import State
 from gcr.processes import ProcessIdentity, identify
-from gcr.states import State
 
 
 def suspend(

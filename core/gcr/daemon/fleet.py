@@ -17,15 +17,18 @@ from typing import Generic, TypeVar
 
 from msgspec import Struct, field
 
-from gcr.channel import Channel
-from gcr.daemon.launch import daemon_environment, open_log
-from gcr.daemon.peers import START_TIMEOUT, ControlPeer, ImagePeer, WorkerPeer
 from gcr.daemon.permission import AS_OURSELVES, Acting
 from gcr.daemon.worlds import child_environment
 from gcr.engine.node import World
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.tidying import quietly
 from gcr.errors import GcrError
+from gcr.peers.control import ControlPeer
+from gcr.peers.image import ImagePeer
+from gcr.peers.waiting import START_TIMEOUT
+from gcr.peers.worker import WorkerPeer
+from gcr.protocol.channel import Channel
+from gcr.rendezvous.launch import daemon_environment, open_log
 
 log = logging.getLogger("gcr.daemon")
 

@@ -8,14 +8,14 @@ from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from pathlib import Path
 
 from gcr.daemon.jobs import Job
-from gcr.daemon.peers import ControlPeer
 from gcr.daemon.permission import Caller
-from gcr.daemon.process import Process
 from gcr.daemon.worlds import backend_name, simulated_world
 from gcr.engine.node import World
 from gcr.errors import GcrError, NoSuchJob, NotAGpuProcess, NotOurs, UnsupportedState
+from gcr.job.process import Process
+from gcr.job.states import Strategy
+from gcr.peers.control import ControlPeer
 from gcr.processes import alive, descendants, identify, maps_contain, open_files, owner_uid, place_of
-from gcr.states import Strategy
 
 log = logging.getLogger("gcr.daemon")
 

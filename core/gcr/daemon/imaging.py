@@ -17,7 +17,6 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from gcr import units
-from gcr.daemon.peers import ImagePeer, Patience, StorePlace
 from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.daemon.silence import Reading, Unhurried, answering
 from gcr.engine.node import Course, phases
@@ -38,10 +37,12 @@ from gcr.errors import (
 from gcr.image.manifest import COSTS, Cut, Manifest
 from gcr.image.place import folder_of
 from gcr.image.room import least_bytes
+from gcr.job.states import State
+from gcr.memory.escrow import staged_with
+from gcr.peers.image import ImagePeer, StorePlace
+from gcr.peers.waiting import Patience
 from gcr.processes import alive, identify
-from gcr.seqpacket import close_all
-from gcr.states import State
-from gcr.supervisor.escrow import staged_with
+from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.daemon")
 

@@ -15,17 +15,17 @@ from msgspec import Struct, field
 
 from gcr.daemon.imaging import Imaging
 from gcr.daemon.keepers import BothKeepers
-from gcr.daemon.peers import SupervisorPeer
-from gcr.daemon.process import Process
 from gcr.engine.node import World
 from gcr.engine.target import Target
 from gcr.errors import DeviceShared, GcrError, NameTaken, NoSuchJob, WrongState
-from gcr.journal import DecisionRecord
+from gcr.job.journal import DecisionRecord
+from gcr.job.process import Process
+from gcr.job.runs import refuse_ended
+from gcr.job.states import State, job_state
+from gcr.memory.escrow import Escrow, Keeper
 from gcr.names import meant
+from gcr.peers.supervisor import SupervisorPeer
 from gcr.processes import ProcessIdentity, started_at
-from gcr.runs import refuse_ended
-from gcr.states import State, job_state
-from gcr.supervisor.escrow import Escrow, Keeper
 
 log = logging.getLogger("gcr.daemon")
 

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from gcr.errors import DeadlinePassed, NoDescriptors, PeerGone
-from gcr.seqpacket import close_all
-from gcr.supervisor.escrow import Escrow, Keeper
+from gcr.memory.escrow import Escrow, Keeper
+from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.daemon")
 

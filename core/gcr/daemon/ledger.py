@@ -9,7 +9,7 @@ from typing import Any
 from msgspec import Struct, field
 
 from gcr.errors import GcrError, Refused
-from gcr.seqpacket import PeerIdentity
+from gcr.protocol.seqpacket import PeerIdentity
 
 log = logging.getLogger("gcr.daemon")
 

@@ -13,10 +13,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from threading import Lock
 
-from gcr.agentwire import OccupiedRecord
 from gcr.devices import uuid_bytes
 from gcr.errors import NoRoom
-from gcr.wire import OCCUPIED_DEVICES
+from gcr.protocol.agentwire import OccupiedRecord
+from gcr.protocol.wire import OCCUPIED_DEVICES
 
 _WORD = 16  # where the low byte of `occupied` is in a record
 PAGE_BYTES = OCCUPIED_DEVICES * OccupiedRecord.SIZE

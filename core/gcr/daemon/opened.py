@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from gcr.daemon.imaging import NO_TIMEOUT
-from gcr.daemon.peers import ImagePeer, StorePlace
 from gcr.daemon.silence import WATCHED_S, Reading
 from gcr.engine.node import Course
 from gcr.engine.target import Target
@@ -15,8 +14,9 @@ from gcr.errors import WrongImage
 from gcr.image.lines import by_device
 from gcr.image.manifest import Cut, Manifest
 from gcr.image.windows import ImagedLine, Place, lines_of
+from gcr.peers.image import ImagePeer, StorePlace
 from gcr.processes import ProcessIdentity, alive
-from gcr.seqpacket import close_all
+from gcr.protocol.seqpacket import close_all
 
 
 @dataclass(slots=True)

@@ -16,7 +16,7 @@ from gcr.engine.node import Course
 from gcr.engine.streaming import Window
 from gcr.engine.target import Target
 from gcr.errors import DeadlinePassed, GcrError, ImageFailed, Interrupted, PeerGone
-from gcr.journal import KeptImage
+from gcr.job.journal import KeptImage
 
 log = logging.getLogger("gcr.daemon")
 

@@ -2,9 +2,9 @@
 
 import logging
 
-from gcr import runs
 from gcr.daemon.jobs import Job
 from gcr.errors import GcrError
+from gcr.job import runs
 from gcr.supervisor.diary import turn
 
 log = logging.getLogger("gcr.daemon")

@@ -14,7 +14,7 @@ from pathlib import PurePath
 from msgspec import Struct, field
 
 from gcr.errors import NotOurs
-from gcr.seqpacket import PeerIdentity, peer_identity
+from gcr.protocol.seqpacket import PeerIdentity, peer_identity
 
 _PEER_GROUPS, _MOST_GROUPS = 59, 65536  # SO_PEERGROUPS (Linux 4.13), which socket.py does not name
 _ROOT = 0

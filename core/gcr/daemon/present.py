@@ -5,10 +5,10 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from gcr.backend import Device
-from gcr.daemon.peers import ControlPeer
 from gcr.devices import is_simulated
 from gcr.engine.node import World
 from gcr.errors import GcrError
+from gcr.peers.control import ControlPeer
 
 log = logging.getLogger("gcr.daemon")
 

@@ -4,10 +4,10 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from gcr.daemon.jobs import Job
-from gcr.daemon.peers import WorkerPeer
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.tidying import quietly
-from gcr.states import State, Strategy
+from gcr.job.states import State, Strategy
+from gcr.peers.worker import WorkerPeer
 
 Ready = Mapping[tuple[str, str], int]
 """Bytes that are filled and pinned, by device and hold."""

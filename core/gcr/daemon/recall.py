@@ -4,11 +4,11 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from gcr import runs
 from gcr.backend import Device
 from gcr.daemon.jobs import Job
 from gcr.daemon.labels import Labels
 from gcr.errors import GcrError
+from gcr.job import runs
 
 log = logging.getLogger("gcr.daemon")
 

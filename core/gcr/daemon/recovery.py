@@ -9,13 +9,13 @@ from typing import Any
 
 from gcr.daemon import reports
 from gcr.daemon.jobs import Active, Job, Jobs
-from gcr.daemon.process import Process
 from gcr.engine.node import Course, Node
 from gcr.engine.recover import recover
 from gcr.engine.target import Target
 from gcr.errors import GcrError
-from gcr.states import State, Strategy
-from gcr.wire import AgentPhase
+from gcr.job.process import Process
+from gcr.job.states import State, Strategy
+from gcr.protocol.wire import AgentPhase
 
 log = logging.getLogger("gcr.daemon")
 

@@ -4,18 +4,18 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gcr import units
-from gcr.agentwire import DeviceRecord
 from gcr.daemon.jobs import Job
 from gcr.daemon.labels import Labels
-from gcr.daemon.process import Process
 from gcr.engine.admit import reason_name
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.copyout import unexportable
 from gcr.engine.driver import DriverSwap
 from gcr.engine.node import phases
 from gcr.engine.restore import Restore
-from gcr.states import State, Strategy
-from gcr.tracking import AllocationTable
+from gcr.job.process import Process
+from gcr.job.states import State, Strategy
+from gcr.job.tracking import AllocationTable
+from gcr.protocol.agentwire import DeviceRecord
 
 STRATEGY = {Strategy.HANDOFF: "handoff", Strategy.DATA_ONLY: "handoff", Strategy.DRIVER: "driver"}
 

@@ -18,10 +18,10 @@ from typing import Self
 
 from msgspec import Struct
 
-from gcr.daemonfolder import DaemonFolder
 from gcr.errors import DaemonUnavailable, DeadlinePassed
+from gcr.protocol.seqpacket import connect, listen
+from gcr.rendezvous.folder import DaemonFolder
 from gcr.runtime import check_own_directory, own_directory
-from gcr.seqpacket import connect, listen
 
 log = logging.getLogger("gcr.daemon")
 

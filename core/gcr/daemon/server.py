@@ -15,32 +15,26 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from gcr.agentwire import IdList, OccupiedRecord
-from gcr.channel import Channel, Request
-from gcr.daemon.agent import AgentPeer
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.door import PAUSE_S, Door
 from gcr.daemon.jobs import Job
 from gcr.daemon.ledger import Entry, asked_by
-from gcr.daemon.peers import Progress, SupervisorPeer
 from gcr.daemon.permission import Caller, caller_of
 from gcr.daemon.present import devices_of
 from gcr.daemon.swap import Swap
 from gcr.devices import uuid_text
 from gcr.errors import DaemonUnavailable, GcrError, NotOurs, PeerGone, UsageError, WrongState, WrongVersion
-from gcr.presence import Presence
+from gcr.peers.agent import AgentPeer
+from gcr.peers.supervisor import SupervisorPeer
+from gcr.peers.waiting import Progress
 from gcr.processes import identify
-from gcr.seqpacket import close_all, peer_identity
+from gcr.protocol.agentwire import IdList, OccupiedRecord
+from gcr.protocol.channel import Channel, Request
+from gcr.protocol.seqpacket import close_all, peer_identity
+from gcr.protocol.wire import VERSION, FrameType, HelloRecord, Role, WelcomeFlag, WelcomeRecord
+from gcr.rendezvous.presence import Presence
 from gcr.version import __version__
-from gcr.wire import (
-    VERSION,
-    FrameType,
-    HelloRecord,
-    Role,
-    WelcomeFlag,
-    WelcomeRecord,
-)
 
 log = logging.getLogger("gcr.daemon")
 

@@ -12,10 +12,10 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from gcr.channel import SILENCE
 from gcr.engine.node import Course
 from gcr.errors import DeadlinePassed
 from gcr.image.place import silent
+from gcr.protocol.channel import SILENCE
 
 WATCHED_S = 2.0  # within which a Reading has looked at the deadline, and says it better than a call that was too late
 

@@ -5,9 +5,9 @@ from typing import Any
 
 from gcr.daemon.imaging import place_of
 from gcr.daemon.jobs import Job
-from gcr.daemon.peers import StorePlace
 from gcr.daemon.permission import AS_OURSELVES, Acting, Caller, acting_for
 from gcr.errors import WrongImage, WrongKey
+from gcr.peers.image import StorePlace
 
 
 def image_of(job: Job, body: Mapping[str, Any], key: Sequence[int]) -> tuple[str, StorePlace] | None:

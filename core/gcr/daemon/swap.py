@@ -15,7 +15,7 @@ from msgspec import Struct
 from gcr.daemon.jobs import Jobs
 from gcr.daemon.permission import OURSELVES, Caller
 from gcr.errors import GcrError, Interrupted, Lost, SwapFailed, Unanswered, UsageError, WrongState
-from gcr.states import State
+from gcr.job.states import State
 
 log = logging.getLogger("gcr.daemon")
 

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from gcr.daemon.launch import daemon_environment
 from gcr.engine.node import World
 from gcr.errors import BackendMissing, NotOurs, UnsafeRuntime, UsageError
-from gcr.journal import DecisionRecord
+from gcr.job.journal import DecisionRecord
 from gcr.native import own_simulator
+from gcr.rendezvous.launch import daemon_environment
 from gcr.runtime import check_unshared_directory
 
 SIMULATE, STATE = "GCR_SIMULATE", "GCR_SIM_STATE"

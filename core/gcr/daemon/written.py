@@ -5,12 +5,12 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
-from gcr.daemon.peers import ImagePeer, StorePlace
 from gcr.daemon.permission import AS_OURSELVES, Acting, Caller, acting_for
 from gcr.daemon.silence import Unhurried, answering
 from gcr.errors import ImageExists, NoSuchImage, StoreUnusable, WrongKey
 from gcr.image.manifest import Manifest
-from gcr.journal import DecisionRecord, KeptImage
+from gcr.job.journal import DecisionRecord, KeptImage
+from gcr.peers.image import ImagePeer, StorePlace
 
 log = logging.getLogger("gcr.daemon")
 

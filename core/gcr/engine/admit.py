@@ -7,9 +7,9 @@ from gcr.control import ControlMeans, ControlPhase
 from gcr.engine.snapshot import AgentControl
 from gcr.engine.target import Target
 from gcr.errors import DriverError, UnsupportedState, WrongState
+from gcr.job.states import State
 from gcr.processes import is_stopped, open_verbs, place_of
-from gcr.states import State
-from gcr.wire import AgentPhase, Reason
+from gcr.protocol.wire import AgentPhase, Reason
 
 WHY = {
     Reason.MANAGED: "uses unified (managed) memory",

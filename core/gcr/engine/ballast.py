@@ -12,10 +12,10 @@ from threading import Thread
 
 from msgspec import Struct, field
 
-from gcr.daemon.peers import WorkerPeer
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.errors import NoRoom
+from gcr.peers.worker import WorkerPeer
 
 log = logging.getLogger("gcr.engine")
 

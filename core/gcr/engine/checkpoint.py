@@ -10,7 +10,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
-from gcr.daemon.peers import WorkerPeer
 from gcr.engine.admit import refuse_nothing_to_move
 from gcr.engine.ballast import Room, WayBack
 from gcr.engine.copyout import AgentCopy, StagedCopy
@@ -19,19 +18,20 @@ from gcr.engine.decision import decision_on
 from gcr.engine.departed import depart
 from gcr.engine.live import copy_live, sizes_of
 from gcr.engine.node import Course, Node, decide, give_up, intend
-from gcr.engine.placement import Placement
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import ALL, side_by_side
 from gcr.engine.standing import map_back, refuse_as_left
 from gcr.engine.streaming import Outlet, Stream, without_room
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
+from gcr.engine.transaction import Transaction
 from gcr.errors import DriverGone, NoDescriptors, NoRoom, PeerGone
-from gcr.journal import DecisionRecord, KeptImage, ProcessDecision, text_of
-from gcr.seqpacket import close_all
-from gcr.states import State, Strategy
-from gcr.transaction import Transaction
-from gcr.wire import FrameType
+from gcr.job.journal import DecisionRecord, KeptImage, ProcessDecision, text_of
+from gcr.job.placement import Placement
+from gcr.job.states import State, Strategy
+from gcr.peers.worker import WorkerPeer
+from gcr.protocol.seqpacket import close_all
+from gcr.protocol.wire import FrameType
 
 CATCHING_UP = 5  # times at most, with a job that makes more meanwhile
 BALLAST_FACTOR = 1.1  # the driver's own needs at restore, measured before the freeze, and some more

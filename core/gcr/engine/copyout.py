@@ -27,12 +27,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gcr import units
-from gcr.agentwire import CopyBatch, CopyRecord, CountRecord
-from gcr.daemon.agent import AgentPeer
 from gcr.errors import DeadlinePassed, NoRoom, RolledBack
-from gcr.layout import SealedTable
-from gcr.seqpacket import close_all
-from gcr.wire import MAX_DESCRIPTORS, AgentFlag, FrameType
+from gcr.memory.layout import SealedTable
+from gcr.peers.agent import AgentPeer
+from gcr.protocol.agentwire import CopyBatch, CopyRecord, CountRecord
+from gcr.protocol.seqpacket import close_all
+from gcr.protocol.wire import MAX_DESCRIPTORS, AgentFlag, FrameType
 
 PIECE = 64 << 20  # bytes of one copy call: what a deadline may have to wait for
 FRAME_RECORDS = 1500  # fit MAX_FRAME

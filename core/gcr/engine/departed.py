@@ -5,7 +5,7 @@ from functools import partial
 
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
-from gcr.states import State
+from gcr.job.states import State
 
 log = logging.getLogger("gcr.engine")
 

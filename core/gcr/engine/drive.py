@@ -9,14 +9,14 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gcr.control import ControlPhase
-from gcr.daemon.peers import ControlPeer
-from gcr.daemon.process import Process
-from gcr.engine.moves import Moves
 from gcr.engine.node import Node, amend
-from gcr.engine.placement import BACK, Placement
 from gcr.engine.snapshot import AgentControl
 from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, MoveRefused, PeerGone
-from gcr.journal import ProcessDecision
+from gcr.job.journal import ProcessDecision
+from gcr.job.moves import Moves
+from gcr.job.placement import BACK, Placement
+from gcr.job.process import Process
+from gcr.peers.control import ControlPeer
 
 log = logging.getLogger("gcr.engine")
 

@@ -10,16 +10,16 @@ from msgspec import Struct, field
 
 from gcr import units
 from gcr.control import ControlMeans, ControlPhase
-from gcr.daemon.process import Process
 from gcr.engine.drive import ControlDrive, drive_of
-from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Course, Node, World, decide
-from gcr.engine.placement import Placement
+from gcr.engine.transaction import Transaction
 from gcr.errors import Lost, NoRoom, NotAGpuProcess, UnsupportedState, WrongState
-from gcr.hostmemory import available_host_bytes
-from gcr.journal import DecisionRecord, ProcessDecision
-from gcr.states import State
-from gcr.transaction import Transaction
+from gcr.job.journal import DecisionRecord, ProcessDecision
+from gcr.job.moves import Moves, moved
+from gcr.job.placement import Placement
+from gcr.job.process import Process
+from gcr.job.states import State
+from gcr.memory.hostmemory import available_host_bytes
 
 RESTORE_MARGIN = 64 << 20  # beyond what was in use: the driver rounds up
 

@@ -3,9 +3,9 @@
 import logging
 from collections.abc import Sequence
 
-from gcr.daemon.process import Process
 from gcr.errors import DeadlinePassed
-from gcr.supervisor.escrow import Keeper
+from gcr.job.process import Process
+from gcr.memory.escrow import Keeper
 
 log = logging.getLogger("gcr.engine")
 

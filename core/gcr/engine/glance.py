@@ -4,7 +4,7 @@
     (the snapshot is read) · the copy is handed on · …
 
 No memory of the program is unmapped, and its control state is not touched. What the image before has as well is not
-copied, so nobody but the image's writer can use the copy (gcr.partial).
+copied, so nobody but the image's writer can use the copy (gcr.memory.partial).
 
 Where the device has room, what is to be copied at the cut goes no further than there (gcr.worker.snapshot), and to the
 host while the program runs again. What is sealed before the gates open has the books of the cut, and is there whatever
@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from gcr.daemon.peers import WorkerPeer
 from gcr.engine.admit import refuse_nothing_to_move
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.count import refuse_a_part
@@ -25,10 +24,11 @@ from gcr.engine.side_by_side import side_by_side
 from gcr.engine.streaming import Stream, without_room
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
+from gcr.engine.transaction import Transaction
 from gcr.errors import NoRoom, PeerGone
-from gcr.seqpacket import close_all
-from gcr.states import State
-from gcr.transaction import Transaction
+from gcr.job.states import State
+from gcr.peers.worker import WorkerPeer
+from gcr.protocol.seqpacket import close_all
 
 
 class Glance(Checkpoint):

@@ -23,13 +23,14 @@ from typing import Protocol
 
 from msgspec import Struct, field
 
-from gcr.daemon.peers import Progress, WorkerPeer
 from gcr.engine.node import Course
 from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target
 from gcr.errors import RolledBack
-from gcr.seqpacket import close_all
+from gcr.peers.waiting import Progress
+from gcr.peers.worker import WorkerPeer
+from gcr.protocol.seqpacket import close_all
 
 MOST_SLOTS, FEWEST_SLOTS = 4, 2  # one is read into while another is copied from
 TELL_EVERY = 0.1

@@ -3,12 +3,12 @@
 from collections.abc import Sequence
 from functools import partial
 
-from gcr.daemon.peers import WorkerPeer
 from gcr.engine.node import Course
 from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target
 from gcr.errors import UnsupportedState
+from gcr.peers.worker import WorkerPeer
 
 
 def copy_live(targets: Sequence[Target], course: Course, limit: float) -> int:

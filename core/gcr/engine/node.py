@@ -10,10 +10,12 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gcr.config import Config
-from gcr.daemon.peers import ControlPeer, Progress, WorkerPeer
 from gcr.errors import DeadlinePassed, Interrupted, RolledBack, UnsafeRuntime
 from gcr.faults import reach
-from gcr.journal import DecisionRecord, Journal, ProcessDecision
+from gcr.job.journal import DecisionRecord, Journal, ProcessDecision
+from gcr.peers.control import ControlPeer
+from gcr.peers.waiting import Progress
+from gcr.peers.worker import WorkerPeer
 
 
 class World(Struct, frozen=True):

@@ -19,9 +19,9 @@ from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.unrecorded import decision_of
 from gcr.errors import DriverGone, Lost, NoDescriptors, NoRoom
-from gcr.journal import DecisionRecord, ProcessDecision
-from gcr.states import State, Strategy
-from gcr.wire import AgentFlag, AgentPhase
+from gcr.job.journal import DecisionRecord, ProcessDecision
+from gcr.job.states import State, Strategy
+from gcr.protocol.wire import AgentFlag, AgentPhase
 
 log = logging.getLogger("gcr.engine")
 

@@ -10,8 +10,8 @@ import time
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from gcr.agentwire import ExportBatch
 from gcr.errors import NoRoom, RolledBack
+from gcr.protocol.agentwire import ExportBatch
 
 if TYPE_CHECKING:
     from gcr.engine.target import Target

@@ -12,24 +12,24 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gcr.daemon.peers import WorkerPeer
 from gcr.engine.copyout import AgentCopy, StagedCopy, refuse_without_room, short_on, unexportable
 from gcr.engine.departed import depart
 from gcr.engine.inflow import Imaged, Inflow
-from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.snapshot import refuse_shared
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
+from gcr.engine.transaction import Transaction
 from gcr.errors import DeadlinePassed, DriverGone, Lost, NoRoom, PeerGone
-from gcr.journal import DecisionRecord, ProcessDecision
+from gcr.job.journal import DecisionRecord, ProcessDecision
+from gcr.job.moves import Moves, moved
+from gcr.job.states import State
+from gcr.peers.worker import WorkerPeer
 from gcr.processes import alive
-from gcr.seqpacket import close_all
-from gcr.states import State
-from gcr.transaction import Transaction
-from gcr.wire import FrameType
+from gcr.protocol.seqpacket import close_all
+from gcr.protocol.wire import FrameType
 
 AGENT_BACK_S = 5.0  # an agent that lost its connection has it again within one
 POLL = 0.02

@@ -12,10 +12,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from gcr.control import ControlMeans, ControlPhase, ProcessView
-from gcr.daemon.peers import ControlPeer
-from gcr.daemon.process import Process
 from gcr.errors import DeviceShared, DriverError, UnsupportedState
-from gcr.wire import SnapshotPhase, SnapshotStep
+from gcr.job.process import Process
+from gcr.peers.control import ControlPeer
+from gcr.protocol.wire import SnapshotPhase, SnapshotStep
 
 _PHASES = {
     SnapshotPhase.UNKNOWN: ControlPhase.RUNNING,  # a runtime without snapshots was never locked by one

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from gcr import units
 from gcr.engine.target import Target
 from gcr.errors import DriverError, DriverGone, NoDescriptors, NoRoom, NotTakenBack, StandsStill
-from gcr.states import State
+from gcr.job.states import State
 
 log = logging.getLogger("gcr.engine")
 

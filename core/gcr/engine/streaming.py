@@ -19,7 +19,6 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from gcr import units
-from gcr.daemon.peers import WorkerPeer
 from gcr.engine.node import Course
 from gcr.engine.progress import Copy
 from gcr.engine.target import Target
@@ -27,10 +26,11 @@ from gcr.engine.tidying import quietly
 from gcr.errors import NoRoom, PeerGone, RolledBack
 from gcr.hashing import CHUNK_BYTES
 from gcr.image.windows import ImagedLine
-from gcr.journal import KeptImage
-from gcr.layout import SealedTable
-from gcr.seqpacket import close_all
-from gcr.states import State
+from gcr.job.journal import KeptImage
+from gcr.job.states import State
+from gcr.memory.layout import SealedTable
+from gcr.peers.worker import WorkerPeer
+from gcr.protocol.seqpacket import close_all
 
 SLOTS = (8, 4, 2)  # of each device, as many as all can have: one is filled while others are written
 

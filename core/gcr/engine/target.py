@@ -12,26 +12,27 @@ from threading import RLock
 
 from msgspec import Struct, field
 
-from gcr.agentwire import ExportBatch, HandleRecord, IdList, StatusReply
 from gcr.control import ControlMeans, ControlPhase
-from gcr.daemon.peers import ControlPeer, WorkerPeer
-from gcr.daemon.process import Process
 from gcr.devices import uuid_text
 from gcr.drain import HandleSpec
 from gcr.engine import duplicates
 from gcr.engine.copyout import AgentCopy, StagedCopy, create, unexportable
 from gcr.engine.drive import ControlDrive, drive_of
-from gcr.engine.moves import Moves, moved
 from gcr.engine.node import Node, World
-from gcr.engine.paging import Paging
 from gcr.engine.rehome import of_these, rehome
 from gcr.engine.snapshot import AgentControl
 from gcr.engine.tidying import let_go, quietly
 from gcr.errors import DeadlinePassed, NoDescriptors, NoRoom, PeerGone, RolledBack, StagedGone, WrongState
-from gcr.seqpacket import close_all
-from gcr.supervisor.escrow import Escrow, Keeper, staged_with
-from gcr.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, ids_of, spec_of, specs_of
-from gcr.wire import AgentPhase, FrameType, HandleFlag
+from gcr.job.moves import Moves, moved
+from gcr.job.process import Process
+from gcr.job.tracking import NOTHING, AllocationTable, AllocationTracker, ReportedAllocations, ids_of, spec_of, specs_of
+from gcr.memory.escrow import Escrow, Keeper, staged_with
+from gcr.peers.control import ControlPeer
+from gcr.peers.paging import Paging
+from gcr.peers.worker import WorkerPeer
+from gcr.protocol.agentwire import ExportBatch, HandleRecord, IdList, StatusReply
+from gcr.protocol.seqpacket import close_all
+from gcr.protocol.wire import AgentPhase, FrameType, HandleFlag
 
 log = logging.getLogger("gcr.engine")
 

@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
-from gcr.daemon.process import Process
 from gcr.engine.node import Node, World
 from gcr.errors import GcrError
-from gcr.supervisor.escrow import Keeper
+from gcr.job.process import Process
+from gcr.memory.escrow import Keeper
 
 log = logging.getLogger("gcr.engine")
 

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from gcr.engine.copyout import StagedCopy
 from gcr.engine.decision import decision_on
 from gcr.engine.node import Node
-from gcr.engine.placement import Placement
 from gcr.engine.target import Target
 from gcr.errors import GcrError
-from gcr.journal import DecisionRecord, KeptImage, ProcessDecision, record_of
-from gcr.wire import AgentFlag
+from gcr.job.journal import DecisionRecord, KeptImage, ProcessDecision, record_of
+from gcr.job.placement import Placement
+from gcr.protocol.wire import AgentFlag
 
 log = logging.getLogger("gcr.engine")
 

@@ -1,7 +1,7 @@
 """The bytes of a staged process as an image's writer and reader see them: one line a device, mapped side by side.
 
-What a checkpoint stages of a process is a sealed table and the segments of each device (gcr.layout). An image has one
-table of the whole process: `merged` and `by_device` turn the one into the other and back.
+A checkpoint stages a sealed table of each process and the segments of each device (gcr.memory.layout). An image has
+one table of the whole process: `merged` and `by_device` turn the one into the other and back.
 """
 
 import ctypes
@@ -11,12 +11,12 @@ from contextlib import ExitStack
 
 from msgspec.structs import replace
 
-from gcr import hostmap
 from gcr.errors import UsageError
-from gcr.layout import SealedHandle, SealedTable
-from gcr.memfiles import checked_size, filled_memfd, hold_still, let_go
-from gcr.partial import PartialTable
-from gcr.places import HUGE_PAGE
+from gcr.memory import hostmap
+from gcr.memory.layout import SealedHandle, SealedTable
+from gcr.memory.memfiles import checked_size, filled_memfd, hold_still, let_go
+from gcr.memory.partial import PartialTable
+from gcr.memory.places import HUGE_PAGE
 
 
 def owned(own: ExitStack, fd: int) -> int:

@@ -19,7 +19,7 @@ from gcr.errors import Damaged, NoSuchImage, StoreUnusable, WrongImage
 from gcr.hashing.chunks import CHUNK_BYTES, check_chunk_bytes
 from gcr.image.chunks import name_of
 from gcr.image.pack import Pack
-from gcr.layout import DamagedTable, SealedTable
+from gcr.memory.layout import DamagedTable, SealedTable
 from gcr.names import meant
 
 FORMAT = 1

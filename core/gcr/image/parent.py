@@ -18,9 +18,9 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from gcr.baseline import Baseline
 from gcr.errors import Damaged, NoSuchImage
 from gcr.hashing import DIGEST_BYTES, HashKey
+from gcr.hashing.baseline import Baseline
 from gcr.hashing.chunks import chunk_count
 from gcr.image.chunks import Chunk, cut
 from gcr.image.manifest import ImagedProcess, Manifest

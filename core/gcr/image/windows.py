@@ -1,7 +1,7 @@
 """Windows: runs of whole chunks of one process on one device, as they pass through a slot of memory.
 
-The bytes of a process on a device are thought of as one line (gcr.layout); an allocation's chunks lie on it from the
-allocation's first byte on, and between two allocations may be a gap that belongs to nobody.
+The bytes of a process on a device form one line (gcr.memory.layout). The chunks of an allocation begin at its first
+byte on the line. Between two allocations may be a gap.
 """
 
 from bisect import bisect_right
@@ -11,7 +11,7 @@ from msgspec import Struct, field
 
 from gcr.errors import UsageError
 from gcr.image.chunks import cut
-from gcr.layout import SealedHandle, SealedTable
+from gcr.memory.layout import SealedHandle, SealedTable
 
 Place = tuple[int, str]  # pid, and UUID of the device
 

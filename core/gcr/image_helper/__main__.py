@@ -10,9 +10,9 @@ import socket
 import sys
 import threading
 
-from gcr.channel import Channel
 from gcr.image_helper.service import ImageService
-from gcr.servers import COORDINATOR
+from gcr.protocol.channel import Channel
+from gcr.protocol.servers import COORDINATOR
 
 
 def main(argv: list[str]) -> int:

@@ -9,9 +9,9 @@ from gcr.image.chunks import Chunk
 from gcr.image.lines import StagedLine, merged
 from gcr.image.parent import Parent, Place
 from gcr.image.writer import Addition, ImageWriter
-from gcr.layout import SealedHandle, SealedTable
-from gcr.partial import PartialTable, Where
-from gcr.seqpacket import close_all
+from gcr.memory.layout import SealedHandle, SealedTable
+from gcr.memory.partial import PartialTable, Where
+from gcr.protocol.seqpacket import close_all
 
 
 class Lent(Struct):

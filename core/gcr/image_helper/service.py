@@ -18,10 +18,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from gcr import config, units
-from gcr.channel import Request
 from gcr.errors import Damaged, GcrError, NoRoom, NoSuchImage, PeerGone, UsageError, WrongImage
 from gcr.faults import reach
-from gcr.hostmemory import available_host_bytes
 from gcr.image.cipher import cipher_of
 from gcr.image.files import sync_images, usable
 from gcr.image.key import lent_key
@@ -36,9 +34,11 @@ from gcr.image.store import Store
 from gcr.image.writer import Contents, ImageWriter
 from gcr.image_helper.lent import Lent
 from gcr.image_helper.streaming import Streams
-from gcr.layout import SealedTable
-from gcr.memfiles import NO_MEMORY
-from gcr.seqpacket import close_all
+from gcr.memory.hostmemory import available_host_bytes
+from gcr.memory.layout import SealedTable
+from gcr.memory.memfiles import NO_MEMORY
+from gcr.protocol.channel import Request
+from gcr.protocol.seqpacket import close_all
 from gcr.version import __version__
 
 log = logging.getLogger("gcr.image")

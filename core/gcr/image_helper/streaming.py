@@ -18,8 +18,8 @@ from gcr.image.parent import Place
 from gcr.image.windows import ImagedLine, lines_of
 from gcr.image.windows import Place as LinePlace
 from gcr.image.writer import ImageWriter
-from gcr.layout import SealedSegment, SealedTable
-from gcr.places import round_up
+from gcr.memory.layout import SealedSegment, SealedTable
+from gcr.memory.places import round_up
 
 
 class Streams(Struct):

@@ -13,10 +13,11 @@ from pathlib import Path
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gcr import config, processes, runs
+from gcr import config, processes
 from gcr.config import Config
 from gcr.errors import GcrError
-from gcr.runs import End, Run
+from gcr.job import runs
+from gcr.job.runs import End, Run
 from gcr.runtime import socket_path
 
 log = logging.getLogger("gcr.supervisor")

@@ -8,17 +8,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gcr.channel import Channel, Request
-from gcr.daemon.launch import launch
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone, UsageError
-from gcr.frames import AgentError, refused_greeting
+from gcr.memory.escrow import Escrow
+from gcr.protocol.channel import Channel, Request
+from gcr.protocol.frames import AgentError, refused_greeting
+from gcr.protocol.seqpacket import close_all
+from gcr.protocol.servers import COORDINATOR
+from gcr.protocol.trust import connect_to_daemon
+from gcr.protocol.wire import FrameType, HelloRecord, Role
+from gcr.rendezvous.launch import launch
 from gcr.runtime import socket_path
-from gcr.seqpacket import close_all
-from gcr.servers import COORDINATOR
-from gcr.supervisor.escrow import Escrow
-from gcr.trust import connect_to_daemon
 from gcr.version import __version__
-from gcr.wire import FrameType, HelloRecord, Role
 
 log = logging.getLogger("gcr.supervisor")
 

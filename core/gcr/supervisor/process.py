@@ -21,12 +21,12 @@ from pathlib import Path
 from gcr.backend import Simulator
 from gcr.config import load
 from gcr.errors import CannotStart, GcrError, Interrupted
-from gcr.jsonbody import error_from_json, error_to_json
+from gcr.memory.escrow import Escrow
 from gcr.native import shim_path, sim_dir
+from gcr.protocol.jsonbody import error_from_json, error_to_json
+from gcr.protocol.seqpacket import close_all
 from gcr.runtime import socket_path
-from gcr.seqpacket import close_all
 from gcr.supervisor.diary import Diary
-from gcr.supervisor.escrow import Escrow
 from gcr.supervisor.link import DaemonLink
 from gcr.supervisor.spec import JobSpec, Outcome
 

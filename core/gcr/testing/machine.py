@@ -17,9 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcr.client import Client
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone
-from gcr.jsonbody import error_to_json
+from gcr.protocol.jsonbody import error_to_json
+from gcr.rendezvous.client import Client
 
 PATIENCE = 30.0
 LAST_WORDS_SECONDS = 10.0

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
-from gcr.jsonbody import error_from_json
+from gcr.protocol.jsonbody import error_from_json
 
 CALL_SECONDS = 30.0
 LAST_WORDS_SECONDS = 5.0

@@ -21,7 +21,7 @@ from gcr.control import ControlMeans, ControlPhase, ControlState, MovesProcesses
 from gcr.drain import Ballast, DataDrain, DeviceMemory, DeviceRange, Handed, HandleSpec, Move, Span
 from gcr.errors import GcrError
 from gcr.hashing import ChunkHashes, HashKey
-from gcr.jsonbody import error_to_json
+from gcr.protocol.jsonbody import error_to_json
 from gcr.testing.pattern import pattern
 from gcr.testing.peer import MAX_DESCRIPTORS, MAX_PACKET
 

@@ -9,14 +9,14 @@ import threading
 import time
 from functools import partial
 
-from gcr.arena import Arena
-from gcr.channel import Channel, Request
 from gcr.config import load
 from gcr.drain import DataDrain
 from gcr.errors import GcrError
-from gcr.hostmemory import available_host_bytes
+from gcr.memory.arena import Arena
+from gcr.memory.hostmemory import available_host_bytes
 from gcr.plugins import asked, load_backend
-from gcr.servers import COORDINATOR
+from gcr.protocol.channel import Channel, Request
+from gcr.protocol.servers import COORDINATOR
 from gcr.worker.attachment import Attachment
 from gcr.worker.guarded import guarded
 from gcr.worker.service import WorkerService

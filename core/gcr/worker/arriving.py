@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from threading import Event, Thread
 
-from gcr.arena import Arena, Segments
 from gcr.errors import DeadlinePassed, RolledBack
-from gcr.layout import Segment
+from gcr.memory.arena import Arena, Segments
+from gcr.memory.layout import Segment
 
 
 class Arriving:

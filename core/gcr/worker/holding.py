@@ -15,15 +15,15 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gcr.arena import Arena, Segments
-from gcr.baseline import Baseline
 from gcr.drain import Ballast, DataDrain, DeviceRange, Handed, HandleSpec, Span, Transfer
 from gcr.errors import NoDescriptors, PeerGone, RolledBack, WrongState
-from gcr.layout import Layout, SealedHandle, SealedSegment, SealedTable, Segment, spans
-from gcr.partial import PartialTable, Where
-from gcr.seqpacket import close_all
-from gcr.supervisor.escrow import duplicate
-from gcr.wire import MappingRecord
+from gcr.hashing.baseline import Baseline
+from gcr.memory.arena import Arena, Segments
+from gcr.memory.escrow import duplicate
+from gcr.memory.layout import Layout, SealedHandle, SealedSegment, SealedTable, Segment, spans
+from gcr.memory.partial import PartialTable, Where
+from gcr.protocol.seqpacket import close_all
+from gcr.protocol.wire import MappingRecord
 from gcr.worker.arriving import Arriving
 from gcr.worker.attachment import Attachment
 from gcr.worker.live import LiveCopy
@@ -280,7 +280,7 @@ class Holding(Struct):
 
     def reserve_more(self, nbytes: int, promised: bool = False) -> None:
         """What a live copy is in stays what it is; else as `reserve`. `promised`: what is lacking is not there before
-        it was kept (gcr.arena). Raises NoRoom."""
+        it was kept (gcr.memory.arena). Raises NoRoom."""
         with self.lock:
             if self.live is None or self.segments is None:
                 self.reserve(nbytes)

@@ -2,9 +2,9 @@
 
 import logging
 
-from gcr.arena import Arena
 from gcr.drain import DataDrain, HandleSpec, Span
 from gcr.errors import GcrError
+from gcr.memory.arena import Arena
 
 log = logging.getLogger("gcr.worker")
 

@@ -14,11 +14,11 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
 
-from gcr.baseline import Baseline
 from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey, hash_address, hash_bytes
+from gcr.hashing.baseline import Baseline
 from gcr.hashing.chunks import chunk_count
-from gcr.layout import Layout, Segment
-from gcr.partial import Where, everywhere
+from gcr.memory.layout import Layout, Segment
+from gcr.memory.partial import Where, everywhere
 
 SLICE_BYTES = 512 << 20  # copied and hashed at a time: what a free of the program may have to wait for
 RUN_BYTES = 8 << 20  # hashed by one thread

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from gcr.drain import Span
 from gcr.errors import BROKEN, HashMissed
-from gcr.layout import Segment
+from gcr.memory.layout import Segment
 from gcr.worker.holding import Holding
 from gcr.worker.live import Part, addresses
 from gcr.worker.telling import Telling, wait_all

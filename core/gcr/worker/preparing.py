@@ -10,8 +10,8 @@ from threading import Lock, Thread
 
 from msgspec import Struct, field
 
-from gcr.arena import Arena
 from gcr.errors import GcrError
+from gcr.memory.arena import Arena
 
 log = logging.getLogger("gcr.worker")
 

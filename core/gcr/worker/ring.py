@@ -15,10 +15,10 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from gcr.arena import Segments
 from gcr.drain import DeviceRange, Span
 from gcr.errors import RolledBack, UsageError
-from gcr.layout import Layout, spans_of_parts
+from gcr.memory.arena import Segments
+from gcr.memory.layout import Layout, spans_of_parts
 
 Part = tuple[DeviceRange, int, int, int]  # the range, the offset in it, the arena offset, the size
 

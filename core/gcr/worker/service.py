@@ -10,13 +10,13 @@ from math import inf
 from threading import Lock
 from typing import Any
 
-from gcr.arena import Arena
-from gcr.baseline import Baseline
-from gcr.channel import Request
 from gcr.drain import Handed, spec_from_json
 from gcr.errors import UsageError, WrongState
-from gcr.layout import SealedTable
-from gcr.seqpacket import close_all
+from gcr.hashing.baseline import Baseline
+from gcr.memory.arena import Arena
+from gcr.memory.layout import SealedTable
+from gcr.protocol.channel import Request
+from gcr.protocol.seqpacket import close_all
 from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
 from gcr.worker.link import measure_link

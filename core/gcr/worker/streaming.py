@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 
 from gcr.drain import DataDrain, Span, Transfer
 from gcr.errors import NoRoom, UsageError, WrongState
-from gcr.layout import pack
+from gcr.memory.layout import pack
 from gcr.worker.holding import Holding
 from gcr.worker.ring import Ring
 from gcr.worker.telling import Telling, wait_all

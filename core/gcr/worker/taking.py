@@ -15,8 +15,8 @@ from msgspec import Struct, field
 from gcr.drain import DeviceRange, Span, Transfer
 from gcr.errors import DeadlinePassed, DriverError, ImageFailed, NoRoom, RolledBack
 from gcr.hashing import CHUNK_BYTES
-from gcr.layout import Segment, pack, spans, spans_of_parts
-from gcr.partial import Where
+from gcr.memory.layout import Segment, pack, spans, spans_of_parts
+from gcr.memory.partial import Where
 from gcr.worker.holding import Holding
 from gcr.worker.live import SLICE_BYTES, LiveCopy, Part, hashes_of, parts_of, slices
 from gcr.worker.paranoid import compare

@@ -12,7 +12,7 @@ namespace gcr {
 
 class Staged {
   public:
-    static constexpr uint32_t kMost = 1 << 16;  // descriptors of a set; as MOST_STAGED in core/gcr/supervisor/escrow.py
+    static constexpr uint32_t kMost = 1 << 16;  // descriptors of a set; as MOST_STAGED in core/gcr/memory/escrow.py
 
     // Takes the descriptors. False: not the next ones of this set, or no host memory; they are closed, the rest stays.
     bool add(uint64_t transaction, uint32_t offset, uint32_t total, const int* descriptors, uint32_t count);

@@ -7,16 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gcr.channel import Channel, Request
 from gcr.errors import UsageError
-from gcr.seqpacket import listen
+from gcr.protocol.channel import Channel, Request
+from gcr.protocol.seqpacket import listen
+from gcr.protocol.wire import FrameType, HelloRecord, Role, WelcomeRecord
 from gcr.version import __version__
-from gcr.wire import (
-    FrameType,
-    HelloRecord,
-    Role,
-    WelcomeRecord,
-)
 
 PID = 4242
 Answer = Callable[[dict[str, Any], Request], Mapping[str, Any]]

@@ -247,10 +247,10 @@ def test_a_runtime_directory_that_others_can_enter_is_refused(gcr: Gcr, mode: in
 def test_verbose_says_who_answered_and_how_long_each_phase_took(gcr: Gcr, daemon: FakeDaemon, home: Path) -> None:
     daemon.answers["checkpoint"] = answering({**CHECKPOINT, "phases_s": {"drained": 0.5, "prepared": 0.25}})
     quiet, told = gcr("checkpoint", "llm"), gcr("-v", "checkpoint", "llm")
-    assert "gcr.client" not in quiet.err
+    assert "gcr.rendezvous.client" not in quiet.err
     assert told.out == quiet.out
-    assert f"gcr.client: gcrd {__version__}, pid {PID}, at " in told.err
-    assert "gcr.client: checkpoint: answered after " in told.err
+    assert f"gcr.rendezvous.client: gcrd {__version__}, pid {PID}, at " in told.err
+    assert "gcr.rendezvous.client: checkpoint: answered after " in told.err
     assert "checkpoint: prepared at 0.250 s, drained at 0.500 s" in told.err
     assert "gcr.config: settings of " in gcr("images", "-vv", "--store", str(home / "store")).err
 

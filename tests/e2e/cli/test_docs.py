@@ -13,7 +13,7 @@ from gcr.cli import environment, reference
 from gcr.cli.main import SUBCOMMANDS
 from gcr.config import Config, environment_name
 from gcr.native import sim_dir
-from gcr.wire import Reason
+from gcr.protocol.wire import Reason
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "victims"))
 

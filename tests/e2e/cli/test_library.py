@@ -14,7 +14,6 @@ import pytest
 
 import gcr as library
 from gcr import native, processes
-from gcr.client import Client
 from gcr.demo.cycle import PROGRAM
 from gcr.errors import (
     CannotStart,
@@ -27,6 +26,7 @@ from gcr.errors import (
     WrongDevice,
     WrongState,
 )
+from gcr.rendezvous.client import Client
 from gcr.supervisor.process import _unreported
 
 from .conftest import DEADLINE, Gcr, gcr_command

@@ -11,12 +11,12 @@ import pytest
 
 import gcr as library
 from gcr import supervisor
+from gcr.api.reports import CheckpointReport, RestoreReport
 from gcr.backend import Simulator
 from gcr.cli.main import main
 from gcr.cli.output import NotWritten
 from gcr.errors import NameTaken, NoRoom, NoSuchJob, UsageError
 from gcr.native import sim_dir
-from gcr.report import CheckpointReport, RestoreReport
 from gcr.supervisor import JobSpec, Outcome
 
 from .fake_daemon import CHECKPOINT, RESTORE, FakeDaemon, answering, raising

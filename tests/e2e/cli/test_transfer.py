@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import gcr as library
-from gcr.channel import Request
 from gcr.errors import (
     DeadlinePassed,
     DriverError,
@@ -25,6 +24,7 @@ from gcr.errors import (
     WrongState,
     all_errors,
 )
+from gcr.protocol.channel import Request
 
 from .conftest import DEADLINE, Gcr, gcr_command
 from .fake_daemon import CHECKPOINT, JOBS, RESTORE, SWAP, Answer, FakeDaemon, answering, raising

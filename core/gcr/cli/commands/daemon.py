@@ -9,8 +9,8 @@ import click
 from gcr import runtime, units
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
-from gcr.client import Client
 from gcr.errors import DaemonUnavailable, DeadlinePassed
+from gcr.rendezvous.client import Client
 
 STOP_TIMEOUT = 30.0
 LOG_NAME = "gcrd.log"

@@ -8,12 +8,12 @@ from typing import BinaryIO
 
 import click
 
-from gcr import runs
 from gcr.cli import completing, ended
 from gcr.cli.options import Options, common_options, examples, parse_job
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import NoOutput, UsageError
-from gcr.runs import Run
+from gcr.job import runs
+from gcr.job.runs import Run
 
 LOOK_S = 0.1
 PIECE = 1 << 20

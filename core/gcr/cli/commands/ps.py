@@ -8,14 +8,15 @@ from typing import Any
 
 import click
 
-from gcr import former, runs
 from gcr.cli import completing, ended, jobtable, text
 from gcr.cli.options import Options, Target, common_options, examples, parse_targets
 from gcr.cli.output import print_json, print_text, say, success
-from gcr.client import Client, any_trace
 from gcr.errors import NoSuchJob, NotAllKnown, UsageError
+from gcr.job import runs
+from gcr.job.runs import Run
 from gcr.names import meant
-from gcr.runs import Run
+from gcr.rendezvous import former
+from gcr.rendezvous.client import Client, any_trace
 
 INTERVAL_S = 1.0
 

@@ -7,7 +7,7 @@ import click
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
-from gcr.client import GRACE, Client
+from gcr.rendezvous.client import GRACE, Client
 
 TIMEOUT = 120.0
 

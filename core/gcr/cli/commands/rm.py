@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from gcr import former, units
+from gcr import units
 from gcr.cli import completing, text
 from gcr.cli.asking import asked
 from gcr.cli.needed import needed_images
@@ -14,6 +14,7 @@ from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import NoSuchImage
 from gcr.image.place import store_path
+from gcr.rendezvous import former
 
 if TYPE_CHECKING:
     from gcr.image.store import Store

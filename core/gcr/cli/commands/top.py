@@ -14,8 +14,8 @@ from gcr.cli.commands.devices import present
 from gcr.cli.commands.ps import jobs_of
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
-from gcr.client import Client
 from gcr.errors import DaemonUnavailable
+from gcr.rendezvous.client import Client
 
 INTERVAL_S = 1.0
 HEAD = ("DEVICE", "NAME", "USED", "TOTAL", "", "JOBS", "")

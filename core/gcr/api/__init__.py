@@ -1,0 +1,1 @@
+"""The vocabulary that the daemon, the command line and the library share."""

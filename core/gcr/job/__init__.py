@@ -1,0 +1,1 @@
+"""Facts about jobs and their processes: states, placement, tracked allocations, decision records, runs."""

@@ -1,0 +1,44 @@
+"""Where the driver has the control state of a suspended process: a restore onto other devices may fail on its way.
+
+    control state comes back on other devices ─▶ something else fails ─▶ it is frozen again, but there
+
+From then on the driver knows it by the devices where it was last, and the checkpoint by those that it left. Where a
+restore leads is written down before the driver hears of it. Whether it came to that is told by the driver's phase: who
+is back is where it led. So that this stays true, that too is written down before anybody is frozen again.
+"""
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+from gcr.control import ControlPhase
+from gcr.job.moves import Moves
+
+BACK = frozenset({ControlPhase.LOCKED, ControlPhase.RUNNING})
+
+
+@dataclass(slots=True)
+class Placement:
+    """Of one process. Both count from the devices of its checkpoint.
+
+    tried: a restore without an answer yet · since: when this daemon began that, or heard of it; time.monotonic()
+    """
+
+    now: Moves = field(default_factory=dict)
+    tried: Moves | None = None
+    since: float = field(default_factory=time.monotonic, compare=False)
+
+    def said(self) -> str:
+        """Returns in words what is on other devices, or on its way there; nothing where all is on its own devices."""
+        now = [f"its control state is on {_in_words(self.now)}"] if self.now else []
+        onto = self.tried is not None and (self.tried or self.now)
+        to = [f"a restore is to bring it to {_in_words(self.tried or {})}"] if onto else []
+        return "; ".join(now + to)
+
+    def pairs(self, to: Moves, devices: Iterable[str]) -> dict[str, str]:
+        """A move in the driver's words: each of all `devices` of this machine once."""
+        return {self.now.get(each, each): to.get(each, each) for each in devices}
+
+
+def _in_words(moves: Moves) -> str:
+    return ", ".join(f"{new} instead of {old}" for old, new in sorted(moves.items())) or "the devices of its checkpoint"

@@ -1,0 +1,121 @@
+"""One process of a job, as gcrd knows it: identity, agent, state, and what it had when it was suspended."""
+
+import logging
+from threading import Lock
+
+from msgspec import Struct, field
+
+from gcr.devices import uuid_text
+from gcr.errors import GcrError, PeerGone
+from gcr.job.moves import Moves, moved
+from gcr.job.placement import Placement
+from gcr.job.states import State, Strategy, move
+from gcr.peers.agent import AgentPeer
+from gcr.processes import Place, ProcessIdentity, alive
+from gcr.protocol.agentwire import StatusReply
+from gcr.protocol.wire import AgentFlag
+
+log = logging.getLogger("gcr.daemon")
+
+ASK_AGAIN = 30.0  # seconds: room that was short may be there by then, or taken by somebody else
+
+
+class Prepared(Struct, frozen=True):
+    """What a worker was last asked to have ready for a process, so that it is not asked every second."""
+
+    worker_pid: int
+    bytes: int
+    asked_at: float
+
+    def covers(self, worker_pid: int, size: int, now: float) -> bool:
+        return worker_pid == self.worker_pid and size <= self.bytes and now - self.asked_at < ASK_AGAIN
+
+
+class Process(Struct):
+    job: str
+    identity: ProcessIdentity
+    state: State = State.RUNNING
+    strategy: Strategy = Strategy.HANDOFF
+    copied_out: bool = False  # by its own agent, `copyout`; chosen anew at each checkpoint
+    peer: AgentPeer | None = None
+    place: Place | None = None  # when it was first heard of
+    transaction: int = 0  # of the suspension it is in
+    bytes_by_device: dict[str, int] = field(default_factory=dict)
+    ballast_by_device: dict[str, int] = field(default_factory=dict)
+    placement: Placement = field(default_factory=Placement)
+    waits: bool = False  # it has nothing on a device: its first call of a driver waits until the job runs
+    last_status: StatusReply | None = None
+    uuids: dict[int, str] = field(default_factory=dict)  # ordinal in the process -> UUID
+    prepared: dict[str, "Prepared"] = field(default_factory=dict)  # by device UUID
+    ending: bool = False  # it is in exit(), or its driver has shut down
+    _lock: Lock = field(default_factory=Lock)
+
+    @property
+    def agent(self) -> AgentPeer:
+        if self.peer is None or self.peer.channel.closed.is_set():
+            raise PeerGone(f"process {self.identity.pid} is gone, or its agent is", state=self.state)
+        return self.peer
+
+    @property
+    def hold(self) -> str:
+        """The name under which workers keep this process's memory."""
+        return f"{self.identity.pid}.{self.identity.start_time}"
+
+    @property
+    def ended(self) -> bool:
+        return self.state == State.EXITED or not alive(self.identity)
+
+    @property
+    def departed(self) -> bool:
+        """It has ended, or its driver has, as far as that is known: it can neither be suspended nor brought back."""
+        return self.ending or self.ended
+
+    def look(self) -> StatusReply:
+        """Ask the agent how things stand, and remember it."""
+        status = self.agent.status()
+        before = self.last_status.status.flags if self.last_status else 0
+        if status.status.flags & ~before & AgentFlag.MAPS_OVER:
+            log.info("job %s: process %d: its runtime keeps released memory: mapped over", self.job, self.identity.pid)
+        if status.status.flags & ~before & AgentFlag.RESERVES_AGAIN:
+            text = "job %s: process %d: its runtime keeps released memory: addresses reserved again"
+            log.info(text, self.job, self.identity.pid)
+        self.last_status = status
+        self.ending = bool(status.status.flags & AgentFlag.ENDING)
+        self.uuids.update({d.ordinal: uuid_text(d.uuid) for d in status.devices})
+        return status
+
+    def begin(self) -> None:
+        """It may make its first call. One that cannot be told now connects again, and its next welcome tells it."""
+        try:
+            self.agent.begin()
+        except GcrError as error:
+            log.info("job %s: process %d was not told to begin: %s", self.job, self.identity.pid, error)
+
+    def runs_on(self, moves: Moves) -> None:
+        """It came back on these devices: what was known by those that it left."""
+        self.placement = Placement()
+        if moves:
+            self.uuids = {ordinal: moves.get(uuid, uuid) for ordinal, uuid in self.uuids.items()}
+            self.bytes_by_device = moved(self.bytes_by_device, moves)
+            self.ballast_by_device = moved(self.ballast_by_device, moves)
+            self.prepared.clear()  # elsewhere
+
+    def move(self, to: State) -> None:
+        with self._lock:
+            self._move(to)
+
+    def _move(self, to: State) -> None:
+        if self.state == State.EXITED:  # whatever is done with it just now
+            raise PeerGone(f"process {self.identity.pid} has ended", state=self.state)
+        self.state = move(self.state, to, self.strategy)
+
+    def moved_to_drained(self) -> None:
+        """Data is out; freezing may have been first."""
+        with self._lock:
+            to = State.FROZEN_DRAINED if self.state == State.FROZEN else State.DRAINED
+            self._move(to)
+
+    def moved_to_frozen(self) -> None:
+        with self._lock:
+            to = State.FROZEN_DRAINED if self.state == State.DRAINED else State.FROZEN
+            self._move(to)

@@ -1,0 +1,1 @@
+"""The Python library: what `import gcr` offers."""

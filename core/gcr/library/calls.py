@@ -1,0 +1,225 @@
+"""The library: start a job or find one, checkpoint it, restore it; list jobs and images. docs/library.md shows it.
+
+Every call is synchronous and may be made from any thread: each has a connection of its own. Nothing is printed; the
+logger is `gcr`.
+"""
+
+import contextlib
+import json
+import logging
+import os
+import select
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gcr import processes
+from gcr.api.reports import ImageInfo, JobInfo, SwapReport
+from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoSuchJob, NotAllKnown
+from gcr.image.place import store_path
+from gcr.library.arguments import (
+    MOST_SECONDS,
+    Environment,
+    Folder,
+    Stream,
+    check_backend,
+    check_name,
+    check_seconds,
+    check_stream,
+    checked_environment,
+    checked_folder,
+    checked_target,
+    words_of,
+)
+from gcr.library.job import CLOSE_GRACE, Job
+from gcr.names import meant
+from gcr.protocol.jsonbody import error_from_json
+from gcr.rendezvous.client import GRACE, Client, any_trace
+
+log = logging.getLogger(__name__)
+
+REGISTER_TIMEOUT = 30.0  # seconds from spawning `gcr run` to its word that the program runs
+LOOK_TIMEOUT = 600.0  # seconds for a list of images; a store that is silent is given up long before
+
+
+def run(
+    program: Sequence[str | os.PathLike[str]],
+    *,
+    name: str | None = None,
+    simulate: str | None = None,
+    backend: str | None = None,
+    env: Environment | None = None,
+    cwd: Folder | None = None,
+    stdout: Stream = None,
+    stderr: Stream = None,
+) -> Job:
+    """Start `program`, a list of words, as a job, and return once it runs. Its stdin is empty.
+
+    `env` is the program's whole environment, `cwd` its folder, `stdout` and `stderr` as of subprocess.Popen; None: the
+    caller's. `simulate` names a vendor whose SIMULATED device the program shall see.
+    Raises UsageError, NameTaken, CannotStart and others of Refused; DeadlinePassed.
+    """
+    check_name(name)
+    check_backend(backend)
+    check_backend(simulate)
+    check_stream("stdout", stdout)
+    check_stream("stderr", stderr, is_error=True)
+    words, first = words_of(program), {"environment": checked_environment(env), "folder": checked_folder(cwd)}
+    options = {"--name": name, "--simulate": simulate, "--backend": backend}
+    flags = [word for flag, value in options.items() if value is not None for word in (flag, value)]
+    _check_daemon()
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        command = [sys.executable, "-m", "gcr", "run", *flags, "--on-behalf", str(theirs.fileno()), "--", *words]
+        parent = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, pass_fds=[theirs.fileno()]
+        )
+        theirs.close()
+        return _started(parent, ours, first)
+
+
+def attach(target: str | int) -> Job:
+    """A job by name, or any process of this user by pid. Raises NoSuchJob for what is neither."""
+    checked_target(target)
+    with Client.connect() as client:
+        known = client.request("ps")["jobs"]
+    for job in known:
+        if target in (job["job"], job["pid"]):
+            return Job(job["job"], job["pid"])
+    if isinstance(target, int) and processes.identify(target):
+        return Job(target, target)
+    near = meant(str(target), [job["job"] for job in known])
+    raise NoSuchJob(f"no job or process {target}{near}", hint="gcr ps")
+
+
+def swap(
+    out: Job | str | int,
+    back: Job | str | int,
+    *,
+    timeout: float | None = None,
+    data_only: bool = False,
+    devices: Mapping[str | int, str | int] | None = None,
+) -> SwapReport:
+    """Suspend `out` and bring back `back`, which is suspended, in its place: both happen, or neither.
+
+    `timeout` in seconds, for both together; `data_only` is about the one, `devices` about the other, as of `checkpoint`
+    and `restore`. Raises SwapFailed where `back` did not come back and `out` did; its `state` is that of `out`.
+    """
+    check_seconds(timeout)
+    began = time.monotonic()
+    moves = {str(old): str(new) for old, new in (devices or {}).items()}
+    body = {"out": _target_of(out), "in": _target_of(back), "timeout": timeout, "data_only": data_only}
+    with Client.connect() as client:
+        wait = MOST_SECONDS if timeout is None else timeout + GRACE
+        answer = client.request("swap", {**body, "devices": moves}, timeout=wait)
+    return SwapReport.from_json({**answer, "wall_s": time.monotonic() - began})
+
+
+def _target_of(job: Job | str | int) -> str | int:
+    if isinstance(job, Job):
+        return job.target
+    return checked_target(job)
+
+
+def jobs() -> tuple[JobInfo, ...]:
+    """The jobs of this user. Starts no daemon where nothing says that there is a job.
+
+    Raises NotAllKnown where jobs are still awaited and none is known yet, DaemonUnavailable.
+    """
+    if not any_trace():
+        return ()
+    with Client.connect() as client:
+        answer = client.request("ps")
+    if awaited := answer.get("awaited"):
+        missing = NotAllKnown.of(awaited)
+        if not answer["jobs"]:
+            raise missing
+        log.warning("%s", missing.message)
+    return tuple(JobInfo.from_json(job) for job in answer["jobs"])
+
+
+def images(
+    *,
+    store: str | os.PathLike[str] | None = None,
+    key_file: str | os.PathLike[str] | None = None,
+    key_command: str | None = None,
+    timeout: float | None = None,
+) -> tuple[ImageInfo, ...]:
+    """The images of a store, by name; the store and its key as of `Job.checkpoint`. `timeout` in seconds.
+
+    A process of its own looks, so a disk that hangs does not hang the caller. Raises StoreUnusable, WrongKey,
+    KeyUnusable, UsageError, DeadlinePassed.
+    """
+    check_seconds(timeout)
+    given = {"--store": str(store_path(os.fspath(store))) if store is not None else None}
+    given |= {"--key-file": None if key_file is None else os.fspath(key_file), "--key-command": key_command}
+    given |= {"--timeout": None if timeout is None else str(timeout)}
+    words = [word for flag, value in given.items() if value is not None for word in (flag, value)]
+    found = _asked(["images", *words])["images"]
+    return tuple(ImageInfo.from_json(image) for image in found)
+
+
+def _asked(words: Sequence[str]) -> Mapping[str, Any]:
+    """The answer of a command of gcr's. Raises what it was refused with."""
+    command = [sys.executable, "-m", "gcr", "--json", *words]
+    try:
+        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_TIMEOUT)
+    except subprocess.TimeoutExpired as late:
+        raise DeadlinePassed(f"gcr {words[0]} has not answered for {LOOK_TIMEOUT:g} s") from late
+    try:
+        answer: dict[str, Any] = json.loads(said.stdout)
+    except ValueError:
+        raise GcrError(f"gcr {words[0]} ended with code {said.returncode} and without an answer") from None
+    if not answer["ok"]:
+        raise error_from_json(answer["error"])
+    return answer
+
+
+def _check_daemon() -> None:
+    """What is wrong with a daemon that runs is raised here, with its type; `gcr run` starts one where none does."""
+    with contextlib.suppress(DaemonUnavailable):
+        Client.connect(autostart=False).close()
+
+
+def _started(parent: "subprocess.Popen[bytes]", line: socket.socket, first: Mapping[str, Any]) -> Job:
+    """Ends `parent` where the program was not started."""
+    try:
+        answer = _answer(line, first, parent)
+    except BaseException:
+        parent.terminate()
+        parent.wait(CLOSE_GRACE)
+        for pipe in (parent.stdout, parent.stderr):
+            if pipe:
+                pipe.close()
+        raise
+    return Job(answer["job"], answer["pid"], parent)
+
+
+def _answer(line: socket.socket, first: Mapping[str, Any], parent: "subprocess.Popen[bytes]") -> Mapping[str, Any]:
+    """What `gcr run` says of the start. Raises what it was refused with, DeadlinePassed, GcrError."""
+    end = time.monotonic() + REGISTER_TIMEOUT
+    line.settimeout(REGISTER_TIMEOUT)
+    with contextlib.suppress(OSError):  # it ended; what it said is read all the same
+        line.sendall(json.dumps(first).encode() + b"\n")
+    said = bytearray()
+    while not said.endswith(b"\n"):
+        if not select.select([line], [], [], max(0.0, end - time.monotonic()))[0]:
+            raise DeadlinePassed(f"the job did not start within {REGISTER_TIMEOUT:g} s", hint="gcr daemon logs")
+        if not (data := _received(line)):
+            code = parent.wait(CLOSE_GRACE)
+            raise GcrError(f"gcr run ended with code {code} before it said whether the program runs", hint="gcr doctor")
+        said += data
+    answer: dict[str, Any] = json.loads(said)
+    if "error" in answer:
+        raise error_from_json(answer["error"])
+    return answer
+
+
+def _received(line: socket.socket) -> bytes:
+    """Nothing once the other end is gone, whether or not it had read what it was sent."""
+    with contextlib.suppress(ConnectionError):
+        return line.recv(1 << 16)
+    return b""

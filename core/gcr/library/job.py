@@ -1,0 +1,213 @@
+"""A job in the hands of a program: wait for it, checkpoint it, restore it, end it."""
+
+import logging
+import os
+import select
+import signal
+import subprocess
+import time
+from collections.abc import Mapping
+from types import TracebackType
+from typing import IO, Any, Literal, Self
+
+from gcr import processes
+from gcr.api.reports import CheckpointReport, RestoreReport
+from gcr.errors import DeadlinePassed, EndUnknown, NoSuchJob, UsageError
+from gcr.image.key import KeySource
+from gcr.image.place import store_path
+from gcr.job import runs
+from gcr.library.arguments import MOST_SECONDS, check_image, check_seconds
+from gcr.rendezvous.client import GRACE, Client
+
+log = logging.getLogger("gcr.library.calls.calls.calls.calls")
+
+CLOSE_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
+NOTED_S = 5.0  # seconds within which the end of a program that is seen to have ended is written down
+_POLL = 0.02
+
+
+class Job:
+    """A job, or a single process that gcr did not start. Leaving its context closes it."""
+
+    def __init__(self, target: str | int, pid: int | None, parent: "subprocess.Popen[bytes] | None" = None) -> None:
+        self._target = target
+        self._pid = pid
+        self._parent = parent
+
+    def __repr__(self) -> str:
+        return f"Job({self._target!r}, pid={self._pid})"
+
+    @property
+    def name(self) -> str:
+        """What every command line may call it: the job's name, or the pid."""
+        return str(self._target)
+
+    @property
+    def target(self) -> str | int:
+        """The same for the daemon: a pid is a number."""
+        return self._target
+
+    @property
+    def pid(self) -> int:
+        """The program's. Raises NoSuchJob for a job whose program is not known."""
+        if self._pid is None:
+            raise NoSuchJob(f"{self.name} has no process that is known")
+        return self._pid
+
+    @property
+    def stdout(self) -> IO[bytes] | None:
+        """What the program prints, where `gcr.run` was given `subprocess.PIPE`."""
+        return self._parent.stdout if self._parent else None
+
+    @property
+    def stderr(self) -> IO[bytes] | None:
+        """As `stdout`."""
+        return self._parent.stderr if self._parent else None
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the program to end: its exit code, 128+n for signal n.
+
+        Raises DeadlinePassed after `timeout` seconds (None: never); EndUnknown once a process has ended that gcr did
+        not start, or one whose `gcr run` was killed.
+        """
+        check_seconds(timeout)
+        if self._parent is None:
+            _wait_for_end(self.pid, timeout)
+            return _noted_code(self.name, self.pid)
+        try:
+            return self._parent.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise DeadlinePassed(f"{self.name} still runs after {timeout:g} s", state="running") from None
+
+    def checkpoint(
+        self,
+        *,
+        timeout: float | None = None,
+        data_only: bool = False,
+        image: str | None = None,
+        wait: Literal["vram", "durable"] = "vram",
+        live: bool = False,
+        leave_running: bool = False,
+        paranoid: bool = False,
+        max_bytes_per_s: float | None = None,
+        store: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        key_command: str | None = None,
+    ) -> CheckpointReport:
+        """Suspend it and free its device memory. `timeout` in seconds; past it everything is undone.
+
+        `data_only` leaves the driver's context on the device. `image`: a name under which its device memory is written
+        to disk as well, in the background unless `wait` is "durable"; into `store`, else where images are kept. `live`
+        copies while it runs, `leave_running` does not take it off the device, `paranoid` compares bytes and not hashes
+        alone: for an image, as the rate is. The key of an encrypted store is in `key_file`, or printed by
+        `key_command`, else where the settings say.
+        Raises GcrError; `state` says what became of the job.
+        """
+        body: dict[str, Any] = {"data_only": data_only}
+        check_seconds(timeout)
+        if image is not None:
+            check_image(image, wait, max_bytes_per_s)
+            body |= {"image": image, "wait": wait, "live": live, "leave_running": leave_running}
+            body |= {"paranoid": paranoid, "max_bytes_per_s": max_bytes_per_s, "store": _store(store)}
+        elif live or leave_running or paranoid or wait != "vram":
+            raise UsageError("live, leave_running, paranoid and waiting for a disk are for a checkpoint with an image")
+        key = _key(image, key_file, key_command, timeout)
+        return CheckpointReport.from_json(self._ask("checkpoint", timeout, body, key))
+
+    def restore(
+        self,
+        *,
+        timeout: float | None = None,
+        devices: Mapping[str | int, str | int] | None = None,
+        image: str | None = None,
+        store: str | os.PathLike[str] | None = None,
+        key_file: str | os.PathLike[str] | None = None,
+        key_command: str | None = None,
+    ) -> RestoreReport:
+        """Bring it back in place. `devices`: other ones to come back on, old to new, as `gcr devices` names them.
+
+        `image`: with the bytes of this one, made at the checkpoint where it is still suspended; its store and key as
+        of `checkpoint`. Raises GcrError; `state` says what became of the job.
+        """
+        check_seconds(timeout)
+        if image is not None:
+            check_image(image)
+        body: dict[str, Any] = {"image": image, "store": _store(store)} if image else {}
+        if devices:
+            body["devices"] = {str(old): str(new) for old, new in devices.items()}
+        key = _key(image, key_file, key_command, timeout)
+        return RestoreReport.from_json(self._ask("restore", timeout, body, key))
+
+    def close(self) -> None:
+        """End the program if `gcr.run` started it: SIGTERM, and SIGKILL after a grace. Idempotent."""
+        if self._parent is None:
+            return
+        if self._parent.poll() is None:
+            self._end(self._parent)
+        for pipe in (self._parent.stdout, self._parent.stderr):
+            if pipe:
+                pipe.close()
+
+    def _end(self, parent: "subprocess.Popen[bytes]") -> None:
+        parent.send_signal(signal.SIGTERM)
+        try:
+            parent.wait(CLOSE_GRACE)
+        except subprocess.TimeoutExpired:
+            log.warning("job %s: still running %g s after SIGTERM, killing it", self.name, CLOSE_GRACE)
+            os.kill(self.pid, signal.SIGKILL)
+            parent.wait(CLOSE_GRACE)
+
+    def _ask(self, command: str, timeout: float | None, body: Mapping[str, Any], key: KeySource) -> dict[str, Any]:
+        began = time.monotonic()
+        # Without a timeout the daemon's own deadlines end a transaction long before.
+        wait = MOST_SECONDS if timeout is None else timeout + GRACE
+        with key.lent() as fds, Client.connect() as client:
+            asked = {**body, "target": self._target, "timeout": timeout, **({"encrypted": True} if fds else {})}
+            answer = client.request(command, asked, fds, timeout=wait)
+        log.info("job %s: %s took %.3f s", self.name, command, time.monotonic() - began)
+        return {**answer, "wall_s": time.monotonic() - began}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def _store(chosen: "str | os.PathLike[str] | None") -> str:
+    return str(store_path(None if chosen is None else os.fspath(chosen)))
+
+
+def _key(
+    image: str | None, file: "str | os.PathLike[str] | None", command: str | None, timeout: float | None
+) -> KeySource:
+    if not image:
+        return KeySource()
+    return KeySource.chosen(None if file is None else os.fspath(file), command, timeout)
+
+
+def _wait_for_end(pid: int, timeout: float | None) -> None:
+    """Wait for a process that is not our child."""
+    identity = processes.identify(pid)
+    watched = processes.pidfd_open(identity) if identity else None
+    if watched is None:
+        return
+    try:
+        if not select.select([watched], [], [], timeout)[0]:
+            raise DeadlinePassed(f"process {pid} still runs after {timeout:g} s", state="running")
+    finally:
+        os.close(watched)
+
+
+def _noted_code(job: str, pid: int) -> int:
+    """What the record of a job says of a program that has ended. Raises EndUnknown."""
+    end = time.monotonic() + NOTED_S
+    run = next((run for run in runs.runs_of(job) if run.pid == pid), None)
+    while run and run.end is None and time.monotonic() < end:
+        time.sleep(_POLL)
+        run = runs.again(run)
+    if run is None or run.end is None or run.end.code is None:
+        raise EndUnknown(f"process {pid} has ended, and its exit code is not known", state="exited")
+    return run.end.code

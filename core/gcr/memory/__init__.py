@@ -1,0 +1,1 @@
+"""Host memory that holds device memory's bytes: the arena, its segments and their layout, and the escrow."""

@@ -1,0 +1,374 @@
+"""The arena: pinned host memory of one worker, in memfd segments that can be handed to other processes.
+
+Filling and pinning fresh memory is slow, so it happens in the background (`prepare`) and pinned segments are kept. A
+segment is filled by fallocate: running out of memory is then an error here and not a signal at some later access; and
+several files fill in parallel as fast as huge pages (one file is limited by its lock). It is sealed against shrinking,
+since another holder of its descriptor could otherwise make our access to it a SIGBUS. gcr.memory.making makes them.
+
+What one owner's bytes have been in is never shown to another: such a segment is released once its owner has ended, or
+somebody else needs the room, and a fresh one is made. Nor is one taken that somebody still reads, an image's writer say
+(`memfiles.hold_still`).
+
+A call that cannot wait is promised what is lacking (`promise`): it is filled and pinned later (`keep`), its descriptors
+can be handed on before.
+
+`_turns` is held while memory is made, filled and pinned, `_lock` only while the books are changed; in that order.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from threading import Lock
+
+from msgspec import Struct
+
+from gcr import units
+from gcr.errors import NoRoom, RolledBack
+from gcr.memory.choosing import Missing, choose, total
+from gcr.memory.hostmemory import available_host_bytes
+from gcr.memory.layout import Segment
+from gcr.memory.making import Maker
+from gcr.memory.memfiles import NO_MEMORY, NotASegment, is_held_still
+from gcr.memory.places import round_up
+from gcr.memory.turns import Turns
+
+__all__ = ["Arena", "NotASegment", "Segment", "Segments", "available_host_bytes"]
+
+LEAST_PIECE = 256 << 20  # a segment is not made smaller only to have more of them
+PIECES_EACH = 4  # of a thread, if they are not too small: some are pinned while others are filled
+
+
+class Segments(Struct, frozen=True):
+    """Segments that belong to one owner, in order. `size` is what they hold, at least what was asked for."""
+
+    owner: str
+    parts: tuple[Segment, ...]
+
+    @property
+    def size(self) -> int:
+        return sum(part.size for part in self.parts)
+
+    def __iter__(self) -> Iterator[Segment]:
+        return iter(self.parts)
+
+
+class Arena:
+    """See the module. `pin(address, size)` and `unpin(address)` are called from several threads at once.
+
+    segment_bytes: the largest segment. limit_bytes: of all that the arena makes, adopted segments not counted.
+    threads: that fill and pin in the background. hurry: those that do where a caller waits; else as many.
+    """
+
+    def __init__(
+        self,
+        pin: Callable[[int, int], None],
+        unpin: Callable[[int], None],
+        *,
+        segment_bytes: int,
+        limit_bytes: int,
+        threads: int,
+        hurry: int = 0,
+    ) -> None:
+        self._maker = Maker(pin, unpin)
+        self._segment_bytes = round_up(segment_bytes)
+        self._limit = limit_bytes
+        self._threads = threads
+        self._hurry = max(threads, hurry)
+        self._lock = Lock()
+        self._turns = Turns()
+        self._closed = False
+        self._free: dict[Segment, str] = {}  # with the owner whose bytes it last held; "" for a fresh one
+        self._taken: dict[Segment, str] = {}
+        self._adopted: set[Segment] = set()
+        self._promised: set[Segment] = set()  # not filled, mapped or pinned; of those that are taken
+        self._being_made = 0  # bytes
+
+    @property
+    def bytes(self) -> int:
+        """All memory of the arena, adopted segments included."""
+        with self._lock:
+            return total(self._free) + total(self._taken)
+
+    @property
+    def pinned_bytes(self) -> int:
+        """All but what is promised."""
+        with self._lock:
+            return total(self._free) + total(self._taken) - total(self._promised)
+
+    @property
+    def free_bytes(self) -> int:
+        with self._lock:
+            return total(self._free)
+
+    def prepare(self, wishes: Callable[[], Mapping[str, int]], pause: Callable[[], object] = lambda: None) -> None:
+        """Make sure that all owners could have their bytes at once. Raises NoRoom, and what `pin` raises.
+
+        Made in rounds, one segment per thread; between rounds a `take` gets its turn, `close` its way, and the wishes
+        are asked for anew. `pause` is called before each round.
+        """
+        while True:
+            pause()
+            with self._turns.background():
+                wanted = wishes()
+                missing = self._missing(wanted).sizes
+                if not missing or self._closed:
+                    return
+                self._grow(missing[: self._threads], wanted, self._threads)
+
+    def take(self, owner: str, nbytes: int, beyond: bool = False) -> Segments:
+        """Segments of at least `nbytes` in all, those first that held this owner's bytes before. Raises NoRoom.
+
+        beyond: the limit refuses nothing, only the host does.
+        """
+        with self._turns.next():
+            missing = nbytes - self._usable_bytes(owner)
+            if missing > 0:
+                self._grow(self._sizes(missing), (owner,), self._hurry, beyond)
+            with self._lock:
+                parts = choose(self._usable(owner), self._free, nbytes)
+                for part in parts:
+                    del self._free[part]
+                    self._taken[part] = owner
+        return Segments(owner, tuple(parts))
+
+    def promise(self, owner: str, nbytes: int) -> Segments:
+        """As `take`, but what is lacking is there once it was kept, and waits for nobody. Raises NoRoom.
+
+        Where somebody would have to give up theirs for it, it is taken.
+        """
+        with self._lock:
+            usable = self._usable(owner)
+            lacking = self._sizes(max(0, nbytes - total(usable)))
+            if not self._closed and self._has_room(sum(lacking)):
+                made = self._promise(lacking)
+                parts = [*choose(usable, self._free, nbytes - sum(lacking)), *made]
+                for part in parts:
+                    self._free.pop(part, None)
+                    self._taken[part] = owner
+                return Segments(owner, tuple(parts))
+        return self.take(owner, nbytes)
+
+    def keep(self, segments: Segments) -> None:
+        """What was promised of them is filled, mapped and pinned when this returns, or an error says that not all is.
+
+        Raises NoRoom, and what `pin` raises.
+        """
+        with self._turns.next():
+            if self._closed:
+                raise RolledBack("the arena is closed")
+            with self._lock:
+                promised = [part for part in segments if part in self._promised]
+            if promised:
+                with _no_memory_is_no_room(sum(part.size for part in promised)):
+                    self._maker.keep(promised, self._hurry, self._kept)
+
+    def _kept(self, part: Segment) -> None:
+        with self._lock:
+            self._promised.discard(part)
+
+    def give_back(self, segments: Segments) -> None:
+        """The owner's bytes are no longer needed. Idempotent."""
+        with self._lock:
+            gone = [part for part in segments if self._taken.pop(part, None) is not None]
+            empty = [part for part in gone if part in self._promised]
+            for part in gone:
+                if part not in empty:
+                    self._free[part] = segments.owner
+                    self._adopted.discard(part)  # part of the pool, and of its limit, from now on
+        if empty:
+            with self._turns.next():  # or they are being kept
+                self._release(empty)
+
+    def hand_on(self, segments: Segments) -> None:
+        """Somebody else uses them from now on, by descriptors of their own: they are never taken again. Idempotent."""
+        with self._turns.next():
+            with self._lock:
+                gone = [part for part in segments if self._taken.pop(part, None) is not None]
+                self._adopted.difference_update(gone)
+            self._release(gone)
+
+    def adopt(
+        self,
+        owner: str,
+        fds: Sequence[int],
+        sizes: Sequence[int] | None = None,
+        ready: Callable[[Segment], None] | None = None,
+    ) -> Segments:
+        """Map and pin segments that come from elsewhere; takes the descriptors, which are closed on failure.
+
+        `ready` is called for each segment, in order, as soon as it may be copied from, while later ones are still being
+        pinned. All or nothing. Raises NotASegment, NoRoom (addresses), and what `pin` or `ready` raises.
+        """
+        with self._turns.next():
+            made = self._maker.adopt(fds, sizes, self._hurry, ready)
+        with self._lock:
+            self._taken.update(dict.fromkeys(made, owner))
+            self._adopted.update(made)
+        return Segments(owner, tuple(made))
+
+    def fds(self, segments: Segments) -> list[int]:
+        """The descriptors, in order. They stay the arena's; sending them duplicates them."""
+        return [part.fd for part in segments]
+
+    def trim(self, nbytes: int) -> None:
+        """Release free segments until at most `nbytes` of them are left, those that held somebody's bytes first."""
+        with self._turns.next():
+            self._release_free(max(0, self.free_bytes - nbytes), lambda _last: True)
+
+    def end(self, owner: str) -> None:
+        """It takes nothing any more: what is free and only it could take is released, in the background."""
+        while True:
+            with self._turns.background():
+                with self._lock:
+                    part = next((part for part, last in self._free.items() if last == owner), None)
+                    if part is None:
+                        return
+                    self._forget(part)
+                self._release([part])
+
+    def give_up_spare(self, wishes: Callable[[], Mapping[str, int]]) -> None:
+        """Release fresh segments that `wishes` do not need, in the background."""
+        while True:
+            with self._turns.background():
+                spare = self._missing(wishes()).spare
+                if not spare:
+                    return
+                with self._lock:
+                    self._forget(spare[0])
+                self._release(spare[:1])
+
+    def ready(self, wishes: Mapping[str, int]) -> dict[str, int]:
+        """Bytes of its wish that each owner has, or could take now."""
+        short = self._missing(wishes).short
+        return {owner: wanted - short[owner] for owner, wanted in wishes.items()}
+
+    def close(self) -> None:
+        """Release everything, taken segments included: their descriptors elsewhere keep their bytes. Idempotent."""
+        with self._lock:
+            self._closed = True
+        with self._turns.next():
+            with self._lock:
+                everything = [*self._free, *self._taken]
+                self._free.clear()
+                self._taken.clear()
+                self._adopted.clear()
+            self._release(everything)
+            self._maker.places.close()
+
+    def may_be_written(self, segments: Segments) -> bool:
+        """Whether nobody reads them."""
+        return not any(is_held_still(part.fd) for part in segments)
+
+    def _has_room(self, nbytes: int) -> bool:
+        """For so much more, with nobody giving up theirs. The lock is held."""
+        coming = self._being_made + nbytes
+        return self._own_bytes() + coming <= self._limit and total(self._promised) + coming <= available_host_bytes()
+
+    def _own_bytes(self) -> int:
+        """What the limit is of. The lock is held."""
+        return total(s for s in (*self._free, *self._taken) if s not in self._adopted)
+
+    def _promise(self, sizes: Sequence[int]) -> list[Segment]:
+        """All or none. The lock is held. Raises NoRoom, OSError."""
+        made = self._maker.promise(sizes)
+        self._promised.update(made)
+        return made
+
+    def _usable(self, owner: str) -> list[Segment]:
+        """What it may take. The lock is held."""
+        return [s for s, last in self._free.items() if last == "" or (last == owner and not is_held_still(s.fd))]
+
+    def _usable_bytes(self, owner: str) -> int:
+        with self._lock:
+            return total(self._usable(owner))
+
+    def _missing(self, wishes: Mapping[str, int]) -> Missing:
+        """What is to be made, should every owner take what it has and of what is fresh, as `take` would."""
+        with self._lock:
+            has = Counter[str]()
+            for part, owner in (*self._free.items(), *self._taken.items()):
+                has[owner] += part.size
+            fresh = sorted((part for part, last in self._free.items() if last == ""), key=lambda s: -s.size)
+        short: dict[str, int] = {}
+        for owner, wanted in wishes.items():
+            left = wanted - has[owner]
+            for part in [*fresh]:
+                if part.size <= left:
+                    fresh.remove(part)
+                    left -= part.size
+            if left > 0 and fresh:
+                left -= fresh.pop().size
+            short[owner] = max(0, left)
+        return Missing(short, [size for left in short.values() for size in self._sizes(left)], fresh)
+
+    def _sizes(self, nbytes: int) -> list[int]:
+        """Equal segments, a few for each thread, and a last one for the rest. Multiples of a huge page."""
+        each = min(self._segment_bytes, max(LEAST_PIECE, round_up(-(-nbytes // (PIECES_EACH * self._hurry)))))
+        whole, rest = divmod(round_up(nbytes), each)
+        return [each] * whole + ([rest] if rest else [])
+
+    def _grow(self, sizes: Sequence[int], owners: Collection[str], threads: int, beyond: bool = False) -> None:
+        """Make fresh free segments, all or none. A turn is held."""
+        if self._closed:
+            raise RolledBack("the arena is closed")
+        self._make_room(sum(sizes), {"", *owners}, beyond)
+        self._being_made = sum(sizes)
+        try:
+            with _no_memory_is_no_room(sum(sizes)):
+                made = self._maker.make(sizes, threads)
+            with self._lock:
+                self._free.update(dict.fromkeys(made, ""))
+        finally:
+            self._being_made = 0
+
+    def _make_room(self, nbytes: int, spared: Collection[str], beyond: bool) -> None:
+        """Give up free segments nobody else may see, as far as needed. Raises NoRoom before anything is made."""
+        with self._lock:
+            own = self._own_bytes()
+            read = {s for s, last in self._free.items() if last and is_held_still(s.fd)}
+            others = total(s for s, last in self._free.items() if last not in spared and s not in read)
+            coming = nbytes + total(self._promised)
+        above, lacking = own + nbytes - self._limit, coming - available_host_bytes()
+        short = max(min(above, others) if beyond else above, lacking)
+        if short > others:
+            raise _no_room(short - others, read=total(read))
+        self._release_free(short, lambda last: last not in spared)
+
+    def _release_free(self, nbytes: int, which: Callable[[str], bool]) -> None:
+        with self._lock:
+            gone: list[Segment] = []
+            for part in sorted(self._free, key=lambda s: self._free[s] == ""):
+                if which(self._free[part]) and total(gone) < nbytes and not is_held_still(part.fd):
+                    gone.append(part)
+            for part in gone:
+                self._forget(part)
+        self._release(gone)
+
+    def _forget(self, part: Segment) -> None:
+        """A free one. The lock is held."""
+        del self._free[part]
+        self._adopted.discard(part)
+
+    def _release(self, segments: Iterable[Segment]) -> None:
+        for segment in segments:
+            with self._lock:
+                promised = segment in self._promised
+                self._promised.discard(segment)
+            self._maker.release([segment], pinned=not promised)
+
+
+@contextmanager
+def _no_memory_is_no_room(nbytes: int) -> Iterator[None]:
+    """Of a call that wants so much. Raises NoRoom where the kernel has none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_MEMORY:
+            raise _no_room(nbytes) from error
+        raise
+
+
+def _no_room(missing: int, read: int = 0) -> NoRoom:
+    until = f"; {units.size(read)} are free again once the images that are being written from them are" if read else ""
+    text = f"host memory is {units.size(missing)} short{until}"
+    return NoRoom(text, missing=missing, hint="docs/troubleshooting.md#host-memory")

@@ -1,0 +1,232 @@
+"""Escrow: duplicates of what a job's memory hangs on, kept by a process that touches no vendor library.
+
+Before a checkpoint is decided these are the physical handles of every process of the job: whatever dies, they can be
+mapped again. Once it is decided they are the sealed table and the arena segments. After a restore or a rollback the
+handles that were given back stay here, since their process cannot export them a second time. Thread-safe.
+"""
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import Protocol
+
+from msgspec import Struct, field
+
+from gcr.errors import NoDescriptors, RolledBack, typed
+from gcr.protocol.seqpacket import close_all
+
+MOST_STAGED = 1 << 16  # descriptors of one process; as in shim/src/core/staged.h
+STAGED_BATCH = 200  # descriptors of them in one answer
+
+
+class NotKept(RolledBack):
+    """A handle that should be in escrow is not."""
+
+    code = "not_kept"
+
+
+class Keeper(Protocol):
+    """Whoever holds a job's escrow: its supervisor, or the daemon for a job whose supervisor died."""
+
+    def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
+        """Keep duplicates; the caller goes on owning `fds`."""
+        ...
+
+    def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
+        """Close what is kept of a process, or only some handles of it. Unknown ids are ignored."""
+        ...
+
+    def ids(self, pid: int) -> list[int]:
+        """What is kept of a process, ascending."""
+        ...
+
+    def take(self, pid: int, ids: Sequence[int]) -> list[int]:
+        """Duplicates of the descriptors of `ids`, in that order, the caller's. Raises NotKept."""
+        ...
+
+    def stage(self, pid: int, fds: Sequence[int], offset: int) -> None: ...
+
+    def unstage(self, pid: int, offset: int, limit: int) -> list[int]: ...
+
+    def unstage_all(self, pid: int) -> None:
+        """Close the staged descriptors of a process."""
+        ...
+
+    def forget(self, pid: int) -> None:
+        """The process is gone: nothing of it is worth keeping."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Keep a copy of the job's decision record, in the place of an earlier one."""
+        ...
+
+    def noted(self) -> str:
+        """The last copy; empty if there was none."""
+        ...
+
+
+def staged_with(keeper: Keeper, pid: int) -> list[int]:
+    """The sealed tables and segments of a process that its keeper has; the caller's. Raises RolledBack, PeerGone."""
+    found: list[int] = []
+    try:
+        while fresh := keeper.unstage(pid, len(found), STAGED_BATCH):
+            found += fresh
+            if len(found) > MOST_STAGED:
+                raise RolledBack(f"the keeper of process {pid} gives more segments than there can be")
+    except BaseException:
+        close_all(found)
+        raise
+    return found
+
+
+class Escrow(Struct):
+    """The one implementation; supervisors offer it over their socket."""
+
+    _handles: dict[int, dict[int, int]] = field(default_factory=dict)
+    _staged: dict[int, list[int]] = field(default_factory=dict)
+    _dropped: dict[int, set[int]] = field(default_factory=dict)  # while `copy_from` is at it, by pid
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    copying: threading.Lock = field(default_factory=threading.Lock)  # one copy at a time; before `_lock`
+    _note: str = ""
+
+    def note(self, text: str) -> None:
+        self._note = text
+
+    def noted(self) -> str:
+        return self._note
+
+    def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
+        copies = duplicate(fds)
+        with self._lock:
+            kept = self._handles.setdefault(pid, {})
+            replaced = [kept[i] for i in ids if i in kept]
+            kept.update(zip(ids, copies, strict=True))
+        close_all(replaced)
+
+    def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
+        with self._lock:
+            kept = self._handles.get(pid, {})
+            if pid in self._dropped and ids is not None:
+                self._dropped[pid].update(ids)
+            elif ids is None:
+                self._dropped.pop(pid, None)
+            gone = [kept.pop(i) for i in (list(kept) if ids is None else ids) if i in kept]
+            if not kept:
+                self._handles.pop(pid, None)
+        close_all(gone)
+
+    def ids(self, pid: int) -> list[int]:
+        with self._lock:
+            return sorted(self._handles.get(pid, {}))
+
+    def take(self, pid: int, ids: Sequence[int]) -> list[int]:
+        with self._lock:
+            kept = self._handles.get(pid, {})
+            if missing := [i for i in ids if i not in kept]:
+                raise NotKept(f"{len(missing)} handles of process {pid} are not in escrow, such as {missing[0]}")
+            return duplicate([kept[i] for i in ids])
+
+    def stage(self, pid: int, fds: Sequence[int], offset: int) -> None:
+        copies = duplicate(fds)
+        with self._lock:
+            staged = self._staged.setdefault(pid, [])
+            gone = staged[offset:]
+            staged[offset:] = copies
+        close_all(gone)
+
+    def unstage(self, pid: int, offset: int, limit: int) -> list[int]:
+        with self._lock:
+            return duplicate(self._staged.get(pid, [])[offset : offset + limit])
+
+    def unstage_all(self, pid: int) -> None:
+        with self._lock:
+            gone = self._staged.pop(pid, [])
+        close_all(gone)
+
+    def forget(self, pid: int) -> None:
+        """The process is gone: nothing of it is worth keeping."""
+        with self._lock:
+            self._dropped.pop(pid, None)
+            gone = [*self._handles.pop(pid, {}).values(), *self._staged.pop(pid, [])]
+        close_all(gone)
+
+    def copy_from(self, other: Keeper, pid: int, batch: int) -> int:
+        """Duplicates of what another keeper has of a process and this one lacks; how many were made.
+
+        What is dropped meanwhile stays dropped. Raises what `other` raises, NoDescriptors.
+        """
+        with self.copying:
+            with self._lock:
+                self._dropped[pid] = set()
+            try:
+                mine = set(self.ids(pid))
+                lacking = [id for id in other.ids(pid) if id not in mine]
+                parts = (lacking[at : at + batch] for at in range(0, len(lacking), batch))
+                return sum(self._copy_some(other, pid, part) for part in parts)
+            finally:
+                with self._lock:
+                    self._dropped.pop(pid, None)
+
+    def _copy_some(self, other: Keeper, pid: int, ids: Sequence[int]) -> int:
+        fds = other.take(pid, ids)
+        with self._lock:
+            dropped = self._dropped.get(pid)
+            kept = self._handles.setdefault(pid, {})
+            fresh = {} if dropped is None else {i: fd for i, fd in zip(ids, fds, strict=True) if i not in dropped}
+            fresh = {i: fd for i, fd in fresh.items() if i not in kept}
+            kept.update(fresh)
+            if not kept:
+                self._handles.pop(pid, None)
+        close_all([fd for fd in fds if fd not in fresh.values()])
+        return len(fresh)
+
+    def copy_to(self, other: Keeper, pid: int, batch: int, *, only: bool) -> None:
+        """Have another keeper keep what this one has of a process, in the place of what it has under these ids.
+
+        only: it lets go of all else. What is dropped meanwhile stays dropped.
+        Raises what `other` raises, NoDescriptors.
+        """
+        with self.copying:
+            mine = self.ids(pid)
+            if only and (stale := sorted({*other.ids(pid)} - {*mine})):
+                other.drop(pid, stale)
+            for at in range(0, len(mine), batch):
+                self._give_some(other, pid, mine[at : at + batch])
+
+    def _give_some(self, other: Keeper, pid: int, ids: Sequence[int]) -> None:
+        with self._lock:
+            kept = self._handles.get(pid, {})
+            there = [id for id in ids if id in kept]
+            fds = duplicate([kept[id] for id in there])
+        try:
+            if there:
+                other.put(pid, there, fds)
+        finally:
+            close_all(fds)
+        if gone := sorted({*there} - {*self.ids(pid)}):
+            other.drop(pid, gone)
+
+    def held(self) -> int:
+        """Descriptors held in all."""
+        with self._lock:
+            return sum(map(len, self._handles.values())) + sum(map(len, self._staged.values()))
+
+    def close(self) -> None:
+        with self._lock:
+            pids = {*self._handles, *self._staged}
+        for pid in pids:
+            self.forget(pid)
+
+
+def duplicate(fds: Sequence[int]) -> list[int]:
+    """Duplicates, close-on-exec; all or nothing. Raises NoDescriptors, OSError for what is no descriptor."""
+    made: list[int] = []
+    try:
+        for fd in fds:
+            made.append(os.dup(fd))
+    except OSError as error:
+        close_all(made)
+        if isinstance(short := typed(error), NoDescriptors):
+            raise short from error
+        raise
+    return made

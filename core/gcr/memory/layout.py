@@ -1,0 +1,237 @@
+"""Where each handle's bytes lie in host memory, the copies that move them, and the sealed table that says so.
+
+Host memory of one device is a list of segments, thought of as one line of bytes: an *arena offset* counts from the
+first byte of the first segment. Handles are packed on that line without gaps, in the order they are copied. Sizes are
+bytes.
+"""
+
+import json
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from hashlib import blake2b
+from itertools import accumulate
+from typing import Any, Self
+
+from msgspec import Struct
+from msgspec.structs import asdict
+
+from gcr.drain import DeviceRange, HandleSpec, Span
+from gcr.errors import Refused
+from gcr.protocol.jsonbody import sealed_memfd
+from gcr.protocol.wire import MappingRecord
+
+TABLE_VERSION = 1
+_MAGIC = b"GCRTABLE"
+_DIGEST = 32
+
+
+class DamagedTable(Refused):
+    """A sealed table that is not what was sealed; nothing was done with it."""
+
+    code = "damaged_table"
+
+
+class Segment(Struct, frozen=True, eq=False):
+    """A piece of host memory, mapped at `address` in this process.
+
+    Equal to itself only: a later segment may get the same descriptor number and address.
+    """
+
+    fd: int
+    address: int
+    size: int
+
+
+class Layout(Struct, frozen=True):
+    """`offsets`: arena offset by handle id. `size`: bytes in all."""
+
+    offsets: Mapping[int, int]
+    size: int
+
+
+class _Piece(Struct, frozen=True):
+    """Bytes that lie in one device range and one segment; only pieces of the same two may become one copy."""
+
+    span: Span
+    range: int
+    segment: int
+
+
+def pack(ranges: Sequence[DeviceRange], sizes: Mapping[int, int]) -> Layout:
+    """Handles of `ranges` back to back, in the order they lie there, so that neighbours on the device stay neighbours.
+
+    `sizes` holds every id that is wanted; ids of the ranges that it lacks were freed meanwhile and are left out.
+    """
+    offsets: dict[int, int] = {}
+    end = 0
+    for where in ranges:
+        for id in sorted(where.offsets, key=where.offsets.__getitem__):
+            if id in sizes:
+                offsets[id] = end
+                end += sizes[id]
+    if missing := sizes.keys() - offsets.keys():
+        raise ValueError(f"{len(missing)} handles lie in no range, such as {min(missing)}")
+    return Layout(offsets, end)
+
+
+def spans(
+    ranges: Sequence[DeviceRange], sizes: Mapping[int, int], layout: Layout, segments: Sequence[Segment]
+) -> list[Span]:
+    """The fewest copies that move every byte of `sizes` once. No copy crosses a range's or a segment's border.
+
+    Raises ValueError when the segments are too small or a handle of the layout lies in no range.
+    """
+    if layout.size > sum(segment.size for segment in segments):
+        raise ValueError(f"{layout.size} bytes do not fit into {len(segments)} segments")
+    where = {id: (index, each.address + at) for index, each in enumerate(ranges) for id, at in each.offsets.items()}
+    if unknown := layout.offsets.keys() - where.keys():
+        raise ValueError(f"{len(unknown)} handles lie in no range, such as {min(unknown)}")
+    starts = [0, *accumulate(segment.size for segment in segments)]
+    return [piece.span for piece in _merged(_pieces(where, sizes, layout, segments, starts))]
+
+
+def spans_of_parts(parts: Sequence[tuple[DeviceRange, int, int, int]], segments: Sequence[Segment]) -> list[Span]:
+    """Copies of parts of ranges: of each the range, the offset in it, the arena offset, and the size."""
+    where = {number: (id(each[0]), each[0].address + each[1]) for number, each in enumerate(parts)}
+    sizes = {number: each[3] for number, each in enumerate(parts)}
+    layout = Layout({number: each[2] for number, each in enumerate(parts)}, 0)
+    starts = [0, *accumulate(segment.size for segment in segments)]
+    return [piece.span for piece in _merged(_pieces(where, sizes, layout, segments, starts))]
+
+
+def _pieces(
+    where: Mapping[int, tuple[int, int]],
+    sizes: Mapping[int, int],
+    layout: Layout,
+    segments: Sequence[Segment],
+    starts: Sequence[int],
+) -> Iterator[_Piece]:
+    """Handles in arena order, cut at the borders of segments."""
+    segment = 0
+    for id, offset in sorted(layout.offsets.items(), key=lambda item: item[1]):
+        index, device = where[id]
+        end = offset + sizes[id]
+        while offset < end:
+            while starts[segment + 1] <= offset:
+                segment += 1
+            size = min(end, starts[segment + 1]) - offset
+            host = segments[segment].address + offset - starts[segment]
+            yield _Piece(Span(device, host, size), index, segment)
+            offset, device = offset + size, device + size
+
+
+def _merged(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
+    last: _Piece | None = None
+    for piece in pieces:
+        if last is not None and _continues(last, piece):
+            last = _Piece(Span(last.span.device, last.span.host, last.span.size + piece.span.size), *_place(last))
+            continue
+        if last is not None:
+            yield last
+        last = piece
+    if last is not None:
+        yield last
+
+
+def _place(piece: _Piece) -> tuple[int, int]:
+    return piece.range, piece.segment
+
+
+def _continues(last: _Piece, piece: _Piece) -> bool:
+    size = last.span.size
+    return (
+        _place(last) == _place(piece)
+        and last.span.device + size == piece.span.device
+        and last.span.host + size == piece.span.host
+    )
+
+
+class SealedHandle(Struct, frozen=True):
+    """One handed-over allocation: what it was, on which device (UUID), and where its bytes lie."""
+
+    spec: HandleSpec
+    device: str
+    offset: int  # in the line of this device's segments
+
+
+class SealedSegment(Struct, frozen=True):
+    """Size of a segment, in the order of their descriptors, and the device whose bytes it holds."""
+
+    device: str
+    size: int
+
+
+class SealedTable(Struct, frozen=True):
+    """All that is needed to put a process's device memory back. Whoever holds it and the segments can restore.
+
+        0          8                  40
+        | GCRTABLE | blake2b-256      | JSON ...                      the digest is over the JSON
+
+    The device masks of a mapping count the process's own ordinals; `ordinals` gives their UUIDs.
+    """
+
+    job: str
+    pid: int
+    start_time: int
+    transaction: int
+    ordinals: Mapping[int, str]
+    handles: tuple[SealedHandle, ...]
+    mappings: tuple[MappingRecord, ...]
+    segments: tuple[SealedSegment, ...]
+    version: int = TABLE_VERSION
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Whose bytes it is of; also where these lie in no host memory, and there is no segment."""
+        return frozenset({each.device for each in self.handles} | {each.device for each in self.segments})
+
+    def to_bytes(self) -> bytes:
+        text = json.dumps(self.to_json(), separators=(",", ":"), sort_keys=True).encode()
+        return _MAGIC + _digest(text) + text
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Raises DamagedTable unless every bit is as it was sealed, and for a version this gcr does not know."""
+        magic, digest, text = data[: len(_MAGIC)], data[len(_MAGIC) :][:_DIGEST], data[len(_MAGIC) + _DIGEST :]
+        if magic != _MAGIC or digest != _digest(text):
+            raise DamagedTable("the sealed table of a suspended process is damaged")
+        try:
+            return cls.from_json(json.loads(text))
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+            raise DamagedTable(f"the sealed table of a suspended process does not parse: {error}") from error
+
+    @classmethod
+    def from_fd(cls, fd: int) -> Self:
+        """Of what `to_memfd` made. Raises as `from_bytes` does, and OSError."""
+        return cls.from_bytes(os.pread(fd, os.fstat(fd).st_size, 0))
+
+    def to_memfd(self) -> int:
+        """A descriptor of the bytes, sealed against every change; the caller owns it. Raises OSError."""
+        return sealed_memfd("gcr-table", self.to_bytes())
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            **asdict(self),
+            "ordinals": {str(ordinal): uuid for ordinal, uuid in self.ordinals.items()},  # numbers sort otherwise
+            "handles": [{**asdict(each), "spec": asdict(each.spec)} for each in self.handles],
+            "mappings": [*map(asdict, self.mappings)],
+            "segments": [*map(asdict, self.segments)],
+        }
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        """Of `to_json`. Raises ValueError, TypeError, KeyError or AttributeError for what is none of this version."""
+        if body["version"] != TABLE_VERSION:
+            raise ValueError(f"version {body['version']}, this gcr knows {TABLE_VERSION}")
+        handles = (SealedHandle(HandleSpec(**each["spec"]), each["device"], each["offset"]) for each in body["handles"])
+        facts = {
+            "ordinals": {int(ordinal): uuid for ordinal, uuid in body["ordinals"].items()},
+            "handles": tuple(handles),
+            "mappings": tuple(MappingRecord(**each) for each in body["mappings"]),
+            "segments": tuple(SealedSegment(**each) for each in body["segments"]),
+        }
+        return cls(**{**body, **facts})
+
+
+def _digest(text: bytes) -> bytes:
+    return blake2b(text, digest_size=_DIGEST, person=b"gcr table").digest()

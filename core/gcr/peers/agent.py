@@ -1,0 +1,208 @@
+"""One connected agent: the requests of wire.h as methods. Each names the transaction it belongs to.
+
+Every method blocks until the agent answered or its timeout passed, and raises PeerGone, DeadlinePassed or AgentError.
+Descriptors that come back belong to the caller.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from msgspec import Struct
+
+from gcr.devices import uuid_bytes
+from gcr.errors import (
+    AddressTaken,
+    DriverError,
+    DriverGone,
+    GcrError,
+    NoDescriptors,
+    NoRoom,
+    RolledBack,
+    StagedGone,
+    Stuck,
+    UnsupportedState,
+    WrongState,
+)
+from gcr.memory.escrow import MOST_STAGED
+from gcr.peers.paging import Paging
+from gcr.processes import ProcessIdentity
+from gcr.protocol.agentwire import (
+    CopyBatch,
+    CountRecord,
+    ExportBatch,
+    ExportRequest,
+    IdList,
+    MappingBatch,
+    MovedDevices,
+    MovedRecord,
+    QuiesceRequest,
+    SnapshotReply,
+    SnapshotRequest,
+    StageRequest,
+    StatusReply,
+    TransactionRecord,
+)
+from gcr.protocol.channel import AgentError, Channel, Received
+from gcr.protocol.seqpacket import close_all
+from gcr.protocol.wire import AgentFlag, ErrorCode, FrameType, HelloRecord, SnapshotPhase, SnapshotStep
+
+ANSWER_TIMEOUT = 10.0
+STAGE_BATCH = 200
+MAPPINGS_S = 60.0
+
+
+class AgentPeer(Struct):
+    channel: Channel
+    identity: ProcessIdentity
+    hello: HelloRecord
+
+    def status(self) -> StatusReply:
+        return StatusReply.unpack(self._ask(FrameType.STATUS).payload)
+
+    def export(self, transaction: int, after: int, limit: int) -> tuple[ExportBatch, list[int]]:
+        request = ExportRequest(transaction=transaction, after_id=after, limit=limit)
+        frame = self._ask(FrameType.EXPORT, request.pack())
+        fds = frame.take_fds()
+        try:
+            batch = ExportBatch.unpack(frame.payload)
+            if len(batch.handed) != len(fds):
+                raise RolledBack(f"{self.identity.pid} sent {len(fds)} descriptors for {len(batch.handed)} handles")
+        except BaseException:
+            close_all(fds)
+            raise
+        return batch, fds
+
+    def quiesce(self, transaction: int, deadline: float, pulse_ms: int) -> None:
+        request = QuiesceRequest(transaction=transaction, deadline_ms=int(deadline * 1000), pulse_ms=pulse_ms)
+        self._ask(FrameType.QUIESCE, request.pack(), timeout=deadline + ANSWER_TIMEOUT)
+
+    def hand_over(self, transaction: int) -> CountRecord:
+        return CountRecord.unpack(self._ask(FrameType.HAND_OVER, _named(transaction), timeout=60.0).payload)
+
+    def give(self, transaction: int, ids: Sequence[int], fds: Sequence[int]) -> None:
+        """Import physical memory at its old addresses."""
+        payload = IdList(transaction=transaction, ids=tuple(ids)).pack()
+        self._ask(FrameType.IMPORT, payload, fds, timeout=60.0)
+
+    def rehome(self, transaction: int, ids: Sequence[int]) -> None:
+        """New memory with the same bytes in the place of handles that nobody else holds: they can be exported again.
+
+        Raises NoRoom, DriverError; every byte is where it was.
+        """
+        self._ask(FrameType.REHOME, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
+
+    def create(self, transaction: int, ids: Sequence[int]) -> None:
+        """New physical memory at the old addresses, of undefined bytes. Raises NoRoom with nothing of `ids` made."""
+        self._ask(FrameType.CREATE, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
+
+    def copy(self, direction: FrameType, batch: CopyBatch, segments: Sequence[int], timeout: float) -> CountRecord:
+        """COPY_OUT or COPY_IN; `count` records of the batch were done, at least one."""
+        return CountRecord.unpack(self._ask(direction, batch.pack(), segments, timeout=timeout).payload)
+
+    def map(self, transaction: int) -> None:
+        self._ask(FrameType.MAP, _named(transaction), timeout=60.0)
+
+    def moved(self, transaction: int, moves: Mapping[str, str]) -> None:
+        """Of which devices (UUIDs) others took the place, from `resume` on."""
+        records = tuple(MovedRecord(uuid_bytes(old), uuid_bytes(new)) for old, new in moves.items())
+        self._ask(FrameType.MOVED, MovedDevices(transaction, records).pack())
+
+    def discard(self, transaction: int) -> None:
+        self._ask(FrameType.DISCARD, _named(transaction), timeout=60.0)
+
+    def begin(self) -> None:
+        """A process that its welcome held back may make its first call of a driver."""
+        self._ask(FrameType.BEGIN, _named(0))
+
+    def resume(self, transaction: int) -> None:
+        self._ask(FrameType.RESUME, _named(transaction))
+
+    def freeze(self, transaction: int) -> None:
+        self._ask(FrameType.FREEZE, _named(transaction))
+
+    def thaw(self, transaction: int) -> None:
+        self._ask(FrameType.THAW, _named(transaction))
+
+    def snapshot(self, transaction: int, step: SnapshotStep, timeout: float = ANSWER_TIMEOUT) -> SnapshotPhase:
+        """A step of the runtime's snapshot of its own process, or a look; the phase after it.
+
+        Raises UnsupportedState where no runtime of the process makes snapshots, DriverError.
+        """
+        request = SnapshotRequest(transaction=transaction, step=step)
+        answer = self._ask(FrameType.SNAPSHOT, request.pack(), timeout=timeout)
+        return SnapshotPhase(SnapshotReply.unpack(answer.payload).phase)
+
+    def stage(self, transaction: int, fds: Sequence[int]) -> None:
+        for first in range(0, len(fds), STAGE_BATCH):
+            request = StageRequest(transaction=transaction, offset=first, total=len(fds))
+            self._ask(FrameType.STAGE, request.pack(), fds[first : first + STAGE_BATCH])
+
+    def unstage(self, transaction: int) -> list[int]:
+        """Duplicates of the staged descriptors; the agent keeps its own until `drop`. Raises StagedGone."""
+        found: list[int] = []
+        total = 1
+        try:
+            while len(found) < total:
+                request = StageRequest(transaction=transaction, offset=len(found), total=0)
+                frame = self._ask(FrameType.UNSTAGE, request.pack())
+                found += (fresh := frame.take_fds())
+                total = StageRequest.unpack(frame.payload).total
+                if total > MOST_STAGED:
+                    raise RolledBack(f"agent {self.identity.pid} says that it holds {total} segments")
+                if not fresh and len(found) < total:
+                    raise StagedGone(f"the program of process {self.identity.pid} closed what was staged with it")
+        except BaseException:
+            close_all(found)
+            raise
+        return found
+
+    def drop(self, transaction: int) -> None:
+        self._ask(FrameType.DROP, _named(transaction))
+
+    def mappings(self, transaction: int, limit: int = 1024) -> Iterator[MappingBatch]:
+        """Page by page, where each handle is mapped."""
+        more, pages = True, Paging(f"process {self.identity.pid}, mappings", MAPPINGS_S)
+        while more:
+            request = ExportRequest(transaction=transaction, after_id=pages.cursor, limit=limit)
+            batch = MappingBatch.unpack(self._ask(FrameType.MAPPINGS, request.pack()).payload)
+            yield batch
+            if more := bool(batch.reply.more):
+                pages.turn(batch.reply.last_id)
+
+    def frozen(self) -> bool:
+        return bool(self.status().status.flags & AgentFlag.FROZEN)
+
+    def _ask(
+        self, kind: FrameType, payload: bytes = b"", fds: Sequence[int] = (), timeout: float = ANSWER_TIMEOUT
+    ) -> Received:
+        try:
+            return self.channel.call(kind, payload, fds, timeout=timeout)
+        except AgentError as refusal:
+            raise self._typed(kind, refusal) from refusal
+
+    def _typed(self, kind: FrameType, refusal: AgentError) -> GcrError:
+        """The agent's error as one of ours; every one leaves the target as it was before the request."""
+        text = f"process {self.identity.pid}, {kind.name.lower()}: {refusal.message}"
+        match refusal.agent_code:
+            case ErrorCode.STUCK:
+                streams = ", ".join(f"{s.stream:#x} on device {s.device}" for s in refusal.stuck) or "a call in flight"
+                return Stuck(f"{text}; stuck: {streams}", hint="docs/troubleshooting.md#stuck")
+            case ErrorCode.DRIVER:
+                return DriverError(f"{text} (driver error {refusal.vendor_error})")
+            case ErrorCode.DRIVER_GONE:
+                return DriverGone(text)
+            case ErrorCode.NO_MEMORY | ErrorCode.NO_ROOM:
+                return NoRoom(text, missing=None)
+            case ErrorCode.NO_DESCRIPTORS:
+                return NoDescriptors(text)
+            case ErrorCode.ADDRESS_TAKEN:
+                return AddressTaken(text)
+            case ErrorCode.REFUSED:
+                return UnsupportedState(text)
+            case ErrorCode.WRONG_PHASE | ErrorCode.WRONG_TRANSACTION:
+                return WrongState(text)
+            case _:
+                return RolledBack(text)
+
+
+def _named(transaction: int) -> bytes:
+    return TransactionRecord(transaction=transaction).pack()

@@ -1,0 +1,146 @@
+"""An image helper, as the daemon sees it. A method is one JSON call.
+
+It raises what the helper raised, PeerGone or DeadlinePassed.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from gcr.errors import RolledBack
+from gcr.image.manifest import Manifest
+from gcr.peers.waiting import BATCH, CALL_TIMEOUT, Patience
+from gcr.processes import ProcessIdentity
+from gcr.protocol.channel import Channel
+from gcr.protocol.seqpacket import close_all
+
+
+class StorePlace(Struct, frozen=True):
+    """A store as a request names it: its path, and if it is encrypted a descriptor of its key, which we never read."""
+
+    path: str
+    key: Sequence[int] = ()
+
+    def kept(self) -> "StorePlace":
+        """With a descriptor of its own. Raises OSError."""
+        return StorePlace(self.path, [os.dup(fd) for fd in self.key])
+
+    def of(self, name: str) -> dict[str, Any]:
+        """Names an image in it."""
+        return {"store": self.path, "encrypted": bool(self.key), "name": name}
+
+
+class ImagePeer(Struct):
+    """An image helper: it writes one image, or reads one. `kill`: its process, whatever that does."""
+
+    channel: Channel
+    pid: int
+    kill: Callable[[], object] = lambda: None
+
+    def begin(self, store: StorePlace, name: str, max_bytes_per_s: float | None, timeout: float) -> int | None:
+        """Claims the name in a store. Returns the bytes that are free there, None where that is not known.
+
+        Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey, LibraryMissing.
+        """
+        asked = {**store.of(name), "max_bytes_per_s": max_bytes_per_s}
+        free: int | None = self._call("begin", asked, timeout, store.key)["free"]
+        return free
+
+    def parent(
+        self, processes: Sequence[ProcessIdentity], timeout: float, patience: Patience
+    ) -> tuple[str | None, str | None]:
+        """The image of the same processes that this one builds upon, and why it is no newer one."""
+        rows = [[each.pid, each.start_time, each.stack] for each in processes]
+        found = self._asked("parent", {"processes": rows}, timeout, patience)
+        return found["parent"], found["refused"]
+
+    def baseline(self, pid: int) -> int:
+        """A descriptor of what the parent has of a process, as a Baseline; the caller's."""
+        (fd,) = self.channel.call_json("baseline", {"pid": pid}, timeout=CALL_TIMEOUT)[1]
+        return fd
+
+    def lend(self, pid: int, fds: Sequence[int], partial: bool) -> None:
+        """What is staged of a process, or `partial`, copied for the image; it stays as it is while the helper lives."""
+        body = {"pid": pid, "total": len(fds), "partial": partial}
+        for first in range(0, len(fds), BATCH):
+            self._call("lend", body, CALL_TIMEOUT, fds[first : first + BATCH])
+
+    def lend_ring(self, pid: int, fds: Sequence[int], slot_bytes: int) -> None:
+        """A device's bytes are to come through a ring: the sealed table, and the ring's memory."""
+        body = {"pid": pid, "total": len(fds), "slot_bytes": slot_bytes}
+        for first in range(0, len(fds), BATCH):
+            self._call("lend_ring", body, CALL_TIMEOUT, fds[first : first + BATCH])
+
+    def take(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, patience: Patience) -> None:
+        """What lies in a slot, slot and offset on the line and size, which is free then. Raises StoreUnusable."""
+        body = {"pid": pid, "device": device, "window": window}
+        self._asked("take", body, timeout, patience)
+
+    def withdraw(self, timeout: float) -> None:
+        """Nothing of the image is left."""
+        self._call("withdraw", {}, timeout)
+
+    def remove(self, store: StorePlace, name: str, created: float, timeout: float) -> None:
+        """An image of that instant that a helper published before it died, if it did."""
+        self._call("remove", {**store.of(name), "created": created}, timeout, store.key)
+
+    def write(self, facts: Mapping[str, Any], timeout: float, patience: Patience) -> dict[str, Any]:
+        """The image is durable: what it cost. Raises StoreUnusable, and PeerGone, which leaves that open."""
+        return self._asked("write", facts, timeout, patience)
+
+    def manifest(self, store: StorePlace, name: str, timeout: float, patience: Patience) -> Manifest:
+        """Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""
+        found = self._asked("manifest", store.of(name), timeout, patience, store.key)
+        return Manifest.from_bytes(found["text"].encode(), name)
+
+    def sync(self, store: StorePlace, timeout: float) -> None:
+        """What was published in a store outlives a crash of the machine. Raises StoreUnusable."""
+        self._call("sync", {"store": store.path}, timeout)
+
+    def open(self, store: StorePlace, manifest: Manifest, timeout: float, patience: Patience) -> None:
+        """To read from; nothing of the image goes until the channel closes. Raises Damaged, NoSuchImage, WrongKey …"""
+        asked = {**store.of(manifest.name), "seal": manifest.seal().hex()}
+        self._asked("open", asked, timeout, patience, store.key)
+
+    def slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
+        """Where `read` brings the bytes of a device: memory that lies one behind the other, in slots of one size."""
+        self._call("slots", {"device": device, "slot_bytes": slot_bytes}, CALL_TIMEOUT, fds)
+
+    def read(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, patience: Patience) -> None:
+        """Whole chunks, each of them right when this returns: slot, offset on the line, size. Raises Damaged …
+
+        After any error the helper may still be writing to the slot.
+        """
+        self._asked("read", {"pid": pid, "device": device, "window": window}, timeout, patience)
+
+    def load(self, pid: int, timeout: float, patience: Patience) -> list[int]:
+        """All of a process, as a checkpoint stages it: descriptors, the caller's. Raises Damaged, NoRoom …"""
+        total = self._asked("load", {"pid": pid}, timeout, patience)["descriptors"]
+        fds: list[int] = []
+        try:
+            while len(fds) < total:
+                body = {"pid": pid, "offset": len(fds), "limit": BATCH}
+                fresh = self.channel.call_json("loaded", body, timeout=CALL_TIMEOUT)[1]
+                fds += fresh
+                if not fresh:
+                    raise RolledBack(f"image helper {self.pid} gave fewer descriptors than it said")
+        except BaseException:
+            close_all(fds)
+            raise
+        return fds
+
+    def _call(self, op: str, body: Mapping[str, object], timeout: float, fds: Sequence[int] = ()) -> dict[str, Any]:
+        answer, extra = self.channel.call_json(op, body, fds, timeout=timeout)
+        close_all(extra)
+        return answer
+
+    def _asked(
+        self, op: str, body: Mapping[str, object], timeout: float, patience: Patience, fds: Sequence[int] = ()
+    ) -> dict[str, Any]:
+        answer, extra = self.channel.call_json(
+            op, body, fds, timeout=timeout, on_progress=patience.heard, on_silence=patience.heard_nothing
+        )
+        close_all(extra)
+        return answer

@@ -1,0 +1,67 @@
+"""The supervisor of a job, as the daemon sees it. A method is one JSON call.
+
+It raises what the supervisor raised, PeerGone or DeadlinePassed.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from gcr.errors import DeadlinePassed
+from gcr.peers.waiting import BATCH, BRIEF, CALL_TIMEOUT
+from gcr.processes import is_stopped
+from gcr.protocol.channel import Channel
+from gcr.protocol.seqpacket import close_all
+
+
+class SupervisorPeer(Struct):
+    """A job's supervisor; offers the Keeper interface of its escrow."""
+
+    channel: Channel
+    pid: int
+
+    def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
+        self._call("put", {"pid": pid, "ids": list(ids)}, fds)
+
+    def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
+        self._call("drop", {"pid": pid, "ids": None if ids is None else list(ids)})
+
+    def ids(self, pid: int) -> list[int]:
+        return list(self._asked("ids", {"pid": pid})[0]["ids"])
+
+    def take(self, pid: int, ids: Sequence[int]) -> list[int]:
+        return self._asked("take", {"pid": pid, "ids": list(ids)})[1]
+
+    def stage(self, pid: int, fds: Sequence[int], offset: int = 0) -> None:
+        for first in range(0, len(fds), BATCH):
+            self._call("stage", {"pid": pid, "offset": offset + first}, fds[first : first + BATCH])
+
+    def unstage(self, pid: int, offset: int, limit: int) -> list[int]:
+        return self._asked("unstage", {"pid": pid, "offset": offset, "limit": limit})[1]
+
+    def unstage_all(self, pid: int) -> None:
+        self._call("unstage_all", {"pid": pid})
+
+    def forget(self, pid: int) -> None:
+        self._call("forget", {"pid": pid})
+
+    def note(self, text: str) -> None:
+        self._call("note", {"text": text})
+
+    def noted(self) -> str:
+        return str(self._asked("noted", {})[0]["text"])
+
+    def _call(self, op: str, body: Mapping[str, object], fds: Sequence[int] = ()) -> None:
+        close_all(self._asked(op, body, fds)[1])
+
+    def _asked(self, op: str, body: Mapping[str, object], fds: Sequence[int] = ()) -> tuple[dict[str, Any], list[int]]:
+        """The answer and its descriptors. Raises DeadlinePassed, which names the supervisor."""
+        brief = self.channel.silent or is_stopped(self.pid)
+        try:
+            return self.channel.call_json(op, body, fds, timeout=BRIEF if brief else CALL_TIMEOUT)
+        except DeadlinePassed as late:
+            if not is_stopped(self.pid):
+                raise DeadlinePassed(f"the job's supervisor, process {self.pid}, does not answer") from late
+            text = f"the job's supervisor, process {self.pid}, is stopped"
+            raise DeadlinePassed(text, hint=f"kill -CONT {self.pid}; then try again") from late

@@ -1,0 +1,22 @@
+"""How long a call of another process may take, and its progress."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+CALL_TIMEOUT = 15.0  # seconds
+BRIEF = 1.0  # seconds for a process that left the last call without an answer: a program may stand still meanwhile
+START_TIMEOUT = 60.0  # seconds for the start of a child on a busy machine
+BATCH = 200  # descriptors in one call
+Progress = Callable[[dict[str, Any]], None]
+
+
+class Patience(Protocol):
+    """Decides how long to wait for a helper that may hang or be stopped. An exception it raises ends the wait."""
+
+    def heard(self, now: Mapping[str, Any]) -> None:
+        """The helper told how far it is."""
+        ...
+
+    def heard_nothing(self) -> None:
+        """The helper told nothing for a moment."""
+        ...

@@ -1,0 +1,1 @@
+"""How processes of one user find the daemon: its folder, its launch, its client, its successor."""

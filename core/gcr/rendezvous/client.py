@@ -1,0 +1,175 @@
+"""A client of the daemon: one connection, one command at a time a thread, every wait with a deadline.
+
+Commands: `ping`, `ps`, `checkpoint`, `restore`, `status`, `stop`, `recover`. A target is a job's name or, as an
+integer, a pid. Closing the connection cancels what it asked for: the daemon rolls back.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Self
+
+from gcr import runtime
+from gcr.errors import DaemonUnavailable, GcrError, WrongVersion
+from gcr.protocol.channel import Channel
+from gcr.protocol.frames import AgentError, refused_greeting
+from gcr.protocol.trust import connect_to_daemon
+from gcr.protocol.wire import FrameType, HelloRecord, Role, WelcomeRecord
+from gcr.version import __version__
+
+log = logging.getLogger(__name__)
+
+Progress = Callable[[dict[str, Any]], None]
+
+CONNECT_TIMEOUT = 5.0  # seconds for a daemon that runs to say who it is
+START_TIMEOUT = 20.0  # seconds for one that must be started
+ANSWER_TIMEOUT = 15.0  # seconds for a command that only looks
+FORCE = "gcr daemon stop --force: every job stays as it is, and the next command starts a daemon of this version"
+GRACE = 30.0  # seconds beyond a command's own deadline, for the daemon to undo and say so
+
+
+class Client:
+    """Use as a context manager, or close."""
+
+    def __init__(self, channel: Channel, welcome: WelcomeRecord) -> None:
+        self._channel = channel
+        self.daemon_pid = welcome.daemon_pid
+        self.daemon_version = welcome.daemon_version
+
+    @classmethod
+    def connect(cls, autostart: bool = True, timeout: float = START_TIMEOUT, any_version: bool = False) -> Self:
+        """Connect to this user's daemon, starting it if none runs and `autostart`.
+
+        A daemon of an earlier version is asked to hand over to one of this version, if `autostart`.
+        Raises DaemonUnavailable, UnsafeRuntime, and unless `any_version` WrongVersion for a daemon of another one.
+        """
+        client = cls._greeted(_reach(autostart, timeout), timeout)
+        if any_version or client.daemon_version == __version__:
+            return client
+        with client:
+            if not autostart:
+                raise _of_another_version(client)
+            from gcr.rendezvous.succession import take_over  # only after an upgrade
+
+            take_over(client)
+        client = cls._greeted(_reach(autostart, timeout), timeout)
+        if client.daemon_version != __version__:
+            with client:
+                raise _of_another_version(client)
+        return client
+
+    @classmethod
+    def _greeted(cls, channel: Channel, timeout: float) -> Self:
+        try:
+            client = cls(channel, _greet(channel, min(timeout, CONNECT_TIMEOUT)))
+            log.info("gcrd %s, pid %d, at %s", client.daemon_version, client.daemon_pid, runtime.socket_path())
+            return client
+        except BaseException:
+            channel.close()
+            raise
+
+    def request(
+        self,
+        command: str,
+        body: Mapping[str, Any] | None = None,
+        fds: Sequence[int] = (),
+        *,
+        timeout: float = ANSWER_TIMEOUT,
+        on_progress: Progress | None = None,
+    ) -> dict[str, Any]:
+        """Ask and wait. Raises what the daemon raised, DeadlinePassed after `timeout` seconds, PeerGone.
+
+        `fds`: the key of an encrypted store (gcr.image.key), where `encrypted` in the body says so.
+        """
+        began = time.monotonic()
+        log.debug("%s: %s", command, body or {})
+        answer, _ = self._channel.call_json(
+            command, body, fds, timeout=timeout, on_progress=on_progress, type=FrameType.COMMAND
+        )
+        log.info("%s: answered after %.3f s", command, time.monotonic() - began)
+        return {key: value for key, value in answer.items() if key != "ok"}
+
+    def wait_closed(self, timeout: float) -> bool:
+        """Wait until the daemon ended the connection, as one that stops does; False if it did not."""
+        return self._channel.closed.wait(timeout)
+
+    def close(self) -> None:
+        self._channel.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+
+def any_trace() -> bool:
+    """Whether there may be jobs: a daemon, or processes and decisions that one has left. Raises UnsafeRuntime, OSError.
+
+    A daemon that died leaves its socket. One that stopped leaves word of the processes that are under it.
+    """
+    path = runtime.socket_path()
+    if path.exists():
+        return True
+    from gcr.rendezvous.traces import left_behind  # the usual case needs none of it
+
+    return left_behind(path)
+
+
+def settle(target: str | int, timeout: float = GRACE) -> Mapping[str, Any] | None:
+    """Wait until the job of a cancelled command stands still again: its row of `ps`, None if it cannot be told."""
+    end = time.monotonic() + timeout
+    while time.monotonic() < end:
+        try:
+            with Client.connect(autostart=False, timeout=CONNECT_TIMEOUT) as client:
+                job = _row_of(client.request("ps")["jobs"], target)
+        except GcrError:
+            return None
+        if job is None or job["state"] in _STILL:
+            return job
+        time.sleep(0.05)
+    return None
+
+
+_STILL = frozenset({"running", "suspended", "data_suspended", "stopped", "exited", "lost"})
+
+
+def _row_of(jobs: list[dict[str, Any]], target: str | int) -> Mapping[str, Any] | None:
+    for job in jobs:
+        pids = [job.get("pid"), *(process.get("pid") for process in job.get("processes", []))]
+        if target == job.get("job") or target in pids:
+            return job
+    return None
+
+
+def _reach(autostart: bool, timeout: float) -> Channel:
+    path = runtime.socket_path()
+    try:
+        return Channel(connect_to_daemon(path, min(timeout, CONNECT_TIMEOUT)), name="gcrd").start()
+    except DaemonUnavailable:
+        if not autostart:
+            raise
+    from gcr.rendezvous.launch import launch  # subprocess is not needed while a daemon runs
+
+    log.debug("no daemon at %s: starting one", path)
+    launch()
+    return Channel(connect_to_daemon(path, CONNECT_TIMEOUT), name="gcrd").start()
+
+
+def _greet(channel: Channel, timeout: float) -> WelcomeRecord:
+    hello = HelloRecord(role=Role.CLIENT, version=__version__)
+    try:
+        return WelcomeRecord.unpack(channel.call(FrameType.HELLO, hello.pack(), timeout=timeout).payload)
+    except AgentError as refusal:
+        error = refused_greeting(refusal)
+        if isinstance(error, WrongVersion):
+            error.hint = f"restore what is suspended with the gcr that started it, then kill {channel.peer.pid}"
+        raise error from refusal
+
+
+def _of_another_version(client: Client) -> WrongVersion:
+    text = f"the daemon (pid {client.daemon_pid}) is of version {client.daemon_version}, this is {__version__}"
+    return WrongVersion(text, hint=FORCE)

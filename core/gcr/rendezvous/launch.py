@@ -1,0 +1,79 @@
+"""Starting gcrd: detached, in a session of its own, with a scrubbed environment."""
+
+import os
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import BinaryIO
+
+from gcr.errors import DaemonUnavailable, DeadlinePassed, UnsafeRuntime
+from gcr.protocol.trust import connect_to_daemon
+from gcr.runtime import log_dir, runtime_dir, socket_path
+
+KEPT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
+KEPT_PREFIXES = ("GCR_", "XDG_", "NVIDIA_")  # and nothing that hides devices: other jobs may be on them
+START_TIMEOUT = 20.0
+LOG = "gcrd.log"
+
+
+def daemon_environment() -> dict[str, str]:
+    """What gcrd and its children may see: no LD_PRELOAD, nothing of the job that happened to start it."""
+    ours = {k: v for k, v in os.environ.items() if k in KEPT or k.startswith(KEPT_PREFIXES)}
+    for private in ("GCR_JOB", "GCR_TOKEN", "GCR_SIMULATE"):
+        ours.pop(private, None)
+    if path := ours.get("PYTHONPATH"):  # the daemon's folder is / whatever ours is
+        ours["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in path.split(os.pathsep))
+    return ours
+
+
+def open_log(name: str | None) -> BinaryIO:
+    """The log file of a child, to append to. Where it cannot be written nothing is: a log stops no work."""
+    if name is not None:
+        with suppress(OSError, UnsafeRuntime):
+            return (log_dir() / name).open("ab")
+    return Path(os.devnull).open("ab")
+
+
+def launch() -> None:
+    """Start a daemon and wait until its socket answers. A second one that loses the race ends by itself."""
+    await_socket(begin())
+
+
+def begin(*options: str) -> "subprocess.Popen[bytes]":
+    """Start a daemon, and wait for nothing. Raises UnsafeRuntime, OSError."""
+    runtime_dir()
+    with open_log(LOG) as out:
+        child = subprocess.Popen(
+            [sys.executable, "-m", "gcr.daemon", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            env=daemon_environment(),
+            start_new_session=True,
+            cwd="/",
+        )
+    threading.Thread(target=child.wait, name="gcr-reap", daemon=True).start()
+    return child
+
+
+def await_socket(child: "subprocess.Popen[bytes]") -> None:
+    """Until a daemon answers, this one or another. Raises DaemonUnavailable."""
+    end = time.monotonic() + START_TIMEOUT
+    while time.monotonic() < end:
+        with suppress(DaemonUnavailable, DeadlinePassed):
+            connect_to_daemon(socket_path(), 1.0).close()
+            return
+        if child.poll() not in (None, 0):
+            break
+        time.sleep(0.02)
+    raise DaemonUnavailable(f"gcrd did not start; {_log_in_words()}", hint="gcr doctor")
+
+
+def _log_in_words() -> str:
+    try:
+        return f"see {log_dir() / LOG}"
+    except UnsafeRuntime as error:
+        return f"it can write no log: {error.message}"
