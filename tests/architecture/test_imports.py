@@ -38,6 +38,7 @@ WRITERS = {
     "gcr/daemon/fleet.py": "logs of workers and of the control helper",
     "gcr/supervisor/process.py": "the file of --report",
     "gcr/supervisor/diary.py": "the log of a detached job",
+    "gcr/job/log.py": "the older part of a detached job's log",
     "gcr/job/runs.py": "records of jobs",
     "gcr/faults.py": "which injected faults have struck",
     "gcr/testing/": "the contract suite opens devices that are not device memory",

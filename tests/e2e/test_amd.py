@@ -6,11 +6,11 @@ The data leaves and comes back, the process and its context stay. What jobs of e
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from machine import PATIENCE, ROOT, VICTIMS, Machine, Victim, until
-from msgspec.structs import replace
 from worlds import AMD, hip_environment, hip_python
 
 from gcr.native import sim_dir

@@ -7,7 +7,7 @@ from pathlib import Path
 from machine import Machine, kill, until
 from worlds import AMD, ASCEND, everywhere
 
-from gcr.image.cipher import cipher_of
+from gcr.image.ciphers import cipher_of
 from gcr.image.store import Store
 
 KEY = bytes(range(50, 82))

@@ -7,7 +7,8 @@ from collections.abc import Callable, Sequence
 from gcr.drain import HandleSpec
 from gcr.hashing import HashKey
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image.cipher import PLAIN, cipher_of
+from gcr.image.cipher import PLAIN
+from gcr.image.ciphers import cipher_of
 from gcr.image.manifest import Cut, ImagedProcess, Manifest
 from gcr.image.store import Store
 from gcr.image.writer import Contents, ImageWriter

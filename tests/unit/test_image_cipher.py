@@ -21,7 +21,8 @@ from gcr.errors import Damaged, LibraryMissing, StoreBusy, WrongImage, WrongKey
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import aes
 from gcr.image.chunks import name_of
-from gcr.image.cipher import PLAIN, Cipher, Forged, PackCipher, cipher_of
+from gcr.image.cipher import PLAIN, Cipher, Forged, PackCipher
+from gcr.image.ciphers import cipher_of
 from gcr.image.entry import BLOCK, PLACED, Entry
 from gcr.image.store import MARK, NEW_MARK, Store
 from gcr.image.writer import ImageWriter

@@ -26,7 +26,7 @@ from gcr.errors import Damaged
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import bounce, fetching, pack, packing
 from gcr.image.bounce import huge_buffer
-from gcr.image.cipher import cipher_of
+from gcr.image.ciphers import cipher_of
 from gcr.image.entry import BLOCK
 from gcr.image.pack import GROUP_BYTES as GROUP
 from gcr.image.pack import OpenPack, PackReader

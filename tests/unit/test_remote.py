@@ -37,7 +37,8 @@ from gcr.errors import (
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image import pack as packs
 from gcr.image.chunks import name_of
-from gcr.image.cipher import PLAIN, Cipher, cipher_of
+from gcr.image.cipher import PLAIN, Cipher
+from gcr.image.ciphers import cipher_of
 from gcr.image.entry import BLOCK, PLACED
 from gcr.image.files import PULLED
 from gcr.image.folder import Folder, remote_at

@@ -10,6 +10,7 @@ from gcr.devices import uuid_text
 from gcr.engine.checkpoint import CATCHING_UP, Checkpoint
 from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left, refuse_a_part
 from gcr.engine.node import Course, World
+from gcr.engine.rehome import close_books
 from gcr.engine.target import Target
 from gcr.engine.transaction import Transaction
 from gcr.errors import NoRoom, PeerGone, RolledBack
@@ -261,7 +262,7 @@ def test_what_no_keeper_has_is_made_anew_behind_the_gate_and_only_that():
     agent = Orphaned([kept(1), kept(2), kept(5)])
     target, holder = orphaned(agent, [2])
     assert (target.unkept, agent.asked) == ({1: 2 * MiB, 5: 2 * MiB}, [])
-    target.close_books()
+    close_books(target)
     assert (agent.asked, holder.known, target.unkept) == ([[1, 5]], [1, 2, 5], {})
     assert target.fresh == {1, 5}
     assert set(target.imported) == {2}  # what was made anew counts for the process
@@ -290,7 +291,7 @@ def test_memory_that_was_made_anew_and_is_in_no_other_hands_does_not_leave(stand
     """Its process would release the only memory with these bytes."""
     target, _ = orphaned(Withholding([kept(1), kept(2)], stands), [])
     with pytest.raises(RolledBack):
-        target.close_books()
+        close_books(target)
 
 
 def test_one_that_is_freed_meanwhile_is_not_made_anew(monkeypatch):
@@ -299,7 +300,7 @@ def test_one_that_is_freed_meanwhile_is_not_made_anew(monkeypatch):
     target, _ = orphaned(agent, [2])
     target.released([1])
     agent.handles, agent.places = agent.handles[1:], agent.places[1:]
-    target.close_books()
+    close_books(target)
     assert agent.asked == []
 
 
@@ -311,5 +312,5 @@ def test_without_room_it_is_refused_and_says_how_much_one_piece_is(monkeypatch):
     agent = Orphaned([kept(1), kept(2)], room=False)
     target, _ = orphaned(agent, [])
     with pytest.raises(NoRoom, match="2 MiB at a time") as caught:
-        target.close_books()
+        close_books(target)
     assert (caught.value.missing, let_go, len(agent.asked)) == (MiB, [[DEVICE]], 2)

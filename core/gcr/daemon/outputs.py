@@ -5,7 +5,7 @@ import logging
 from gcr.daemon.jobs import Job
 from gcr.errors import GcrError
 from gcr.job import runs
-from gcr.supervisor.diary import turn
+from gcr.job.log import turn
 
 log = logging.getLogger("gcr.daemon")
 

@@ -19,6 +19,7 @@ from gcr.engine.departed import depart
 from gcr.engine.live import copy_live, sizes_of
 from gcr.engine.node import Course, Node, decide, give_up, intend
 from gcr.engine.progress import Meter
+from gcr.engine.rehome import close_books
 from gcr.engine.side_by_side import ALL, side_by_side
 from gcr.engine.standing import map_back, refuse_as_left
 from gcr.engine.streaming import Outlet, Stream, without_room
@@ -204,7 +205,7 @@ class Checkpoint:
     def _close_books(self, target: Target) -> None:
         """What was made up to the stop is exported, too; from here on nothing changes any more."""
         target.export_new()
-        target.close_books()
+        close_books(target)
         copies = target.process.copied_out  # else a context that stays is there with --data-only alone
         stays = self.data_only or (copies and target.keeps_context)
         self.count.look_before(target, again=stays)  # what the context has is known only once the program stands

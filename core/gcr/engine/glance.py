@@ -20,6 +20,7 @@ from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.count import refuse_a_part
 from gcr.engine.live import copy_live, refuse_its_own_copy, sizes_of
 from gcr.engine.progress import Meter
+from gcr.engine.rehome import close_books
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.streaming import Stream, without_room
 from gcr.engine.target import Target
@@ -56,7 +57,7 @@ class Glance(Checkpoint):
             self._quiesce(undo)
             for target in self.targets:
                 target.export_new()
-                target.close_books()
+                close_books(target)
             refuse_its_own_copy(self.targets)
             self._drain_standing()
             sealed: list[tuple[Target, list[int]]] = []

@@ -7,21 +7,26 @@ memory in its place: the same bytes, at the same addresses. It needs room for on
 
 import logging
 import time
-from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
 
+from gcr.engine.target import Target
 from gcr.errors import NoRoom, RolledBack
-from gcr.protocol.agentwire import ExportBatch
-
-if TYPE_CHECKING:
-    from gcr.engine.target import Target
 
 log = logging.getLogger("gcr.engine")
 
 BATCH = 32  # handles of one request: it has a deadline
 
 
-def rehome(target: "Target") -> None:
+def close_books(target: Target) -> None:
+    """Closes the books of a process behind its closed gate; memory without a keeper is made anew before.
+
+    Raises Contradiction, NoRoom, DriverError, RolledBack.
+    """
+    rehome(target)
+    target.close_books()
+
+
+def rehome(target: Target) -> None:
     """For what is `unkept` of a process behind its closed gate. Every byte stays right.
 
     Raises NoRoom, DriverError; RolledBack where the process hands out less than it made.
@@ -40,7 +45,7 @@ def rehome(target: "Target") -> None:
     log.warning(text, target.process.job, target.pid, len(ids), size, seconds)
 
 
-def _with_room(target: "Target", ids: Sequence[int]) -> None:
+def _with_room(target: Target, ids: Sequence[int]) -> None:
     """What gcr itself has on the devices for a moment is given back before it is refused."""
     try:
         target.process.agent.rehome(target.transaction, ids)
@@ -52,17 +57,10 @@ def _with_room(target: "Target", ids: Sequence[int]) -> None:
             raise _refusal(target, ids) from short
 
 
-def _refusal(target: "Target", ids: Sequence[int]) -> NoRoom:
+def _refusal(target: Target, ids: Sequence[int]) -> NoRoom:
     largest = max(target.unkept[id] for id in ids)
     missing = max(0, largest - sum(target.free_bytes(target.bytes_by_device).values()))
     text = (
         f"memory of process {target.pid} that no keeper holds any more must be made anew, {largest >> 20} MiB at a time"
     )
     return NoRoom(f"{text}: there is no room on its device", missing=missing, hint="docs/troubleshooting.md#made-anew")
-
-
-def of_these(batch: ExportBatch, fds: Sequence[int], ids: Collection[int]) -> tuple[ExportBatch, Sequence[int]]:
-    """The part of a batch, and its descriptors, that is about handles of `ids`."""
-    handed = [fd for handle, fd in zip(batch.handed, fds, strict=True) if handle.id in ids]
-    handles = [handle for handle in batch.handles if handle.id in ids]
-    return ExportBatch.of(batch.reply.transaction, handles, more=bool(batch.reply.more)), handed

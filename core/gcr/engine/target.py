@@ -19,7 +19,6 @@ from gcr.engine import duplicates
 from gcr.engine.copyout import AgentCopy, StagedCopy, create, unexportable
 from gcr.engine.drive import ControlDrive, drive_of
 from gcr.engine.node import Node, World
-from gcr.engine.rehome import of_these, rehome
 from gcr.engine.snapshot import AgentControl
 from gcr.engine.tidying import let_go, quietly
 from gcr.errors import DeadlinePassed, NoDescriptors, NoRoom, PeerGone, RolledBack, StagedGone, WrongState
@@ -189,7 +188,7 @@ class Target(Struct):
                 limit = min(len(left), self.node.config.batch)
                 batch, fds = self.process.agent.export(self.transaction, left[0] - 1, limit)
                 try:
-                    self._pass_on(*of_these(batch, fds, left))
+                    self._pass_on(*batch.only(left, fds))
                 finally:
                     close_all(fds)
                 if not batch.handles:
@@ -287,11 +286,7 @@ class Target(Struct):
                 self.unkept.pop(id, None)
 
     def close_books(self) -> None:
-        """The gate is closed: the books are, too, before anything is released. Raises Contradiction.
-
-        What no keeper holds is made anew before, so that it can be held. Raises NoRoom, DriverError.
-        """
-        rehome(self)
+        """Reads the last of the books behind the closed gate, before anything is released. Raises Contradiction."""
         for page in self.process.agent.mappings(self.transaction):
             self.reports.apply(page)
         self.table = self.reports.table()

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Protocol
 
-from gcr.errors import Damaged, LibraryMissing, WrongImage, WrongKey
+from gcr.errors import Damaged, WrongImage, WrongKey
 from gcr.image.bounce import move_each
 from gcr.image.chunks import name_of, name_of_zeros
 from gcr.image.entry import PLACED, Entry, as_stored
@@ -124,18 +124,6 @@ class Plain:
 
 
 PLAIN = Plain()
-
-
-def cipher_of(key: bytes | None) -> Cipher:
-    """For stores with this key, 32 bytes; None: for stores without. Raises LibraryMissing."""
-    if key is None:
-        return PLAIN
-    try:
-        from gcr.image.aes import Aes
-    except ImportError as error:
-        message = f"an encrypted store needs the Python module cryptography: {error}"
-        raise LibraryMissing(message, hint="pip install 'gpu-cr[encryption]'") from error
-    return Aes(key)
 
 
 def mark_of(check: bytes) -> bytes:

@@ -55,7 +55,7 @@ def opened(path: Path, key: "KeySource", pulse: Callable[[], object]) -> "Store 
 
     Raises UnsafeRuntime, KeyUnusable, WrongKey, OSError.
     """
-    from gcr.image.cipher import cipher_of  # takes 30 ms, which a checkpoint without an image need not wait for
+    from gcr.image.ciphers import cipher_of  # takes 30 ms, which a checkpoint without an image need not wait for
     from gcr.image.store import Store
 
     return None if is_none(path) else Store(path, cipher_of(key.key()), pulse)

@@ -20,7 +20,7 @@ from msgspec import Struct, field
 from gcr import config, units
 from gcr.errors import Damaged, GcrError, NoRoom, NoSuchImage, PeerGone, UsageError, WrongImage
 from gcr.faults import reach
-from gcr.image.cipher import cipher_of
+from gcr.image.ciphers import cipher_of
 from gcr.image.files import sync_images, usable
 from gcr.image.key import lent_key
 from gcr.image.lines import FreshLine, Slots, by_device

@@ -4,7 +4,7 @@ Apart from wire.py, which every process of gcr's needs at once: a class of these
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import ClassVar, Self
 
 from msgspec import Struct
@@ -207,6 +207,12 @@ class ExportBatch(Struct, frozen=True):
     def of(cls, transaction: int, handles: Sequence[HandleRecord], *, more: bool) -> Self:
         last = handles[-1].id if handles else 0
         return cls(ExportReply(transaction, last, len(handles), int(more), HandleRecord.SIZE), tuple(handles))
+
+    def only(self, ids: Collection[int], fds: Sequence[int]) -> tuple[Self, Sequence[int]]:
+        """Returns the part about handles of `ids`, and its descriptors out of `fds`, which has one for each handed."""
+        handed = [fd for handle, fd in zip(self.handed, fds, strict=True) if handle.id in ids]
+        handles = [handle for handle in self.handles if handle.id in ids]
+        return self.of(self.reply.transaction, handles, more=bool(self.reply.more)), handed
 
     def pack(self) -> bytes:
         return concat(self.reply, *self.handles)

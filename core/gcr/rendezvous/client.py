@@ -25,7 +25,6 @@ Progress = Callable[[dict[str, Any]], None]
 CONNECT_TIMEOUT = 5.0  # seconds for a daemon that runs to say who it is
 START_TIMEOUT = 20.0  # seconds for one that must be started
 ANSWER_TIMEOUT = 15.0  # seconds for a command that only looks
-FORCE = "gcr daemon stop --force: every job stays as it is, and the next command starts a daemon of this version"
 GRACE = 30.0  # seconds beyond a command's own deadline, for the daemon to undo and say so
 
 
@@ -47,16 +46,16 @@ class Client:
         client = cls._greeted(_reach(autostart, timeout), timeout)
         if any_version or client.daemon_version == __version__:
             return client
+        from gcr.rendezvous import succession  # only after an upgrade
+
         with client:
             if not autostart:
-                raise _of_another_version(client)
-            from gcr.rendezvous.succession import take_over  # only after an upgrade
-
-            take_over(client)
+                raise succession.refusal(client)
+            succession.take_over(client)
         client = cls._greeted(_reach(autostart, timeout), timeout)
         if client.daemon_version != __version__:
             with client:
-                raise _of_another_version(client)
+                raise succession.refusal(client)
         return client
 
     @classmethod
@@ -168,8 +167,3 @@ def _greet(channel: Channel, timeout: float) -> WelcomeRecord:
         if isinstance(error, WrongVersion):
             error.hint = f"restore what is suspended with the gcr that started it, then kill {channel.peer.pid}"
         raise error from refusal
-
-
-def _of_another_version(client: Client) -> WrongVersion:
-    text = f"the daemon (pid {client.daemon_pid}) is of version {client.daemon_version}, this is {__version__}"
-    return WrongVersion(text, hint=FORCE)

@@ -6,21 +6,35 @@ The successor is started first and waits for the seat, so that it is there when 
 
 import logging
 import re
+from collections.abc import Mapping
+from typing import Any, Protocol
 
 from gcr.errors import PeerGone, UsageError, WrongState, WrongVersion
 from gcr.protocol.wire import VERSION
-from gcr.rendezvous.client import FORCE, Client
 from gcr.rendezvous.launch import await_socket, begin
 from gcr.version import __version__
 
 log = logging.getLogger(__name__)
 
 ENDS_WITHIN = 15.0  # seconds, with its workers
+FORCE = "gcr daemon stop --force: every job stays as it is, and the next command starts a daemon of this version"
 
 
-def take_over(client: Client) -> None:
+class Predecessor(Protocol):
+    """A daemon of another version, as its client sees it."""
+
+    @property
+    def daemon_pid(self) -> int: ...
+    @property
+    def daemon_version(self) -> str: ...
+
+    def request(self, command: str, body: Mapping[str, object], *, timeout: float) -> Mapping[str, Any]: ...
+    def wait_closed(self, timeout: float) -> object: ...
+
+
+def take_over(client: Predecessor) -> None:
     """When this returns a daemon serves, of this version unless another starter was faster. Raises WrongVersion."""
-    which = f"the daemon (pid {client.daemon_pid}) is of version {client.daemon_version}, this is {__version__}"
+    which = _difference(client)
     if order(client.daemon_version) > order(__version__):
         raise WrongVersion(f"{which}, which is older and may not read what that one wrote", hint="use the newer gcr")
     successor = begin("--succeed")
@@ -28,7 +42,7 @@ def take_over(client: Client) -> None:
         client.request("hand_over", {"version": __version__, "wire": VERSION}, timeout=ENDS_WITHIN)
     except UsageError as error:  # it is too old to know the command
         successor.terminate()
-        raise WrongVersion(which, hint=FORCE) from error
+        raise refusal(client) from error
     except (WrongState, WrongVersion) as error:
         successor.terminate()
         raise WrongVersion(f"{which}; it does not hand over: {error.message}", hint=error.hint) from error
@@ -36,6 +50,15 @@ def take_over(client: Client) -> None:
         log.debug("it has ended before it answered")
     client.wait_closed(ENDS_WITHIN)
     await_socket(successor)
+
+
+def refusal(client: Predecessor) -> WrongVersion:
+    """Returns the error for a daemon of another version that stays."""
+    return WrongVersion(_difference(client), hint=FORCE)
+
+
+def _difference(client: Predecessor) -> str:
+    return f"the daemon (pid {client.daemon_pid}) is of version {client.daemon_version}, this is {__version__}"
 
 
 def order(version: str) -> tuple[tuple[int, ...], bool, str]:

@@ -5,7 +5,6 @@ Nothing here may stop or delay the program. A folder that cannot be written cost
 
 import logging
 import os
-import shutil
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +16,7 @@ from gcr import config, processes
 from gcr.config import Config
 from gcr.errors import GcrError
 from gcr.job import runs
+from gcr.job.log import turn
 from gcr.job.runs import End, Run
 from gcr.runtime import socket_path
 
@@ -95,21 +95,6 @@ def _begun(job: str, identity: str, command: Sequence[str], pid: int, output: st
         began=processes.started_at(pid),
         log=output,
     )
-
-
-def turn(path: Path, most: int) -> None:
-    """Move what the log has to `.1`, once it has more than so many bytes. Raises OSError."""
-    with path.open("rb") as full:
-        if os.fstat(full.fileno()).st_size <= most:
-            return
-        fd = os.open(f"{path}.1", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        with os.fdopen(fd, "wb") as before:
-            shutil.copyfileobj(full, before)
-            before.flush()
-            while piece := full.read():  # printed meanwhile
-                before.write(piece)
-                before.flush()
-            os.truncate(path, 0)
 
 
 def _tried(what: str, act: Callable[[], object]) -> None:

@@ -32,7 +32,7 @@ def command(options: Options, name: str, url: str, store: str | None) -> None:
 
 
 def _pulled(path: Path, key: "KeySource", name: str, url: str, transfer: "Transfer") -> "Moved":
-    from gcr.image.cipher import cipher_of
+    from gcr.image.ciphers import cipher_of
     from gcr.image.pull import pull
 
     return pull(path, name, url, transfer, cipher_of(key.key()))

@@ -1,0 +1,135 @@
+"""Folders of core import those below them, and no modules form a circle. Each rule also meets a tree that breaks it."""
+
+import ast
+from collections.abc import Iterator, Mapping
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+CORE = Path(__file__).parents[2] / "core/gcr"
+
+ROOT = "."  # modules that lie in no folder: interfaces of backends, errors, settings
+DOORS = {"__init__", "__main__", "simulated"}  # they start what lies above them
+BASE = {ROOT, "protocol"}
+MAY_IMPORT: Mapping[str, set[str]] = {
+    ROOT: {"hashing"},
+    "protocol": {ROOT},
+    "hashing": BASE,
+    "kernels": {ROOT},
+    "vmm": {ROOT, "hashing"},
+    "api": set(),
+    "memory": BASE | {"hashing"},
+    "image": {ROOT, "hashing", "memory"},
+    "peers": BASE | {"memory", "image"},
+    "job": BASE | {"peers"},
+    "rendezvous": BASE | {"job"},
+    "engine": BASE | {"hashing", "image", "job", "memory", "peers"},
+    "daemon": BASE | {"engine", "image", "job", "memory", "peers", "rendezvous"},
+    "supervisor": BASE | {"job", "memory", "rendezvous"},
+    "worker": BASE | {"hashing", "memory"},
+    "control_helper": BASE,
+    "image_helper": BASE | {"hashing", "image", "memory"},
+    "library": BASE | {"api", "image", "job", "rendezvous"},
+    "demo": {ROOT, "supervisor"},
+    "cli": BASE | {"demo", "image", "job", "kernels", "memory", "rendezvous", "supervisor"},
+    "testing": BASE | {"cli", "hashing", "rendezvous"},
+}
+
+
+def modules(core: Path) -> dict[str, Path]:
+    """Every module of core by its dotted name without `gcr.`; a folder's own is the folder's name."""
+    paths = {path.relative_to(core).with_suffix(""): path for path in core.rglob("*.py")}
+    named = {".".join(name.parts): path for name, path in paths.items()}
+    return {name.removesuffix(".__init__"): path for name, path in named.items()}
+
+
+def imports(path: Path, known: Mapping[str, Path]) -> Iterator[str]:
+    """Modules of core that a file imports, anywhere in it."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            inner = name.removeprefix("gcr.")
+            if name.startswith("gcr.") and (found := next((n for n in (inner, parent(inner)) if n in known), None)):
+                yield found
+
+
+def parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def graph(core: Path) -> dict[str, set[str]]:
+    known = modules(core)
+    return {name: set(imports(path, known)) - {name} for name, path in known.items()}
+
+
+def folder(core: Path, name: str) -> str:
+    return name.partition(".")[0] if (core / name.partition(".")[0]).is_dir() else ROOT
+
+
+def arrows_that_are_not_allowed(core: Path) -> list[str]:
+    found = []
+    for name, targets in graph(core).items():
+        if name in DOORS:
+            continue
+        own = folder(core, name)
+        allowed = MAY_IMPORT.get(own, set()) | {own}
+        found += [f"{name} -> {target}" for target in sorted(targets) if folder(core, target) not in allowed]
+    return found
+
+
+def circles(core: Path) -> list[str]:
+    """The first circle of modules, as the modules on it."""
+    try:
+        TopologicalSorter(graph(core)).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+def test_every_folder_imports_only_those_below_it():
+    assert set(MAY_IMPORT) == {folder(CORE, name) for name in modules(CORE)} - {"schemas"}
+    assert arrows_that_are_not_allowed(CORE) == []
+
+
+def test_the_allowed_arrows_have_no_circle_but_that_of_the_root():
+    """`gcr.drain`, an interface of backends, names the chunk hash's types."""
+    TopologicalSorter({name: below - {ROOT} for name, below in MAY_IMPORT.items() if name != ROOT}).prepare()
+
+
+def test_every_allowed_arrow_is_in_use():
+    used = {
+        (folder(CORE, name), folder(CORE, target))
+        for name, targets in graph(CORE).items()
+        if name not in DOORS
+        for target in targets
+    }
+    assert [(own, to) for own, below in MAY_IMPORT.items() for to in sorted(below) if (own, to) not in used] == []
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circles(CORE) == []
+
+
+@pytest.mark.parametrize("own", MAY_IMPORT)
+def test_each_other_arrow_is_noticed(own, tmp_path):
+    for name in MAY_IMPORT:
+        (tmp_path / name).mkdir(exist_ok=True)
+        (tmp_path / name / "a.py").write_text("")
+    forbidden = sorted(set(MAY_IMPORT) - MAY_IMPORT[own] - {own})
+    lines = [f"    from {'gcr' if to == ROOT else f'gcr.{to}'} import a" for to in forbidden]
+    (tmp_path / own / "a.py").write_text("\n".join(["def later():", *lines]))
+    noticed = arrows_that_are_not_allowed(tmp_path)
+    assert len(noticed) == len(forbidden) > 0, noticed
+
+
+def test_a_circle_is_noticed(tmp_path):
+    (tmp_path / "a.py").write_text("from gcr import b")
+    (tmp_path / "b.py").write_text("def later():\n    from gcr.c import C")
+    (tmp_path / "c.py").write_text("import gcr.a")
+    assert set(circles(tmp_path)) == {"a", "b", "c"}
