@@ -19,7 +19,7 @@ from gcr.job import runs
 from gcr.library.arguments import MOST_SECONDS, check_image, check_seconds
 from gcr.rendezvous.client import GRACE, Client
 
-log = logging.getLogger("gcr.library.calls.calls.calls.calls")
+log = logging.getLogger("gcr.library")
 
 CLOSE_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 NOTED_S = 5.0  # seconds within which the end of a program that is seen to have ended is written down
