@@ -1,5 +1,6 @@
 """The wall clock jumps, by a day or years, at every look at it: nothing that is waited for or told depends on it."""
 
+from datetime import date
 from pathlib import Path
 
 from machine import Machine, kill
@@ -42,7 +43,10 @@ def test_jumps_of_the_clock_change_nothing(machine: Machine, tmp_path: Path) -> 
         found = numbers([gone.body, listed.body, back.body])
         assert found and min(found) >= 0 and max(found) < 60, found
         assert job.ask() == said
-    assert machine.gcr("images", *store).code == machine.gcr("ps", "--all").code == 0
-    kept = machine.gcr("prune", "--keep-daily", "2", *store)
-    assert (kept.code, len(kept.body["images"])) == (0, 0), kept.body
+    images = machine.gcr("images", *store)
+    assert images.code == machine.gcr("ps", "--all").code == 0
+    days = {date.fromtimestamp(image["created"]) for image in images.body["images"]}
+    gone = machine.gcr("prune", "--keep-daily", "2", *store)
+    assert (gone.code, len(gone.body["images"])) == (0, 2 - len(days)), (gone.body, images.body)  # jumps may meet
+    assert machine.gcr("verify", *store).code == 0
     assert machine.children("gcr.worker")
