@@ -87,6 +87,25 @@ def test_a_program_that_runs_itself_again_in_a_checkpoint(machine: Machine, rude
     runs_anew(machine, job, fresh)
 
 
+def test_a_program_that_runs_itself_again_in_a_checkpoint_with_an_image(machine: Machine, rude: str) -> None:
+    """Its successor has nothing yet that an image could show: that is said, and nothing keeps the name."""
+    job = machine.run("llm", rude)
+    fresh = job.ask()
+    words = ("checkpoint", "llm", "--image", "warm", "--store", str(machine.folder / "store"), "--wait", "durable")
+    with machine.held_at("checkpoint.handed_over"):
+        leaving = machine.asking.submit(machine.gcr, *words)
+        machine.wait_held()
+        job.tell("exec")
+        until(lambda: waits(machine), PATIENCE, "its successor waits at its first call")
+    answer = leaving.result(timeout=60)
+    assert "an image holds device memory" in refused(answer, "unsupported_state")
+    machine.ready(job)
+    assert (job.ask(), machine.job("llm")["state"]) == (fresh, "running")  # type: ignore[index]
+    assert machine.gcr(*words).code == 0
+    machine.come_back()
+    assert job.ask() == fresh
+
+
 @pytest.mark.parametrize("suspended", [False, True])
 def test_a_program_that_becomes_one_without_a_device(machine: Machine, rude: str, suspended: bool) -> None:
     """Whether it came back from a suspension before or is in one: nobody keeps memory or a state of it."""
