@@ -1,12 +1,15 @@
-"""The image of a checkpoint that is begun again since a process of its job has ended."""
+"""How the image of a checkpoint is begun, and begun again since a process of its job has ended."""
 
 import os
 import subprocess
 import time
 from typing import Any
 
+import pytest
+
 from gcr.daemon.imaging import Imaging, asked_for
 from gcr.daemon.permission import Caller
+from gcr.errors import GcrError
 
 BODY = {"image": "warm", "store": "/store", "target": "llm"}
 
@@ -41,3 +44,13 @@ def test_an_image_is_not_in_its_own_way_when_it_is_begun_again() -> None:
     assert len(helpers) == 2
     for helper in helpers:
         helper.process.wait(10)
+
+
+def test_a_mistake_while_it_begins_is_no_image_and_no_success() -> None:
+    def start(_acting: object) -> Any:
+        raise KeyError("free")
+
+    imaging = asked_for(BODY, [], start, time.monotonic(), 10.0, Caller(os.getuid()), [])
+    assert imaging
+    with pytest.raises(GcrError, match="internal error"):
+        imaging.ready()

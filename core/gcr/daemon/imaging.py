@@ -103,6 +103,9 @@ class Imaging:
             self.error = error
         except OSError as error:
             self.error = PeerGone(f"no helper for image {self.name}: {error}")
+        except Exception as error:  # a mistake of ours: without an error here the checkpoint would say that it is done
+            log.exception("job %s: image %s was not begun", self.job, self.name)
+            self.error = typed(error)
         finally:
             self._let_go_of_key(self._begun)
 
