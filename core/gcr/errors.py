@@ -1,6 +1,6 @@
 """Errors: each knows its code, the process state it leaves behind, what the user can do, and the exit code.
 
-Branch on the type or on `code`, never on the text. CONTRACT §3 is the table of exit codes; `EXIT` below is its mirror.
+Branch on the type or on `code`, never on the text. `EXIT` below mirrors the table of exit codes in docs/contract.md §3.
 """
 
 import errno

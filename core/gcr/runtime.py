@@ -1,4 +1,4 @@
-"""Where gcr keeps its socket, state and logs (CONTRACT §6), and the check that no other user can reach in.
+"""Where gcr keeps its socket, state and logs (docs/contract.md §6), and the check that no other user can reach in.
 
 A directory of ours belongs to us and has mode 0700; a link in its place, another owner or a wider mode is refused,
 never mended: whoever could make it so could also have put something inside.

@@ -1,4 +1,4 @@
-"""kill -9 of any one process at any step (DESIGN §3): the target runs on or is restorable, and a retry succeeds.
+"""kill -9 of any one process at any step (docs/design.md): the target runs on or is restorable, and a retry succeeds.
 
 Each step in turn on the same job, as long as its supervisor lives: what one death left behind would show at the next.
 `pytest -m slow` has the full product.

@@ -1,4 +1,4 @@
-"""What can hang a stop, through the whole of gcr: work that ends only if a parked thread goes on (DESIGN §5)."""
+"""What can hang a stop, through the whole of gcr: work that ends only if a parked thread goes on (docs/design.md)."""
 
 import subprocess
 import time

@@ -1,4 +1,4 @@
-"""The state machine: CONTRACT §2 in this test's own words, compared edge by edge with the module's table."""
+"""The state machine: docs/contract.md §2 in this test's own words, compared edge by edge with the module's table."""
 
 from itertools import pairwise, product
 

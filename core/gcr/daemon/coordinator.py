@@ -447,7 +447,7 @@ def _refuse_other_backend(job: Job, wanted: str | None) -> None:
 
 @contextmanager
 def saying_state(job: Job) -> Iterator[None]:
-    """Every error of a command says in which state it leaves the job (CONTRACT §4)."""
+    """Every error of a command says in which state it leaves the job (docs/contract.md §4)."""
     try:
         yield
     except GcrError as error:

@@ -309,7 +309,7 @@ class Imaging:
         close_all(key)
 
     def report(self) -> dict[str, Any]:
-        """The fields of CONTRACT §4 that a checkpoint with an image has besides."""
+        """The fields of docs/contract.md §4 that a checkpoint with an image has besides."""
         return {
             "image": self.name,
             "cut": Cut.DEVICE.value,

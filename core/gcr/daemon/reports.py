@@ -1,4 +1,4 @@
-"""What a checkpoint, a restore and `ps` say of themselves: the fields of CONTRACT §4."""
+"""What a checkpoint, a restore and `ps` say of themselves: the fields of docs/contract.md §4."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -221,5 +221,5 @@ def strategy(process: Process) -> str:
 
 
 def shown(state: State) -> str:
-    """CONTRACT §2 has no name for frozen and drained at once: it is on its way to `suspended`."""
+    """docs/contract.md §2 has no name for frozen and drained at once: it is on its way to `suspended`."""
     return State.DRAINED.value if state == State.FROZEN_DRAINED else state.value

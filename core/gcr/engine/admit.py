@@ -1,4 +1,4 @@
-"""Admission: what must be true of every process of a job before anything of it is touched (DESIGN §3, §9)."""
+"""Admission: what must be true of every process of a job before anything of it is touched (docs/design.md)."""
 
 from collections import Counter
 from collections.abc import Sequence

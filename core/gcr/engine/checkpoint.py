@@ -1,4 +1,4 @@
-"""A checkpoint: PREPARE, QUIESCE, HAND OVER, FREEZE beside DRAIN, STAGE, JOURNAL, COMMIT (DESIGN §3).
+"""A checkpoint: PREPARE, QUIESCE, HAND OVER, FREEZE beside DRAIN, STAGE, JOURNAL, COMMIT (docs/design.md).
 
 Up to the journal's decision every step pushes its undo before it begins; after it nothing is taken back any more.
 

@@ -1,4 +1,4 @@
-"""A restore: room first, then data beside control state, then the same addresses, then the gates (DESIGN §3).
+"""A restore: room first, then data beside control state, then the same addresses, then the gates (docs/design.md).
 
 Until every process is mapped and its data is back, a failure suspends the job again as it was: the arena is not
 touched before the very end. Data from an image comes before the control state (inflow.py).

@@ -81,7 +81,7 @@ class Manifest(Struct, frozen=True):
     timings: Mapping[str, float] = field(default_factory=dict)
 
     def costs(self) -> dict[str, Any]:
-        """In bytes, and since which image; under the names of CONTRACT §4."""
+        """In bytes, and since which image; under the names of docs/contract.md §4."""
         return {name: getattr(self, name) for name in COSTS}
 
     def seal(self) -> bytes:

@@ -1,4 +1,4 @@
-"""States of a process and of a job (CONTRACT §2), and every legal move between them.
+"""States of a process and of a job (docs/contract.md §2), and every legal move between them.
 
 Pure: no I/O, no clock. The engine asks `move` before it records a state; whatever the table does not list is a bug or a
 race and is refused. The edges of strategy `handoff`, forward; each has an undo edge back, but for the two commits:

@@ -150,4 +150,4 @@ class Reason(IntEnum):
 CARRIED_REASONS = frozenset({Reason.POOL, Reason.ARRAY, Reason.CAPTURE, Reason.UNEXPORTABLE, Reason.BEFORE_SHIM})
 """The driver carries these bytes, slowly."""
 REFUSED_REASONS = frozenset(Reason) - CARRIED_REASONS - {Reason.COUNT}
-"""The driver would take such a process and never give it back (DESIGN §9)."""
+"""The driver would take such a process and never give it back (docs/design.md)."""

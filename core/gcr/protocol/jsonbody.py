@@ -63,7 +63,7 @@ def sealed_memfd(name: str, content: bytes) -> int:
 
 
 def error_to_json(error: GcrError) -> dict[str, Any]:
-    """The `error` object of CONTRACT §4, with the fields that only some types have."""
+    """The `error` object of docs/contract.md §4, with the fields that only some types have."""
     body = {"code": error.code, "exit": error.exit, "message": error.message, "state": error.state, "hint": error.hint}
     more = {name: getattr(error, name, None) for name in _MORE}
     return body | {name: value for name, value in more.items() if value is not None}

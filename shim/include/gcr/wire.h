@@ -150,7 +150,7 @@ enum HandleFlag {
 };
 
 // Why bytes are not handed over. `carry`: the driver carries them, slowly. `refuse`: the driver would take the
-// process and never give it back (DESIGN §9).
+// process and never give it back (docs/design.md).
 enum Reason {
     kReasonPool = 1,  // carry: stream-ordered allocation
     kReasonArray = 2,  // carry: arrays, mipmaps, textures

@@ -15,7 +15,7 @@ static bool doomed;  // what was checkpointed can never be restored
 
 // ---- checkpoint -----------------------------------------------------------------------------------------------------
 // r580 checkpoints a process that holds imported, IPC or shared exportable memory without complaint and can then never
-// restore it: the NCCL runs of DESIGN §2 and §9. Memory that was handed over in full is not here any more.
+// restore it: docs/design.md, "Traps". Memory that was handed over in full is not here any more.
 static bool never_restorable(const struct sim_physical* physical) {
     return physical->imported || physical->exported || (physical->exportable && physical->mappings);
 }
@@ -117,7 +117,7 @@ static sim_result recreate_locked(void) {
     return result;
 }
 
-// A restore that fails half-way is for good; so says every report (DESIGN §9: "ballast").
+// A restore that fails half-way is for good; so says every report (docs/design.md, "Traps").
 static sim_result restore(const struct sim_service_request* request) {
     sim_result result = sim_fault("checkpoint.restore");
     if (result) return result;

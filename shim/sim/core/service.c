@@ -2,7 +2,7 @@
 //
 // The checkpoint service: a thread in every process that started the driver, and the way others reach it. The
 // operation runs here, in the target, so a caller may die in the middle of it: the target finishes (measured on r580,
-// DESIGN §1). Our threads block all signals.
+// docs/design.md). Our threads block all signals.
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>

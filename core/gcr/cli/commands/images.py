@@ -50,7 +50,7 @@ def _row(store: "Store", name: str) -> dict[str, Any]:
 
 
 def facts(manifest: "Manifest") -> dict[str, Any]:
-    """Of one image, under the names of CONTRACT §4."""
+    """Of one image, under the names of docs/contract.md §4."""
     return {
         "image": manifest.name,
         "job": manifest.job,
