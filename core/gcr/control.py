@@ -22,7 +22,7 @@ class ControlPhase(Enum):
 
 
 class ControlMeans(Enum):
-    """By whose hand the control state of a process is saved."""
+    """The ways to save the control state of a process."""
 
     DRIVER = "driver"  # the driver's calls, made from outside by the control helper
     AGENT = "agent"  # the runtime's calls, which only the process itself can make

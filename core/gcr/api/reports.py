@@ -31,7 +31,7 @@ class ProcessReport(Struct, frozen=True, kw_only=True):
 
 
 class Report(Struct, frozen=True, kw_only=True):
-    """What both have. `wall_s` is the caller's clock, all others are the daemon's."""
+    """Fields of both reports. `wall_s` is the caller's clock, all others are the daemon's."""
 
     job: str
     state: str
@@ -93,7 +93,7 @@ class RestoreReport(Report, frozen=True, kw_only=True):
 
 
 class SwapReport(Struct, frozen=True, kw_only=True):
-    """Of the job that left, and of the one that came back. `wall_s` is the caller's clock."""
+    """Reports of the job that left and of the one that came back. `wall_s` is the caller's clock."""
 
     out: CheckpointReport
     back: RestoreReport
@@ -136,7 +136,7 @@ class JobInfo(Struct, frozen=True, kw_only=True):
 
     @property
     def bytes(self) -> int:
-        """Of device data, all its processes together."""
+        """Bytes of device data, all its processes together."""
         return sum(each.bytes for each in self.processes)
 
     @classmethod

@@ -29,7 +29,7 @@ class ControlService:
         self._name = name
         self._starting = threading.Lock()
         self._started: ControlState | None = None
-        with contextlib.suppress(GcrError):  # who asks is told
+        with contextlib.suppress(GcrError):  # the caller is told
             self._control  # noqa: B018  # the driver's start must not be on the critical path
 
     @cached_property

@@ -37,7 +37,7 @@ DATA_ONLY = ("amd",)  # no call there saves a living process's control state
 
 
 def command_line(vendor: str) -> str:
-    """What shows a vendor's demonstration."""
+    """The program and names of a vendor's demonstration."""
     return "gcr demo" if vendor == VENDORS[0] else f"gcr --backend {vendor} demo"
 
 
@@ -50,7 +50,7 @@ def first_vendor() -> str:
 
 
 def install_hint(vendor: str) -> str:
-    """How to get what a vendor's demonstration lacks; also with gcr from a wheel or a checkout, which pip leaves."""
+    """Returns the command that installs what a vendor's demonstration lacks; it leaves gcr itself as it is."""
     return f"pip install 'gpu-cr[{vendor}]'"
 
 
@@ -261,7 +261,7 @@ def _cycle(made: Machine) -> Iterator[Step]:
 
 
 def _let_end(made: Machine, output: Iterator[str]) -> tuple[int, str]:
-    """How many steps the program went further, and its last line."""
+    """Returns how many steps the program went further, and its last line."""
     assert made.job is not None and made.job.stdin is not None
     made.job.stdin.close()
     lines = list(output)

@@ -1,4 +1,4 @@
-"""Chunk hashes: what device data is compared by, on the device or on the host, with the same result everywhere.
+"""Chunk hashes, by which device data is compared, on the device or on the host, with the same result.
 
 A keyed universal hash of 128 bits. Two chunks that differ have equal hashes with probability less than 2**-121 over
 the key, whatever they contain, as long as the contents were not chosen by somebody who knows the key; docs/hash.md has

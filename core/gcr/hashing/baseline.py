@@ -1,4 +1,4 @@
-"""What an image has of a process, as digests: by them a worker sees which chunks need not be copied for the next image.
+"""Digests of what an image has of a process: by them a worker sees which chunks need not be copied for the next image.
 
 They cross sockets in a sealed memfd, for they are 8 MiB for 128 GiB:
 
@@ -29,7 +29,7 @@ class Baseline(Struct, frozen=True):
     allocations: Mapping[int, tuple[int, bytes]] = field(default_factory=dict)
 
     def digests(self, id: int, size: int) -> bytes | None:
-        """Of an allocation of this size; None where the image has none such."""
+        """Returns the digests of an allocation of this size; None where the image has none such."""
         known = self.allocations.get(id)
         return known[1] if known and known[0] == size else None
 

@@ -1,4 +1,4 @@
-"""How an allocation is cut into chunks, and the hashes of its chunks.
+"""Cuts allocations into chunks; the hashes of chunks.
 
 A chunk begins at every multiple of the chunk size from an allocation's first byte, and the last one ends with the
 allocation. So the hashes of an allocation do not depend on what lies beside it. A chunk's length is part of its hash.
@@ -16,11 +16,11 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class ChunkHashes:
-    """Of each allocation, by id: the digests of its chunks in order, DIGEST_BYTES each, in one string."""
+    """The digests of each allocation's chunks, by id, in order, DIGEST_BYTES each, in one string."""
 
     chunk_bytes: int
     digests: Mapping[int, bytes]
-    on_device: bool = field(default=False, compare=False)  # who computed them; they are the same
+    on_device: bool = field(default=False, compare=False)  # where they were computed; the values are the same
 
 
 def check_chunk_bytes(chunk_bytes: int) -> None:

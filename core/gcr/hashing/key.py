@@ -31,7 +31,7 @@ _LABEL = b"gcr chunk hash 1\0"
 
 @dataclass(frozen=True, slots=True)
 class HashKey:
-    """32 secret bytes. Who has them can make chunks that collide, so they are not shown."""
+    """32 secret bytes. With them one can make chunks that collide, so they are not shown."""
 
     secret: bytes = field(repr=False)
 
@@ -44,7 +44,7 @@ class HashKey:
         return cls(os.urandom(SECRET_BYTES))
 
     def expand(self, chunk_bytes: int) -> bytes:
-        """What the kernel and the host's library read, for chunks of that size. Raises ValueError for other sizes."""
+        """Returns what kernel and host library read, for chunks of that size. Raises ValueError for other sizes."""
         check_chunk_bytes(chunk_bytes)
         return _expand(self.secret, chunk_bytes)
 

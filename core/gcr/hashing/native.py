@@ -17,7 +17,7 @@ _ALIGNMENT = 16
 
 
 class Isa(IntEnum):
-    """What is to be computed with. All find the same."""
+    """The code that computes. Each kind finds the same."""
 
     BEST = 0
     SSE2 = 1

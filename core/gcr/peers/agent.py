@@ -84,7 +84,7 @@ class AgentPeer(Struct):
         self._ask(FrameType.IMPORT, payload, fds, timeout=60.0)
 
     def rehome(self, transaction: int, ids: Sequence[int]) -> None:
-        """New memory with the same bytes in the place of handles that nobody else holds: they can be exported again.
+        """Replaces handles that no other process holds by new memory with the same bytes, which can be exported again.
 
         Raises NoRoom, DriverError; every byte is where it was.
         """
@@ -102,7 +102,7 @@ class AgentPeer(Struct):
         self._ask(FrameType.MAP, _named(transaction), timeout=60.0)
 
     def moved(self, transaction: int, moves: Mapping[str, str]) -> None:
-        """Of which devices (UUIDs) others took the place, from `resume` on."""
+        """Tells the agent which devices (UUIDs) others take the place of, from `resume` on."""
         records = tuple(MovedRecord(uuid_bytes(old), uuid_bytes(new)) for old, new in moves.items())
         self._ask(FrameType.MOVED, MovedDevices(transaction, records).pack())
 
@@ -180,7 +180,7 @@ class AgentPeer(Struct):
             raise self._typed(kind, refusal) from refusal
 
     def _typed(self, kind: FrameType, refusal: AgentError) -> GcrError:
-        """The agent's error as one of ours; every one leaves the target as it was before the request."""
+        """Turns the agent's error into an error of gcr's. Each leaves the target as it was before the request."""
         text = f"process {self.identity.pid}, {kind.name.lower()}: {refusal.message}"
         match refusal.agent_code:
             case ErrorCode.STUCK:

@@ -22,7 +22,7 @@ class ControlPeer(Struct):
 
     @property
     def means(self) -> ControlMeans:
-        """By whose hand control state is saved; asked once."""
+        """The way control state is saved (`ControlMeans`); asked once."""
         if self._means is None:
             self._means = ControlMeans(self._call("means", {}, 20.0)["means"])
         return self._means
@@ -40,7 +40,7 @@ class ControlPeer(Struct):
         return [Device(**found) for found in self._call("devices", {}, 20.0)["devices"]]
 
     def free_bytes(self) -> dict[str, int]:
-        """By device UUID, what nobody uses."""
+        """Returns the free bytes of each device, by UUID."""
         return {device.uuid: device.total_bytes - device.used_bytes for device in self.devices()}
 
     def check_move(self, devices: Mapping[str, str]) -> None:
@@ -48,7 +48,7 @@ class ControlPeer(Struct):
         self._call("check_move", {"devices": dict(devices)}, 20.0)
 
     def holders(self, device: str) -> dict[int, int]:
-        """Who uses a device, and how many bytes; empty where nobody can tell."""
+        """Returns the pids that use a device, with their bytes; empty where the driver does not tell."""
         found = self._call("holders", {"device": device}, 20.0)["holders"]
         return {int(pid): int(size) for pid, size in found.items()}
 

@@ -24,7 +24,7 @@ class StorePlace(Struct, frozen=True):
     key: Sequence[int] = ()
 
     def kept(self) -> "StorePlace":
-        """With a descriptor of its own. Raises OSError."""
+        """Returns the same place with a descriptor of its own. Raises OSError."""
         return StorePlace(self.path, [os.dup(fd) for fd in self.key])
 
     def of(self, name: str) -> dict[str, Any]:
@@ -33,7 +33,7 @@ class StorePlace(Struct, frozen=True):
 
 
 class ImagePeer(Struct):
-    """An image helper: it writes one image, or reads one. `kill`: its process, whatever that does."""
+    """An image helper: it writes one image, or reads one. `kill` ends its process in any state."""
 
     channel: Channel
     pid: int
@@ -62,7 +62,7 @@ class ImagePeer(Struct):
         return fd
 
     def lend(self, pid: int, fds: Sequence[int], partial: bool) -> None:
-        """What is staged of a process, or `partial`, copied for the image; it stays as it is while the helper lives."""
+        """Lends the copy of a process, staged or (`partial`) for the image alone. It stays while the helper lives."""
         body = {"pid": pid, "total": len(fds), "partial": partial}
         for first in range(0, len(fds), BATCH):
             self._call("lend", body, CALL_TIMEOUT, fds[first : first + BATCH])
@@ -74,12 +74,12 @@ class ImagePeer(Struct):
             self._call("lend_ring", body, CALL_TIMEOUT, fds[first : first + BATCH])
 
     def take(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, patience: Patience) -> None:
-        """What lies in a slot, slot and offset on the line and size, which is free then. Raises StoreUnusable."""
+        """Takes the bytes of a window (slot, offset on the line, size); the slot is free then. Raises StoreUnusable."""
         body = {"pid": pid, "device": device, "window": window}
         self._asked("take", body, timeout, patience)
 
     def withdraw(self, timeout: float) -> None:
-        """Nothing of the image is left."""
+        """Removes everything of the image."""
         self._call("withdraw", {}, timeout)
 
     def remove(self, store: StorePlace, name: str, created: float, timeout: float) -> None:
@@ -96,16 +96,19 @@ class ImagePeer(Struct):
         return Manifest.from_bytes(found["text"].encode(), name)
 
     def sync(self, store: StorePlace, timeout: float) -> None:
-        """What was published in a store outlives a crash of the machine. Raises StoreUnusable."""
+        """Makes what was published in a store outlive a crash of the machine. Raises StoreUnusable."""
         self._call("sync", {"store": store.path}, timeout)
 
     def open(self, store: StorePlace, manifest: Manifest, timeout: float, patience: Patience) -> None:
-        """To read from; nothing of the image goes until the channel closes. Raises Damaged, NoSuchImage, WrongKey …"""
+        """Opens an image to read from; nothing of it is removed until the channel closes.
+
+        Raises Damaged, NoSuchImage, WrongKey and others of the store.
+        """
         asked = {**store.of(manifest.name), "seal": manifest.seal().hex()}
         self._asked("open", asked, timeout, patience, store.key)
 
     def slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
-        """Where `read` brings the bytes of a device: memory that lies one behind the other, in slots of one size."""
+        """Lends the memory that `read` fills with the bytes of a device: consecutive, in slots of one size."""
         self._call("slots", {"device": device, "slot_bytes": slot_bytes}, CALL_TIMEOUT, fds)
 
     def read(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, patience: Patience) -> None:

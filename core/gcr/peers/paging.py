@@ -1,4 +1,4 @@
-"""Conversations in pages with a process: each is bounded in rounds and in time, whatever its agent answers."""
+"""Conversations in pages with a process: each is bounded in rounds and in time, for any answers of its agent."""
 
 import time
 
@@ -19,7 +19,7 @@ class Paging(Struct):
     _began: float = field(default_factory=time.monotonic)
 
     def turn(self, last: int) -> None:
-        """A page that ends at `last` was not the last one.
+        """Counts a page up to `last`, after which there are more.
 
         Raises RolledBack for an agent whose pages lead nowhere, DeadlinePassed.
         """

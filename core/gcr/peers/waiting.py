@@ -1,4 +1,4 @@
-"""How long a call of another process may take, and its progress."""
+"""Deadlines of calls to other processes, and the progress they tell."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol

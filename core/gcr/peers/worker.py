@@ -26,7 +26,7 @@ class WorkerPeer(Struct):
         self._call("ready", {}, timeout=timeout)
 
     def attach(self, timeout: float = CALL_TIMEOUT) -> bool:
-        """Whether it has a context, after one more try if it has none: the device may have had no room before."""
+        """Returns True if it has a context. Without one it tries once more: the device may have had no room before."""
         return bool(self._call("attach", {}, timeout=timeout)["attached"])
 
     def detach(self) -> None:
@@ -87,7 +87,7 @@ class WorkerPeer(Struct):
         return self._call("copy_on", {"hold": hold, "deadline": deadline}, timeout=deadline + 5, progress=progress)
 
     def let_go(self) -> None:
-        """Somebody finds no room on its device: snapshots that are not read in a moment are given up."""
+        """Gives up snapshots that are not read in a moment, since its device has too little room."""
         self._call("let_go", {})
 
     def seal(self, hold: str, about: Mapping[str, object], partial: bool = False) -> list[int]:
@@ -101,7 +101,7 @@ class WorkerPeer(Struct):
     def make_ring(
         self, hold: str, owner: str, slot_bytes: int, most: int, least: int, beyond: bool = False
     ) -> tuple[int, list[int]]:
-        """How many slots there are, `least` to `most`, and their memory, one behind the other (the caller's).
+        """Returns the number of slots, `least` to `most`, and their memory in order; the descriptors are the caller's.
 
         Instead of what was reserved; until `drop_ring`, `forget_copy` or `surrender`. `beyond`: the arena's limit.
         Raises NoRoom.
@@ -141,11 +141,11 @@ class WorkerPeer(Struct):
         return bool(self._call("knows", {"hold": hold})["known"])
 
     def surrender(self, hold: str) -> None:
-        """Let go of everything, the arena's memory included: another worker takes it over from whoever keeps it."""
+        """Let go of everything, the arena's memory included: another worker takes it over from its keeper."""
         self._call("surrender", {"hold": hold}, timeout=60.0)
 
     def reclaim(self, hold: str, owner: str, left: str, fds: Sequence[int]) -> None:
-        """Take over a sealed table and its segments from whoever kept them; pinned as they are needed.
+        """Takes over a sealed table and its segments from their keeper; they are pinned as they are needed.
 
         left: the device whose bytes they are, this worker's own unless the process comes back on another one.
         """
@@ -180,7 +180,7 @@ class WorkerPeer(Struct):
         return dict(self._call("prepared", {}, timeout=BRIEF)["bytes"])
 
     def counted(self, pid: int) -> tuple[int, int]:
-        """Bytes the device counts for a process, and those it counts for nobody that no worker's books explain.
+        """Returns the bytes that the device counts for a process, and those it counts for none and no worker explains.
 
         The latter since the worker's context was made; it may be less than nothing. Handed-over memory belongs there.
         """

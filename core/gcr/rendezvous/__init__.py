@@ -1,1 +1,1 @@
-"""How processes of one user find the daemon: its folder, its launch, its client, its successor."""
+"""The ways to the daemon of a user: its folder, its launch, its client, its successor."""

@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 
 Progress = Callable[[dict[str, Any]], None]
 
-CONNECT_TIMEOUT = 5.0  # seconds for a daemon that runs to say who it is
+CONNECT_TIMEOUT = 5.0  # seconds for a running daemon to greet
 START_TIMEOUT = 20.0  # seconds for one that must be started
 ANSWER_TIMEOUT = 15.0  # seconds for a command that only looks
 GRACE = 30.0  # seconds beyond a command's own deadline, for the daemon to undo and say so
@@ -106,9 +106,10 @@ class Client:
 
 
 def any_trace() -> bool:
-    """Whether there may be jobs: a daemon, or processes and decisions that one has left. Raises UnsafeRuntime, OSError.
+    """Returns True if there may be jobs: a daemon, or processes and decisions that one has left.
 
     A daemon that died leaves its socket. One that stopped leaves word of the processes that are under it.
+    Raises UnsafeRuntime, OSError.
     """
     path = runtime.socket_path()
     if path.exists():

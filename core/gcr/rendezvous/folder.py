@@ -44,7 +44,7 @@ class About(Struct, frozen=True):
         return blake2b(text.encode(errors="surrogateescape"), digest_size=8, person=b"gcr daemon").hexdigest()
 
     def is_over(self, here: "About") -> bool:
-        """Whether this machine was started again since: no process of that daemon's jobs is left."""
+        """Returns True if the machine was started again since: no process of that daemon's jobs is left."""
         return self.host == here.host and bool(self.boot and here.boot) and self.boot != here.boot
 
     def shares_pids_with(self, here: "About") -> bool:

@@ -20,11 +20,11 @@ LOG = "gcrd.log"
 
 
 def daemon_environment() -> dict[str, str]:
-    """What gcrd and its children may see: no LD_PRELOAD, nothing of the job that happened to start it."""
+    """Returns the environment of gcrd and its children: no LD_PRELOAD, nothing of the job that started it."""
     ours = {k: v for k, v in os.environ.items() if k in KEPT or k.startswith(KEPT_PREFIXES)}
     for private in ("GCR_JOB", "GCR_TOKEN", "GCR_SIMULATE"):
         ours.pop(private, None)
-    if path := ours.get("PYTHONPATH"):  # the daemon's folder is / whatever ours is
+    if path := ours.get("PYTHONPATH"):  # the daemon's working folder is /
         ours["PYTHONPATH"] = os.pathsep.join(str(Path(part).resolve()) for part in path.split(os.pathsep))
     return ours
 
@@ -60,7 +60,7 @@ def begin(*options: str) -> "subprocess.Popen[bytes]":
 
 
 def await_socket(child: "subprocess.Popen[bytes]") -> None:
-    """Until a daemon answers, this one or another. Raises DaemonUnavailable."""
+    """Waits until a daemon answers, this one or another. Raises DaemonUnavailable."""
     end = time.monotonic() + START_TIMEOUT
     while time.monotonic() < end:
         with suppress(DaemonUnavailable, DeadlinePassed):

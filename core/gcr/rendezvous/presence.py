@@ -1,4 +1,4 @@
-"""Which processes are under a daemon: an empty file for each, so that the next daemon knows which have to come back.
+"""Presence: an empty file for each process under a daemon, so that the next daemon knows which have to come back.
 
     <daemon's folder>/present/<pid>.<start time>.<stack>
 
@@ -78,7 +78,7 @@ class Presence:
 
 
 def living(folder: Path) -> Sequence[ProcessIdentity]:
-    """Of the daemon with this folder, whether it lives or not. Raises OSError."""
+    """Returns those of the daemon with this folder, living or not. Raises OSError."""
     directory = folder / _FOLDER
     if not directory.exists():
         return []

@@ -33,7 +33,7 @@ class Predecessor(Protocol):
 
 
 def take_over(client: Predecessor) -> None:
-    """When this returns a daemon serves, of this version unless another starter was faster. Raises WrongVersion."""
+    """Brings up a daemon of this version, unless another starter was faster. Raises WrongVersion."""
     which = _difference(client)
     if order(client.daemon_version) > order(__version__):
         raise WrongVersion(f"{which}, which is older and may not read what that one wrote", hint="use the newer gcr")

@@ -1,4 +1,4 @@
-"""What a daemon leaves behind for its successor, as far as a command without a daemon needs to know of it."""
+"""Traces that a daemon leaves for its successor, read by commands that find no daemon."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ from gcr.runtime import former_journal, is_default_socket
 
 
 def left_behind(socket: Path) -> bool:
-    """Whether a daemon that would serve at the socket has jobs to wait for. Raises UnsafeRuntime, OSError."""
+    """Returns True if a daemon that served at the socket would have jobs to wait for. Raises UnsafeRuntime, OSError."""
     folder = DaemonFolder.of(socket)
     if living(folder.path) or _decisions(folder.journal):
         return True

@@ -1,4 +1,4 @@
-"""What a supervisor writes down of its job: the record of its end, and a detached job's output, within bounds.
+"""Files that a supervisor keeps of its job: the record of its end, and a detached job's output, within bounds.
 
 Nothing here may stop or delay the program. A folder that cannot be written costs the record, and says so in the log.
 """
@@ -36,7 +36,7 @@ class Diary(Struct):
         return runs.identifier(self.token)
 
     def leave_terminal(self, job: str) -> None:
-        """From here on this process, and the program it starts, read nothing and write to the job's log.
+        """Makes this process, and the program it starts, read nothing and write to the job's log.
 
         Raises OSError, UnsafeRuntime: without a place for its output no program is detached.
         """

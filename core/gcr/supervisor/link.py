@@ -29,7 +29,7 @@ CALL_TIMEOUT = 15.0
 
 @dataclass(slots=True)
 class DaemonLink:
-    """Keeps one connection to whatever gcrd there is, for as long as the job runs."""
+    """Keeps one connection to the daemon of the moment, for as long as the job runs."""
 
     describe: Callable[[], Mapping[str, object]]  # what to register: name, token, argv, pid …
     escrow: Escrow
@@ -111,7 +111,7 @@ class DaemonLink:
             close_all(given)
 
     def _answer(self, op: str, body: Mapping[str, Any], fds: Sequence[int]) -> tuple[dict[str, object], Sequence[int]]:
-        """What to reply, and descriptors to send along (closed afterwards)."""
+        """Returns the reply, and descriptors to send along, which are closed afterwards."""
         pid = int(body.get("pid", 0))
         match op:
             case "put":

@@ -1,4 +1,4 @@
-"""What a user asked `gcr run` to do, and what came of it."""
+"""The request of `gcr run`, and its outcome."""
 
 from collections.abc import Mapping
 from pathlib import Path
