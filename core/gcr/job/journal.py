@@ -56,7 +56,7 @@ class ProcessDecision(Struct, frozen=True):
 
 
 class KeptImage(Struct, frozen=True):
-    """Which image alone has a job's bytes, and in which store, by its whole path. Both are empty if it is unknown.
+    """The image that alone has a job's bytes, and its store, by its whole path. Both are empty if it is unknown.
 
     user: uid and gid of another user for whom it was written, and who can read it; None: the daemon's own.
     """
@@ -89,7 +89,7 @@ class DecisionRecord(Struct, frozen=True):
             raise UsageError(f"no decision record for job {self.job!r}, kind {self.kind!r}")
 
     def is_about(self, process: ProcessIdentity) -> bool:
-        """Whether it names this process. After an exec the process is another one."""
+        """Returns True if it names this process. After an exec the process is another one."""
         named = (ProcessIdentity(each.pid, each.start_time, each.stack) for each in self.processes)
         return any(each.is_same(process) for each in named)
 
@@ -110,7 +110,7 @@ def text_of(record: DecisionRecord) -> bytes:
 
 
 def record_of(text: bytes) -> DecisionRecord | None:
-    """Of `text_of`; None for text that does not read back."""
+    """Reads the text of `text_of`; None for text that does not read back."""
     try:
         return _from_bytes(text)
     except _UNREADABLE:
@@ -127,7 +127,7 @@ class Journal:
         self._over: set[str] = set()  # jobs whose record no longer stands, and that the disk did not let go
 
     def decide(self, record: DecisionRecord) -> None:
-        """When this returns the decision outlives any process. Raises OSError; then what was decided stands.
+        """Records a decision; it outlives any process. Raises OSError; then the former decision stands.
 
         Should syncing the directory fail after the rename, the job's earlier record, or none, is put back before the
         error goes out.
@@ -136,17 +136,17 @@ class Journal:
             self._decide(record)
 
     def intend(self, record: DecisionRecord) -> None:
-        """What is decided next, once its image is durable. Raises OSError."""
+        """Records an intent: the decision that follows once its image is durable. Raises OSError."""
         with self._lock:
             own_directory(self._directory)
             _replace(_intent_of(self._path(record.job)), _to_bytes(record), synced=False)
 
     def intended(self, job: str) -> DecisionRecord | None:
-        """What was about to be decided when a daemon died; None also where it does not read back. Raises OSError."""
+        """Returns the intent that a dead daemon left; None also where it does not read back. Raises OSError."""
         return _intended_in(_intent_of(self._path(job)), job)
 
     def give_up(self, job: str) -> None:
-        """What was intended is not decided. Raises OSError."""
+        """Removes the intent. Raises OSError."""
         _intent_of(self._path(job)).unlink(missing_ok=True)
 
     def amend(self, job: str, change: Callable[[DecisionRecord], DecisionRecord]) -> None:
@@ -158,7 +158,7 @@ class Journal:
             self._decide(change(record))
 
     def record(self, job: str) -> DecisionRecord | None:
-        """What stands for a job. Raises OSError."""
+        """Returns the decision that stands for a job. Raises OSError."""
         with self._lock:
             return self._standing(job)
 
@@ -240,14 +240,14 @@ class Journal:
                     _write_copy(path, content)
 
     def damaged(self) -> Sequence[Path]:
-        """Records that were set aside: whoever looks after the jobs they name must ask the driver instead."""
+        """Records that were set aside: for the jobs they name, recovery must ask the driver instead."""
         return [path for path in listed(self._directory) if ".damaged-" in path.name]
 
     def _damaged_of(self, job: str) -> Sequence[Path]:
         return [path for path in self.damaged() if path.name.startswith(f"{job}.damaged-")]
 
     def _read(self, job: str) -> DecisionRecord | None:
-        """From the disk; the copy where the first does not read back."""
+        """Reads from the disk; the copy where the first does not read back."""
         path = self._path(job)
         for each in (path, _copy_of(path)):
             try:
@@ -273,7 +273,7 @@ class Journal:
 
 
 class Standing(Struct, frozen=True):
-    """What a reader of a journal found: decisions, and jobs of which there was one that does not read back.
+    """The contents of a journal: decisions, and jobs of which there was one that does not read back.
 
     intended: what a daemon that died was about to decide.
     """
@@ -284,7 +284,7 @@ class Standing(Struct, frozen=True):
 
 
 def standing(directory: Path) -> Standing:
-    """For a process that only looks: the directory is a daemon's, and may not be there. Raises OSError."""
+    """Reads the journal of a daemon for a process that only looks; it may be missing. Raises OSError."""
     found: dict[str, DecisionRecord] = {}
     if not directory.exists():
         return Standing((), frozenset())

@@ -1,4 +1,4 @@
-"""`gcr restore --device OLD=NEW`: which device comes in whose place, for a whole job.
+"""Moves of a whole job between devices: `gcr restore --device OLD=NEW`.
 
 A driver wants every device named once, also those that the job has never touched: whoever is displaced and not named
 takes the place that became free, so that a move is a swap with a device that was idle.
@@ -17,7 +17,7 @@ HINT = "gcr devices lists them; gcr ps says which a job uses"
 
 
 def moves_of(asked: Mapping[str, str], present: Sequence[Device], used: Collection[str]) -> dict[str, str]:
-    """What was asked for, by UUID or by place in `present`, without what stays. Raises WrongDevice.
+    """Returns the moves asked for, by UUID or by place in `present`, without devices that stay. Raises WrongDevice.
 
     used: UUIDs of the devices that the job has something on.
     """
@@ -35,7 +35,7 @@ def moves_of(asked: Mapping[str, str], present: Sequence[Device], used: Collecti
 
 
 def moved(amounts: Mapping[str, int], moves: Moves) -> dict[str, int]:
-    """What belongs to devices, by the devices that come in their places."""
+    """Returns the values of devices under the devices that take their places."""
     return {moves.get(device, device): amount for device, amount in amounts.items()}
 
 
@@ -55,7 +55,7 @@ def _refuse_displaced(moves: Moves, used: Collection[str]) -> None:
 
 
 def _closed(moves: Moves) -> dict[str, str]:
-    """With each chain of moves made a ring: its last device takes the place of its first."""
+    """Returns the moves with each chain made a ring: its last device takes the place of its first."""
     ring = dict(moves)
     for first in moves.keys() - moves.values():
         last = first

@@ -1,4 +1,4 @@
-"""Where the driver has the control state of a suspended process: a restore onto other devices may fail on its way.
+"""Placement: where the driver has a suspended process's control state. A restore onto other devices may fail midway.
 
     control state comes back on other devices ─▶ something else fails ─▶ it is frozen again, but there
 
@@ -19,7 +19,7 @@ BACK = frozenset({ControlPhase.LOCKED, ControlPhase.RUNNING})
 
 @dataclass(slots=True)
 class Placement:
-    """Of one process. Both count from the devices of its checkpoint.
+    """The placement of one process. Both fields count from the devices of its checkpoint.
 
     tried: a restore without an answer yet · since: when this daemon began that, or heard of it; time.monotonic()
     """

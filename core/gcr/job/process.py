@@ -17,11 +17,11 @@ from gcr.protocol.wire import AgentFlag
 
 log = logging.getLogger("gcr.daemon")
 
-ASK_AGAIN = 30.0  # seconds: room that was short may be there by then, or taken by somebody else
+ASK_AGAIN = 30.0  # seconds: room that was short may be there by then, or taken by another process
 
 
 class Prepared(Struct, frozen=True):
-    """What a worker was last asked to have ready for a process, so that it is not asked every second."""
+    """The bytes a worker was last asked to have ready for a process, so that it is not asked every second."""
 
     worker_pid: int
     bytes: int

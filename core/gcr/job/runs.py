@@ -62,7 +62,7 @@ class End(Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of_code(cls, returned: int) -> Self:
-        """From `Popen.returncode`: negative for a signal."""
+        """Makes an end of `Popen.returncode`, which is negative for a signal."""
         if returned < 0:
             return cls(how=How.SIGNALLED, at=time.time(), code=128 - returned, signal=-returned)
         return cls(how=How.EXITED, at=time.time(), code=returned)
@@ -72,7 +72,7 @@ class End(Struct, frozen=True, kw_only=True):
         return "lost" if self.was == "lost" else "exited"
 
     def said(self) -> str:
-        """For people: `exit code 1`, `killed by SIGKILL while suspended`."""
+        """Returns text for people: `exit code 1`, `killed by SIGKILL while suspended`."""
         if self.how == How.UNKNOWN:
             found = "exit code unknown"
         elif self.signal is not None:
@@ -129,7 +129,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def lives(self) -> bool:
-        """Whether its program runs, or its supervisor has yet to say how it ended."""
+        """Returns True if its program runs, or its supervisor has yet to say how it ended."""
         return self.end is None and (self.supervised or self.program_lives)
 
     @property
@@ -138,7 +138,7 @@ class Run(Struct, frozen=True, kw_only=True):
 
     @property
     def told(self) -> bool:
-        """Whether its end is known, or could be seen from here."""
+        """Returns True if its end is known, or could be seen from here."""
         return self.end is not None or self.boot != boot_id() or self.space == pid_space()
 
     def _lives(self, pid: int, start: int) -> bool:
@@ -261,7 +261,7 @@ def prune(most: int) -> None:
 
 
 def _is_abandoned(path: Path) -> bool:
-    """Whether this is a record whose writer has died. A writer in another container cannot be seen from here."""
+    """Returns True for a record whose writer has died. A writer in another container cannot be seen from here."""
     unfinished, age = _UNFINISHED.search(path.name), time.time() - _changed(path)
     if unfinished is None or age <= WRITING_S:
         return False
@@ -295,7 +295,7 @@ def _read(path: Path) -> Run | None:
 
 
 def _seen(run: Run) -> Run:
-    """With an end, where no process is left that could write one: then this reader does."""
+    """Returns the run with an end. Where no process is left that could write one, this reader does."""
     if run.end is not None or run.lives:
         return run
     run = _read(_path(run)) or run  # its supervisor may have written just before it ended

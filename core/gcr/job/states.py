@@ -139,7 +139,7 @@ _STEPS: Mapping[Strategy, tuple[Edge, ...]] = {
 
 
 def _with_ends(steps: tuple[Edge, ...]) -> tuple[Edge, ...]:
-    """Whatever lives can exit; whatever is partly outside its process can be lost."""
+    """Adds the ends: a living process can exit, and one that is partly outside itself can be lost."""
     places = {place for edge in steps for place in (edge.source, edge.target)} - ENDS
     exits = (Edge("exit", place, _S.EXITED) for place in sorted(places))
     losses = (Edge("lose", place, _S.LOST) for place in sorted(places & HELD))

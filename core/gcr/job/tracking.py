@@ -47,7 +47,7 @@ class AllocationTable(Struct, frozen=True):
         return sum(each.spec.size for each in self.allocations.values())
 
     def of_device(self, device: str) -> Sequence[Allocation]:
-        """In the order of their ids, which is that of their making."""
+        """Returns them in the order of their ids, which is that of their making."""
         return [self.allocations[id] for id in sorted(self.allocations) if self.allocations[id].device == device]
 
     def mappings(self) -> Sequence[MappingRecord]:
@@ -71,7 +71,7 @@ class AllocationTracker(Protocol):
         ...
 
     def bytes_by_device(self) -> Mapping[str, int]:
-        """Of every device (UUID) that a handle was reported on, as `table` would add them up, without making one."""
+        """Returns the bytes by device (UUID), as `table` would add them up, without making a table."""
         ...
 
     def uncovered(self) -> Mapping[Reason, int]:
@@ -201,7 +201,7 @@ def ids_of(records: Sequence[HandleRecord]) -> list[int]:
 
 
 def _physical(handle: HandleRecord) -> tuple[int, ...]:
-    """What never changes in the life of a handle; its mappings may."""
+    """The facts that never change in the life of a handle; its mappings may."""
     return (handle.size, handle.device, handle.type, handle.compression, handle.rdma_capable, handle.usage)
 
 

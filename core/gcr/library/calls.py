@@ -179,7 +179,7 @@ def _asked(words: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _check_daemon() -> None:
-    """What is wrong with a daemon that runs is raised here, with its type; `gcr run` starts one where none does."""
+    """Raises what is wrong with a running daemon, with its type; `gcr run` starts one where none runs."""
     with contextlib.suppress(DaemonUnavailable):
         Client.connect(autostart=False).close()
 
@@ -199,7 +199,7 @@ def _started(parent: "subprocess.Popen[bytes]", line: socket.socket, first: Mapp
 
 
 def _answer(line: socket.socket, first: Mapping[str, Any], parent: "subprocess.Popen[bytes]") -> Mapping[str, Any]:
-    """What `gcr run` says of the start. Raises what it was refused with, DeadlinePassed, GcrError."""
+    """Returns what `gcr run` says of the start. Raises the refusal, DeadlinePassed, GcrError."""
     end = time.monotonic() + REGISTER_TIMEOUT
     line.settimeout(REGISTER_TIMEOUT)
     with contextlib.suppress(OSError):  # it ended; what it said is read all the same
@@ -219,7 +219,7 @@ def _answer(line: socket.socket, first: Mapping[str, Any], parent: "subprocess.P
 
 
 def _received(line: socket.socket) -> bytes:
-    """Nothing once the other end is gone, whether or not it had read what it was sent."""
+    """Returns the bytes received; none once the other end is gone, whether or not it had read ours."""
     with contextlib.suppress(ConnectionError):
         return line.recv(1 << 16)
     return b""

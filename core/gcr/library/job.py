@@ -39,7 +39,7 @@ class Job:
 
     @property
     def name(self) -> str:
-        """What every command line may call it: the job's name, or the pid."""
+        """The job's name, or the pid, as any command line may call it."""
         return str(self._target)
 
     @property
@@ -49,19 +49,19 @@ class Job:
 
     @property
     def pid(self) -> int:
-        """The program's. Raises NoSuchJob for a job whose program is not known."""
+        """The program's pid. Raises NoSuchJob for a job whose program is not known."""
         if self._pid is None:
             raise NoSuchJob(f"{self.name} has no process that is known")
         return self._pid
 
     @property
     def stdout(self) -> IO[bytes] | None:
-        """What the program prints, where `gcr.run` was given `subprocess.PIPE`."""
+        """The program's output, where `gcr.run` was given `subprocess.PIPE`."""
         return self._parent.stdout if self._parent else None
 
     @property
     def stderr(self) -> IO[bytes] | None:
-        """As `stdout`."""
+        """The program's error output, as `stdout`."""
         return self._parent.stderr if self._parent else None
 
     def wait(self, timeout: float | None = None) -> int:
@@ -202,7 +202,7 @@ def _wait_for_end(pid: int, timeout: float | None) -> None:
 
 
 def _noted_code(job: str, pid: int) -> int:
-    """What the record of a job says of a program that has ended. Raises EndUnknown."""
+    """Returns the exit code that the record of a job has of an ended program. Raises EndUnknown."""
     end = time.monotonic() + NOTED_S
     run = next((run for run in runs.runs_of(job) if run.pid == pid), None)
     while run and run.end is None and time.monotonic() < end:

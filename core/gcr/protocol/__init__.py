@@ -1,1 +1,1 @@
-"""The messages between gcr's processes: frames, records, JSON calls, descriptors, and who may send them."""
+"""The messages between gcr's processes: frames, records, JSON calls, descriptors, and the users that may send them."""

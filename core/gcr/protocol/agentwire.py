@@ -1,4 +1,4 @@
-"""What an agent and the daemon say to each other in binary: the part of wire.h that no other connection has.
+"""The binary messages between an agent and the daemon: the part of wire.h that no other connection has.
 
 Apart from wire.py, which every process of gcr's needs at once: a class of these takes half a millisecond to make.
 """
@@ -34,7 +34,7 @@ class CountRecord(Record, frozen=True):
 
 
 class IdListHead(Record, frozen=True):
-    """What wire.h calls IdList; the ids follow it."""
+    """The head of wire.h's IdList; the ids follow it."""
 
     transaction: U64
     count: U32

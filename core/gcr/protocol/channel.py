@@ -87,7 +87,7 @@ class Request:
             self._answer(ERROR, error_payload(error), ())
 
     def progress(self, body: Mapping[str, Any]) -> None:
-        """Tell the caller how far it is; one who does not read misses it, and holds nobody up. Raises PeerGone."""
+        """Tells the caller of progress. A caller that does not read misses it and delays nothing. Raises PeerGone."""
         try:
             self.channel.send_json(FrameType.PROGRESS, self.frame.request, body, (), PROGRESS_PATIENCE)
         except DeadlinePassed:
@@ -220,7 +220,7 @@ class Channel:
         if not self._send_lock.acquire(timeout=max(timeout, 0)):
             raise DeadlinePassed(f"{self.name}: the peer does not read")
         try:
-            # The lock keeps `_finish` from closing the socket under us: its number may be somebody else's by then.
+            # The lock keeps `_finish` from closing the socket under us: its number may belong to another file by then.
             send_packet(self._sock, packet, frame.fds, deadline - time.monotonic())
         finally:
             self._send_lock.release()
@@ -328,7 +328,7 @@ class Channel:
             raise BadFrame(f"reply {frame.type:#x} where {waiting.reply:#x} was due")
 
     def _refuse_cut(self, packet: bytes) -> None:
-        """Descriptors were lost because this process has no room for them: say so to whoever is concerned."""
+        """Tells the other side that descriptors were lost: this process has no room for them."""
         header = FrameHeader.unpack(packet)
         error = StuckError(ErrorRecord(ErrorCode.NO_DESCRIPTORS, message="no room for the descriptors of a frame"))
         if header.type & REPLY:
@@ -359,7 +359,7 @@ class Channel:
             log.info("%s: nobody to tell %s: %s", self.name, error, gone)
 
     def _finish(self) -> None:
-        self._shut_down()  # wakes whoever holds `_send_lock`
+        self._shut_down()  # wakes the thread that holds `_send_lock`
         with self._send_lock, self._lock:
             if self.closed.is_set():
                 return

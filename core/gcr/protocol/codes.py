@@ -90,7 +90,7 @@ class HandleFlag(IntFlag):
 
 
 class SnapshotStep(IntEnum):
-    """Of the snapshot that a runtime makes of its own process."""
+    """Phases of the snapshot that a runtime makes of its own process."""
 
     LOOK = 0
     LOCK = 1

@@ -49,7 +49,7 @@ def load(payload: bytes, fds: list[int]) -> dict[str, Any]:
 
 
 def sealed_memfd(name: str, content: bytes) -> int:
-    """A memfd that nobody, we included, can change any more. The caller owns it. Raises OSError."""
+    """Returns a memfd that no process can change any more. The caller owns it. Raises OSError."""
     fd = os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
     try:
         rest = memoryview(content)
@@ -92,7 +92,7 @@ def _parse(text: bytes) -> dict[str, Any]:
 
 
 def _read_sealed(fd: int, size: object) -> bytes:
-    """What a sealed memfd holds. Unsealed, its sender could cut it short under our read."""
+    """Reads a sealed memfd. The sender of an unsealed one could cut it short under our read."""
     if not isinstance(size, int) or not 0 <= size <= MAX_BODY:
         raise BadFrame(f"a JSON body of {size!r:.40} bytes")
     try:

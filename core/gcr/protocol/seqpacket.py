@@ -24,7 +24,7 @@ _RETRY_S = 0.02
 
 
 class PeerIdentity(Struct, frozen=True):
-    """Who connected, by the kernel's word, at the time of connecting."""
+    """The process that connected, by the kernel's word, at the time of connecting."""
 
     pid: int
     uid: int
@@ -36,7 +36,7 @@ def peer_identity(sock: socket.socket) -> PeerIdentity:
 
 
 def listen(path: Path) -> socket.socket:
-    """A listening socket of mode 0600 in a directory that is ours alone. A socket nobody listens on is replaced.
+    """Returns a listening socket of mode 0600 in a directory of this user's alone; it replaces a stale socket.
 
     Raises UnsafeRuntime for the directory, OSError (EADDRINUSE) when somebody listens already.
     """
@@ -73,7 +73,7 @@ def _check_place(path: Path, folder: int) -> None:
 
 
 def connect(path: Path, timeout: float) -> socket.socket:
-    """A connection to whoever listens at `path`. Raises DaemonUnavailable, DeadlinePassed after `timeout` seconds."""
+    """Connects to the listener at `path`. Raises DaemonUnavailable, DeadlinePassed after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC | socket.SOCK_NONBLOCK)
     try:

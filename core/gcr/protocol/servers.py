@@ -12,7 +12,7 @@ MAX_WAITING = 256  # requests of one peer waiting for a thread; beyond it they a
 
 
 class Bounds(Struct, frozen=True):
-    """How many requests of one peer are served at once, and how many more wait for their turn."""
+    """Bounds of the requests of one peer that are served at once, and of those that wait for their turn."""
 
     serving: int = MAX_SERVING
     waiting: float = MAX_WAITING
@@ -34,7 +34,7 @@ class Servers:
         self._backlog: deque[Callable[[], None]] = deque()
 
     def submit(self, task: Callable[[], None]) -> bool:
-        """Whether it will be run. Without room for another thread it waits for one that runs."""
+        """Returns True if it will be run. Without room for another thread it waits for one that runs."""
         with self._lock:
             if self._running >= self._bounds.serving:
                 return self._wait(task)

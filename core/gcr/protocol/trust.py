@@ -1,4 +1,4 @@
-"""Which peer may speak for the daemon: one of our own user, of root, or of the user that `daemon_uid` names.
+"""Trust: a peer may speak for the daemon if it is of our own user, of root, or of the user that `daemon_uid` names.
 
 The kernel says whose process listens (SO_PEERCRED). It is asked before the first byte, by every end: commands and
 supervisors here, agents in shim/src/core/channel.cpp. A path proves nothing: another user may have made its folder.
@@ -29,7 +29,7 @@ def connect_to_daemon(path: Path, timeout: float) -> socket.socket:
 
 
 def check_daemon(sock: socket.socket) -> None:
-    """Raises UnsafeRuntime where the other end is of a user whose daemon is not obeyed."""
+    """Raises UnsafeRuntime where the other end belongs to a user that is not obeyed."""
     uid = peer_identity(sock).uid
     if uid in (os.getuid(), _ROOT):
         return
