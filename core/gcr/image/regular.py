@@ -42,12 +42,13 @@ def _no_file(path: Path) -> Damaged:
 
 
 def read_file(path: Path, most: int) -> bytes:
-    """All of one that has so many bytes, or fewer. Raises Damaged, OSError."""
+    """Returns all bytes of a file that has `most` or fewer. Raises OSError; Damaged, also for one that grows."""
     with os.fdopen(open_file(path), "rb") as file, readable(path):
-        if os.fstat(file.fileno()).st_size > most:
+        size = os.fstat(file.fileno()).st_size
+        if size > most:
             raise Damaged.of(path, f"it has more than {most} bytes")
-        if len(data := file.read(most + 1)) > most:  # it grew
-            raise Damaged.of(path, f"it has more than {most} bytes")
+        if len(data := file.read(size + 1)) > size:  # memory for `most` bytes can cost more than the reading
+            raise Damaged.of(path, "it grows while it is read")
         return data
 
 
