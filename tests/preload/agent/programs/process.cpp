@@ -51,14 +51,12 @@ std::string sockets(const Words&) {
     return std::to_string(count);
 }
 
-// Every connection, then a file of ours in every number that became free: nobody may touch those.
+// Puts a file of the program at the number of each connection, which closes the connection. dup2 does both in one step:
+// the agent connects again at once, and its new connection could take a number that is free for a moment.
 std::string close_all(const Words&) {
     std::vector<int> were;
-    for (int fd = 3; fd < 1100; fd++) {
-        if (!is_connected(fd)) continue;
-        were.push_back(fd);
-        close(fd);
-    }
+    for (int fd = 3; fd < 1100; fd++)
+        if (is_connected(fd)) were.push_back(fd);
     for (int fd : were) dup2(0, fd);
     return "ok " + std::to_string(were.size());
 }
