@@ -2,6 +2,9 @@
 
 Each way makes the same bytes and lets go of them again. `wall_s` counts from the first file to the last pin; `fill_s`
 and `pin_s` are sums over the threads, so that what waits for a lock is seen.
+
+`again` fills the same bytes at once after they were free, and after they were free for PAUSE_SECONDS: a virtual machine
+that reports free memory to its host loses it meanwhile, and each page then waits for the host once more.
 """
 
 import ctypes
@@ -22,6 +25,8 @@ from gcr_nvidia import devices
 from gcr_nvidia.memory import CudaDevice
 
 MIB, GIB = 1 << 20, 1 << 30
+SIZE = 16 * GIB
+PAUSE_SECONDS = 60.0
 MADV_HUGEPAGE, MADV_POPULATE_READ, MADV_POPULATE_WRITE = 14, 22, 23
 THP = Path("/sys/kernel/mm/transparent_hugepage")
 Row = dict[str, Any]
@@ -74,10 +79,19 @@ class Clock:
             self.spent[kind] = self.spent.get(kind, 0.0) + time.monotonic() - began
 
 
-def measure(size: int, ways: Sequence[Way] = WAYS, arenas: Sequence[tuple[int, int]] = ARENAS) -> Iterator[Row]:
+def measure(
+    size: int = SIZE,
+    ways: Sequence[Way] = WAYS,
+    arenas: Sequence[tuple[int, int]] = ARENAS,
+    pause_s: float = PAUSE_SECONDS,
+) -> Iterator[Row]:
     """Yields the results so far after each way. `size`: bytes."""
     device = CudaDevice(devices.present()[0].uuid)
-    known: Row = {"bytes": size, "machine": machine(), "ways": [], "arenas": []}
+    known: Row = {"bytes": size, "machine": machine(), "again": {}, "ways": [], "arenas": []}
+    for when, seconds in (("first", 0.0), ("at_once", 0.0), ("after_a_pause", pause_s)):
+        time.sleep(seconds)
+        known["again"][when] = filled(size)
+        yield known
     with closing(device):
         for way in ways:
             known["ways"].append({**asdict(way), **tried(way, size, device)})
@@ -93,6 +107,19 @@ def machine() -> Row:
     available = next(line.split()[1] for line in meminfo if line.startswith("MemAvailable"))
     facts = {path.name: path.read_text().strip() if path.exists() else None for path in names}
     return {**facts, "available_kib": int(available), "cores": len(os.sched_getaffinity(0))}
+
+
+def filled(size: int, threads: int = 16, segment: int = 256 * MIB) -> Row:
+    """Fills files of `size` bytes in all side by side, and lets go of them."""
+    fds = [promised_memfd(min(size, segment)) for _ in range(max(1, size // segment))]
+    began = time.monotonic()
+    try:
+        _side_by_side(threads, lambda number: os.posix_fallocate(fds[number], 0, min(size, segment)), len(fds))
+        wall = time.monotonic() - began
+    finally:
+        for fd in fds:
+            os.close(fd)
+    return {"wall_s": wall, "bytes_per_s": size / wall}
 
 
 def tried(way: Way, size: int, device: CudaDevice) -> Row:

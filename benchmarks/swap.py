@@ -14,6 +14,7 @@ sys.path.insert(0, str(HERE))
 
 import control  # noqa: E402
 import firsts  # noqa: E402
+import host_memory  # noqa: E402
 import images  # noqa: E402
 import later  # noqa: E402
 import link  # noqa: E402
@@ -49,6 +50,7 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         **sized,
         "first": _at_once(lambda: swaps.first(32)),
         "first-checkpoint": lambda: firsts.checkpoints(gib),
+        "host-memory": host_memory.measure,
         "first-live": lambda: firsts.live(min(gib, LIVE_GIB)),
         "first-hugepages": _at_once(_first_with_hugepages),
         "cold": _at_once(lambda: swaps.cold(32)),

@@ -27,7 +27,7 @@ sys.path.insert(0, sys.argv[1])
 import host_memory
 from host_memory import GIB, MIB, WAYS, Way
 ways = [Way(8 * MIB, 2, way.filling, way.mapped_first, way.apart, min(2, way.pinners)) for way in WAYS]
-for found in host_memory.measure(64 * MIB, ways, [(8 * MIB, 2)]):
+for found in host_memory.measure(64 * MIB, ways, [(8 * MIB, 2)], 0.0):
     pass
 print(json.dumps(found))
 """
@@ -58,10 +58,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.slow
-def test_first_checkpoints(simulated: SimulatedMachine, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(host_memory, "measure", lambda size: iter([{"bytes": size}]))
-    *_, found = firsts.checkpoints(1 / 16, 64 * MIB, PLAIN)
-    assert found["host"] == {"bytes": 64 * MIB}
+def test_first_checkpoints(simulated: SimulatedMachine) -> None:
+    *_, found = firsts.checkpoints(1 / 16, PLAIN)
     for way, held in (("cold", 64 * MIB), ("grown", 80 * MIB)):
         for which in ("first", "second"):
             row = found[way][which]
@@ -95,6 +93,8 @@ def test_what_first_hashes_take(simulated: SimulatedMachine) -> None:
 
 def test_ways_to_fill_and_pin(simulated: SimulatedMachine) -> None:
     found = in_the_world(simulated, HOST_WAYS)
+    assert found["again"].keys() == {"first", "at_once", "after_a_pause"}
+    assert all(row["bytes_per_s"] > 0 for row in found["again"].values())
     assert len(found["ways"]) == len(host_memory.WAYS) and len(found["arenas"]) == 1
     for row in (*found["ways"], *found["arenas"]):
         assert "refused" in row or min(row["wall_s"], row["pin_s"], row["bytes_per_s"]) > 0
