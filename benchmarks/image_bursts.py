@@ -5,7 +5,7 @@
 FOLDER is on the disk in question; what is written there is removed. A disk that others use has another rate half a
 minute later, so the ways take turns, in an order of chance, and each is compared with a plain writer (or reader) that
 runs just before and just after: one thread, one buffer of 16 MiB in huge pages. Half of the seconds are for writing.
-A way's constants are those of gcr.image.packing and gcr.image.fetching; what gcr has is called `gcr`.
+A way's constants are those of gcr.image.pack.writer and gcr.image.read.fetching; what gcr has is called `gcr`.
 """
 
 import random
@@ -25,10 +25,13 @@ from unittest.mock import patch
 from image_ways import MIB, command, described, random_memory
 from images import Row, read_plainly, write_plainly
 
-from gcr.image import fetching, pack, packing, reader, writer
-from gcr.image.reader import ImageReader
-from gcr.image.store import Store
-from gcr.image.writer import ImageWriter
+from gcr.image.pack import writer as packing
+from gcr.image.pack.format import GROUP_BYTES
+from gcr.image.read import fetching, reader
+from gcr.image.read.reader import ImageReader
+from gcr.image.store.store import Store
+from gcr.image.write import writer
+from gcr.image.write.writer import ImageWriter
 
 SLOTS, SLOT_BYTES = 4, 64 * MIB  # that a restore reads into, again and again
 WARM_BYTES = 256 * MIB  # before the clock: as many buffers are waiting for the disk when it begins as when it ends
@@ -40,7 +43,7 @@ class Way:
 
     asking: int
     waiting: int
-    group_bytes: int = pack.GROUP_BYTES
+    group_bytes: int = GROUP_BYTES
     threads: int = 8
 
 

@@ -23,12 +23,12 @@ from pathlib import Path
 from typing import Any
 
 from gcr.drain import HandleSpec
-from gcr.image.bounce import Bounce, move_each
-from gcr.image.chunks import NAME_BYTES
-from gcr.image.manifest import Cut, ImagedProcess, Manifest
-from gcr.image.reader import ImageReader
-from gcr.image.store import Store
-from gcr.image.writer import Contents, ImageWriter
+from gcr.image.chunks.chunk import NAME_BYTES
+from gcr.image.disk.bounce import Bounce, move_each
+from gcr.image.files.manifest import Cut, ImagedProcess, Manifest
+from gcr.image.read.reader import ImageReader
+from gcr.image.store.store import Store
+from gcr.image.write.writer import Contents, ImageWriter
 from gcr.memory.layout import SealedHandle, SealedSegment, SealedTable
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30

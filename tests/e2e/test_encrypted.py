@@ -7,8 +7,8 @@ from pathlib import Path
 from machine import Machine, kill, until
 from worlds import AMD, ASCEND, everywhere
 
-from gcr.image.ciphers import cipher_of
-from gcr.image.store import Store
+from gcr.image.crypto.ciphers import cipher_of
+from gcr.image.store.store import Store
 
 KEY = bytes(range(50, 82))
 OTHER = bytes(range(150, 182))

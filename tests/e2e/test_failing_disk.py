@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from test_image import check
 
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 
 HERE = Path(__file__).parent / "failing_disk"
 OF_A_RECORD = ("open", "write", "replace", "unlink")

@@ -8,7 +8,7 @@ import pytest
 from little_room import LARGE, RING, room, store_of, words
 from machine import Machine, until
 
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 
 MIB = 1 << 20
 DISK = 16 * MIB  # LARGE is three times as much

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
 from imaging import bytes_of, write
 
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 
 MIB = 1 << 20
 NOTHING = """

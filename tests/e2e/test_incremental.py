@@ -13,9 +13,9 @@ from two_devices import Job, three_devices
 from worlds import AMD, NVIDIA, ON_DEVICE, at, slowly
 
 from gcr.hashing import hash_bytes
-from gcr.image.chunks import name_of
-from gcr.image.reader import ImageReader
-from gcr.image.store import Store
+from gcr.image.chunks.chunk import name_of
+from gcr.image.read.reader import ImageReader
+from gcr.image.store.store import Store
 
 MIB = 1 << 20
 COUNT = 24  # allocations of a MiB

@@ -20,8 +20,8 @@ sys.path.insert(0, str(VICTIMS))
 
 from epoch_victim import stamp
 
-from gcr.image.reader import ImageReader
-from gcr.image.store import Store
+from gcr.image.read.reader import ImageReader
+from gcr.image.store.store import Store
 
 SIZE = 3 << 20
 BUFFERS = 6

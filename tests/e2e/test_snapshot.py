@@ -16,7 +16,7 @@ import pytest
 from machine import VICTIMS, Answer, Machine, kill, until
 from worlds import AMD, NVIDIA, at, slowly
 
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 from gcr.protocol.agentwire import OccupiedRecord
 from gcr.protocol.wire import OCCUPIED_DEVICES
 

@@ -16,7 +16,7 @@ from machine import VICTIMS, Answer, Machine, Victim, kill, until
 from two_devices import COUNTED, Job, three_devices
 from worlds import AMD, ASCEND, NOEXPORT, SLOW, at, everywhere
 
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 
 MIB = 1 << 20
 SLOT, SLOTS = 2 * MIB, 4

@@ -15,7 +15,7 @@ from machine import VICTIMS, Machine, Victim, kill, until
 from two_devices import Job, three_devices
 from worlds import AMD, ASCEND, NOEXPORT, NVIDIA, at, slowly
 
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 
 
 def comes_back(machine: Machine, job: Victim, before: str) -> None:

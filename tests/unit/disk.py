@@ -16,7 +16,7 @@ from itertools import chain, combinations
 from pathlib import Path
 from unittest.mock import patch
 
-from gcr.image import packing
+from gcr.image.pack import writer as packing
 
 BLOCK = 4096
 EXHAUSTIVE = 12  # parts that are not synced, up to which every subset is tried; beyond, this many at random

@@ -12,7 +12,7 @@ from unittest.mock import patch
 from imaging import write
 
 from gcr.hashing import HashKey
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "image-format.md"
 BEGIN, END = "<!-- example: begin -->\n", "<!-- example: end -->\n"

@@ -7,11 +7,11 @@ from collections.abc import Callable, Sequence
 from gcr.drain import HandleSpec
 from gcr.hashing import HashKey
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image.cipher import PLAIN
-from gcr.image.ciphers import cipher_of
-from gcr.image.manifest import Cut, ImagedProcess, Manifest
-from gcr.image.store import Store
-from gcr.image.writer import Contents, ImageWriter
+from gcr.image.crypto.cipher import PLAIN
+from gcr.image.crypto.ciphers import cipher_of
+from gcr.image.files.manifest import Cut, ImagedProcess, Manifest
+from gcr.image.store.store import Store
+from gcr.image.write.writer import Contents, ImageWriter
 from gcr.memory.layout import SealedHandle, SealedSegment, SealedTable
 
 KEY = bytes(range(32))

@@ -15,10 +15,10 @@ from imaging import bytes_of, described, mapped
 from test_image import read
 
 from gcr.errors import RolledBack, UsageError
-from gcr.image.brought import Brought, BroughtChunks
-from gcr.image.chunks import Chunk
-from gcr.image.store import Store
-from gcr.image.writer import ImageWriter
+from gcr.image.chunks.chunk import Chunk
+from gcr.image.store.store import Store
+from gcr.image.write.brought import Brought, BroughtChunks
+from gcr.image.write.writer import ImageWriter
 
 SMALL = 32 << 10
 

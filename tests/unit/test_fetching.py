@@ -16,13 +16,13 @@ sys.path.insert(0, str(Path(__file__).parent))
 from imaging import bytes_of, mapped
 
 from gcr.errors import Damaged
-from gcr.image import fetching
-from gcr.image.chunks import name_of
-from gcr.image.cipher import PLAIN
-from gcr.image.entry import BLOCK
-from gcr.image.fetching import READERS, WAITING, Fetcher, Group
-from gcr.image.pack import OpenPack, PackReader
-from gcr.image.packing import PackWriter
+from gcr.image.chunks.chunk import name_of
+from gcr.image.chunks.entry import BLOCK
+from gcr.image.crypto.cipher import PLAIN
+from gcr.image.pack.reader import OpenPack, PackReader
+from gcr.image.pack.writer import PackWriter
+from gcr.image.read import fetching
+from gcr.image.read.fetching import READERS, WAITING, Fetcher, Group
 from gcr.testing.machine import until
 
 SIZE = 2 * BLOCK

@@ -13,7 +13,7 @@ from gcr import processes
 from gcr.cli.main import SUBCOMMANDS, gcr
 from gcr.daemon.jobs import Jobs
 from gcr.errors import NoSuchJob
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 from gcr.job import runs
 from gcr.job.runs import End, Run
 

@@ -23,12 +23,12 @@ from test_remote import pulled, pushed, rewritten
 
 from gcr.errors import Damaged, GcrError
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image import pack as packs
-from gcr.image.chunks import name_of
-from gcr.image.cipher import PLAIN
-from gcr.image.entry import BLOCK
-from gcr.image.references import RECORD_BYTES
-from gcr.image.store import Store
+from gcr.image.chunks.chunk import name_of
+from gcr.image.chunks.entry import BLOCK
+from gcr.image.crypto.cipher import PLAIN
+from gcr.image.files.references import RECORD_BYTES
+from gcr.image.pack import format as packs
+from gcr.image.store.store import Store
 
 DATA = [bytes_of(1, CHUNK_BYTES + 5000), bytes_of(2, 9000), bytes(CHUNK_BYTES)]
 ROOM = 1 << 30  # bytes of address space that a pull may take beyond what the test has
@@ -178,7 +178,7 @@ def test_a_pack_that_changes_between_two_reads_is_refused(
     store: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its end was right when it was looked at."""
-    from gcr.image.remote import Remote
+    from gcr.image.remote.remote import Remote
 
     real = Remote.part
 

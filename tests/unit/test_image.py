@@ -31,19 +31,19 @@ from gcr.cli.picture import facts
 from gcr.errors import Damaged, ImageExists, ImageNeeded, NoSuchImage, StoreBusy, StoreUnusable, WrongImage
 from gcr.hashing import HashKey
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image import files as files_of_a_store
-from gcr.image.anatomy import origins, phases, repeated_bytes, stop_s
-from gcr.image.cipher import PLAIN, Cipher
-from gcr.image.entry import BLOCK, Entry
-from gcr.image.known import Known
-from gcr.image.manifest import Manifest
-from gcr.image.pack import PackReader
-from gcr.image.packing import PackWriter
-from gcr.image.rate import Rate
-from gcr.image.reader import ImageReader
-from gcr.image.store import MARK, Store
-from gcr.image.together import AHEAD, all_of
-from gcr.image.writer import Contents, ImageWriter
+from gcr.image.chunks.entry import BLOCK, Entry
+from gcr.image.crypto.cipher import PLAIN, Cipher
+from gcr.image.disk import locking
+from gcr.image.disk.threads import AHEAD, all_of
+from gcr.image.files.anatomy import origins, phases, repeated_bytes, stop_s
+from gcr.image.files.manifest import Manifest
+from gcr.image.pack.reader import PackReader
+from gcr.image.pack.writer import PackWriter
+from gcr.image.read.reader import ImageReader
+from gcr.image.store.store import MARK, Store
+from gcr.image.write.known import Known
+from gcr.image.write.rate import Rate
+from gcr.image.write.writer import Contents, ImageWriter
 from gcr.image_helper.service import ImageService, _refuse_impossible
 
 MANY = 3 * CHUNK_BYTES + 4096
@@ -187,7 +187,7 @@ def test_what_a_store_has_takes_little_memory(tmp_path: Path) -> None:
 
 
 def test_an_image_that_nobody_could_read_is_not_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gcr.image.writer.MOST_MANIFEST", 100)
+    monkeypatch.setattr("gcr.image.write.writer.MOST_MANIFEST", 100)
     with pytest.raises(StoreUnusable, match="so many allocations"):
         write(store, "warm", [bytes_of(1, 100)])
     monkeypatch.undo()
@@ -321,10 +321,10 @@ def test_an_image_that_takes_the_name_while_the_lock_is_waited_for_stays(
         monkeypatch.undo()
         Store(path, store.cipher).remove(["warm"])
         write(Store(path, store.cipher), "warm", [bytes_of(2, MANY)])
-        with files_of_a_store.locked(path, how, patience):
+        with locking.locked(path, how, patience):
             yield
 
-    monkeypatch.setattr("gcr.image.store.locked", locked)
+    monkeypatch.setattr("gcr.image.store.store.locked", locked)
     store.remove(["warm"], lambda: {"warm": "a job that has but the new one"})
     assert read(store, "warm") == [bytes_of(2, MANY)]
 

@@ -19,13 +19,13 @@ from test_image import check, flipped, read
 
 from gcr.errors import Damaged, LibraryMissing, StoreBusy, WrongImage, WrongKey
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image import aes
-from gcr.image.chunks import name_of
-from gcr.image.cipher import PLAIN, Cipher, Forged, PackCipher
-from gcr.image.ciphers import cipher_of
-from gcr.image.entry import BLOCK, PLACED, Entry
-from gcr.image.store import MARK, NEW_MARK, Store
-from gcr.image.writer import ImageWriter
+from gcr.image.chunks.chunk import name_of
+from gcr.image.chunks.entry import BLOCK, PLACED, Entry
+from gcr.image.crypto import aes
+from gcr.image.crypto.cipher import PLAIN, Cipher, Forged, PackCipher
+from gcr.image.crypto.ciphers import cipher_of
+from gcr.image.store.store import MARK, NEW_MARK, Store
+from gcr.image.write.writer import ImageWriter
 
 OURS, OTHER = CIPHERS["encrypted"], cipher_of(bytes(32))
 DATA = [bytes_of(1, 3 * CHUNK_BYTES + 100), bytes_of(2, CHUNK_BYTES)]
@@ -128,7 +128,7 @@ def test_who_opened_it_before_it_became_an_encrypted_one_writes_nothing(tmp_path
 
 
 def test_a_store_that_is_written_to_becomes_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gcr.image.store.MARK_SECONDS", 0.1)
+    monkeypatch.setattr("gcr.image.store.store.MARK_SECONDS", 0.1)
     store = Store(tmp_path / "store")
     with ImageWriter(store, "warm") as writer:
         writer.add([(mapped(DATA[0]), {})])
@@ -297,7 +297,7 @@ def test_a_newer_version_is_named_as_such(store: Store, monkeypatch: pytest.Monk
 
 
 def aes_reader(path: Path) -> None:
-    from gcr.image.pack import PackReader
+    from gcr.image.pack.reader import PackReader
 
     PackReader(path, OURS)
 
@@ -314,7 +314,7 @@ def test_the_reader_in_the_document_reads_what_was_written(store: Store) -> None
 
 
 def test_without_the_library_it_is_said_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "gcr.image.aes", None)
+    monkeypatch.setitem(sys.modules, "gcr.image.crypto.aes", None)
     with pytest.raises(LibraryMissing) as refused:
         cipher_of(bytes(32))
     assert "[encryption]" in refused.value.hint

@@ -16,12 +16,12 @@ from imaging import CIPHERS, bytes_of, write
 from test_image import check, read
 
 from gcr.errors import Damaged
-from gcr.image import packing
-from gcr.image.cipher import PLAIN, Cipher
-from gcr.image.pull import pull
-from gcr.image.push import push
-from gcr.image.store import Store
-from gcr.image.transfer import Transfer
+from gcr.image.crypto.cipher import PLAIN, Cipher
+from gcr.image.pack import writer as packing
+from gcr.image.remote.pull import pull
+from gcr.image.remote.push import push
+from gcr.image.remote.transfer import Transfer
+from gcr.image.store.store import Store
 
 OLD = [bytes_of(1, 9000), bytes_of(2, 5000)]
 NEW = [bytes_of(1, 9000), bytes_of(3, 9000), bytes(100)]
@@ -204,7 +204,7 @@ def test_a_pack_that_a_dead_writer_did_not_sync_is_synced_by_whoever_builds_upon
     write(store, "old", OLD)
     disk = Disk(store.path)
     with disk.recorded():
-        with patch("gcr.image.writer.sync", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
+        with patch("gcr.image.write.writer.sync", side_effect=KeyboardInterrupt), pytest.raises(KeyboardInterrupt):
             write(store, "dead", NEW)
         write(store, "new", NEW)
     synced, _loose = disk._divided(disk.log)

@@ -19,12 +19,13 @@ from test_image import check, read
 
 from gcr.errors import Damaged, StoreUnusable
 from gcr.hashing import CHUNK_BYTES
-from gcr.image.files import NO_LINKS, PROBE
-from gcr.image.pull import pull
-from gcr.image.push import push
-from gcr.image.store import Store
-from gcr.image.transfer import Transfer
-from gcr.image.writer import ImageWriter
+from gcr.image.disk.durable import NO_LINKS
+from gcr.image.files.names import PROBE
+from gcr.image.remote.pull import pull
+from gcr.image.remote.push import push
+from gcr.image.remote.transfer import Transfer
+from gcr.image.store.store import Store
+from gcr.image.write.writer import ImageWriter
 
 OLD = [bytes_of(1, 9000), bytes_of(2, 5000)]
 NEW = [bytes_of(1, 9000), bytes_of(3, 2 * CHUNK_BYTES + 100), bytes(100)]

@@ -10,8 +10,8 @@ import pytest
 
 from gcr.daemon.imaging import place_of
 from gcr.errors import DeadlinePassed, GcrError, KeyUnusable, UsageError
-from gcr.image import key as keys
-from gcr.image.key import KeySource, lent_key
+from gcr.image.crypto import key as keys
+from gcr.image.crypto.key import KeySource, lent_key
 
 KEY = bytes(range(100, 132))
 SECRET = "correct horse battery staple 123"  # 32 characters

@@ -14,7 +14,7 @@ from imaging import CIPHERS, bytes_of, write
 from test_image import check, read
 
 from gcr.hashing import CHUNK_BYTES
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 
 WRITER = """
 import sys, time
@@ -22,7 +22,7 @@ sys.path.insert(0, sys.argv[1])
 from test_image_kills import contents
 from imaging import CIPHERS, write
 from pathlib import Path
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 store, who = Store(Path(sys.argv[2]), CIPHERS[sys.argv[4]]), sys.argv[3]
 print("ready", flush=True)
 number = len(store.names())
@@ -38,7 +38,7 @@ sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from imaging import CIPHERS
 from gcr.errors import NoSuchImage, StoreBusy
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 store = Store(Path(sys.argv[2]), CIPHERS[sys.argv[4]])
 print("ready", flush=True)
 while True:

@@ -24,18 +24,20 @@ from test_image import check, read
 
 from gcr.errors import Damaged
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image import bounce, fetching, pack, packing
-from gcr.image.bounce import huge_buffer
-from gcr.image.ciphers import cipher_of
-from gcr.image.entry import BLOCK
-from gcr.image.pack import GROUP_BYTES as GROUP
-from gcr.image.pack import OpenPack, PackReader
-from gcr.image.packing import WAITING, WRITERS, PackWriter
-from gcr.image.reader import ImageReader
-from gcr.image.room import allocate
-from gcr.image.store import Store
-from gcr.image.together import AHEAD, all_of, groups
-from gcr.image.writer import ImageWriter
+from gcr.image.chunks.entry import BLOCK
+from gcr.image.crypto.ciphers import cipher_of
+from gcr.image.disk import bounce
+from gcr.image.disk.bounce import huge_buffer
+from gcr.image.disk.room import allocate
+from gcr.image.disk.threads import AHEAD, all_of, groups
+from gcr.image.pack import writer as packing
+from gcr.image.pack.format import GROUP_BYTES as GROUP
+from gcr.image.pack.reader import OpenPack, PackReader
+from gcr.image.pack.writer import WAITING, WRITERS, PackWriter
+from gcr.image.read import fetching
+from gcr.image.read.reader import ImageReader
+from gcr.image.store.store import Store
+from gcr.image.write.writer import ImageWriter
 
 PATIENCE = 10.0
 
@@ -86,7 +88,7 @@ def test_chunks_are_written_within_the_length_of_the_file(store: Store, monkeypa
         write(store, "warm", data)
     assert not beyond
     (path,) = store.packs.iterdir()
-    assert path.stat().st_size == PackReader(path, store.cipher).pack.bytes < sum(map(len, data)) + 10 * pack.BLOCK
+    assert path.stat().st_size == PackReader(path, store.cipher).pack.bytes < sum(map(len, data)) + 10 * BLOCK
     check(store, "warm")
     assert read(store, "warm") == data
 
@@ -107,8 +109,8 @@ def test_what_is_asked_for_is_twice_what_there_is_and_never_much(store: Store, m
     writer.abandon()
     ends = [at + size for at, size in asked]
     assert [at for at, _ in asked] == [0, *ends[:-1]]
-    assert ends[0] == 2 * (GROUP + pack.BLOCK)
-    assert all(size <= 4 * GROUP + pack.BLOCK for _, size in asked[1:])
+    assert ends[0] == 2 * (GROUP + BLOCK)
+    assert all(size <= 4 * GROUP + BLOCK for _, size in asked[1:])
     assert len(asked) < 8
 
 
@@ -129,7 +131,7 @@ def test_where_no_room_is_had_it_is_written_all_the_same(
         allocate(fd, at, size)
 
     monkeypatch.setattr(packing, "allocate", some)
-    monkeypatch.setattr(packing, "ROOM_MOST", pack.BLOCK)
+    monkeypatch.setattr(packing, "ROOM_MOST", BLOCK)
     data = [bytes_of(1, 5 * GROUP)]
     write(store, "warm", data)
     assert asked[0] == number + 1, "it went on asking, or never did"
@@ -260,7 +262,7 @@ def test_what_is_damaged_is_found_behind_what_is_still_to_be_read(store: Store) 
     write(store, "warm", [data])
     (path,) = store.packs.iterdir()
     with path.open("r+b") as file:
-        file.seek(pack.BLOCK + CHUNK_BYTES)
+        file.seek(BLOCK + CHUNK_BYTES)
         file.write(b"\0" * 16)
     with ImageReader(store, "warm", threads=2) as reader, pytest.raises(Damaged):
         reader.read(7, "GPU-1", 0, memoryview(bytearray(len(data))))
@@ -274,7 +276,7 @@ def test_of_what_is_damaged_no_byte_goes_where_it_was_asked_for(tmp_path: Path, 
     write(store, "warm", [bytes_of(1, chunks * CHUNK_BYTES)])
     (path,) = store.packs.iterdir()
     with path.open("r+b") as file:
-        file.seek(pack.BLOCK + (chunks - 2) * CHUNK_BYTES)
+        file.seek(BLOCK + (chunks - 2) * CHUNK_BYTES)
         file.write(b"\0" * 16)
     before = b"\xa5" * GROUP
     found = bytearray(before)
@@ -380,4 +382,4 @@ def test_chunks_lie_in_a_pack_as_they_will_be_read(store: Store, monkeypatch: py
     monkeypatch.setattr(type(store.cipher), "name_of", slow)
     write(store, "warm", [data])
     (path,) = store.packs.iterdir()
-    assert path.read_bytes()[pack.BLOCK :][: len(data)] == data
+    assert path.read_bytes()[BLOCK:][: len(data)] == data

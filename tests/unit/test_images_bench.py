@@ -20,11 +20,11 @@ import program
 import report_images
 import standstill
 
-from gcr.image import bounce
-from gcr.image.bounce import huge_buffer as bounced
-from gcr.image.entry import BLOCK
-from gcr.image.store import Store
-from gcr.image.writer import ImageWriter
+from gcr.image.chunks.entry import BLOCK
+from gcr.image.disk import bounce
+from gcr.image.disk.bounce import huge_buffer as bounced
+from gcr.image.store.store import Store
+from gcr.image.write.writer import ImageWriter
 from gcr.testing.machine import PATIENCE, SimulatedMachine, until
 
 MIB = 1 << 20

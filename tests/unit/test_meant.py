@@ -11,7 +11,7 @@ from gcr.cli.main import SUBCOMMANDS, gcr
 from gcr.daemon.jobs import RETURN_S, Job, Jobs
 from gcr.engine.node import World
 from gcr.errors import NoSuchImage, NoSuchJob
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 from gcr.names import meant
 
 

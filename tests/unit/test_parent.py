@@ -15,16 +15,16 @@ from imaging import bytes_of, described, mapped, write
 
 from gcr.errors import Damaged
 from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey, hash_bytes
-from gcr.image.chunks import Chunk, cut, name_of
-from gcr.image.manifest import Manifest
-from gcr.image.parent import Allocation, Parent, parent_of
-from gcr.image.pull import pull
-from gcr.image.push import push
-from gcr.image.reader import ImageReader
-from gcr.image.references import Reference
-from gcr.image.store import Store
-from gcr.image.transfer import Transfer
-from gcr.image.writer import ImageWriter
+from gcr.image.chunks.chunk import Chunk, cut, name_of
+from gcr.image.files.manifest import Manifest
+from gcr.image.files.references import Reference
+from gcr.image.read.reader import ImageReader
+from gcr.image.remote.pull import pull
+from gcr.image.remote.push import push
+from gcr.image.remote.transfer import Transfer
+from gcr.image.store.store import Store
+from gcr.image.write.parent import Allocation, Parent, parent_of
+from gcr.image.write.writer import ImageWriter
 
 SIZE = 3 * CHUNK_BYTES + 100
 WHO = (7, 8, 3)  # as in imaging.py

@@ -13,7 +13,7 @@ from gcr.cli.main import gcr as program
 from gcr.cli.main import main
 from gcr.daemon.imaging import place_of
 from gcr.errors import UsageError
-from gcr.image.place import store_path
+from gcr.image.store.location import store_path
 
 URL = "s3://bucket/images"
 MORE = {

@@ -35,21 +35,21 @@ from gcr.errors import (
     WrongKey,
 )
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image import pack as packs
-from gcr.image.chunks import name_of
-from gcr.image.cipher import PLAIN, Cipher
-from gcr.image.ciphers import cipher_of
-from gcr.image.entry import BLOCK, PLACED
-from gcr.image.files import PULLED
-from gcr.image.folder import Folder, remote_at
-from gcr.image.manifest import Manifest
-from gcr.image.pack import Pack
-from gcr.image.pull import pull
-from gcr.image.push import Moved, part_bytes, push
-from gcr.image.remote import Remote
-from gcr.image.store import MARK, Store
-from gcr.image.transfer import PART, Transfer
-from gcr.image.writer import ImageWriter
+from gcr.image.chunks.chunk import name_of
+from gcr.image.chunks.entry import BLOCK, PLACED
+from gcr.image.crypto.cipher import PLAIN, Cipher
+from gcr.image.crypto.ciphers import cipher_of
+from gcr.image.files.manifest import Manifest
+from gcr.image.files.names import PULLED
+from gcr.image.pack import format as packs
+from gcr.image.pack.format import Pack
+from gcr.image.remote.folder import Folder, remote_at
+from gcr.image.remote.pull import pull
+from gcr.image.remote.push import Moved, part_bytes, push
+from gcr.image.remote.remote import Remote
+from gcr.image.remote.transfer import PART, Transfer
+from gcr.image.store.store import MARK, Store
+from gcr.image.write.writer import ImageWriter
 
 OTHER = cipher_of(bytes(32))
 COMMON, OWN = bytes_of(1, 5 * CHUNK_BYTES), bytes_of(2, 3 * CHUNK_BYTES + 100)
@@ -81,7 +81,7 @@ def away(tmp_path: Path) -> Path:
 def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """A request for each chunk."""
     for module in ("pull", "push"):
-        monkeypatch.setattr(f"gcr.image.{module}.PART", CHUNK_BYTES)
+        monkeypatch.setattr(f"gcr.image.remote.{module}.PART", CHUNK_BYTES)
 
 
 @pytest.fixture
@@ -89,7 +89,7 @@ def as_bucket(away: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The folder is asked for objects, as a bucket is; nobody locks it."""
     away.mkdir()
     for module in ("pull", "push"):
-        monkeypatch.setattr(f"gcr.image.{module}.remote_at", Remote)
+        monkeypatch.setattr(f"gcr.image.remote.{module}.remote_at", Remote)
 
 
 @pytest.fixture(params=[Folder, Remote], ids=["folder", "bucket"])
@@ -341,7 +341,7 @@ def test_of_an_image_that_is_here_only_what_is_damaged_is_written(
 ) -> None:
     with_damaged_hashes(store, away)
     written = []
-    monkeypatch.setattr("gcr.image.pull.write_file", lambda path, _data: written.append(path.name))
+    monkeypatch.setattr("gcr.image.remote.pull.write_file", lambda path, _data: written.append(path.name))
     assert pulled(store, away).packs_moved == 0
     assert written == ["warm.hashes"]
 
@@ -465,9 +465,9 @@ import os, signal, sys
 from pathlib import Path
 sys.path.insert(0, sys.argv[1])
 from imaging import CIPHERS
-from gcr.image.push import push
-from gcr.image.store import Store
-from gcr.image.transfer import Transfer
+from gcr.image.remote.push import push
+from gcr.image.store.store import Store
+from gcr.image.remote.transfer import Transfer
 real = os.fsync
 
 def fsync(fd):
@@ -632,7 +632,7 @@ def test_an_object_of_any_size_is_not_read_whole(store: Store, other: Store, awa
 def test_what_a_newer_gcr_wrote_is_refused(
     store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("gcr.image.cipher.PlainPack.version", 3)
+    monkeypatch.setattr("gcr.image.crypto.cipher.PlainPack.version", 3)
     write(store, "warm", [COMMON])
     pushed(store, away)
     monkeypatch.undo()

@@ -6,7 +6,7 @@ import pytest
 
 from gcr import config, runtime
 from gcr.errors import NoHome, UnsafeRuntime
-from gcr.image.place import store_path
+from gcr.image.store.location import store_path
 
 
 @pytest.fixture(autouse=True)

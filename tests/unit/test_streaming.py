@@ -34,12 +34,12 @@ from gcr.errors import (
     UsageError,
 )
 from gcr.hashing import CHUNK_BYTES
-from gcr.image.cipher import Cipher
-from gcr.image.lines import by_device
-from gcr.image.reader import ImageReader
-from gcr.image.store import Store
-from gcr.image.windows import ImagedLine, lines_of
-from gcr.image.writer import ImageWriter
+from gcr.image.chunks.lines import by_device
+from gcr.image.chunks.windows import ImagedLine, lines_of
+from gcr.image.crypto.cipher import Cipher
+from gcr.image.read.reader import ImageReader
+from gcr.image.store.store import Store
+from gcr.image.write.writer import ImageWriter
 from gcr.image_helper.service import ImageService
 from gcr.image_helper.streaming import Streams
 from gcr.job.journal import DecisionRecord, Journal, KeptImage, ProcessDecision, standing
@@ -478,7 +478,7 @@ def test_who_is_needed_is_asked_while_nobody_writes(store: Store, only_copy: boo
     imaged(store, only_copy)
     asked: list[bool] = []
     with ImageWriter(store, "other"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gcr.image.store.NEEDED_SECONDS", 0.1)
+        patch.setattr("gcr.image.store.store.NEEDED_SECONDS", 0.1)
         if only_copy:
             with pytest.raises(StoreBusy):
                 store.remove(["warm"], lambda: asked.append(True) or {})  # type: ignore[func-returns-value]

@@ -18,11 +18,11 @@ from imaging import CIPHERS, bytes_of, write
 from gcr.drain import HandleSpec
 from gcr.errors import Damaged, UsageError
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image.cipher import Cipher
-from gcr.image.lines import Slots
-from gcr.image.reader import ImageReader
-from gcr.image.store import Store
-from gcr.image.windows import ImagedLine, lines_of
+from gcr.image.chunks.lines import Slots
+from gcr.image.chunks.windows import ImagedLine, lines_of
+from gcr.image.crypto.cipher import Cipher
+from gcr.image.read.reader import ImageReader
+from gcr.image.store.store import Store
 from gcr.memory.layout import SealedHandle, SealedTable
 from gcr.memory.memfiles import NotASegment, filled_memfd
 from gcr.memory.places import HUGE_PAGE

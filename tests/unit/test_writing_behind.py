@@ -15,14 +15,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from imaging import bytes_of, described, mapped
 
 from gcr.errors import StoreUnusable
-from gcr.image import packing
-from gcr.image.chunks import name_of
-from gcr.image.cipher import PLAIN
-from gcr.image.entry import BLOCK
-from gcr.image.pack import PackReader
-from gcr.image.packing import WAITING, WRITERS, PackWriter, _File
-from gcr.image.store import Store
-from gcr.image.writer import ImageWriter
+from gcr.image.chunks.chunk import name_of
+from gcr.image.chunks.entry import BLOCK
+from gcr.image.crypto.cipher import PLAIN
+from gcr.image.pack import writer as packing
+from gcr.image.pack.reader import PackReader
+from gcr.image.pack.writer import WAITING, WRITERS, PackWriter, _File
+from gcr.image.store.store import Store
+from gcr.image.write.writer import ImageWriter
 from gcr.testing.machine import PATIENCE, until
 
 SIZE = 2 * BLOCK

@@ -22,11 +22,11 @@ from msgspec import Struct, field
 from gcr import config
 from gcr.cli.options import Options
 from gcr.errors import DeadlinePassed, GcrError, NoSuchImage, PeerGone
-from gcr.image.place import opened, silent, store_path, without_store
+from gcr.image.store.location import opened, silent, store_path, without_store
 from gcr.protocol.jsonbody import error_from_json, error_to_json
 
 if TYPE_CHECKING:
-    from gcr.image.store import Store
+    from gcr.image.store.store import Store
 
 T = TypeVar("T")
 Record = Mapping[str, Any]
@@ -46,7 +46,7 @@ def asked(options: Options, chosen: str | None, look: "Callable[[Store | None], 
     key.key()  # here: its command may ask its owner, for longer than a store may be silent
 
     def work(line: Line) -> T:
-        from gcr.image.files import usable
+        from gcr.image.disk.failing import usable
 
         with usable(path):
             store = opened(path, key, line.pulse)

@@ -75,8 +75,8 @@ def _runs() -> Iterable[object]:
 
 
 def _image_names(store: str | None) -> Iterable[str]:
-    from gcr.image.manifest import SUFFIX
-    from gcr.image.place import store_path
+    from gcr.image.files.manifest import SUFFIX
+    from gcr.image.store.location import store_path
     from gcr.listing import listed
 
     return [path.name.removesuffix(SUFFIX) for path in listed(store_path(store) / "images", SUFFIX)]

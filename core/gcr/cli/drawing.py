@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from gcr.cli.picture import Row, Section, facts, made, sections
-from gcr.image.manifest import Manifest
+from gcr.image.files.manifest import Manifest
 
 BAR = 30  # columns
 

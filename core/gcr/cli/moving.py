@@ -17,8 +17,8 @@ from gcr.cli.progress import progress_view
 from gcr.errors import DeadlinePassed
 
 if TYPE_CHECKING:
-    from gcr.image.push import Moved
-    from gcr.image.transfer import Transfer
+    from gcr.image.remote.push import Moved
+    from gcr.image.remote.transfer import Transfer
 
 _GRACE_S = 2.0  # in which work that was told to end may tidy up
 
@@ -54,7 +54,7 @@ def _moved(command: str, options: Options, store: Path, act: Callable[["Transfer
 
 
 def _transfer(command: str, options: Options, line: Line | None = None) -> "Transfer":
-    from gcr.image.transfer import Transfer
+    from gcr.image.remote.transfer import Transfer
 
     told = (partial(line.tell, "progress"), line.pulse) if line else ()
     return Transfer(command, options.timeout, *told)

@@ -10,7 +10,7 @@ from gcr.rendezvous.folder import About, DaemonFolder
 from gcr.runtime import former_journal, socket_path
 
 if TYPE_CHECKING:
-    from gcr.image.store import Store
+    from gcr.image.store.store import Store
 
 
 def needed_images(store: "Store") -> dict[str, str]:

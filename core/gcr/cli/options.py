@@ -11,7 +11,7 @@ from msgspec import Struct
 from gcr.names import JOB_NAME
 
 if TYPE_CHECKING:
-    from gcr.image.key import KeySource
+    from gcr.image.crypto.key import KeySource
 
 _PID = re.compile(r"[1-9][0-9]{0,9}\Z")
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMG]?)\Z")
@@ -41,7 +41,7 @@ class Options(Struct):
 
     def key(self) -> "KeySource":
         """Of the store. Raises UsageError."""
-        from gcr.image.key import KeySource  # takes 10 ms, which most commands need not wait for
+        from gcr.image.crypto.key import KeySource  # takes 10 ms, which most commands need not wait for
 
         if self._key is None:
             self._key = KeySource.chosen(self.key_file, self.key_command, self.timeout)

@@ -7,8 +7,8 @@ from msgspec import Struct
 
 from gcr import units
 from gcr.cli import text
-from gcr.image.anatomy import bytes_by_device, origins, phases, size_classes, stop_s
-from gcr.image.manifest import Manifest
+from gcr.image.files.anatomy import bytes_by_device, origins, phases, size_classes, stop_s
+from gcr.image.files.manifest import Manifest
 
 PARTS = {
     "zero": "zero, stored nowhere",

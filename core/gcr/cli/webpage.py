@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from html import escape
 
 from gcr.cli.picture import PARTS, Figure, Row, Section, facts, made, sections
-from gcr.image.manifest import Manifest
+from gcr.image.files.manifest import Manifest
 
 _PAGE = """\
 <!DOCTYPE html>

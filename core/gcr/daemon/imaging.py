@@ -34,9 +34,9 @@ from gcr.errors import (
     UsageError,
     typed,
 )
-from gcr.image.manifest import COSTS, Cut, Manifest
-from gcr.image.place import folder_of
-from gcr.image.room import least_bytes
+from gcr.image.files.manifest import COSTS, Cut, Manifest
+from gcr.image.files.smallfiles import least_bytes
+from gcr.image.store.location import folder_of
 from gcr.job.states import State
 from gcr.memory.escrow import staged_with
 from gcr.peers.image import ImagePeer, StorePlace

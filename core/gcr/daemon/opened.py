@@ -11,9 +11,9 @@ from gcr.daemon.silence import WATCHED_S, Reading
 from gcr.engine.node import Course
 from gcr.engine.target import Target
 from gcr.errors import WrongImage
-from gcr.image.lines import by_device
-from gcr.image.manifest import Cut, Manifest
-from gcr.image.windows import ImagedLine, Place, lines_of
+from gcr.image.chunks.lines import by_device
+from gcr.image.chunks.windows import ImagedLine, Place, lines_of
+from gcr.image.files.manifest import Cut, Manifest
 from gcr.peers.image import ImagePeer, StorePlace
 from gcr.processes import ProcessIdentity, alive
 from gcr.protocol.seqpacket import close_all

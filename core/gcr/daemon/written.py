@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from gcr.daemon.permission import AS_OURSELVES, Acting, Caller, acting_for
 from gcr.daemon.silence import Unhurried, answering
 from gcr.errors import ImageExists, NoSuchImage, StoreUnusable, WrongKey
-from gcr.image.manifest import Manifest
+from gcr.image.files.manifest import Manifest
 from gcr.job.journal import DecisionRecord, KeptImage
 from gcr.peers.image import ImagePeer, StorePlace
 

@@ -5,10 +5,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct, field
 
 from gcr.errors import BROKEN, HashMissed, UsageError
-from gcr.image.chunks import Chunk
-from gcr.image.lines import StagedLine, merged
-from gcr.image.parent import Parent, Place
-from gcr.image.writer import Addition, ImageWriter
+from gcr.image.chunks.chunk import Chunk
+from gcr.image.chunks.lines import StagedLine, merged
+from gcr.image.write.parent import Parent, Place
+from gcr.image.write.writer import Addition, ImageWriter
 from gcr.memory.layout import SealedHandle, SealedTable
 from gcr.memory.partial import PartialTable, Where
 from gcr.protocol.seqpacket import close_all

@@ -20,18 +20,19 @@ from msgspec import Struct, field
 from gcr import config, units
 from gcr.errors import Damaged, GcrError, NoRoom, NoSuchImage, PeerGone, UsageError, WrongImage
 from gcr.faults import reach
-from gcr.image.ciphers import cipher_of
-from gcr.image.files import sync_images, usable
-from gcr.image.key import lent_key
-from gcr.image.lines import FreshLine, Slots, by_device
-from gcr.image.manifest import Cut, ImagedProcess, Manifest
-from gcr.image.parent import Identity, Parent, Place, parent_of
-from gcr.image.place import is_none, without_store
-from gcr.image.rate import Rate
-from gcr.image.reader import ImageReader
-from gcr.image.room import free_bytes
-from gcr.image.store import Store
-from gcr.image.writer import Contents, ImageWriter
+from gcr.image.chunks.lines import FreshLine, Slots, by_device
+from gcr.image.crypto.ciphers import cipher_of
+from gcr.image.crypto.key import lent_key
+from gcr.image.disk.durable import sync_images
+from gcr.image.disk.failing import usable
+from gcr.image.disk.room import free_bytes
+from gcr.image.files.manifest import Cut, ImagedProcess, Manifest
+from gcr.image.read.reader import ImageReader
+from gcr.image.store.location import is_none, without_store
+from gcr.image.store.store import Store
+from gcr.image.write.parent import Identity, Parent, Place, parent_of
+from gcr.image.write.rate import Rate
+from gcr.image.write.writer import Contents, ImageWriter
 from gcr.image_helper.lent import Lent
 from gcr.image_helper.streaming import Streams
 from gcr.memory.hostmemory import available_host_bytes

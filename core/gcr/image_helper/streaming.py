@@ -13,11 +13,11 @@ from msgspec.structs import replace
 from gcr.errors import UsageError
 from gcr.hashing import CHUNK_BYTES
 from gcr.hashing.chunks import chunk_count
-from gcr.image.lines import Slots, merged
-from gcr.image.parent import Place
-from gcr.image.windows import ImagedLine, lines_of
-from gcr.image.windows import Place as LinePlace
-from gcr.image.writer import ImageWriter
+from gcr.image.chunks.lines import Slots, merged
+from gcr.image.chunks.windows import ImagedLine, lines_of
+from gcr.image.chunks.windows import Place as LinePlace
+from gcr.image.write.parent import Place
+from gcr.image.write.writer import ImageWriter
 from gcr.memory.layout import SealedSegment, SealedTable
 from gcr.memory.places import round_up
 

@@ -19,7 +19,7 @@ from typing import Any
 from gcr import processes
 from gcr.api.reports import ImageInfo, JobInfo, SwapReport
 from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoSuchJob, NotAllKnown
-from gcr.image.place import store_path
+from gcr.image.store.location import store_path
 from gcr.library.arguments import (
     MOST_SECONDS,
     Environment,

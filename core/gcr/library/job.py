@@ -13,8 +13,8 @@ from typing import IO, Any, Literal, Self
 from gcr import processes
 from gcr.api.reports import CheckpointReport, RestoreReport
 from gcr.errors import DeadlinePassed, EndUnknown, NoSuchJob, UsageError
-from gcr.image.key import KeySource
-from gcr.image.place import store_path
+from gcr.image.crypto.key import KeySource
+from gcr.image.store.location import store_path
 from gcr.job import runs
 from gcr.library.arguments import MOST_SECONDS, check_image, check_seconds
 from gcr.rendezvous.client import GRACE, Client

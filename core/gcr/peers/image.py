@@ -10,7 +10,7 @@ from typing import Any
 from msgspec import Struct
 
 from gcr.errors import RolledBack
-from gcr.image.manifest import Manifest
+from gcr.image.files.manifest import Manifest
 from gcr.peers.waiting import BATCH, CALL_TIMEOUT, Patience
 from gcr.processes import ProcessIdentity
 from gcr.protocol.channel import Channel

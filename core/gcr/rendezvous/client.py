@@ -79,7 +79,7 @@ class Client:
     ) -> dict[str, Any]:
         """Ask and wait. Raises what the daemon raised, DeadlinePassed after `timeout` seconds, PeerGone.
 
-        `fds`: the key of an encrypted store (gcr.image.key), where `encrypted` in the body says so.
+        `fds`: the key of an encrypted store (gcr.image.crypto.key), where `encrypted` in the body says so.
         """
         began = time.monotonic()
         log.debug("%s: %s", command, body or {})

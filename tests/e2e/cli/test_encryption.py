@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
 
 from imaging import CIPHERS, KEY, bytes_of, write
 
-from gcr.image.store import Store
+from gcr.image.store.store import Store
 
 from .conftest import Gcr
 from .fake_daemon import FakeDaemon

@@ -22,10 +22,10 @@ from imaging import bytes_of, write
 
 from gcr.cli.commands.prune import _pruned
 from gcr.errors import Damaged
-from gcr.image.manifest import Manifest, _digest
-from gcr.image.retention import doomed
-from gcr.image.smallfiles import MOST_MANIFEST
-from gcr.image.store import Store
+from gcr.image.files.manifest import Manifest, _digest
+from gcr.image.files.smallfiles import MOST_MANIFEST
+from gcr.image.store.retention import doomed
+from gcr.image.store.store import Store
 from gcr.testing.machine import alive, until
 
 from .conftest import DEADLINE, Gcr, gcr_command

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
 
 from imaging import CIPHERS, KEY, bytes_of, write
 
-from gcr.image.store import MARK, Store
+from gcr.image.store.store import MARK, Store
 from gcr.testing.machine import until
 
 from .conftest import DEADLINE, Gcr, gcr_command

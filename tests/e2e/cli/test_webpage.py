@@ -14,9 +14,9 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
 from imaging import bytes_of, described, mapped, write
 
 from gcr import units
-from gcr.image.manifest import Manifest
-from gcr.image.store import Store
-from gcr.image.writer import Contents, ImageWriter
+from gcr.image.files.manifest import Manifest
+from gcr.image.store.store import Store
+from gcr.image.write.writer import Contents, ImageWriter
 
 from . import browser
 from .conftest import Gcr

@@ -17,7 +17,7 @@ from gcr.cli.options import (
 )
 from gcr.cli.transfer import transfer
 from gcr.errors import UsageError
-from gcr.image.place import store_path
+from gcr.image.store.location import store_path
 
 
 @click.command(

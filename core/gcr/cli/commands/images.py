@@ -15,8 +15,8 @@ from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, NoSuchImage, WrongImage
 
 if TYPE_CHECKING:
-    from gcr.image.manifest import Manifest
-    from gcr.image.store import Store
+    from gcr.image.files.manifest import Manifest
+    from gcr.image.store.store import Store
 
 _HEAD = ("IMAGE", "JOB", "CUT", "MADE", "SIZE", "ZERO", "WRITTEN", "NOTES")
 

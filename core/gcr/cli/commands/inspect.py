@@ -14,8 +14,8 @@ from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, NoSuchImage, Refused, UsageError
 
 if TYPE_CHECKING:
-    from gcr.image.manifest import Manifest
-    from gcr.image.store import Store
+    from gcr.image.files.manifest import Manifest
+    from gcr.image.store.store import Store
 
 STDOUT = "-"
 
@@ -50,7 +50,7 @@ def _looked_at(store: "Store | None", name: str) -> "tuple[Manifest, int]":
     """Its manifest, and how many of its bytes are chunks that it has more than once: 0 where that cannot be read."""
     if store is None:
         raise NoSuchImage(f"no image {name!r}", hint="gcr images")
-    from gcr.image.anatomy import repeated_bytes
+    from gcr.image.files.anatomy import repeated_bytes
 
     manifest = store.manifest(name)
     try:
@@ -79,7 +79,7 @@ def _write(page: str, path: Path) -> None:
 
 
 def _fields(manifest: "Manifest", repeated: int) -> dict[str, Any]:
-    from gcr.image.anatomy import bytes_by_device, origins, phases, size_classes, stop_s
+    from gcr.image.files.anatomy import bytes_by_device, origins, phases, size_classes, stop_s
 
     return {
         **facts(manifest),

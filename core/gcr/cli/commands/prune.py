@@ -15,8 +15,8 @@ from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, StoreBusy, UsageError, WrongImage
 
 if TYPE_CHECKING:
-    from gcr.image.manifest import Manifest
-    from gcr.image.store import Store
+    from gcr.image.files.manifest import Manifest
+    from gcr.image.store.store import Store
 
 
 @click.command("prune", epilog=examples("gcr prune --keep-last 5 --keep-daily 7 --dry-run", "gcr prune --keep-last 5"))
@@ -50,7 +50,7 @@ def _said(names: "Sequence[str]", freed: int, dry_run: bool) -> str:
 
 
 def _pruned(store: "Store", keep_last: int, keep_daily: int, dry_run: bool) -> tuple[list[str], int]:
-    from gcr.image.retention import doomed, would_free
+    from gcr.image.store.retention import doomed, would_free
 
     going, needed = (
         doomed(store.readable(), keep_last, keep_daily),

@@ -7,12 +7,12 @@ import click
 
 from gcr.cli.moving import move
 from gcr.cli.options import Options, common_options, examples, store_option
-from gcr.image.place import store_path
+from gcr.image.store.location import store_path
 
 if TYPE_CHECKING:
-    from gcr.image.key import KeySource
-    from gcr.image.push import Moved
-    from gcr.image.transfer import Transfer
+    from gcr.image.crypto.key import KeySource
+    from gcr.image.remote.push import Moved
+    from gcr.image.remote.transfer import Transfer
 
 
 @click.command("pull", epilog=examples("gcr pull warm s3://bucket/images", "gcr pull warm file:///mnt/backup --json"))
@@ -32,7 +32,7 @@ def command(options: Options, name: str, url: str, store: str | None) -> None:
 
 
 def _pulled(path: Path, key: "KeySource", name: str, url: str, transfer: "Transfer") -> "Moved":
-    from gcr.image.ciphers import cipher_of
-    from gcr.image.pull import pull
+    from gcr.image.crypto.ciphers import cipher_of
+    from gcr.image.remote.pull import pull
 
     return pull(path, name, url, transfer, cipher_of(key.key()))

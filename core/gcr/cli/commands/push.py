@@ -9,12 +9,12 @@ from gcr.cli import completing
 from gcr.cli.moving import move
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.errors import NoSuchImage
-from gcr.image.place import opened, store_path
+from gcr.image.store.location import opened, store_path
 
 if TYPE_CHECKING:
-    from gcr.image.key import KeySource
-    from gcr.image.push import Moved
-    from gcr.image.transfer import Transfer
+    from gcr.image.crypto.key import KeySource
+    from gcr.image.remote.push import Moved
+    from gcr.image.remote.transfer import Transfer
 
 
 @click.command("push", epilog=examples("gcr push warm s3://bucket/images", "gcr push warm file:///mnt/backup --json"))
@@ -33,7 +33,7 @@ def command(options: Options, name: str, url: str, store: str | None) -> None:
 
 
 def _pushed(path: Path, key: "KeySource", name: str, url: str, transfer: "Transfer") -> "Moved":
-    from gcr.image.push import push
+    from gcr.image.remote.push import push
 
     store = opened(path, key, transfer.pulse)
     if store is None:

@@ -10,10 +10,10 @@ from gcr.cli.asking import asked
 from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_targets, store_option
 from gcr.cli.transfer import transfer
 from gcr.errors import NoSuchImage, UsageError
-from gcr.image.place import store_path
+from gcr.image.store.location import store_path
 
 if TYPE_CHECKING:
-    from gcr.image.store import Store
+    from gcr.image.store.store import Store
 
 
 def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:

@@ -13,11 +13,11 @@ from gcr.cli.needed import needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import NoSuchImage
-from gcr.image.place import store_path
+from gcr.image.store.location import store_path
 from gcr.rendezvous import former
 
 if TYPE_CHECKING:
-    from gcr.image.store import Store
+    from gcr.image.store.store import Store
 
 
 @click.command("rm", epilog=examples("gcr rm warm", "gcr rm warm warm2 --json"))

@@ -11,11 +11,11 @@ from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Damaged, NoSuchImage, StoreUnusable, WrongImage
-from gcr.image.place import is_named, store_path
+from gcr.image.store.location import is_named, store_path
 
 if TYPE_CHECKING:
-    from gcr.image.pack import Pack
-    from gcr.image.store import Store
+    from gcr.image.pack.format import Pack
+    from gcr.image.store.store import Store
 
 
 @click.command("verify", epilog=examples("gcr verify", "gcr verify warm --deep"))
@@ -72,7 +72,7 @@ def _all_checked(
 
 def _checked(store: "Store", name: str, deep: bool, whole: "set[Pack]") -> dict[str, Any]:
     """`whole`: see ImageReader.check."""
-    from gcr.image.reader import ImageReader
+    from gcr.image.read.reader import ImageReader
 
     looked = 0
     try:

@@ -1,0 +1,1 @@
+"""What keeps the bytes of a store from others: ciphers and keys."""

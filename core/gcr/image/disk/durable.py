@@ -1,0 +1,92 @@
+"""Writes and removes files so that the result outlives a crash."""
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+
+from gcr.errors import StoreUnusable
+from gcr.image.disk.failing import usable
+
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems without them say to link()
+
+
+def rehearse_publishing(file: Path, probe: Path) -> None:
+    """What not every file system can do, and `Store.publish` will: found out before anything is written.
+
+    Raises StoreUnusable, OSError.
+    """
+    probe.unlink(missing_ok=True)
+    try:
+        os.link(file, probe)
+    except OSError as error:
+        if error.errno not in NO_LINKS:
+            raise
+        text = f"the file system of {file.parent} has no hard links, which name an image: {error.strerror}"
+        raise StoreUnusable(text, hint="another folder as --store") from error
+    probe.unlink()
+    sync(file.parent)
+
+
+def write_file(path: Path, data: bytes) -> None:
+    """Anew, synced. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
+    try:
+        write_synced(fd, data)
+    finally:
+        os.close(fd)
+
+
+def write_synced(fd: int, data: bytes) -> None:
+    """Raises OSError."""
+    write_all(fd, data)
+    os.fsync(fd)
+
+
+def write_all(fd: int, data: bytes) -> None:
+    """Raises OSError."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(fd, rest) :]
+
+
+def sync_images(store: Path) -> None:
+    """Of the store in this folder: what was published outlives a crash. Raises StoreUnusable."""
+    with usable(store):
+        sync(store / "images")
+
+
+def sync(directory: Path) -> None:
+    """Raises OSError."""
+    _sync(directory, os.O_DIRECTORY)
+
+
+def sync_file(path: Path) -> None:
+    """Raises OSError."""
+    _sync(path, os.O_NOFOLLOW)
+
+
+def _sync(path: Path, flags: int) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | flags)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def unlink(path: Path) -> int:
+    """Bytes that are free now; none of a folder, which is not ours."""
+    with suppress(FileNotFoundError, IsADirectoryError):
+        size = path.lstat().st_size
+        path.unlink()
+        return size
+    return 0
+
+
+def size_of(path: Path) -> int:
+    """Returns how many bytes `unlink` would free."""
+    with suppress(FileNotFoundError):
+        found = path.lstat()
+        return 0 if stat.S_ISDIR(found.st_mode) else found.st_size
+    return 0

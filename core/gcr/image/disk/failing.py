@@ -1,0 +1,29 @@
+"""What a disk's errors mean for a store."""
+
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from gcr.errors import Damaged, StoreUnusable
+
+
+@contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Raises StoreUnusable for what the file system says."""
+    try:
+        yield
+    except OSError as error:
+        name = errno.errorcode.get(error.errno or 0, "no error code")
+        raise StoreUnusable(f"the store {path} cannot be used: {error} ({name})") from error
+
+
+@contextmanager
+def readable(path: Path) -> Iterator[None]:
+    """A sector that cannot be read any more is damage; whatever else a disk says is no word on what was written."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno == errno.EIO:
+            raise Damaged.of(path, f"it cannot be read: {error.strerror} (EIO)") from error
+        raise

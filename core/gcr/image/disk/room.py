@@ -1,0 +1,25 @@
+"""Room on a disk: for a file, made before it is written; and for an image, looked at before a job is stopped for it."""
+
+import ctypes
+import os
+from pathlib import Path
+
+_fallocate = ctypes.CDLL(None, use_errno=True).fallocate64
+_fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64]
+
+
+def allocate(fd: int, at: int, size: int) -> None:
+    """The file is at least `at` + `size` bytes long then, what was not written of it zero. Raises OSError.
+
+    Not `os.posix_fallocate`, which writes to every block where the file system cannot do it at once.
+    """
+    if _fallocate(fd, 0, at, size) != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
+
+
+def free_bytes(folder: Path) -> int | None:
+    """Returns how much this process may write there; None where the file system does not tell. Raises OSError."""
+    found = os.statvfs(folder)
+    blocks = found.f_bavail if os.geteuid() else found.f_bfree  # some are kept for root
+    return blocks * found.f_frsize if found.f_blocks else None

@@ -1,0 +1,46 @@
+"""What the files of an image are called in a store."""
+
+import re
+
+from gcr.errors import UsageError
+from gcr.image.files.hashes import SUFFIX as HASHES
+from gcr.image.files.manifest import SUFFIX as MANIFEST
+from gcr.image.files.references import SUFFIX as CHUNKS
+
+PULLED = ".pulled"
+NEW = f"{MANIFEST}.new"  # of a manifest that is being written
+PROBE = f"{MANIFEST}.link"
+NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
+
+
+def checked_name(name: str) -> str:
+    """Raises UsageError for what cannot be the name of an image."""
+    if not isinstance(name, str) or not NAME.match(name):
+        shown = NAME.pattern.removesuffix(r"\Z")
+        raise UsageError(f"{name!r} is no name of an image: {shown}")
+    return name
+
+
+def manifest_path(name: str) -> str:
+    """In its store. Raises UsageError."""
+    return f"images/{checked_name(name)}{MANIFEST}"
+
+
+def references_path(name: str) -> str:
+    """In its store. Raises UsageError."""
+    return f"images/{checked_name(name)}{CHUNKS}"
+
+
+def hashes_path(name: str) -> str:
+    """In its store. Raises UsageError."""
+    return f"images/{checked_name(name)}{HASHES}"
+
+
+def pulled_path(name: str) -> str:
+    """In its store: there where the image came from elsewhere. Raises UsageError."""
+    return f"images/{checked_name(name)}{PULLED}"
+
+
+def claim_path(name: str) -> str:
+    """In its store: who writes anything under this name has it. Raises UsageError."""
+    return f"images/{checked_name(name)}{NEW}"

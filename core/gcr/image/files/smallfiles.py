@@ -1,0 +1,87 @@
+"""The small files of an image: the manifest, and what it vouches for.
+
+References and hashes are read from a disk, sent elsewhere, and brought from there: whoever does it compares them with
+the same digest and the same size, here.
+"""
+
+from collections.abc import Iterator
+
+from msgspec import Struct
+
+from gcr.errors import Damaged
+from gcr.hashing.chunks import CHUNK_BYTES, DIGEST_BYTES, chunk_count
+from gcr.hashing.key import SECRET_BYTES
+from gcr.image.chunks.chunk import cut, name_of
+from gcr.image.crypto.cipher import Cipher
+from gcr.image.files.manifest import Manifest
+from gcr.image.files.names import hashes_path, manifest_path, references_path
+from gcr.image.files.references import RECORD_BYTES
+
+MOST_MANIFEST = 64 << 20  # bytes: of some 100,000 allocations
+MOST_BESIDE = 1 << 30  # bytes of references, or of hashes: of an image of 6 TiB
+_MOST_OVERHEAD = 64  # bytes of a small file that is encrypted
+
+
+class SmallFile(Struct, frozen=True):
+    """Beside a manifest, which has its digest. `path`: in its store. `size`: bytes of what it says."""
+
+    path: str
+    digest: bytes
+    size: int
+
+    @property
+    def most(self) -> int:
+        """Bytes that it takes in its store; whoever reads it has room for no more."""
+        return min(self.size, MOST_BESIDE) + _MOST_OVERHEAD
+
+    def said(self, stored: bytes | None, cipher: Cipher, place: object) -> bytes:
+        """What it says, by what is stored of it at `place`; None: nothing. Raises Damaged, WrongImage."""
+        if stored is None:
+            raise Damaged.of(place, "it is not there")
+        data = cipher.decrypt(self.path, stored, place)
+        if name_of(data) != self.digest:
+            raise Damaged.of(place, "it is not what was written")
+        if len(data) != self.size:
+            raise Damaged.of(place, "it has another number of chunks than the image")
+        return data
+
+
+def references_file(manifest: Manifest) -> SmallFile:
+    return SmallFile(references_path(manifest.name), manifest.chunks, _chunks_of(manifest) * RECORD_BYTES)
+
+
+def hashes_file(manifest: Manifest) -> SmallFile:
+    size = SECRET_BYTES + _chunks_of(manifest) * DIGEST_BYTES
+    return SmallFile(hashes_path(manifest.name), manifest.hashes, size)
+
+
+def files_beside(manifest: Manifest) -> tuple[SmallFile, SmallFile]:
+    return references_file(manifest), hashes_file(manifest)
+
+
+def manifest_of(name: str, stored: bytes, cipher: Cipher, place: object) -> Manifest:
+    """The manifest of the image so called, `place`: of what the file here has. Raises Damaged, WrongImage."""
+    found = Manifest.from_bytes(cipher.decrypt(manifest_path(name), stored, place), place)
+    if found.name != name:
+        raise Damaged.of(place, f"it is the manifest of {found.name}")
+    return found
+
+
+def chunk_sizes(manifest: Manifest) -> Iterator[int]:
+    """In the order of the references."""
+    for process in manifest.processes:
+        for handle in process.table.handles:
+            yield from (size for _, size in cut(handle.spec.size, manifest.chunk_bytes))
+
+
+def least_bytes(total: int) -> int:
+    """Returns what an image of so much memory takes for sure: the names and hashes of its chunks.
+
+    How much of the memory itself is written is not known before: zeros are not, nor is what the store has.
+    """
+    return total // CHUNK_BYTES * (RECORD_BYTES + DIGEST_BYTES)
+
+
+def _chunks_of(manifest: Manifest) -> int:
+    handles = (handle for process in manifest.processes for handle in process.table.handles)
+    return sum(chunk_count(handle.spec.size, manifest.chunk_bytes) for handle in handles)

@@ -1,0 +1,1 @@
+"""Packs: files of chunks, written once and never changed."""

@@ -1,0 +1,190 @@
+"""Reads finished packs."""
+
+import errno
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cached_property
+from itertools import starmap
+from pathlib import Path
+
+from msgspec import Struct
+
+from gcr.errors import Damaged, WrongImage
+from gcr.image.chunks.chunk import NAME_BYTES, name_of
+from gcr.image.chunks.entry import BLOCK, Entry, padded, stored_bytes
+from gcr.image.crypto.cipher import PACK_VERSIONS, Cipher, Forged
+from gcr.image.disk.bounce import Bounce, move_each
+from gcr.image.disk.failing import readable
+from gcr.image.disk.regular import open_file
+from gcr.image.pack.format import FACTS, FILE, FOOTER, FOOTER_MAGIC, HEADER, HEADER_MAGIC, SUFFIX, Footer, Pack
+
+_BOUNCE = Bounce()
+
+
+class PackReader:
+    """A finished pack. Raises Damaged when it is not what the seal vouches for, WrongImage for a newer version.
+
+    Its file is open only while something of it is read: an image may have more packs than a process may have files.
+    """
+
+    def __init__(self, path: Path, cipher: Cipher, seal: bytes | None = None) -> None:
+        """`seal`: what it must be; None takes the file's own. Raises OSError, Damaged, WrongImage."""
+        self.path = path
+        ours = FILE.match(path.name)
+        if not ours:
+            raise Damaged.of(path, "a pack has not such a name")
+        self._name_of, self._cipher = cipher.name_of, cipher.pack(ours[1])
+        self.record = self._cipher.record
+        with self.opened() as file:
+            self.pack, self.index, self.index_at = self._read_ends(file, seal)
+
+    @cached_property
+    def entries(self) -> Sequence[Entry]:
+        """Many times larger than `index`, whose bytes they are."""
+        return tuple(starmap(Entry, self.record.iter_unpack(self.index)))
+
+    def read(self, entries: Sequence[Entry], targets: Sequence[memoryview]) -> None:
+        """Chunks that lie one behind the other. Raises OSError, Damaged."""
+        stored = _BOUNCE.buffer(stored_bytes(entries))
+        with self.opened() as file:
+            file.blocks(entries[0].block, stored)
+        self.take(entries, stored, targets)
+
+    def take(self, entries: Sequence[Entry], stored: memoryview, targets: Sequence[memoryview]) -> None:
+        """What the disk has of chunks, to where it goes: all of it, once all have the names that they should have.
+
+        Raises Damaged.
+        """
+        with self._as_written():
+            chunks = self._cipher.from_disk(entries, stored)
+        for entry, chunk in zip(entries, chunks, strict=True):
+            self._check_name(entry, chunk)
+        move_each(targets, chunks)
+
+    def check(self) -> Iterator[int]:
+        """Every byte of the file, as the disk has it; yields the bytes looked at, chunk by chunk.
+
+        Raises OSError, Damaged.
+        """
+        with self.opened() as file:
+            os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)  # nor what was read of it before
+            yield from self._check(file)
+
+    def _check(self, file: "OpenPack") -> Iterator[int]:
+        if file.bytes(0, BLOCK) != HEADER.pack(HEADER_MAGIC, self._cipher.version).ljust(BLOCK, b"\0"):
+            raise Damaged.of(self.path, "its header is not what was written")
+        block = 1
+        for entry in self.entries:
+            length = padded(entry.size)
+            found = memoryview(file.bytes(entry.block * BLOCK, length))
+            with self._as_written():
+                (chunk,) = self._cipher.from_disk([entry], found)
+            self._check_name(entry, chunk)
+            if entry.block != block:
+                raise Damaged.of(self.path, f"the chunk at block {entry.block} is not where it was written")
+            if any(found[entry.size :]):
+                raise Damaged.of(self.path, f"there is something behind the chunk at block {entry.block}")
+            block += length // BLOCK
+            yield length
+        self._check_rest(file, block)
+
+    def _check_name(self, entry: Entry, chunk: memoryview) -> None:
+        if self._name_of(chunk) != entry.name:
+            raise Damaged.of(self.path, f"the chunk at block {entry.block} is not what was written")
+
+    def _check_rest(self, file: "OpenPack", block: int) -> None:
+        index = self._cipher.index_bytes(len(self.entries))
+        behind = file.bytes(self.index_at + index, padded(index) - index)
+        footer = file.bytes(self.pack.bytes - BLOCK, BLOCK)
+        if block * BLOCK != self.index_at or any(behind) or any(footer[FOOTER.size + NAME_BYTES :]):
+            raise Damaged.of(self.path, "there is something between what was written")
+
+    def _read_ends(self, file: "OpenPack", seal: bytes | None) -> tuple[Pack, bytes, int]:
+        size = os.fstat(file.fd).st_size
+        if size < 2 * BLOCK:
+            raise Damaged.of(self.path, "it is shorter than what was written")
+        if size % BLOCK:
+            raise Damaged.of(self.path, "it is not as long as what was written")
+        footer = Footer.from_bytes(bytes(file.bytes(size - BLOCK, FOOTER.size + NAME_BYTES)))
+        magic, version, count, at, index_name = FOOTER.unpack(footer.facts)
+        if magic != FOOTER_MAGIC or not footer.is_sealed(footer.seal if seal is None else seal):
+            raise Damaged.of(self.path, "its footer is not what was written")
+        self._check_version(version)
+        length = self._cipher.index_bytes(count)
+        if at + padded(length) + BLOCK != size or not footer.bounds(size):
+            raise Damaged.of(self.path, "it is not as long as what was written")
+        index = bytes(file.bytes(at, length))
+        if name_of(index) != index_name:
+            raise Damaged.of(self.path, "its index is not what was written")
+        with self._as_written():
+            records = self._cipher.from_index(index, footer.facts[: FACTS.size])
+        return Pack(self.path.name.removesuffix(SUFFIX), footer.seal, size), records, at
+
+    def _check_version(self, version: int) -> None:
+        if version == self._cipher.version:
+            return
+        if version in PACK_VERSIONS:
+            raise Damaged.of(self.path, "one of it and its store is encrypted, the other is not")
+        raise WrongImage(f"{self.path}: a pack of version {version}; this gcr reads {max(PACK_VERSIONS)}")
+
+    @contextmanager
+    def _as_written(self) -> Iterator[None]:
+        try:
+            yield
+        except Forged as error:
+            raise Damaged.of(self.path, str(error)) from error
+
+    @contextmanager
+    def opened(self) -> Iterator["OpenPack"]:
+        """Raises OSError, Damaged where it is not there."""
+        with ExitStack() as stack:
+            try:
+                fd = open_file(self.path)
+            except FileNotFoundError:
+                raise Damaged.of(self.path, "it is not there") from None
+            stack.callback(os.close, fd)
+            direct = -1
+            with suppress(OSError):  # a file system that knows no such reads
+                direct = os.open(self.path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW)
+                stack.callback(os.close, direct)
+            yield OpenPack(self.path, fd, direct)
+
+
+class OpenPack(Struct, frozen=True):
+    """Read past the page cache where that can be had: `direct`, else -1."""
+
+    path: Path
+    fd: int
+    direct: int
+
+    def blocks(self, block: int, target: memoryview) -> None:
+        """As the disk has them: nobody may trust them yet. Raises OSError, Damaged."""
+        at = block * BLOCK
+        while target:
+            got = self._some(at, target)
+            if not got:
+                raise Damaged.of(self.path, "it is shorter than what was written")
+            at, target = at + got, target[got:]
+
+    def bytes(self, at: int, size: int) -> bytearray:
+        """Through the page cache."""
+        found = bytearray(size)
+        done, view = 0, memoryview(found)
+        while done < size:
+            with readable(self.path):
+                got = os.preadv(self.fd, [view[done:]], at + done)
+            if not got:
+                raise Damaged.of(self.path, "it is shorter than what was written")
+            done += got
+        return found
+
+    def _some(self, at: int, target: memoryview) -> int:
+        with readable(self.path):
+            if self.direct >= 0 and at % BLOCK == 0:
+                try:
+                    return os.preadv(self.direct, [target], at)
+                except OSError as error:
+                    if error.errno != errno.EINVAL:  # a disk of larger blocks
+                        raise
+            return os.preadv(self.fd, [target], at)

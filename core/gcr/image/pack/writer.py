@@ -1,0 +1,192 @@
+"""Writing a pack: whoever adds to it lays chunks out in buffers, and a few threads bring these to the disk."""
+
+import errno
+import logging
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+from gcr.image.chunks.chunk import name_of
+from gcr.image.chunks.entry import BLOCK, PLACED, Entry, padded, stored_bytes
+from gcr.image.crypto.cipher import Cipher
+from gcr.image.disk.bounce import Bounce, buffers
+from gcr.image.disk.room import allocate
+from gcr.image.disk.threads import started
+from gcr.image.pack.format import FACTS, FOOTER_MAGIC, HEADER, HEADER_MAGIC, SUFFIX, UNFINISHED, Pack
+
+log = logging.getLogger("gcr.image")
+
+_MOST_BLOCKS = 1 << 32
+_MOST_INDEX = 2**31 - 1  # bytes: what a library of a cipher takes at once
+ROOM_FROM = 64 << 20  # a pack that is as large gets room ahead of what is written, as much again and at most ROOM_MOST
+ROOM_MOST = 4 << 30  # while there is made some, nothing is written
+WRITERS = 4  # threads that ask a disk
+WAITING = 4  # buffers that are filled meanwhile
+_BOUNCE = Bounce()
+
+
+class PackWriter:
+    """Several threads may add at once. What was added is there for nobody before `finish` has returned."""
+
+    def __init__(self, directory: Path, cipher: Cipher, most: int) -> None:
+        """`most`: bytes of the disk that what is written together takes. Raises OSError."""
+        self.id = os.urandom(16).hex()
+        self._cipher = cipher.pack(self.id)
+        self._free = buffers(WRITERS + WAITING, most + BLOCK)
+        self._path = directory / f"{self.id}{UNFINISHED}"
+        self._final = directory / f"{self.id}{SUFFIX}"
+        self._failed: BaseException | None = None
+        self._writing = started(WRITERS, "gcr-write")
+        try:
+            self._file = _File(self._path)
+        except BaseException:
+            self._writing.shutdown()
+            raise
+        self._lock = Lock()
+        self._placed = bytearray()  # records of all, by their blocks
+        self._next = 1  # block; the header has the first
+
+    def place(self, chunks: Sequence[tuple[bytes, int]]) -> Sequence[Entry]:
+        """Where chunks go, names and sizes, that `write` brings before `finish`: one after the other.
+
+        Raises OSError where the pack cannot be larger.
+        """
+        with self._lock:
+            entries = []
+            for name, size in chunks:
+                entries.append(Entry(name, self._next, size))
+                self._next += padded(size) // BLOCK
+            self._placed += b"".join(PLACED.pack(*entry[:3]) for entry in entries)
+            if self._next >= _MOST_BLOCKS or self._cipher.index_bytes(len(self._placed) // PLACED.size) > _MOST_INDEX:
+                raise OSError(errno.EFBIG, "a pack cannot be larger", str(self._path))
+            self._file.make_room(self._next * BLOCK)
+        return entries
+
+    def write(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> None:
+        """What was placed together, together: small writes are slow. Nobody looks at `data` any more when it returns.
+
+        What the disk did not take a later `write` says, or `finish`. Raises OSError.
+        """
+        if self._failed:
+            raise self._failed
+        if not entries:
+            return
+        stored = self._free.get()
+        try:
+            self._cipher.to_disk(entries, data, stored)
+            self._writing.submit(self._give, entries[0].block * BLOCK, stored, stored_bytes(entries))
+        except BaseException:
+            self._free.put(stored)
+            raise
+
+    def _give(self, at: int, stored: memoryview, size: int) -> None:
+        """To the disk. By threads that do nothing else: it may answer all that it was asked for at once, and has
+        nothing to do until the first of them asks again."""
+        try:
+            if not self._failed:
+                self._file.write(at, stored[:size])
+        except BaseException as error:
+            self._failed = error
+        finally:
+            self._free.put(stored)
+
+    def finish(self) -> Pack:
+        """On the disk, under its final name: the directory is the caller's to sync. Raises OSError."""
+        self._writing.shutdown()
+        if self._failed:
+            raise self._failed
+        at, version = self._next * BLOCK, self._cipher.version
+        facts = FACTS.pack(FOOTER_MAGIC, version, len(self._placed) // PLACED.size, at)
+        index = self._cipher.to_index(bytes(self._placed), facts)
+        footer = facts + name_of(index)
+        seal = name_of(footer)
+        self._file.write(0, _whole_blocks(HEADER.pack(HEADER_MAGIC, version)))
+        self._file.write(at, _whole_blocks(index))
+        end = at + padded(len(index))
+        self._file.write(end, _whole_blocks(footer + seal))
+        self._file.cut(end + BLOCK)
+        self._file.sync()
+        self._path.rename(self._final)
+        self._file.close()
+        return Pack(self.id, seal, end + BLOCK)
+
+    def abandon(self) -> None:
+        """Nothing of it stays. After `finish` this does nothing.
+
+        An image that needs nothing of it may be there by now: a file that cannot be removed now goes with the next
+        clean-up.
+        """
+        self._writing.shutdown()
+        self._file.close()
+        try:
+            self._path.unlink(missing_ok=True)
+        except OSError as error:
+            log.warning("%s is left for the next clean-up: %s", self._path, error)
+
+
+def _whole_blocks(data: bytes) -> memoryview:
+    """The same bytes, and zeros up to a whole block."""
+    stored = _BOUNCE.buffer(padded(len(data)))
+    stored[: len(data)] = data
+    stored[len(data) :] = bytes(len(stored) - len(data))
+    return stored
+
+
+@dataclass(slots=True)
+class _File:
+    """Written past the page cache where that can be had."""
+
+    path: Path
+    _fd: int = field(init=False, default=-1)
+    _direct: int = field(init=False, default=-1)
+    _room: int = 0  # bytes that were asked for
+    _more: bool = True  # until the file system had none
+
+    def __post_init__(self) -> None:
+        self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        with suppress(OSError):  # a file system that knows no such writes
+            self._direct = os.open(self.path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW)
+
+    def write(self, at: int, blocks: memoryview) -> None:
+        """Whole ones. Raises OSError."""
+        while blocks:
+            done = self._write_some(at, blocks)
+            at, blocks = at + done, blocks[done:]
+
+    def _write_some(self, at: int, blocks: memoryview) -> int:
+        if self._direct >= 0 and at % BLOCK == 0:
+            try:
+                return os.pwritev(self._direct, [blocks], at)
+            except OSError as error:
+                if error.errno != errno.EINVAL:  # a disk of larger blocks
+                    raise
+        return os.pwritev(self._fd, [blocks], at)
+
+    def make_room(self, end: int) -> None:
+        """For what is written up to `end`, and some more: file systems let writes beyond the end of a file go one by
+        one, the disk idle between two, and those within it all at once. One call at a time."""
+        if end < ROOM_FROM or end <= self._room or not self._more:
+            return
+        before, self._room = self._room, end + min(end, ROOM_MOST)
+        try:
+            allocate(self._fd, before, self._room - before)
+        except OSError as error:  # whoever writes finds out whether it is all that is wrong
+            log.info("no room ahead in %s: %s", self.path, error)
+            self._more = False
+
+    def cut(self, end: int) -> None:
+        """What there was room for, and nothing came. Raises OSError."""
+        if self._room:
+            os.ftruncate(self._fd, end)
+
+    def sync(self) -> None:
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        for fd in (self._direct, self._fd):
+            if fd >= 0:
+                os.close(fd)
+        self._fd = self._direct = -1

@@ -1,0 +1,120 @@
+"""Bringing chunks from their packs: a few threads ask the disk, others compare what came and move it to where it goes.
+
+So the disk always has something to do, and is asked in order. What came waits in bounce buffers, of which there are
+few; the one that was free last is used first, since the processor may have it still. Nothing goes where it was asked
+for before it is known to be right.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import CancelledError, Future
+from contextlib import ExitStack
+from threading import Event, local
+from typing import Self
+
+from msgspec import Struct
+
+from gcr.errors import Damaged
+from gcr.image.chunks.entry import Entry, stored_bytes
+from gcr.image.disk.bounce import buffers
+from gcr.image.disk.threads import started
+from gcr.image.pack.reader import OpenPack, PackReader
+
+READERS = 3  # threads that ask a disk
+WAITING = 3  # buffers that came, and are compared
+COMPARERS = 4  # threads at most that compare
+
+
+class Group(Struct, frozen=True):
+    """Chunks that lie one behind the other, and where they go."""
+
+    pack: PackReader
+    entries: Sequence[Entry]
+    targets: Sequence[memoryview]
+
+
+class Fetcher:
+    """Nothing it was asked for is under way after the `with` block."""
+
+    def __init__(self, threads: int, most: int, damaged: Callable[[PackReader], object]) -> None:
+        """`threads` compare, or COMPARERS; a group has `most` bytes in its pack at most.
+
+        `damaged` is told of packs that are.
+        """
+        self._counts, self._most, self._damaged = (READERS, min(threads, COMPARERS)), most, damaged
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        with ExitStack() as begun:
+            self._free = buffers(READERS + WAITING, self._most)
+            self._hand = _Hand(begun.enter_context(ExitStack()))
+            self._comparing = begun.enter_context(started(self._counts[1], "gcr-name"))
+            self._reading = begun.enter_context(started(self._counts[0], "gcr-read"))
+            self._stack = begun.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def bring(self, groups: Iterable[Group], came: Callable[[int], object]) -> None:
+        """All of them; `came` hears of bytes, by any thread. Several may ask at once.
+
+        Raises what the first group that failed raised: Damaged, OSError; then none is under way any more.
+        """
+        stopped, begun = Event(), list[Future[Future[None]]]()
+        try:
+            for group in groups:
+                begun.append(self._reading.submit(self._fetch, group, came, stopped))
+            for fetched in begun:
+                fetched.result().result()
+        finally:
+            stopped.set()
+            for fetched in begun:
+                if fetched.exception() is None:
+                    fetched.result().exception()
+
+    def _fetch(self, group: Group, came: Callable[[int], object], stopped: Event) -> Future[None]:
+        """What is asked of those who compare, who have the buffer then."""
+        buffer = self._free.get()
+        try:
+            if stopped.is_set():
+                raise CancelledError
+            stored = buffer[: stored_bytes(group.entries)]
+            self._at_hand(group.pack).blocks(group.entries[0].block, stored)
+            return self._comparing.submit(self._take, group, buffer, came)
+        except BaseException as error:
+            self._free.put(buffer)
+            self._tell(group.pack, error)
+            raise
+
+    def _take(self, group: Group, buffer: memoryview, came: Callable[[int], object]) -> None:
+        try:
+            group.pack.take(group.entries, buffer[: stored_bytes(group.entries)], group.targets)
+            came(sum(map(len, group.targets)))
+        except BaseException as error:
+            self._tell(group.pack, error)
+            raise
+        finally:
+            self._free.put(buffer)
+
+    def _tell(self, pack: PackReader, error: BaseException) -> None:
+        if isinstance(error, Damaged):
+            self._damaged(pack)
+
+    def _at_hand(self, pack: PackReader) -> OpenPack:
+        """One for each thread: an image may have more packs than a process may have files."""
+        if self._hand.pack is not pack:
+            self._hand.pack = None
+            self._hand.open.close()
+            self._hand.file = self._hand.open.enter_context(pack.opened())
+            self._hand.pack = pack
+        return self._hand.file
+
+
+class _Hand(local):
+    """The pack that a thread reads from. `open`: whatever closes it."""
+
+    def __init__(self, all_hands: ExitStack) -> None:
+        self.pack: PackReader | None = None
+        self.file: OpenPack
+        self.open = ExitStack()
+        all_hands.callback(self.open.close)

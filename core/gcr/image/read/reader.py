@@ -1,0 +1,145 @@
+"""Reading an image back: no byte is given to anybody before its chunk has the name that it should have."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import Self
+
+from gcr.errors import Damaged, UsageError
+from gcr.image.chunks.entry import BLOCK, Entry, padded
+from gcr.image.chunks.windows import ImagedLine, Place, lines_of
+from gcr.image.disk.failing import usable
+from gcr.image.disk.threads import groups
+from gcr.image.files.manifest import Manifest
+from gcr.image.files.references import ZEROS, Reference
+from gcr.image.files.smallfiles import chunk_sizes
+from gcr.image.pack.format import GROUP_BYTES, Pack
+from gcr.image.pack.reader import PackReader
+from gcr.image.read.fetching import Fetcher, Group
+from gcr.image.store.store import Store
+
+Wanted = tuple[Reference, memoryview]  # a chunk, and where it goes
+
+
+@dataclass(slots=True)
+class ImageReader:
+    """Nothing of the image goes within the `with` block. Raises Damaged, WrongImage, NoSuchImage, StoreUnusable."""
+
+    store: Store
+    name: str
+    threads: int = 8
+    came: Callable[[int], object] = lambda _bytes: None  # told of what was read now and then, by any thread
+    manifest: Manifest = field(init=False)
+    lines: Mapping[Place, ImagedLine] = field(init=False)
+    _references: Sequence[Reference] = field(init=False)
+    _packs: list[PackReader] = field(default_factory=list)
+    _places: list[dict[int, Entry]] = field(default_factory=list)  # of each pack, by block
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _fetcher: Fetcher = field(init=False)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as begun, usable(self.store.path):
+            begun.enter_context(self.store.used())
+            self.manifest = self.store.manifest(self.name)
+            tables = (process.table for process in self.manifest.processes)
+            self.lines = lines_of(tables, self.manifest.chunk_bytes)
+            self._references = self.store.references(self.manifest)
+            self._packs = [self.store.pack(pack) for pack in self.manifest.packs]
+            self._places = checked_places(self.store, self.manifest, self._references, self._packs)
+            most = max(GROUP_BYTES, padded(self.manifest.chunk_bytes))
+            self._fetcher = begun.enter_context(Fetcher(self.threads, most, self._distrust))
+            self._stack = begun.pop_all()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._stack.close()
+
+    def read(self, pid: int, device: str, offset: int, target: memoryview) -> None:
+        """The bytes of a process on a device from `offset` of its line on, as many as `target` takes. All or an error.
+
+        Several threads may read at once. Raises UsageError for what is no window (windows.py).
+        """
+        line = self.lines.get((pid, device))
+        if line is None:
+            raise UsageError(f"image {self.name} has nothing of process {pid} on device {device}")
+        wanted = [
+            (self._references[number], target[start : start + size])
+            for number, start, size in line.chunks(offset, len(target))
+        ]
+        with usable(self.store.path):
+            self._fetcher.bring(self._stored(groups(wanted, _stored_size, GROUP_BYTES, _follows)), self.came)
+
+    def check(self, whole: set[Pack] | None = None) -> Iterator[int]:
+        """Every byte of every file; yields the bytes looked at now and then.
+
+        `whole`: packs that were looked at just now, and are not again; those of this image are added.
+        """
+        self.check_hashes()
+        whole = set() if whole is None else whole
+        with usable(self.store.path):
+            for pack in self._packs:
+                if pack.pack in whole:
+                    continue
+                try:
+                    for size in pack.check():
+                        self.store.pulse()
+                        yield size
+                except Damaged:
+                    self._distrust(pack)
+                    raise
+                whole.add(pack.pack)
+
+    def check_hashes(self) -> None:
+        """They are what was written, though nothing of an image is read by them."""
+        with usable(self.store.path):
+            self.store.hashes(self.manifest)
+
+    def _stored(self, together: Iterable[Sequence[Wanted]]) -> Iterator[Group]:
+        """Those that lie somewhere. Zeros do not, and are brought here."""
+        for wanted in together:
+            number, targets = wanted[0][0].pack, [target for _, target in wanted]
+            if number != ZEROS:
+                entries = [self._places[number][reference.block] for reference, _ in wanted]
+                yield Group(self._packs[number], entries, targets)
+                continue
+            for target in targets:
+                target[:] = bytes(len(target))
+            self.came(sum(map(len, targets)))
+
+    def _distrust(self, pack: PackReader) -> None:
+        """What is found damaged is built upon by no other image."""
+        self.store.distrust(pack.path)
+
+
+def checked_places(
+    store: Store, manifest: Manifest, references: Iterable[Reference], packs: Sequence[PackReader]
+) -> list[dict[int, Entry]]:
+    """What each pack has, by block. Raises Damaged unless each chunk is where the references say."""
+    places = [{entry.block: entry for entry in pack.entries} for pack in packs]
+    for reference, size in zip(references, chunk_sizes(manifest), strict=True):
+        if reference.pack == ZEROS:
+            known = reference.name == store.cipher.name_of_zeros(size)
+        else:
+            known = _is_there(reference, size, places)
+        if not known:
+            raise Damaged.of(store.images / manifest.name, "a chunk is not where it should be")
+    return places
+
+
+def _is_there(reference: Reference, size: int, places: Sequence[Mapping[int, Entry]]) -> bool:
+    if reference.pack >= len(places):
+        return False
+    entry = places[reference.pack].get(reference.block)
+    return entry is not None and (entry.name, entry.size) == (reference.name, size)
+
+
+def _stored_size(wanted: Wanted) -> int:
+    return padded(len(wanted[1]))
+
+
+def _follows(last: Wanted, wanted: Wanted) -> bool:
+    """They lie one behind the other, or are both zero: small reads are slow."""
+    (before, target), (reference, _) = last, wanted
+    if before.pack == ZEROS or before.pack != reference.pack:
+        return before.pack == reference.pack
+    return reference.block == before.block + padded(len(target)) // BLOCK

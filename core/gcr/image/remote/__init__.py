@@ -1,0 +1,1 @@
+"""Stores in a bucket or in another folder: push and pull."""

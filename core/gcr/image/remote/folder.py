@@ -1,0 +1,155 @@
+"""A store elsewhere that is a folder, and so a store of this machine: others may write images into it, read them, and
+clean it up while we push.
+
+So what is pushed into it goes the way of any commit (store.py), under the lock of the store and with the claim of the
+image's name, from before it is looked whether there is such an image until the end.
+"""
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.parse import unquote
+
+from gcr.errors import Damaged, ImageExists, StoreUnusable, UnsafeRuntime
+from gcr.image.crypto.cipher import PLAIN, Cipher
+from gcr.image.disk.durable import sync, sync_file, write_all, write_file
+from gcr.image.disk.failing import usable
+from gcr.image.disk.locking import unclaim
+from gcr.image.disk.regular import bytes_at, open_file
+from gcr.image.files.names import claim_path, manifest_path
+from gcr.image.pack.format import UNFINISHED, Pack
+from gcr.image.remote.remote import Remote, pack_path, parsed
+from gcr.image.store.store import Store
+
+
+def remote_at(url: str, cipher: Cipher = PLAIN) -> Remote:
+    """Raises UsageError, LibraryMissing."""
+    return Folder(url, cipher) if parsed(url).scheme == "file" else Remote(url, cipher)
+
+
+class Folder(Remote):
+    """Whatever writes is called within `used`, and raises StoreUnusable for what the file system says."""
+
+    _store: Store
+    _claim: int  # descriptor of a manifest that is being written
+
+    def __init__(self, url: str, cipher: Cipher = PLAIN) -> None:
+        super().__init__(url, cipher)
+        self._path = Path(unquote(parsed(url).path))
+
+    @contextmanager
+    def used(self, name: str) -> Iterator[None]:
+        """Nothing that is there goes within the block, and nobody else writes under this name.
+
+        Raises WrongKey, Damaged, WrongImage, StoreUnusable; ImageExists where somebody does.
+        """
+        with usable(self._path):
+            if self._path.exists() and not self._path.is_dir():
+                raise StoreUnusable(f"{self.url} cannot be used: it is no folder")
+            self._store = store = self._opened()
+            store.sweep()
+            with store.used(), store.held(name) as self._claim:
+                try:
+                    yield
+                finally:
+                    unclaim(self._claim, self._path / claim_path(name))
+
+    def _opened(self) -> Store:
+        """Raises StoreUnusable for a folder that others may read or write, WrongKey, Damaged, WrongImage."""
+        try:
+            return Store(self._path, self.cipher)
+        except UnsafeRuntime as error:
+            text = f"{self.url} cannot be used: {error.message}; a store belongs to one user"
+            hint = f"a folder in it that gcr may make, such as {self.url}/gcr-{os.getuid()}"
+            raise StoreUnusable(text, hint=hint) from error
+
+    def has(self, pack: Pack) -> bool:
+        """Whoever brought it may have died before it was synced: it is from here on. Raises Damaged, WrongImage."""
+        with usable(self._path):
+            if not self._store.has(pack):
+                return False
+            path = self._path / pack_path(pack)
+            try:
+                sync_file(path)
+            except OSError:  # the next time it would succeed, whatever the disk has of it
+                self._store.distrust(path)
+                raise
+        return True
+
+    def write_pack(self, pack: Pack, data: Iterable[bytes], part: int, at_once: int) -> None:
+        """Under a name that the clean-up knows; its own it gets when it is all there."""
+        path = self._store.packs / f"{os.urandom(16).hex()}{UNFINISHED}"
+        with usable(self._path):
+            try:
+                _write_new(path, data)
+                self._store.take_pack(path, pack)
+            finally:
+                path.unlink(missing_ok=True)
+            sync(self._store.packs)
+
+    # A pipe, a link or a device that lies there is damage: nothing waits for it, and nothing else is read through it.
+
+    def _whole(self, path: str, most: int) -> bytes:
+        with self._file(path) as fd:
+            found = bytes_at(fd, 0, min(os.fstat(fd).st_size, most) + 1)
+        if len(found) > most:
+            raise Damaged.of(self.place(path), f"it has more than {most} bytes")
+        return bytes(found)
+
+    def _length(self, path: str) -> int:
+        with self._file(path) as fd:
+            return os.fstat(fd).st_size
+
+    def _range(self, path: str, at: int, size: int) -> memoryview:
+        with self._file(path) as fd:
+            return bytes_at(fd, at, size)
+
+    def _refuse_nowhere(self) -> None:
+        self._path.stat()
+
+    @contextmanager
+    def _file(self, path: str) -> Iterator[int]:
+        try:
+            fd = open_file(self._path / path)
+        except Damaged as error:
+            raise Damaged.of(self.place(path), "it is no regular file") from error
+        try:
+            yield fd
+        finally:
+            os.close(fd)
+
+    def claim(self, name: str, manifest: bytes) -> None:
+        """We have it since `used`."""
+
+    def release(self, name: str) -> None:
+        """`used` does, at its end."""
+
+    def publish(self, name: str, manifest: bytes) -> bool:
+        store, there = self._store, self._path / manifest_path(name)
+        with usable(self._path):
+            sync(store.packs)  # also for packs of others
+            if there.exists():
+                sync(store.images)
+                return False
+            store.refuse_distrusted(store.manifest_of(name, manifest).packs)
+            try:
+                store.publish(name, manifest, self._claim, pulled=True)
+            except ImageExists:
+                return False
+        return True
+
+    def write(self, path: str, data: bytes) -> None:
+        with usable(self._path):
+            write_file(self._path / path, data)
+
+
+def _write_new(path: Path, data: Iterable[bytes]) -> None:
+    """Synced. Raises OSError."""
+    fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        for piece in data:
+            write_all(fd, piece)
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,281 @@
+"""Pulling: an image of a store elsewhere is brought into this one, its manifest last.
+
+Nothing that came is trusted before it was compared with what vouches for it: the manifest with its digest, references
+and hashes with the manifest's, every byte of a pack with its seal. Then it is synced and gets its name, in the order of
+any commit (store.py); so a crash leaves the image whole, or none.
+
+Of an image that is here what was found damaged is brought again.
+
+It is marked as one that came from elsewhere, for nothing vouches for its hashes but the digest that came with them: no
+image is built upon it (parent.py).
+
+A pack comes under a name of its own, its end first. That end says which chunks belong where: so whoever finds one that
+is not all there keeps what is right in it and brings the rest. What a pull that died has left goes with the next
+clean-up; the writer of another image leaves it for a day.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import groupby
+from pathlib import Path
+
+from msgspec import Struct
+
+from gcr.errors import Damaged, NoSuchImage, WrongImage
+from gcr.hashing.chunks import MAX_CHUNK_BYTES
+from gcr.image.chunks.entry import BLOCK, Entry, padded
+from gcr.image.crypto.cipher import PLAIN, Cipher
+from gcr.image.disk.durable import sync, write_file
+from gcr.image.disk.failing import usable
+from gcr.image.disk.locking import POLL, is_named, unclaim
+from gcr.image.files.manifest import Manifest
+from gcr.image.files.names import claim_path, manifest_path, references_path
+from gcr.image.files.references import each_of
+from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, files_beside, manifest_of
+from gcr.image.pack.format import ARRIVING, Pack
+from gcr.image.pack.reader import PackReader
+from gcr.image.read.reader import checked_places
+from gcr.image.remote.folder import remote_at
+from gcr.image.remote.push import Moved
+from gcr.image.remote.remote import Remote, pack_path
+from gcr.image.remote.transfer import PART, Transfer
+from gcr.image.store.store import Store
+
+_AGAIN = "push it again"
+
+
+def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher = PLAIN) -> Moved:
+    """Into the store in this folder. When this returns the image is there, whole, and outlives a crash.
+
+    Raises NoSuchImage, ImageExists, WrongImage, WrongKey, Damaged, StoreUnusable, LibraryMissing, UsageError,
+    DeadlinePassed.
+    """
+    remote = remote_at(url, cipher)
+    theirs = remote.read(manifest_path(name), MOST_MANIFEST)
+    if theirs is None:
+        raise NoSuchImage(f"no image {name!r} at {remote.url}", hint="a push that was cut short can be made again")
+    remote.check_mark()
+    manifest = manifest_of(name, theirs, cipher, remote.place(manifest_path(name)))
+    store = Store(folder, cipher, transfer.pulse)
+    with usable(store.path), store.used():
+        if store.is_there(manifest):
+            missing = _bring_packs(store, manifest, remote, transfer)
+            _mend_beside(store, manifest, remote)
+            store.refuse_distrusted(manifest.packs)
+            sync(store.images)  # whoever published it may have died before
+        else:
+            (found, said), (hashed, _) = (_read(remote, file) for file in files_beside(manifest))
+            with store.claimed(name) as claim:
+                missing = _bring_packs(store, manifest, remote, transfer)
+                _refuse_misplaced(store, manifest, said, remote)
+                store.write_references(name, found)
+                store.write_hashes(name, hashed)
+                store.refuse_distrusted(manifest.packs)
+                store.publish(name, theirs, claim, pulled=True)
+    sizes = [pack.bytes for pack in manifest.packs]
+    return Moved(len(sizes), sum(sizes), len(missing), transfer.moved)
+
+
+def _read(remote: Remote, file: SmallFile) -> tuple[bytes, bytes]:
+    """As it is stored, and what it says, for which the manifest vouches. Raises Damaged, WrongImage."""
+    place = remote.place(file.path)
+    found = remote.read(file.path, file.most)
+    try:
+        said = file.said(found, remote.cipher, place)
+    except Damaged as error:
+        raise Damaged.of(place, "it is not what was pushed", hint=_AGAIN) from error
+    assert found is not None
+    return found, said
+
+
+def _refuse_misplaced(store: Store, manifest: Manifest, references: bytes, remote: Remote) -> None:
+    """A digest vouches for what somebody wrote: an image without all of its chunks is none. Raises Damaged."""
+    try:
+        checked_places(store, manifest, each_of(references), [store.pack(pack) for pack in manifest.packs])
+    except Damaged as error:
+        text = "a chunk is not where it says"
+        raise Damaged.of(remote.place(references_path(manifest.name)), text, hint=_AGAIN) from error
+
+
+def _bring_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Transfer) -> Sequence[Pack]:
+    """Those that are not here, or were found damaged. Raises Damaged where another pack here has the id of one."""
+    missing = [pack for pack in manifest.packs if not store.has(pack)]
+    transfer.total = sum(pack.bytes for pack in missing)
+    transfer.each(lambda pack: _Coming(store, pack, remote, transfer, transfer.at_once(len(missing))).bring(), missing)
+    sync(store.packs)
+    return missing
+
+
+def _mend_beside(store: Store, manifest: Manifest, remote: Remote) -> None:
+    """References and hashes of an image that is here, where they are damaged.
+
+    Raises ImageExists where somebody writes under its name, NoSuchImage where it was removed meanwhile.
+    """
+    if not (damaged := [file for file in files_beside(manifest) if not _is_whole(store, manifest, file)]):
+        return
+    name = manifest.name
+    with store.held(name) as claim:
+        try:
+            if not store.is_there(manifest):
+                raise NoSuchImage(f"image {name!r} was removed just now", hint="the same again")
+            for file in damaged:
+                write_file(store.path / file.path, _read(remote, file)[0])
+        finally:
+            unclaim(claim, store.path / claim_path(name))
+
+
+def _is_whole(store: Store, manifest: Manifest, file: SmallFile) -> bool:
+    try:
+        store.read_beside(manifest, file)
+    except Damaged:
+        return False
+    return True
+
+
+class _Coming(Struct, frozen=True):
+    """A pack on its way. Raises Damaged, WrongImage, StoreUnusable, OSError."""
+
+    store: Store
+    pack: Pack
+    remote: Remote
+    transfer: Transfer
+    at_once: int  # requests
+
+    def bring(self) -> None:
+        with self._unfinished() as (path, fd):
+            if self.store.has(self.pack):  # somebody else's pull has brought it
+                path.unlink()
+                return
+            try:
+                self._fill(path, fd)
+                _sync_or_forget(fd, path)
+                self._check(path)
+            except WrongImage:
+                path.unlink()
+                raise
+            except Damaged as error:
+                path.unlink()
+                raise self._damaged() from error
+            self.store.take_pack(path, self.pack)
+
+    @contextmanager
+    def _unfinished(self) -> Iterator[tuple[Path, int]]:
+        """Nobody else's: whoever brings the same pack is waited for."""
+        path = self.store.packs / f"{self.pack.id}{ARRIVING}"
+        while True:
+            self.transfer.check()
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+            try:
+                if _is_ours(fd, path):
+                    os.utime(fd)  # it is wanted, whether anything comes this time or not
+                    yield path, fd
+                    return
+            finally:
+                os.close(fd)
+            time.sleep(POLL)
+
+    def _fill(self, path: Path, fd: int) -> None:
+        begun = self._is_begun(path)
+        if not begun:
+            self._begin(fd)
+        reader = PackReader(path, self.store.cipher, self.pack.seal)
+        _refuse_nonsense(reader)
+        missing = [(0, BLOCK)]
+        for chunks in _parts(reader):
+            at, size = _span(chunks)
+            if begun and self._has(reader, chunks):
+                self.transfer.skip(size)
+            else:
+                missing.append((at, size))
+        self.transfer.each(lambda part: self._fetch(fd, *part), missing, self.at_once)
+
+    def _has(self, reader: PackReader, chunks: Sequence[Entry]) -> bool:
+        """An earlier pull has brought them."""
+        self.transfer.check()
+        for entry in chunks:
+            found = memoryview(bytearray(entry.size))
+            try:
+                reader.read([entry], [found])
+            except Damaged:
+                return False
+        return True
+
+    def _is_begun(self, path: Path) -> bool:
+        """Its end is there, by which the rest can be judged."""
+        try:
+            PackReader(path, self.store.cipher, self.pack.seal)
+        except Damaged:
+            return False
+        return True
+
+    def _begin(self, fd: int) -> None:
+        """Its end, from the index on: a file as long as the pack has all of it."""
+        if self.remote.size(pack_path(self.pack)) != self.pack.bytes:
+            raise self._damaged()
+        footer = self.remote.footer(self.pack, self.pack.bytes)
+        if not footer.is_sealed(self.pack.seal) or not footer.bounds(self.pack.bytes):
+            raise self._damaged()
+        os.ftruncate(fd, 0)
+        for at in range(footer.index_at(), self.pack.bytes, PART):
+            self._fetch(fd, at, min(PART, self.pack.bytes - at))
+
+    def _fetch(self, fd: int, at: int, size: int) -> None:
+        self.transfer.check()
+        rest = self.remote.part(pack_path(self.pack), at, size)
+        while rest:
+            done = os.pwritev(fd, [rest], at)
+            at, rest = at + done, rest[done:]
+        self.transfer.add(size)
+
+    def _check(self, path: Path) -> None:
+        """Every byte of it."""
+        for _ in PackReader(path, self.store.cipher, self.pack.seal).check():
+            self.transfer.check()
+
+    def _damaged(self) -> Damaged:
+        place = self.remote.place(pack_path(self.pack))  # a push compares no more than its size and its end
+        return Damaged.of(place, "it is not what was pushed", hint=f"remove {place}, and push the image again")
+
+
+def _is_ours(fd: int, path: Path) -> bool:
+    """Locked, and still the file of this name."""
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return is_named(fd, path)
+
+
+def _sync_or_forget(fd: int, path: Path) -> None:
+    """After a failure it is not known what the disk has of it, and the next sync would succeed. Raises OSError."""
+    try:
+        os.fsync(fd)
+    except OSError:
+        path.unlink()
+        raise
+
+
+def _refuse_nonsense(reader: PackReader) -> None:
+    """A seal vouches for what somebody wrote: nothing is fetched by an index that no pack has. Raises Damaged."""
+    block = 1
+    for entry in reader.entries:
+        if entry.block != block or not 0 < entry.size <= MAX_CHUNK_BYTES:
+            raise Damaged.of(reader.path, "its index is that of no pack")
+        block += padded(entry.size) // BLOCK
+    if block * BLOCK != reader.index_at:
+        raise Damaged.of(reader.path, "its index is that of no pack")
+
+
+def _parts(reader: PackReader) -> Iterator[Sequence[Entry]]:
+    """All chunks, in groups that one request brings."""
+    return (list(group) for _, group in groupby(reader.entries, lambda entry: entry.block * BLOCK // PART))
+
+
+def _span(chunks: Sequence[Entry]) -> tuple[int, int]:
+    """Where they begin in the file, and bytes up to the end of the last one's block."""
+    first, last = chunks[0], chunks[-1]
+    end = last.block + -(-last.size // BLOCK)
+    return first.block * BLOCK, (end - first.block) * BLOCK

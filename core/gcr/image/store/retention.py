@@ -1,0 +1,90 @@
+"""Which images `gcr prune` takes away: all but the newest few, and the newest of each of the last days.
+
+Days are those of the local clock. An image that another one names as its parent may go: the other one has all of its
+own bytes. A clock may have been set back: an image is newer than the one that it was built upon, whatever both say.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from gcr.errors import Damaged, NoSuchImage, WrongImage
+from gcr.image.disk.durable import size_of
+from gcr.image.files.manifest import Manifest
+from gcr.image.store.leftovers import unneeded
+
+if TYPE_CHECKING:
+    from gcr.image.store.store import Store
+
+Age = tuple[float, int]  # latest time of an image and of those before it; how many these are
+
+
+def doomed(manifests: Iterable[Manifest], keep_last: int, keep_daily: int) -> Sequence[Manifest]:
+    """Oldest first. keep_last: so many of each job; keep_daily: the newest of so many days on which there is one."""
+    newest = newest_first(manifests)
+    kept: set[str] = set()
+    for job in {each.job for each in newest}:
+        mine = [each for each in newest if each.job == job]
+        kept |= {each.name for each in mine[:keep_last]}
+        kept |= set(list(_newest_by_day(mine).values())[:keep_daily])
+    return [each for each in reversed(newest) if each.name not in kept]
+
+
+def would_free(store: "Store", going: Iterable[str]) -> int:
+    """Returns how many bytes go if these images are removed while no other process uses the store. Raises OSError."""
+    left = {*store.names()}.difference(going)
+    try:
+        needed = _packs_of(store, left)
+    except (Damaged, WrongImage):  # beside an image that cannot be read no chunk is taken away
+        return 0
+    return sum(map(size_of, unneeded(store.packs, store.images, left, needed)))
+
+
+def _packs_of(store: "Store", names: Iterable[str]) -> set[str]:
+    """Returns ids. Raises Damaged, WrongImage, OSError."""
+    found: set[str] = set()
+    for name in names:
+        with suppress(NoSuchImage):  # another process has removed it just now
+            found |= {pack.id for pack in store.manifest(name).packs}
+    return found
+
+
+def newest_first(manifests: Iterable[Manifest]) -> Sequence[Manifest]:
+    found = {each.name: each for each in manifests}
+    ages = _ages(found)
+    return sorted(found.values(), key=lambda each: (ages[each.name], each.created, each.name), reverse=True)
+
+
+def _ages(images: Mapping[str, Manifest]) -> Mapping[str, Age]:
+    """Names may have been taken again: then a line may run in a circle, or lead to an image that is no parent."""
+    found: dict[str, Age] = {}
+    for each in images.values():
+        line: list[Manifest] = []
+        names: set[str] = set()
+        at: Manifest | None = each
+        while at and at.name not in found and at.name not in names:
+            line.append(at)
+            names.add(at.name)
+            at = _parent(at, images)
+        latest, count = found.get(at.name, (0.0, 0)) if at else (0.0, 0)
+        for image in reversed(line):
+            latest, count = max(latest, image.created), count + 1
+            found[image.name] = latest, count
+    return found
+
+
+def _parent(image: Manifest, images: Mapping[str, Manifest]) -> Manifest | None:
+    """Of the same processes; another one has its name by now."""
+    found = images.get(image.parent or "")
+    who = {(each.table.pid, each.table.start_time) for each in image.processes}
+    theirs = {(each.table.pid, each.table.start_time) for each in found.processes} if found else set()
+    return found if who & theirs else None
+
+
+def _newest_by_day(newest_first: Sequence[Manifest]) -> dict[str, str]:
+    """Names by day, the last day first."""
+    found: dict[str, str] = {}
+    for each in newest_first:
+        found.setdefault(datetime.fromtimestamp(each.created).strftime("%Y-%m-%d"), each.name)
+    return found

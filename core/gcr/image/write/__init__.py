@@ -1,0 +1,1 @@
+"""Writing an image, and the image that it builds upon."""

@@ -1,0 +1,63 @@
+"""What was brought to an image that is being written: records of its chunks, by number, as the image's files have them.
+
+Not objects of the language: of these there would be millions, which take several times the memory, and for which the
+garbage collector stops every thread while it looks at them all, again and again.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from gcr.hashing import DIGEST_BYTES
+from gcr.image.chunks.chunk import NAME_BYTES, Chunk
+from gcr.image.files import references
+from gcr.image.files.references import RECORD_BYTES
+
+
+class Brought(NamedTuple):
+    """`pack` as the references count, or ZEROS."""
+
+    number: int
+    chunk: Chunk
+    pack: int
+    block: int
+
+
+class BroughtChunks:
+    """Not thread-safe."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.references, self.digests = bytearray(), bytearray()
+        self._there = bytearray()  # by number: 1, or 0 where a later one was brought
+
+    def twice(self, chunks: Iterable[Brought]) -> int | None:
+        """A number that was brought before, or is there twice."""
+        seen = set[int]()
+        for each in chunks:
+            if each.number in seen or self._there[each.number : each.number + 1] == b"\1":
+                return each.number
+            seen.add(each.number)
+        return None
+
+    def add(self, chunks: Sequence[Brought]) -> None:
+        self._grow(max((each.number + 1 for each in chunks), default=0))
+        for number, (name, digest), pack, block in chunks:
+            references.pack_into(self.references, number, (name, pack, block))
+            self.digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES] = digest
+            self._there[number] = 1
+        self.count += len(chunks)
+
+    def missing(self, first: int, count: int) -> int | None:
+        """The first number of these that was never brought."""
+        found = self._there.find(0, first, first + count)
+        end = min(max(first, len(self._there)), first + count)
+        return found if found >= 0 else end if end < first + count else None
+
+    def names(self, first: int, count: int) -> Sequence[bytes]:
+        starts = range(first * RECORD_BYTES, (first + count) * RECORD_BYTES, RECORD_BYTES)
+        return [bytes(self.references[start : start + NAME_BYTES]) for start in starts]
+
+    def _grow(self, count: int) -> None:
+        more = max(0, count - len(self._there))
+        for memory, size in ((self.references, RECORD_BYTES), (self.digests, DIGEST_BYTES), (self._there, 1)):
+            memory.extend(bytes(more * size))

@@ -1,0 +1,119 @@
+"""The image before: the newest one of the same processes that can be built upon, and what has changed since.
+
+One that came from elsewhere (`gcr pull`, `gcr push` into this folder) is no parent: its chunks have the names that they
+should have, but that its hashes are those of the same bytes is only said by whoever made it. Whoever makes it so that
+they are not would have the next image have other bytes than the process.
+
+An image needs no other one to be read: chunks are found by their names, whoever wrote them. The parent says how much of
+a job changes from one image to the next; and by the hashes that it keeps, which chunks need not be copied again. Such a
+chunk is in the child by the parent's name of it, and the writer knows that the store has it.
+
+All that is wanted of a parent is read at once, by who holds the store's lock: afterwards it may be removed, and its
+name be taken by another image.
+"""
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from msgspec import Struct
+
+from gcr.errors import Damaged, NoSuchImage
+from gcr.hashing import DIGEST_BYTES, HashKey
+from gcr.hashing.baseline import Baseline
+from gcr.hashing.chunks import chunk_count
+from gcr.image.chunks.chunk import Chunk, cut
+from gcr.image.files.manifest import ImagedProcess, Manifest
+from gcr.image.store.retention import newest_first
+from gcr.image.write.writer import ImageWriter
+
+log = logging.getLogger("gcr.image")
+
+Identity = tuple[int, int, int]  # of a process: pid, start time, place of its stack
+Place = tuple[int, int]  # of an allocation: pid and id
+
+
+@dataclass(frozen=True, slots=True)
+class Allocation:
+    """`names`, `digests`: of its chunks, in order."""
+
+    size: int
+    names: Sequence[bytes]
+    digests: bytes = field(repr=False)
+
+    def chunk(self, number: int) -> Chunk:
+        return Chunk(self.names[number], self.digests[number * DIGEST_BYTES : (number + 1) * DIGEST_BYTES])
+
+
+class Parent(Struct, frozen=True):
+    name: str
+    key: HashKey
+    chunk_bytes: int
+    allocations: Mapping[Place, Allocation]
+
+    def baseline(self, pid: int) -> Baseline:
+        """Of one process, for its workers."""
+        mine = {id: (each.size, each.digests) for (of, id), each in self.allocations.items() if of == pid}
+        return Baseline(self.key, mine)
+
+    def bytes_changed(self, written: Mapping[Place, tuple[int, Sequence[bytes]]]) -> int:
+        """In the chunks of these allocations, sizes and names, that it has not at the same place."""
+        return sum(self._changed(place, size, names) for place, (size, names) in written.items())
+
+    def _changed(self, place: Place, size: int, names: Sequence[bytes]) -> int:
+        known = self.allocations.get(place)
+        before = list(known.names) if known else []
+        before += [b""] * (len(names) - len(before))
+        return sum(
+            length
+            for (_, length), name, old in zip(cut(size, self.chunk_bytes), names, before, strict=False)
+            if name != old
+        )
+
+
+def parent_of(writer: ImageWriter, who: Collection[Identity]) -> tuple[Parent | None, str | None]:
+    """For an image of these processes that is being written; and why a newer one is not it. Raises OSError."""
+    refused: str | None = None
+    for manifest in newest_first(_of_same(writer, who)):
+        try:
+            return _read(writer, manifest, who), refused
+        except (Damaged, NoSuchImage) as error:
+            log.warning("image %s is not built upon: %s", manifest.name, error)
+            refused = refused or error.message
+    return None, refused
+
+
+def _of_same(writer: ImageWriter, who: Collection[Identity]) -> Iterator[Manifest]:
+    return (m for m in writer.store.readable() if any(_identity(each) in who for each in m.processes))
+
+
+def _identity(imaged: ImagedProcess) -> Identity:
+    return imaged.table.pid, imaged.table.start_time, imaged.stack
+
+
+def _read(writer: ImageWriter, manifest: Manifest, who: Collection[Identity]) -> Parent:
+    """Raises Damaged where something of it is not there as it was written; NoSuchImage where it has just gone."""
+    if writer.store.is_pulled(manifest.name):  # before its hashes are read: another image may take its name
+        raise Damaged.of(manifest.name, "it came from elsewhere, and nobody here knows whether its hashes are right")
+    if manifest.chunk_bytes != writer.chunk_bytes:
+        raise Damaged.of(manifest.name, f"it has chunks of {manifest.chunk_bytes} bytes")
+    references, hashes = writer.store.references(manifest), writer.store.hashes(manifest)
+    found: dict[Place, Allocation] = {}
+    first = 0
+    for process in manifest.processes:
+        for handle in process.table.handles:
+            end = first + chunk_count(handle.spec.size, manifest.chunk_bytes)
+            if _identity(process) in who:
+                names = [each.name for each in references[first:end]]
+                digests = hashes.digests[first * DIGEST_BYTES : end * DIGEST_BYTES]
+                found[process.table.pid, handle.spec.id] = Allocation(handle.spec.size, names, digests)
+            first = end
+    _refuse_what_the_store_lacks(writer, manifest, found.values())
+    return Parent(manifest.name, hashes.key, manifest.chunk_bytes, found)
+
+
+def _refuse_what_the_store_lacks(writer: ImageWriter, manifest: Manifest, found: Collection[Allocation]) -> None:
+    for each in found:
+        for name, (_, size) in zip(each.names, cut(each.size, manifest.chunk_bytes), strict=True):
+            if not writer.has(name, size):
+                raise Damaged.of(manifest.name, "a pack of it is not there, or was found damaged")
