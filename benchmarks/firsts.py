@@ -1,7 +1,7 @@
 """First times: the checkpoint of a job that has just grown, and the first live image of a job.
 
-`first-checkpoint`: `cold`: the daemon is new as well · `grown`: the worker was there before the job grew. Both touch host
-memory first, since a virtual machine may give free memory back to its host. `first-live`: `images`: one after the
+`first-checkpoint`: `cold`: the daemon is new as well · `grown`: the worker was there before the job grew. Both touch
+host memory first, since a virtual machine may give free memory back to its host. `first-live`: `images`: one after the
 other · `hashes`: the first hashes of a new context, in processes of their own.
 """
 
