@@ -181,7 +181,7 @@ def _one(store: Store, memory: memoryview, row: Row) -> None:
             writer.add([(memory, {})])
             writer.commit(lambda contents, name=name: described(name, contents, row["chunk_bytes"]))
         row[word].append(time.monotonic() - began)
-    for pack in store.packs.iterdir():
+    for pack in store.packs.folder.iterdir():
         cold(pack)
         row["beside"] = pack.stat().st_size - len(memory)
     for kind in ("chunks", "hashes"):

@@ -58,9 +58,9 @@ def is_whole(path: Path) -> list[str]:
     if not path.exists():
         return []
     store = Store(path)
-    for name in store.names():
+    for name in store.images.names():
         check(store, name)
-    return list(store.names())
+    return list(store.images.names())
 
 
 def came_of(machine: Machine, gone: Answer, store: Path) -> None:

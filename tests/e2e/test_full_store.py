@@ -29,8 +29,8 @@ def disk(machine: Machine) -> Iterator[Path]:
 
 def no_image(disk: Path) -> None:
     store = Store(disk)
-    until(lambda: not list(store.packs.iterdir()) or None, 20, "the helper leaves nothing")
-    assert store.names() == []
+    until(lambda: not list(store.packs.folder.iterdir()) or None, 20, "the helper leaves nothing")
+    assert store.images.names() == []
 
 
 @pytest.mark.parametrize("flags", [(), ("--leave-running",), ("--live",)])

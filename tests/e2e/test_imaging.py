@@ -53,14 +53,14 @@ def image_code(machine: Machine, name: str) -> tuple[int, str]:
 
 
 def durable(machine: Machine, name: str) -> None:
-    until(lambda: name in Store(store_of(machine)).names() or None, 30, f"image {name} is durable")
+    until(lambda: name in Store(store_of(machine)).images.names() or None, 30, f"image {name} is durable")
 
 
 def chunks(machine: Machine, name: str) -> list[bytes]:
     """The names of an image's chunks, which are right: they are hashes of what they contain."""
     assert machine.gcr("verify", name, "--deep", "--store", str(store_of(machine))).code == 0
     store = Store(store_of(machine))
-    return [reference.name for reference in store.references(store.manifest(name))]
+    return [reference.name for reference in store.images.references(store.images.manifest(name))]
 
 
 @everywhere()
@@ -88,7 +88,7 @@ def test_what_the_store_has_is_not_written_again(machine: Machine) -> None:
     job.ask("alloc 1 4194304")
     third = away(machine, "three")
     assert 0 < third["bytes_written"] <= third["bytes_changed"] <= 6 * MIB  # some of its chunks are alike
-    assert Store(store_of(machine)).manifest("three").parent == "two"
+    assert Store(store_of(machine)).images.manifest("three").parent == "two"
 
 
 def test_the_job_may_run_before_its_image_is_durable(machine: Machine) -> None:
@@ -142,7 +142,7 @@ def test_a_helper_that_dies_leaves_no_image(machine: Machine) -> None:
         said = "peer_gone" if step == "image.begin" else "image_failed"
         assert (gone.code, error["code"], error["state"]) == (4, said, "running"), gone.body
         assert job.ask() == before
-    assert Store(store_of(machine)).names() == []
+    assert Store(store_of(machine)).images.names() == []
     away(machine, "warm")  # what the dead have claimed is free
     machine.come_back()
     assert job.ask() == before
@@ -155,7 +155,7 @@ def test_a_checkpoint_that_fails_leaves_no_image(machine: Machine) -> None:
     assert (gone.code, gone.body["error"]["code"]) == (4, "injected_fault")
     until(lambda: not machine.children("gcr.image_helper") or None, 10, "the helper ends")
     store = Store(store_of(machine))
-    assert (store.names(), list(store.packs.iterdir())) == ([], [])
+    assert (store.images.names(), list(store.packs.folder.iterdir())) == ([], [])
     assert job.ask() == before
 
 
@@ -209,8 +209,8 @@ def test_a_flipped_bit_is_refused_and_the_job_untouched(machine: Machine) -> Non
     job, before = machine.start()
     away(machine, "warm")
     store = Store(store_of(machine))
-    (pack,) = store.packs.iterdir()
-    files = [pack, *(store.images / f"warm.{suffix}" for suffix in ("chunks", "json"))]
+    (pack,) = store.packs.folder.iterdir()
+    files = [pack, *(store.images.folder / f"warm.{suffix}" for suffix in ("chunks", "json"))]
     for file in files:
         data = file.read_bytes()
         at = len(data) // 2
@@ -287,7 +287,7 @@ def test_a_store_that_fills_up_costs_the_image_and_nothing_else(machine: Machine
     assert job.ask() == before
     resource.prlimit(machine.daemon(), resource.RLIMIT_FSIZE, limits)
     store = Store(store_of(machine))
-    assert (store.names(), list(store.packs.iterdir())) == ([], [])
+    assert (store.images.names(), list(store.packs.folder.iterdir())) == ([], [])
     assert machine.job("llm")["image"]["state"] == "failed"  # type: ignore[index]
     assert (
         "NOT WRITTEN"
@@ -528,7 +528,7 @@ def test_an_image_of_a_job_that_runs_on(machine: Machine, how: tuple[str, ...]) 
     assert (job.ask(), job.ask("address")) == (before, addresses)
     away(machine, "still")  # nothing has changed since
     assert chunks(machine, "glance") == chunks(machine, "still")
-    assert Store(store_of(machine)).manifest("still").bytes_changed == 0
+    assert Store(store_of(machine)).images.manifest("still").bytes_changed == 0
     assert image_code(machine, "glance") == (3, "wrong_image")  # it ran on
     assert back(machine, "still")["state"] == "running"
     assert job.ask() == before
@@ -565,7 +565,7 @@ def test_a_slow_image_holds_nobody_up(machine: Machine) -> None:
     assert job.ask() == before
     assert machine.job("llm")["image"]["state"] == "writing"  # type: ignore[index]
     durable(machine, "warm")
-    written = Store(store_of(machine)).manifest("warm").bytes_written
+    written = Store(store_of(machine)).images.manifest("warm").bytes_written
     took = until(lambda: machine.job("llm")["image"]["durable_s"], 10, "the daemon has heard of it")  # type: ignore[index]
     assert took >= 0.8 * written / 4e6 - 2  # the first group goes at once
     for wrong in ("fast", "0", "-1M", "1T"):
@@ -610,7 +610,7 @@ def test_a_worker_that_dies_when_all_is_done_costs_nothing(machine: Machine) -> 
         kill(*machine.children("gcr.worker"))
     gone = going.result(60)
     assert (gone.code, gone.body.get("state")) == (0, "suspended"), gone.body
-    assert Store(store_of(machine)).names() == ["warm"]
+    assert Store(store_of(machine)).images.names() == ["warm"]
     with machine.held_at("restore.running"):
         coming = machine.command("restore")
         machine.wait_held()

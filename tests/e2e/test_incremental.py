@@ -48,7 +48,7 @@ def memory(machine: Machine, name: str) -> dict[int, bytes]:
         for handle in process.table.handles:
             held[handle.spec.id] = bytearray(handle.spec.size)
             reader.read(process.table.pid, handle.device, handle.offset, memoryview(held[handle.spec.id]))
-        hashes, recorded = store.hashes(reader.manifest), b""
+        hashes, recorded = store.images.hashes(reader.manifest), b""
         for handle in process.table.handles:
             recorded += hash_bytes(held[handle.spec.id], hashes.key, reader.manifest.chunk_bytes)
         assert recorded == hashes.digests, "the hashes are not of the bytes in the image"
@@ -240,16 +240,16 @@ def test_one_that_is_damaged_is_no_parent(machine: Machine, what: str) -> None:
     taken(machine, "one")
     store = store_of(machine)
     if what == "pack":
-        (pack,) = store.packs.iterdir()
+        (pack,) = store.packs.folder.iterdir()
         pack.unlink()
     else:
-        damaged(store.images / f"one.{what}")
+        damaged(store.images.folder / f"one.{what}")
     assert machine.gcr("verify", "one", "--store", str(store.path)).code == 6
     found = taken(machine, "two", "--live")
     assert (found["parent"], found["bytes_copied"], found["bytes_changed"]) == (None, found["bytes"], None)
     assert "one" in str(found["parent_refused"])
     if what != "hashes":
-        assert store.hashes(store.manifest("two")).key
+        assert store.images.hashes(store.images.manifest("two")).key
     job.ask("again 1")
     third = taken(machine, "three")
     assert (third["parent"], third["parent_refused"], third["bytes_copied"]) == ("two", None, MIB)
@@ -261,7 +261,7 @@ def test_an_older_one_is_built_upon_where_the_newest_is_damaged(machine: Machine
     taken(machine, "one")
     job.ask("again 1")
     taken(machine, "two")
-    damaged(store_of(machine).images / "two.hashes")
+    damaged(store_of(machine).images.folder / "two.hashes")
     found = taken(machine, "three")
     assert (found["parent"], found["bytes_copied"]) == ("one", MIB)
     assert "two" in str(found["parent_refused"])
@@ -273,7 +273,7 @@ def test_a_damaged_hash_keeps_nobody_from_a_restore(machine: Machine) -> None:
     before, store = job.ask(), store_of(machine)
     words = ("--image", "one", "--wait", "durable", "--store", str(store.path))
     assert machine.gcr("checkpoint", "llm", *machine.where.options, *words).code == 0
-    damaged(store.images / "one.hashes")
+    damaged(store.images.folder / "one.hashes")
     assert machine.gcr("verify", "one", "--store", str(store.path)).code == 6
     assert machine.gcr("restore", "--image", "one", "--store", str(store.path)).code == 0
     assert job.ask() == before
@@ -343,9 +343,9 @@ def test_a_paranoid_live_checkpoint_comes_back(machine: Machine) -> None:
 
 def forge(store: Store, name: str, hashes: bytes) -> None:
     """An image says of its chunks what is not so, and everything vouches for it."""
-    manifest = replace(store.manifest(name), hashes=name_of(hashes))
-    store.write_hashes(name, hashes)
-    (store.images / f"{name}.json").write_bytes(manifest.to_bytes())
+    manifest = replace(store.images.manifest(name), hashes=name_of(hashes))
+    (store.images.folder / f"{name}.hashes").write_bytes(hashes)
+    (store.images.folder / f"{name}.json").write_bytes(manifest.to_bytes())
 
 
 def test_paranoid_finds_what_a_hash_missed(machine: Machine) -> None:
@@ -355,7 +355,7 @@ def test_paranoid_finds_what_a_hash_missed(machine: Machine) -> None:
     job.ask("again 4")
     before = job.ask()
     taken(machine, "two")
-    forge(store, "one", store.hashes(store.manifest("two")).to_bytes())
+    forge(store, "one", store.images.hashes(store.images.manifest("two")).to_bytes())
     assert machine.gcr("rm", "two", "--store", str(store.path)).code == 0
     words = ("checkpoint", "llm", "--leave-running", "--wait", "durable", "--store", str(store.path))
     believed = machine.gcr(*words, "--image", "believed")
@@ -365,6 +365,6 @@ def test_paranoid_finds_what_a_hash_missed(machine: Machine) -> None:
         found = machine.gcr(*words, "--image", "not", "--paranoid", *how)
         error = found.body["error"]
         assert (found.code, error["code"], error["state"]) == (4, "hash_missed", "running"), found.body
-        assert "not" not in store.names()
+        assert "not" not in store.images.names()
         assert job.ask() == before
     assert "hash" in machine.logs()["gcrd.log"]

@@ -187,7 +187,7 @@ def test_whoever_dies_in_it_the_job_runs_on(machine: Machine, who: str, steps: S
         if who == "supervisor":
             break
         assert job.ask() == before, step
-        for name in Store(machine.folder / "store").names():
+        for name in Store(machine.folder / "store").images.names():
             assert machine.gcr("verify", name, "--deep", "--store", store).code == 0
     machine.leave()
     machine.come_back()
@@ -209,4 +209,4 @@ def test_it_may_end_in_the_middle_of_it(machine: Machine) -> None:
         assert going.result(60).code in ((0,) if step == "running" else (3, 4)), step
         until(lambda: machine.job("llm") is None or None, 30, "the job is forgotten")
         job.supervisor.wait(20)
-        assert Store(machine.folder / "store").names() == (["no"] if step == "running" else [])
+        assert Store(machine.folder / "store").images.names() == (["no"] if step == "running" else [])

@@ -105,9 +105,9 @@ def content(machine: Machine, name: str) -> tuple[list[int], list[bytes]]:
     """Which allocations an image has, and the names of their chunks, which are right."""
     store = Store(machine.folder / "store")
     assert machine.gcr("verify", name, "--deep", "--store", str(store.path)).code == 0
-    manifest = store.manifest(name)
+    manifest = store.images.manifest(name)
     (process,) = manifest.processes
-    return [each.spec.id for each in process.table.handles], [each.name for each in store.references(manifest)]
+    return [each.spec.id for each in process.table.handles], [each.name for each in store.images.references(manifest)]
 
 
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
@@ -167,7 +167,7 @@ def test_a_program_that_needs_the_room_gets_it(machine: Machine) -> None:
     assert (failed.code, failed.body["error"]["code"], failed.body["error"]["state"]) == (4, "image_failed", "running")
     row = machine.job("llm")
     assert row and row["image"]["state"] == "failed" and "needed the room" in row["image"]["error"]
-    assert Store(machine.folder / "store").names() == []
+    assert Store(machine.folder / "store").images.names() == []
     assert job.ask() == said[-1]
     assert taken(machine, "again")["parent"] is None
     machine.leave()

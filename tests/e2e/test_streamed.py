@@ -158,7 +158,7 @@ def test_where_an_agent_copies_there_must_be_room_for_all_of_it(machine: Machine
 def test_damage_in_the_middle_leaves_the_job_as_it_was(machine: Machine) -> None:
     """A disk that rots while it is read: all windows but one are on the device by then."""
     job, before = suspended(machine)
-    (pack,) = Store(store_of(machine)).packs.iterdir()
+    (pack,) = Store(store_of(machine)).packs.folder.iterdir()
     whole, target = pack.read_bytes(), machine.target("llm")
     unused, nothing = counted(machine, target)
     assert nothing == 0

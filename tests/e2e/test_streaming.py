@@ -27,8 +27,10 @@ def comes_back(machine: Machine, job: Victim, before: str) -> None:
 def nothing_is_left(machine: Machine) -> None:
     until(lambda: not machine.children("gcr.image_helper") or None, 20, "the helper ends")
     store = Store(store_of(machine))
-    assert (store.names(), list(store.packs.iterdir())) == ([], [])
-    assert not [path.name for path in store.images.iterdir() if path.name != "warm.json.new"]  # its claim is nobody's
+    assert (store.images.names(), list(store.packs.folder.iterdir())) == ([], [])
+    assert not [
+        path.name for path in store.images.folder.iterdir() if path.name != "warm.json.new"
+    ]  # its claim is nobody's
 
 
 def refusal(machine: Machine, *flags: str) -> dict[str, object]:
@@ -173,7 +175,7 @@ def test_the_device_is_free_only_once_the_image_is_durable(machine: Machine) -> 
             going = machine.begin(*words(machine, "--wait", "vram"))
             machine.wait_held()
             assert machine.used() >= full - 16 * MIB  # the context may be gone by now; no byte of data is
-            assert bool(Store(store_of(machine)).names()) == (step == "durable")
+            assert bool(Store(store_of(machine)).images.names()) == (step == "durable")
             if step == "filled_20":
                 machine.leaves(going.kill)
         going.communicate(timeout=60)
@@ -211,7 +213,7 @@ def test_a_helper_that_dies_leaves_no_image(machine: Machine, step: str) -> None
     error = gone.body["error"]
     assert (gone.code, error["code"], error["state"]) == (4, "image_failed", "running"), gone.body
     assert job.ask() == before
-    assert Store(store_of(machine)).names() == []
+    assert Store(store_of(machine)).images.names() == []
     assert machine.gcr(*words(machine)).code == 0  # what the dead one has claimed is free
     comes_back(machine, job, before)
 
@@ -220,7 +222,7 @@ def test_an_image_that_the_record_names_is_not_taken_away_again(machine: Machine
     job, before = large(machine)
     machine.inject("checkpoint.decided fail")
     assert machine.gcr(*words(machine)).code == 4
-    assert Store(store_of(machine)).names() == ["warm"]
+    assert Store(store_of(machine)).images.names() == ["warm"]
     machine.until_state("llm", "running")
     kept = machine.job("llm")
     assert kept and kept["only_in"] is None
@@ -252,7 +254,7 @@ def test_a_death_in_the_middle_takes_everything_back(machine: Machine, who: str)
     machine.until_state("llm", "running", "suspended")
     if machine.job("llm")["state"] == "running":  # type: ignore[index]
         assert job.ask() == before
-        assert Store(store_of(machine)).names() == []
+        assert Store(store_of(machine)).images.names() == []
         assert machine.gcr(*words(machine)).code == 0
     comes_back(machine, job, before)
 
@@ -390,7 +392,7 @@ def test_a_restore_that_fails_finds_the_image_again(machine: Machine) -> None:
         assert (failed.code, error["code"], error["state"]) == (4, "injected_fault", "suspended")
     kill(*machine.children("gcr.daemon"), *machine.children("gcr.worker"))
     assert machine.settled() == "suspended"
-    (pack,) = Store(store_of(machine)).packs.glob("*.pack")
+    (pack,) = Store(store_of(machine)).packs.folder.glob("*.pack")
     flip(pack)
     damaged = machine.gcr("restore", "llm")
     assert (damaged.code, damaged.body["error"]["state"]) == (6, "suspended")
@@ -403,7 +405,7 @@ def test_an_only_copy_that_is_damaged_is_pulled_again(machine: Machine) -> None:
     assert machine.gcr(*words(machine)).code == 0
     where = (f"file://{machine.folder / 'away'}", "--store", str(store_of(machine)))
     assert machine.gcr("push", "warm", *where).code == 0
-    (pack,) = Store(store_of(machine)).packs.glob("*.pack")
+    (pack,) = Store(store_of(machine)).packs.folder.glob("*.pack")
     flip(pack)
     damaged = machine.gcr("restore", "llm")
     assert (damaged.code, damaged.body["error"]["state"]) == (6, "suspended")

@@ -29,8 +29,8 @@ def example() -> str:
         pack, chunks, hashes, manifest = (
             path.read_bytes()
             for path in (
-                store.packs / f"{ID}.pack",
-                *(store.images / f"warm.{suffix}" for suffix in ("chunks", "hashes", "json")),
+                store.packs.folder / f"{ID}.pack",
+                *(store.images.folder / f"warm.{suffix}" for suffix in ("chunks", "hashes", "json")),
             )
         )
     parts = [

@@ -77,7 +77,7 @@ def test_an_image_that_lacks_one_is_none(tmp_path: Path) -> None:
         writer.put((number, mapped(bytes_of(number, SMALL))) for number in (0, 1, 3))
         with pytest.raises(RolledBack, match="chunk 2 of image warm was never brought"):
             writer.commit(described("warm", [4 * SMALL], chunk_bytes=SMALL))
-    assert store.names() == []
+    assert store.images.names() == []
 
 
 def test_a_pack_that_was_asked_for_and_not_used_is_not_the_images(tmp_path: Path) -> None:
@@ -88,6 +88,6 @@ def test_a_pack_that_was_asked_for_and_not_used_is_not_the_images(tmp_path: Path
             assert writer.has(store.cipher.name_of(data[0]), SMALL) == (name != "one")
             writer.add((mapped(each), {}) for each in some)
             writer.commit(described(name, [SMALL] * len(some), chunk_bytes=SMALL))
-    assert [len(store.manifest(name).packs) for name in ("one", "two", "three")] == [1, 1, 2]
+    assert [len(store.images.manifest(name).packs) for name in ("one", "two", "three")] == [1, 1, 2]
     store.remove(["one", "two"])
     assert read(store, "three") == data[1:]

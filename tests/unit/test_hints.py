@@ -94,5 +94,5 @@ def test_a_job_that_has_ended_is_told_of_as_such_and_not_by_a_list_that_lacks_it
 def test_a_hint_about_an_image_names_its_store(tmp_path: Path) -> None:
     store = Store(tmp_path / "a store")
     with pytest.raises(Exception, match="no image 'warm'") as told:
-        store.manifest("warm")
+        store.images.manifest("warm")
     assert told.value.hint == f"gcr images --store '{store.path}'"  # type: ignore[attr-defined]

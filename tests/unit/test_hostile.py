@@ -161,7 +161,7 @@ def is_refused(store: Store, away: Path) -> GcrError:
             pulled(store, away)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
-    assert store.names() == ["mine"]
+    assert store.images.names() == ["mine"]
     check(store, "mine")
     assert outside(store.path.parent, store.path) == before
     return refused.value
@@ -225,7 +225,7 @@ def test_a_manifest_with_anything_in_it_is_refused_or_whole(store: Store, away: 
         rewritten(path, PLAIN, change)
         pulled(store, away)
     except GcrError:
-        assert store.names() == ["mine"]
+        assert store.images.names() == ["mine"]
     else:
         check(store, "warm")
         store.remove(["warm"])

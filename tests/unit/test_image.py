@@ -40,7 +40,10 @@ from gcr.image.files.manifest import Manifest
 from gcr.image.pack.reader import PackReader
 from gcr.image.pack.writer import PackWriter
 from gcr.image.read.reader import ImageReader
-from gcr.image.store.store import MARK, Store
+from gcr.image.store.images import Images
+from gcr.image.store.mark import MARK
+from gcr.image.store.removal import Removal
+from gcr.image.store.store import Store
 from gcr.image.write.known import Known
 from gcr.image.write.rate import Rate
 from gcr.image.write.writer import Contents, ImageWriter
@@ -85,7 +88,7 @@ def files(store: Store) -> list[str]:
 def test_what_was_written_comes_back(store: Store) -> None:
     allocations = [bytes_of(1, MANY), bytes(MANY), bytes_of(2, 100), bytes_of(1, CHUNK_BYTES)]
     written = write(store, "warm", allocations)
-    assert store.manifest("warm") == written
+    assert store.images.manifest("warm") == written
     assert read(store, "warm") == allocations
     check(store, "warm")
     zeros = MANY
@@ -99,7 +102,7 @@ def test_an_image_may_have_more_packs_than_a_process_may_have_files(plain: Store
     for number in range(1, len(allocations) + 1):
         write(plain, f"i{number}", allocations[:number])
     last = f"i{len(allocations)}"
-    assert len(plain.manifest(last).packs) == len(allocations)
+    assert len(plain.images.manifest(last).packs) == len(allocations)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     used = {int(path.name) for path in Path("/proc/self/fd").iterdir()}
     few = [number for number in range(1000) if number not in used][:20]
@@ -124,7 +127,7 @@ def test_a_process_may_know_of_many_devices(store: Store) -> None:
     with ImageWriter(store, "one", threads=1, key=HashKey.random()) as writer:
         writer.add([(mapped(b"bytes"), {})])
         writer.commit(of_many)
-    (process,) = store.manifest("one").processes
+    (process,) = store.images.manifest("one").processes
     assert process.table.ordinals == known
 
 
@@ -193,20 +196,24 @@ def test_an_image_that_nobody_could_read_is_not_written(store: Store, monkeypatc
     monkeypatch.undo()
     with pytest.raises(Damaged, match="no text"):
         write(store, "warm", [bytes_of(1, 100)], job="a\nb")
-    assert store.names() == []
+    assert store.images.names() == []
 
 
 def test_an_image_that_is_removed_while_others_clean_up_is_no_error(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write(store, "warm", [bytes_of(1, 100)])
-    monkeypatch.setattr(Store, "names", lambda _store: ["gone", "warm"])
+    monkeypatch.setattr(Images, "names", lambda _images: ["gone", "warm"])
     assert store.clean() == 0
     check(store, "warm")
 
 
 def test_a_folder_in_the_place_of_what_the_dead_have_left_stops_nobody(store: Store) -> None:
-    folders = [store.images / "gone.chunks", store.images / "gone.json.new", store.packs / f"{'0' * 32}.pack.new"]
+    folders = [
+        store.images.folder / "gone.chunks",
+        store.images.folder / "gone.json.new",
+        store.packs.folder / f"{'0' * 32}.pack.new",
+    ]
     for folder in folders:
         folder.mkdir(mode=0o700)
     write(store, "warm", [bytes_of(1, 100)])
@@ -216,13 +223,13 @@ def test_a_folder_in_the_place_of_what_the_dead_have_left_stops_nobody(store: St
 
 def test_an_image_whose_manifest_is_a_folder_is_not_removed_nor_any_beside_it(store: Store) -> None:
     write(store, "warm", [bytes_of(1, 100)])
-    (store.images / "wrong.json").mkdir(mode=0o700)
-    (store.images / "link.json").symlink_to("nowhere")
+    (store.images.folder / "wrong.json").mkdir(mode=0o700)
+    (store.images.folder / "link.json").symlink_to("nowhere")
     with pytest.raises(Damaged, match="a folder"):
         store.remove(["warm", "link", "wrong"])
     check(store, "warm")
     store.remove(["link"])
-    assert store.names() == ["warm", "wrong"]
+    assert store.images.names() == ["warm", "wrong"]
     assert store.remove(["warm"]) == 0, "nobody knows what the other one needs"
 
 
@@ -274,7 +281,7 @@ def test_what_was_not_committed_is_not_there(store: Store) -> None:
     before = files(store)
     with ImageWriter(store, "other") as writer:
         writer.add([(mapped(bytes_of(2, MANY)), {})])
-    assert store.names() == ["warm"]
+    assert store.images.names() == ["warm"]
     store.clean()
     assert files(store) == before
 
@@ -289,7 +296,7 @@ def test_what_another_image_needs_stays(store: Store) -> None:
         read(store, "one")
     with pytest.raises(NoSuchImage):
         store.remove(["two", "one"])
-    assert store.names() == ["two"]
+    assert store.images.names() == ["two"]
     assert store.remove(["two"]) > 2 * MANY
     assert files(store) == []
 
@@ -299,12 +306,12 @@ def test_an_image_that_has_taken_a_doomed_name_stays(store: Store, busy: bool) -
     """Somebody decided by the one before. What the new one needs stays as well."""
     write(store, "old", [bytes_of(2, MANY)])
     write(store, "warm", [bytes_of(1, MANY)])
-    seals = {name: store.manifest(name).seal() for name in ("old", "warm")}
+    seals = {name: store.images.manifest(name).seal() for name in ("old", "warm")}
     store.remove(["warm"])
     write(store, "warm", [bytes_of(3, MANY)])
     with store.used() if busy else nullcontext():
         store.remove([*seals], seals=seals)
-    assert store.names() == ["warm"]
+    assert store.images.names() == ["warm"]
     store.clean()
     assert read(store, "warm") == [bytes_of(3, MANY)]
 
@@ -314,7 +321,7 @@ def test_an_image_that_takes_the_name_while_the_lock_is_waited_for_stays(
 ) -> None:
     """Also where nobody has said more than the name."""
     write(store, "warm", [bytes_of(1, MANY)])
-    monkeypatch.setattr(Store, "_is_only_copy", lambda *_: True)
+    monkeypatch.setattr(Removal, "_is_only_copy", lambda *_: True)
 
     @contextmanager
     def locked(path: Path, how: int, patience: float | None) -> Iterator[None]:
@@ -324,7 +331,7 @@ def test_an_image_that_takes_the_name_while_the_lock_is_waited_for_stays(
         with locking.locked(path, how, patience):
             yield
 
-    monkeypatch.setattr("gcr.image.store.store.locked", locked)
+    monkeypatch.setattr("gcr.image.store.removal.locked", locked)
     store.remove(["warm"], lambda: {"warm": "a job that has but the new one"})
     assert read(store, "warm") == [bytes_of(2, MANY)]
 
@@ -344,16 +351,16 @@ def test_a_helpers_image_is_withdrawn_and_no_other_of_its_name(plain: Store, mon
     ImageService().op_remove(body | {"created": 1.0}, [], Mock())
     assert read(plain, "warm") == [bytes_of(2, MANY)]
     ImageService().op_remove(body | {"created": 2.0}, [], Mock())
-    assert plain.names() == []
+    assert plain.images.names() == []
 
 
 def test_what_a_newer_gcr_wrote_may_be_all_that_a_job_has(plain: Store) -> None:
     write(plain, "warm", [bytes_of(1, 100)])
-    path = plain.images / "warm.json"
+    path = plain.images.folder / "warm.json"
     path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
     with pytest.raises(ImageNeeded):
         plain.remove(["warm"], lambda: {"warm": "llm"})
-    assert plain.names() == ["warm"]
+    assert plain.images.names() == ["warm"]
 
 
 @pytest.mark.parametrize("again", [False, True], ids=["removed", "removed and written again"])
@@ -361,20 +368,20 @@ def test_an_image_that_goes_while_it_is_opened_is_not_damaged(
     store: Store, monkeypatch: pytest.MonkeyPatch, again: bool
 ) -> None:
     write(store, "warm", [bytes_of(1, MANY)])
-    real = Store.manifest
+    real = Images.manifest
 
-    def manifest(self: Store, name: str) -> Manifest:
+    def manifest(self: Images, name: str) -> Manifest:
         found = real(self, name)
-        monkeypatch.setattr(Store, "manifest", real)
+        monkeypatch.setattr(Images, "manifest", real)
         other = Store(store.path, store.cipher)
         other.remove(["warm"])
         if again:
             write(other, "warm", [bytes_of(2, MANY)])
         else:
-            (store.images / "warm.chunks").unlink()
+            (store.images.folder / "warm.chunks").unlink()
         return found
 
-    monkeypatch.setattr(Store, "manifest", manifest)
+    monkeypatch.setattr(Images, "manifest", manifest)
     with pytest.raises(NoSuchImage, match="removed just now"):
         read(store, "warm")
 
@@ -442,7 +449,7 @@ def test_a_file_that_is_cut_off_or_gone_is_found(store: Store, suffix: str, left
 
 def test_a_damaged_chunk_is_given_to_nobody(store: Store) -> None:
     write(store, "warm", [bytes_of(1, MANY)])
-    (pack,) = store.packs.iterdir()
+    (pack,) = store.packs.folder.iterdir()
     flipped(pack, 2 * BLOCK, 0)
     with pytest.raises(Damaged, match=pack.name):
         read(store, "warm")
@@ -470,16 +477,16 @@ def test_whatever_is_written_and_removed_the_rest_is_whole(
     for name, allocations in images.items():
         write(store, name, allocations)
     store.remove([f"i{n}" for n in doomed if f"i{n}" in images])
-    for name in store.names():
+    for name in store.images.names():
         assert read(store, name) == images[name]
         check(store, name)
-    assert set(store.names()) == images.keys() - {f"i{n}" for n in doomed}
+    assert set(store.images.names()) == images.keys() - {f"i{n}" for n in doomed}
 
 
 def test_one_of_a_newer_format_is_named_as_such(plain: Store) -> None:
     store = plain
     write(store, "warm", [bytes_of(1, 100)])
-    path = store.images / "warm.json"
+    path = store.images.folder / "warm.json"
     path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
     with pytest.raises(WrongImage, match="format 2; this gcr reads 1"):
         read(store, "warm")
@@ -527,10 +534,10 @@ def test_what_is_not_ours_stays(store: Store) -> None:
     for path in strangers[:3]:
         path.write_text("")
     strangers[3].mkdir()
-    assert store.names() == ["warm"]
+    assert store.images.names() == ["warm"]
     store.remove(["warm"])
     assert all(path.exists() for path in strangers)
-    assert len(list(store.packs.iterdir())) == 1
+    assert len(list(store.packs.folder.iterdir())) == 1
     write(store, "warm", [bytes_of(1, 100)])
 
 
@@ -543,14 +550,14 @@ def test_what_dead_writers_left_goes_before_another_writes(store: Store) -> None
     ):
         (store.path / left).write_text("x" * 1000)
     write(store, "warm", [bytes_of(1, 100)])
-    assert sorted(path.name for path in store.images.iterdir()) == ["warm.chunks", "warm.hashes", "warm.json"]
-    assert len(list(store.packs.iterdir())) == 1
+    assert sorted(path.name for path in store.images.folder.iterdir()) == ["warm.chunks", "warm.hashes", "warm.json"]
+    assert len(list(store.packs.folder.iterdir())) == 1
 
 
 def test_nothing_is_built_upon_what_was_found_damaged(store: Store) -> None:
     data = [bytes_of(1, 2 * CHUNK_BYTES)]
     write(store, "one", data)
-    (pack,) = store.packs.iterdir()
+    (pack,) = store.packs.folder.iterdir()
     damaged = bytearray(pack.read_bytes())
     damaged[CHUNK_BYTES] ^= 1
     pack.write_bytes(damaged)
@@ -560,13 +567,13 @@ def test_nothing_is_built_upon_what_was_found_damaged(store: Store) -> None:
     assert write(store, "three", data).bytes_written == 2 * CHUNK_BYTES
     assert read(store, "three") == data
     store.remove(["one", "two"])
-    assert len(list(store.packs.iterdir())) == 1
+    assert len(list(store.packs.folder.iterdir())) == 1
 
 
 def test_an_image_is_not_there_if_what_it_is_built_upon_is_found_damaged_meanwhile(store: Store) -> None:
     data = [bytes_of(1, 2 * CHUNK_BYTES)]
     write(store, "one", data)
-    (pack,) = store.packs.iterdir()
+    (pack,) = store.packs.folder.iterdir()
     with ImageWriter(store, "two") as writer:
         writer.add([(mapped(data[0]), {})])
         flipped(pack, CHUNK_BYTES, 3)
@@ -574,7 +581,7 @@ def test_an_image_is_not_there_if_what_it_is_built_upon_is_found_damaged_meanwhi
             check(store, "one")
         with pytest.raises(Damaged, match="meanwhile"):
             writer.commit(described("two", [len(data[0])]))
-    assert store.names() == ["one"]
+    assert store.images.names() == ["one"]
 
 
 def test_every_pack_is_looked_at_also_one_of_the_same_bytes_as_another(plain: Store) -> None:
@@ -584,9 +591,9 @@ def test_every_pack_is_looked_at_also_one_of_the_same_bytes_as_another(plain: St
         for writer in (one, other):
             writer.add([(mapped(data), {})])
             writer.commit(described(writer.name, [MANY]))
-    (a,), (b,) = plain.manifest("a").packs, plain.manifest("b").packs
+    (a,), (b,) = plain.images.manifest("a").packs, plain.images.manifest("b").packs
     assert a.id != b.id and a.seal == b.seal
-    flipped(plain.packs / f"{b.id}.pack", 2 * BLOCK, 0)
+    flipped(plain.packs.folder / f"{b.id}.pack", 2 * BLOCK, 0)
     first, second = _all_checked(plain, (), True)[0]
     assert first["damaged"] is None and b.id in second["damaged"]
 
@@ -624,7 +631,7 @@ def test_after_a_failure_there_is_no_image(store: Store, monkeypatch: pytest.Mon
                 writer.put([(0, mapped(data))])
         with pytest.raises(MemoryError):
             writer.commit(described("warm", [CHUNK_BYTES]))
-    assert store.names() == []
+    assert store.images.names() == []
 
 
 def test_small_allocations_are_written_together(store: Store) -> None:
@@ -700,8 +707,8 @@ def test_a_file_with_more_in_it_is_found_and_not_called_shorter(store: Store, su
 def test_what_a_first_image_has_twice_was_not_in_the_store_before(store: Store) -> None:
     write(store, "warm", [bytes_of(1, MANY), bytes_of(1, MANY), bytes(MANY)])
     write(store, "next", [bytes_of(1, MANY)])
-    whole = {name: store.manifest(name) for name in ("warm", "next")}
-    twice = {name: repeated_bytes(each, store.references(each)) for name, each in whole.items()}
+    whole = {name: store.images.manifest(name) for name in ("warm", "next")}
+    twice = {name: repeated_bytes(each, store.images.references(each)) for name, each in whole.items()}
     assert twice == {"warm": MANY, "next": 0}
     assert origins(whole["warm"], MANY) == {"zero": MANY, "repeated": MANY, "shared": 0, "written": MANY}
     assert origins(whole["next"], 0) == {"zero": 0, "repeated": 0, "shared": MANY, "written": 0}

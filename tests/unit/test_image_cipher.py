@@ -24,7 +24,8 @@ from gcr.image.chunks.entry import BLOCK, PLACED, Entry
 from gcr.image.crypto import aes
 from gcr.image.crypto.cipher import PLAIN, Cipher, Forged, PackCipher
 from gcr.image.crypto.ciphers import cipher_of
-from gcr.image.store.store import MARK, NEW_MARK, Store
+from gcr.image.store.mark import MARK, NEW_MARK
+from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
 
 OURS, OTHER = CIPHERS["encrypted"], cipher_of(bytes(32))
@@ -50,7 +51,12 @@ def test_nothing_of_what_was_written_can_be_read(store: Store, tmp_path: Path) -
     write(open_to_all, "warm", DATA)
     readable = b"".join(contents(open_to_all.path).values())
     assert [each for each in known if each not in readable] == []
-    known += [name_of(DATA[1]), name_of(DATA[0][:CHUNK_BYTES]), OURS.name_of(DATA[1]), store.manifest("warm").chunks]
+    known += [
+        name_of(DATA[1]),
+        name_of(DATA[0][:CHUNK_BYTES]),
+        OURS.name_of(DATA[1]),
+        store.images.manifest("warm").chunks,
+    ]
     everything = b"".join(contents(store.path).values())
     assert not [each for each in known if each in everything]
     assert OURS.name_of(DATA[1]) not in (name_of(DATA[1]), OTHER.name_of(DATA[1]))
@@ -58,7 +64,9 @@ def test_nothing_of_what_was_written_can_be_read(store: Store, tmp_path: Path) -
 
 def blocks(store: Store) -> set[bytes]:
     """Of packs, but for their headers."""
-    return {data[at : at + BLOCK] for data in contents(store.packs).values() for at in range(BLOCK, len(data), BLOCK)}
+    return {
+        data[at : at + BLOCK] for data in contents(store.packs.folder).values() for at in range(BLOCK, len(data), BLOCK)
+    }
 
 
 def test_two_stores_of_one_key_have_nothing_in_common_but_their_mark(store: Store, tmp_path: Path) -> None:
@@ -112,9 +120,9 @@ def test_an_empty_store_becomes_an_encrypted_one(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     write(store, "warm", DATA)
     store.remove(["warm"])
-    (store.packs / f"{'0' * 32}.pack").write_bytes(DATA[0])  # of somebody who died
+    (store.packs.folder / f"{'0' * 32}.pack").write_bytes(DATA[0])  # of somebody who died
     encrypted = Store(store.path, OURS)
-    assert not list(store.packs.iterdir())
+    assert not list(store.packs.folder.iterdir())
     write(encrypted, "warm", DATA)
     assert read(Store(store.path, OURS), "warm") == DATA
 
@@ -124,11 +132,11 @@ def test_who_opened_it_before_it_became_an_encrypted_one_writes_nothing(tmp_path
     Store(early.path, OURS)
     with pytest.raises(WrongKey), ImageWriter(early, "warm"):
         pass
-    assert not list(early.images.iterdir())
+    assert not list(early.images.folder.iterdir())
 
 
 def test_a_store_that_is_written_to_becomes_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gcr.image.store.store.MARK_SECONDS", 0.1)
+    monkeypatch.setattr("gcr.image.store.opening.MARK_SECONDS", 0.1)
     store = Store(tmp_path / "store")
     with ImageWriter(store, "warm") as writer:
         writer.add([(mapped(DATA[0]), {})])
@@ -195,14 +203,14 @@ def swap(one: Path, one_at: int, other: Path, other_at: int, size: int) -> None:
 
 def test_chunks_that_change_places_are_found(store: Store) -> None:
     """Within a pack, and between two; a tag would have to move with them, and it is encrypted."""
-    (pack,) = store.packs.iterdir()
+    (pack,) = store.packs.folder.iterdir()
     swap(pack, BLOCK, pack, BLOCK + CHUNK_BYTES, CHUNK_BYTES)
     for look in (read, check):
         with pytest.raises(Damaged):
             look(store, "warm")
     swap(pack, BLOCK, pack, BLOCK + CHUNK_BYTES, CHUNK_BYTES)
     write(store, "other", [bytes_of(5, 3 * CHUNK_BYTES)])
-    (other,) = (path for path in store.packs.glob("*.pack") if path != pack)
+    (other,) = (path for path in store.packs.folder.glob("*.pack") if path != pack)
     swap(pack, BLOCK, other, BLOCK, CHUNK_BYTES)
     for name in ("warm", "other"):
         with pytest.raises(Damaged):
@@ -254,7 +262,7 @@ def test_nothing_of_what_was_written_before_is_written_again(cipher: Cipher) -> 
 
 def test_a_pack_under_another_ones_name_is_found(store: Store) -> None:
     write(store, "other", [bytes_of(5, 3 * CHUNK_BYTES)])
-    one, other = sorted(store.packs.iterdir())
+    one, other = sorted(store.packs.folder.iterdir())
     between = one.with_suffix(".between")
     one.rename(between), other.rename(one), between.rename(other)
     for name in ("warm", "other"):
@@ -265,13 +273,15 @@ def test_a_pack_under_another_ones_name_is_found(store: Store) -> None:
 
 def test_an_image_under_another_name_is_found(store: Store) -> None:
     for suffix in ("json", "chunks"):
-        shutil.copy(store.images / f"warm.{suffix}", store.images / f"cold.{suffix}")
+        shutil.copy(store.images.folder / f"warm.{suffix}", store.images.folder / f"cold.{suffix}")
     with pytest.raises(Damaged):
-        store.manifest("cold")
+        store.images.manifest("cold")
     write(store, "other", DATA)
-    shutil.copy(store.images / "other.chunks", store.images / "warm.chunks")  # the same bytes, of another image
+    shutil.copy(
+        store.images.folder / "other.chunks", store.images.folder / "warm.chunks"
+    )  # the same bytes, of another image
     with pytest.raises(Damaged):
-        store.references(store.manifest("warm"))
+        store.images.references(store.images.manifest("warm"))
 
 
 def test_what_is_not_encrypted_is_not_taken(store: Store, tmp_path: Path) -> None:
@@ -279,9 +289,9 @@ def test_what_is_not_encrypted_is_not_taken(store: Store, tmp_path: Path) -> Non
     write(plain, "slipped", DATA)
     shutil.copytree(plain.path, store.path, dirs_exist_ok=True, ignore=shutil.ignore_patterns(MARK))
     with pytest.raises(Damaged):
-        store.manifest("slipped")
+        store.images.manifest("slipped")
     written = write(store, "new", DATA)
-    assert written.packs == store.manifest("warm").packs, "a pack that is not encrypted is built upon by nobody"
+    assert written.packs == store.images.manifest("warm").packs, "a pack that is not encrypted is built upon by nobody"
 
 
 def test_a_newer_version_is_named_as_such(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,8 +300,10 @@ def test_a_newer_version_is_named_as_such(store: Store, monkeypatch: pytest.Monk
     write(store, "newer", DATA)
     monkeypatch.undo()
     with pytest.raises(WrongImage, match="version 2; this gcr reads 1"):
-        store.manifest("newer")
-    (path,) = (path for path in store.packs.iterdir() if path.name[:32] != store.manifest("warm").packs[0].id)
+        store.images.manifest("newer")
+    (path,) = (
+        path for path in store.packs.folder.iterdir() if path.name[:32] != store.images.manifest("warm").packs[0].id
+    )
     with pytest.raises(WrongImage, match="version 3; this gcr reads 2"):
         aes_reader(path)
 

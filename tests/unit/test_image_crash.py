@@ -45,12 +45,12 @@ def survives(
         after = root / "after"
         state.write_to(after)
         found = Store(after, cipher)
-        assert must_be.keys() <= set(found.names()) <= must_be.keys() | may_be.keys()
-        for name in found.names():
+        assert must_be.keys() <= set(found.images.names()) <= must_be.keys() | may_be.keys()
+        for name in found.images.names():
             assert read(found, name) == (must_be | may_be)[name]
             check(found, name)
         found.clean()
-        for name in found.names():
+        for name in found.images.names():
             assert read(found, name) == (must_be | may_be)[name]
         rmtree(after)
     return looked_at
@@ -102,11 +102,11 @@ def test_while_a_damaged_pack_is_replaced(
 ) -> None:
     """It is known to be damaged until the other one is there for good."""
     act, store = bring(tmp_path, PLAIN), Store(tmp_path / "store")
-    (theirs,) = Store(tmp_path / "source").packs.iterdir()
-    pack, whole = store.packs / theirs.name, theirs.read_bytes()
+    (theirs,) = Store(tmp_path / "source").packs.folder.iterdir()
+    pack, whole = store.packs.folder / theirs.name, theirs.read_bytes()
     damaged = whole[:5000] + bytes([whole[5000] ^ 1]) + whole[5001:]
     pack.write_bytes(damaged)
-    store.distrust(pack)
+    store.packs.distrust(pack)
     disk, bad = Disk(store.path), pack.with_suffix(".pack.bad")
     with pack.open("rb"), bad.open("rb"), disk.recorded():  # open: or another file would get the same inode
         act(store)
@@ -114,8 +114,8 @@ def test_while_a_damaged_pack_is_replaced(
     for state in disk.states():
         state.write_to(tmp_path / "after")
         found = Store(tmp_path / "after")
-        assert (found.packs / pack.name).read_bytes() == whole or (found.packs / bad.name).exists()
-        assert [read(found, name) for name in found.names()] in ([], [NEW])
+        assert (found.packs.folder / pack.name).read_bytes() == whole or (found.packs.folder / bad.name).exists()
+        assert [read(found, name) for name in found.images.names()] in ([], [NEW])
         rmtree(tmp_path / "after")
 
 
@@ -156,7 +156,7 @@ def test_while_an_empty_store_becomes_an_encrypted_one(tmp_path: Path) -> None:
         looked_at += 1
         state.write_to(tmp_path / "after")
         found = Store(tmp_path / "after", cipher)
-        assert [read(found, name) for name in found.names()] in ([], [NEW])
+        assert [read(found, name) for name in found.images.names()] in ([], [NEW])
         rmtree(tmp_path / "after")
     assert looked_at > 400
 

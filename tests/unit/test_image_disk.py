@@ -69,11 +69,11 @@ def test_whichever_call_fails_old_images_are_whole_and_the_new_one_too_or_not_th
             else:
                 assert not failed or call in ("open", "unlink")  # O_DIRECT is done without, and so is what is needless
         assert read(store, "old") == OLD
-        for name in store.names():
+        for name in store.images.names():
             check(store, name)
         if not failed:
             break
-        if "new" in store.names():
+        if "new" in store.images.names():
             assert read(store, "new") == NEW
             store.remove(["new"])
     assert read(store, "new") == NEW
@@ -85,25 +85,25 @@ def test_an_image_whose_last_sync_fails_is_not_there(store: Store, monkeypatch: 
     real = os.fsync
 
     def fsync(fd: int) -> None:
-        if (store.images / "new.json").exists():
+        if (store.images.folder / "new.json").exists():
             raise OSError(errno.EIO, os.strerror(errno.EIO))
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(StoreUnusable, match="EIO"):
         write(store, "new", NEW)
-    assert store.names() == ["old"]
+    assert store.images.names() == ["old"]
 
 
 @pytest.mark.parametrize("error", NO_LINKS, ids=errno.errorcode.get)
 def test_a_file_system_without_hard_links_is_refused_before_anything_is_written(store: Store, error: int) -> None:
-    url, before = elsewhere(store), sorted(store.packs.iterdir())
+    url, before = elsewhere(store), sorted(store.packs.folder.iterdir())
     with patch.object(os, "link", side_effect=OSError(error, os.strerror(error))):
         with pytest.raises(StoreUnusable, match="has no hard links"), ImageWriter(store, "new"):
             raise AssertionError("it was opened")
         with pytest.raises(StoreUnusable, match="has no hard links"):
             pull(store.path, "away", url, Transfer("pull"), store.cipher)
-    assert sorted(store.packs.iterdir()) == before
+    assert sorted(store.packs.folder.iterdir()) == before
     write(store, "new", NEW)
     check(store, "new")
 
@@ -118,7 +118,7 @@ def elsewhere(store: Store) -> str:
 
 def test_what_a_killed_probe_left_goes(store: Store) -> None:
     """Beside an image that is there, and one that is not."""
-    left = [store.images / f"{name}{PROBE}" for name in ("old", "new")]
+    left = [store.images.folder / f"{name}{PROBE}" for name in ("old", "new")]
     for path in left:
         path.touch()
     store.sweep()
@@ -147,7 +147,7 @@ def test_a_disk_that_cannot_be_read_gives_nothing(store: Store, call: str) -> No
 def test_a_folder_that_cannot_be_listed_is_no_empty_one(store: Store, folder: str) -> None:
     """What is not known to be needed would go."""
     write(store, "other", NEW)
-    for step in (store.clean, lambda: store.remove(["other"]), store.sweep, store.names):
+    for step in (store.clean, lambda: store.remove(["other"]), store.sweep, store.images.names):
         with unlisted(store.path / folder), suppress(StoreUnusable, OSError):
             step()
     assert read(store, "old") == OLD
@@ -213,7 +213,7 @@ def test_an_image_on_a_disk_that_cannot_be_written_to_can_be_read(tmp_path: Path
             pass
         with pytest.raises(OSError, match="Read-only"):
             store.remove(["warm"])
-    assert store.names() == ["warm"]
+    assert store.images.names() == ["warm"]
 
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO])

@@ -25,7 +25,7 @@ from pathlib import Path
 from gcr.image.store.store import Store
 store, who = Store(Path(sys.argv[2]), CIPHERS[sys.argv[4]]), sys.argv[3]
 print("ready", flush=True)
-number = len(store.names())
+number = len(store.images.names())
 while True:
     write(store, f"{who}-{number}", contents(number))
     number += 1
@@ -42,7 +42,7 @@ from gcr.image.store.store import Store
 store = Store(Path(sys.argv[2]), CIPHERS[sys.argv[4]])
 print("ready", flush=True)
 while True:
-    names = store.names()
+    names = store.images.names()
     try:
         store.remove(names[2:])
         store.clean()
@@ -76,12 +76,12 @@ def kills(folder: Path, count: int, seed: int, cipher: str = "plain") -> None:
         for _, child in children:
             child.kill()
             child.communicate()
-    for name in store.names():
+    for name in store.images.names():
         check(store, name)
         assert read(store, name) == contents(number_of(name))
     store.clean(patience=5.0)
-    left = {path.name.partition(".")[0] for path in store.packs.iterdir()}
-    assert left == {pack.id for name in store.names() for pack in store.manifest(name).packs}
+    left = {path.name.partition(".")[0] for path in store.packs.folder.iterdir()}
+    assert left == {pack.id for name in store.images.names() for pack in store.images.manifest(name).packs}
     write(store, "last-1", contents(1))
 
 

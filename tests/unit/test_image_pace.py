@@ -87,7 +87,7 @@ def test_chunks_are_written_within_the_length_of_the_file(store: Store, monkeypa
         patched.setattr(os, "pwritev", watched)
         write(store, "warm", data)
     assert not beyond
-    (path,) = store.packs.iterdir()
+    (path,) = store.packs.folder.iterdir()
     assert path.stat().st_size == PackReader(path, store.cipher).pack.bytes < sum(map(len, data)) + 10 * BLOCK
     check(store, "warm")
     assert read(store, "warm") == data
@@ -103,7 +103,7 @@ def test_what_is_asked_for_is_twice_what_there_is_and_never_much(store: Store, m
     asked: list[tuple[int, int]] = []
     monkeypatch.setattr(packing, "allocate", lambda _fd, at, size: asked.append((at, size)))
     monkeypatch.setattr(packing, "ROOM_MOST", 3 * GROUP)
-    writer = PackWriter(store.packs, store.cipher, GROUP)
+    writer = PackWriter(store.packs.folder, store.cipher, GROUP)
     for _ in range(16):
         writer.place([(bytes(32), CHUNK_BYTES)] * (GROUP // CHUNK_BYTES))
     writer.abandon()
@@ -260,7 +260,7 @@ def test_a_disk_is_given_to_write_by_few_while_others_fill_buffers(
 def test_what_is_damaged_is_found_behind_what_is_still_to_be_read(store: Store) -> None:
     data = bytes_of(1, 4 * GROUP)
     write(store, "warm", [data])
-    (path,) = store.packs.iterdir()
+    (path,) = store.packs.folder.iterdir()
     with path.open("r+b") as file:
         file.seek(BLOCK + CHUNK_BYTES)
         file.write(b"\0" * 16)
@@ -274,7 +274,7 @@ def test_of_what_is_damaged_no_byte_goes_where_it_was_asked_for(tmp_path: Path, 
     store = Store(tmp_path / "store", cipher_of({"plain": None, "encrypted": bytes(32)}[way]))
     chunks = 2 * GROUP // CHUNK_BYTES
     write(store, "warm", [bytes_of(1, chunks * CHUNK_BYTES)])
-    (path,) = store.packs.iterdir()
+    (path,) = store.packs.folder.iterdir()
     with path.open("r+b") as file:
         file.seek(BLOCK + (chunks - 2) * CHUNK_BYTES)
         file.write(b"\0" * 16)
@@ -381,5 +381,5 @@ def test_chunks_lie_in_a_pack_as_they_will_be_read(store: Store, monkeypatch: py
 
     monkeypatch.setattr(type(store.cipher), "name_of", slow)
     write(store, "warm", [data])
-    (path,) = store.packs.iterdir()
+    (path,) = store.packs.folder.iterdir()
     assert path.read_bytes()[BLOCK:][: len(data)] == data

@@ -33,10 +33,10 @@ def test_a_job(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_an_image(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
-    store.images.mkdir(parents=True, exist_ok=True)
-    (store.images / "warm.json").write_text("{}")
+    store.images.folder.mkdir(parents=True, exist_ok=True)
+    (store.images.folder / "warm.json").write_text("{}")
     with pytest.raises(NoSuchImage, match=r"no image 'wram'; did you mean warm\?$"):
-        store.manifest("wram")
+        store.images.manifest("wram")
     with pytest.raises(NoSuchImage, match=r"did you mean warm\?$"):
         store.remove(["wram"], dict)
 

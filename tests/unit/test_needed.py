@@ -29,7 +29,7 @@ def store(tmp_path):
         SimpleNamespace(name="other", job="ddp", only_copy=True),
         SimpleNamespace(name="plain", job="llm", only_copy=False),
     ]
-    return SimpleNamespace(path=tmp_path / "store", readable=lambda: manifests)
+    return SimpleNamespace(path=tmp_path / "store", images=SimpleNamespace(readable=lambda: manifests))
 
 
 def record(tmp_path, job="llm", image="warm", pid=None):

@@ -22,6 +22,7 @@ from gcr.image.read.reader import ImageReader
 from gcr.image.remote.pull import pull
 from gcr.image.remote.push import push
 from gcr.image.remote.transfer import Transfer
+from gcr.image.store.images import Images
 from gcr.image.store.store import Store
 from gcr.image.write.parent import Allocation, Parent, parent_of
 from gcr.image.write.writer import ImageWriter
@@ -47,7 +48,7 @@ def test_the_newest_of_the_very_same_process(store: Store) -> None:
         write(store, name, [data, bytes(4096)], created=(1.0, 3.0, 2.0)[number])
     parent, refused = found(store)
     assert parent and (parent.name, refused) == ("three", None)
-    assert parent.key == store.hashes(store.manifest("three")).key
+    assert parent.key == store.images.hashes(store.images.manifest("three")).key
     first, second = parent.allocations[7, 1], parent.allocations[7, 2]
     assert (first.size, second.size, len(first.names), len(second.names)) == (SIZE, 4096, 4, 1)
     assert first.digests == hash_bytes(data, parent.key, CHUNK_BYTES)
@@ -60,9 +61,9 @@ def test_the_newest_of_the_very_same_process(store: Store) -> None:
 @pytest.mark.parametrize("file", ["images/two.hashes", "images/two.chunks", "pack"])
 def test_a_damaged_one_is_passed_over(store: Store, file: str) -> None:
     write(store, "one", [bytes_of(1, SIZE)], created=1.0)
-    before = {*store.packs.iterdir()}
+    before = {*store.packs.folder.iterdir()}
     write(store, "two", [bytes_of(2, SIZE)], created=2.0)
-    (pack,) = {*store.packs.iterdir()} - before
+    (pack,) = {*store.packs.folder.iterdir()} - before
     path = pack if file == "pack" else store.path / file
     data = bytearray(path.read_bytes())
     data[-1 if file != "pack" else -4090] ^= 1  # of a pack: in its footer
@@ -79,7 +80,7 @@ def test_one_from_elsewhere_is_passed_over(tmp_path: Path, way: str) -> None:
     write(store, "one", [bytes_of(1, SIZE)], created=1.0)
     write(evil, "two", [bytes_of(2, SIZE)], created=2.0)
     bring(evil, store, way)
-    assert store.is_pulled("two") and not store.is_pulled("one")
+    assert store.images.is_pulled("two") and not store.images.is_pulled("one")
     parent, refused = found(store)
     assert parent and parent.name == "one"
     assert refused and "two" in refused and "elsewhere" in refused
@@ -99,28 +100,28 @@ def test_one_that_takes_the_name_of_one_from_elsewhere_is_built_upon(tmp_path: P
     bring(other, store, "pulled")
     with store.used():
         store.remove(["two"])
-        assert store.is_pulled("two")
+        assert store.images.is_pulled("two")
         write(store, "two", [bytes_of(3, SIZE)])
     parent, refused = found(store)
     assert parent and (parent.name, refused) == ("two", None)
     store.remove(["two"])
     bring(other, store, "pulled")
     store.remove(["two"])
-    assert list(store.images.iterdir()) == []
+    assert list(store.images.folder.iterdir()) == []
 
 
 def test_one_that_goes_while_it_is_read_is_passed_over(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     write(store, "one", [bytes_of(1, SIZE)], created=1.0)
     write(store, "two", [bytes_of(2, SIZE)], created=2.0)
-    real = Store.references
+    real = Images.references
 
-    def references(self: Store, manifest: Manifest) -> Sequence[Reference]:
-        if manifest.name == "two" and (store.images / "two.json").exists():
+    def references(self: Images, manifest: Manifest) -> Sequence[Reference]:
+        if manifest.name == "two" and (store.images.folder / "two.json").exists():
             store.remove(["two"])
-            (store.images / "two.chunks").unlink()
+            (store.images.folder / "two.chunks").unlink()
         return real(self, manifest)
 
-    monkeypatch.setattr(Store, "references", references)
+    monkeypatch.setattr(Images, "references", references)
     parent, refused = found(store)
     assert parent and parent.name == "one"
     assert refused and "removed just now" in refused
@@ -152,7 +153,7 @@ def test_a_chunk_that_is_added_by_name_is_not_looked_at(store: Store) -> None:
     assert targets[0] == data
     assert not any(targets[1][CHUNK_BYTES : 2 * CHUNK_BYTES]) and not any(targets[1][3 * CHUNK_BYTES :])
     assert (made.bytes_zero, made.bytes_written) == (CHUNK_BYTES + 100, CHUNK_BYTES)
-    recorded = store.hashes(made)
+    recorded = store.images.hashes(made)
     assert recorded.digests == b"".join(hash_bytes(each, key, CHUNK_BYTES) for each in targets)
 
 

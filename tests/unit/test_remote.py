@@ -48,7 +48,11 @@ from gcr.image.remote.pull import pull
 from gcr.image.remote.push import Moved, part_bytes, push
 from gcr.image.remote.remote import Remote
 from gcr.image.remote.transfer import PART, Transfer
-from gcr.image.store.store import MARK, Store
+from gcr.image.store.claim import Claim
+from gcr.image.store.images import Images
+from gcr.image.store.mark import MARK
+from gcr.image.store.packs import Packs
+from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
 
 OTHER = cipher_of(bytes(32))
@@ -131,7 +135,7 @@ def test_what_was_pushed_comes_back_and_is_a_store_itself(store: Store, other: S
     assert (sent.packs, sent.packs_moved, sent.bytes_moved) == (1, 1, manifest.packs[0].bytes)
     assert pulled(other, away) == sent
     for copy in (other, Store(away, store.cipher)):
-        assert copy.manifest("warm") == manifest
+        assert copy.images.manifest("warm") == manifest
         assert read(copy, "warm") == [COMMON, bytes(CHUNK_BYTES), OWN]
         check(copy, "warm")
     assert contents(store.path) == contents(other.path) == contents(away)
@@ -213,7 +217,7 @@ def test_a_half_uploaded_image_is_none_until_it_is_pushed_again(
     write(store, "one", [COMMON])
     write(store, "warm", [COMMON, OWN])
     pushed(store, away)
-    manifest = store.manifest("warm")
+    manifest = store.images.manifest("warm")
     (away / "images/warm.json").unlink()
     (away / "packs" / f"{manifest.packs[1].id}.pack").unlink()
     with pytest.raises(NoSuchImage):
@@ -258,7 +262,7 @@ def test_a_pack_of_another_image_is_not_replaced_by_who_pulls(tmp_path: Path) ->
     before = contents(precious.path)
     with pytest.raises(Damaged, match="another pack"):
         pulled(precious, evil.path, "evil")
-    assert precious.names() == ["warm"]
+    assert precious.images.names() == ["warm"]
     assert {name: data for name, data in contents(precious.path).items() if name in before} == before
     check(precious, "warm")
 
@@ -267,15 +271,15 @@ def with_one_id(folder: Path) -> tuple[Store, Store]:
     """Two stores, each with an image of one pack; both packs have the same id, as somebody has made it."""
     precious, evil = Store(folder / "precious"), Store(folder / "evil")
     (mine,), (theirs,) = write(precious, "warm", [COMMON]).packs, write(evil, "evil", [OWN]).packs
-    (evil.packs / f"{theirs.id}.pack").rename(evil.packs / f"{mine.id}.pack")
-    rewritten(evil.images / "evil.json", PLAIN, lambda image: image["packs"][0].update(id=mine.id))  # type: ignore[index]
+    (evil.packs.folder / f"{theirs.id}.pack").rename(evil.packs.folder / f"{mine.id}.pack")
+    rewritten(evil.images.folder / "evil.json", PLAIN, lambda image: image["packs"][0].update(id=mine.id))  # type: ignore[index]
     check(evil, "evil")
     return precious, evil
 
 
 def found_damaged(store: Store) -> Path:
     """The one pack of an image `warm`, of which a chunk is another one."""
-    (pack,) = store.packs.iterdir()
+    (pack,) = store.packs.folder.iterdir()
     flipped(pack, 2 * BLOCK, 3)
     with pytest.raises(Damaged):
         check(store, "warm")
@@ -300,8 +304,8 @@ def test_what_is_damaged_of_an_image_that_is_here_is_pulled_again(store: Store, 
     pushed(store, away)
     before = contents(store.path)
     found_damaged(store)
-    flipped(store.images / "warm.chunks", 5, 3)
-    (store.images / "warm.hashes").unlink()
+    flipped(store.images.folder / "warm.chunks", 5, 3)
+    (store.images.folder / "warm.hashes").unlink()
     assert pulled(store, away).packs_moved == 1
     assert contents(store.path) == before
     check(store, "warm")
@@ -315,13 +319,13 @@ def test_what_is_pulled_again_and_found_damaged_meanwhile_is_refused_once(
     write(store, "warm", [COMMON])
     pushed(store, away)
     path = found_damaged(store)
-    real = Store.take_pack
+    real = Packs.take
 
-    def late(self: Store, finished: Path, pack: Pack) -> None:
+    def late(self: Packs, finished: Path, pack: Pack) -> None:
         real(self, finished, pack)
         self.distrust(path)
 
-    monkeypatch.setattr(Store, "take_pack", late)
+    monkeypatch.setattr(Packs, "take", late)
     with pytest.raises(Damaged, match="meanwhile"):
         pulled(store, away)
     monkeypatch.undo()
@@ -333,7 +337,7 @@ def with_damaged_hashes(store: Store, away: Path) -> None:
     """An image `warm` that was pushed."""
     write(store, "warm", [COMMON])
     pushed(store, away)
-    flipped(store.images / "warm.hashes", 5, 3)
+    flipped(store.images.folder / "warm.hashes", 5, 3)
 
 
 def test_of_an_image_that_is_here_only_what_is_damaged_is_written(
@@ -357,7 +361,7 @@ def test_what_is_damaged_is_left_alone_while_others_have_its_name(
     real = Store.held
 
     @contextmanager
-    def another(self: Store, name: str) -> Iterator[int]:
+    def another(self: Store, name: str) -> Iterator[Claim]:
         monkeypatch.undo()
         store.remove([name])
         write(store, name, [OWN])
@@ -391,17 +395,17 @@ def test_an_image_is_not_there_if_a_pack_of_it_is_found_damaged_meanwhile(
     if act is pulled:
         pushed(store, away, "two")
     target = Store(away, store.cipher) if act is pushed else other
-    real = Store.write_hashes if act is pulled else Folder.write
+    real = Claim.write_hashes if act is pulled else Folder.write
 
     def late(*arguments: object) -> None:
         real(*arguments)  # type: ignore[arg-type]
-        (pack,) = target.packs.glob("*.pack")
-        target.distrust(pack)
+        (pack,) = target.packs.folder.glob("*.pack")
+        target.packs.distrust(pack)
 
-    monkeypatch.setattr(Store if act is pulled else Folder, real.__name__, late)
+    monkeypatch.setattr(Claim if act is pulled else Folder, real.__name__, late)
     with pytest.raises(Damaged, match="meanwhile"):
         act(store if act is pushed else other, away, "two")
-    assert target.names() == ["warm"]
+    assert target.images.names() == ["warm"]
 
 
 def failing_once(ending: str) -> tuple[list[str], Callable[[int], None]]:
@@ -429,7 +433,7 @@ def test_what_failed_to_be_synced_is_pulled_again(
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(StoreUnusable, match="EIO"):
         pulled(other, away)
-    assert list(other.packs.iterdir()) == []
+    assert list(other.packs.folder.iterdir()) == []
     assert pulled(other, away).bytes_moved >= manifest.packs[0].bytes - BLOCK
 
 
@@ -446,7 +450,7 @@ def test_what_failed_to_be_synced_is_pushed_again(
     monkeypatch.setattr(os, "fsync", fsync)
     with pytest.raises(StoreUnusable, match="EIO"):
         pushed(store, away)
-    assert Store(away, store.cipher).names() == []
+    assert Store(away, store.cipher).images.names() == []
     assert pushed(store, away).bytes_moved == manifest.packs[0].bytes
     assert any(name.endswith(".pack.new") for name in synced[synced.index("failed") :])
 
@@ -457,7 +461,11 @@ def test_what_is_there_is_synced_before_it_counts(store: Store, away: Path, monk
     synced, fsync = failing_once("nothing")
     monkeypatch.setattr(os, "fsync", fsync)
     pushed(store, away)
-    assert {Path(name).name for name in synced} >= {f"{store.manifest('warm').packs[0].id}.pack", "packs", "images"}
+    assert {Path(name).name for name in synced} >= {
+        f"{store.images.manifest('warm').packs[0].id}.pack",
+        "packs",
+        "images",
+    }
 
 
 KILLED = """
@@ -498,16 +506,16 @@ def test_what_is_sent_is_what_was_looked_at(
 ) -> None:
     """Whatever takes its name meanwhile."""
     write(store, "warm", [COMMON])
-    real = Store.stored_beside
+    real = Images.stored_beside
 
-    def stored_beside(self: Store, manifest: Manifest) -> Mapping[str, bytes]:
+    def stored_beside(self: Images, manifest: Manifest) -> Mapping[str, bytes]:
         found = real(self, manifest)
-        monkeypatch.setattr(Store, "stored_beside", real)
+        monkeypatch.setattr(Images, "stored_beside", real)
         Store(store.path, store.cipher).remove(["warm"])
         write(Store(store.path, store.cipher), "warm", [OWN], created=9.0)
         return found
 
-    monkeypatch.setattr(Store, "stored_beside", stored_beside)
+    monkeypatch.setattr(Images, "stored_beside", stored_beside)
     pushed(store, away)
     pulled(other, away)
     assert (read(other, "warm"), read(store, "warm")) == ([COMMON], [OWN])
@@ -549,14 +557,14 @@ def test_nothing_is_fetched_by_an_index_that_no_pack_has(tmp_path: Path, what: s
     facts = packs.FACTS.pack(packs.FOOTER_MAGIC, 1, len(INDEXES[what]), at) + name_of(index)
     header = packs.HEADER.pack(packs.HEADER_MAGIC, 1).ljust(BLOCK, b"\0")
     data = header.ljust(at, b"\0") + index.ljust(BLOCK, b"\0") + (facts + name_of(facts)).ljust(BLOCK, b"\0")
-    (evil.packs / f"{pack.id}.pack").write_bytes(data)
+    (evil.packs.folder / f"{pack.id}.pack").write_bytes(data)
     forged = {"seal": name_of(facts).hex(), "bytes": len(data)}
-    rewritten(evil.images / "evil.json", PLAIN, lambda image: image["packs"][0].update(forged))  # type: ignore[index]
+    rewritten(evil.images.folder / "evil.json", PLAIN, lambda image: image["packs"][0].update(forged))  # type: ignore[index]
     transfer = Transfer("pull")
     with pytest.raises(Damaged, match="not what was pushed"):
         pull(mine.path, "evil", evil.path.as_uri(), transfer)
     assert transfer.moved == 2 * BLOCK, "index and footer"
-    assert list(mine.packs.iterdir()) == []
+    assert list(mine.packs.folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("size", [0, 100, BLOCK, 2 * BLOCK + 1])
@@ -570,7 +578,7 @@ def test_a_pack_of_a_size_that_none_has_is_refused(store: Store, other: Store, a
 
 def test_damage_here_is_not_pushed(store: Store, away: Path) -> None:
     write(store, "warm", [COMMON])
-    (pack,) = store.packs.iterdir()
+    (pack,) = store.packs.folder.iterdir()
     flipped(pack, 2 * BLOCK, 3)
     with pytest.raises(Damaged, match=pack.name):
         pushed(store, away)
@@ -593,8 +601,8 @@ def test_a_flipped_bit_is_found_and_nothing_appears(store: Store, other: Store, 
     flipped(path, at % path.stat().st_size, 1)
     with pytest.raises(Damaged, match=away.name.replace(" ", "%20")):
         pulled(other, away)
-    assert other.names() == []
-    assert not list(other.packs.iterdir()) or kind != "pack"
+    assert other.images.names() == []
+    assert not list(other.packs.folder.iterdir()) or kind != "pack"
     flipped(path, at % path.stat().st_size, 1)
     pulled(other, away)
     assert read(other, "warm") == [COMMON, OWN]
@@ -610,7 +618,7 @@ def test_an_object_that_is_cut_short_is_found(store: Store, other: Store, away: 
     path.write_bytes(data[: int(share * len(data))])
     with pytest.raises(Damaged):
         pulled(other, away)
-    assert (other.names(), list(other.packs.iterdir())) == ([], [])
+    assert (other.images.names(), list(other.packs.folder.iterdir())) == ([], [])
 
 
 @pytest.mark.parametrize("kind", ["json", "chunks", "hashes"])
@@ -622,7 +630,7 @@ def test_an_object_of_any_size_is_not_read_whole(store: Store, other: Store, awa
     os.truncate(path, 1 << 43)
     with pytest.raises(Damaged, match="more than"):
         pulled(other, away)
-    assert other.names() == []
+    assert other.images.names() == []
     if kind != "json":
         pushed(store, away)
         pulled(other, away)
@@ -695,7 +703,7 @@ def test_a_pull_that_was_cut_short_is_taken_up_where_it_was(
         interrupted_after(count, patch)
         with pytest.raises(StoreUnusable, match="dead"):
             pulled(other, away)
-    assert other.names() == []
+    assert other.images.names() == []
     transfer = Transfer("pull")
     moved = pull(other.path, "warm", away.as_uri(), transfer, other.cipher)
     brought = max(0, count - 3)
@@ -715,7 +723,7 @@ def test_what_is_wrong_in_an_unfinished_pack_is_brought_again(
         interrupted_after(10, patch)
         with pytest.raises(StoreUnusable):
             pulled(other, away)
-    (unfinished,) = other.packs.iterdir()
+    (unfinished,) = other.packs.folder.iterdir()
     for at in (0, BLOCK + 1, 3 * CHUNK_BYTES):
         flipped(unfinished, at, 0)
     pulled(other, away)
@@ -745,7 +753,7 @@ def test_what_a_pull_has_left_waits_a_day_for_the_next(
         interrupted_after(5, patch)
         with pytest.raises(StoreUnusable):
             pulled(other, away)
-    (unfinished,) = other.packs.iterdir()
+    (unfinished,) = other.packs.folder.iterdir()
     at = time.time() - hours * 3600
     os.utime(unfinished, (at, at))
     write(other, "another", [OWN])
@@ -764,7 +772,7 @@ def test_a_pull_that_brings_nothing_makes_it_wait_another_day(
             interrupted_after(count, patch)
             with pytest.raises(StoreUnusable):
                 pulled(other, away)
-        (unfinished,) = other.packs.iterdir()
+        (unfinished,) = other.packs.folder.iterdir()
         if count:
             os.utime(unfinished, (0, 0))
     other.sweep()
@@ -816,7 +824,7 @@ def test_two_pulls_bring_what_they_share_once(store: Store, other: Store, away: 
         thread.start()
     for thread in threads:
         thread.join()
-    size = store.manifest("one").packs[0].bytes
+    size = store.images.manifest("one").packs[0].bytes
     assert sorted(moved) == [0, size]
     for name in ("one", "two"):
         assert read(other, name) == [COMMON, OWN]
@@ -996,7 +1004,7 @@ def test_past_its_time_it_ends_and_nothing_is_there(
     with pytest.raises(DeadlinePassed):
         act(store if act is pushed else other, away)
     assert not list(away.glob("images/*.json")) or act is pulled
-    assert other.names() == []
+    assert other.images.names() == []
 
 
 def test_progress_is_told_up_to_the_last_byte(store: Store, away: Path) -> None:

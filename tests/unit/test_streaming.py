@@ -97,7 +97,7 @@ def test_an_image_that_lacks_a_chunk_is_not_committed(store: Store) -> None:
         writer.put([(0, mapped(b"a")), (2, mapped(b"c"))])
         with pytest.raises(RolledBack, match="chunk 1"):
             writer.commit(described("warm", [1, 1, 1]))
-    assert store.names() == []
+    assert store.images.names() == []
 
 
 def test_a_chunk_comes_once(store: Store) -> None:
@@ -263,7 +263,7 @@ def test_an_image_whose_last_window_never_came_is_not_written(tmp_path: Path) ->
         pytest.raises(RolledBack, match="never brought"),
     ):
         service.op_write(FACTS, [], NOBODY)
-    assert not store.names()
+    assert not store.images.names()
 
 
 def test_a_ring_is_free_when_its_image_is_durable_and_the_image_is_kept_until_the_helper_ends(tmp_path: Path) -> None:
@@ -275,7 +275,7 @@ def test_a_ring_is_free_when_its_image_is_durable_and_the_image_is_kept_until_th
         assert not is_held_still(each.fd)
         with pytest.raises(StoreBusy):
             store.clean()
-    assert store.names() == ["warm"]
+    assert store.images.names() == ["warm"]
 
 
 def test_no_device_is_opened_late_or_twice(tmp_path: Path) -> None:
@@ -469,7 +469,7 @@ def test_what_a_job_needs_is_not_removed(store: Store) -> None:
     with pytest.raises(ImageNeeded, match="llm"):
         store.remove(["warm"], lambda: {"warm": "llm"})
     assert read(store)
-    assert store.remove(["warm"], dict) > 0 and store.names() == []
+    assert store.remove(["warm"], dict) > 0 and store.images.names() == []
 
 
 @pytest.mark.parametrize("only_copy", [True, False])
@@ -478,13 +478,13 @@ def test_who_is_needed_is_asked_while_nobody_writes(store: Store, only_copy: boo
     imaged(store, only_copy)
     asked: list[bool] = []
     with ImageWriter(store, "other"), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("gcr.image.store.store.NEEDED_SECONDS", 0.1)
+        patch.setattr("gcr.image.store.removal.NEEDED_SECONDS", 0.1)
         if only_copy:
             with pytest.raises(StoreBusy):
                 store.remove(["warm"], lambda: asked.append(True) or {})  # type: ignore[func-returns-value]
         else:
             store.remove(["warm"], lambda: asked.append(True) or {})  # type: ignore[func-returns-value]
-    assert store.names() == (["warm"] if only_copy else [])
+    assert store.images.names() == (["warm"] if only_copy else [])
     assert not asked
 
 

@@ -115,7 +115,7 @@ def test_what_was_written_comes_back_window_by_window(sizes: Sequence[int], slot
 def test_damage_is_found_in_its_own_window(tmp_path: Path, cipher: Cipher) -> None:
     store = Store(tmp_path / "store", cipher)
     write(store, "warm", [bytes_of(1, 4 * CHUNK_BYTES)])
-    (pack,) = store.packs.glob("*.pack")
+    (pack,) = store.packs.folder.glob("*.pack")
     with ImageReader(store, "warm") as reader:
         with pack.open("r+b") as file:  # while it is read
             file.seek(4096 + 2 * CHUNK_BYTES + 77)

@@ -88,8 +88,8 @@ def test_an_image_of_which_a_byte_did_not_reach_the_disk_is_none(tmp_path: Path,
     with pytest.raises(StoreUnusable, match="the disk says no"), ImageWriter(store, "warm") as writer:
         writer.add([(mapped(bytes_of(1, SIZE)), {})])
         writer.commit(described("warm", [SIZE]))
-    assert store.names() == []
-    assert not [*store.packs.iterdir()]
+    assert store.images.names() == []
+    assert not [*store.packs.folder.iterdir()]
 
 
 def test_its_memory_is_free_when_the_disk_has_not_yet_taken_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -194,5 +194,5 @@ def test_an_image_that_cannot_have_its_threads_is_refused_and_leaves_nothing(
                 writer.commit(described("warm", [SIZE]))
         monkeypatch.undo()
         assert threading.active_count() == before
-        assert store.names() == (["warm"] if number == most else [])
-        assert len([*store.packs.iterdir()]) == (number == most)
+        assert store.images.names() == (["warm"] if number == most else [])
+        assert len([*store.packs.folder.iterdir()]) == (number == most)

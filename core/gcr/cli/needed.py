@@ -51,7 +51,7 @@ def _images(store: "Store", journal: Standing) -> Iterator[tuple[str, str]]:
             yield record.job, record.image.name
     somewhere = {record.job for record in journal.records if record.image and not record.image.name}
     if unknown := somewhere | journal.unreadable:
-        for manifest in store.readable():
+        for manifest in store.images.readable():
             if manifest.only_copy and manifest.job in unknown:
                 yield manifest.job, manifest.name
 

@@ -102,7 +102,7 @@ class ImageService(Struct):
             self._stack.callback(memory.close)
         self._writer = self._stack.enter_context(ImageWriter(store, body["name"], threads, rate))
         with usable(store.path):
-            return {"free": free_bytes(store.packs)}, ()
+            return {"free": free_bytes(store.packs.folder)}, ()
 
     def _heard(self) -> None:
         self._answers += 1
@@ -176,7 +176,7 @@ class ImageService(Struct):
         """One that a helper published before it died, by when it was taken: another of the name is let be."""
         store = _store(body, fds)
         with usable(store.path), suppress(NoSuchImage):
-            found = store.manifest(body["name"])
+            found = store.images.manifest(body["name"])
             if found.created == body["created"]:
                 store.remove([found.name], seals={found.name: found.seal()})
 
@@ -253,7 +253,7 @@ class ImageService(Struct):
         with usable(path), _telling(request, lambda: 0, 0):
             if is_none(path):
                 raise without_store(NoSuchImage(f"no image {body['name']!r}"), path)
-            return {"text": _store(body, fds).manifest(body["name"]).to_bytes().decode()}, ()
+            return {"text": _store(body, fds).images.manifest(body["name"]).to_bytes().decode()}, ()
 
     def op_sync(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> None:
         """What was published outlives a crash of the machine. Raises StoreUnusable."""

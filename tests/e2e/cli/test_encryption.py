@@ -51,7 +51,7 @@ def test_with_the_key_it_is_a_store_like_any_other(gcr: Gcr, store: Store, key: 
         assert gcr(*words, GCR_KEY_FILE=key).out == gcr(*words, "--key-command", f"cat {key}").out == by_option.out
         assert gcr(*words, "--store", str(plain.path)).out == by_option.out
     else:
-        assert not store.names() and not list(store.packs.iterdir())
+        assert not store.images.names() and not list(store.packs.folder.iterdir())
 
 
 @pytest.mark.parametrize("words", READS, ids=lambda words: words[0])
@@ -81,14 +81,14 @@ def test_a_key_for_a_store_that_is_not_encrypted_is_refused_unless_it_is_taken_b
 
 
 def test_damage_is_damage(gcr: Gcr, store: Store, key: str) -> None:
-    (pack,) = store.packs.iterdir()
+    (pack,) = store.packs.folder.iterdir()
     data = bytearray(pack.read_bytes())
     data[8192] ^= 1
     pack.write_bytes(data)
     assert gcr("verify", "--key-file", key).code == 0
     ran = gcr("verify", "--deep", "--key-file", key, "--json")
     assert (ran.code, ran.json["error"]["code"]) == (6, "damaged")
-    path = store.images / "warm.json"
+    path = store.images.folder / "warm.json"
     path.write_bytes(path.read_bytes()[:-1])
     ran = gcr("restore", "--image", "warm", "--key-file", key, "--json")
     assert (ran.code, ran.json["error"]["code"]) == (6, "damaged")
@@ -101,7 +101,7 @@ def test_an_image_goes_elsewhere_and_comes_back_as_it_lies_there(gcr: Gcr, home:
     assert (ran.code, ran.json["error"]["code"], other.exists()) == (3, "wrong_key", False)
     assert gcr("pull", "warm", away, "--store", str(other), "--key-file", key).code == 0
     assert gcr("verify", "--deep", "--store", str(other), "--key-file", key).out == "warm: good\n"
-    pack, *_ = store.packs.iterdir()
+    pack, *_ = store.packs.folder.iterdir()
     assert (other / "packs" / pack.name).read_bytes() == pack.read_bytes()
 
 

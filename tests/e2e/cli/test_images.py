@@ -85,7 +85,7 @@ def test_images_are_listed_with_what_they_cost(gcr: Gcr, store: Store) -> None:
 def test_a_damaged_image_hides_no_other(gcr: Gcr, store: Store) -> None:
     for name in ("bad", "good"):
         write(store, name, [bytes_of(1, 4096)])
-    path = store.images / "bad.json"
+    path = store.images.folder / "bad.json"
     path.write_text(path.read_text().replace('"job": "llm"', '"job": "lln"'))
     bad, good = gcr("images", "--json").json["images"]
     assert bad["damaged"] and good["damaged"] is None
@@ -94,12 +94,12 @@ def test_a_damaged_image_hides_no_other(gcr: Gcr, store: Store) -> None:
     assert (ran.code, ran.json["error"]["code"]) == (6, "damaged")
     assert gcr("verify", "good", "--deep").out == "good: good\n"
     assert gcr("prune", "--keep-last", "0").code == 0
-    assert store.names() == ["bad"]  # what cannot be read is kept
+    assert store.images.names() == ["bad"]  # what cannot be read is kept
 
 
 def test_only_a_deep_look_finds_a_flipped_bit_of_a_chunk(gcr: Gcr, store: Store) -> None:
     write(store, "warm", [bytes_of(1, MIB)])
-    (pack,) = store.packs.iterdir()
+    (pack,) = store.packs.folder.iterdir()
     data = bytearray(pack.read_bytes())
     data[8192] ^= 1
     pack.write_bytes(data)
@@ -112,11 +112,11 @@ def test_all_of_the_named_go_or_none(gcr: Gcr, store: Store) -> None:
     write(store, "warm", [bytes_of(1, MIB)])
     write(store, "warm2", [bytes_of(1, MIB), bytes_of(2, MIB)])
     ran = gcr("rm", "warm", "cold", "--json")
-    assert (ran.code, ran.json["error"]["code"], store.names()) == (3, "no_such_image", ["warm", "warm2"])
+    assert (ran.code, ran.json["error"]["code"], store.images.names()) == (3, "no_such_image", ["warm", "warm2"])
     shared = gcr("rm", "warm", "--json").json["bytes_freed"]
     assert shared < MIB  # the other one needs its chunks
     assert gcr("rm", "warm2", "--json").json["bytes_freed"] >= 2 * MIB
-    assert not list(store.packs.iterdir())
+    assert not list(store.packs.folder.iterdir())
 
 
 def test_what_no_rule_keeps_goes(gcr: Gcr, store: Store) -> None:
@@ -126,21 +126,21 @@ def test_what_no_rule_keeps_goes(gcr: Gcr, store: Store) -> None:
     write(store, "other", [bytes_of(9, 4096)], job="trainer", created=at(1, 1))
     assert gcr("prune", "--json").json["error"]["code"] == "usage"
     dry = gcr("prune", "--keep-last", "1", "--keep-daily", "3", "--dry-run", "--json").json
-    assert (dry["images"], len(store.names())) == (["a1", "c"], 6)
+    assert (dry["images"], len(store.images.names())) == (["a1", "c"], 6)
     assert gcr("prune", "--keep-last", "1", "--keep-daily", "3", "--json").json["images"] == ["a1", "c"]
-    assert store.names() == ["a2", "b", "d", "other"]
+    assert store.images.names() == ["a2", "b", "d", "other"]
     assert gcr("prune", "--keep-last", "2").out.endswith("removed a2\n")
-    assert store.names() == ["b", "d", "other"]
+    assert store.images.names() == ["b", "d", "other"]
 
 
 def test_a_dry_run_tells_the_bytes_that_the_same_prune_frees(gcr: Gcr, store: Store) -> None:
     write(store, "first", [bytes_of(1, MIB)], created=1.0)
     write(store, "second", [bytes_of(1, MIB), bytes_of(2, 3 * MIB)], created=2.0)
     write(store, "last", [bytes_of(1, MIB)], created=3.0)  # needs a pack of the first
-    (store.packs / f"{0:032x}.pack.new").write_bytes(bytes(MIB))  # a writer that died
+    (store.packs.folder / f"{0:032x}.pack.new").write_bytes(bytes(MIB))  # a writer that died
     dry = gcr("prune", "--keep-last", "1", "--dry-run", "--json").json
     assert "would remove first, second: 4.0 MiB" in gcr("prune", "--keep-last", "1", "--dry-run").out
-    assert store.names() == ["first", "last", "second"]
+    assert store.images.names() == ["first", "last", "second"]
     done = gcr("prune", "--keep-last", "1", "--json").json
     assert dry["bytes_freed"] == done["bytes_freed"] >= 4 * MIB
 
@@ -148,7 +148,7 @@ def test_a_dry_run_tells_the_bytes_that_the_same_prune_frees(gcr: Gcr, store: St
 def test_a_dry_run_beside_an_image_that_cannot_be_read_promises_no_bytes(gcr: Gcr, store: Store) -> None:
     for number, name in enumerate(("first", "broken", "last")):
         write(store, name, [bytes_of(number, MIB)], created=float(number))
-    (store.images / "broken.json").write_bytes(b"{}")
+    (store.images.folder / "broken.json").write_bytes(b"{}")
     dry, done = (gcr("prune", "--keep-last", "1", *more, "--json").json for more in (("--dry-run",), ()))
     assert (dry["images"], dry["bytes_freed"], done["bytes_freed"]) == (["first"], 0, 0)
 
@@ -167,7 +167,7 @@ def test_an_image_that_takes_a_doomed_name_meanwhile_is_kept(store: Store, monke
 
     monkeypatch.setattr(Store, "remove", remove)
     names, _freed = _pruned(store, 1, 0, dry_run=False)
-    assert (names, store.names()) == (["other"], ["last", "warm"])
+    assert (names, store.images.names()) == (["other"], ["last", "warm"])
 
 
 def test_an_image_is_drawn_and_every_byte_of_it_accounted_for(gcr: Gcr, store: Store, tmp_path: Path) -> None:
@@ -248,7 +248,7 @@ def test_a_store_that_hangs_is_refused(
         assert (ran.code, error["code"]) == (3, "store_unusable")
         assert "has not answered for 1 s" in error["message"]
         assert time.monotonic() - began < DEADLINE / 2
-    assert store.names() == ["other", "warm"]
+    assert store.images.names() == ["other", "warm"]
 
 
 @pytest.mark.parametrize("command", EVERY)
@@ -267,7 +267,7 @@ def test_whoever_waits_for_a_store_that_hangs_may_leave(
         assert (ran.returncode, json.loads(out)["error"]["code"]) == (130, "interrupted")
         assert time.monotonic() - began < 10
         until(lambda: not alive(child), 5, "what looked is gone")
-    assert store.names() == ["other", "warm"]
+    assert store.images.names() == ["other", "warm"]
 
 
 def children(pid: int) -> list[int]:
@@ -350,8 +350,11 @@ def test_what_is_no_file_of_ours_is_damage_and_hides_no_other_image(
     names = ["chunks", "hashes", "json", "pack"]
     for number, name in enumerate(["good", *names]):
         write(store, name, [bytes_of(number, 4096)])
-    (pack,) = store.manifest("pack").packs
-    for path in (store.packs / f"{pack.id}.pack", *(store.images / f"{name}.{name}" for name in names[:3])):
+    (pack,) = store.images.manifest("pack").packs
+    for path in (
+        store.packs.folder / f"{pack.id}.pack",
+        *(store.images.folder / f"{name}.{name}" for name in names[:3]),
+    ):
         path.rename(path.with_suffix(".aside"))
         monkeypatch.chdir(path.parent)
         make(path)
@@ -392,7 +395,7 @@ def test_an_image_that_claims_to_be_huge_is_refused_at_once(gcr: Gcr, store: Sto
     document = json.loads(manifest.to_bytes())
     document["image"]["processes"][0]["table"]["handles"][0]["spec"]["size"] = 1 << 60
     document["digest"] = _digest(document["image"])
-    (store.images / "warm.json").write_text(json.dumps(document))
+    (store.images.folder / "warm.json").write_text(json.dumps(document))
     assert gcr("images").code == gcr("inspect", "warm").code == 0
     assert gcr("verify", "--json").json["error"]["code"] == "damaged"
 
@@ -405,15 +408,15 @@ def test_what_cannot_be_read_is_found_out_before_anything_is_removed(
         write(store, name, [bytes_of(1, 4096)])
     (home / "faults").write_text("store.read.json fail\n")
     ran = gcr("rm", "gone", "--json", GCR_FAULTS=str(home / "faults"))
-    assert (ran.code, store.names()) == (4, ["gone", "other"])
+    assert (ran.code, store.images.names()) == (4, ["gone", "other"])
 
 
 def test_all_that_is_damaged_is_named(gcr: Gcr, store: Store) -> None:
     for number, name in enumerate(("bad", "good", "newer", "worse")):
         write(store, name, [bytes_of(number, 4096)])
     for name in ("bad", "worse"):
-        (store.images / f"{name}.chunks").write_bytes(b"")
-    newer = store.images / "newer.json"
+        (store.images.folder / f"{name}.chunks").write_bytes(b"")
+    newer = store.images.folder / "newer.json"
     newer.write_text(newer.read_text().replace('"format": 1', '"format": 2'))
     ran = gcr("verify", "--json")
     assert (ran.code, ran.json["error"]["message"].endswith("2 of 3 are damaged: bad, worse")) == (6, True)

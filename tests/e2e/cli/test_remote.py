@@ -23,7 +23,8 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
 
 from imaging import CIPHERS, KEY, bytes_of, write
 
-from gcr.image.store.store import MARK, Store
+from gcr.image.store.mark import MARK
+from gcr.image.store.store import Store
 from gcr.testing.machine import until
 
 from .conftest import DEADLINE, Gcr, gcr_command
@@ -122,7 +123,7 @@ def objects(bucket: S3Store) -> dict[str, int]:
 
 def wanted(store: Store, *names: str) -> set[str]:
     """The files of these images."""
-    manifests = [store.manifest(name) for name in names]
+    manifests = [store.images.manifest(name) for name in names]
     packs = {f"packs/{pack.id}.pack" for manifest in manifests for pack in manifest.packs}
     return packs | {f"images/{name}{suffix}" for name in names for suffix in (".json", ".chunks", ".hashes")}
 
@@ -155,9 +156,9 @@ def test_a_bucket_is_encrypted_with_one_key_or_with_none(gcr: Gcr, home: Path, s
     for command, name in (("push", "plain"), ("pull", "warm")):
         assert gcr(command, name, f"{URL}/one", "--json").json["error"]["code"] == "wrong_key"
     assert names(bucket) == before
-    assert (store.names(), encrypted.names()) == (["plain"], ["warm"])
+    assert (store.images.names(), encrypted.images.names()) == (["plain"], ["warm"])
     assert gcr("pull", "warm", f"{URL}/one", "--store", str(home / "third"), "--key-file", str(key)).code == 0
-    assert Store(home / "third", CIPHERS["encrypted"]).manifest("warm") == encrypted.manifest("warm")
+    assert Store(home / "third", CIPHERS["encrypted"]).images.manifest("warm") == encrypted.images.manifest("warm")
 
 
 def names(bucket: S3Store) -> set[str]:
@@ -262,7 +263,7 @@ def test_a_pull_that_is_killed_half_way_is_made_again(gcr: Gcr, store: Store, ho
     other = Store(home / "other")
 
     def half_way() -> bool:
-        found = [path.stat() for path in other.packs.glob("*.pack.part")]
+        found = [path.stat() for path in other.packs.folder.glob("*.pack.part")]
         return any(LARGE // 2 < 512 * each.st_blocks < 2 * LARGE for each in found)
 
     killed("pull", "warm", URL, "--store", str(other.path), when=half_way)
@@ -297,7 +298,7 @@ def test_two_images_of_one_name_are_pushed_at_once(store: Store, bucket: S3Store
         "images/warm.hashes",
     }
     assert gcr("pull", "warm", URL, "--store", str(home / "third")).code == 0
-    assert Store(home / "third").manifest("warm") == winner.manifest("warm")
+    assert Store(home / "third").images.manifest("warm") == winner.images.manifest("warm")
 
 
 def test_an_image_is_pulled_while_others_are_removed(gcr: Gcr, store: Store, home: Path) -> None:

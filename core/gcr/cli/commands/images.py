@@ -36,7 +36,7 @@ def command(options: Options, store: str | None) -> None:
 
 def _rows(store: "Store") -> list[dict[str, Any]]:
     found = []
-    for name in store.names():
+    for name in store.images.names():
         with suppress(NoSuchImage):  # removed by somebody just now
             found.append(_row(store, name))
     return found
@@ -44,7 +44,7 @@ def _rows(store: "Store") -> list[dict[str, Any]]:
 
 def _row(store: "Store", name: str) -> dict[str, Any]:
     try:
-        return {**facts(store.manifest(name)), "damaged": None}
+        return {**facts(store.images.manifest(name)), "damaged": None}
     except (Damaged, WrongImage) as error:  # one bad image hides no other
         return {"image": name, "damaged": error.message}
 

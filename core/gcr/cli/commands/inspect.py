@@ -52,9 +52,9 @@ def _looked_at(store: "Store | None", name: str) -> "tuple[Manifest, int]":
         raise NoSuchImage(f"no image {name!r}", hint="gcr images")
     from gcr.image.files.anatomy import repeated_bytes
 
-    manifest = store.manifest(name)
+    manifest = store.images.manifest(name)
     try:
-        return manifest, repeated_bytes(manifest, store.references(manifest))
+        return manifest, repeated_bytes(manifest, store.images.references(manifest))
     except Damaged:  # gcr verify is there to say so
         return manifest, 0
 

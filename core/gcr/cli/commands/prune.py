@@ -53,7 +53,7 @@ def _pruned(store: "Store", keep_last: int, keep_daily: int, dry_run: bool) -> t
     from gcr.image.store.retention import doomed, would_free
 
     going, needed = (
-        doomed(store.readable(), keep_last, keep_daily),
+        doomed(store.images.readable(), keep_last, keep_daily),
         {**needed_images(store), **images_of_former_boots(store)},
     )
     going = [manifest for manifest in going if manifest.name not in needed]
@@ -61,7 +61,7 @@ def _pruned(store: "Store", keep_last: int, keep_daily: int, dry_run: bool) -> t
     if dry_run:
         return names, would_free(store, names)
     freed = _removed(store, going)
-    kept = {*store.names()}.intersection(names)  # names that others have taken meanwhile
+    kept = {*store.images.names()}.intersection(names)  # names that others have taken meanwhile
     return [name for name in names if name not in kept], freed
 
 

@@ -59,7 +59,7 @@ def _all_checked(
         if named:
             raise StoreUnusable(f"there is no store in {named}", hint="is its disk there?")
         return found, unread
-    for name in names or store.names():
+    for name in names or store.images.names():
         try:
             found.append(_checked(store, name, deep, whole))
         except WrongImage as error:

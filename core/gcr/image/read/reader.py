@@ -40,11 +40,11 @@ class ImageReader:
     def __enter__(self) -> Self:
         with ExitStack() as begun, usable(self.store.path):
             begun.enter_context(self.store.used())
-            self.manifest = self.store.manifest(self.name)
+            self.manifest = self.store.images.manifest(self.name)
             tables = (process.table for process in self.manifest.processes)
             self.lines = lines_of(tables, self.manifest.chunk_bytes)
-            self._references = self.store.references(self.manifest)
-            self._packs = [self.store.pack(pack) for pack in self.manifest.packs]
+            self._references = self.store.images.references(self.manifest)
+            self._packs = [self.store.packs.reader(pack) for pack in self.manifest.packs]
             self._places = checked_places(self.store, self.manifest, self._references, self._packs)
             most = max(GROUP_BYTES, padded(self.manifest.chunk_bytes))
             self._fetcher = begun.enter_context(Fetcher(self.threads, most, self._distrust))
@@ -92,7 +92,7 @@ class ImageReader:
     def check_hashes(self) -> None:
         """They are what was written, though nothing of an image is read by them."""
         with usable(self.store.path):
-            self.store.hashes(self.manifest)
+            self.store.images.hashes(self.manifest)
 
     def _stored(self, together: Iterable[Sequence[Wanted]]) -> Iterator[Group]:
         """Those that lie somewhere. Zeros do not, and are brought here."""
@@ -108,7 +108,7 @@ class ImageReader:
 
     def _distrust(self, pack: PackReader) -> None:
         """What is found damaged is built upon by no other image."""
-        self.store.distrust(pack.path)
+        self.store.packs.distrust(pack.path)
 
 
 def checked_places(
@@ -122,7 +122,7 @@ def checked_places(
         else:
             known = _is_there(reference, size, places)
         if not known:
-            raise Damaged.of(store.images / manifest.name, "a chunk is not where it should be")
+            raise Damaged.of(store.images.folder / manifest.name, "a chunk is not where it should be")
     return places
 
 

@@ -15,11 +15,11 @@ from gcr.errors import Damaged, ImageExists, StoreUnusable, UnsafeRuntime
 from gcr.image.crypto.cipher import PLAIN, Cipher
 from gcr.image.disk.durable import sync, sync_file, write_all, write_file
 from gcr.image.disk.failing import usable
-from gcr.image.disk.locking import unclaim
 from gcr.image.disk.regular import bytes_at, open_file
-from gcr.image.files.names import claim_path, manifest_path
+from gcr.image.files.names import manifest_path
 from gcr.image.pack.format import UNFINISHED, Pack
 from gcr.image.remote.remote import Remote, pack_path, parsed
+from gcr.image.store.claim import Claim
 from gcr.image.store.store import Store
 
 
@@ -32,7 +32,7 @@ class Folder(Remote):
     """Whatever writes is called within `used`, and raises StoreUnusable for what the file system says."""
 
     _store: Store
-    _claim: int  # descriptor of a manifest that is being written
+    _claim: Claim
 
     def __init__(self, url: str, cipher: Cipher = PLAIN) -> None:
         super().__init__(url, cipher)
@@ -53,7 +53,7 @@ class Folder(Remote):
                 try:
                     yield
                 finally:
-                    unclaim(self._claim, self._path / claim_path(name))
+                    self._claim.withdraw()
 
     def _opened(self) -> Store:
         """Raises StoreUnusable for a folder that others may read or write, WrongKey, Damaged, WrongImage."""
@@ -67,26 +67,26 @@ class Folder(Remote):
     def has(self, pack: Pack) -> bool:
         """Whoever brought it may have died before it was synced: it is from here on. Raises Damaged, WrongImage."""
         with usable(self._path):
-            if not self._store.has(pack):
+            if not self._store.packs.has(pack):
                 return False
             path = self._path / pack_path(pack)
             try:
                 sync_file(path)
             except OSError:  # the next time it would succeed, whatever the disk has of it
-                self._store.distrust(path)
+                self._store.packs.distrust(path)
                 raise
         return True
 
     def write_pack(self, pack: Pack, data: Iterable[bytes], part: int, at_once: int) -> None:
         """Under a name that the clean-up knows; its own it gets when it is all there."""
-        path = self._store.packs / f"{os.urandom(16).hex()}{UNFINISHED}"
+        path = self._store.packs.folder / f"{os.urandom(16).hex()}{UNFINISHED}"
         with usable(self._path):
             try:
                 _write_new(path, data)
-                self._store.take_pack(path, pack)
+                self._store.packs.take(path, pack)
             finally:
                 path.unlink(missing_ok=True)
-            sync(self._store.packs)
+            sync(self._store.packs.folder)
 
     # A pipe, a link or a device that lies there is damage: nothing waits for it, and nothing else is read through it.
 
@@ -128,13 +128,13 @@ class Folder(Remote):
     def publish(self, name: str, manifest: bytes) -> bool:
         store, there = self._store, self._path / manifest_path(name)
         with usable(self._path):
-            sync(store.packs)  # also for packs of others
+            sync(store.packs.folder)  # also for packs of others
             if there.exists():
-                sync(store.images)
+                sync(store.images.folder)
                 return False
-            store.refuse_distrusted(store.manifest_of(name, manifest).packs)
+            store.packs.refuse_distrusted(store.images.manifest_of(name, manifest).packs)
             try:
-                store.publish(name, manifest, self._claim, pulled=True)
+                self._claim.publish(manifest, pulled=True)
             except ImageExists:
                 return False
         return True

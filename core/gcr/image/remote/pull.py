@@ -30,9 +30,9 @@ from gcr.image.chunks.entry import BLOCK, Entry, padded
 from gcr.image.crypto.cipher import PLAIN, Cipher
 from gcr.image.disk.durable import sync, write_file
 from gcr.image.disk.failing import usable
-from gcr.image.disk.locking import POLL, is_named, unclaim
+from gcr.image.disk.locking import POLL, is_named
 from gcr.image.files.manifest import Manifest
-from gcr.image.files.names import claim_path, manifest_path, references_path
+from gcr.image.files.names import manifest_path, references_path
 from gcr.image.files.references import each_of
 from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, files_beside, manifest_of
 from gcr.image.pack.format import ARRIVING, Pack
@@ -61,20 +61,20 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
     manifest = manifest_of(name, theirs, cipher, remote.place(manifest_path(name)))
     store = Store(folder, cipher, transfer.pulse)
     with usable(store.path), store.used():
-        if store.is_there(manifest):
+        if store.images.is_there(manifest):
             missing = _bring_packs(store, manifest, remote, transfer)
             _mend_beside(store, manifest, remote)
-            store.refuse_distrusted(manifest.packs)
-            sync(store.images)  # whoever published it may have died before
+            store.packs.refuse_distrusted(manifest.packs)
+            sync(store.images.folder)  # whoever published it may have died before
         else:
             (found, said), (hashed, _) = (_read(remote, file) for file in files_beside(manifest))
             with store.claimed(name) as claim:
                 missing = _bring_packs(store, manifest, remote, transfer)
                 _refuse_misplaced(store, manifest, said, remote)
-                store.write_references(name, found)
-                store.write_hashes(name, hashed)
-                store.refuse_distrusted(manifest.packs)
-                store.publish(name, theirs, claim, pulled=True)
+                claim.write_references(found)
+                claim.write_hashes(hashed)
+                store.packs.refuse_distrusted(manifest.packs)
+                claim.publish(theirs, pulled=True)
     sizes = [pack.bytes for pack in manifest.packs]
     return Moved(len(sizes), sum(sizes), len(missing), transfer.moved)
 
@@ -94,7 +94,7 @@ def _read(remote: Remote, file: SmallFile) -> tuple[bytes, bytes]:
 def _refuse_misplaced(store: Store, manifest: Manifest, references: bytes, remote: Remote) -> None:
     """A digest vouches for what somebody wrote: an image without all of its chunks is none. Raises Damaged."""
     try:
-        checked_places(store, manifest, each_of(references), [store.pack(pack) for pack in manifest.packs])
+        checked_places(store, manifest, each_of(references), [store.packs.reader(pack) for pack in manifest.packs])
     except Damaged as error:
         text = "a chunk is not where it says"
         raise Damaged.of(remote.place(references_path(manifest.name)), text, hint=_AGAIN) from error
@@ -102,10 +102,10 @@ def _refuse_misplaced(store: Store, manifest: Manifest, references: bytes, remot
 
 def _bring_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Transfer) -> Sequence[Pack]:
     """Those that are not here, or were found damaged. Raises Damaged where another pack here has the id of one."""
-    missing = [pack for pack in manifest.packs if not store.has(pack)]
+    missing = [pack for pack in manifest.packs if not store.packs.has(pack)]
     transfer.total = sum(pack.bytes for pack in missing)
     transfer.each(lambda pack: _Coming(store, pack, remote, transfer, transfer.at_once(len(missing))).bring(), missing)
-    sync(store.packs)
+    sync(store.packs.folder)
     return missing
 
 
@@ -119,17 +119,17 @@ def _mend_beside(store: Store, manifest: Manifest, remote: Remote) -> None:
     name = manifest.name
     with store.held(name) as claim:
         try:
-            if not store.is_there(manifest):
+            if not store.images.is_there(manifest):
                 raise NoSuchImage(f"image {name!r} was removed just now", hint="the same again")
             for file in damaged:
                 write_file(store.path / file.path, _read(remote, file)[0])
         finally:
-            unclaim(claim, store.path / claim_path(name))
+            claim.withdraw()
 
 
 def _is_whole(store: Store, manifest: Manifest, file: SmallFile) -> bool:
     try:
-        store.read_beside(manifest, file)
+        store.images.read_beside(manifest, file)
     except Damaged:
         return False
     return True
@@ -146,7 +146,7 @@ class _Coming(Struct, frozen=True):
 
     def bring(self) -> None:
         with self._unfinished() as (path, fd):
-            if self.store.has(self.pack):  # somebody else's pull has brought it
+            if self.store.packs.has(self.pack):  # somebody else's pull has brought it
                 path.unlink()
                 return
             try:
@@ -159,12 +159,12 @@ class _Coming(Struct, frozen=True):
             except Damaged as error:
                 path.unlink()
                 raise self._damaged() from error
-            self.store.take_pack(path, self.pack)
+            self.store.packs.take(path, self.pack)
 
     @contextmanager
     def _unfinished(self) -> Iterator[tuple[Path, int]]:
         """Nobody else's: whoever brings the same pack is waited for."""
-        path = self.store.packs / f"{self.pack.id}{ARRIVING}"
+        path = self.store.packs.folder / f"{self.pack.id}{ARRIVING}"
         while True:
             self.transfer.check()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)

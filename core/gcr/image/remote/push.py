@@ -76,9 +76,9 @@ class _Image(Struct, frozen=True):
     @classmethod
     def of(cls, store: Store, name: str) -> Self:
         """Raises NoSuchImage, WrongImage, Damaged."""
-        stored = store.stored(name)
-        manifest = store.manifest_of(name, stored)
-        return cls(manifest, stored, store.stored_beside(manifest))
+        stored = store.images.stored(name)
+        manifest = store.images.manifest_of(name, stored)
+        return cls(manifest, stored, store.images.stored_beside(manifest))
 
 
 def _same(remote: Remote, manifest: Manifest) -> bool:
@@ -114,7 +114,7 @@ def _send_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Tran
             missing.append(pack)
 
     def send(pack: Pack) -> None:
-        reader = store.pack(pack)
+        reader = store.packs.reader(pack)
         for _ in reader.check():
             transfer.check()
         _send(reader, remote, transfer, transfer.at_once(len(missing)))

@@ -28,7 +28,8 @@ from gcr.image.files.names import claim_path, manifest_path
 from gcr.image.files.smallfiles import MOST_MANIFEST, manifest_of
 from gcr.image.pack.format import SUFFIX as PACK
 from gcr.image.pack.format import Footer, Pack
-from gcr.image.store.store import ANOTHER_PACK, MARK, MOST_MARK
+from gcr.image.store.mark import MARK, MOST_MARK
+from gcr.image.store.packs import ANOTHER_PACK
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

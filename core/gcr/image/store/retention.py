@@ -5,11 +5,10 @@ own bytes. A clock may have been set back: an image is newer than the one that i
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gcr.errors import Damaged, NoSuchImage, WrongImage
+from gcr.errors import Damaged, WrongImage
 from gcr.image.disk.durable import size_of
 from gcr.image.files.manifest import Manifest
 from gcr.image.store.leftovers import unneeded
@@ -33,21 +32,12 @@ def doomed(manifests: Iterable[Manifest], keep_last: int, keep_daily: int) -> Se
 
 def would_free(store: "Store", going: Iterable[str]) -> int:
     """Returns how many bytes go if these images are removed while no other process uses the store. Raises OSError."""
-    left = {*store.names()}.difference(going)
+    left = {*store.images.names()}.difference(going)
     try:
-        needed = _packs_of(store, left)
+        needed = store.images.pack_ids(left)
     except (Damaged, WrongImage):  # beside an image that cannot be read no chunk is taken away
         return 0
-    return sum(map(size_of, unneeded(store.packs, store.images, left, needed)))
-
-
-def _packs_of(store: "Store", names: Iterable[str]) -> set[str]:
-    """Returns ids. Raises Damaged, WrongImage, OSError."""
-    found: set[str] = set()
-    for name in names:
-        with suppress(NoSuchImage):  # another process has removed it just now
-            found |= {pack.id for pack in store.manifest(name).packs}
-    return found
+    return sum(map(size_of, unneeded(store.packs.folder, store.images.folder, left, needed)))
 
 
 def newest_first(manifests: Iterable[Manifest]) -> Sequence[Manifest]:

@@ -84,7 +84,7 @@ def parent_of(writer: ImageWriter, who: Collection[Identity]) -> tuple[Parent | 
 
 
 def _of_same(writer: ImageWriter, who: Collection[Identity]) -> Iterator[Manifest]:
-    return (m for m in writer.store.readable() if any(_identity(each) in who for each in m.processes))
+    return (m for m in writer.store.images.readable() if any(_identity(each) in who for each in m.processes))
 
 
 def _identity(imaged: ImagedProcess) -> Identity:
@@ -93,11 +93,11 @@ def _identity(imaged: ImagedProcess) -> Identity:
 
 def _read(writer: ImageWriter, manifest: Manifest, who: Collection[Identity]) -> Parent:
     """Raises Damaged where something of it is not there as it was written; NoSuchImage where it has just gone."""
-    if writer.store.is_pulled(manifest.name):  # before its hashes are read: another image may take its name
+    if writer.store.images.is_pulled(manifest.name):  # before its hashes are read: another image may take its name
         raise Damaged.of(manifest.name, "it came from elsewhere, and nobody here knows whether its hashes are right")
     if manifest.chunk_bytes != writer.chunk_bytes:
         raise Damaged.of(manifest.name, f"it has chunks of {manifest.chunk_bytes} bytes")
-    references, hashes = writer.store.references(manifest), writer.store.hashes(manifest)
+    references, hashes = writer.store.images.references(manifest), writer.store.images.hashes(manifest)
     found: dict[Place, Allocation] = {}
     first = 0
     for process in manifest.processes:

@@ -30,6 +30,7 @@ from gcr.image.files.references import ZEROS
 from gcr.image.files.smallfiles import MOST_BESIDE, MOST_MANIFEST
 from gcr.image.pack.format import GROUP_BYTES, Pack
 from gcr.image.pack.writer import WAITING, PackWriter
+from gcr.image.store.claim import Claim
 from gcr.image.store.store import Store
 from gcr.image.write.brought import Brought, BroughtChunks
 from gcr.image.write.known import Known
@@ -89,7 +90,7 @@ class ImageWriter:
     _numbers: dict[str, int] = field(default_factory=lambda: {"": ZEROS})  # of packs, by the order of first use
     _finished: dict[str, Pack] = field(default_factory=dict)
     _brought: BroughtChunks = field(default_factory=BroughtChunks)
-    _new: int = -1  # descriptor of the manifest that is being written
+    _claim: Claim = field(init=False)
     _failed: BaseException | None = None  # then a chunk that has its place may be nowhere
     _lock: Lock = field(default_factory=Lock)
 
@@ -97,9 +98,11 @@ class ImageWriter:
         with ExitStack() as begun, usable(self.store.path):
             self.store.sweep()
             begun.enter_context(self.store.used())
-            self._new = begun.enter_context(self.store.claimed(self.name))
+            self._claim = begun.enter_context(self.store.claimed(self.name))
             self._look_at_packs()
-            self._pack = PackWriter(self.store.packs, self.store.cipher, max(GROUP_BYTES, padded(self.chunk_bytes)))
+            self._pack = PackWriter(
+                self.store.packs.folder, self.store.cipher, max(GROUP_BYTES, padded(self.chunk_bytes))
+            )
             begun.callback(self._pack.abandon)
             self._naming = begun.enter_context(started(self.threads, "gcr-name"))
             self._filling = begun.enter_context(started(min(self.threads, WAITING), "gcr-fill"))
@@ -156,11 +159,11 @@ class ImageWriter:
                 raise OSError(errno.EFBIG, "an image cannot have so many allocations", self.name)
             if len(self._brought.references) > MOST_BESIDE:
                 raise OSError(errno.EFBIG, "an image cannot be so large", self.name)
-            self.store.publish(self.name, data, self._new)
+            self._claim.publish(data)
         return manifest
 
     def _look_at_packs(self) -> None:
-        for pack in self.store.trusted_packs():
+        for pack in self.store.packs.trusted():
             self._finished[pack.pack.id] = pack.pack
             self._before.add(pack)
 
@@ -244,9 +247,9 @@ class ImageWriter:
         found, hashed = bytes(brought.references), ImageHashes(self.key, bytes(brought.digests)).to_bytes()
         if finished:
             self._finished[self._pack.id] = finished.result()
-        sync(self.store.packs)  # also for packs of others, who may have died before they did
-        self.store.write_references(self.name, self.store.cipher.encrypt(references_path(self.name), found))
-        self.store.write_hashes(self.name, self.store.cipher.encrypt(hashes_path(self.name), hashed))
+        sync(self.store.packs.folder)  # also for packs of others, who may have died before they did
+        self._claim.write_references(self.store.cipher.encrypt(references_path(self.name), found))
+        self._claim.write_hashes(self.store.cipher.encrypt(hashes_path(self.name), hashed))
         used = [self._finished[pack] for pack in self._numbers if pack]
-        self.store.refuse_distrusted(used)
+        self.store.packs.refuse_distrusted(used)
         return Contents(used, references.digest(found), name_of(hashed), self.counts)

@@ -1,0 +1,81 @@
+"""The packs of a store, and the note that one was found damaged."""
+
+import logging
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct
+
+from gcr.errors import Damaged, WrongImage
+from gcr.image.crypto.cipher import Cipher
+from gcr.image.disk.durable import sync
+from gcr.image.pack.format import DISTRUSTED, Pack
+from gcr.image.pack.format import SUFFIX as PACK
+from gcr.image.pack.reader import PackReader
+from gcr.listing import listed
+
+log = logging.getLogger(__name__)
+
+ANOTHER_PACK = "another pack has this id"
+
+
+class Packs(Struct, frozen=True):
+    """The packs of one store. Thread-safe. `pulse`: see Store."""
+
+    folder: Path
+    cipher: Cipher
+    pulse: Callable[[], object]
+
+    def reader(self, pack: Pack) -> PackReader:
+        """Raises Damaged, WrongImage, OSError."""
+        self.pulse()
+        return PackReader(self._path(pack), self.cipher, pack.seal)
+
+    def has(self, pack: Pack) -> bool:
+        """Returns whether the pack is there and was not found damaged; all its bytes were compared before it was named.
+
+        Raises Damaged if another pack has its id, since an image may need that one; WrongImage, OSError.
+        """
+        self.pulse()
+        path = self._path(pack)
+        try:
+            found = PackReader(path, self.cipher).pack
+        except Damaged:
+            return False
+        if found.seal != pack.seal:
+            raise Damaged.of(path, ANOTHER_PACK, hint="gcr verify")
+        return not path.with_suffix(DISTRUSTED).exists()
+
+    def take(self, finished: Path, pack: Pack) -> None:
+        """Gives a synced file the name of its pack, replacing a damaged one. The caller syncs. Raises OSError."""
+        final = self._path(pack)
+        finished.rename(final)
+        if (bad := final.with_suffix(DISTRUSTED)).exists():
+            sync(self.folder)  # else a crash might bring back the damaged pack without its note
+            bad.unlink(missing_ok=True)
+
+    def trusted(self) -> Iterator[PackReader]:
+        """Yields the packs that can be read and were not found damaged. Raises OSError."""
+        for path in listed(self.folder, PACK):
+            if path.with_suffix(DISTRUSTED).exists():
+                continue
+            try:
+                yield PackReader(path, self.cipher)
+            except (Damaged, WrongImage) as error:
+                log.warning("%s", error)
+
+    def refuse_distrusted(self, packs: Iterable[Pack]) -> None:
+        """Raises Damaged if one of these was found damaged."""
+        for pack in packs:
+            if (path := self.folder / f"{pack.id}{DISTRUSTED}").exists():
+                raise Damaged.of(path.with_suffix(PACK), "it was found damaged meanwhile", hint="the same again")
+
+    def distrust(self, pack: Path) -> None:
+        """Notes that a pack was found damaged: images that are written from now on use no chunk of it."""
+        with suppress(OSError):  # a disk that takes no note takes no image either
+            os.close(os.open(pack.with_suffix(DISTRUSTED), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+
+    def _path(self, pack: Pack) -> Path:
+        return self.folder / f"{pack.id}{PACK}"
