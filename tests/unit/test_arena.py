@@ -4,6 +4,7 @@ import ctypes
 import fcntl
 import mmap
 import os
+import struct
 import subprocess
 import sys
 import threading
@@ -17,7 +18,8 @@ from gcr.errors import DriverError, NoRoom, RolledBack
 from gcr.memory import arena as module
 from gcr.memory import hostmap
 from gcr.memory.arena import Arena, NotASegment, Segment
-from gcr.memory.memfiles import hold_still
+from gcr.memory.memfiles import filled_memfd, hold_still
+from gcr.memory.places import HUGE_PAGE
 from gcr.testing.machine import until
 
 MiB = 1 << 20
@@ -717,6 +719,19 @@ def test_memory_calls_that_fail_raise():
     hostmap.unreserve(base, mmap.PAGESIZE)
     with pytest.raises(OSError, match="munmap"):
         hostmap.unreserve(base + 1, mmap.PAGESIZE)
+
+
+def test_populate_enters_every_page_those_of_the_last_piece_too(monkeypatch):
+    monkeypatch.setattr(hostmap, "POPULATED_AT_ONCE", 150 * mmap.PAGESIZE)
+    base, fd = hostmap.reserve(HUGE_PAGE), filled_memfd(HUGE_PAGE)
+    hostmap.map_shared(base, HUGE_PAGE, fd)
+    hostmap.populate(base, HUGE_PAGE)
+    pages = HUGE_PAGE // mmap.PAGESIZE
+    with Path("/proc/self/pagemap").open("rb", buffering=0) as pagemap:  # 64 bits a page; the last: it is entered
+        entries = struct.unpack(f"{pages}Q", os.pread(pagemap.fileno(), 8 * pages, base // mmap.PAGESIZE * 8))
+    hostmap.unreserve(base, HUGE_PAGE)
+    os.close(fd)
+    assert sum(entry >> 63 for entry in entries) == pages
 
 
 def written(segments):

@@ -8,6 +8,7 @@ _MAP_FIXED = 0x10
 _MAP_NORESERVE = 0x4000
 _PROT_NONE = 0
 _MADV_POPULATE_READ = 22  # Linux 5.14
+POPULATED_AT_ONCE = 16 << 20  # bytes: 16 threads enter so many in some 15 ms each
 _NOTHING = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _MAP_NORESERVE
 _FAILED = ctypes.c_void_p(-1).value
 
@@ -33,8 +34,13 @@ def map_shared(address: int, size: int, fd: int, writable: bool = True) -> None:
 
 
 def populate(address: int, size: int) -> None:
-    """Enter what is mapped there into the page tables, as far as the kernel can: a later access does it otherwise."""
-    _madvise(address, size, _MADV_POPULATE_READ)
+    """Enters the mapped pages into the page tables, as far as the kernel can; a later access enters the others.
+
+    Works in pieces. The kernel holds the lock of the address space during a call, and once a thread waits to change the
+    address space, for the stack of a new thread say, no other call begins until all calls under way have ended.
+    """
+    for offset in range(0, size, POPULATED_AT_ONCE):
+        _madvise(address + offset, min(POPULATED_AT_ONCE, size - offset), _MADV_POPULATE_READ)
 
 
 def blank(address: int, size: int) -> None:
