@@ -5,17 +5,20 @@ and `pin_s` are sums over the threads, so that what waits for a lock is seen.
 
 `again` fills the same bytes at once after they were free, and after they were free for PAUSE_SECONDS: a virtual machine
 that reports free memory to its host loses it meanwhile, and each page then waits for the host once more.
+
+`arenas`: as gcr does it, undisturbed and while another thread changes the address space every `disturbed_s` seconds.
 """
 
 import ctypes
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock, Thread
 from typing import Any
 
 from gcr.memory import hostmap
@@ -62,7 +65,7 @@ WAYS = (
     Way(256 * MIB, 16, ("populate_write",)),
     Way(256 * MIB, 16, ("huge", "populate_write")),
 )
-ARENAS = ((GIB, 8), (GIB, 16))  # segment, threads
+ARENAS = ((GIB, 8, 0.0), (GIB, 16, 0.0), (GIB, 16, 0.1))  # segment, threads, seconds between disturbances or 0
 
 
 @dataclass(slots=True)
@@ -82,7 +85,7 @@ class Clock:
 def measure(
     size: int = SIZE,
     ways: Sequence[Way] = WAYS,
-    arenas: Sequence[tuple[int, int]] = ARENAS,
+    arenas: Sequence[tuple[int, int, float]] = ARENAS,
     pause_s: float = PAUSE_SECONDS,
 ) -> Iterator[Row]:
     """Yields the results so far after each way. `size`: bytes."""
@@ -96,8 +99,10 @@ def measure(
         for way in ways:
             known["ways"].append({**asdict(way), **tried(way, size, device)})
             yield known
-        for segment, threads in arenas:
-            known["arenas"].append(by_arena(segment, threads, size, device))
+        for segment, threads, disturbed_s in arenas:
+            with disturbing(disturbed_s):
+                row = by_arena(segment, threads, size, device)
+            known["arenas"].append({"disturbed_s": disturbed_s, **row})
             yield known
 
 
@@ -193,6 +198,26 @@ def _fill(how: Sequence[str], fd: int, address: int, size: int) -> None:
         elif _madvise(address, size, advice[step]) != 0:
             number = ctypes.get_errno()
             raise OSError(number, f"{step}: {os.strerror(number)}")
+
+
+@contextmanager
+def disturbing(every_s: float) -> Iterator[None]:
+    """Changes the address space every so often, as a thread that begins does; never for 0."""
+    over = Event()
+
+    def change() -> None:
+        while not over.wait(every_s):
+            mmap.mmap(-1, 8 * MIB).close()
+
+    thread = Thread(target=change)
+    if every_s:
+        thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        if every_s:
+            thread.join()
 
 
 def by_arena(segment: int, threads: int, size: int, device: CudaDevice) -> Row:

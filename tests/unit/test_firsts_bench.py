@@ -27,7 +27,7 @@ sys.path.insert(0, sys.argv[1])
 import host_memory
 from host_memory import GIB, MIB, WAYS, Way
 ways = [Way(8 * MIB, 2, way.filling, way.mapped_first, way.apart, min(2, way.pinners)) for way in WAYS]
-for found in host_memory.measure(64 * MIB, ways, [(8 * MIB, 2)], 0.0):
+for found in host_memory.measure(64 * MIB, ways, [(8 * MIB, 2, 0.01)], 0.0):
     pass
 print(json.dumps(found))
 """
