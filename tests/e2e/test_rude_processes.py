@@ -202,6 +202,25 @@ def test_a_program_that_becomes_a_daemon(machine: Machine, rude: str) -> None:
     assert job.ask() == fresh
 
 
+def test_a_thread_in_uninterruptible_sleep(machine: Machine, rude: str) -> None:
+    """It sleeps over two swaps, and wakes up while the job is suspended a third time."""
+    job = machine.run("llm", rude)
+    fresh = job.ask()
+    assert job.ask("sleep") == "ok"
+    for _ in range(2):
+        swap(machine, after=lambda: asleep(job))
+        assert job.ask() == fresh
+    asleep(job)
+    machine.leave()
+    assert job.ask("wake") == "ok"
+    machine.come_back()
+    assert (job.ask("asleep"), job.ask()) == ("awake", fresh)
+
+
+def asleep(job: Victim) -> None:
+    assert job.ask("asleep") == "asleep"
+
+
 Moment = Callable[[Machine], None]
 
 

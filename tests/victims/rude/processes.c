@@ -2,6 +2,7 @@
 //
 // Processes: children of every kind, other user ids, other programs in the same process, ends of every kind.
 #define _GNU_SOURCE
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -123,6 +124,57 @@ static const char* run_shell(const char* argument) {
     return "no exec";
 }
 
+// ---- sleep that no signal but a kill ends (state D): the parent of a vfork, until the child ends or runs a program --------
+
+static pthread_t sleeper;
+static int alarm_clock[2];
+
+static void* sleep_in_kernel(void* argument) {
+    char byte;
+    pid_t child = vfork();
+    if (child == 0) {
+        if (read(alarm_clock[0], &byte, 1) != 1) _exit(1);
+        _exit(0);
+    }
+    must_end_well(child);
+    return argument;
+}
+
+static int threads_in_state(char wanted) {
+    int found = 0;
+    char path[64], line[512];
+    DIR* tasks = opendir("/proc/self/task");
+    for (struct dirent* task; tasks && (task = readdir(tasks));) {
+        snprintf(path, sizeof path, "/proc/self/task/%.20s/stat", task->d_name);
+        FILE* file = fopen(path, "r");
+        if (!file) continue;
+        if (fgets(line, sizeof line, file) && strrchr(line, ')')) found += strrchr(line, ')')[2] == wanted;
+        fclose(file);
+    }
+    if (tasks) closedir(tasks);
+    return found;
+}
+
+static const char* begin_sleep(const char* argument) {
+    (void)argument;
+    must(pipe(alarm_clock), "pipe");
+    must(pthread_create(&sleeper, NULL, sleep_in_kernel, NULL), "pthread_create");
+    while (threads_in_state('D') == 0) usleep(1000);
+    return "ok";
+}
+
+static const char* say_asleep(const char* argument) {
+    (void)argument;
+    return threads_in_state('D') == 1 ? "asleep" : "awake";
+}
+
+static const char* end_sleep(const char* argument) {
+    (void)argument;
+    if (write(alarm_clock[1], "!", 1) != 1) fail("the alarm clock is broken");
+    must(pthread_join(sleeper, NULL), "pthread_join");
+    return "ok";
+}
+
 // ---- ends --------------------------------------------------------------------------------------------------------------
 
 static void* keep_calling(void* argument) {
@@ -174,6 +226,9 @@ const struct word process_words[] = {
     {"exec_without_preload", run_again_without_preload},
     {"exec_shell", run_shell},
     {"busy", be_busy},
+    {"sleep", begin_sleep},
+    {"asleep", say_asleep},
+    {"wake", end_sleep},
     {"end", end},
     {"leave_main", leave_main},
     {"daemonize", daemonize},
