@@ -12,7 +12,7 @@ from gcr.engine.node import Course
 from gcr.engine.target import Target
 from gcr.errors import WrongImage
 from gcr.image.chunks.lines import by_device
-from gcr.image.chunks.windows import ImagedLine, Place, lines_of
+from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
 from gcr.image.files.manifest import Cut, Manifest
 from gcr.peers.image import ImagePeer, StorePlace
 from gcr.processes import ProcessIdentity, alive
@@ -28,7 +28,7 @@ class OpenedImage:
     store: str
     course: Course
     patience: float
-    _lines: Mapping[Place, ImagedLine] = field(init=False)
+    _lines: Mapping[LineKey, ImagedLine] = field(init=False)
 
     def __post_init__(self) -> None:
         self._lines = lines_of((each.table for each in self.manifest.processes), self.manifest.chunk_bytes)

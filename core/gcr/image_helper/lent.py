@@ -7,7 +7,7 @@ from msgspec import Struct, field
 from gcr.errors import BROKEN, HashMissed, UsageError
 from gcr.image.chunks.chunk import Chunk
 from gcr.image.chunks.lines import StagedLine, merged
-from gcr.image.write.parent import Parent, Place
+from gcr.image.write.parent import AllocationKey, ChunkNames, Parent
 from gcr.image.write.writer import Addition, ImageWriter
 from gcr.memory.layout import SealedHandle, SealedTable
 from gcr.memory.partial import PartialTable, Where
@@ -49,10 +49,10 @@ class Lent(Struct):
             where = line.chunks[handle.spec.id]
             yield line.allocation(handle), _chunks_of(parent, (pid, handle), where, Where.PARENT)
 
-    def written(self, writer: ImageWriter, parent: Parent | None) -> Mapping[Place, tuple[int, Sequence[bytes]]]:
+    def written(self, writer: ImageWriter, parent: Parent | None) -> ChunkNames:
         """Of each allocation its size, and the names of its chunks. Raises HashMissed where one is not the parent's
         whose hash said so."""
-        found: dict[Place, tuple[int, Sequence[bytes]]] = {}
+        found: dict[AllocationKey, tuple[int, Sequence[bytes]]] = {}
         first = 0
         for pid, line, handle in self._handles():
             where = line.chunks[handle.spec.id]

@@ -30,7 +30,7 @@ from gcr.image.files.manifest import Cut, ImagedProcess, Manifest
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.location import is_none, without_store
 from gcr.image.store.store import Store
-from gcr.image.write.parent import Identity, Parent, Place, parent_of
+from gcr.image.write.parent import ChunkNames, Identity, Parent, parent_of
 from gcr.image.write.rate import Rate
 from gcr.image.write.writer import Contents, ImageWriter
 from gcr.image_helper.lent import Lent
@@ -217,7 +217,7 @@ class ImageService(Struct):
         facts: Mapping[str, Any],
         contents: Contents,
         tables: Sequence[SealedTable],
-        written: Mapping[Place, tuple[int, Sequence[bytes]]],
+        written: ChunkNames,
     ) -> Manifest:
         assert self._writer and self._parent
         parent = self._parent[0]

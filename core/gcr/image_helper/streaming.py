@@ -14,9 +14,8 @@ from gcr.errors import UsageError
 from gcr.hashing import CHUNK_BYTES
 from gcr.hashing.chunks import chunk_count
 from gcr.image.chunks.lines import Slots, merged
-from gcr.image.chunks.windows import ImagedLine, lines_of
-from gcr.image.chunks.windows import Place as LinePlace
-from gcr.image.write.parent import Place
+from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
+from gcr.image.write.parent import AllocationKey, ChunkNames
 from gcr.image.write.writer import ImageWriter
 from gcr.memory.layout import SealedSegment, SealedTable
 from gcr.memory.places import round_up
@@ -27,8 +26,8 @@ class Streams(Struct):
 
     segment_bytes: int
     _tables: dict[int, dict[str, SealedTable]] = field(default_factory=dict)  # by pid and device, as they were opened
-    _rings: dict[LinePlace, Slots] = field(default_factory=dict)
-    _lines: Mapping[LinePlace, ImagedLine] = field(default_factory=dict)
+    _rings: dict[LineKey, Slots] = field(default_factory=dict)
+    _lines: Mapping[LineKey, ImagedLine] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
     def open(self, table: SealedTable, fds: Sequence[int], slot_bytes: int) -> None:
@@ -52,16 +51,16 @@ class Streams(Struct):
         sizes = [self.segment_bytes] * whole + [rest] * bool(rest)
         return replace(table, segments=tuple(SealedSegment(device, size) for size in sizes))
 
-    def take(self, writer: ImageWriter, place: LinePlace, window: tuple[int, int, int]) -> None:
+    def take(self, writer: ImageWriter, line: LineKey, window: tuple[int, int, int]) -> None:
         """What lies in a slot, which is free when this returns. Raises UsageError, StoreUnusable."""
         slot, offset, size = window
-        if place not in self._rings:
-            raise UsageError(f"nothing of process {place[0]} passes on device {place[1]}")
-        memory = self._rings[place].slot(slot, size)
-        chunks = self._numbered()[place].chunks(offset, size)
+        if line not in self._rings:
+            raise UsageError(f"nothing of process {line[0]} passes on device {line[1]}")
+        memory = self._rings[line].slot(slot, size)
+        chunks = self._numbered()[line].chunks(offset, size)
         writer.put((number, memory[at : at + length]) for number, at, length in chunks)
 
-    def _numbered(self) -> Mapping[LinePlace, ImagedLine]:
+    def _numbered(self) -> Mapping[LineKey, ImagedLine]:
         with self._lock:
             self._lines = self._lines or lines_of(self.tables(), CHUNK_BYTES)
             return self._lines
@@ -73,9 +72,9 @@ class Streams(Struct):
     def total_bytes(self) -> int:
         return sum(handle.spec.size for table in self.tables() for handle in table.handles)
 
-    def written(self, writer: ImageWriter) -> Mapping[Place, tuple[int, Sequence[bytes]]]:
+    def written(self, writer: ImageWriter) -> ChunkNames:
         """Of each allocation its size, and the names of its chunks. Raises RolledBack where one was not brought."""
-        found: dict[Place, tuple[int, Sequence[bytes]]] = {}
+        found: dict[AllocationKey, tuple[int, Sequence[bytes]]] = {}
         first = 0
         for table in self.tables():
             for handle in table.handles:

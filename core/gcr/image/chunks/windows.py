@@ -13,7 +13,7 @@ from gcr.errors import UsageError
 from gcr.image.chunks.chunk import cut
 from gcr.memory.layout import SealedHandle, SealedTable
 
-Place = tuple[int, str]  # pid, and UUID of the device
+LineKey = tuple[int, str]  # pid, and UUID of the device
 
 
 class ImagedLine(Struct):
@@ -79,12 +79,12 @@ class ImagedLine(Struct):
         return found
 
 
-def lines_of(tables: Iterable[SealedTable], chunk_bytes: int) -> Mapping[Place, ImagedLine]:
+def lines_of(tables: Iterable[SealedTable], chunk_bytes: int) -> Mapping[LineKey, ImagedLine]:
     """Of each process on each device; references are counted as an image has them (docs/image-format.md)."""
-    found: dict[Place, list[tuple[SealedHandle, int]]] = {}
+    found: dict[LineKey, list[tuple[SealedHandle, int]]] = {}
     first = 0
     for table in tables:
         for handle in table.handles:
             found.setdefault((table.pid, handle.device), []).append((handle, first))
             first += -(-handle.spec.size // chunk_bytes)
-    return {place: ImagedLine.of(handles, chunk_bytes) for place, handles in found.items()}
+    return {key: ImagedLine.of(handles, chunk_bytes) for key, handles in found.items()}

@@ -62,16 +62,16 @@ class Aes:
         head = _FILE.pack(FILE_MAGIC, _FILE_VERSION, os.urandom(32))
         return head + self._file(head).encrypt(_FILE_NONCE, data, head + file.encode())
 
-    def decrypt(self, file: str, data: bytes, place: object) -> bytes:
+    def decrypt(self, file: str, data: bytes, address: object) -> bytes:
         head = data[: _FILE.size]
         if len(head) < _FILE.size or not head.startswith(FILE_MAGIC):
-            raise Damaged.of(place, "it is not what was written: it is not encrypted")
+            raise Damaged.of(address, "it is not what was written: it is not encrypted")
         if (version := _FILE.unpack(head)[1]) != _FILE_VERSION:
-            raise WrongImage(f"{place}: encrypted in version {version}; this gcr reads {_FILE_VERSION}")
+            raise WrongImage(f"{address}: encrypted in version {version}; this gcr reads {_FILE_VERSION}")
         try:
             return self._file(head).decrypt(_FILE_NONCE, data[_FILE.size :], head + file.encode())
         except InvalidTag:
-            raise Damaged.of(place, "it is not what was written under this name") from None
+            raise Damaged.of(address, "it is not what was written under this name") from None
 
     def pack(self, pack_id: str) -> PackCipher:
         return AesPack(self._derived(b"gcr 1 pack" + bytes.fromhex(pack_id)), *self._memories)
@@ -113,9 +113,9 @@ class AesPack:
     def from_disk(self, entries: Sequence[Entry], stored: memoryview) -> Sequence[memoryview]:
         chunks, at = [], 0
         memory = self._memory.buffer(sum(entry.size for entry in entries))
-        for entry, place in zip(entries, as_stored(entries, stored), strict=True):
+        for entry, blocks in zip(entries, as_stored(entries, stored), strict=True):
             chunks.append(memory[at : at + entry.size])
-            self._decrypt(entry, place, chunks[-1])
+            self._decrypt(entry, blocks, chunks[-1])
             at += entry.size
         return chunks
 
@@ -132,9 +132,9 @@ class AesPack:
         except InvalidTag:
             raise Forged("its index is not what was written") from None
 
-    def _decrypt(self, entry: Entry, place: memoryview, target: memoryview) -> None:
+    def _decrypt(self, entry: Entry, blocks: memoryview, target: memoryview) -> None:
         tagged = self._tagged.buffer(entry.size + TAG_BYTES)
-        move_each([tagged[: entry.size]], [place[: entry.size]])
+        move_each([tagged[: entry.size]], [blocks[: entry.size]])
         tagged[entry.size :] = entry.tag
         try:
             self._aes.decrypt_into(_nonce(entry.block), tagged, entry.name, target)

@@ -63,8 +63,8 @@ class Cipher(Protocol):
     def encrypt(self, file: str, data: bytes) -> bytes:
         """A small file, whole. `file`: its path in the store, the only one where it can be read from."""
 
-    def decrypt(self, file: str, data: bytes, place: object) -> bytes:
-        """`place`: what to call it. Raises Damaged, WrongImage."""
+    def decrypt(self, file: str, data: bytes, address: object) -> bytes:
+        """`address`: what to call it. Raises Damaged, WrongImage."""
 
     def pack(self, pack_id: str) -> PackCipher: ...
 
@@ -77,13 +77,13 @@ class PlainPack:
     record = PLACED
 
     def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview], stored: memoryview) -> None:
-        places = as_stored(entries, stored)
-        move_each([place[: entry.size] for entry, place in zip(entries, places, strict=True)], data)
-        for entry, place in zip(entries, places, strict=True):
-            place[entry.size :] = bytes(len(place) - entry.size)
+        pieces = as_stored(entries, stored)
+        move_each([blocks[: entry.size] for entry, blocks in zip(entries, pieces, strict=True)], data)
+        for entry, blocks in zip(entries, pieces, strict=True):
+            blocks[entry.size :] = bytes(len(blocks) - entry.size)
 
     def from_disk(self, entries: Sequence[Entry], stored: memoryview) -> Sequence[memoryview]:
-        return [place[: entry.size] for entry, place in zip(entries, as_stored(entries, stored), strict=True)]
+        return [blocks[: entry.size] for entry, blocks in zip(entries, as_stored(entries, stored), strict=True)]
 
     def index_bytes(self, count: int) -> int:
         return count * self.record.size
@@ -109,9 +109,9 @@ class Plain:
     def encrypt(self, file: str, data: bytes) -> bytes:
         return data
 
-    def decrypt(self, file: str, data: bytes, place: object) -> bytes:
+    def decrypt(self, file: str, data: bytes, address: object) -> bytes:
         if data.startswith(FILE_MAGIC):
-            raise Damaged.of(place, "it is encrypted, and its store is not")
+            raise Damaged.of(address, "it is encrypted, and its store is not")
         return data
 
     def pack(self, pack_id: str) -> PackCipher:

@@ -182,14 +182,14 @@ def _printed(words: Sequence[str], patience: float) -> bytes:
     return found
 
 
-def _parsed(found: bytes, place: str) -> bytes:
+def _parsed(found: bytes, source: str) -> bytes:
     """Raises KeyUnusable for what is no key, or none that anybody drew at random; it is not repeated."""
     key = _decoded(found)
     if key is None:
         what = f"{len(found)} bytes that are no key: that is 32 random bytes, or their hexadecimal digits, or base64"
-        raise KeyUnusable(f"{place} gives {what}", hint=_HINT)
+        raise KeyUnusable(f"{source} gives {what}", hint=_HINT)
     if len(set(key)) < _LEAST_KINDS:
-        raise KeyUnusable(f"{place} gives a key that is not random", hint=_HINT)
+        raise KeyUnusable(f"{source} gives a key that is not random", hint=_HINT)
     return key
 
 

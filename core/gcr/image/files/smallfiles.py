@@ -34,15 +34,15 @@ class SmallFile(Struct, frozen=True):
         """Bytes that it takes in its store; whoever reads it has room for no more."""
         return min(self.size, MOST_BESIDE) + _MOST_OVERHEAD
 
-    def said(self, stored: bytes | None, cipher: Cipher, place: object) -> bytes:
-        """What it says, by what is stored of it at `place`; None: nothing. Raises Damaged, WrongImage."""
+    def said(self, stored: bytes | None, cipher: Cipher, address: object) -> bytes:
+        """What it says, by what is stored of it at `address`; None: nothing. Raises Damaged, WrongImage."""
         if stored is None:
-            raise Damaged.of(place, "it is not there")
-        data = cipher.decrypt(self.path, stored, place)
+            raise Damaged.of(address, "it is not there")
+        data = cipher.decrypt(self.path, stored, address)
         if name_of(data) != self.digest:
-            raise Damaged.of(place, "it is not what was written")
+            raise Damaged.of(address, "it is not what was written")
         if len(data) != self.size:
-            raise Damaged.of(place, "it has another number of chunks than the image")
+            raise Damaged.of(address, "it has another number of chunks than the image")
         return data
 
 
@@ -59,11 +59,11 @@ def files_beside(manifest: Manifest) -> tuple[SmallFile, SmallFile]:
     return references_file(manifest), hashes_file(manifest)
 
 
-def manifest_of(name: str, stored: bytes, cipher: Cipher, place: object) -> Manifest:
-    """The manifest of the image so called, `place`: of what the file here has. Raises Damaged, WrongImage."""
-    found = Manifest.from_bytes(cipher.decrypt(manifest_path(name), stored, place), place)
+def manifest_of(name: str, stored: bytes, cipher: Cipher, address: object) -> Manifest:
+    """The manifest of the image so called, `address`: of what the file here has. Raises Damaged, WrongImage."""
+    found = Manifest.from_bytes(cipher.decrypt(manifest_path(name), stored, address), address)
     if found.name != name:
-        raise Damaged.of(place, f"it is the manifest of {found.name}")
+        raise Damaged.of(address, f"it is the manifest of {found.name}")
     return found
 
 

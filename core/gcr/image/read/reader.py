@@ -7,7 +7,7 @@ from typing import Self
 
 from gcr.errors import Damaged, UsageError
 from gcr.image.chunks.entry import BLOCK, Entry, padded
-from gcr.image.chunks.windows import ImagedLine, Place, lines_of
+from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
 from gcr.image.disk.failing import usable
 from gcr.image.disk.threads import groups
 from gcr.image.files.manifest import Manifest
@@ -30,10 +30,10 @@ class ImageReader:
     threads: int = 8
     came: Callable[[int], object] = lambda _bytes: None  # told of what was read now and then, by any thread
     manifest: Manifest = field(init=False)
-    lines: Mapping[Place, ImagedLine] = field(init=False)
+    lines: Mapping[LineKey, ImagedLine] = field(init=False)
     _references: Sequence[Reference] = field(init=False)
     _packs: list[PackReader] = field(default_factory=list)
-    _places: list[dict[int, Entry]] = field(default_factory=list)  # of each pack, by block
+    _entries: list[dict[int, Entry]] = field(default_factory=list)  # of each pack, by block
     _stack: ExitStack = field(default_factory=ExitStack)
     _fetcher: Fetcher = field(init=False)
 
@@ -45,7 +45,7 @@ class ImageReader:
             self.lines = lines_of(tables, self.manifest.chunk_bytes)
             self._references = self.store.images.references(self.manifest)
             self._packs = [self.store.packs.reader(pack) for pack in self.manifest.packs]
-            self._places = checked_places(self.store, self.manifest, self._references, self._packs)
+            self._entries = checked_entries(self.store, self.manifest, self._references, self._packs)
             most = max(GROUP_BYTES, padded(self.manifest.chunk_bytes))
             self._fetcher = begun.enter_context(Fetcher(self.threads, most, self._distrust))
             self._stack = begun.pop_all()
@@ -99,7 +99,7 @@ class ImageReader:
         for wanted in together:
             number, targets = wanted[0][0].pack, [target for _, target in wanted]
             if number != ZEROS:
-                entries = [self._places[number][reference.block] for reference, _ in wanted]
+                entries = [self._entries[number][reference.block] for reference, _ in wanted]
                 yield Group(self._packs[number], entries, targets)
                 continue
             for target in targets:
@@ -111,25 +111,25 @@ class ImageReader:
         self.store.packs.distrust(pack.path)
 
 
-def checked_places(
+def checked_entries(
     store: Store, manifest: Manifest, references: Iterable[Reference], packs: Sequence[PackReader]
 ) -> list[dict[int, Entry]]:
     """What each pack has, by block. Raises Damaged unless each chunk is where the references say."""
-    places = [{entry.block: entry for entry in pack.entries} for pack in packs]
+    entries = [{entry.block: entry for entry in pack.entries} for pack in packs]
     for reference, size in zip(references, chunk_sizes(manifest), strict=True):
         if reference.pack == ZEROS:
             known = reference.name == store.cipher.name_of_zeros(size)
         else:
-            known = _is_there(reference, size, places)
+            known = _is_there(reference, size, entries)
         if not known:
             raise Damaged.of(store.images.folder / manifest.name, "a chunk is not where it should be")
-    return places
+    return entries
 
 
-def _is_there(reference: Reference, size: int, places: Sequence[Mapping[int, Entry]]) -> bool:
-    if reference.pack >= len(places):
+def _is_there(reference: Reference, size: int, entries: Sequence[Mapping[int, Entry]]) -> bool:
+    if reference.pack >= len(entries):
         return False
-    entry = places[reference.pack].get(reference.block)
+    entry = entries[reference.pack].get(reference.block)
     return entry is not None and (entry.name, entry.size) == (reference.name, size)
 
 

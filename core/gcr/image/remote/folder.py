@@ -94,7 +94,7 @@ class Folder(Remote):
         with self._file(path) as fd:
             found = bytes_at(fd, 0, min(os.fstat(fd).st_size, most) + 1)
         if len(found) > most:
-            raise Damaged.of(self.place(path), f"it has more than {most} bytes")
+            raise Damaged.of(self.address(path), f"it has more than {most} bytes")
         return bytes(found)
 
     def _length(self, path: str) -> int:
@@ -113,7 +113,7 @@ class Folder(Remote):
         try:
             fd = open_file(self._path / path)
         except Damaged as error:
-            raise Damaged.of(self.place(path), "it is no regular file") from error
+            raise Damaged.of(self.address(path), "it is no regular file") from error
         try:
             yield fd
         finally:

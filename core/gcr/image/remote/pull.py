@@ -37,7 +37,7 @@ from gcr.image.files.references import each_of
 from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, files_beside, manifest_of
 from gcr.image.pack.format import ARRIVING, Pack
 from gcr.image.pack.reader import PackReader
-from gcr.image.read.reader import checked_places
+from gcr.image.read.reader import checked_entries
 from gcr.image.remote.folder import remote_at
 from gcr.image.remote.push import Moved
 from gcr.image.remote.remote import Remote, pack_path
@@ -58,7 +58,7 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
     if theirs is None:
         raise NoSuchImage(f"no image {name!r} at {remote.url}", hint="a push that was cut short can be made again")
     remote.check_mark()
-    manifest = manifest_of(name, theirs, cipher, remote.place(manifest_path(name)))
+    manifest = manifest_of(name, theirs, cipher, remote.address(manifest_path(name)))
     store = Store(folder, cipher, transfer.pulse)
     with usable(store.path), store.used():
         if store.images.is_there(manifest):
@@ -81,12 +81,12 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
 
 def _read(remote: Remote, file: SmallFile) -> tuple[bytes, bytes]:
     """As it is stored, and what it says, for which the manifest vouches. Raises Damaged, WrongImage."""
-    place = remote.place(file.path)
+    address = remote.address(file.path)
     found = remote.read(file.path, file.most)
     try:
-        said = file.said(found, remote.cipher, place)
+        said = file.said(found, remote.cipher, address)
     except Damaged as error:
-        raise Damaged.of(place, "it is not what was pushed", hint=_AGAIN) from error
+        raise Damaged.of(address, "it is not what was pushed", hint=_AGAIN) from error
     assert found is not None
     return found, said
 
@@ -94,10 +94,10 @@ def _read(remote: Remote, file: SmallFile) -> tuple[bytes, bytes]:
 def _refuse_misplaced(store: Store, manifest: Manifest, references: bytes, remote: Remote) -> None:
     """A digest vouches for what somebody wrote: an image without all of its chunks is none. Raises Damaged."""
     try:
-        checked_places(store, manifest, each_of(references), [store.packs.reader(pack) for pack in manifest.packs])
+        checked_entries(store, manifest, each_of(references), [store.packs.reader(pack) for pack in manifest.packs])
     except Damaged as error:
         text = "a chunk is not where it says"
-        raise Damaged.of(remote.place(references_path(manifest.name)), text, hint=_AGAIN) from error
+        raise Damaged.of(remote.address(references_path(manifest.name)), text, hint=_AGAIN) from error
 
 
 def _bring_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Transfer) -> Sequence[Pack]:
@@ -236,8 +236,8 @@ class _Coming(Struct, frozen=True):
             self.transfer.check()
 
     def _damaged(self) -> Damaged:
-        place = self.remote.place(pack_path(self.pack))  # a push compares no more than its size and its end
-        return Damaged.of(place, "it is not what was pushed", hint=f"remove {place}, and push the image again")
+        address = self.remote.address(pack_path(self.pack))  # a push compares no more than its size and its end
+        return Damaged.of(address, "it is not what was pushed", hint=f"remove {address}, and push the image again")
 
 
 def _is_ours(fd: int, path: Path) -> bool:

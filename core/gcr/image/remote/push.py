@@ -101,8 +101,8 @@ def _publish(remote: Remote, image: _Image) -> None:
     for _ in range(_TRIES):
         if remote.publish(image.manifest.name, image.stored) or _same(remote, image.manifest):
             return
-    place = remote.place(manifest_path(image.manifest.name))
-    raise StoreUnusable(f"{place} cannot be made, for there is one, and cannot be read, for there is none")
+    address = remote.address(manifest_path(image.manifest.name))
+    raise StoreUnusable(f"{address} cannot be made, for there is one, and cannot be read, for there is none")
 
 
 def _send_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Transfer) -> list[Pack]:
@@ -119,7 +119,7 @@ def _send_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Tran
             transfer.check()
         _send(reader, remote, transfer, transfer.at_once(len(missing)))
         if not remote.has(pack):
-            raise StoreUnusable(f"{remote.place(pack_path(pack))} is not what was sent")
+            raise StoreUnusable(f"{remote.address(pack_path(pack))} is not what was sent")
 
     transfer.each(look, manifest.packs, PARTS)
     transfer.total = sum(pack.bytes for pack in missing)

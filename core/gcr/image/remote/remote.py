@@ -71,7 +71,7 @@ class Remote:
             self.check_mark()
         yield
 
-    def place(self, path: str) -> str:
+    def address(self, path: str) -> str:
         """What to call it."""
         return f"{self.url}/{path}"
 
@@ -85,7 +85,7 @@ class Remote:
         """None: there is no such image. Raises WrongImage, Damaged, UsageError."""
         path = manifest_path(name)
         data = self.read(path, MOST_MANIFEST)
-        return None if data is None else manifest_of(name, data, self.cipher, self.place(path))
+        return None if data is None else manifest_of(name, data, self.cipher, self.address(path))
 
     def has(self, pack: Pack) -> bool:
         """It has the size and the footer of what the seal vouches for; what is between them nobody has looked at.
@@ -97,7 +97,7 @@ class Remote:
             return False
         footer = self.footer(pack, size)
         if footer.is_whole() and footer.seal != pack.seal:
-            raise Damaged.of(self.place(pack_path(pack)), ANOTHER_PACK, hint="push to another prefix")
+            raise Damaged.of(self.address(pack_path(pack)), ANOTHER_PACK, hint="push to another prefix")
         return size == pack.bytes and footer.is_sealed(pack.seal)
 
     def footer(self, pack: Pack, size: int) -> Footer:
@@ -118,7 +118,7 @@ class Remote:
                 break
             if found is not None:
                 message = f"another image {name!r} is being pushed to {self.url}, or its push was cut short"
-                raise ImageExists(message, hint=f"remove {self.place(path)} if nobody is pushing it")
+                raise ImageExists(message, hint=f"remove {self.address(path)} if nobody is pushing it")
 
     def release(self, name: str) -> None:
         """What was claimed."""
@@ -153,7 +153,7 @@ class Remote:
         with self._answering():
             found = self._range(path, at, size)
         if len(found) != size:
-            raise Damaged.of(self.place(path), "it is shorter than what was pushed", hint="push it again")
+            raise Damaged.of(self.address(path), "it is shorter than what was pushed", hint="push it again")
         return found
 
     def write(self, path: str, data: bytes) -> None:
@@ -175,7 +175,7 @@ class Remote:
     def _whole(self, path: str, most: int) -> bytes:
         found = self._library.get(self._objects, path)
         if found.meta["size"] > most:
-            raise Damaged.of(self.place(path), f"it has more than {most} bytes")
+            raise Damaged.of(self.address(path), f"it has more than {most} bytes")
         return bytes(found.bytes())
 
     def _length(self, path: str) -> int:

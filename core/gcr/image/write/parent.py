@@ -30,7 +30,8 @@ from gcr.image.write.writer import ImageWriter
 log = logging.getLogger("gcr.image")
 
 Identity = tuple[int, int, int]  # of a process: pid, start time, place of its stack
-Place = tuple[int, int]  # of an allocation: pid and id
+AllocationKey = tuple[int, int]  # of an allocation: pid and id
+ChunkNames = Mapping[AllocationKey, tuple[int, Sequence[bytes]]]  # of allocations: size, and the names of the chunks
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,19 +50,19 @@ class Parent(Struct, frozen=True):
     name: str
     key: HashKey
     chunk_bytes: int
-    allocations: Mapping[Place, Allocation]
+    allocations: Mapping[AllocationKey, Allocation]
 
     def baseline(self, pid: int) -> Baseline:
         """Of one process, for its workers."""
         mine = {id: (each.size, each.digests) for (of, id), each in self.allocations.items() if of == pid}
         return Baseline(self.key, mine)
 
-    def bytes_changed(self, written: Mapping[Place, tuple[int, Sequence[bytes]]]) -> int:
+    def bytes_changed(self, written: ChunkNames) -> int:
         """In the chunks of these allocations, sizes and names, that it has not at the same place."""
-        return sum(self._changed(place, size, names) for place, (size, names) in written.items())
+        return sum(self._changed(key, size, names) for key, (size, names) in written.items())
 
-    def _changed(self, place: Place, size: int, names: Sequence[bytes]) -> int:
-        known = self.allocations.get(place)
+    def _changed(self, key: AllocationKey, size: int, names: Sequence[bytes]) -> int:
+        known = self.allocations.get(key)
         before = list(known.names) if known else []
         before += [b""] * (len(names) - len(before))
         return sum(
@@ -98,7 +99,7 @@ def _read(writer: ImageWriter, manifest: Manifest, who: Collection[Identity]) ->
     if manifest.chunk_bytes != writer.chunk_bytes:
         raise Damaged.of(manifest.name, f"it has chunks of {manifest.chunk_bytes} bytes")
     references, hashes = writer.store.images.references(manifest), writer.store.images.hashes(manifest)
-    found: dict[Place, Allocation] = {}
+    found: dict[AllocationKey, Allocation] = {}
     first = 0
     for process in manifest.processes:
         for handle in process.table.handles:
