@@ -47,7 +47,8 @@ from gcr.image.store.store import Store
 from gcr.image.write.known import Known
 from gcr.image.write.rate import Rate
 from gcr.image.write.writer import Contents, ImageWriter
-from gcr.image_helper.service import ImageService, _refuse_impossible
+from gcr.image_helper.reading import refuse_impossible
+from gcr.image_helper.service import ImageService
 
 MANY = 3 * CHUNK_BYTES + 4096
 
@@ -245,11 +246,11 @@ def test_nobody_writes_where_an_image_says_and_no_memory_is(plain: Store, what: 
     """Its digests may be right, and its table made by anybody."""
     manifest = write(plain, "warm", [bytes_of(1, 100), bytes_of(2, 100)])
     (process,) = manifest.processes
-    _refuse_impossible(manifest)
+    refuse_impossible(manifest)
     handles = tuple(IMPOSSIBLE[what](process.table.handles))
     forged = replace(manifest, processes=(replace(process, table=replace(process.table, handles=handles)),))
     with pytest.raises(Damaged, match=r"in the same place|where no memory is"):
-        _refuse_impossible(forged)
+        refuse_impossible(forged)
 
 
 @pytest.mark.parametrize("wrong", [{"bytes_changed": []}, {"bytes_changed": False}, {"parent": 0}, {"parent": []}])

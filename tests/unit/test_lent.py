@@ -55,10 +55,10 @@ def test_what_was_lent_may_be_written_again_once_it_is_closed_and_is_unmapped_wh
 def test_who_waits_for_an_image_does_not_wait_for_the_unmapping(segment: int) -> None:
     class Service(ImageService):
         def op_over(self, _body: object, _fds: object, _request: object) -> None:
-            self._lent.close()
+            self.writing.lent.close()
 
         def op_failed(self, _body: object, _fds: object, _request: object) -> None:
-            self._lent.close()
+            self.writing.lent.close()
             raise StoreUnusable("the disk is full")
 
     class Request:
@@ -75,11 +75,11 @@ def test_who_waits_for_an_image_does_not_wait_for_the_unmapping(segment: int) ->
             self.mapped = is_mapped(segment)
 
     service, request = Service(), Request()
-    lend(service._lent, segment)
+    lend(service.writing.lent, segment)
     service.serve(cast("Any", request))
     assert request.mapped is True
     assert not is_mapped(segment)
-    lend(service._lent, segment)
+    lend(service.writing.lent, segment)
     request.op = "failed"
     with pytest.raises(StoreUnusable):
         service.serve(cast("Any", request))

@@ -241,13 +241,13 @@ def brought(store: Store, each: Passing, windows: int) -> Iterator[ImageService]
     """A helper that has taken the first windows of a line."""
     service = ImageService()
     begin = {"store": str(store.path), "encrypted": False, "name": "warm", "max_bytes_per_s": None}
-    service.op_begin(begin, [], NOBODY)
-    service._streams.open(each.table, [each.fd], SLOT)
-    service.op_parent({"processes": []}, [], NOBODY)
+    service.writing.op_begin(begin, [], NOBODY)
+    service.writing.streams.open(each.table, [each.fd], SLOT)
+    service.writing.op_parent({"processes": []}, [], NOBODY)
     for number in range(windows):
         window = 0, number * SLOT, SLOT
         each.fill(window)
-        service.op_take({"pid": 7, "device": "GPU-0", "window": window}, [], NOBODY)
+        service.writing.op_take({"pid": 7, "device": "GPU-0", "window": window}, [], NOBODY)
     try:
         yield service
     finally:
@@ -262,7 +262,7 @@ def test_an_image_whose_last_window_never_came_is_not_written(tmp_path: Path) ->
         brought(store, each, 1) as service,
         pytest.raises(RolledBack, match="never brought"),
     ):
-        service.op_write(FACTS, [], NOBODY)
+        service.writing.op_write(FACTS, [], NOBODY)
     assert not store.images.names()
 
 
@@ -271,7 +271,7 @@ def test_a_ring_is_free_when_its_image_is_durable_and_the_image_is_kept_until_th
     store = Store(tmp_path / "store")
     with passing(7, "GPU-0", [2 * SLOT], 1) as each, brought(store, each, 2) as service:
         assert is_held_still(each.fd)
-        service.op_write(FACTS, [], NOBODY)
+        service.writing.op_write(FACTS, [], NOBODY)
         assert not is_held_still(each.fd)
         with pytest.raises(StoreBusy):
             store.clean()

@@ -1,0 +1,121 @@
+"""The operations by which an image helper reads one image: `open`, then `slots` and `read`, or `load` and `loaded`."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any
+
+from msgspec import Struct, field
+
+from gcr import config, units
+from gcr.errors import Damaged, NoRoom, UsageError, WrongImage
+from gcr.faults import reach
+from gcr.image.chunks.lines import FreshLine, Slots, by_device
+from gcr.image.files.manifest import Manifest
+from gcr.image.read.reader import ImageReader
+from gcr.image_helper.answering import Answer, store_of, telling
+from gcr.memory.hostmemory import available_host_bytes
+from gcr.memory.layout import SealedTable
+from gcr.memory.memfiles import NO_MEMORY
+from gcr.protocol.channel import Request
+
+WINDOW_BYTES = 1 << 30  # of a line in memory of the helper's own
+
+
+class Reading(Struct):
+    """The image that is read. `_came`: bytes read, as they come, by several threads.
+
+    `_stack` is never closed: closing it would wait for a store that hangs.
+    """
+
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _reader: ImageReader | None = None
+    _slots: dict[str, Slots] = field(default_factory=dict)  # by the device of the image
+    _came: list[int] = field(default_factory=list)
+    _loaded: dict[int, list[int]] = field(default_factory=dict)  # descriptors by pid
+
+    def op_open(self, body: Mapping[str, Any], fds: list[int], request: Request) -> None:
+        """Opens an image; no file of it goes until the helper ends. Raises Damaged, WrongImage, NoSuchImage …"""
+        with telling(request, lambda: 0, 0):
+            reader = ImageReader(store_of(body, fds), body["name"], config.load().threads, self._came.append)
+            self._reader = self._stack.enter_context(reader)
+        refuse_impossible(self._reader.manifest)
+        if self._reader.manifest.seal().hex() != body["seal"]:
+            raise WrongImage(f"image {body['name']} has just become another one")
+
+    def op_slots(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
+        """Takes the memory that `read` fills for a device, and unmaps what it had before. Raises NotASegment."""
+        slots = Slots(fds, body["slot_bytes"])
+        if before := self._slots.pop(body["device"], None):
+            before.close()
+        self._slots[body["device"]] = slots
+
+    def op_read(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> None:
+        """Reads a window into a slot, all of it compared, or raises Damaged … Several calls may run at once."""
+        slots = self._slots.get(body["device"])
+        if self._reader is None or slots is None:
+            raise UsageError("no image is open, or nothing to read it into")
+        slot, offset, size = body["window"]
+        with self._telling_all(request, self._reader):
+            reach("image.read")
+            self._reader.read(body["pid"], body["device"], offset, slots.slot(slot, size))
+
+    def op_load(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
+        """Reads all of one process into memory of the helper's own, or none of it. Raises Damaged, NoRoom …"""
+        if self._reader is None:
+            raise UsageError("no image is open")
+        pid, reader = int(body["pid"]), self._reader
+        tables = [process.table for process in reader.manifest.processes if process.table.pid == pid]
+        _refuse_without_room(reader.manifest.name, tables)
+        with self._telling_all(request, reader), ExitStack() as stack:
+            lines = [stack.enter_context(_fresh(each)) for table in tables for each in by_device(table)]
+            for line in lines:
+                _fill(line, reader, pid)
+            self._loaded[pid] = [fd for line in lines for fd in line.staged()]
+        return {"descriptors": len(self._loaded[pid])}, ()
+
+    def op_loaded(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
+        """Returns some of the descriptors of a process that was loaded."""
+        return {}, self._loaded[int(body["pid"])][body["offset"] : body["offset"] + body["limit"]]
+
+    def _telling_all(self, request: Request, reader: ImageReader) -> AbstractContextManager[None]:
+        """Tells how many bytes of the image all calls together have read."""
+        return telling(request, lambda: sum(self._came), reader.manifest.bytes_total)
+
+
+def _fill(line: FreshLine, reader: ImageReader, pid: int) -> None:
+    (device,) = {part.device for part in line.table.segments}
+    for offset, size in reader.lines[pid, device].windows(WINDOW_BYTES):
+        reader.read(pid, device, offset, line.view(offset, size))
+
+
+@contextmanager
+def _fresh(table: SealedTable) -> Iterator[FreshLine]:
+    try:
+        line = FreshLine(table)
+    except OSError as error:
+        if error.errno in NO_MEMORY:
+            raise NoRoom(f"no host memory for the image: {error}", missing=None) from error
+        raise
+    try:
+        yield line
+    finally:
+        line.close()
+
+
+def refuse_impossible(manifest: Manifest) -> None:
+    """Raises Damaged unless each allocation lies in its segments, and no two overlap: they are written to."""
+    for process in manifest.processes:
+        for table in by_device(process.table):
+            end = 0
+            for handle in sorted(table.handles, key=lambda each: each.offset):
+                if handle.offset < end:
+                    raise Damaged.of(manifest.name, "two allocations are in the same place")
+                end = handle.offset + handle.spec.size
+            if end > sum(segment.size for segment in table.segments):
+                raise Damaged.of(manifest.name, "an allocation is where no memory is")
+
+
+def _refuse_without_room(name: str, tables: Sequence[SealedTable]) -> None:
+    needed = sum(part.size for table in tables for part in table.segments)
+    if (missing := needed - available_host_bytes()) > 0:
+        raise NoRoom(f"host memory is {units.size(missing)} short of what image {name} needs", missing=missing)

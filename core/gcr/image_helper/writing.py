@@ -1,0 +1,194 @@
+"""The operations by which an image helper writes one image: `begin` … `write`, or `withdraw`; see service.py."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct, field
+
+from gcr import config
+from gcr.errors import GcrError, UsageError
+from gcr.faults import reach
+from gcr.image.disk.failing import usable
+from gcr.image.disk.room import free_bytes
+from gcr.image.files.manifest import Cut, ImagedProcess, Manifest
+from gcr.image.write.parent import ChunkNames, Identity, Parent, parent_of
+from gcr.image.write.rate import Rate
+from gcr.image.write.writer import Contents, ImageWriter
+from gcr.image_helper.answering import Answer, store_of, telling
+from gcr.image_helper.lent import Lent
+from gcr.image_helper.streaming import Streams
+from gcr.memory.layout import SealedTable
+from gcr.protocol.channel import Request
+from gcr.protocol.seqpacket import close_all
+from gcr.version import __version__
+
+log = logging.getLogger("gcr.image")
+
+
+class Writing(Struct):
+    """The image that is written. `_parent`: None before the search; then the parent, and why no newer image is it."""
+
+    lent: Lent = field(default_factory=Lent)
+    streams: Streams = field(default_factory=lambda: Streams(config.load().segment_bytes))
+    _stack: ExitStack = field(default_factory=ExitStack)
+    _writer: ImageWriter | None = None
+    _answers: int = 0  # of the store, so far: the caller sees that the store does answer
+    _parent: tuple[Parent | None, str | None] | None = None
+    _written: str | None = None  # the image's name, once it is durable
+    _arriving: dict[int, list[int]] = field(default_factory=dict)  # descriptors by pid, until all have come
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def finish(self) -> None:
+        """Waits until an image that has begun to be written is written; drops one that has not."""
+        with self._lock:
+            self._stack.close()
+
+    def op_begin(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> Answer:
+        """Claims the name, and looks at the room. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey …"""
+        reach("image.begin")
+        store = store_of(body, fds, self._heard)
+        threads, rate = config.load().threads, Rate(body["max_bytes_per_s"])
+        for memory in (self.lent, self.streams):  # closed after the writer, which may be reading it
+            self._stack.callback(memory.close)
+        self._writer = self._stack.enter_context(ImageWriter(store, body["name"], threads, rate))
+        with usable(store.path):
+            return {"free": free_bytes(store.packs.folder)}, ()
+
+    def _heard(self) -> None:
+        self._answers += 1
+
+    def op_parent(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
+        """Returns the image that this one builds upon; no file of it goes from here on."""
+        with telling(request, lambda: self._answers, 0):
+            parent, refused = self._found_parent({(each[0], each[1], each[2]) for each in body["processes"]})
+        return {"parent": parent.name if parent else None, "refused": refused}, ()
+
+    def op_baseline(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
+        """Returns a descriptor of the parent's hashes of one process."""
+        parent = self._parent and self._parent[0]
+        if parent is None:
+            raise UsageError("there is no parent")
+        fd = parent.baseline(int(body["pid"])).to_memfd()
+        self._stack.callback(os.close, fd)
+        return {}, [fd]
+
+    def _found_parent(self, who: Collection[Identity]) -> tuple[Parent | None, str | None]:
+        """Looks for the parent once; the new image continues with its key. A broken image is no reason to fail."""
+        assert self._writer
+        if self._parent is None:
+            try:
+                self._parent = parent_of(self._writer, who)
+            except (GcrError, OSError, ValueError) as error:
+                log.warning("no parent found: %s", error)
+                self._parent = None, str(error)
+            if self._parent[0]:
+                self._writer.key = self._parent[0].key
+        return self._parent
+
+    def op_lend(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
+        """Takes the staged copy of one process and holds it still; `partial`: one made for this image alone."""
+        if (arrived := self._arrived(body, fds)) is not None:
+            self.lent.take(int(body["pid"]), arrived, bool(body["partial"]))
+
+    def op_lend_ring(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
+        """Takes the sealed table of a device and the ring through which its bytes pass; holds the ring's memory."""
+        if (arrived := self._arrived(body, fds)) is not None:
+            table, *ring = arrived
+            try:
+                self.streams.open(SealedTable.from_fd(table), ring, body["slot_bytes"])
+            finally:
+                close_all(arrived)
+
+    def _arrived(self, body: Mapping[str, Any], fds: list[int]) -> list[int] | None:
+        """Collects descriptors that come in several messages. Returns all `total` of them, or None before the last."""
+        pid = int(body["pid"])
+        arrived = self._arriving.setdefault(pid, [])
+        arrived += fds
+        fds.clear()
+        return self._arriving.pop(pid) if len(arrived) == body["total"] else None
+
+    def op_take(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> None:
+        """Takes a window that lies in a slot; the slot is free when this returns. Raises StoreUnusable, UsageError."""
+        if self._writer is None or self._parent is None:  # the hashes are made with the parent's key
+            raise UsageError("no window is taken before it is known what the image builds upon")
+        reach("image.take")
+        counts, (slot, offset, size) = self._writer.counts, body["window"]
+        with telling(request, lambda: counts.total, self.streams.total_bytes()):
+            self.streams.take(self._writer, (int(body["pid"]), body["device"]), (slot, offset, size))
+
+    def op_withdraw(self, _body: Mapping[str, Any], _fds: list[int], _request: Request) -> None:
+        """Removes everything that was begun, also a durable image."""
+        writer = self._writer
+        with self._lock, usable(writer.store.path if writer else Path()):
+            self._stack.close()
+            if writer and self._written:
+                writer.store.remove([self._written])
+
+    def op_write(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
+        """Writes the image; it is durable when this returns. Raises StoreUnusable, ImageExists without an image."""
+        assert self._writer
+        counts, total = self._writer.counts, self.lent.total_bytes() + self.streams.total_bytes()
+        with self._lock, self._kept_locked(), telling(request, lambda: counts.total, total):
+            began = time.monotonic()
+            reach("image.write")
+            tables = [*self.lent.tables(), *self.streams.tables()]
+            stacks = {int(pid): process["stack"] for pid, process in body["processes"].items()}
+            parent, refused = self._found_parent({(t.pid, t.start_time, stacks[t.pid]) for t in tables})
+            self._writer.add(self.lent.additions(parent))
+            written = {**self.lent.written(self._writer, parent), **self.streams.written(self._writer)}
+            reach("image.commit")
+            manifest = self._writer.commit(lambda contents: self._described(body, contents, tables, written))
+            self._written = manifest.name
+            self.streams.let_go()
+            reach("image.published")
+        log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.bytes_written, time.monotonic() - began)
+        return {**manifest.costs(), "parent_refused": refused}, ()
+
+    @contextmanager
+    def _kept_locked(self) -> Iterator[None]:
+        """Releases everything after the block, except the store's lock after an image that is the only copy.
+
+        That lock stays until the daemon has recorded the image.
+        """
+        try:
+            yield
+        except BaseException:
+            self._stack.close()
+            raise
+        if not self.streams.tables():
+            self._stack.close()
+
+    def _described(
+        self, facts: Mapping[str, Any], contents: Contents, tables: Sequence[SealedTable], written: ChunkNames
+    ) -> Manifest:
+        assert self._writer and self._parent
+        parent = self._parent[0]
+        who = (facts["processes"][str(table.pid)] for table in tables)
+        processes = (ImagedProcess(t, each["stack"], each["generation"]) for t, each in zip(tables, who, strict=True))
+        return Manifest(
+            name=self._writer.name,
+            cut=Cut.DEVICE,
+            created=facts["created"],
+            job=facts["job"],
+            backend=facts["backend"],
+            simulated=facts["simulated"],
+            versions={"gcr": __version__},
+            models=facts["models"],
+            processes=tuple(processes),
+            packs=tuple(contents.packs),
+            chunks=contents.chunks,
+            hashes=contents.hashes,
+            bytes_total=contents.counts.total,
+            bytes_zero=contents.counts.zero,
+            bytes_written=contents.counts.written,
+            bytes_changed=parent.bytes_changed(written) if parent else None,
+            parent=parent.name if parent else None,
+            only_copy=bool(self.streams.tables()),
+            timings=facts["timings"],
+        )
