@@ -20,6 +20,7 @@ from gcr.engine.live import copy_live, sizes_of
 from gcr.engine.node import Course, Node, decide, give_up, intend
 from gcr.engine.progress import Meter
 from gcr.engine.rehome import close_books
+from gcr.engine.sealing import about, seal
 from gcr.engine.side_by_side import ALL, side_by_side
 from gcr.engine.standing import map_back, refuse_as_left
 from gcr.engine.streaming import Outlet, Stream, without_room
@@ -218,7 +219,7 @@ class Checkpoint:
 
     def _copy_out(self, target: Target, meter: Meter) -> None:
         """Every byte is in the arena, and staged, before any is released."""
-        target.copy = staged = StagedCopy.of(self._seal(target, lay_out=True))
+        target.copy = staged = StagedCopy.of(seal(target, lay_out=True))
         meter.start()
         copy = AgentCopy(
             target.process.agent,
@@ -267,7 +268,7 @@ class Checkpoint:
         meter.start()
         if self.stream:
             for target in self.targets:
-                self.stream.open(target, self._about(target))
+                self.stream.open(target, about(target))
         steps: list[Callable[[], None]] = []
         for target in self.targets:
             steps.append(partial(self._drain, target, meter))
@@ -326,25 +327,11 @@ class Checkpoint:
         self.course.mark("staged")
 
     def _stage_one(self, target: Target) -> None:
-        fds = self._seal(target)
+        fds = seal(target)
         try:
             self._keep(target, fds)
         finally:
             close_all(fds)
-
-    def _seal(self, target: Target, lay_out: bool = False, partial: bool = False) -> list[int]:
-        """The sealed table and the segments of each device; the caller's. `partial`: for an image alone."""
-        fds: list[int] = []
-        try:
-            for worker in target.workers():
-                if lay_out:
-                    specs = [each.spec for each in target.table.of_device(worker.device)]
-                    worker.lay_out(target.hold, target.owner, specs)
-                fds += worker.seal(target.hold, self._about(target), partial)
-        except BaseException:
-            close_all(fds)
-            raise
-        return fds
 
     def _keep(self, target: Target, fds: Sequence[int]) -> None:
         target.process.agent.stage(target.transaction, fds)
@@ -356,19 +343,6 @@ class Checkpoint:
             target.keeper().stage(target.pid, fds, 0)
         except PeerGone:
             target.keeper().stage(target.pid, fds, 0)
-
-    def _about(self, target: Target) -> dict[str, object]:
-        identity = target.process.identity
-        places = target.table.mappings()
-        rows = [[m.id, m.address, m.offset, m.size, m.read_devices, m.write_devices] for m in places]
-        return {
-            "job": self.job,
-            "pid": identity.pid,
-            "start_time": identity.start_time,
-            "transaction": target.transaction,
-            "ordinals": dict(target.table.ordinals),
-            "mappings": rows,
-        }
 
     def _unstage(self, target: Target) -> None:
         if target.pid not in self.left and target.pid not in self.out:

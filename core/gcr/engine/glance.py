@@ -21,6 +21,7 @@ from gcr.engine.count import refuse_a_part
 from gcr.engine.live import copy_live, refuse_its_own_copy, sizes_of
 from gcr.engine.progress import Meter
 from gcr.engine.rehome import close_books
+from gcr.engine.sealing import seal
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.streaming import Stream, without_room
 from gcr.engine.target import Target
@@ -64,7 +65,7 @@ class Glance(Checkpoint):
             try:
                 for target in self.targets:
                     if target.bytes_by_device:
-                        sealed.append((target, self._seal(target, partial=True)))
+                        sealed.append((target, seal(target, partial=True)))
                 side_by_side(target.resume for target in self.targets)
                 for target in self.targets:
                     target.process.move(State.RUNNING)

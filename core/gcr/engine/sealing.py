@@ -1,0 +1,33 @@
+"""The sealed copy of a process: its table, which says where everything was, and the segments that hold the bytes."""
+
+from gcr.engine.target import Target
+from gcr.protocol.seqpacket import close_all
+
+
+def seal(target: Target, lay_out: bool = False, partial: bool = False) -> list[int]:
+    """The sealed table and the segments of each device; the caller's. `partial`: for an image alone."""
+    fds: list[int] = []
+    try:
+        for worker in target.workers():
+            if lay_out:
+                specs = [each.spec for each in target.table.of_device(worker.device)]
+                worker.lay_out(target.hold, target.owner, specs)
+            fds += worker.seal(target.hold, about(target), partial)
+    except BaseException:
+        close_all(fds)
+        raise
+    return fds
+
+
+def about(target: Target) -> dict[str, object]:
+    identity = target.process.identity
+    places = target.table.mappings()
+    rows = [[m.id, m.address, m.offset, m.size, m.read_devices, m.write_devices] for m in places]
+    return {
+        "job": target.process.job,
+        "pid": identity.pid,
+        "start_time": identity.start_time,
+        "transaction": target.transaction,
+        "ordinals": dict(target.table.ordinals),
+        "mappings": rows,
+    }
