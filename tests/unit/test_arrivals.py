@@ -63,7 +63,7 @@ def test_what_waits_begins_once_the_job_runs(monkeypatch):
     )
     for pid, its in ((1, peer), (2, None)):
         identity = ProcessIdentity(pid, 1)
-        job.processes[pid] = Process("llm", identity, state=State.SUSPENDED, peer=its, waits=True)
+        job.processes[pid] = Process("llm", identity, _state=State.SUSPENDED, peer=its, waits=True)
     assert job.state == State.SUSPENDED
     jobs.let_begin(job)
     assert not begun.is_set()
@@ -170,7 +170,8 @@ def test_nothing_is_prepared_for_a_process_that_ended_meanwhile(ends):
 
     def prepare(hold, owner, nbytes):
         asked.append(("prepare", hold))
-        process.state = State.EXITED if ends else process.state
+        if ends:
+            process.end()
 
     worker = SimpleNamespace(pid=8, prepare=prepare, forfeit=lambda hold: asked.append(("forfeit", hold)))
     coordinator = SimpleNamespace(jobs=Jobs(), warm_worker=lambda *_: None, worker=lambda *_: worker)

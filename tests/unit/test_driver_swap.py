@@ -14,7 +14,7 @@ from gcr.engine.node import Course, World
 from gcr.errors import DriverError, Lost, NoRoom
 from gcr.job.placement import Placement
 from gcr.job.process import Process
-from gcr.job.states import State, Strategy
+from gcr.job.states import State, Way
 from gcr.processes import ProcessIdentity
 
 HERE, THERE = "GPU-a", "GPU-b"
@@ -55,7 +55,7 @@ class Driver:
 def swap(driver: Driver) -> DriverSwap:
     journal = SimpleNamespace(amend=lambda *_: None, forget=lambda *_: None)
     node: Any = SimpleNamespace(control=lambda _world: driver, config=Config(), journal=journal)
-    process = Process("7", ProcessIdentity(7, 8), State.SUSPENDED, Strategy.DRIVER)
+    process = Process("7", ProcessIdentity(7, 8), State.SUSPENDED, Way.DRIVER)
     process.bytes_by_device = {HERE: SIZE}
     process.placement = Placement(EXCHANGED)
     return DriverSwap(process, node, World("nvidia"), Course("restore", 1, 60.0))

@@ -69,7 +69,7 @@ def test_how_far_a_job_is_from_a_warm_checkpoint() -> None:
     job.processes = {7: process({0: 6 * MIB, 1: 4 * MIB}), 8: Process("llm", ProcessIdentity(8, 1))}
     ready = {(ONE, "7.1"): 8 * MIB, (OTHER, "7.1"): 1 * MIB, (ONE, "9.1"): 64 * MIB}
     assert readiness.of_job(job, ready) == {"wanted_bytes": 10 * MIB, "ready_bytes": 7 * MIB}
-    job.processes[7].state = State.SUSPENDED
+    job.processes[7].settle(State.SUSPENDED)
     assert readiness.of_job(job, ready) is None
 
 

@@ -5,13 +5,27 @@ from itertools import pairwise, product
 import pytest
 
 from gcr.errors import WrongState
-from gcr.job.states import EDGES, ENDS, HELD, IllegalMove, State, Strategy, edge, job_state, move
+from gcr.job.states import (
+    AT_REST,
+    EDGES,
+    ENDS,
+    HELD,
+    IllegalMove,
+    State,
+    Way,
+    after,
+    before,
+    edge,
+    job_state,
+    move,
+    settled,
+)
 
-OPENING = ["running prepared", "prepared quiesced", "prepared running", "quiesced prepared", "quiesced running"]
+OPENING = ["running prepared", "prepared quiesced", "prepared running", "quiesced prepared"]
 HAND_OVER = ["quiesced handed_over", "handed_over quiesced"]
 DRAIN = ["handed_over drained", "drained handed_over"]
 LEGAL = {
-    "handoff": [
+    "whole": [
         *OPENING,
         *HAND_OVER,
         *DRAIN,
@@ -25,7 +39,6 @@ LEGAL = {
         "suspended restoring",
         "restoring suspended",
         "restoring running",
-        "suspended stopped",
     ],
     "data_only": [
         *OPENING,
@@ -43,113 +56,125 @@ LEGAL = {
         "suspended restoring",
         "restoring suspended",
         "restoring running",
-        "suspended stopped",
     ],
-    "live": OPENING,
+    "running_on": [*OPENING, "quiesced running"],
 }
 SAFE_INSIDE = {"running", "prepared", "quiesced"}  # all of the process is in the process
 
 
-def legal_moves(strategy: str) -> set[tuple[str, str]]:
-    moves = {tuple(line.split()) for line in LEGAL[strategy]}
-    places = {place for ends in moves for place in ends} - {"stopped"}
-    moves |= {(place, "exited") for place in places}
+def legal_moves(way: str) -> set[tuple[str, str]]:
+    moves = {tuple(line.split()) for line in LEGAL[way]}
+    places = {place for ends in moves for place in ends}
+    moves |= {(place, "exited") for place in (*places, "lost")}
     return moves | {(place, "lost") for place in places - SAFE_INSIDE}
 
 
-ALL = [(s.value, a.value, b.value) for s, a, b in product(Strategy, State, State)]
+ALL = [(s.value, a.value, b.value) for s, a, b in product(Way, State, State)]
 
 
-@pytest.mark.parametrize("strategy, state, to", [case for case in ALL if case[1:] in legal_moves(case[0])])
-def test_every_legal_move(strategy, state, to):
-    assert move(State(state), State(to), Strategy(strategy)) is State(to)
+@pytest.mark.parametrize("way, state, to", [case for case in ALL if case[1:] in legal_moves(case[0])])
+def test_every_legal_move(way, state, to):
+    assert move(State(state), State(to), Way(way)) is State(to)
 
 
-@pytest.mark.parametrize("strategy", list(Strategy))
-def test_every_other_move_is_refused(strategy):
-    illegal = [case[1:] for case in ALL if case[0] == strategy and case[1:] not in legal_moves(strategy)]
+@pytest.mark.parametrize("way", list(Way))
+def test_every_other_move_is_refused(way):
+    illegal = [case[1:] for case in ALL if case[0] == way and case[1:] not in legal_moves(way)]
     assert len(illegal) > 100
     for state, to in illegal:
         with pytest.raises(IllegalMove, match=f"{state} → {to} "):
-            move(State(state), State(to), strategy)
+            move(State(state), State(to), way)
 
 
 def test_an_illegal_move_names_the_state_that_stays():
     with pytest.raises(WrongState) as caught:
-        move(State.RUNNING, State.SUSPENDED, Strategy.HANDOFF)
+        move(State.RUNNING, State.SUSPENDED, Way.WHOLE)
     assert caught.value.state == "running"
 
 
-@pytest.mark.parametrize("strategy", list(Strategy))
-def test_every_undo_is_an_edge_of_the_same_table_and_leads_back(strategy):
-    by_name = {each.name: each for each in EDGES[strategy]}
-    for each in EDGES[strategy]:
+@pytest.mark.parametrize("way", list(Way))
+def test_every_undo_is_an_edge_of_the_same_table_and_leads_back(way):
+    found = {(each.name, each.source): each for each in EDGES[way]}
+    for each in EDGES[way]:
         if each.undo is not None:
-            back = by_name[each.undo]
-            assert (back.source, back.target) == (each.target, each.source), each.name
+            assert found[each.undo, each.target].target == each.source, each.name
+            assert before(each.target, each.name, way) == each.source
+            assert after(each.source, each.name, way) == each.target
 
 
-COMMITS = {"commit", "commit_restore", "stop", "exit", "lose"}
+COMMITS = {"commit", "commit_restore", "resume", "exit", "lose"}
 
 
-@pytest.mark.parametrize("strategy", list(Strategy))
-def test_only_commits_and_undos_have_no_way_back(strategy):
-    undos = {each.undo for each in EDGES[strategy]} | {"resume"}
-    final = {each.name for each in EDGES[strategy] if each.undo is None} - undos
+@pytest.mark.parametrize("way", list(Way))
+def test_only_commits_and_undos_have_no_way_back(way):
+    undos = {each.undo for each in EDGES[way]}
+    final = {each.name for each in EDGES[way] if each.undo is None} - undos
     assert final <= COMMITS
 
 
-@pytest.mark.parametrize("strategy", list(Strategy))
-def test_names_of_edges_are_unique_but_for_the_ends(strategy):
-    names = [each.name for each in EDGES[strategy] if each.target not in (State.EXITED, State.LOST)]
-    assert len(names) == len(set(names))
+@pytest.mark.parametrize("way", list(Way))
+def test_a_state_has_one_edge_of_a_name_and_one_that_leads_to_it(way):
+    out = [(each.name, each.source) for each in EDGES[way]]
+    back = [(each.name, each.target) for each in EDGES[way] if each.undo]
+    assert (len(out), len(back)) == (len(set(out)), len(set(back)))
+
+
+@pytest.mark.parametrize("way", list(Way))
+def test_a_step_that_was_not_taken_is_not_taken_back(way):
+    taken = {(each.name, each.target) for each in EDGES[way] if each.undo}
+    for state, step in product(State, {name for name, _ in taken}):
+        assert (before(state, step, way) != state) == ((step, state) in taken)
+
+
+def test_a_step_that_cannot_begin_is_refused():
+    with pytest.raises(IllegalMove, match="freeze does not begin at prepared"):
+        after(State.PREPARED, "freeze", Way.WHOLE)
 
 
 PATHS = {
     "control first": (
-        "handoff",
+        "whole",
         "running prepared quiesced handed_over frozen frozen_drained suspended restoring running",
     ),
     "data first": (
-        "handoff",
+        "whole",
         "running prepared quiesced handed_over drained frozen_drained suspended restoring running",
     ),
     "data only": ("data_only", "running prepared quiesced handed_over drained data_suspended restoring running"),
     "driver": ("driver", "running frozen suspended restoring running"),
-    "live": ("live", "running prepared quiesced running"),
-    "stop": ("handoff", "frozen_drained suspended stopped"),
+    "running on": ("running_on", "running prepared quiesced running"),
 }
 
 
-@pytest.mark.parametrize("strategy, path", PATHS.values(), ids=PATHS.keys())
-def test_the_paths_of_the_contract(strategy, path):
+@pytest.mark.parametrize("way, path", PATHS.values(), ids=PATHS.keys())
+def test_the_paths_of_the_contract(way, path):
     for state, to in pairwise(path.split()):
-        assert move(State(state), State(to), Strategy(strategy)) == to
+        assert move(State(state), State(to), Way(way)) == to
 
 
-@pytest.mark.parametrize("strategy", list(Strategy))
-def test_from_anywhere_before_a_commit_the_undos_lead_home(strategy):
+@pytest.mark.parametrize("way", list(Way))
+def test_from_anywhere_before_a_commit_the_undos_lead_home(way):
     """Follow undo edges only: every state a forward step leads to must reach where the transaction began."""
     starts = {State.RUNNING, State.SUSPENDED, State.DATA_SUSPENDED}
-    forward = [each for each in EDGES[strategy] if each.undo]
+    forward = [each for each in EDGES[way] if each.undo]
     for step in forward:
         state = step.target
         for _ in range(len(forward)):
             undo = [each.undo for each in forward if each.target == state]
             if state in starts or not undo:
                 break
-            state = next(each.target for each in EDGES[strategy] if each.name == undo[0])
+            state = next(e.target for e in EDGES[way] if (e.name, e.source) == (undo[0], state))
         assert state in starts, step
 
 
-def test_nothing_leads_out_of_an_end_and_all_held_can_be_lost():
+def test_only_an_exit_leads_out_of_an_end_and_all_held_can_be_lost():
     for each in (e for edges in EDGES.values() for e in edges):
-        assert each.source not in ENDS
+        assert each.source not in ENDS or each.name == "exit"
         assert each.target is not State.LOST or each.source in HELD
 
 
 def test_an_edge_tells_its_undo():
-    assert edge(State.QUIESCED, State.HANDED_OVER, Strategy.HANDOFF).undo == "map_back"
+    assert edge(State.QUIESCED, State.HANDED_OVER, Way.WHOLE).undo == "map_back"
 
 
 @pytest.mark.parametrize(
@@ -174,10 +199,8 @@ def test_an_edge_tells_its_undo():
         ("running restoring", "restoring"),
         ("running suspended", "restoring"),
         ("running data_suspended exited", "restoring"),
-        ("stopped exited", "stopped"),
-        ("stopped suspended", "suspended"),
         ("running lost", "lost"),
-        ("exited lost stopped", "lost"),
+        ("exited lost suspended", "lost"),
     ],
 )
 def test_the_state_of_a_job(states, expected):
@@ -188,3 +211,12 @@ def test_the_state_of_a_job(states, expected):
 def test_every_mix_of_states_gives_a_job_a_state():
     for mix in product(State, State, State):
         assert isinstance(job_state(mix), State)
+
+
+def test_a_process_is_settled_at_rest_and_an_ended_one_stays_ended():
+    for state, to in product(State, State):
+        if to not in AT_REST:
+            with pytest.raises(IllegalMove):
+                settled(state, to)
+        else:
+            assert settled(state, to) == (State.EXITED if state == State.EXITED else to)

@@ -22,7 +22,7 @@ class Node:
         self.jobs, self.done, self.failing = Jobs(), [], failing
         for pid, name, state in ((1, "llm", State.RUNNING), (2, "bb", State.SUSPENDED)):
             job = Job(name, "t", World("nvidia"), pid=pid)
-            job.processes[pid] = Process(name, ProcessIdentity(pid, 1), state=state)
+            job.processes[pid] = Process(name, ProcessIdentity(pid, 1), state)
             self.jobs.add(job)
 
     def checkpoint(self, body: Mapping[str, Any], _progress: object, cancelled: Event, **_by: object) -> dict[str, Any]:

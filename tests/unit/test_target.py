@@ -2,6 +2,8 @@
 
 import os
 from dataclasses import dataclass, field
+from functools import partial
+from itertools import permutations
 
 import pytest
 from msgspec.structs import replace
@@ -15,7 +17,7 @@ from gcr.engine.target import Target
 from gcr.engine.transaction import Transaction
 from gcr.errors import NoRoom, PeerGone, RolledBack
 from gcr.job.process import Process
-from gcr.job.states import State
+from gcr.job.states import State, Strategy, Way
 from gcr.job.tracking import Contradiction
 from gcr.memory.escrow import Escrow
 from gcr.processes import ProcessIdentity
@@ -101,7 +103,8 @@ def target_of(agent: Agent) -> Target:
 
 def handed_over(target: Target) -> None:
     """The step of a checkpoint."""
-    target.process.state = State.QUIESCED
+    for state in (State.PREPARED, State.QUIESCED):
+        target.process.move(state)
     with Transaction("llm") as undo:
         Checkpoint("llm", [target], Node, Course("checkpoint", 7, 60))._hand_over(undo)
         undo.commit()
@@ -112,11 +115,35 @@ def kept(id: int, **more: int) -> HandleRecord:
 
 
 def test_who_has_ended_is_gone_whatever_was_under_way():
-    process = Process("llm", ProcessIdentity(4711, 1), state=State.EXITED)
-    for step in (lambda: process.move(State.PREPARED), process.moved_to_drained, process.moved_to_frozen):
+    process = Process("llm", ProcessIdentity(4711, 1), State.EXITED)
+    for step in (partial(process.move, State.PREPARED), partial(process.advance, "drain")):
         with pytest.raises(PeerGone, match="process 4711 has ended"):
             step()
-    assert process.state == State.EXITED
+    process.take_back("hand_over")
+    process.settle(State.RUNNING)
+    assert (process.state, process.end()) == (State.EXITED, State.EXITED)
+
+
+@pytest.mark.parametrize("steps", [*permutations(("freeze", "drain"))])
+@pytest.mark.parametrize("undos", [*permutations(("freeze", "drain"))])
+def test_freeze_and_drain_are_taken_and_taken_back_in_any_order(steps, undos):
+    process = Process("llm", ProcessIdentity(4711, 1), State.HANDED_OVER)
+    for step in steps:
+        process.advance(step)
+    assert process.state == State.FROZEN_DRAINED
+    for step in undos:
+        process.take_back(step)
+        process.take_back(step)
+    assert process.state == State.HANDED_OVER
+
+
+def test_a_process_tells_how_its_data_leaves():
+    process = Process("llm", ProcessIdentity(4711, 1))
+    assert process.strategy == Strategy.HANDOFF
+    process.copied_out = True
+    assert process.strategy == Strategy.COPYOUT
+    process.way = Way.DRIVER
+    assert process.strategy == Strategy.DRIVER
 
 
 def place(id: int, size: int = 2 * MiB) -> MappingRecord:

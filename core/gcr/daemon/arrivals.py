@@ -30,7 +30,7 @@ from gcr.job.journal import DecisionRecord, ProcessDecision
 from gcr.job.placement import Placement
 from gcr.job.process import Prepared, Process
 from gcr.job.runs import identifier, note_end
-from gcr.job.states import State, Strategy
+from gcr.job.states import State, Strategy, Way
 from gcr.names import JOB_NAME
 from gcr.peers.agent import AgentPeer
 from gcr.peers.supervisor import SupervisorPeer
@@ -96,8 +96,8 @@ class Arrivals:
         """Suspended if the driver has it; else its checkpoint never came that far, or its restore was over."""
         try:
             for process in job.living:
-                process.strategy = Strategy.DRIVER
-                process.state = driver_phase(self._unlocked_phase(job, process.identity.pid))
+                process.way = Way.DRIVER
+                process.settle(driver_phase(self._unlocked_phase(job, process.identity.pid)))
             if job.state == State.RUNNING:
                 self._coordinator.journal.forget(job.name)
                 job.decision = None
@@ -187,9 +187,9 @@ class Arrivals:
             waits = fresh and job.holds_newcomers
             welcome(waits)  # under the lock: a checkpoint that begins later finds the process
             if waits and not process.waits:
-                process.state = State.SUSPENDED
+                process.settle(State.SUSPENDED)
             elif process.waits and not waits:
-                process.state = State.RUNNING
+                process.settle(State.RUNNING)
             process.waits = waits
             process.peer, process.place = peer, process.place or place_of(pid)
             job.processes[pid] = process  # only now: a command may come at once
@@ -297,7 +297,7 @@ class Arrivals:
     def _ended(self, process: Process) -> None:
         """Everything of a dead process is released, once: a successor may have its pid."""
         with self._ending:
-            was, process.state = process.state, State.EXITED
+            was = process.end()
             self._gone(process.identity)
             job = self._jobs.by_name.get(process.job)
             if job is not None and job.processes.get(process.identity.pid) is process:
@@ -428,8 +428,8 @@ def _suspended(job: Job, record: DecisionRecord, identity: ProcessIdentity, know
     return Process(
         job.name,
         identity,
-        state=State.RESTORING if record.kind == "restored" else at_rest,
-        strategy=Strategy.DATA_ONLY if data_only else Strategy.HANDOFF,
+        State.RESTORING if record.kind == "restored" else at_rest,
+        Way.DATA_ONLY if data_only else Way.WHOLE,
         copied_out=known.copied_out,
         transaction=record.transaction,
         bytes_by_device=dict(known.bytes),

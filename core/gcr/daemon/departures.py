@@ -51,7 +51,7 @@ def _departed(job: Job) -> set[ProcessIdentity]:
 def _is_departed(process: Process) -> bool:
     """For good: in the middle of an exec the kernel names the former program once more."""
     if process.ended:
-        process.state = State.EXITED
+        process.end()
     return process.departed
 
 

@@ -51,7 +51,7 @@ def suspend(
             if process is None or not process.identity.is_same(identity):  # the program before an exec
                 process = job.processes[pid] = Process(job.name, identity)
             process.waits, process.transaction = True, course.transaction
-            process.state = State.DATA_SUSPENDED if data_only else State.SUSPENDED
+            process.settle(State.DATA_SUSPENDED if data_only else State.SUSPENDED)
     course.mark("vram_free")
     return reports.of_checkpoint(job, Checkpoint(job.name, (), node, course, data_only), None)
 
@@ -91,6 +91,6 @@ def restore(job: Job, node: Node, course: Course, body: Mapping[str, Any]) -> di
     done = Restore(job.name, (), job.decision, node, course)
     job.decision = None
     for process in job.living:
-        process.state = State.RUNNING
+        process.settle(State.RUNNING)
     course.mark("running")
     return {**reports.of_restore(job, done, None), "moved": {}}

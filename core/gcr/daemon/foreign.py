@@ -13,7 +13,7 @@ from gcr.daemon.worlds import backend_name, simulated_world
 from gcr.engine.node import World
 from gcr.errors import GcrError, NoSuchJob, NotAGpuProcess, NotOurs, UnsupportedState
 from gcr.job.process import Process
-from gcr.job.states import Strategy
+from gcr.job.states import Way
 from gcr.peers.control import ControlPeer
 from gcr.processes import alive, descendants, identify, maps_contain, open_files, owner_uid, place_of
 
@@ -53,7 +53,7 @@ def foreign_job(pid: int, backend: str | None, caller: Caller) -> Job:
     name = str(pid)
     world = world_of_process(pid, backend_name(backend) if backend else None)
     job = Job(name, token="", world=world, pid=pid, owner=owner)
-    job.processes[pid] = Process(name, identity, strategy=Strategy.DRIVER)
+    job.processes[pid] = Process(name, identity, way=Way.DRIVER)
     return job
 
 

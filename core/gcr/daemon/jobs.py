@@ -96,7 +96,7 @@ class Job(Struct):
 
     @property
     def living(self) -> list[Process]:
-        return [p for p in self.processes.values() if p.state not in (State.EXITED, State.STOPPED)]
+        return [p for p in self.processes.values() if p.state != State.EXITED]
 
     @property
     def begun(self) -> list[Process]:
@@ -230,7 +230,8 @@ class Jobs(Struct):
                 return
             waited = [process for process in job.living if process.waits]
             for process in waited:
-                process.waits, process.state = False, State.RUNNING
+                process.waits = False
+                process.settle(State.RUNNING)
                 if process.peer is None:  # it has not made its call yet, and waits for nothing
                     job.processes.pop(process.identity.pid, None)
         for process in waited:

@@ -60,7 +60,7 @@ class Recovery:
         if at_rest:
             return None
         if status.phase == AgentPhase.RUNNING and not status.flags & 3 and job.decision is None:
-            process.state = State.RUNNING  # it lost its connection before anything was released, and went on by itself
+            process.settle(State.RUNNING)  # it lost its connection before anything was released, and went on by itself
             return None
         target = Target(process, status.transaction or process.transaction, self._node, job.world, job.keeper)
         target.suspended = dict(process.bytes_by_device)

@@ -17,8 +17,6 @@ from gcr.job.states import State, Strategy
 from gcr.job.tracking import AllocationTable
 from gcr.protocol.agentwire import DeviceRecord
 
-STRATEGY = {Strategy.HANDOFF: "handoff", Strategy.DATA_ONLY: "handoff", Strategy.DRIVER: "driver"}
-
 
 def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, Any]:
     course = done.course
@@ -217,7 +215,7 @@ def used(devices: Sequence[DeviceRecord]) -> Sequence[DeviceRecord]:
 def strategy(process: Process) -> str:
     """How its data leaves, or would."""
     flags = process.last_status.status.flags if process.last_status else 0
-    return "copyout" if process.copied_out or unexportable(flags) else STRATEGY[process.strategy]
+    return Strategy.COPYOUT if unexportable(flags) else process.strategy
 
 
 def shown(state: State) -> str:

@@ -30,7 +30,7 @@ from gcr.engine.transaction import Transaction
 from gcr.errors import DriverGone, NoDescriptors, NoRoom, PeerGone
 from gcr.job.journal import DecisionRecord, KeptImage, ProcessDecision, text_of
 from gcr.job.placement import Placement
-from gcr.job.states import State, Strategy
+from gcr.job.states import State, Way
 from gcr.peers.worker import WorkerPeer
 from gcr.protocol.seqpacket import close_all
 from gcr.protocol.wire import FrameType
@@ -110,7 +110,7 @@ class Checkpoint:
         for target in self.targets:
             undo.push("export", partial(self._forget_exports, target))
             undo.push("prepare", partial(self._run_on, target))
-            target.process.strategy = Strategy.DATA_ONLY if self.data_only else Strategy.HANDOFF
+            target.process.way = self._way
             target.process.placement = Placement()  # it runs: this checkpoint counts from where it is
         side_by_side(target.choose_strategy for target in self.targets)
         side_by_side(target.export_new for target in self.targets)
@@ -163,7 +163,8 @@ class Checkpoint:
         """Undo of everything up to QUIESCE: the gate opens, the exports are nobody's."""
         if not target.process.ended and target.pid not in self.left and target.pid not in self.out:
             target.resume()
-            target.process.state = State.RUNNING
+            target.process.take_back("quiesce")
+            target.process.take_back("prepare")
 
     def _quiesce(self, undo: Transaction) -> None:
         self.course.tell("stopping")
@@ -250,7 +251,7 @@ class Checkpoint:
             self._leave(target, short)
             return
         self.out.remove(target.pid)
-        target.process.state = State.QUIESCED
+        target.process.take_back("hand_over")
 
     def _leave(self, target: Target, short: NoDescriptors | NoRoom) -> None:
         """Its memory was released, and somebody else took the room: it stays what it is, suspended, and says so."""
@@ -261,8 +262,8 @@ class Checkpoint:
         self.left[target.pid] = short
         others = self.decision.processes if self.decision else ()
         self._journal("data_only", (*others, self._record(target)))
-        target.process.strategy = Strategy.DATA_ONLY
-        target.process.state = State.DATA_SUSPENDED
+        target.process.way = Way.DATA_ONLY
+        target.process.settle(State.DATA_SUSPENDED)
 
     def _freeze_and_drain(self, undo: Transaction, meter: Meter) -> None:
         meter.start()
@@ -271,6 +272,7 @@ class Checkpoint:
                 self.stream.open(target, about(target))
         steps: list[Callable[[], None]] = []
         for target in self.targets:
+            undo.push("drain", partial(target.process.take_back, "drain"))
             steps.append(partial(self._drain, target, meter))
             if not self.data_only:
                 undo.push("freeze", partial(self._thaw, target))
@@ -288,7 +290,7 @@ class Checkpoint:
             sizes = {device: self._ballasts(target, device) for device in target.bytes_by_device}
             self.ways_back[target.pid] = WayBack(target, sizes)
             self.ways_back[target.pid].keep()
-        target.process.moved_to_frozen()
+        target.process.advance("freeze")
         self.course.mark("frozen")
 
     def _thaw(self, target: Target) -> None:
@@ -297,13 +299,13 @@ class Checkpoint:
         if target.process.ended:
             return
         target.thaw(self.node.config.control_s, undo=True)
-        target.process.state = State.HANDED_OVER
+        target.process.take_back("freeze")
 
     def _drain(self, target: Target, meter: Meter) -> None:
         limit = self.course.left(self.node.config.drain_s)
         workers = [] if target.process.copied_out else target.workers()
         side_by_side(partial(self._drain_device, target, worker, limit, meter) for worker in workers)
-        target.process.moved_to_drained()
+        target.process.advance("drain")
         self.course.mark("drained")
 
     def _drain_device(self, target: Target, worker: WorkerPeer, limit: float, meter: Meter) -> None:
@@ -362,6 +364,10 @@ class Checkpoint:
         self.course.left(self.node.config.stage_s)
         self._journal(self._kind, self._records())
         self.course.mark("decided")
+
+    @property
+    def _way(self) -> Way:
+        return Way.DATA_ONLY if self.data_only else Way.WHOLE
 
     @property
     def _kind(self) -> str:

@@ -23,4 +23,4 @@ def depart(target: Target) -> None:
             quietly("forfeit", partial(worker.forfeit, target.hold))
     quietly("forget", lambda: target.keeper().forget(target.pid))
     target.spare.close()
-    target.process.state = State.RUNNING
+    target.process.settle(State.RUNNING)

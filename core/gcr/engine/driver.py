@@ -61,7 +61,7 @@ class DriverSwap(Struct):
         try:
             self._restore(drive, moves)
         except Lost:
-            self.process.state = State.LOST
+            self.process.settle(State.LOST)
             raise
         self.process.move(State.RUNNING)
         self.course.mark("running")
@@ -78,7 +78,7 @@ class DriverSwap(Struct):
         try:
             drive.to(ControlPhase.RUNNING, limit)
         except BaseException:
-            self.process.state = State.SUSPENDED
+            self.process.take_back("restore")
             raise
 
     def _admit(self) -> None:
@@ -117,7 +117,7 @@ class DriverSwap(Struct):
             control.restore(self.pid, {}, self.node.config.drain_s)
         if phase in (ControlPhase.CHECKPOINTED, ControlPhase.LOCKED):
             control.unlock(self.pid, self.node.config.control_s)
-        self.process.state = State.RUNNING
+        self.process.take_back("freeze")
 
     def _decision(self) -> DecisionRecord:
         identity = self.process.identity

@@ -28,7 +28,7 @@ from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.transaction import Transaction
 from gcr.errors import NoRoom, PeerGone
-from gcr.job.states import State
+from gcr.job.states import State, Way
 from gcr.peers.worker import WorkerPeer
 from gcr.protocol.seqpacket import close_all
 
@@ -77,6 +77,10 @@ class Glance(Checkpoint):
                     copied(*sealed.pop())
             finally:
                 close_all([fd for _, fds in sealed for fd in fds])
+
+    @property
+    def _way(self) -> Way:
+        return Way.RUNNING_ON
 
     def _stream(self, short: NoRoom) -> Stream:
         raise without_room(short, imaged=True, live=self.live, copies=False, stays=True)

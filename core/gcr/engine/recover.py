@@ -20,7 +20,7 @@ from gcr.engine.tidying import quietly
 from gcr.engine.unrecorded import decision_of
 from gcr.errors import DriverGone, Lost, NoDescriptors, NoRoom
 from gcr.job.journal import DecisionRecord, ProcessDecision
-from gcr.job.states import State, Strategy
+from gcr.job.states import State, Way
 from gcr.protocol.wire import AgentFlag, AgentPhase
 
 log = logging.getLogger("gcr.engine")
@@ -77,14 +77,14 @@ def _roll_back(target: Target, node: Node) -> None:
     target.resume()
     if status.flags & AgentFlag.STAGED:
         target.process.agent.drop(target.transaction)
-    target.process.state = State.RUNNING
+    target.process.settle(State.RUNNING)
     quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
 
 
 def _restore_from_arena(target: Target, node: Node, staged: bool) -> None:
     """The keeper died as well. What was staged had been drained to the end: it is as good as the escrow."""
     if not staged:
-        target.process.state = State.LOST
+        target.process.settle(State.LOST)
         raise Lost(f"process {target.pid}: its memory was in escrow with a supervisor that died too", state="lost")
     refuse_without_bytes(target)
     quietly("drop", lambda: target.keeper().drop(target.pid))
@@ -99,7 +99,7 @@ def refuse_without_bytes(target: Target) -> None:
     staged = StagedCopy.of(target.staged())
     try:
         if staged.elsewhere:
-            target.process.state = State.LOST
+            target.process.settle(State.LOST)
             text = (
                 f"process {target.pid}: its memory was in escrow with a supervisor that died too, its image not decided"
             )
@@ -111,8 +111,8 @@ def refuse_without_bytes(target: Target) -> None:
 def restore_alone(target: Target, node: Node) -> None:
     """Bring one process back from its staged arena, control state already thawed."""
     process = target.process
-    process.state = State.DATA_SUSPENDED
-    process.strategy = Strategy.DATA_ONLY
+    process.way = Way.DATA_ONLY
+    process.settle(State.DATA_SUSPENDED)
     process.bytes_by_device = dict(target.bytes_by_device)
     process.transaction = target.transaction
     decision = _suspended_as_they_are([target])
@@ -139,7 +139,7 @@ def _roll_on(target: Target, node: Node) -> None:
         target.resume()
         quietly("look", target.process.look)  # on which devices it is it says once its gate is open
         quietly("drop", partial(target.process.agent.drop, target.transaction))
-    target.process.state = State.RUNNING
+    target.process.settle(State.RUNNING)
     target.process.copied_out = False
     quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
 
@@ -153,8 +153,8 @@ def _suspend(target: Target, node: Node, decision: DecisionRecord) -> None:
     if not data_only:
         target.freeze_again(node.config.control_s)
     quietly("drop", lambda: target.keeper().drop(target.pid))
-    target.process.strategy = Strategy.DATA_ONLY if data_only else Strategy.HANDOFF
-    target.process.state = State.DATA_SUSPENDED if data_only else State.SUSPENDED
+    target.process.way = Way.DATA_ONLY if data_only else Way.WHOLE
+    target.process.settle(State.DATA_SUSPENDED if data_only else State.SUSPENDED)
 
 
 def driver_phase(phase: ControlPhase) -> State:

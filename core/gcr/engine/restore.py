@@ -52,10 +52,9 @@ class Restore(Struct):
         return self.decision.kind == "data_only"
 
     def run(self) -> None:
-        suspended = State.DATA_SUSPENDED if self.data_only else State.SUSPENDED
         try:
             with Transaction(self.job) as undo:
-                self._begin(undo, suspended)
+                self._begin(undo)
                 self._make_room(undo)
                 if self.image:
                     self._stream(self.image)
@@ -65,21 +64,21 @@ class Restore(Struct):
                 undo.commit()
         except Lost:
             for target in self.targets:
-                target.process.state = State.LOST
+                target.process.settle(State.LOST)
             raise
         finally:
             for target in self.targets:
                 target.forget_copy()
         self.finish()
 
-    def _begin(self, undo: Transaction, suspended: State) -> None:
+    def _begin(self, undo: Transaction) -> None:
         for target in self.targets:
             target.process.move(State.RESTORING)
-            undo.push("restoring", partial(self._suspended_again, target, suspended))
+            undo.push("restoring", partial(self._suspended_again, target))
 
-    def _suspended_again(self, target: Target, suspended: State) -> None:
+    def _suspended_again(self, target: Target) -> None:
         if not target.process.departed and target.pid not in self.adrift:
-            target.process.state = suspended
+            target.process.take_back("restore")
 
     def _make_room(self, undo: Transaction) -> None:
         """Physical memory for everything and ballast for the driver, or a refusal: the target is untouched."""
@@ -296,7 +295,7 @@ class Restore(Struct):
             if not alive(target.process.identity) or time.monotonic() > end:
                 raise PeerGone(f"process {target.pid} is gone, or its agent is")
             time.sleep(POLL)
-        target.process.state = State.RUNNING
+        target.process.move(State.RUNNING)
         target.process.copied_out = False
         self.course.reach("opened_one")
 

@@ -1,6 +1,7 @@
 """One process of a job, as gcrd knows it: identity, agent, state, and what it had when it was suspended."""
 
 import logging
+from collections.abc import Callable
 from threading import Lock
 
 from msgspec import Struct, field
@@ -9,7 +10,7 @@ from gcr.devices import uuid_text
 from gcr.errors import GcrError, PeerGone
 from gcr.job.moves import Moves, moved
 from gcr.job.placement import Placement
-from gcr.job.states import State, Strategy, move
+from gcr.job.states import State, Strategy, Way, after, before, move, settled
 from gcr.peers.agent import AgentPeer
 from gcr.processes import Place, ProcessIdentity, alive
 from gcr.protocol.agentwire import StatusReply
@@ -34,8 +35,8 @@ class Prepared(Struct, frozen=True):
 class Process(Struct):
     job: str
     identity: ProcessIdentity
-    state: State = State.RUNNING
-    strategy: Strategy = Strategy.HANDOFF
+    _state: State = State.RUNNING
+    way: Way = Way.WHOLE
     copied_out: bool = False  # by its own agent, `copyout`; chosen anew at each checkpoint
     peer: AgentPeer | None = None
     place: Place | None = None  # when it was first heard of
@@ -100,22 +101,43 @@ class Process(Struct):
             self.ballast_by_device = moved(self.ballast_by_device, moves)
             self.prepared.clear()  # elsewhere
 
+    @property
+    def state(self) -> State:
+        """The state, which only the moves below change."""
+        return self._state
+
+    @property
+    def strategy(self) -> Strategy:
+        if self.way is Way.DRIVER:
+            return Strategy.DRIVER
+        return Strategy.COPYOUT if self.copied_out else Strategy.HANDOFF
+
     def move(self, to: State) -> None:
-        with self._lock:
-            self._move(to)
+        """Raises IllegalMove, and PeerGone for a process that has ended."""
+        self._move(lambda state: move(state, to, self.way))
 
-    def _move(self, to: State) -> None:
-        if self.state == State.EXITED:  # whatever is done with it just now
-            raise PeerGone(f"process {self.identity.pid} has ended", state=self.state)
-        self.state = move(self.state, to, self.strategy)
+    def advance(self, step: str) -> None:
+        """Moves to where a step leads from here, since draining may end before freezing. Raises as `move` does."""
+        self._move(lambda state: after(state, step, self.way))
 
-    def moved_to_drained(self) -> None:
-        """Data is out; freezing may have been first."""
+    def take_back(self, step: str) -> None:
+        """Follows the undo of a step that was taken; else, and for an ended process, does nothing."""
         with self._lock:
-            to = State.FROZEN_DRAINED if self.state == State.FROZEN else State.DRAINED
-            self._move(to)
+            self._state = before(self._state, step, self.way)
 
-    def moved_to_frozen(self) -> None:
+    def settle(self, to: State) -> None:
+        """Records where a recovery, the journal or the process itself says that it is. An ended process stays ended."""
         with self._lock:
-            to = State.FROZEN_DRAINED if self.state == State.DRAINED else State.FROZEN
-            self._move(to)
+            self._state = settled(self._state, to)
+
+    def end(self) -> State:
+        """Records that the process has ended. Returns the state before."""
+        with self._lock:
+            was, self._state = self._state, State.EXITED
+        return was
+
+    def _move(self, to: Callable[[State], State]) -> None:
+        with self._lock:
+            if self._state == State.EXITED:  # whatever is done with it just now
+                raise PeerGone(f"process {self.identity.pid} has ended", state=self._state)
+            self._state = to(self._state)

@@ -134,7 +134,7 @@ def settle(target: str | int, timeout: float = GRACE) -> Mapping[str, Any] | Non
     return None
 
 
-_STILL = frozenset({"running", "suspended", "data_suspended", "stopped", "exited", "lost"})
+_STILL = frozenset({"running", "suspended", "data_suspended", "exited", "lost"})
 
 
 def _row_of(jobs: list[dict[str, Any]], target: str | int) -> Mapping[str, Any] | None:
