@@ -1,7 +1,7 @@
-"""Writing an image: memory is cut into chunks, each is named, and what the store does not have yet goes into one pack.
+"""Writes an image: cuts memory into chunks, names each, and writes those that the store does not have into one pack.
 
-The memory lies still, mapped in this process; several threads name and write it at once. A chunk of which the store is
-known to have the very bytes may be added by its name.
+The memory lies still, mapped in this process; several threads name and write it at once. A chunk whose bytes the store
+is known to have may be added by its name.
 """
 
 import errno
@@ -14,11 +14,11 @@ from typing import Self
 
 from msgspec import Struct
 
-from gcr.errors import Damaged, RolledBack, UsageError
+from gcr.errors import RolledBack, UsageError
 from gcr.hashing import HashKey, hash_each
 from gcr.hashing.chunks import CHUNK_BYTES, chunk_count
 from gcr.image.chunks.chunk import Chunk, cut, name_of
-from gcr.image.chunks.entry import Entry, padded
+from gcr.image.chunks.entry import padded
 from gcr.image.disk.durable import sync
 from gcr.image.disk.failing import usable
 from gcr.image.disk.threads import all_of, groups, started
@@ -26,23 +26,16 @@ from gcr.image.files import references
 from gcr.image.files.hashes import ImageHashes
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.names import hashes_path, manifest_path, references_path
-from gcr.image.files.references import ZEROS
 from gcr.image.files.smallfiles import MOST_BESIDE, MOST_MANIFEST
 from gcr.image.pack.format import GROUP_BYTES, Pack
-from gcr.image.pack.writer import WAITING, PackWriter
+from gcr.image.pack.writer import WAITING
 from gcr.image.store.claim import Claim
 from gcr.image.store.store import Store
-from gcr.image.write.brought import Brought, BroughtChunks
-from gcr.image.write.known import Known
+from gcr.image.write.brought import BroughtChunks
+from gcr.image.write.placing import Counts, Piece, Placed, Placing
 from gcr.image.write.rate import Rate
 
-
-class Counts(Struct):
-    """Bytes so far: all that was added, of these zero, and written now. The rest the store had before."""
-
-    total: int = 0
-    zero: int = 0
-    written: int = 0
+Addition = tuple[memoryview, Mapping[int, Chunk]]  # an allocation, and its chunks that are known, by number
 
 
 class Contents(Struct, frozen=True):
@@ -54,24 +47,21 @@ class Contents(Struct, frozen=True):
     counts: Counts
 
 
-class _Placed(Struct, frozen=True):
-    """Chunks that were named together, by their numbers, and what of them is to be written."""
+class _Work(Struct, frozen=True):
+    """What a writer has within its block. `naming`, `filling`: threads that name chunks, and that fill the pack."""
 
-    entries: Sequence[Entry]
-    data: Sequence[memoryview]
-    brought: Sequence[Brought]
-
-
-Addition = tuple[memoryview, Mapping[int, Chunk]]  # an allocation; chunks by number that are known are not looked at
-Piece = tuple[int, memoryview, Chunk | None]  # its number in the image; None: its bytes say what it is
+    claim: Claim
+    placing: Placing
+    naming: ThreadPoolExecutor
+    filling: ThreadPoolExecutor
 
 
 @dataclass(slots=True)
 class ImageWriter:
-    """One image. Whoever leaves the `with` block without `commit` leaves nothing behind that counts.
+    """Writes one image. Leaving the `with` block without `commit` leaves no image.
 
-    `key`: of the chain that the image continues, before anything is added; else one begins.
-    Entering raises ImageExists; everything raises StoreUnusable where the disk is full, or fails, or is gone.
+    `key`: that of the chain which the image continues, set before anything is added; else a new chain begins.
+    Entering raises ImageExists; everything raises StoreUnusable if the disk is full, fails, or is gone.
     """
 
     store: Store
@@ -82,30 +72,21 @@ class ImageWriter:
     key: HashKey = field(default_factory=HashKey.random)
     counts: Counts = field(default_factory=Counts)
     _stack: ExitStack = field(default_factory=ExitStack)
-    _naming: ThreadPoolExecutor = field(init=False)
-    _filling: ThreadPoolExecutor = field(init=False)
-    _pack: PackWriter = field(init=False)
-    _before: Known = field(default_factory=Known)  # what the store had
-    _here: dict[bytes, int] = field(default_factory=dict)  # by the name: the block in this image's pack, or 0 for zeros
-    _numbers: dict[str, int] = field(default_factory=lambda: {"": ZEROS})  # of packs, by the order of first use
-    _finished: dict[str, Pack] = field(default_factory=dict)
+    _work: _Work = field(init=False)
     _brought: BroughtChunks = field(default_factory=BroughtChunks)
-    _claim: Claim = field(init=False)
     _failed: BaseException | None = None  # then a chunk that has its place may be nowhere
-    _lock: Lock = field(default_factory=Lock)
+    _lock: Lock = field(default_factory=Lock)  # of what was brought
 
     def __enter__(self) -> Self:
         with ExitStack() as begun, usable(self.store.path):
             self.store.sweep()
             begun.enter_context(self.store.used())
-            self._claim = begun.enter_context(self.store.claimed(self.name))
-            self._look_at_packs()
-            self._pack = PackWriter(
-                self.store.packs.folder, self.store.cipher, max(GROUP_BYTES, padded(self.chunk_bytes))
-            )
-            begun.callback(self._pack.abandon)
-            self._naming = begun.enter_context(started(self.threads, "gcr-name"))
-            self._filling = begun.enter_context(started(min(self.threads, WAITING), "gcr-fill"))
+            claim = begun.enter_context(self.store.claimed(self.name))
+            placing = Placing(self.store, self.counts, max(GROUP_BYTES, padded(self.chunk_bytes)))
+            begun.callback(placing.pack.abandon)
+            naming = begun.enter_context(started(self.threads, "gcr-name"))
+            filling = begun.enter_context(started(min(self.threads, WAITING), "gcr-fill"))
+            self._work = _Work(claim, placing, naming, filling)
             self._stack = begun.pop_all()
         return self
 
@@ -113,14 +94,14 @@ class ImageWriter:
         self._stack.close()
 
     def has(self, name: bytes, size: int) -> bool:
-        """Whether the store has a chunk of this name, or need not: then it may be added by it."""
-        with self._lock:
-            return self._where(name) is not None or name == self.store.cipher.name_of_zeros(size)
+        """Returns whether a chunk may be added by this name: the store has it, or it is zero."""
+        return self._work.placing.has(name, size)
 
     def add(self, allocations: Iterable[Addition]) -> None:
-        """All bytes of allocations, which nobody changes meanwhile, after those added before. One call at a time.
+        """Adds all bytes of allocations, behind those added before. One call at a time.
 
-        Raises Damaged where the store lacks what is added by its name.
+        The bytes must not change meanwhile; those of known chunks are not read. Raises Damaged if the store lacks a
+        known chunk.
         """
         self._add_all(self._pieces(allocations))
 
@@ -132,14 +113,14 @@ class ImageWriter:
             first += chunk_count(len(memory), self.chunk_bytes)
 
     def put(self, chunks: Iterable[tuple[int, memoryview]]) -> None:
-        """Chunks by their numbers in the image, each once, in any order and by any thread.
+        """Adds chunks by their numbers in the image, each once, in any order and by any thread.
 
-        Nobody changes their bytes meanwhile. Raises UsageError for one that was put before.
+        Their bytes must not change meanwhile. Raises UsageError for a chunk that was put before.
         """
         self._add_all((number, memory, None) for number, memory in chunks)
 
     def names(self, first: int, count: int) -> Sequence[bytes]:
-        """Of chunks by their numbers. Raises RolledBack where one was not added."""
+        """Returns the names of chunks by their numbers. Raises RolledBack if one was not added."""
         self._refuse_missing(first, count)
         return self._brought.names(first, count)
 
@@ -148,31 +129,27 @@ class ImageWriter:
             raise RolledBack(f"chunk {missing} of image {self.name} was never brought")
 
     def commit(self, described: Callable[[Contents], Manifest]) -> Manifest:
-        """When this returns the image outlives a crash of anything. `described` makes its manifest. Once."""
+        """Publishes the image, once; it outlives any crash when this returns. `described` makes its manifest."""
         with usable(self.store.path):
             contents = self._finish()
             manifest = described(contents)
             text = manifest.to_bytes()
-            Manifest.from_bytes(text, self.name)  # as every reader will: an image that none takes is none
+            Manifest.from_bytes(text, self.name)  # as every reader will: it refuses a manifest that makes no sense
             data = self.store.cipher.encrypt(manifest_path(self.name), text)
             if len(data) > MOST_MANIFEST:
                 raise OSError(errno.EFBIG, "an image cannot have so many allocations", self.name)
             if len(self._brought.references) > MOST_BESIDE:
                 raise OSError(errno.EFBIG, "an image cannot be so large", self.name)
-            self._claim.publish(data)
+            self._work.claim.publish(data)
         return manifest
-
-    def _look_at_packs(self) -> None:
-        for pack in self.store.packs.trusted():
-            self._finished[pack.pack.id] = pack.pack
-            self._before.add(pack)
 
     def _add_all(self, pieces: Iterable[Piece]) -> None:
         self._refuse_failed()
+        work = self._work
         try:
             with usable(self.store.path):
                 together = groups(pieces, lambda piece: padded(len(piece[1])), GROUP_BYTES)
-                all_of(together, (self._naming, self._named), (self._filling, self._write), self._place)
+                all_of(together, (work.naming, self._named), (work.filling, self._write), self._place)
         except BaseException as error:
             self._failed = error
             raise
@@ -184,34 +161,12 @@ class ImageWriter:
     def _named(self, pieces: Sequence[Piece]) -> tuple[Sequence[Piece], Sequence[Chunk]]:
         return pieces, self._chunks_of(pieces)
 
-    def _place(self, named: tuple[Sequence[Piece], Sequence[Chunk]]) -> _Placed:
-        """What the store lacks has a place in the pack then: chunks lie there as they will be read."""
-        pieces, chunks = named
-        with self._lock:
-            places: dict[bytes, tuple[str, int]] = {}
-            unknown: dict[bytes, memoryview] = {}
-            for chunk, (_, data, known) in zip(chunks, pieces, strict=True):
-                self._count(chunk.name, len(data))
-                if place := self._where(chunk.name):
-                    places[chunk.name] = place
-                elif known:
-                    raise Damaged.of(self.store.path, f"it has no chunk {chunk.name.hex()}")
-                else:
-                    unknown[chunk.name] = data
-            entries = self._pack.place([(name, len(data)) for name, data in unknown.items()])
-            for entry in entries:
-                self._here[entry.name] = entry.block
-                places[entry.name] = self._pack.id, entry.block
-            self.counts.written += sum(entry.size for entry in entries)
-            brought = [
-                self._brought_as(piece[0], chunk, *places[chunk.name])
-                for piece, chunk in zip(pieces, chunks, strict=True)
-            ]
-        return _Placed(entries, [*unknown.values()], brought)
+    def _place(self, named: tuple[Sequence[Piece], Sequence[Chunk]]) -> Placed:
+        return self._work.placing.place(*named)
 
-    def _write(self, placed: _Placed) -> None:
+    def _write(self, placed: Placed) -> None:
         self.rate.spend(sum(entry.size for entry in placed.entries))
-        self._pack.write(placed.entries, placed.data)
+        self._work.placing.pack.write(placed.entries, placed.data)
         with self._lock:
             if (twice := self._brought.twice(placed.brought)) is not None:
                 raise UsageError(f"chunk {twice} of image {self.name} was brought before")
@@ -222,34 +177,16 @@ class ImageWriter:
         digests = iter(hash_each(looked_at, self.key, self.chunk_bytes))
         return [known or Chunk(self.store.cipher.name_of(data), next(digests)) for _, data, known in pieces]
 
-    def _where(self, name: bytes) -> tuple[str, int] | None:
-        """Pack and block; zeros are in a pack without a name. The lock is held."""
-        if (block := self._here.get(name)) is None:
-            return self._before.find(name)
-        return self._pack.id if block else "", block
-
-    def _brought_as(self, number: int, chunk: Chunk, pack: str, block: int) -> Brought:
-        """The lock is held."""
-        return Brought(number, chunk, self._numbers.setdefault(pack, len(self._numbers) - 1), block)
-
-    def _count(self, name: bytes, size: int) -> None:
-        """The lock is held. A chunk of zeros is known, and nowhere."""
-        self.counts.total += size
-        if name == self.store.cipher.name_of_zeros(size):
-            self.counts.zero += size
-            self._here.setdefault(name, 0)
-
     def _finish(self) -> Contents:
-        brought = self._brought
+        brought, claim, placing = self._brought, self._work.claim, self._work.placing
         self._refuse_failed()
         self._refuse_missing(0, brought.count)
-        finished = self._filling.submit(self._pack.finish) if self.counts.written else None
+        finished = self._work.filling.submit(placing.finish)
         found, hashed = bytes(brought.references), ImageHashes(self.key, bytes(brought.digests)).to_bytes()
-        if finished:
-            self._finished[self._pack.id] = finished.result()
-        sync(self.store.packs.folder)  # also for packs of others, who may have died before they did
-        self._claim.write_references(self.store.cipher.encrypt(references_path(self.name), found))
-        self._claim.write_hashes(self.store.cipher.encrypt(hashes_path(self.name), hashed))
-        used = [self._finished[pack] for pack in self._numbers if pack]
+        finished.result()
+        sync(self.store.packs.folder)  # also for packs of other writers, which may have died before their sync
+        claim.write_references(self.store.cipher.encrypt(references_path(self.name), found))
+        claim.write_hashes(self.store.cipher.encrypt(hashes_path(self.name), hashed))
+        used = placing.used()
         self.store.packs.refuse_distrusted(used)
         return Contents(used, references.digest(found), name_of(hashed), self.counts)

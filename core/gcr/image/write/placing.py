@@ -1,0 +1,108 @@
+"""Where the chunks of an image go: to a pack that the store has, to this image's own pack, or nowhere: zeros."""
+
+from collections.abc import Sequence
+from threading import Lock
+
+from msgspec import Struct
+
+from gcr.errors import Damaged
+from gcr.image.chunks.chunk import Chunk
+from gcr.image.chunks.entry import Entry
+from gcr.image.files.references import ZEROS
+from gcr.image.pack.format import Pack
+from gcr.image.pack.writer import PackWriter
+from gcr.image.store.store import Store
+from gcr.image.write.brought import Brought
+from gcr.image.write.known import Known
+
+Piece = tuple[int, memoryview, Chunk | None]  # a chunk's number in the image and its bytes; None: they are to be named
+
+
+class Counts(Struct):
+    """Bytes so far: all that were added, the zero ones of these, and those written. The store had the rest before."""
+
+    total: int = 0
+    zero: int = 0
+    written: int = 0
+
+
+class Placed(Struct, frozen=True):
+    """Chunks that were named together. `entries`, `data`: those that the pack still needs. `brought`: all of them."""
+
+    entries: Sequence[Entry]
+    data: Sequence[memoryview]
+    brought: Sequence[Brought]
+
+
+class Placing:
+    """Finds or makes the place of each chunk: pack and block. Thread-safe."""
+
+    def __init__(self, store: Store, counts: Counts, most: int) -> None:
+        """Reads the indexes of the store's packs, and begins a pack. `most`: see PackWriter. Raises OSError."""
+        self._store, self._counts = store, counts
+        self._lock = Lock()
+        self._before = Known()  # chunks that the store had
+        self._here: dict[bytes, int] = {}  # by name: the block in this image's pack, or 0 for zeros
+        self._numbers = {"": ZEROS}  # of packs, in the order of first use; the pack without a name is that of zeros
+        self._finished: dict[str, Pack] = {}
+        for reader in store.packs.trusted():
+            self._finished[reader.pack.id] = reader.pack
+            self._before.add(reader)
+        self.pack = PackWriter(store.packs.folder, store.cipher, most)
+
+    def has(self, name: bytes, size: int) -> bool:
+        """Returns whether the store has a chunk of this name, or need not have it since it is zero."""
+        with self._lock:
+            return self._where(name) is not None or name == self._store.cipher.name_of_zeros(size)
+
+    def place(self, pieces: Sequence[Piece], chunks: Sequence[Chunk]) -> Placed:
+        """Gives chunks that the store lacks a place in the pack, one behind the other, as they will be read.
+
+        Raises Damaged if the store lacks a chunk that was added by its name; OSError.
+        """
+        with self._lock:
+            places: dict[bytes, tuple[str, int]] = {}
+            unknown: dict[bytes, memoryview] = {}
+            for chunk, (_, data, known) in zip(chunks, pieces, strict=True):
+                self._count(chunk.name, len(data))
+                if place := self._where(chunk.name):
+                    places[chunk.name] = place
+                elif known:
+                    raise Damaged.of(self._store.path, f"it has no chunk {chunk.name.hex()}")
+                else:
+                    unknown[chunk.name] = data
+            entries = self.pack.place([(name, len(data)) for name, data in unknown.items()])
+            for entry in entries:
+                self._here[entry.name] = entry.block
+                places[entry.name] = self.pack.id, entry.block
+            self._counts.written += sum(entry.size for entry in entries)
+            brought = [
+                self._brought(piece[0], chunk, *places[chunk.name]) for piece, chunk in zip(pieces, chunks, strict=True)
+            ]
+        return Placed(entries, [*unknown.values()], brought)
+
+    def finish(self) -> None:
+        """Finishes this image's pack if anything was written to it. Raises OSError."""
+        if self._counts.written:
+            self._finished[self.pack.id] = self.pack.finish()
+
+    def used(self) -> Sequence[Pack]:
+        """Returns the packs that the image needs, as its references count them."""
+        return [self._finished[pack] for pack in self._numbers if pack]
+
+    def _where(self, name: bytes) -> tuple[str, int] | None:
+        """Returns pack and block; zeros are in a pack without a name. The lock is held."""
+        if (block := self._here.get(name)) is None:
+            return self._before.find(name)
+        return self.pack.id if block else "", block
+
+    def _brought(self, number: int, chunk: Chunk, pack: str, block: int) -> Brought:
+        """Numbers the pack at its first use. The lock is held."""
+        return Brought(number, chunk, self._numbers.setdefault(pack, len(self._numbers) - 1), block)
+
+    def _count(self, name: bytes, size: int) -> None:
+        """Counts the bytes of a chunk. From then on a chunk of zeros is known, and nowhere. The lock is held."""
+        self._counts.total += size
+        if name == self._store.cipher.name_of_zeros(size):
+            self._counts.zero += size
+            self._here.setdefault(name, 0)
