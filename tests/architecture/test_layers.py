@@ -19,7 +19,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "hashing": BASE,
     "kernels": {ROOT},
     "vmm": {ROOT, "hashing"},
-    "api": set(),
+    "api": {ROOT},
     "memory": BASE | {"hashing"},
     "image": set(),
     "image.chunks": {ROOT, "hashing", "memory"},

@@ -1,55 +1,16 @@
 """Checks of what the library is given. Each raises UsageError, before a daemon or a store is asked."""
 
 import os
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from subprocess import DEVNULL, PIPE, STDOUT
 from typing import IO, Any
 
 from gcr.errors import UsageError
-from gcr.names import JOB_NAME
-
-MOST_SECONDS = 86400.0
 
 Stream = int | IO[Any] | None
 Environment = Mapping[str, str]
 Folder = str | os.PathLike[str]
-
-_BACKEND = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
-
-
-def check_seconds(timeout: float | None) -> None:
-    if timeout is not None and not (isinstance(timeout, int | float) and 0 < timeout <= MOST_SECONDS):
-        raise UsageError(f"{timeout!r} is no time in seconds, of a day at most")
-
-
-def check_name(name: str | None) -> None:
-    if name is not None and not (isinstance(name, str) and JOB_NAME.match(name)):
-        raise UsageError(f"{name!r} is no job name: {JOB_NAME.pattern}")
-
-
-def checked_target(target: str | int) -> str | int:
-    """A job's name, or a pid."""
-    if isinstance(target, bool) or not isinstance(target, str | int):
-        raise UsageError(f"{target!r} is neither a job's name nor a pid")
-    if isinstance(target, str):
-        check_name(target)
-    return target
-
-
-def check_backend(name: str | None) -> None:
-    if name is not None and not (isinstance(name, str) and _BACKEND.match(name)):
-        raise UsageError(f"{name!r} is no name of a vendor", hint="gcr backends")
-
-
-def check_image(name: str, wait: str = "vram", max_bytes_per_s: float | None = None) -> None:
-    if not isinstance(name, str) or not JOB_NAME.match(name):
-        raise UsageError(f"{name!r} is no name of an image: {JOB_NAME.pattern}")
-    if wait not in ("vram", "durable"):
-        raise UsageError(f'{wait!r} is nothing that can be waited for: "vram" or "durable"')
-    if max_bytes_per_s is not None and not (isinstance(max_bytes_per_s, int | float) and max_bytes_per_s >= 1):
-        raise UsageError(f"{max_bytes_per_s!r} is no rate in bytes a second")
 
 
 def words_of(program: Sequence[str | os.PathLike[str]]) -> list[str]:

@@ -17,21 +17,17 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gcr import processes
+from gcr.api.checks import MOST_SECONDS, check_backend, check_name, check_seconds, checked_target
 from gcr.api.reports import ImageInfo, JobInfo, SwapReport
 from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoSuchJob, NotAllKnown
 from gcr.image.store.location import store_path
 from gcr.library.arguments import (
-    MOST_SECONDS,
     Environment,
     Folder,
     Stream,
-    check_backend,
-    check_name,
-    check_seconds,
     check_stream,
     checked_environment,
     checked_folder,
-    checked_target,
     words_of,
 )
 from gcr.library.job import CLOSE_GRACE, Job

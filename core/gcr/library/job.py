@@ -11,12 +11,12 @@ from types import TracebackType
 from typing import IO, Any, Literal, Self
 
 from gcr import processes
+from gcr.api.checks import MOST_SECONDS, check_image, check_seconds
 from gcr.api.reports import CheckpointReport, RestoreReport
 from gcr.errors import DeadlinePassed, EndUnknown, NoSuchJob, UsageError
 from gcr.image.crypto.key import KeySource
 from gcr.image.store.location import store_path
 from gcr.job import runs
-from gcr.library.arguments import MOST_SECONDS, check_image, check_seconds
 from gcr.rendezvous.client import GRACE, Client
 
 log = logging.getLogger("gcr.library")
