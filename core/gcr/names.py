@@ -6,6 +6,9 @@ from collections.abc import Iterable
 JOB_NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
 """Names of jobs. A number is never one: it is a pid."""
 
+BACKEND_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
+"""Names of vendors."""
+
 
 def meant(wrong: str, known: Iterable[str]) -> str:
     """`; did you mean llm?`, to end a message with, where a name is near enough; else nothing."""

@@ -33,9 +33,10 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "image.remote": {ROOT, "hashing", "image.read", *STORES},
     "peers": BASE | {"memory", "image.files"},
     "job": BASE | {"peers"},
-    "rendezvous": BASE | {"job"},
+    "rendezvous": BASE | {"api", "job"},
     "engine": BASE | {"hashing", "image.chunks", "job", "memory", "peers"},
-    "daemon": BASE | {"engine", "image.chunks", "image.files", "image.store", "job", "memory", "peers", "rendezvous"},
+    "daemon": BASE
+    | {"api", "engine", "image.chunks", "image.files", "image.store", "job", "memory", "peers", "rendezvous"},
     "supervisor": BASE | {"job", "memory", "rendezvous"},
     "worker": BASE | {"hashing", "memory"},
     "control_helper": BASE,
@@ -45,7 +46,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "library": BASE | {"api", "image.crypto", "image.store", "job", "rendezvous"},
     "demo": {ROOT, "supervisor"},
     "cli": BASE
-    | {"demo", "job", "kernels", "memory", "rendezvous", "supervisor"}
+    | {"api", "demo", "job", "kernels", "memory", "rendezvous", "supervisor"}
     | {"image.crypto", "image.disk", "image.files", "image.pack", "image.read", "image.remote", "image.store"},
     "testing": BASE | {"cli", "hashing", "rendezvous"},
 }

@@ -7,7 +7,9 @@ import time
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
+from gcr.api.requests import RestoreRequest
 from gcr.daemon.imaging import place_of
 from gcr.errors import DeadlinePassed, GcrError, KeyUnusable, UsageError
 from gcr.image.crypto import key as keys
@@ -189,11 +191,12 @@ def test_it_is_read_once_and_not_shown(tmp_path: Path) -> None:
 
 def test_a_key_that_was_lost_on_its_way_is_missed() -> None:
     """Or the image would be written for anybody to read."""
-    request = {"store": "/store", "image": "warm"}
+    request = RestoreRequest(target="llm", store="/store", image="warm")
+    sealed = replace(request, encrypted=True)
     assert place_of(request, []).of("warm") == {"store": "/store", "encrypted": False, "name": "warm"}
-    for body, fds in (({**request, "encrypted": True}, []), (request, [3]), ({**request, "encrypted": True}, [3, 4])):
+    for asked, fds in ((sealed, []), (request, [3]), (sealed, [3, 4])):
         with pytest.raises(UsageError, match="did not arrive"):
-            place_of(body, fds)
+            place_of(asked, fds)
 
 
 def test_what_is_lent_is_read_by_another_and_gone_then(tmp_path: Path) -> None:

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from gcr.api.requests import CheckpointRequest
 from gcr.daemon.imaging import Imaging, asked_for
 from gcr.daemon.permission import Caller
 from gcr.errors import GcrError
 
-BODY = {"image": "warm", "store": "/store", "target": "llm"}
+REQUEST = CheckpointRequest(image="warm", store="/store", target="llm")
 
 
 class Helper:
@@ -38,7 +39,7 @@ def test_an_image_is_not_in_its_own_way_when_it_is_begun_again() -> None:
 
     former: list[Imaging] = []
     for _ in range(2):
-        imaging = asked_for(BODY, [], start, time.monotonic(), 10.0, Caller(os.getuid()), former)
+        imaging = asked_for(REQUEST, [], start, time.monotonic(), 10.0, Caller(os.getuid()), former)
         assert imaging and imaging.ready() is helpers[-1]
         imaging.close()
     assert len(helpers) == 2
@@ -50,7 +51,7 @@ def test_a_mistake_while_it_begins_is_no_image_and_no_success() -> None:
     def start(_acting: object) -> Any:
         raise KeyError("free")
 
-    imaging = asked_for(BODY, [], start, time.monotonic(), 10.0, Caller(os.getuid()), [])
+    imaging = asked_for(REQUEST, [], start, time.monotonic(), 10.0, Caller(os.getuid()), [])
     assert imaging
     with pytest.raises(GcrError, match="internal error"):
         imaging.ready()

@@ -9,6 +9,7 @@ import click
 import pytest
 
 import gcr
+from gcr.api.requests import RestoreRequest
 from gcr.cli.main import gcr as program
 from gcr.cli.main import main
 from gcr.daemon.imaging import place_of
@@ -80,7 +81,7 @@ def test_the_library_refuses_a_url(folder: Path) -> None:
 
 def test_the_daemon_refuses_a_url_at_its_door() -> None:
     with pytest.raises(UsageError, match="URL"):
-        place_of({"store": f"/{URL}"}, [])
+        place_of(RestoreRequest(target="llm", image="warm", store=f"/{URL}"), [])
 
 
 @pytest.mark.parametrize("url, told", [("file:///folder", "by its path"), ("s3://me:secret@bucket", "gcr push")])

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gcr.api.requests import HandOverRequest
 from gcr.daemon.permission import Caller
 from gcr.daemon.server import Commands, Connection, Server
 from gcr.errors import DaemonUnavailable, PeerGone, WrongState, WrongVersion
@@ -34,7 +35,7 @@ def test_versions_in_their_order():
 def test_nothing_begins_once_it_was_promised():
     here = server()
     with here.command():
-        here.hand_over(NEWCOMER)
+        here.hand_over(HandOverRequest(**NEWCOMER))
     with pytest.raises(DaemonUnavailable), here.command():
         pass
 
@@ -43,7 +44,7 @@ def test_nothing_begins_once_it_was_promised():
 def test_not_while_a_job_is_being_changed(more):
     here = server(**more)
     with pytest.raises(WrongState, match="llm"), here.command():
-        here.hand_over(NEWCOMER)
+        here.hand_over(HandOverRequest(**NEWCOMER))
     with here.command():
         pass
 
@@ -51,14 +52,14 @@ def test_not_while_a_job_is_being_changed(more):
 def test_not_while_another_command_is_under_way():
     here = server()
     with here.command(), here.command(), pytest.raises(WrongState, match="a command"):
-        here.hand_over(NEWCOMER)
+        here.hand_over(HandOverRequest(**NEWCOMER))
 
 
 @pytest.mark.parametrize(("oldest", "newest"), [(1, 2), (4, 5)])
 def test_not_to_a_daemon_that_a_process_cannot_speak_to(oldest, newest):
     here = server(oldest, newest)
     with pytest.raises(WrongVersion, match="process 7 does not speak protocol 3"), here.command():
-        here.hand_over(NEWCOMER)
+        here.hand_over(HandOverRequest(**NEWCOMER))
 
 
 def test_a_caller_that_leaves_before_the_answer_keeps_no_daemon_that_refuses_everything():

@@ -1,11 +1,11 @@
 """`gcr swap`: what it refuses before it touches anything, and what it undoes when the second job does not come back."""
 
-from collections.abc import Mapping
 from threading import Event
 from typing import Any
 
 import pytest
 
+from gcr.api.requests import CheckpointRequest, RestoreRequest, SwapRequest
 from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.swap import Swap
 from gcr.engine.node import World
@@ -25,21 +25,23 @@ class Node:
             job.processes[pid] = Process(name, ProcessIdentity(pid, 1), state)
             self.jobs.add(job)
 
-    def checkpoint(self, body: Mapping[str, Any], _progress: object, cancelled: Event, **_by: object) -> dict[str, Any]:
-        self.done.append(("checkpoint", body["target"], body["timeout"]))
-        return {"job": body["target"]}
+    def checkpoint(
+        self, request: CheckpointRequest, _progress: object, cancelled: Event, **_by: object
+    ) -> dict[str, Any]:
+        self.done.append(("checkpoint", request.target, request.timeout))
+        return {"job": request.target}
 
-    def restore(self, body: Mapping[str, Any], _progress: object, cancelled: Event, **_by: object) -> dict[str, Any]:
-        self.done.append(("restore", body["target"], body.get("timeout")))
+    def restore(self, request: RestoreRequest, _progress: object, cancelled: Event, **_by: object) -> dict[str, Any]:
+        self.done.append(("restore", request.target, request.timeout))
         if cancelled.is_set():
             raise Interrupted("interrupted; everything was taken back")
-        if error := self.failing.get(str(body["target"])):
+        if error := self.failing.get(str(request.target)):
             raise error
-        return {"job": body["target"], "state": "running"}
+        return {"job": request.target, "state": "running"}
 
     def swap(self, cancelled: Event | None = None, **body: Any) -> dict[str, Any]:
-        told = {"out": "llm", "in": "bb", "timeout": None, **body}
-        return Swap(self, told, lambda _target: lambda _report: None, cancelled or Event()).run()  # type: ignore[arg-type]
+        request = SwapRequest.from_json({"out": "llm", "in": "bb", **body})
+        return Swap(self, request, lambda _target: lambda _report: None, cancelled or Event()).run()  # type: ignore[arg-type]
 
     @property
     def steps(self) -> list[tuple[str, Any]]:

@@ -1,13 +1,9 @@
 """Checks of the values that requests are made of. Each raises UsageError."""
 
-import re
-
 from gcr.errors import UsageError
-from gcr.names import JOB_NAME
+from gcr.names import BACKEND_NAME, JOB_NAME
 
 MOST_SECONDS = 86400.0
-
-_BACKEND = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 
 
 def check_seconds(timeout: float | None) -> None:
@@ -30,14 +26,20 @@ def checked_target(target: str | int) -> str | int:
 
 
 def check_backend(name: str | None) -> None:
-    if name is not None and not (isinstance(name, str) and _BACKEND.match(name)):
+    if name is not None and not (isinstance(name, str) and BACKEND_NAME.match(name)):
         raise UsageError(f"{name!r} is no name of a vendor", hint="gcr backends")
 
 
-def check_image(name: str, wait: str = "vram", max_bytes_per_s: float | None = None) -> None:
+def check_image_name(name: str) -> None:
     if not isinstance(name, str) or not JOB_NAME.match(name):
         raise UsageError(f"{name!r} is no name of an image: {JOB_NAME.pattern}")
+
+
+def check_waited_for(wait: str) -> None:
     if wait not in ("vram", "durable"):
         raise UsageError(f'{wait!r} is nothing that can be waited for: "vram" or "durable"')
+
+
+def check_rate(max_bytes_per_s: float | None) -> None:
     if max_bytes_per_s is not None and not (isinstance(max_bytes_per_s, int | float) and max_bytes_per_s >= 1):
         raise UsageError(f"{max_bytes_per_s!r} is no rate in bytes a second")

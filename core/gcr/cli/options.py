@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import click
 from msgspec import Struct
 
-from gcr.names import JOB_NAME
+from gcr.names import BACKEND_NAME, JOB_NAME
 
 if TYPE_CHECKING:
     from gcr.image.crypto.key import KeySource
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 _PID = re.compile(r"[1-9][0-9]{0,9}\Z")
 _RATE = re.compile(r"([0-9]{1,12}(?:\.[0-9]{1,6})?)([KMG]?)\Z")
 _UNITS = {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}
-_BACKEND_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 
 ON_BEHALF = "--on-behalf"  # of `gcr run`: the library's socket
 Target = str | int
@@ -92,8 +91,8 @@ def _keep_timeout(ctx: click.Context, param: click.Parameter, value: float | Non
 
 
 def _keep_backend(ctx: click.Context, param: click.Parameter, value: str | None) -> None:
-    if value is not None and not _BACKEND_NAME.match(value):
-        raise click.BadParameter(f"{value!r} does not match {_shown(_BACKEND_NAME)}", ctx, param)
+    if value is not None and not BACKEND_NAME.match(value):
+        raise click.BadParameter(f"{value!r} does not match {_shown(BACKEND_NAME)}", ctx, param)
     _keep(ctx, param, value)
 
 

@@ -2,11 +2,14 @@
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import nullcontext
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
-from gcr.cli.options import Options, Target
+from msgspec.structs import replace
+
+from gcr.api.requests import ImageRequest, Target, TransferRequest
+from gcr.cli.options import Options
 from gcr.cli.output import print_failure, print_json, print_text, say, success
 from gcr.cli.progress import progress_view
 from gcr.errors import GcrError, Interrupted
@@ -23,43 +26,39 @@ log = logging.getLogger(__name__)
 Summary = Callable[[Answer], str]
 
 
-def transfer(
-    command: str, targets: Sequence[Target], options: Options, body: Mapping[str, Any], summary: Summary
-) -> int:
-    """Send the command for each target and print its report. Returns the worst exit code of several.
+def transfer(requests: Sequence[ImageRequest], options: Options, summary: Summary) -> int:
+    """Sends each request and prints its report. Returns the worst exit code of several.
 
     Raises GcrError for a single one; Interrupted once the job stands still again.
     """
-    if len(targets) == 1:
-        report = _carried_out(command, targets[0], options, body)
+    if len(requests) == 1:
+        report = _carried_out(requests[0], options)
         if options.json:
-            print_json(success(command, report))
+            print_json(success(requests[0].op, report))
         else:
             print_text(_told(report, summary), report)
         return 0
-    return _several(command, targets, options, body, summary)
+    return _several(requests, options, summary)
 
 
-def _several(
-    command: str, targets: Sequence[Target], options: Options, body: Mapping[str, Any], summary: Summary
-) -> int:
-    """A failure of one is no reason to leave the next; an interrupt is."""
+def _several(requests: Sequence[ImageRequest], options: Options, summary: Summary) -> int:
+    """Goes on after the failure of one job, and ends after an interrupt."""
     worst, rows = 0, []
-    for target in targets:
+    for request in requests:
         try:
-            report = _carried_out(command, target, options, body)
+            report = _carried_out(request, options)
             rows.append({"ok": True, **report})
             if not options.json:
                 print_text(_told(report, summary), report)
         except GcrError as error:
             worst = max(worst, error.exit)
-            rows.append({"ok": False, "job": str(target), "error": error_to_json(error)})
+            rows.append({"ok": False, "job": str(request.target), "error": error_to_json(error)})
             if not options.json:
-                print_failure(error, str(target))
+                print_failure(error, str(request.target))
             if isinstance(error, Interrupted):
                 break
     if options.json:
-        print_json({**success(command, {"jobs": rows}), "ok": worst == 0})
+        print_json({**success(requests[0].op, {"jobs": rows}), "ok": worst == 0})
     return worst
 
 
@@ -67,13 +66,13 @@ def _told(report: Answer, summary: Summary) -> str:
     return ("SIMULATED " if report["simulated"] else "") + summary(report)
 
 
-def _carried_out(command: str, target: Target, options: Options, body: Mapping[str, Any]) -> Answer:
+def _carried_out(request: ImageRequest, options: Options) -> Answer:
     began = time.monotonic()
     try:
-        answer = ask(command, options, {**body, "target": target})
+        answer = ask(request, options)
     except KeyboardInterrupt:
-        raise interrupted([target], body.get("image")) from None
-    log.info("%s: %s", command, _phases(answer))
+        raise interrupted([request.target], request.image) from None
+    log.info("%s: %s", request.op, _phases(answer))
     return {**answer, "wall_s": time.monotonic() - began}
 
 
@@ -83,15 +82,23 @@ def _phases(answer: Answer) -> str:
     return ", ".join(f"{name} at {at:.3f} s" for name, at in sorted(marks.items(), key=lambda mark: float(mark[1])))
 
 
-def ask(command: str, options: Options, body: Mapping[str, Any]) -> dict[str, Any]:
-    wait = NO_TIMEOUT if options.timeout is None else options.timeout + GRACE
-    with options.key().lent() if body.get("image") else nullcontext(()) as key:
-        asked = {**body, "timeout": options.timeout, "backend": options.backend, **({"encrypted": True} if key else {})}
-        with Client.connect() as client, progress_view(options.json) as progress:
-            return client.request(command, asked, key, timeout=wait, on_progress=progress.update)
+def ask(request: TransferRequest, options: Options) -> dict[str, Any]:
+    wait = NO_TIMEOUT if request.timeout is None else request.timeout + GRACE
+    with _sealed(request, options) as (asked, key), Client.connect() as client, progress_view(options.json) as progress:
+        return client.request(asked.op, asked.to_json(), key, timeout=wait, on_progress=progress.update)
 
 
-def interrupted(targets: Sequence[Target], image: object = None) -> Interrupted:
+@contextmanager
+def _sealed(request: TransferRequest, options: Options) -> Iterator[tuple[TransferRequest, Sequence[int]]]:
+    """Yields the request with the key of its store, if it has an image. Raises UsageError, KeyUnusable."""
+    if not (isinstance(request, ImageRequest) and request.image):
+        yield request, ()
+        return
+    with options.key().lent() as key:
+        yield replace(request, encrypted=bool(key)), key
+
+
+def interrupted(targets: Sequence[Target], image: str | None = None) -> Interrupted:
     """Closing the connection told the daemon to stop; it may have decided already, so say where the jobs stand."""
     say("gcr: interrupted, waiting for the rollback")
     stand = [(target, settle(target)) for target in targets]

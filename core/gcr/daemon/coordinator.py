@@ -10,16 +10,12 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from typing import Any
 
+from gcr.api.requests import CheckpointRequest, RestoreRequest, TransferRequest
 from gcr.config import Config
 from gcr.daemon import departures, first_call, reports
 from gcr.daemon.crowding import naming_holders
 from gcr.daemon.fleet import Fleet
-from gcr.daemon.foreign import (
-    await_hello,
-    foreign_job,
-    refuse_unheard_beside,
-    refuse_without_driver,
-)
+from gcr.daemon.foreign import await_hello, foreign_job, refuse_unheard_beside, refuse_without_driver
 from gcr.daemon.imaging import Imaging, asked_for
 from gcr.daemon.jobs import Active, Job, Jobs
 from gcr.daemon.labels import Labels
@@ -110,16 +106,16 @@ class Coordinator:
 
     def checkpoint(
         self,
-        body: Mapping[str, Any],
+        request: CheckpointRequest,
         progress: Progress,
         cancelled: threading.Event,
         key: Sequence[int] = (),
         caller: Caller = OURSELVES,
     ) -> dict[str, Any]:
         """`key`: a descriptor of the key of an encrypted store, the caller's. Raises NotOurs for another user's job."""
-        course = self._course("checkpoint", body, progress, cancelled)
-        job = self._job(body, caller)
-        image = partial(asked_for, body, key, self.fleet.image_helper, course.began, self.config.store_s, caller, [])
+        course = self._course(request, progress, cancelled)
+        job = self._job(request, caller)
+        image = partial(asked_for, request, key, self.fleet.image_helper, course.began, self.config.store_s, caller, [])
         with saying_state(job):
             with self.jobs.changing(job, "checkpoint"):
                 if job.decision is not None and job.decision.kind == "driver":
@@ -127,33 +123,33 @@ class Coordinator:
                         f"process {job.name} is suspended already", state=job.state, hint=f"gcr restore {job.name}"
                     )
                 with self._forgetting_untouched(job):
-                    attempt = partial(self._attempted, job, course, body, image)
+                    attempt = partial(self._attempted, job, course, request, image)
                     report, imaging = departures.without_departed(job, attempt)
                     job.last_report = report
             if imaging:
                 job.imaging = imaging
                 try:
                     imaging.check()
-                    if body.get("wait") == "durable":
+                    if request.wait == "durable":
                         imaging.wait(course)
                 except ImageFailed as failed:
-                    raise self._taken_back(job, course, failed) from failed
+                    raise self._taken_back(job, course, RestoreRequest(target=request.target), failed) from failed
                 report |= imaging.report()
             return report
 
     def _attempted(
-        self, job: Job, course: Course, body: Mapping[str, Any], image: Callable[[], Imaging | None]
+        self, job: Job, course: Course, request: CheckpointRequest, image: Callable[[], Imaging | None]
     ) -> tuple[dict[str, Any], Imaging | None]:
         imaging = image()
-        return self._take_off(job, course, body, imaging), imaging
+        return self._take_off(job, course, request, imaging), imaging
 
-    def _taken_back(self, job: Job, course: Course, failed: ImageFailed) -> ImageFailed:
-        """Half of what was asked for cannot be had: the job runs on, if it can. Whoever changed it since is let be."""
+    def _taken_back(self, job: Job, course: Course, request: RestoreRequest, failed: ImageFailed) -> ImageFailed:
+        """Restores a job whose image failed, unless another command has changed the job since. Returns the error."""
         back = Course("restore", next(self._transactions), DEFAULT_TIMEOUT, course.progress)  # also when nobody waits
         try:
             with self.jobs.changing(job, "restore"):
                 if job.decision is not None and job.decision.transaction == course.transaction:
-                    self._restore(job, back, {})
+                    self._restore(job, back, request)
         except GcrError as error:
             log.warning("job %s was not taken back: %s", job.name, error)
             text = f"{failed.message}; and the job could not be taken back: {error.message}"
@@ -161,9 +157,11 @@ class Coordinator:
         log.info("job %s: is %s again: its image failed: %s", job.name, reports.shown(job.state), failed.message)
         return ImageFailed(f"{failed.message}; the job is {reports.shown(job.state)}")
 
-    def _take_off(self, job: Job, course: Course, body: Mapping[str, Any], imaging: Imaging | None) -> dict[str, Any]:
+    def _take_off(
+        self, job: Job, course: Course, request: CheckpointRequest, imaging: Imaging | None
+    ) -> dict[str, Any]:
         try:
-            return self._taken_off(job, course, body, imaging)
+            return self._taken_off(job, course, request, imaging)
         except BaseException:
             if imaging and imaging.begun:  # whatever went wrong after it
                 job.imaging = imaging
@@ -171,23 +169,24 @@ class Coordinator:
                 imaging.close()
             raise
 
-    def _taken_off(self, job: Job, course: Course, body: Mapping[str, Any], imaging: Imaging | None) -> dict[str, Any]:
+    def _taken_off(
+        self, job: Job, course: Course, request: CheckpointRequest, imaging: Imaging | None
+    ) -> dict[str, Any]:
         if any(p.strategy == Strategy.DRIVER for p in job.living):
             return self._driver_checkpoint(job, course, imaging)
         targets = self._admitted(job, course)
         if not targets:
             self.forget_decision(job)  # about a program that has called exec since
-            return first_call.suspend(job, self.jobs, self, course, body, imaging)
-        if imaging and body.get("leave_running"):
-            return self._glance(job, targets, course, body, imaging)
-        return self._checkpoint(job, targets, course, body, imaging)
+            return first_call.suspend(job, self.jobs, self, course, request.data_only, imaging)
+        if imaging and request.leave_running:
+            return self._glance(job, targets, course, request, imaging)
+        return self._checkpoint(job, targets, course, request, imaging)
 
     def _glance(
-        self, job: Job, targets: list[Target], course: Course, body: Mapping[str, Any], imaging: Imaging
+        self, job: Job, targets: list[Target], course: Course, request: CheckpointRequest, imaging: Imaging
     ) -> dict[str, Any]:
         may_stop = partial(imaging.may_begin, targets, course)
-        live, paranoid = bool(body.get("live")), bool(body.get("paranoid"))
-        done = Glance(job.name, targets, self, course, True, live, paranoid, may_stop)
+        done = Glance(job.name, targets, self, course, True, request.live, request.paranoid, may_stop)
         with self._active(targets):
             try:
                 done.look(partial(imaging.baselines, course), imaging.lend)
@@ -214,18 +213,17 @@ class Coordinator:
         return targets
 
     def _checkpoint(
-        self, job: Job, targets: list[Target], course: Course, body: Mapping[str, Any], imaging: Imaging | None
+        self, job: Job, targets: list[Target], course: Course, request: CheckpointRequest, imaging: Imaging | None
     ) -> dict[str, Any]:
-        data_only = bool(body.get("data_only"))
+        data_only = request.data_only
         if not data_only:
             refuse_what_the_driver_refuses(targets)
         self.jobs.claim(job, {device for t in targets if t.keeps_context and not data_only for device in t.counts})
-        live, paranoid = bool(body.get("live")), bool(body.get("paranoid"))
-        done = Checkpoint(job.name, targets, self, course, data_only, live, paranoid)
+        done = Checkpoint(job.name, targets, self, course, data_only, request.live, request.paranoid)
         if imaging:
             done.may_stop = partial(imaging.may_begin, targets, course)
             begun = partial(setattr, job, "imaging", imaging)
-            done.outlet = ImageOutlet(imaging, course, not body.get("timeout"), begun)
+            done.outlet = ImageOutlet(imaging, course, not request.timeout, begun)
         try:
             self._carry_out(job, done, targets)
         except Exception as error:
@@ -275,49 +273,49 @@ class Coordinator:
 
     def restore(
         self,
-        body: Mapping[str, Any],
+        request: RestoreRequest,
         progress: Progress,
         cancelled: threading.Event,
         key: Sequence[int] = (),
         caller: Caller = OURSELVES,
     ) -> dict[str, Any]:
         """As `checkpoint`."""
-        course = self._course("restore", body, progress, cancelled)
-        job = self.jobs.find(body["target"], caller.may_use)
+        course = self._course(request, progress, cancelled)
+        job = self.jobs.find(request.target, caller.may_use)
         caller.check_owner(job.owner, f"job {job.name}")
-        _refuse_other_backend(job, body.get("backend"))
+        _refuse_other_backend(job, request.backend)
         with saying_state(job), naming_holders(job, self.jobs, self.fleet), self.jobs.changing(job, "restore"):
-            return self._restore(job, course, body, key, caller)
+            return self._restore(job, course, request, key, caller)
 
     def _restore(
-        self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int] = (), caller: Caller = OURSELVES
+        self, job: Job, course: Course, request: RestoreRequest, key: Sequence[int] = (), caller: Caller = OURSELVES
     ) -> dict[str, Any]:
-        return departures.without_departed(job, partial(self._restored, job, course, body, key, caller))
+        return departures.without_departed(job, partial(self._restored, job, course, request, key, caller))
 
     def _restored(
-        self, job: Job, course: Course, body: Mapping[str, Any], key: Sequence[int], caller: Caller
+        self, job: Job, course: Course, request: RestoreRequest, key: Sequence[int], caller: Caller
     ) -> dict[str, Any]:
         departures.refuse_half(job)
         if job.living and not job.begun:
-            return first_call.restore(job, self, course, body)
+            return first_call.restore(job, self, course, request.image)
         resting = [p for p in job.begun if p.state in (State.SUSPENDED, State.DATA_SUSPENDED)]
         if resting and not (resting := departures.staying(resting)):
             raise departures.ending(job)
         if not resting or job.decision is None:
             raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
         used = {device for p in resting for device in (*p.bytes_by_device, *p.ballast_by_device)}
-        moves = self._moves(job, body.get("devices") or {}, used)
+        moves = self._moves(job, request.devices, used)
         moved = {old: new for old, new in moves.items() if old in used}
         if job.decision.kind == "driver":
-            if body.get("image"):
-                raise WrongImage(f"image {body['image']} is of no process that the driver alone suspended")
+            if request.image:
+                raise WrongImage(f"image {request.image} is of no process that the driver alone suspended")
             return {**self._driver_restore(job, course, moves), "moved": moved}
         targets = [self._target(job, process, process.transaction) for process in resting]
         for target in targets:
             refuse_stopped(target)
             target.come_back(moves)
-        asked, unhurried = image_of(job, body, key), not body.get("timeout")
-        start = partial(self.fleet.image_helper, acting(job, body, caller))
+        asked, unhurried = image_of(job, request, key), not request.timeout
+        start = partial(self.fleet.image_helper, acting(job, request, caller))
         with opened(asked, targets, start, course, self.config.store_s, unhurried) as image:
             done = Restore(job.name, targets, job.decision, self, course, image)
             self._carry_out(job, done, targets)
@@ -402,9 +400,9 @@ class Coordinator:
 
     # ---- small things -----------------------------------------------------------------------------------------
 
-    def _course(self, kind: str, body: Mapping[str, Any], progress: Progress, cancelled: threading.Event) -> Course:
-        timeout = float(body.get("timeout") or DEFAULT_TIMEOUT)
-        return Course(kind, next(self._transactions), timeout, progress, cancelled)
+    def _course(self, request: TransferRequest, progress: Progress, cancelled: threading.Event) -> Course:
+        timeout = request.timeout or DEFAULT_TIMEOUT
+        return Course(request.op, next(self._transactions), timeout, progress, cancelled)
 
     def _target(self, job: Job, process: Process, transaction: int) -> Target:
         return Target(process, transaction, self, job.world, job.keeper)
@@ -420,16 +418,16 @@ class Coordinator:
             rates += filter(None, (worker.arena().get(which) for worker in workers))
         return min(rates, default=None)
 
-    def _job(self, body: Mapping[str, Any], caller: Caller) -> Job:
-        target = body["target"]
+    def _job(self, request: CheckpointRequest, caller: Caller) -> Job:
+        target = request.target
         try:
             job = self.jobs.find(target, caller.may_use)
         except NoSuchJob:
             if not isinstance(target, int):
                 raise
-            return self._foreign(target, body.get("backend"), caller)
+            return self._foreign(target, request.backend, caller)
         caller.check_owner(job.owner, f"job {job.name}")
-        _refuse_other_backend(job, body.get("backend"))
+        _refuse_other_backend(job, request.backend)
         return job
 
     def _foreign(self, pid: int, backend: str | None, caller: Caller) -> Job:

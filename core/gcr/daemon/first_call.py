@@ -24,7 +24,7 @@ from gcr.processes import ProcessIdentity, identify
 
 
 def suspend(
-    job: Job, jobs: Jobs, node: Node, course: Course, body: Mapping[str, Any], imaging: Imaging | None
+    job: Job, jobs: Jobs, node: Node, course: Course, data_only: bool, imaging: Imaging | None
 ) -> dict[str, Any]:
     """Suspends a job of which no process has made a call: nothing of it is on a device, and nothing comes there.
 
@@ -35,7 +35,6 @@ def suspend(
         raise WrongState(f"job {job.name} is {job.state} already", state=job.state, hint=f"gcr restore {job.name}")
     if imaging:
         raise nothing_to_image(job.name, imaging.stays)
-    data_only = bool(body.get("data_only"))
     course.mark("stop")
     if not (waiting := _waiting(job, jobs)):
         raise ending(job)
@@ -78,14 +77,14 @@ def _record(job: Job, transaction: int, kind: str, waiting: Mapping[int, Process
     )
 
 
-def restore(job: Job, node: Node, course: Course, body: Mapping[str, Any]) -> dict[str, Any]:
+def restore(job: Job, node: Node, course: Course, image: str | None) -> dict[str, Any]:
     """The inverse of `suspend`; the processes go on when the job is no longer busy.
 
     Raises WrongImage, WrongState, RolledBack.
     """
     if job.decision is None:
         raise WrongState(f"job {job.name} is not suspended", state=job.state, hint="gcr ps")
-    if image := body.get("image"):
+    if image:
         raise WrongImage(f"image {image} is of no process of {job.name}: none has had anything on a device")
     undecide(node.journal, job.name)
     done = Restore(job.name, (), job.decision, node, course)

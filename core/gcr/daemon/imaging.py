@@ -17,6 +17,7 @@ from threading import Event, Lock, Thread
 from typing import Any
 
 from gcr import units
+from gcr.api.requests import CheckpointRequest, ImageRequest
 from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.daemon.silence import Reading, Unhurried, answering
 from gcr.engine.node import Course, phases
@@ -322,7 +323,7 @@ class Imaging:
 
 
 def asked_for(
-    body: Mapping[str, Any],
+    request: CheckpointRequest,
     key: Sequence[int],
     helper: Callable[[Acting], ImagePeer],
     began: float,
@@ -334,21 +335,26 @@ def asked_for(
 
     former: those of earlier attempts at the request; it is added to them.
     """
-    stays, limit = bool(body.get("leave_running")), body.get("max_bytes_per_s")
-    if body.get("stop"):
+    if request.stop:
         text = "an image holds device memory alone, which is of no use to anybody once its process has ended"
         raise UnsupportedState(text, hint="the same without --stop: the job stays suspended, and off its device")
-    if body.get("image"):
-        acting = acting_for(caller)
-        user = (caller.uid, caller.gid) if acting.caller else None
-        store = place_of(body, key).kept()
-        start, target = partial(helper, acting), str(body.get("target", ""))
-        after = former[-1] if former else None
-        former.append(Imaging(str(body["image"]), store, start, began, patience, stays, limit, target, user, after))
-        return former[-1]
-    if stays or body.get("live") or body.get("paranoid"):
-        raise UsageError("live, leave_running and paranoid are for a checkpoint with an image")
-    return None
+    if not request.image:
+        return None
+    acting = acting_for(caller)
+    imaging = Imaging(
+        request.image,
+        place_of(request, key).kept(),
+        partial(helper, acting),
+        began,
+        patience,
+        stays=request.leave_running,
+        max_bytes_per_s=request.max_bytes_per_s,
+        job=str(request.target),
+        user=(caller.uid, caller.gid) if acting.caller else None,
+        after=former[-1] if former else None,
+    )
+    former.append(imaging)
+    return imaging
 
 
 def refuse_full(store: str, least: int, free: int) -> None:
@@ -366,12 +372,12 @@ def nothing_to_image(job: str, stays: bool) -> UnsupportedState:
     return UnsupportedState(text, hint=later if stays else f"gcr checkpoint {job}, without --image, suspends it")
 
 
-def place_of(body: Mapping[str, Any], key: Sequence[int]) -> StorePlace:
-    """Where a request has its images; `key`: the descriptors that came with it, its caller's. Raises UsageError."""
-    store = folder_of(str(body.get("store") or ""))
+def place_of(request: ImageRequest, key: Sequence[int]) -> StorePlace:
+    """Returns the store of a request; `key`: the descriptors that came with it, its caller's. Raises UsageError."""
+    store = folder_of(request.store or "")
     if not Path(store).is_absolute():
         raise UsageError(f"{store!r} is no place of a store: its whole path is")
-    if len(key) != bool(body.get("encrypted")):
+    if len(key) != request.encrypted:
         raise UsageError("the key of the store did not arrive")
     return StorePlace(store, key)
 

@@ -8,13 +8,22 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
+from gcr.api.requests import (
+    CheckpointRequest,
+    HandOverRequest,
+    ImageRequest,
+    RestoreRequest,
+    StopRequest,
+    SwapRequest,
+    Target,
+)
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.door import PAUSE_S, Door
@@ -38,7 +47,8 @@ from gcr.version import __version__
 
 log = logging.getLogger("gcr.daemon")
 
-Command = Callable[[dict[str, Any], Progress, threading.Event, Sequence[int], Caller], dict[str, Any]]
+Asked = TypeVar("Asked", bound=ImageRequest)
+Command = Callable[[Asked, Progress, threading.Event, Sequence[int], Caller], dict[str, Any]]
 
 
 class Server:
@@ -97,20 +107,20 @@ class Server:
             self._closing = self._closing or not under_way
         return under_way
 
-    def hand_over(self, body: Mapping[str, Any]) -> None:
-        """End for a daemon of another version, whose `version` and `wire` the body has.
+    def hand_over(self, request: HandOverRequest) -> None:
+        """Ends for a daemon of another version.
 
         Every job stays as it is: the other daemon finds it as after a death of this one.
         Raises WrongVersion, WrongState.
         """
         peers = [process.peer for job in self.coordinator.jobs.all() for process in job.living if process.peer]
         for peer in peers:
-            if not peer.hello.oldest <= body["wire"] <= peer.hello.newest:
-                text = f"process {peer.identity.pid} does not speak protocol {body['wire']} of gcr {body['version']}"
+            if not peer.hello.oldest <= request.wire <= peer.hello.newest:
+                text = f"process {peer.identity.pid} does not speak protocol {request.wire} of gcr {request.version}"
                 raise WrongVersion(text, hint=f"restore it with gcr {__version__}, and end it")
         if under_way := self.close_if_idle(own=1):
             raise WrongState(f"{under_way} just now", hint="the same once more when it is over")
-        log.info("handed over to gcr %s", body["version"])
+        log.info("handed over to gcr %s", request.version)
 
     def stop_when_idle(self) -> None:
         """Stop unless something is under way."""
@@ -281,33 +291,33 @@ class Connection:
             case "status":
                 return coordinator.status()
             case "checkpoint":
-                return self._lending(coordinator.checkpoint, body, request, cancel)
+                return self._lending(coordinator.checkpoint, CheckpointRequest.from_json(body), request, cancel)
             case "restore":
-                return self._lending(coordinator.restore, body, request, cancel)
+                return self._lending(coordinator.restore, RestoreRequest.from_json(body), request, cancel)
             case "swap":
                 tell = partial(self._teller, request, cancel=cancel)
-                return Swap(coordinator, body, tell, cancel, self._caller).run()
+                return Swap(coordinator, SwapRequest.from_json(body), tell, cancel, self._caller).run()
             case "recover":
                 return coordinator.recovery.of_all()
             case "hand_over":
-                self._server.hand_over(body)
+                self._server.hand_over(HandOverRequest.from_json(body))
                 return {"pid": os.getpid()}
             case "stop":
-                self._server.arrivals.check_stoppable(bool(body.get("force")))
+                self._server.arrivals.check_stoppable(StopRequest.from_json(body).force)
                 return {"pid": os.getpid()}
         raise UsageError(f"no command {op!r}")
 
     def _lending(
-        self, command: Command, body: dict[str, Any], request: Request, cancel: threading.Event
+        self, command: Command[Asked], asked: Asked, request: Request, cancel: threading.Event
     ) -> dict[str, Any]:
-        """With the descriptor of a store's key, where one came along."""
+        """Carries out a command with the descriptor of a store's key, if one came along."""
         key = request.take_fds()
         try:
-            return command(body, self._teller(request, body["target"], cancel), cancel, key, self._caller)
+            return command(asked, self._teller(request, asked.target, cancel), cancel, key, self._caller)
         finally:
             close_all(key)
 
-    def _teller(self, request: Request, target: str | int, cancel: threading.Event) -> Progress:
+    def _teller(self, request: Request, target: Target, cancel: threading.Event) -> Progress:
         def tell(report: dict[str, Any]) -> None:
             try:
                 request.progress({"job": str(target), **report})

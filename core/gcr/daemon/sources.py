@@ -1,8 +1,8 @@
 """Where the bytes of a job that comes back are: which image has them, if one has, and the user who can read it."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
+from gcr.api.requests import RestoreRequest
 from gcr.daemon.imaging import place_of
 from gcr.daemon.jobs import Job
 from gcr.daemon.permission import AS_OURSELVES, Acting, Caller, acting_for
@@ -10,13 +10,13 @@ from gcr.errors import WrongImage, WrongKey
 from gcr.peers.image import StorePlace
 
 
-def image_of(job: Job, body: Mapping[str, Any], key: Sequence[int]) -> tuple[str, StorePlace] | None:
+def image_of(job: Job, request: RestoreRequest, key: Sequence[int]) -> tuple[str, StorePlace] | None:
     """Which image the job's bytes come from, and its store: the one asked for, or the one that alone has them.
 
     Raises UsageError, and WrongKey where only the caller can have the key.
     """
-    if body.get("image"):
-        return str(body["image"]), place_of(body, key)
+    if request.image:
+        return request.image, place_of(request, key)
     kept = job.decision.image if job.decision else None
     if kept is None:
         return None
@@ -29,12 +29,12 @@ def image_of(job: Job, body: Mapping[str, Any], key: Sequence[int]) -> tuple[str
     return kept.name, StorePlace(kept.store)
 
 
-def acting(job: Job, body: Mapping[str, Any], caller: Caller) -> Acting:
+def acting(job: Job, request: RestoreRequest, caller: Caller) -> Acting:
     """For the user who can read the image: the caller, or the one for whom the only copy was written.
 
     Raises NotOurs where this daemon cannot act as that user.
     """
-    if body.get("image"):
+    if request.image:
         return acting_for(caller)
     kept = job.decision.image if job.decision else None
     return acting_for(Caller(*kept.user)) if kept and kept.user else AS_OURSELVES

@@ -6,12 +6,13 @@ physical memory could be made only where both fit, and a checkpoint that then fa
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from threading import Event
 from typing import Any, Protocol
 
 from msgspec import Struct
 
+from gcr.api.requests import CheckpointRequest, RestoreRequest, SwapRequest, Target
 from gcr.daemon.jobs import Jobs
 from gcr.daemon.permission import OURSELVES, Caller
 from gcr.errors import GcrError, Interrupted, Lost, SwapFailed, Unanswered, UsageError, WrongState
@@ -19,7 +20,6 @@ from gcr.job.states import State
 
 log = logging.getLogger("gcr.daemon")
 
-Body = Mapping[str, Any]
 Report = dict[str, Any]
 Progress = Callable[[dict[str, Any]], None]
 RESTING = (State.SUSPENDED, State.DATA_SUSPENDED)
@@ -30,17 +30,19 @@ class Transactions(Protocol):
 
     jobs: Jobs
 
-    def checkpoint(self, body: Body, progress: Progress, cancelled: Event, *, caller: Caller) -> Report: ...
+    def checkpoint(
+        self, request: CheckpointRequest, progress: Progress, cancelled: Event, *, caller: Caller
+    ) -> Report: ...
 
-    def restore(self, body: Body, progress: Progress, cancelled: Event, *, caller: Caller) -> Report: ...
+    def restore(self, request: RestoreRequest, progress: Progress, cancelled: Event, *, caller: Caller) -> Report: ...
 
 
 class Swap(Struct, frozen=True):
-    """`body`: `out` and `in` are targets, `data_only` is for the one, `devices` for the other, `timeout` for both."""
+    """One swap. `progress` returns the teller of a target."""
 
     node: Transactions
-    body: Body
-    progress: Callable[[str | int], Progress]  # of a target
+    request: SwapRequest
+    progress: Callable[[Target], Progress]
     cancelled: Event
     caller: Caller = OURSELVES
 
@@ -48,8 +50,8 @@ class Swap(Struct, frozen=True):
         """Both reports. Raises SwapFailed where B did not come back and A did; and what the checkpoint of A raises."""
         self._refuse()
         began = time.monotonic()
-        told = self.progress(self.body["out"])
-        out = self.node.checkpoint(self._body("out", "data_only"), told, self.cancelled, caller=self.caller)
+        told = self.progress(self.request.out)
+        out = self.node.checkpoint(self.request.checkpoint(), told, self.cancelled, caller=self.caller)
         left = time.monotonic()
         out["wall_s"] = left - began
         try:
@@ -62,9 +64,9 @@ class Swap(Struct, frozen=True):
 
     def _refuse(self) -> None:
         """What can be seen before A is touched. Raises NoSuchJob, NotOurs, UsageError, WrongState."""
-        back = self.node.jobs.find(self.body["in"], self.caller.may_use)
+        back = self.node.jobs.find(self.request.back, self.caller.may_use)
         self.caller.check_owner(back.owner, f"job {back.name}")
-        if self.body["out"] in (back.name, back.pid, *back.processes):
+        if self.request.out in (back.name, back.pid, *back.processes):
             raise UsageError("a swap is of two jobs: one leaves, another comes back")
         if back.busy or back.state not in RESTING:
             text = f"job {back.name} is not suspended, it is {back.state}"
@@ -72,21 +74,21 @@ class Swap(Struct, frozen=True):
 
     def _come_back(self, passed: float) -> Report:
         """`passed`: seconds of the swap's time that are over."""
-        body, limit = self._body("in", "devices"), self.body.get("timeout")
-        if limit:
-            body["timeout"] = max(limit - passed, 0.001)
-        return self.node.restore(body, self.progress(self.body["in"]), self.cancelled, caller=self.caller)
+        limit = self.request.timeout
+        request = self.request.restore(max(limit - passed, 0.001) if limit else None)
+        return self.node.restore(request, self.progress(self.request.back), self.cancelled, caller=self.caller)
 
-    def _body(self, leg: str, option: str) -> Report:
-        shared = {name: self.body.get(name) for name in ("timeout", "backend")}
-        return {"target": self.body[leg], **shared, option: self.body.get(option)}
+    def _returned(self, out: Target) -> str:
+        """Restores `out`. Returns its state."""
+        request = RestoreRequest(target=out)
+        return str(self.node.restore(request, self.progress(out), Event(), caller=self.caller)["state"])
 
     def _undone(self, error: GcrError) -> GcrError:
         """A is restored, also where no one waits for it any more. Returns the error that says so."""
-        out, back = self.body["out"], self.body["in"]
+        out, back = self.request.out, self.request.back
         failed = f"{back} could not be restored: {error.message}"
         try:
-            state = self.node.restore({"target": out}, self.progress(out), Event(), caller=self.caller)["state"]
+            state = self._returned(out)
         except GcrError as second:
             log.warning("job %s: not taken back after a swap: %s", out, second)
             text = f"{failed}; and {out} could not be taken back: {second.message}"

@@ -19,6 +19,7 @@ from typing import Any
 from gcr import processes
 from gcr.api.checks import MOST_SECONDS, check_backend, check_name, check_seconds, checked_target
 from gcr.api.reports import ImageInfo, JobInfo, SwapReport
+from gcr.api.requests import SwapRequest
 from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoSuchJob, NotAllKnown
 from gcr.image.store.location import store_path
 from gcr.library.arguments import (
@@ -104,20 +105,18 @@ def swap(
     `timeout` in seconds, for both together; `data_only` is about the one, `devices` about the other, as of `checkpoint`
     and `restore`. Raises SwapFailed where `back` did not come back and `out` did; its `state` is that of `out`.
     """
-    check_seconds(timeout)
     began = time.monotonic()
     moves = {str(old): str(new) for old, new in (devices or {}).items()}
-    body = {"out": _target_of(out), "in": _target_of(back), "timeout": timeout, "data_only": data_only}
+    one, other = _target_of(out), _target_of(back)
+    request = SwapRequest(out=one, back=other, timeout=timeout, data_only=data_only, devices=moves)
     with Client.connect() as client:
         wait = MOST_SECONDS if timeout is None else timeout + GRACE
-        answer = client.request("swap", {**body, "devices": moves}, timeout=wait)
+        answer = client.request(request.op, request.to_json(), timeout=wait)
     return SwapReport.from_json({**answer, "wall_s": time.monotonic() - began})
 
 
 def _target_of(job: Job | str | int) -> str | int:
-    if isinstance(job, Job):
-        return job.target
-    return checked_target(job)
+    return job.target if isinstance(job, Job) else job
 
 
 def jobs() -> tuple[JobInfo, ...]:

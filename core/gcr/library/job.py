@@ -10,12 +10,15 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import IO, Any, Literal, Self
 
+from msgspec.structs import replace
+
 from gcr import processes
-from gcr.api.checks import MOST_SECONDS, check_image, check_seconds
+from gcr.api.checks import MOST_SECONDS, check_seconds
 from gcr.api.reports import CheckpointReport, RestoreReport
-from gcr.errors import DeadlinePassed, EndUnknown, NoSuchJob, UsageError
+from gcr.api.requests import CheckpointRequest, ImageRequest, RestoreRequest
+from gcr.errors import DeadlinePassed, EndUnknown, NoSuchJob
 from gcr.image.crypto.key import KeySource
-from gcr.image.store.location import store_path
+from gcr.image.store.location import store_of
 from gcr.job import runs
 from gcr.rendezvous.client import GRACE, Client
 
@@ -103,16 +106,20 @@ class Job:
         `key_command`, else where the settings say.
         Raises GcrError; `state` says what became of the job.
         """
-        body: dict[str, Any] = {"data_only": data_only}
-        check_seconds(timeout)
-        if image is not None:
-            check_image(image, wait, max_bytes_per_s)
-            body |= {"image": image, "wait": wait, "live": live, "leave_running": leave_running}
-            body |= {"paranoid": paranoid, "max_bytes_per_s": max_bytes_per_s, "store": _store(store)}
-        elif live or leave_running or paranoid or wait != "vram":
-            raise UsageError("live, leave_running, paranoid and waiting for a disk are for a checkpoint with an image")
-        key = _key(image, key_file, key_command, timeout)
-        return CheckpointReport.from_json(self._ask("checkpoint", timeout, body, key))
+        request = CheckpointRequest(
+            target=self._target,
+            timeout=timeout,
+            image=image,
+            store=_store(image, store),
+            encrypted=bool(key_file or key_command),
+            data_only=data_only,
+            wait=wait,
+            live=live,
+            leave_running=leave_running,
+            paranoid=paranoid,
+            max_bytes_per_s=max_bytes_per_s,
+        )
+        return CheckpointReport.from_json(self._ask(request, _key(image, key_file, key_command, timeout)))
 
     def restore(
         self,
@@ -129,14 +136,15 @@ class Job:
         `image`: with the bytes of this one, made at the checkpoint where it is still suspended; its store and key as
         of `checkpoint`. Raises GcrError; `state` says what became of the job.
         """
-        check_seconds(timeout)
-        if image is not None:
-            check_image(image)
-        body: dict[str, Any] = {"image": image, "store": _store(store)} if image else {}
-        if devices:
-            body["devices"] = {str(old): str(new) for old, new in devices.items()}
-        key = _key(image, key_file, key_command, timeout)
-        return RestoreReport.from_json(self._ask("restore", timeout, body, key))
+        request = RestoreRequest(
+            target=self._target,
+            timeout=timeout,
+            image=image,
+            store=_store(image, store),
+            encrypted=bool(key_file or key_command),
+            devices={str(old): str(new) for old, new in (devices or {}).items()},
+        )
+        return RestoreReport.from_json(self._ask(request, _key(image, key_file, key_command, timeout)))
 
     def close(self) -> None:
         """End the program if `gcr.run` started it: SIGTERM, and SIGKILL after a grace. Idempotent."""
@@ -157,14 +165,14 @@ class Job:
             os.kill(self.pid, signal.SIGKILL)
             parent.wait(CLOSE_GRACE)
 
-    def _ask(self, command: str, timeout: float | None, body: Mapping[str, Any], key: KeySource) -> dict[str, Any]:
+    def _ask(self, request: ImageRequest, key: KeySource) -> dict[str, Any]:
         began = time.monotonic()
         # Without a timeout the daemon's own deadlines end a transaction long before.
-        wait = MOST_SECONDS if timeout is None else timeout + GRACE
+        wait = MOST_SECONDS if request.timeout is None else request.timeout + GRACE
         with key.lent() as fds, Client.connect() as client:
-            asked = {**body, "target": self._target, "timeout": timeout, **({"encrypted": True} if fds else {})}
-            answer = client.request(command, asked, fds, timeout=wait)
-        log.info("job %s: %s took %.3f s", self.name, command, time.monotonic() - began)
+            asked = replace(request, encrypted=bool(fds))
+            answer = client.request(asked.op, asked.to_json(), fds, timeout=wait)
+        log.info("job %s: %s took %.3f s", self.name, request.op, time.monotonic() - began)
         return {**answer, "wall_s": time.monotonic() - began}
 
     def __enter__(self) -> Self:
@@ -176,8 +184,8 @@ class Job:
         self.close()
 
 
-def _store(chosen: "str | os.PathLike[str] | None") -> str:
-    return str(store_path(None if chosen is None else os.fspath(chosen)))
+def _store(image: str | None, chosen: "str | os.PathLike[str] | None") -> str | None:
+    return store_of(image, None if chosen is None else os.fspath(chosen))
 
 
 def _key(

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Any, Protocol
 
+from gcr.api.requests import HandOverRequest
 from gcr.errors import PeerGone, UsageError, WrongState, WrongVersion
 from gcr.protocol.wire import VERSION
 from gcr.rendezvous.launch import await_socket, begin
@@ -37,9 +38,9 @@ def take_over(client: Predecessor) -> None:
     which = _difference(client)
     if order(client.daemon_version) > order(__version__):
         raise WrongVersion(f"{which}, which is older and may not read what that one wrote", hint="use the newer gcr")
-    successor = begin("--succeed")
+    successor, request = begin("--succeed"), HandOverRequest(version=__version__, wire=VERSION)
     try:
-        client.request("hand_over", {"version": __version__, "wire": VERSION}, timeout=ENDS_WITHIN)
+        client.request(request.op, request.to_json(), timeout=ENDS_WITHIN)
     except UsageError as error:  # it is too old to know the command
         successor.terminate()
         raise refusal(client) from error

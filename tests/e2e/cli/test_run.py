@@ -121,7 +121,7 @@ def test_the_library_reports_what_the_daemon_said(daemon: FakeDaemon) -> None:
     assert back.to_json() == {**RESTORE, "wall_s": back.wall_s}
     assert daemon.asked[1:] == [
         {"op": "checkpoint", "target": "llm", "timeout": 60, "data_only": True},
-        {"op": "restore", "target": "llm", "timeout": None},
+        {"op": "restore", "target": "llm"},
     ]
 
 
@@ -135,9 +135,9 @@ def test_the_library_asks_for_images(daemon: FakeDaemon, tmp_path: Path) -> None
     assert report.to_json() == {**CHECKPOINT, **cost, "durable_s": 2.5, "wall_s": report.wall_s}
     job.restore(image="warm", store=tmp_path)
     (checkpoint, restore) = daemon.asked[1:]
-    where = {"target": "llm", "timeout": None, "image": "warm", "store": str(tmp_path)}
-    how = {"data_only": False, "wait": "durable", "live": True, "leave_running": False, "paranoid": False}
-    assert checkpoint == {"op": "checkpoint", **where, **how, "max_bytes_per_s": 1e9}
+    where = {"target": "llm", "image": "warm", "store": str(tmp_path)}
+    how = {"wait": "durable", "live": True, "max_bytes_per_s": 1e9}
+    assert checkpoint == {"op": "checkpoint", **where, **how}
     assert restore == {"op": "restore", **where}
     with pytest.raises(UsageError):
         job.checkpoint(live=True)

@@ -3,7 +3,9 @@
 from collections.abc import Sequence
 
 import click
+from msgspec.structs import replace
 
+from gcr.api.requests import CheckpointRequest
 from gcr.cli import completing, summaries
 from gcr.cli.options import (
     Options,
@@ -17,7 +19,7 @@ from gcr.cli.options import (
 )
 from gcr.cli.transfer import transfer
 from gcr.errors import UsageError
-from gcr.image.store.location import store_path
+from gcr.image.store.location import store_of
 
 
 @click.command(
@@ -79,16 +81,19 @@ def command(
     """
     if image and len(targets) > 1:
         raise UsageError("an image is of one job", hint=f"gcr checkpoint {targets[0]} --image {image}")
-    alone = wait != "vram" or store or live or leave_running or stop or paranoid or max_rate or options.key_named
-    if image is None and alone:
-        flags = "--live, --leave-running, --stop, --paranoid, --wait, --max-rate, --store and a key"
-        raise UsageError(f"{flags} are for a checkpoint with --image")
-    if leave_running and data_only:
-        raise UsageError("--data-only takes a job off its device, --leave-running does not: choose one")
-    if leave_running and stop:
-        raise UsageError("--stop ends the program, --leave-running lets it go on: choose one")
-    body: dict[str, object] = {"data_only": data_only}
-    if image:
-        body |= {"image": image, "wait": wait, "live": live, "leave_running": leave_running, "paranoid": paranoid}
-        body |= {"stop": stop, "store": str(store_path(store)), "max_bytes_per_s": max_rate}
-    return transfer("checkpoint", targets, options, body, summaries.of_checkpoint)
+    request = CheckpointRequest(
+        target=targets[0],
+        timeout=options.timeout,
+        backend=options.backend,
+        image=image,
+        store=store_of(image, store),
+        encrypted=options.key_named,
+        data_only=data_only,
+        wait=wait,
+        live=live,
+        leave_running=leave_running,
+        stop=stop,
+        paranoid=paranoid,
+        max_bytes_per_s=max_rate,
+    )
+    return transfer([replace(request, target=each) for each in targets], options, summaries.of_checkpoint)

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from gcr import runtime, units
+from gcr.api.requests import StopRequest
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import DaemonUnavailable, DeadlinePassed
@@ -74,8 +75,9 @@ def stop(options: Options, force: bool) -> None:
     except DaemonUnavailable:
         _finish(options, "stop", {"stopped": False, "pid": None}, lambda _fields: "no daemon runs")
         return
+    request = StopRequest(force=force)
     with client:
-        client.request("stop", {"force": force}, timeout=wait)
+        client.request(request.op, request.to_json(), timeout=wait)
         _await_end(client, wait)
     _finish(options, "stop", {"stopped": True, "pid": client.daemon_pid}, lambda f: f"stopped gcrd, pid {f['pid']}")
 

@@ -4,13 +4,15 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
+from msgspec.structs import replace
 
+from gcr.api.requests import RestoreRequest
 from gcr.cli import completing, summaries
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_targets, store_option
 from gcr.cli.transfer import transfer
 from gcr.errors import NoSuchImage, UsageError
-from gcr.image.store.location import store_path
+from gcr.image.store.location import store_of
 
 if TYPE_CHECKING:
     from gcr.image.store.store import Store
@@ -69,12 +71,19 @@ def command(
 
     Several come back one after the other, each by itself: all are tried, and the exit code is the worst.
     """
-    if bool(targets) == bool(image) or ((store or options.key_named) and not image):
+    if bool(targets) == bool(image):
         raise UsageError("either jobs, or --image NAME", hint="gcr restore llm, or gcr restore --image warm")
     if devices and len(targets) > 1:
         raise UsageError("--device is for one job: another may use other devices", hint=f"gcr restore {targets[0]}")
-    body: dict[str, object] = {"devices": devices}
     if image:
         targets = (asked(options, store, lambda there: _job_of(image, there)),)
-        body |= {"image": image, "store": str(store_path(store))}
-    return transfer("restore", targets, options, body, summaries.of_restore)
+    request = RestoreRequest(
+        target=targets[0],
+        timeout=options.timeout,
+        backend=options.backend,
+        image=image,
+        store=store_of(image, store),
+        encrypted=options.key_named,
+        devices=devices,
+    )
+    return transfer([replace(request, target=each) for each in targets], options, summaries.of_restore)

@@ -4,6 +4,7 @@ import time
 
 import click
 
+from gcr.api.requests import SwapRequest
 from gcr.cli import completing, summaries
 from gcr.cli.commands.restore import parse_moves
 from gcr.cli.options import Options, Target, common_options, examples, parse_target
@@ -32,9 +33,12 @@ def command(options: Options, out: Target, back: Target, data_only: bool, device
     One after the other: IN may need the room that OUT has. If IN cannot come back OUT is restored in place, and the
     exit code is 4. --timeout is for both together.
     """
+    request = SwapRequest(
+        out=out, back=back, timeout=options.timeout, backend=options.backend, data_only=data_only, devices=devices
+    )
     began = time.monotonic()
     try:
-        done = ask("swap", options, {"out": out, "in": back, "data_only": data_only, "devices": devices})
+        done = ask(request, options)
     except KeyboardInterrupt:
         raise interrupted([out, back]) from None
     report = {"out": done["out"], "in": done["in"], "wall_s": time.monotonic() - began}

@@ -22,6 +22,11 @@ def store_path(chosen: str | None = None) -> Path:
     return expanded(folder_of(found)).absolute() if found else data_dir() / "store"
 
 
+def store_of(image: str | None, chosen: str | None) -> str | None:
+    """Returns the store of a request: the whole path where it has an image, else `chosen`. Raises as `store_path`."""
+    return str(store_path(chosen)) if image else chosen
+
+
 def folder_of(store: str) -> str:
     """Returns `store` if it names a folder. Raises UsageError for a URL, without its text, which may hold a password.
 

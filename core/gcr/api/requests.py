@@ -1,0 +1,151 @@
+"""Requests: what the command line and the library ask of the daemon, with the fields of the JSON on the socket.
+
+A request checks itself when it is made, so both ends refuse the same with UsageError. Times are seconds, rates bytes
+per second. A target is a job's name or, as an integer, a pid. A field with its default is not sent.
+"""
+
+from collections.abc import Mapping
+from typing import Any, ClassVar, Self
+
+from msgspec import Struct, ValidationError, convert, field, to_builtins
+
+from gcr.api.checks import (
+    check_backend,
+    check_image_name,
+    check_rate,
+    check_seconds,
+    check_waited_for,
+    checked_target,
+)
+from gcr.errors import UsageError
+
+Target = str | int
+
+
+class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """A command without options."""
+
+    op: ClassVar[str]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the body of the frame, without the name of the command."""
+        found: dict[str, Any] = to_builtins(self)
+        return found
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        """Raises UsageError for a field that is missing, unknown or of the wrong type, and as the constructor does."""
+        try:
+            return convert({name: value for name, value in body.items() if name != "op"}, cls)
+        except ValidationError as error:
+            raise UsageError(f"{cls.op}: {error}") from error
+
+
+class TransferRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command that moves jobs. `timeout` None leaves the daemon's own deadlines, `backend` None any vendor."""
+
+    timeout: float | None = None
+    backend: str | None = None
+
+    def __post_init__(self) -> None:
+        check_seconds(self.timeout)
+        check_backend(self.backend)
+
+
+class ImageRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A command about one job and possibly one image. `store` is the whole path of its folder.
+
+    `encrypted`: a descriptor of the store's key comes with the request.
+    """
+
+    target: Target
+    image: str | None = None
+    store: str | None = None
+    encrypted: bool = False
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_target(self.target)
+        if self.image is not None:
+            check_image_name(self.image)
+        elif self.store or self.encrypted:
+            raise UsageError("a store and its key are for a request with an image")
+
+
+class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`wait`: answer once VRAM is free ("vram"), or once the image is on disk ("durable")."""
+
+    op = "checkpoint"
+
+    data_only: bool = False
+    wait: str = "vram"
+    live: bool = False
+    leave_running: bool = False
+    stop: bool = False
+    paranoid: bool = False
+    max_bytes_per_s: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_waited_for(self.wait)
+        check_rate(self.max_bytes_per_s)
+        if self.image is None and self._about_an_image():
+            how = "live, leave-running, stop, paranoid, a rate and waiting for a disk"
+            raise UsageError(f"{how} are for a checkpoint with an image")
+        if self.leave_running and self.data_only:
+            raise UsageError("data-only takes a job off its device, leave-running does not: choose one")
+        if self.leave_running and self.stop:
+            raise UsageError("stop ends the program, leave-running lets it go on: choose one")
+
+    def _about_an_image(self) -> bool:
+        how = (self.live, self.leave_running, self.stop, self.paranoid, self.max_bytes_per_s)
+        return any(how) or self.wait != "vram"
+
+
+class RestoreRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """`devices`: other ones to come back on, old to new, as `gcr devices` names them."""
+
+    op = "restore"
+
+    devices: dict[str, str] = field(default_factory=dict)
+
+
+class SwapRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Job `out` leaves and job `back` comes back. `data_only` is about the one, `devices` about the other."""
+
+    op = "swap"
+
+    out: Target
+    back: Target = field(name="in")
+    data_only: bool = False
+    devices: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        checked_target(self.out)
+        checked_target(self.back)
+
+    def checkpoint(self) -> CheckpointRequest:
+        """Returns the half that takes `out` off its device."""
+        return CheckpointRequest(target=self.out, timeout=self.timeout, backend=self.backend, data_only=self.data_only)
+
+    def restore(self, timeout: float | None) -> RestoreRequest:
+        """Returns the half that brings `back` to its device."""
+        return RestoreRequest(target=self.back, timeout=timeout, backend=self.backend, devices=self.devices)
+
+
+class StopRequest(Request, frozen=True, kw_only=True):
+    """`force`: also while jobs depend on the daemon. Another version of gcr may ask, with more fields."""
+
+    op = "stop"
+
+    force: bool = False
+
+
+class HandOverRequest(Request, frozen=True, kw_only=True):
+    """A daemon of another version is to take over: its gcr's version, and the protocol that it speaks."""
+
+    op = "hand_over"
+
+    version: str
+    wire: int
