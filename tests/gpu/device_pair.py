@@ -68,7 +68,7 @@ def growth(left: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
 
 
 def ask_driver(kernels: Path | None = None) -> Result:
-    """Nothing here is gcr's: an answer that differs from those in docs/benchmarks.md is news, not a failure."""
+    """Nothing here is gcr's: an answer that differs from those in docs/benchmarks-history.md is news, not a failure."""
     first, second = two()
     peers = [*PEERS, *MIB, *(("--kernels", str(kernels)) if kernels else ())]
     exchange = {first: second, second: first}

@@ -3,7 +3,7 @@
 A request past the page cache names the pages of its memory. A memfd's are small and lie anywhere on a machine that has
 run for a while, and a request can name only so many: a disk then gets small requests, and is as slow as these. A bounce
 buffer is of huge pages where the system has some, and is used again while the processor still has it in its cache, from
-and to where virtual disks copy faster. docs/benchmarks.md has what each is worth.
+and to where virtual disks copy faster. docs/benchmarks-history.md has what each is worth.
 """
 
 import ctypes
