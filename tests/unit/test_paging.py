@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import pytest
 
+from gcr.engine.exports import Exports
 from gcr.engine.target import Target
 from gcr.errors import DeadlinePassed, RolledBack
 from gcr.memory.escrow import MOST_STAGED
@@ -42,7 +43,7 @@ def target(agent: AgentPeer, prepare_s: float = 60.0) -> Target:
 
 def test_exports_that_lead_nowhere_end() -> None:
     with pytest.raises(RolledBack, match="gives nothing"):
-        target(peer(ExportBatch.of(1, [], more=True).pack())).export_new()
+        target(peer(ExportBatch.of(1, [], more=True).pack())).exports.export_new()
 
 
 def test_exports_end_with_the_time_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,9 +51,9 @@ def test_exports_end_with_the_time_for_them(monkeypatch: pytest.MonkeyPatch) -> 
     pages = iter(range(1, ROUNDS))
     reply = lambda: SimpleNamespace(reply=SimpleNamespace(more=1, last_id=next(pages)), handles=(), handed=())  # noqa: E731
     monkeypatch.setattr(AgentPeer, "export", lambda *_: (reply(), []))
-    monkeypatch.setattr(Target, "_pass_on", lambda *_: None)
+    monkeypatch.setattr(Exports, "_pass_on", lambda *_: None)
     with pytest.raises(DeadlinePassed, match="exports took longer"):
-        target(agent, prepare_s=0.0).export_new()
+        target(agent, prepare_s=0.0).exports.export_new()
 
 
 def test_mappings_that_lead_nowhere_end() -> None:

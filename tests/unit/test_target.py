@@ -19,7 +19,6 @@ from gcr.errors import NoRoom, PeerGone, RolledBack
 from gcr.job.process import Process
 from gcr.job.states import State, Strategy, Way
 from gcr.job.tracking import Contradiction
-from gcr.memory.escrow import Escrow
 from gcr.processes import ProcessIdentity
 from gcr.protocol.agentwire import (
     CountRecord,
@@ -96,7 +95,7 @@ class Holder:
 def target_of(agent: Agent) -> Target:
     process = Process("llm", ProcessIdentity(4711, 1), peer=agent)
     holder = Holder([h.id for h in agent.handles])
-    made = Target(process, 7, Node, World("nvidia"), lambda: holder, spare=Escrow())
+    made = Target(process, 7, Node, World("nvidia"), lambda: holder)
     made._workers[DEVICE] = holder
     return made
 
@@ -154,11 +153,11 @@ def test_the_books_are_what_the_process_reported():
     agent = Agent([kept(1), kept(2), kept(3)], [place(1), place(2), place(3)])
     target = target_of(agent)
     target.look()
-    target.export_new()
+    target.exports.export_new()
     assert target.bytes_by_device == {DEVICE: 6 * MiB}
     handed_over(target)
-    assert (list(target.table.allocations), agent.handed_over) == ([1, 2, 3], [7])
-    assert target.table.mappings() == [place(1), place(2), place(3)]
+    assert (list(target.books.table.allocations), agent.handed_over) == ([1, 2, 3], [7])
+    assert target.books.table.mappings() == [place(1), place(2), place(3)]
 
 
 @pytest.mark.parametrize("wrong", [place(3), place(1, 4 * MiB)], ids=["of no handle", "beyond its handle"])
@@ -174,25 +173,25 @@ def test_a_mapping_that_does_not_fit_stops_it_before_anything_is_released(wrong)
 def test_a_handle_that_became_another_one_stops_it():
     agent = Agent([kept(1)], [place(1)])
     target = target_of(agent)
-    target.export_new()
+    target.exports.export_new()
     agent.handles = [HandleRecord(1, 4 * MiB, flags=HandleFlag.KEPT)]
-    target._after = 0
+    target.exports._after = 0
     with pytest.raises(Contradiction, match="another one"):
-        target.export_new()
+        target.exports.export_new()
 
 
 def test_a_freed_handle_is_out_of_the_books_and_must_not_come_back(monkeypatch):
     agent = Agent([kept(1), kept(2)], [place(2)])
     target = target_of(agent)
-    target.export_new()
-    monkeypatch.setattr("gcr.engine.target.let_go", lambda *_: None)
-    target.released([1])
+    target.exports.export_new()
+    monkeypatch.setattr("gcr.engine.exports.let_go", lambda *_: None)
+    target.exports.released([1])
     assert target.bytes_by_device == {DEVICE: 2 * MiB}
     with pytest.raises(PeerGone, match="handed over 2 handles of 1"):
         handed_over(target)
-    target._after = 0
+    target.exports._after = 0
     with pytest.raises(Contradiction, match="released and is back"):
-        target.export_new()
+        target.exports.export_new()
 
 
 class Busy(Agent):
@@ -220,11 +219,11 @@ def test_what_a_program_makes_while_it_is_caught_up_with_is_caught_up_with(more,
     target, reserved = target_of(agent), []
     target.worker(DEVICE).known = [*range(1, 1000)]
     target.look()
-    target.export_new()
+    target.exports.export_new()
     target.worker(DEVICE).reserve = lambda _hold, _owner, nbytes: reserved.append(nbytes)
     Checkpoint("llm", [target], Node, Course("checkpoint", 7, 60))._catch_up()
-    assert len(agent.handles) - target._after == left
-    assert reserved[-1] == target.bytes_by_device[DEVICE] == 2 * MiB * target._after
+    assert len(agent.handles) - target.exports._after == left
+    assert reserved[-1] == target.bytes_by_device[DEVICE] == 2 * MiB * target.exports._after
     assert len(reserved) <= CATCHING_UP
 
 
@@ -232,7 +231,7 @@ def test_what_others_just_made_is_waited_for_and_never_taken_for_its_own():
     """Room for the driver is reckoned from what the process has itself, in whatever moment others are."""
     target = target_of(Agent([kept(1)], [place(1)]))
     target.look()
-    target.export_new()
+    target.exports.export_new()
     target.worker(DEVICE).unexplained = 1 << 40
     assert counted(target, DEVICE) == 2 * MiB
     assert counted_and_left(target, DEVICE) == (1 << 40) + 2 * MiB
@@ -281,18 +280,18 @@ def orphaned(agent: Orphaned, known: list[int]) -> tuple[Target, Taking]:
     target.keeper = lambda: holder
     target._workers[DEVICE] = holder
     target.look()
-    target.export_new()
+    target.exports.export_new()
     return target, holder
 
 
 def test_what_no_keeper_has_is_made_anew_behind_the_gate_and_only_that():
     agent = Orphaned([kept(1), kept(2), kept(5)])
     target, holder = orphaned(agent, [2])
-    assert (target.unkept, agent.asked) == ({1: 2 * MiB, 5: 2 * MiB}, [])
+    assert (target.exports.unkept, agent.asked) == ({1: 2 * MiB, 5: 2 * MiB}, [])
     close_books(target)
-    assert (agent.asked, holder.known, target.unkept) == ([[1, 5]], [1, 2, 5], {})
-    assert target.fresh == {1, 5}
-    assert set(target.imported) == {2}  # what was made anew counts for the process
+    assert (agent.asked, holder.known, target.exports.unkept) == ([[1, 5]], [1, 2, 5], {})
+    assert target.exports.fresh == {1, 5}
+    assert set(target.exports.imported) == {2}  # what was made anew counts for the process
     target.spare.close()
 
 
@@ -322,10 +321,10 @@ def test_memory_that_was_made_anew_and_is_in_no_other_hands_does_not_leave(stand
 
 
 def test_one_that_is_freed_meanwhile_is_not_made_anew(monkeypatch):
-    monkeypatch.setattr("gcr.engine.target.let_go", lambda *_: None)
+    monkeypatch.setattr("gcr.engine.exports.let_go", lambda *_: None)
     agent = Orphaned([kept(1), kept(2)])
     target, _ = orphaned(agent, [2])
-    target.released([1])
+    target.exports.released([1])
     agent.handles, agent.places = agent.handles[1:], agent.places[1:]
     close_books(target)
     assert agent.asked == []

@@ -339,7 +339,7 @@ class Arrivals:
         """A process freed handles that we hold as well; when this returns nobody does."""
         target = self._jobs.targets.get(pid)
         if target:
-            target.released(ids)
+            target.exports.released(ids)
             return
         for job in self._jobs.all():
             if process := job.processes.get(pid):

@@ -218,7 +218,8 @@ class Coordinator:
         data_only = request.data_only
         if not data_only:
             refuse_what_the_driver_refuses(targets)
-        self.jobs.claim(job, {device for t in targets if t.keeps_context and not data_only for device in t.counts})
+        keeping = [t for t in targets if t.keeps_context and not data_only]
+        self.jobs.claim(job, {device for target in keeping for device in target.books.counts})
         done = Checkpoint(job.name, targets, self, course, data_only, request.live, request.paranoid)
         if imaging:
             done.may_stop = partial(imaging.may_begin, targets, course)

@@ -63,9 +63,9 @@ class Recovery:
             process.settle(State.RUNNING)  # it lost its connection before anything was released, and went on by itself
             return None
         target = Target(process, status.transaction or process.transaction, self._node, job.world, job.keeper)
-        target.suspended = dict(process.bytes_by_device)
-        if not target.suspended:
-            target.suspended = {process.uuids[d.ordinal]: d.covered_bytes for d in found.devices if d.handles}
+        target.books.suspended = dict(process.bytes_by_device)
+        if not target.books.suspended:
+            target.books.suspended = {process.uuids[d.ordinal]: d.covered_bytes for d in found.devices if d.handles}
         return target
 
     def begin_if_uneven(self, job: Job) -> None:

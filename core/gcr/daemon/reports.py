@@ -47,7 +47,7 @@ def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, A
 
 def at_the_cut(job: Job, done: Checkpoint) -> list[dict[str, Any]]:
     """Rows as the books were when they were closed: the program has changed what was looked at before."""
-    tables = {target.pid: target.table for target in done.targets}
+    tables = {target.pid: target.books.table for target in done.targets}
     found = ((process, tables.get(process.identity.pid)) for process in job.living)
     return [row for process, table in found for row in (of_table(process, table) if table else rows(process))]
 

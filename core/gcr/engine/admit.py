@@ -62,8 +62,8 @@ def refuse_unsupported(target: Target) -> None:
     """State the driver would take and never give back."""
     if target.look().status.phase != AgentPhase.RUNNING:
         raise WrongState(f"process {target.pid} is in the middle of something; try again")
-    for reason in target.reports.refusals():
-        text = refusal(target.pid, reason, target.reports.uncovered()[reason])
+    for reason in target.books.reports.refusals():
+        text = refusal(target.pid, reason, target.books.reports.uncovered()[reason])
         raise UnsupportedState(text, hint=f"docs/limitations.md#{reason_name(reason)}")
     if verbs := open_verbs(target.pid):
         text = f"process {target.pid} has {verbs[0]} open: a network card may write to its device memory after the cut"
@@ -83,14 +83,14 @@ def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
         if view.refusals:
             first = view.refusals[0]
             raise UnsupportedState(f"process {target.pid}: {first.detail}", hint=f"docs/limitations.md#{first.reason}")
-        target.counts = view.bytes_by_device
+        target.books.counts = view.bytes_by_device
         refuse_uncounted(target)
     refuse_crowded_devices(targets)
 
 
 def refuse_uncounted(target: Target) -> None:
     """A context alone has bytes: where a process has none, the device does not count by process."""
-    if not any(target.counts.values()) and any(device.covered_bytes for device in target.look().devices):
+    if not any(target.books.counts.values()) and any(device.covered_bytes for device in target.look().devices):
         text = f"the device does not say how much process {target.pid} has there: whether it is free could not be told"
         raise UnsupportedState(text, hint="docs/limitations.md#uncounted")
 
@@ -108,7 +108,7 @@ def refuse_nothing_to_move(targets: Sequence[Target]) -> None:
         return
     stays = Counter[Reason]()
     for target in targets:
-        stays.update(target.reports.uncovered())
+        stays.update(target.books.reports.uncovered())
     if stays:
         why = ", ".join(f"{reason_name(reason)}, {size / 2**20:.0f} MiB" for reason, size in stays.items())
         text = f"none of this job's device memory can be moved ({why}), and with --data-only nothing else would be"
@@ -121,7 +121,7 @@ def refuse_what_a_snapshot_loses(target: Target) -> None:
     if not isinstance(control, AgentControl):
         return
     control.refuse_without_snapshots()
-    for reason, size in target.reports.uncovered().items():
+    for reason, size in target.books.reports.uncovered().items():
         what = f"{reason_name(reason)}, {size / 2**20:.0f} MiB"
         text = f"a snapshot would bring device memory of process {target.pid}'s runtime back with other bytes ({what})"
         raise UnsupportedState(text, hint="--data-only, which leaves it where it is")
@@ -131,7 +131,7 @@ def refuse_crowded_devices(targets: Sequence[Target]) -> None:
     """Two processes of one job on a device would each keep the other from coming back."""
     users: dict[str, int] = {}
     for target in targets:
-        for device in target.counts if target.keeps_context else ():
+        for device in target.books.counts if target.keeps_context else ():
             if device in users:
                 both = f"processes {users[device]} and {target.pid}"
                 text = f"{both} share device {device}: neither could come back to it"

@@ -112,8 +112,8 @@ class Checkpoint:
             undo.push("prepare", partial(self._run_on, target))
             target.process.way = self._way
             target.process.placement = Placement()  # it runs: this checkpoint counts from where it is
-        side_by_side(target.choose_strategy for target in self.targets)
-        side_by_side(target.export_new for target in self.targets)
+        side_by_side(target.exports.choose_strategy for target in self.targets)
+        side_by_side(target.exports.export_new for target in self.targets)
         if self.data_only:
             refuse_nothing_to_move(self.targets)
         for target in self.targets:
@@ -155,7 +155,7 @@ class Checkpoint:
         if target.pid in self.left:  # its copy is all there is
             return
         if target.pid in self.out:
-            target.entrust_spares()  # to its keeper, for whoever brings it back
+            target.exports.entrust_spares()  # to its keeper, for whoever brings it back
         else:
             target.forget_exports()
 
@@ -183,7 +183,7 @@ class Checkpoint:
         a standstill."""
         for _ in range(CATCHING_UP):
             self.course.left(self.node.config.prepare_s)
-            made = sum(side_by_side(target.export_new for target in self.targets))
+            made = sum(side_by_side(target.exports.export_new for target in self.targets))
             if not self.stream:
                 self._take_room()
             if made <= self.node.config.batch:
@@ -206,7 +206,7 @@ class Checkpoint:
 
     def _close_books(self, target: Target) -> None:
         """What was made up to the stop is exported, too; from here on nothing changes any more."""
-        target.export_new()
+        target.exports.export_new()
         close_books(target)
         copies = target.process.copied_out  # else a context that stays is there with --data-only alone
         stays = self.data_only or (copies and target.keeps_context)
@@ -285,7 +285,7 @@ class Checkpoint:
     def _freeze(self, target: Target) -> None:
         if not target.keeps_context:
             self.count.look_without_data(target)
-        target.freeze(self.course.left(self.node.config.control_s))
+        target.control_state.freeze(self.course.left(self.node.config.control_s))
         if not target.process.copied_out:  # else there may be no context to hold it with
             sizes = {device: self._ballasts(target, device) for device in target.bytes_by_device}
             self.ways_back[target.pid] = WayBack(target, sizes)
@@ -298,7 +298,7 @@ class Checkpoint:
             way_back.give()
         if target.process.ended:
             return
-        target.thaw(self.node.config.control_s, undo=True)
+        target.control_state.thaw(self.node.config.control_s, undo=True)
         target.process.take_back("freeze")
 
     def _drain(self, target: Target, meter: Meter) -> None:
@@ -314,7 +314,7 @@ class Checkpoint:
             done = self.stream.drain(target, worker, partial(meter.at, copy))
         else:
             done = worker.drain(target.hold, target.owner, limit, partial(meter.at, copy), self.paranoid)
-        expected = target.table.of_device(worker.device)
+        expected = target.books.table.of_device(worker.device)
         if done["handles"] != len(expected) or done["bytes"] != sum(each.spec.size for each in expected):
             raise PeerGone(f"the worker of {worker.device} copied {done['bytes']} bytes, not all there are")
         self.drained[copy] = done
@@ -374,7 +374,7 @@ class Checkpoint:
         return "data_only" if self.data_only else "checkpoint"
 
     def _records(self) -> tuple[ProcessDecision, ...]:
-        refuse_a_part({target.pid: target.table.bytes for target in self.targets}, self.drained)
+        refuse_a_part({target.pid: target.books.table.bytes for target in self.targets}, self.drained)
         return tuple(self._record(target) for target in self.targets)
 
     def _journal(self, kind: str, processes: tuple[ProcessDecision, ...]) -> None:

@@ -71,7 +71,7 @@ class DeviceCount(Struct):
 
     def _context(self, target: Target, device: str) -> int:
         """What stays. Memory that an earlier restore brought never counted for the process."""
-        imported = sum(size for where, size in target.imported.values() if where == device)
+        imported = sum(size for where, size in target.exports.imported.values() if where == device)
         made = target.bytes_by_device.get(device, 0) - imported
         return max(0, self.before[target.pid, device] - made)
 
@@ -88,7 +88,7 @@ def counted_and_left(target: Target, device: str) -> int:
     just made is in no book yet: it passes, so this is only to be waited for.
     """
     own, unexplained = _look(target, device)
-    more = unexplained - target.unexplained.get(device, 0)
+    more = unexplained - target.books.unexplained.get(device, 0)
     return own + (more if more > DRIVERS_GROWTH else 0)
 
 

@@ -57,7 +57,7 @@ class Glance(Checkpoint):
             self._make_room(occupying)
             self._quiesce(undo)
             for target in self.targets:
-                target.export_new()
+                target.exports.export_new()
                 close_books(target)
             refuse_its_own_copy(self.targets)
             self._drain_standing()
@@ -117,7 +117,7 @@ class Glance(Checkpoint):
         meter.start()
         limit = self.course.left(self.node.config.drain_s)
         side_by_side(partial(self._drain_device, target, worker, limit, meter) for target, worker in self._pairs())
-        refuse_a_part({target.pid: target.table.bytes for target in self.targets}, self.drained)
+        refuse_a_part({target.pid: target.books.table.bytes for target in self.targets}, self.drained)
         self.course.mark("snapshotted" if self.snapshot_bytes else "drained")
 
     def _read_snapshots(self) -> None:

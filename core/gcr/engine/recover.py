@@ -66,14 +66,14 @@ def _open(target: Target) -> bool:
 def _roll_back(target: Target, node: Node) -> None:
     """The checkpoint was never decided: the process runs on with the memory that is in escrow."""
     status = target.process.look().status
-    target.thaw(node.config.control_s, undo=True)
+    target.control_state.thaw(node.config.control_s, undo=True)
     if status.phase == AgentPhase.HANDED_OVER:
         target.process.agent.discard(target.transaction)
-        staged, kept = bool(status.flags & AgentFlag.STAGED), len(target.kept())
+        staged, kept = bool(status.flags & AgentFlag.STAGED), len(target.imports.kept())
         if kept < status.handles if staged else status.handles and not kept:
             _restore_from_arena(target, node, staged)
             return
-    target.map_back()
+    target.imports.map_back()
     target.resume()
     if status.flags & AgentFlag.STAGED:
         target.process.agent.drop(target.transaction)
@@ -135,7 +135,7 @@ def _known(target: Target) -> ProcessDecision:
 def _roll_on(target: Target, node: Node) -> None:
     """A restore was decided: everything is mapped, only the gate may still be closed."""
     if _open(target):
-        target.thaw(node.config.control_s)
+        target.control_state.thaw(node.config.control_s)
         target.resume()
         quietly("look", target.process.look)  # on which devices it is it says once its gate is open
         quietly("drop", partial(target.process.agent.drop, target.transaction))
@@ -151,7 +151,7 @@ def _suspend(target: Target, node: Node, decision: DecisionRecord) -> None:
     if not status.flags & AgentFlag.FROZEN:
         target.process.agent.discard(target.transaction)
     if not data_only:
-        target.freeze_again(node.config.control_s)
+        target.control_state.freeze_again(node.config.control_s)
     quietly("drop", lambda: target.keeper().drop(target.pid))
     target.process.way = Way.DATA_ONLY if data_only else Way.WHOLE
     target.process.settle(State.DATA_SUSPENDED if data_only else State.SUSPENDED)

@@ -31,14 +31,14 @@ def rehome(target: Target) -> None:
 
     Raises NoRoom, DriverError; RolledBack where the process hands out less than it made.
     """
-    ids = sorted(target.unkept)
+    ids = sorted(target.exports.unkept)
     if not ids:
         return
-    began, size = time.monotonic(), sum(target.unkept.values())
+    began, size = time.monotonic(), sum(target.exports.unkept.values())
     for first in range(0, len(ids), BATCH):
         _with_room(target, ids[first : first + BATCH])
-    target.export_again(ids)
-    if target.unkept:
+    target.exports.export_again(ids)
+    if target.exports.unkept:
         raise RolledBack(f"process {target.pid} made memory anew, and did not hand out all of it")
     seconds = time.monotonic() - began
     text = "job %s: process %d: %d handles, %d bytes, that no keeper held made anew in %.3f s"
@@ -58,7 +58,7 @@ def _with_room(target: Target, ids: Sequence[int]) -> None:
 
 
 def _refusal(target: Target, ids: Sequence[int]) -> NoRoom:
-    largest = max(target.unkept[id] for id in ids)
+    largest = max(target.exports.unkept[id] for id in ids)
     missing = max(0, largest - sum(target.free_bytes(target.bytes_by_device).values()))
     text = (
         f"memory of process {target.pid} that no keeper holds any more must be made anew, {largest >> 20} MiB at a time"

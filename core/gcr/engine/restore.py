@@ -214,16 +214,16 @@ class Restore(Struct):
             for worker in target.workers() if target.copy is None else ():
                 worker.drop_ballast(target.hold)
             began = time.monotonic()
-            target.thaw(self.node.config.control_s)
+            target.control_state.thaw(self.node.config.control_s)
             self.course.marks["control_s"] = max(self.course.marks.get("control_s", 0.0), time.monotonic() - began)
         if target.copy is None:
-            target.give_from_workers(keep=True)
+            target.imports.give_from_workers(keep=True)
         else:
             self._copy_in(target, target.copy, meter)
 
     def _copy_in(self, target: Target, staged: StagedCopy, meter: Meter) -> None:
         """Control state first: a driver that finds too little room for itself never gives the process back."""
-        target.create(staged.sizes())
+        target.imports.create(staged.sizes())
         self.course.mark("created")
         copy = AgentCopy(
             target.process.agent,
@@ -251,13 +251,13 @@ class Restore(Struct):
     def _freeze_again(self, target: Target) -> None:
         """Not with memory that came back and could not be discarded: a driver never gives such a process back."""
         self._discard(target)
-        target.freeze_again(self.node.config.control_s)
+        target.control_state.freeze_again(self.node.config.control_s)
 
     def _discard(self, target: Target) -> None:
         """Only if the control state is back: a frozen agent has mapped nothing and must not be asked to unmap."""
         if not target.process.agent.frozen():
             target.process.agent.discard(target.transaction)
-        target.given_back.clear()
+        target.imports.given_back.clear()
         quietly("drop", lambda: target.keeper().drop(target.pid))
 
     def _map(self) -> None:

@@ -10,7 +10,7 @@ def seal(target: Target, lay_out: bool = False, partial: bool = False) -> list[i
     try:
         for worker in target.workers():
             if lay_out:
-                specs = [each.spec for each in target.table.of_device(worker.device)]
+                specs = [each.spec for each in target.books.table.of_device(worker.device)]
                 worker.lay_out(target.hold, target.owner, specs)
             fds += worker.seal(target.hold, about(target), partial)
     except BaseException:
@@ -21,13 +21,13 @@ def seal(target: Target, lay_out: bool = False, partial: bool = False) -> list[i
 
 def about(target: Target) -> dict[str, object]:
     identity = target.process.identity
-    places = target.table.mappings()
+    places = target.books.table.mappings()
     rows = [[m.id, m.address, m.offset, m.size, m.read_devices, m.write_devices] for m in places]
     return {
         "job": target.process.job,
         "pid": identity.pid,
         "start_time": identity.start_time,
         "transaction": target.transaction,
-        "ordinals": dict(target.table.ordinals),
+        "ordinals": dict(target.books.table.ordinals),
         "mappings": rows,
     }

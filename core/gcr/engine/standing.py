@@ -21,7 +21,7 @@ def map_back(target: Target) -> None:
     """
     for _ in range(TRIES - 1):
         try:
-            return target.map_back()
+            return target.imports.map_back()
         except DriverGone:
             raise
         except DriverError as error:
@@ -29,7 +29,7 @@ def map_back(target: Target) -> None:
                 "job %s: process %d does not take its memory back yet: %s", target.process.job, target.pid, error
             )
             time.sleep(POLL)
-    return target.map_back()
+    return target.imports.map_back()
 
 
 def refuse_as_left(

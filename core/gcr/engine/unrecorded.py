@@ -59,7 +59,7 @@ def _intended(job: str, target: Target, node: Node) -> DecisionRecord | None:
 
 def _is_without_bytes(target: Target) -> bool:
     """Its staged tables name no memory, and nothing of it is in escrow."""
-    if not target.process.look().status.flags & AgentFlag.STAGED or target.kept():
+    if not target.process.look().status.flags & AgentFlag.STAGED or target.imports.kept():
         return False
     staged = StagedCopy.of(target.staged())
     try:
@@ -87,4 +87,4 @@ def _in_some_image(job: str, targets: Sequence[Target]) -> DecisionRecord:
 
 def _known(target: Target) -> ProcessDecision:
     identity = target.process.identity
-    return ProcessDecision(identity.pid, identity.start_time, dict(target.suspended), {}, stack=identity.stack)
+    return ProcessDecision(identity.pid, identity.start_time, dict(target.books.suspended), {}, stack=identity.stack)

@@ -1,0 +1,17 @@
+"""Handles and their descriptors, a batch at a time."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from gcr.protocol.seqpacket import close_all
+
+
+def batched(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    return (ids[first : first + size] for first in range(0, len(ids), size))
+
+
+def consume(fds: Sequence[int], use: Callable[[Sequence[int]], object]) -> None:
+    """Closes the descriptors once they were used, or could not be."""
+    try:
+        use(fds)
+    finally:
+        close_all(fds)

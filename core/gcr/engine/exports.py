@@ -1,0 +1,170 @@
+"""Memory of a process on its way out: handles exported to the workers, to the keeper and to the daemon itself.
+
+`_lock` is held while a batch of exports is passed on and while a free is, so that a free never overtakes the handle it
+frees.
+"""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from threading import RLock
+
+from msgspec import Struct, field
+
+from gcr.drain import HandleSpec
+from gcr.engine.batches import batched, consume
+from gcr.engine.copyout import unexportable
+from gcr.engine.session import Session
+from gcr.engine.tidying import let_go
+from gcr.errors import DeadlinePassed, PeerGone, RolledBack
+from gcr.job.tracking import ids_of, spec_of, specs_of
+from gcr.memory.escrow import Keeper
+from gcr.peers.paging import Paging
+from gcr.peers.worker import WorkerPeer
+from gcr.protocol.agentwire import ExportBatch, HandleRecord, IdList
+from gcr.protocol.seqpacket import close_all
+from gcr.protocol.wire import HandleFlag
+
+log = logging.getLogger("gcr.engine")
+
+
+class Exports(Struct):
+    session: Session
+    fresh: set[int] = field(default_factory=set)  # exported in this transaction, and exportable again
+    imported: dict[int, tuple[str, int]] = field(default_factory=dict)  # by the process before: device and bytes
+    unkept: dict[int, int] = field(default_factory=dict)  # imported, and in no keeper's hands: id and bytes
+    _held_before: dict[str, set[int]] = field(default_factory=dict)
+    _after: int = 0
+    _lock: RLock = field(default_factory=RLock)
+
+    def choose_strategy(self) -> None:
+        """`copyout` where nothing can be exported, or a worker can have no context; of one that was looked at."""
+        session, status = self.session, self.session.process.last_status
+        assert status
+        used = [session.books.reports.ordinals()[device.ordinal] for device in status.devices if device.handles]
+        session.process.copied_out = unexportable(status.status.flags) or not all(map(session.attach, used))
+        if not session.process.copied_out:
+            counted = {uuid: session.worker(uuid).counted(session.pid)[1] for uuid in used}
+            session.books.unexplained = {uuid: max(0, unexplained) for uuid, unexplained in counted.items()}
+
+    def export_again(self, ids: Sequence[int]) -> None:
+        """Handles that could not leave before, and now can. Raises RolledBack where one cannot after all."""
+        left, pages = sorted(ids), self._paging("memory made anew")
+        while left:
+            with self._lock:
+                batch, fds = self._export(left[0] - 1, min(len(left), self.session.node.config.batch))
+                try:
+                    self._pass_on(*batch.only(left, fds))
+                finally:
+                    close_all(fds)
+                if not batch.handles:
+                    raise RolledBack(f"process {self.session.pid} did not hand out memory that it had made anew")
+            pages.turn(batch.reply.last_id)
+            left = [id for id in left if id > batch.reply.last_id]
+
+    def export_new(self) -> int:
+        """See that every handle made since the last call is with its worker and with the keeper; how many these are."""
+        more, made = True, 0
+        pages = self._paging("exports", self._after)
+        while more:
+            with self._lock:
+                batch, fds = self._export(self._after, self.session.node.config.batch)
+                try:
+                    self._pass_on(batch, fds)
+                finally:
+                    close_all(fds)
+                more, made = bool(batch.reply.more), made + len(batch.handles)
+                self._after = max(self._after, batch.reply.last_id)
+            if more:
+                pages.turn(batch.reply.last_id)
+        return made
+
+    def _paging(self, what: str, after: int = 0) -> Paging:
+        return Paging(f"process {self.session.pid}, {what}", self.session.node.config.prepare_s, after)
+
+    def _export(self, after: int, limit: int) -> tuple[ExportBatch, list[int]]:
+        return self.session.process.agent.export(self.session.transaction, after, limit)
+
+    def _pass_on(self, batch: ExportBatch, fds: Sequence[int]) -> None:
+        if any(h.device not in self.session.books.reports.ordinals() for h in batch.handles):
+            self.session.look()
+        self.session.books.reports.apply(batch)
+        fresh = dict(zip((h.id for h in batch.handed), fds, strict=True))
+        for id in fresh:
+            self.imported.pop(id, None)
+        if any(h.flags & HandleFlag.UNEXPORTABLE for h in batch.handles):
+            self.session.process.copied_out = True
+        for device in sorted({self._device(h) for h in batch.handles}):
+            here = [h for h in batch.handles if self._device(h) == device]
+            self._pass_on_fresh(device, [(h, fresh[h.id]) for h in here if h.id in fresh])
+            kept = [h for h in here if h.flags & HandleFlag.KEPT]
+            self.imported.update({h.id: (device, h.size) for h in kept})
+            self._pass_on_kept(device, kept)
+
+    def _device(self, handle: HandleRecord) -> str:
+        return self.session.books.reports.ordinals()[handle.device]
+
+    def _pass_on_fresh(self, device: str, fresh: Sequence[tuple[HandleRecord, int]]) -> None:
+        if not fresh:
+            return
+        specs, fds = [spec_of(h) for h, _ in fresh], [fd for _, fd in fresh]
+        self.fresh.update(spec.id for spec in specs)
+        self.session.keeper().put(self.session.pid, [spec.id for spec in specs], fds)
+        self._spare(specs, fds)
+        if not self.session.process.copied_out:
+            self.session.worker(device).adopt(self.session.hold, specs, fds)
+        for spec in specs:
+            self.unkept.pop(spec.id, None)
+
+    def _spare(self, specs: Sequence[HandleSpec], fds: Sequence[int]) -> None:
+        try:
+            self.session.spare.put(self.session.pid, [spec.id for spec in specs], fds)
+        except OSError as error:  # no descriptor left: the supervisor's duplicates are the ones that count
+            log.info("job %s: process %d: no spare duplicates: %s", self.session.process.job, self.session.pid, error)
+
+    def _pass_on_kept(self, device: str, kept: Sequence[HandleRecord]) -> None:
+        """Handles that cannot be exported again: worker and keeper each make up for what the other lost."""
+        if not kept or self.session.process.copied_out:  # what is copied needs no descriptor: it can be made anew
+            return
+        pid, hold = self.session.pid, self.session.hold
+        worker, keeper = self.session.worker(device), self.session.keeper()
+        held, escrowed = self._held(device, worker), set(keeper.ids(pid))
+        self.unkept.update({h.id: h.size for h in kept if h.id not in held and h.id not in escrowed})
+        if missing := [h for h in kept if h.id not in held and h.id in escrowed]:
+            consume(keeper.take(pid, ids_of(missing)), partial(worker.adopt, hold, specs_of(missing)))
+        if missing := [h for h in kept if h.id not in escrowed and h.id in held]:
+            consume(worker.export(hold, ids_of(missing)), partial(keeper.put, pid, ids_of(missing)))
+
+    def _held(self, device: str, worker: WorkerPeer) -> set[int]:
+        if device not in self._held_before:
+            self._held_before[device] = worker.held(self.session.hold)
+        return self._held_before[device]
+
+    def released(self, ids: Sequence[int]) -> None:
+        """The program freed exported handles: everybody lets go before its free returns."""
+        session = self.session
+        with self._lock:
+            let_go(session.process, ids, session.node, session.world, session.keeper())
+            session.spare.drop(session.pid, list(ids))
+            session.books.reports.apply(IdList(session.transaction, tuple(ids)))
+            self.fresh.difference_update(ids)
+            for id in ids:
+                self.imported.pop(id, None)
+                self.unkept.pop(id, None)
+
+    def entrust_spares(self) -> None:
+        """What the keeper lost with its life, and the process cannot export again, is with its next keeper."""
+        session = self.session
+        try:
+            self._entrust_spares(session.keeper())
+        except PeerGone:  # it dies just now; the next one is the daemon itself
+            self._entrust_spares(session.keeper())
+        except DeadlinePassed as error:  # it has them, and so have the workers
+            log.warning("job %s: process %d: its keeper does not answer: %s", session.process.job, session.pid, error)
+        session.spare.close()
+
+    def _entrust_spares(self, keeper: Keeper) -> None:
+        pid, spare = self.session.pid, self.session.spare
+        held = set(keeper.ids(pid))
+        for ids in batched([i for i in spare.ids(pid) if i not in held], self.session.node.config.batch):
+            consume(spare.take(pid, ids), partial(keeper.put, pid, ids))

@@ -1,0 +1,116 @@
+"""Memory of a process on its way back: from the keeper, the daemon, the workers, or a copy."""
+
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+
+from msgspec import Struct, field
+
+from gcr.engine import duplicates
+from gcr.engine.batches import batched, consume
+from gcr.engine.copyout import AgentCopy, StagedCopy, create
+from gcr.engine.session import Session
+from gcr.engine.tidying import quietly
+from gcr.errors import DeadlinePassed, NoDescriptors, NoRoom, PeerGone
+from gcr.protocol.wire import AgentPhase, FrameType
+
+log = logging.getLogger("gcr.engine")
+
+
+class Imports(Struct):
+    session: Session
+    given_back: set[int] = field(default_factory=set)  # imported by the process in this transaction
+
+    def map_back(self) -> None:
+        """The inverse of `hand_over`, legal at any point of it: from the keeper, and what it lacks from the workers."""
+        session = self.session
+        if session.phase() != AgentPhase.HANDED_OVER:
+            return
+        self._give_from_keeper()
+        self._give_from_spare()
+        if self.given_back < set(session.books.table.allocations):
+            self.give_from_workers()
+        if session.copy is not None:
+            self._make_anew(session.copy, set(session.books.table.allocations) - self.given_back)
+        session.process.agent.map(session.transaction)
+
+    def _make_anew(self, copy: StagedCopy, missing: set[int]) -> None:
+        """What nobody holds as memory any more comes back as a copy. Raises NoRoom."""
+        if missing:
+            self.create({id: size for id, size in copy.sizes().items() if id in missing})
+            back = AgentCopy(self.session.process.agent, self.session.transaction, copy)
+            back.run(FrameType.COPY_IN, self.session.node.config.drain_s, wanted=missing)
+
+    def create(self, sizes: Mapping[int, int]) -> None:
+        """New physical memory in the process, by handle. Raises NoRoom."""
+        session, devices = self.session, self.session.bytes_by_device
+        let_go, free = partial(session.node.let_go, devices), partial(session.free_bytes, devices)
+        create(session.process.agent, session.transaction, sizes, free, let_go)
+
+    def kept(self) -> set[int]:
+        """Ids of the handles that somebody of ours has. Raises DeadlinePassed where one who may does not answer."""
+        session = self.session
+        warm = [session.node.warm_worker(session.world, device) for device in session.bytes_by_device]
+        held = {id for worker in warm if worker for id in worker.held(session.hold)}
+        try:
+            return held | set(session.keeper().ids(session.pid))
+        except DeadlinePassed:
+            if len(held) < session.process.look().status.handles:
+                raise
+            return held
+
+    def _give_from_keeper(self) -> None:
+        for ids, fds in self._of_keeper():
+            consume(fds, partial(self._give, ids))
+
+    def _of_keeper(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+        """Ids and descriptors; none of one that is gone, or does not answer: others have the same."""
+        keeper, pid = self.session.keeper(), self.session.pid
+        try:
+            for ids in batched(keeper.ids(pid), self.session.node.config.batch):
+                yield ids, keeper.take(pid, ids)
+        except (PeerGone, DeadlinePassed) as error:
+            log.warning("job %s: process %d: nothing from its keeper: %s", self.session.process.job, pid, error)
+
+    def _give_from_spare(self) -> None:
+        """What the keeper lost with its life."""
+        spare, pid = self.session.spare, self.session.pid
+        missing = [i for i in spare.ids(pid) if i not in self.given_back]
+        for ids in batched(missing, self.session.node.config.batch):
+            consume(spare.take(pid, ids), partial(self._give_and_keep, ids))
+
+    def _give_and_keep(self, ids: Sequence[int], fds: Sequence[int]) -> None:
+        """To the process, and then to the next keeper, who may not answer."""
+        self._give(ids, fds)
+        quietly("put in escrow", lambda: self.session.keeper().put(self.session.pid, ids, fds))
+
+    def give_from_workers(self, keep: bool = False) -> None:
+        """Map what the workers hold at the old addresses, without access yet; `keep`: and put it in escrow."""
+        for worker in self.session.workers():
+            wanted = sorted(worker.held(self.session.hold) - self.given_back)
+            for ids in batched(wanted, self.session.node.config.batch):
+                began = time.monotonic()
+                fds = worker.export(self.session.hold, ids)
+                exported = time.monotonic()
+                consume(fds, partial(self._give, ids, keep=keep))
+                now = time.monotonic()
+                log.debug("%d handles: exported in %.4f s, given in %.4f s", len(ids), exported - began, now - exported)
+
+    def _give(self, ids: Sequence[int], fds: Sequence[int], keep: bool = False) -> None:
+        if keep:
+            duplicates.keep(self.session.process, self.session.keeper(), ids, fds)
+        self._give_as_many_as_fit(ids, fds)
+
+    def _give_as_many_as_fit(self, ids: Sequence[int], fds: Sequence[int]) -> None:
+        """A process that has nearly used up its descriptors takes fewer at a time. Raises NoDescriptors for not one."""
+        try:
+            self.session.process.agent.give(self.session.transaction, ids, fds)
+        except (NoDescriptors, NoRoom):
+            if len(ids) == 1:
+                raise
+            half = len(ids) // 2
+            self._give_as_many_as_fit(ids[:half], fds[:half])
+            self._give_as_many_as_fit(ids[half:], fds[half:])
+        else:
+            self.given_back.update(ids)
