@@ -63,10 +63,10 @@ def write(address: int, data: bytes) -> None:
     acl.aclrtMemcpy(address, len(data), data, len(data), H2D)
 
 
-def read(address: int, size: int) -> bytes:
-    data = ctypes.create_string_buffer(size)
-    acl.aclrtMemcpy(data, size, address, size, D2H)
-    return data.raw
+def read(address: int, size: int) -> bytearray:
+    data = bytearray(size)
+    acl.aclrtMemcpy((ctypes.c_char * size).from_buffer(data), size, address, size, D2H)
+    return data
 
 
 def code(name: str, *arguments: Any) -> int:

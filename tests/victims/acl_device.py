@@ -35,7 +35,7 @@ class AclDevice:
     def write(self, address: int, data: bytes) -> None:
         write(address, data)
 
-    def read(self, address: int, size: int) -> bytes:
+    def read(self, address: int, size: int) -> bytearray:
         return read(address, size)
 
     def fill(self, address: int, words: int, half: int, stream: Any) -> int:

@@ -52,7 +52,7 @@ class CudaDevice:
     def write(self, address: int, data: bytes) -> None:
         check(driver.cuMemcpyHtoD(address, data, len(data)))
 
-    def read(self, address: int, size: int) -> bytes:
+    def read(self, address: int, size: int) -> bytearray:
         return download(address, size)
 
     def fill(self, address: int, words: int, half: int, stream: Any) -> int:

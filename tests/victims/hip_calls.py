@@ -88,10 +88,10 @@ def write(address: int, data: bytes) -> None:
     check(hip.hipMemcpy(address, data, len(data), DEFAULT))
 
 
-def read(address: int, size: int) -> bytes:
+def read(address: int, size: int) -> bytearray:
     data = bytearray(size)
     check(hip.hipMemcpy(data, address, size, DEFAULT))
-    return bytes(data)
+    return data
 
 
 class Kernels:

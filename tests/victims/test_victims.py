@@ -12,6 +12,11 @@ import pytest
 
 from gcr.native import shim_path, sim_dir
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+import told
+from device import MIB
+
 HERE = Path(__file__).parent
 SECONDS = 60
 
@@ -90,3 +95,15 @@ def test_a_wrong_word_is_seen(environment: Mapping[str, str]) -> None:
     )
     assert done.returncode != 0
     assert "is not all 12345" in done.stderr
+
+
+@pytest.mark.parametrize("size", [1, 250, MIB, told.STEP, told.STEP + 1, 5 * MIB + 3])
+@pytest.mark.parametrize("seed", [0, 11, 250, 251, 1 << 21])
+def test_of_a_pattern_each_byte_is_looked_at(size: int, seed: int) -> None:
+    found = bytearray(told.pattern(size, seed))
+    assert told.is_pattern(found, seed)
+    assert not told.is_pattern(found, seed + 1)
+    for at in {0, size // 2, size - 1, *(edge for edge in (told.STEP - 1, told.STEP, 2 * told.STEP) if edge < size)}:
+        found[at] ^= 1
+        assert not told.is_pattern(found, seed), at
+        found[at] ^= 1

@@ -17,6 +17,7 @@ from dialogue import note, say
 
 PERIOD = 251
 RAMP = bytes(range(PERIOD)) * (2 * MIB // PERIOD)
+STEP = len(RAMP) - PERIOD
 WHOLE = 64 * MIB  # of what is larger both ends are looked at
 END = 4096
 
@@ -27,6 +28,16 @@ def pattern(size: int, seed: int) -> bytes:
     if first + size <= len(RAMP):
         return RAMP[first : first + size]
     return (RAMP * (size // len(RAMP) + 2))[first : first + size]
+
+
+def is_pattern(found: bytearray, seed: int) -> bool:
+    """Tells whether each byte is the pattern's. It compares step by step, since a copy of the whole takes longer."""
+    view = memoryview(RAMP)
+    return all(found.startswith(view[(seed + at) % PERIOD :][: min(STEP, len(found) - at)], at) for at in steps(found))
+
+
+def steps(found: bytearray) -> range:
+    return range(0, len(found), STEP)
 
 
 class Program:
@@ -120,10 +131,9 @@ class Program:
         state = hashlib.sha256()
         for address, (size, seed) in self.held.items():
             for at, part in parts(size):
-                found = self.device.read(address + at, part)
-                if found != pattern(part, seed + at):
+                if not is_pattern(self.device.read(address + at, part), seed + at):
                     return f"wrong: {size} bytes at {address:#x} are not what was written"
-                state.update(found)
+                state.update(f"{part} {seed + at} ".encode())  # that is all there is to know of these bytes
         return f"{len(self.held)} held, digest {state.hexdigest()}"
 
 
