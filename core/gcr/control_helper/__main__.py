@@ -1,5 +1,8 @@
 """Started by gcrd: `python -m gcr.control_helper BACKEND FD`. Ends when the daemon's socket closes."""
 
+import gcr.starting
+
+# isort: split
 import contextlib
 import logging
 import os
@@ -18,6 +21,8 @@ from gcr.errors import GcrError, UnsupportedState, UsageError
 from gcr.plugins import asked, load_backend
 from gcr.protocol.channel import Channel, Request
 from gcr.protocol.servers import COORDINATOR
+
+gcr.starting.imported()
 
 log = logging.getLogger("gcr.control")
 

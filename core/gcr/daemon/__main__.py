@@ -1,5 +1,8 @@
 """`python -m gcr.daemon`: starts when somebody needs it; ends after an idle hour, or on `gcr daemon stop`."""
 
+import gcr.starting
+
+# isort: split
 import argparse
 import logging
 import logging.handlers
@@ -24,6 +27,8 @@ from gcr.rendezvous.folder import DaemonFolder
 from gcr.rendezvous.launch import LOG
 from gcr.rendezvous.presence import Presence
 from gcr.runtime import log_dir, socket_path
+
+gcr.starting.imported()
 
 log = logging.getLogger("gcr.daemon")
 

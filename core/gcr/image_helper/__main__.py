@@ -4,6 +4,9 @@ It has a copy of all that it needs when it begins to write, and keeps that still
 daemon or a worker nor the job's next checkpoint changes a byte of the image.
 """
 
+import gcr.starting
+
+# isort: split
 import logging
 import os
 import socket
@@ -13,6 +16,8 @@ import threading
 from gcr.image_helper.service import ImageService
 from gcr.protocol.channel import Channel
 from gcr.protocol.servers import COORDINATOR
+
+gcr.starting.imported()
 
 
 def main(argv: list[str]) -> int:

@@ -1,5 +1,8 @@
 """Started by gcrd: `python -m gcr.worker BACKEND DEVICE FD`. Ends when the daemon's socket closes."""
 
+import gcr.starting
+
+# isort: split
 import logging
 import os
 import resource
@@ -20,6 +23,8 @@ from gcr.protocol.servers import COORDINATOR
 from gcr.worker.attachment import Attachment
 from gcr.worker.guarded import guarded
 from gcr.worker.service import WorkerService
+
+gcr.starting.imported()
 
 log = logging.getLogger("gcr.worker")
 
