@@ -6,11 +6,12 @@ from gcr.protocol.seqpacket import close_all
 
 
 def batched(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:
+    """Yields the ids in order, at most `size` at a time."""
     return (ids[first : first + size] for first in range(0, len(ids), size))
 
 
 def consume(fds: Sequence[int], use: Callable[[Sequence[int]], object]) -> None:
-    """Closes the descriptors once they were used, or could not be."""
+    """Uses the descriptors and closes them, also where their use fails."""
     try:
         use(fds)
     finally:

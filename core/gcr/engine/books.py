@@ -1,4 +1,4 @@
-"""What is known of the memory of one process in a transaction."""
+"""The books of one process in a transaction: its allocations, and the bytes that its devices count."""
 
 from collections.abc import Iterable, Mapping
 
@@ -10,11 +10,13 @@ from gcr.protocol.agentwire import MappingBatch
 
 
 class Books(Struct):
+    """The reported allocations, the table closed at the stop, and counts by device UUID."""
+
     reports: AllocationTracker = field(default_factory=lambda: ReportedAllocations(uuid_text))
-    table: AllocationTable = NOTHING  # of what is handed over; closed before it is
-    suspended: Mapping[str, int] = field(default_factory=dict)  # bytes by device of one whose shim reports nothing now
-    counts: Mapping[str, int] = field(default_factory=dict)  # by device UUID: bytes the device counted at admission
-    unexplained: dict[str, int] = field(default_factory=dict)  # by device: what nobody's books explained at the start
+    table: AllocationTable = NOTHING  # the memory to hand over; closed before that begins
+    suspended: Mapping[str, int] = field(default_factory=dict)  # bytes by device, while its shim reports nothing
+    counts: Mapping[str, int] = field(default_factory=dict)  # bytes by device, as the device counted at admission
+    unexplained: dict[str, int] = field(default_factory=dict)  # bytes by device that no books explained at the start
 
     @property
     def bytes_by_device(self) -> Mapping[str, int]:
@@ -22,7 +24,7 @@ class Books(Struct):
 
     @property
     def devices(self) -> list[str]:
-        """Where it has memory that we carry, or, by the device's own count, something of the driver's alone."""
+        """The devices where the process has memory to carry, or, by the device's own count, a context."""
         return sorted({*self.bytes_by_device, *self.counts})
 
     def close(self, pages: Iterable[MappingBatch]) -> None:

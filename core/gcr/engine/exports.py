@@ -1,7 +1,6 @@
 """Memory of a process on its way out: handles exported to the workers, to the keeper and to the daemon itself.
 
-`_lock` is held while a batch of exports is passed on and while a free is, so that a free never overtakes the handle it
-frees.
+`_lock` is held while a batch of exports is passed on, and while a free is. So a free never overtakes its handle.
 """
 
 import logging
@@ -29,16 +28,18 @@ log = logging.getLogger("gcr.engine")
 
 
 class Exports(Struct):
+    """The exported handles of one process, and the processes that hold each."""
+
     session: Session
     fresh: set[int] = field(default_factory=set)  # exported in this transaction, and exportable again
-    imported: dict[int, tuple[str, int]] = field(default_factory=dict)  # by the process before: device and bytes
-    unkept: dict[int, int] = field(default_factory=dict)  # imported, and in no keeper's hands: id and bytes
+    imported: dict[int, tuple[str, int]] = field(default_factory=dict)  # in an earlier restore: id, device, bytes
+    unkept: dict[int, int] = field(default_factory=dict)  # imported, and held by no worker and no keeper: id, bytes
     _held_before: dict[str, set[int]] = field(default_factory=dict)
     _after: int = 0
     _lock: RLock = field(default_factory=RLock)
 
     def choose_strategy(self) -> None:
-        """`copyout` where nothing can be exported, or a worker can have no context; of one that was looked at."""
+        """Chooses `copyout` where nothing can be exported or a worker gets no context. Call `look` before."""
         session, status = self.session, self.session.process.last_status
         assert status
         used = [session.books.reports.ordinals()[device.ordinal] for device in status.devices if device.handles]
@@ -48,7 +49,7 @@ class Exports(Struct):
             session.books.unexplained = {uuid: max(0, unexplained) for uuid, unexplained in counted.items()}
 
     def export_again(self, ids: Sequence[int]) -> None:
-        """Handles that could not leave before, and now can. Raises RolledBack where one cannot after all."""
+        """Exports handles that were made anew. Raises RolledBack where the process does not hand one out."""
         left, pages = sorted(ids), self._paging("memory made anew")
         while left:
             with self._lock:
@@ -63,7 +64,7 @@ class Exports(Struct):
             left = [id for id in left if id > batch.reply.last_id]
 
     def export_new(self) -> int:
-        """See that every handle made since the last call is with its worker and with the keeper; how many these are."""
+        """Exports every handle made since the last call to its worker and the keeper. Returns their number."""
         more, made = True, 0
         pages = self._paging("exports", self._after)
         while more:
@@ -119,12 +120,12 @@ class Exports(Struct):
     def _spare(self, specs: Sequence[HandleSpec], fds: Sequence[int]) -> None:
         try:
             self.session.spare.put(self.session.pid, [spec.id for spec in specs], fds)
-        except OSError as error:  # no descriptor left: the supervisor's duplicates are the ones that count
+        except OSError as error:  # no descriptor left; the supervisor's duplicates suffice
             log.info("job %s: process %d: no spare duplicates: %s", self.session.process.job, self.session.pid, error)
 
     def _pass_on_kept(self, device: str, kept: Sequence[HandleRecord]) -> None:
-        """Handles that cannot be exported again: worker and keeper each make up for what the other lost."""
-        if not kept or self.session.process.copied_out:  # what is copied needs no descriptor: it can be made anew
+        """Gives the worker and the keeper what each lost of the handles that cannot be exported again."""
+        if not kept or self.session.process.copied_out:  # copied memory needs no descriptor: it can be made anew
             return
         pid, hold = self.session.pid, self.session.hold
         worker, keeper = self.session.worker(device), self.session.keeper()
@@ -141,7 +142,7 @@ class Exports(Struct):
         return self._held_before[device]
 
     def released(self, ids: Sequence[int]) -> None:
-        """The program freed exported handles: everybody lets go before its free returns."""
+        """Makes the workers and the keepers release handles that the program frees, before its free returns."""
         session = self.session
         with self._lock:
             let_go(session.process, ids, session.node, session.world, session.keeper())
@@ -153,13 +154,13 @@ class Exports(Struct):
                 self.unkept.pop(id, None)
 
     def entrust_spares(self) -> None:
-        """What the keeper lost with its life, and the process cannot export again, is with its next keeper."""
+        """Gives the next keeper what the last one lost when it died and the process cannot export again."""
         session = self.session
         try:
             self._entrust_spares(session.keeper())
-        except PeerGone:  # it dies just now; the next one is the daemon itself
+        except PeerGone:  # it has just died; the next keeper is the daemon itself
             self._entrust_spares(session.keeper())
-        except DeadlinePassed as error:  # it has them, and so have the workers
+        except DeadlinePassed as error:  # the keeper has them, and so have the workers
             log.warning("job %s: process %d: its keeper does not answer: %s", session.process.job, session.pid, error)
         session.spare.close()
 

@@ -19,11 +19,13 @@ log = logging.getLogger("gcr.engine")
 
 
 class Imports(Struct):
+    """The handles that one process takes back, from each process that may hold them."""
+
     session: Session
     given_back: set[int] = field(default_factory=set)  # imported by the process in this transaction
 
     def map_back(self) -> None:
-        """The inverse of `hand_over`, legal at any point of it: from the keeper, and what it lacks from the workers."""
+        """Undoes `hand_over`, wherever that stopped: from the keeper first, then from the workers."""
         session = self.session
         if session.phase() != AgentPhase.HANDED_OVER:
             return
@@ -36,20 +38,23 @@ class Imports(Struct):
         session.process.agent.map(session.transaction)
 
     def _make_anew(self, copy: StagedCopy, missing: set[int]) -> None:
-        """What nobody holds as memory any more comes back as a copy. Raises NoRoom."""
+        """Makes memory that no process holds any more, and fills it from the copy. Raises NoRoom."""
         if missing:
             self.create({id: size for id, size in copy.sizes().items() if id in missing})
             back = AgentCopy(self.session.process.agent, self.session.transaction, copy)
             back.run(FrameType.COPY_IN, self.session.node.config.drain_s, wanted=missing)
 
     def create(self, sizes: Mapping[int, int]) -> None:
-        """New physical memory in the process, by handle. Raises NoRoom."""
+        """Makes new physical memory in the process for these handles. Raises NoRoom."""
         session, devices = self.session, self.session.bytes_by_device
         let_go, free = partial(session.node.let_go, devices), partial(session.free_bytes, devices)
         create(session.process.agent, session.transaction, sizes, free, let_go)
 
     def kept(self) -> set[int]:
-        """Ids of the handles that somebody of ours has. Raises DeadlinePassed where one who may does not answer."""
+        """Returns ids of the handles that a worker or the keeper holds.
+
+        Raises DeadlinePassed where a keeper does not answer and the workers lack a handle.
+        """
         session = self.session
         warm = [session.node.warm_worker(session.world, device) for device in session.bytes_by_device]
         held = {id for worker in warm if worker for id in worker.held(session.hold)}
@@ -65,7 +70,7 @@ class Imports(Struct):
             consume(fds, partial(self._give, ids))
 
     def _of_keeper(self) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-        """Ids and descriptors; none of one that is gone, or does not answer: others have the same."""
+        """Yields ids and descriptors; none where the keeper is gone or silent, since the workers have the same."""
         keeper, pid = self.session.keeper(), self.session.pid
         try:
             for ids in batched(keeper.ids(pid), self.session.node.config.batch):
@@ -74,19 +79,19 @@ class Imports(Struct):
             log.warning("job %s: process %d: nothing from its keeper: %s", self.session.process.job, pid, error)
 
     def _give_from_spare(self) -> None:
-        """What the keeper lost with its life."""
+        """Gives the process what the keeper lost when it died."""
         spare, pid = self.session.spare, self.session.pid
         missing = [i for i in spare.ids(pid) if i not in self.given_back]
         for ids in batched(missing, self.session.node.config.batch):
             consume(spare.take(pid, ids), partial(self._give_and_keep, ids))
 
     def _give_and_keep(self, ids: Sequence[int], fds: Sequence[int]) -> None:
-        """To the process, and then to the next keeper, who may not answer."""
+        """Gives handles to the process, and then to the next keeper, which may not answer."""
         self._give(ids, fds)
         quietly("put in escrow", lambda: self.session.keeper().put(self.session.pid, ids, fds))
 
     def give_from_workers(self, keep: bool = False) -> None:
-        """Map what the workers hold at the old addresses, without access yet; `keep`: and put it in escrow."""
+        """Maps what the workers hold at the old addresses, without access yet. `keep` puts it in escrow as well."""
         for worker in self.session.workers():
             wanted = sorted(worker.held(self.session.hold) - self.given_back)
             for ids in batched(wanted, self.session.node.config.batch):
@@ -103,7 +108,7 @@ class Imports(Struct):
         self._give_as_many_as_fit(ids, fds)
 
     def _give_as_many_as_fit(self, ids: Sequence[int], fds: Sequence[int]) -> None:
-        """A process that has nearly used up its descriptors takes fewer at a time. Raises NoDescriptors for not one."""
+        """Gives fewer at a time to a process short of descriptors. Raises NoDescriptors where it takes not even one."""
         try:
             self.session.process.agent.give(self.session.transaction, ids, fds)
         except (NoDescriptors, NoRoom):

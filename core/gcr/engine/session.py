@@ -1,4 +1,4 @@
-"""One process of a job inside one transaction, and the processes that serve it there."""
+"""One process of a job in one transaction, and the processes that serve it there."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping
@@ -21,16 +21,19 @@ log = logging.getLogger("gcr.engine")
 
 
 class Session:
-    """Ids, never addresses, cross the sockets."""
+    """The process, its books, and its way to the agent, the keeper, the control helper and the workers.
+
+    Ids, never addresses, cross the sockets.
+    """
 
     def __init__(
         self, process: Process, transaction: int, node: Node, world: World, keeper: Callable[[], Keeper]
     ) -> None:
         self.process, self.transaction, self.node, self.world, self.keeper = process, transaction, node, world, keeper
         self.books = Books()
-        self.moves: Moves = {}  # of a restore; everything else here goes by the devices to come back on
-        self.spare = Escrow()  # the daemon's own duplicates, should the supervisor die on the way
-        self.copy: StagedCopy | None = None  # strategy `copyout`: every byte of it, from before it is released
+        self.moves: Moves = {}  # a restore's; all the rest is keyed by the devices that the process comes back on
+        self.spare = Escrow()  # the daemon's own duplicates, in case the supervisor dies
+        self.copy: StagedCopy | None = None  # strategy `copyout`: every byte, from before the memory is released
         self._workers: dict[str, WorkerPeer] = {}
 
     @property
@@ -39,7 +42,7 @@ class Session:
 
     @property
     def hold(self) -> str:
-        """The name under which workers keep this process's memory."""
+        """The name under which workers keep the process's memory."""
         return self.process.hold
 
     @property
@@ -48,7 +51,7 @@ class Session:
 
     @property
     def generation(self) -> int:
-        """As of when it was last looked at: only a restore changes it."""
+        """Returns the generation of the last status; only a restore changes it."""
         status = self.process.last_status or self.process.look()
         return status.status.generation
 
@@ -65,12 +68,15 @@ class Session:
         return self.books.devices
 
     def comes_to_hidden(self) -> bool:
-        """Onto a device that the process does not see: a driver lets control state back there, but no memory in."""
+        """Tells whether the process comes back on a device that it does not see.
+
+        A driver restores control state there, but takes no memory in.
+        """
         return any(device not in self.process.uuids.values() for device in self.bytes_by_device)
 
     @property
     def control(self) -> "ControlPeer | AgentControl":
-        """The vendor's helper; where only the process itself can save its control state, its agent through it."""
+        """The vendor's control helper, or the process's agent where only the process can save its own control state."""
         helper = self.node.control(self.world)
         if helper.means is not ControlMeans.AGENT:
             return helper
@@ -78,11 +84,11 @@ class Session:
 
     @property
     def keeps_context(self) -> bool:
-        """What the runtime has for itself stays on the device, also while its control state is saved."""
+        """Tells whether the runtime's own memory stays on the device while the control state is saved."""
         return self.control.means is ControlMeans.AGENT
 
     def worker(self, device: str) -> WorkerPeer:
-        """The same one all through the transaction: one that took its place would hold nothing."""
+        """Returns the device's worker, the same one all through the transaction: a successor would hold nothing."""
         if device not in self._workers:
             self._workers[device] = self.node.worker(self.world, device)
         return self._workers[device]
@@ -91,11 +97,11 @@ class Session:
         return [self.worker(device) for device in sorted(self.bytes_by_device)]
 
     def attach(self, device: str) -> bool:
-        """Whether the device's worker has a context, after a try."""
+        """Tells whether the device's worker has a context, after it has tried to get one."""
         return self.worker(device).attach(self.node.config.worker_start_s)
 
     def without_contexts(self) -> bool:
-        """The workers give their contexts back, and with them the room these take; False: others need them."""
+        """Makes the workers give up their contexts, and their room. Returns False where others need one."""
         try:
             for worker in self.workers():
                 worker.release(self.hold)
@@ -108,14 +114,14 @@ class Session:
         return self.control.inspect(self.pid).bytes_by_device.get(device, 0)
 
     def free_bytes(self, devices: Iterable[str]) -> dict[str, int]:
-        """As the devices themselves count."""
+        """Returns the bytes that the devices themselves count as free."""
         free = self.control.free_bytes()
         return {device: free.get(device, 0) for device in devices}
 
     def staged(self) -> list[int]:
-        """The sealed tables and segments to come back from; the caller's.
+        """Returns descriptors of the sealed tables and segments to come back from; the caller closes them.
 
-        A program may have closed those of its agent: then they come from the keeper. Raises RolledBack.
+        A program may have closed its agent's: then they come from the keeper. Raises RolledBack.
         """
         try:
             return self.process.agent.unstage(self.transaction)
@@ -127,22 +133,22 @@ class Session:
             return found
 
     def forget_copy(self) -> None:
-        """The daemon's own descriptors of it."""
+        """Closes the daemon's own descriptors of the copy."""
         if self.copy is not None:
             self.copy.close()
         self.copy = None
 
     def come_back(self, moves: Moves) -> None:
-        """It is suspended, and to come back on these devices."""
+        """Prepares the books for a suspended process that comes back on these devices."""
         self.moves = moves
         self.books.suspended = moved(self.process.bytes_by_device, moves)
 
     def left(self, device: str) -> str:
-        """The device that it left, of one to come back on."""
+        """Returns the device that the process left, given the one it comes back on."""
         return next((old for old, new in self.moves.items() if new == device), device)
 
     def look(self) -> StatusReply:
-        """Ask the process how things stand, and take it into the books. Raises Contradiction."""
+        """Asks the process for its status and enters it into the books. Raises Contradiction."""
         status = self.process.look()
         self.books.reports.apply(status)
         return status

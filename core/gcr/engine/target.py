@@ -1,4 +1,4 @@
-"""One process of a job inside one transaction: its memory on the way out and back, and its control state."""
+"""The process that a transaction saves or restores, with the parts that act on it."""
 
 from collections.abc import Callable
 from functools import partial
@@ -15,6 +15,8 @@ from gcr.memory.escrow import Keeper
 
 
 class Target(Session):
+    """A session with its exports, its imports and its control state."""
+
     def __init__(
         self, process: Process, transaction: int, node: Node, world: World, keeper: Callable[[], Keeper]
     ) -> None:
@@ -22,19 +24,19 @@ class Target(Session):
         self.exports, self.imports, self.control_state = Exports(self), Imports(self), ProcessControl(self)
 
     def hand_over(self) -> None:
-        """Raises PeerGone when the process released something else than the books say."""
+        """Makes the process release its memory. Raises PeerGone where it released another number of handles."""
         count, expected = self.process.agent.hand_over(self.transaction).count, len(self.books.table.allocations)
         if count != expected:
             raise PeerGone(f"process {self.pid} handed over {count} handles of {expected}")
 
     def forget_exports(self) -> None:
-        """Undo of the exports, and of whatever was copied of them."""
+        """Undoes the exports, and forgets what was copied of them."""
         self.forget_memory()
         for worker in self.workers():
             quietly("forget the copy", partial(worker.forget_copy, self.hold))
 
     def forget_memory(self) -> None:
-        """What the process can export again is nobody's; what was given back stays kept."""
+        """Forgets the handles that the process can export again; what it was given back stays kept."""
         again = sorted(self.exports.fresh - self.imports.given_back)
         for worker in self.workers():
             quietly("forget", partial(worker.forget, self.hold, again))
