@@ -1,13 +1,15 @@
 """Folders of core import those below them, and no modules form a circle. Each rule also meets a tree that breaks it."""
 
 import ast
+import runpy
 from collections.abc import Iterator, Mapping
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
-CORE = Path(__file__).parents[2] / "core/gcr"
+REPOSITORY = Path(__file__).parents[2]
+CORE = REPOSITORY / "core/gcr"
 
 ROOT = "."  # modules that lie in no folder: interfaces of backends, errors, settings
 DOORS = {"__init__", "__main__", "simulated"}  # they start what lies above them
@@ -128,6 +130,12 @@ def test_every_allowed_arrow_is_in_use():
         for target in targets
     }
     assert [(own, to) for own, below in MAY_IMPORT.items() for to in sorted(below) if (own, to) not in used] == []
+
+
+def test_the_picture_of_the_imports_is_as_drawn():
+    tools = runpy.run_path(str(REPOSITORY / "tools" / "imports.py"))
+    shown = (REPOSITORY / "docs" / "pictures" / "imports.svg").read_text()
+    assert shown == tools["svg"](tools["rooms"](CORE, False)), "python tools/imports.py docs/pictures/imports.svg"
 
 
 def test_no_modules_import_each_other_in_a_circle():
