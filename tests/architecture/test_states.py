@@ -13,7 +13,10 @@ from gcr.processes import ProcessIdentity
 CORE = Path(__file__).parents[2] / "core/gcr"
 
 MOVES = {f"job/process.py: {name}" for name in ("_move", "take_back", "settle", "end")}
-OTHER_STATES = {"errors.py: __init__", "daemon/coordinator.py: saying_state"}  # an error says which state it leaves
+OTHER_STATES = {
+    "errors.py: __init__",
+    "daemon/commands/transaction.py: saying_state",
+}  # an error says which state it leaves
 
 
 def assignments(core: Path) -> Iterator[str]:

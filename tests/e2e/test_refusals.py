@@ -19,6 +19,8 @@ from worlds import AMD, ASCEND, at, everywhere
 from gcr import processes
 from gcr.api.requests import CheckpointRequest
 from gcr.config import load
+from gcr.daemon.commands import checkpoint
+from gcr.daemon.commands.asked import Asked
 from gcr.daemon.coordinator import Coordinator
 from gcr.engine.admit import refuse_unsupported
 from gcr.errors import NotOurs, UnsupportedState
@@ -89,7 +91,9 @@ def test_a_process_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(os, "getuid", lambda: NOBODY - 1)
     try:
         with pytest.raises(NotOurs) as caught:
-            coordinator.checkpoint(CheckpointRequest(target=theirs.pid), lambda _report: None, threading.Event())
+            checkpoint.run(
+                coordinator, CheckpointRequest(target=theirs.pid), Asked(lambda _report: None, threading.Event())
+            )
         assert (caught.value.exit, theirs.poll()) == (3, None)
     finally:
         theirs.kill()

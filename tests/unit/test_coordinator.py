@@ -11,6 +11,8 @@ import pytest
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.cli import jobtable
 from gcr.config import Config
+from gcr.daemon.commands import checkpoint, restore
+from gcr.daemon.commands.asked import Asked
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
 from gcr.engine.node import World
@@ -34,7 +36,7 @@ def test_a_job_comes_back_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
         job.processes[pid] = Process("llm", living, state)
     coordinator.jobs.add(job)
     with pytest.raises(WrongState, match="still being recovered"):
-        coordinator.restore(RestoreRequest(target="llm"), lambda _report: None, threading.Event())
+        restore.run(coordinator, RestoreRequest(target="llm"), Asked(lambda _report: None, threading.Event()))
     assert job.processes[os.getpid()].state == State.SUSPENDED
 
 
@@ -46,7 +48,7 @@ def test_a_job_that_has_ended_off_its_devices_is_told_to_have(tmp_path: Path) ->
     job.processes[UNUSED] = Process("llm", ProcessIdentity(UNUSED, 1), State.SUSPENDED)
     coordinator.jobs.add(job)
     with pytest.raises(JobEnding):
-        coordinator.restore(RestoreRequest(target="llm"), lambda _report: None, threading.Event())
+        restore.run(coordinator, RestoreRequest(target="llm"), Asked(lambda _report: None, threading.Event()))
 
 
 @pytest.mark.parametrize(("stack", "stays"), [(5, True), (6, False)])
@@ -62,12 +64,12 @@ def test_a_decision_is_forgotten_with_the_program_before_an_exec(tmp_path: Path,
     assert (job.decision is not None, coordinator.journal.record("llm") is not None) == (stays, stays)
 
 
-@pytest.mark.parametrize("kind", [CheckpointRequest, RestoreRequest])
-def test_a_backend_that_is_not_the_job_s_is_refused(tmp_path: Path, kind: Any) -> None:
+@pytest.mark.parametrize(("command", "kind"), [(checkpoint, CheckpointRequest), (restore, RestoreRequest)])
+def test_a_backend_that_is_not_the_job_s_is_refused(tmp_path: Path, command: Any, kind: Any) -> None:
     coordinator = Coordinator(Config(), Journal(tmp_path / "journal"))
     coordinator.jobs.add(Job("llm", "", World("nvidia")))
     with pytest.raises(BackendMissing, match="llm uses nvidia, not amd"):
-        getattr(coordinator, kind.op)(kind(target="llm", backend="amd"), lambda _report: None, threading.Event())
+        command.run(coordinator, kind(target="llm", backend="amd"), Asked(lambda _report: None, threading.Event()))
 
 
 def test_an_image_that_is_being_written_is_told_after_another_was_asked_for() -> None:

@@ -18,6 +18,8 @@ from gcr.api.requests import CheckpointRequest
 from gcr.config import Config
 from gcr.daemon import fleet, permission, worlds
 from gcr.daemon.__main__ import OneLine
+from gcr.daemon.commands import checkpoint
+from gcr.daemon.commands.asked import Asked
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
 from gcr.daemon.permission import Acting, Caller, acting_for
@@ -189,7 +191,9 @@ def test_another_users_process_in_a_simulated_world_is_refused_and_nothing_start
 ) -> None:
     monkeypatch.setattr(fleet, "start_child", lambda *_: pytest.fail("a child was started"))
     with sleeping(OTHER, GCR_SIMULATE="nvidia", LD_LIBRARY_PATH="/evil") as pid, pytest.raises(NotOurs):
-        server.coordinator.checkpoint(CheckpointRequest(target=pid), lambda _report: None, threading.Event())
+        checkpoint.run(
+            server.coordinator, CheckpointRequest(target=pid), Asked(lambda _report: None, threading.Event())
+        )
 
 
 @pytest.mark.parametrize("name", ["-m", "--help", "a b", "", "x" * 64, 7, "a\n"])

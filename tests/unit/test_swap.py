@@ -6,8 +6,10 @@ from typing import Any
 import pytest
 
 from gcr.api.requests import CheckpointRequest, RestoreRequest, SwapRequest
+from gcr.daemon.commands import checkpoint, restore
+from gcr.daemon.commands.asked import Asked
+from gcr.daemon.commands.swap import Swap
 from gcr.daemon.jobs import Job, Jobs
-from gcr.daemon.swap import Swap
 from gcr.engine.node import World
 from gcr.errors import GcrError, Interrupted, Lost, NoRoom, SwapFailed, Unanswered, UsageError, WrongState
 from gcr.job.process import Process
@@ -25,15 +27,13 @@ class Node:
             job.processes[pid] = Process(name, ProcessIdentity(pid, 1), state)
             self.jobs.add(job)
 
-    def checkpoint(
-        self, request: CheckpointRequest, _progress: object, cancelled: Event, **_by: object
-    ) -> dict[str, Any]:
+    def checkpoint(self, request: CheckpointRequest, _asked: Asked) -> dict[str, Any]:
         self.done.append(("checkpoint", request.target, request.timeout))
         return {"job": request.target}
 
-    def restore(self, request: RestoreRequest, _progress: object, cancelled: Event, **_by: object) -> dict[str, Any]:
+    def restore(self, request: RestoreRequest, asked: Asked) -> dict[str, Any]:
         self.done.append(("restore", request.target, request.timeout))
-        if cancelled.is_set():
+        if asked.cancelled.is_set():
             raise Interrupted("interrupted; everything was taken back")
         if error := self.failing.get(str(request.target)):
             raise error
@@ -46,6 +46,12 @@ class Node:
     @property
     def steps(self) -> list[tuple[str, Any]]:
         return [(what, target) for what, target, _ in self.done]
+
+
+@pytest.fixture(autouse=True)
+def commands(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoint, "run", Node.checkpoint)
+    monkeypatch.setattr(restore, "run", Node.restore)
 
 
 def test_one_leaves_and_the_other_comes_back_within_one_time() -> None:

@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
@@ -25,13 +25,14 @@ from gcr.api.requests import (
     Target,
 )
 from gcr.daemon.arrivals import Arrivals
+from gcr.daemon.commands import checkpoint, looking, restore
+from gcr.daemon.commands.asked import Asked
+from gcr.daemon.commands.swap import Swap
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.door import PAUSE_S, Door
 from gcr.daemon.jobs import Job
 from gcr.daemon.ledger import Entry, asked_by
-from gcr.daemon.permission import Caller, caller_of
-from gcr.daemon.present import devices_of
-from gcr.daemon.swap import Swap
+from gcr.daemon.permission import caller_of
 from gcr.devices import uuid_text
 from gcr.errors import DaemonUnavailable, GcrError, NotOurs, PeerGone, UsageError, WrongState, WrongVersion
 from gcr.peers.agent import AgentPeer
@@ -47,8 +48,8 @@ from gcr.version import __version__
 
 log = logging.getLogger("gcr.daemon")
 
-Asked = TypeVar("Asked", bound=ImageRequest)
-Command = Callable[[Asked, Progress, threading.Event, Sequence[int], Caller], dict[str, Any]]
+Wanted = TypeVar("Wanted", bound=ImageRequest)
+Command = Callable[[Coordinator, Wanted, Asked], dict[str, Any]]
 
 
 class Server:
@@ -284,16 +285,15 @@ class Connection:
             case "ping":
                 return {"pid": os.getpid(), "version": __version__}
             case "ps":
-                return coordinator.ps(self._caller)
+                return looking.ps(coordinator, self._caller)
             case "devices":
-                seen = [job.world for job in coordinator.jobs.all() if self._caller.may_use(job.owner)]
-                return {"devices": devices_of(seen, coordinator.control)}
+                return looking.devices(coordinator, self._caller)
             case "status":
-                return coordinator.status()
+                return looking.status(coordinator)
             case "checkpoint":
-                return self._lending(coordinator.checkpoint, CheckpointRequest.from_json(body), request, cancel)
+                return self._lending(checkpoint.run, CheckpointRequest.from_json(body), request, cancel)
             case "restore":
-                return self._lending(coordinator.restore, RestoreRequest.from_json(body), request, cancel)
+                return self._lending(restore.run, RestoreRequest.from_json(body), request, cancel)
             case "swap":
                 tell = partial(self._teller, request, cancel=cancel)
                 return Swap(coordinator, SwapRequest.from_json(body), tell, cancel, self._caller).run()
@@ -308,12 +308,13 @@ class Connection:
         raise UsageError(f"no command {op!r}")
 
     def _lending(
-        self, command: Command[Asked], asked: Asked, request: Request, cancel: threading.Event
+        self, command: Command[Wanted], wanted: Wanted, request: Request, cancel: threading.Event
     ) -> dict[str, Any]:
         """Carries out a command with the descriptor of a store's key, if one came along."""
         key = request.take_fds()
         try:
-            return command(asked, self._teller(request, asked.target, cancel), cancel, key, self._caller)
+            asked = Asked(self._teller(request, wanted.target, cancel), cancel, key, self._caller)
+            return command(self._server.coordinator, wanted, asked)
         finally:
             close_all(key)
 

@@ -8,12 +8,14 @@ import logging
 import time
 from collections.abc import Callable
 from threading import Event
-from typing import Any, Protocol
+from typing import Any
 
 from msgspec import Struct
 
-from gcr.api.requests import CheckpointRequest, RestoreRequest, SwapRequest, Target
-from gcr.daemon.jobs import Jobs
+from gcr.api.requests import RestoreRequest, SwapRequest, Target
+from gcr.daemon.commands import checkpoint, restore
+from gcr.daemon.commands.asked import Asked
+from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.permission import OURSELVES, Caller
 from gcr.errors import GcrError, Interrupted, Lost, SwapFailed, Unanswered, UsageError, WrongState
 from gcr.job.states import State
@@ -25,22 +27,10 @@ Progress = Callable[[dict[str, Any]], None]
 RESTING = (State.SUSPENDED, State.DATA_SUSPENDED)
 
 
-class Transactions(Protocol):
-    """The coordinator, as far as a swap needs it."""
-
-    jobs: Jobs
-
-    def checkpoint(
-        self, request: CheckpointRequest, progress: Progress, cancelled: Event, *, caller: Caller
-    ) -> Report: ...
-
-    def restore(self, request: RestoreRequest, progress: Progress, cancelled: Event, *, caller: Caller) -> Report: ...
-
-
 class Swap(Struct, frozen=True):
     """One swap. `progress` returns the teller of a target."""
 
-    node: Transactions
+    node: Coordinator
     request: SwapRequest
     progress: Callable[[Target], Progress]
     cancelled: Event
@@ -51,7 +41,7 @@ class Swap(Struct, frozen=True):
         self._refuse()
         began = time.monotonic()
         told = self.progress(self.request.out)
-        out = self.node.checkpoint(self.request.checkpoint(), told, self.cancelled, caller=self.caller)
+        out = checkpoint.run(self.node, self.request.checkpoint(), Asked(told, self.cancelled, caller=self.caller))
         left = time.monotonic()
         out["wall_s"] = left - began
         try:
@@ -76,12 +66,13 @@ class Swap(Struct, frozen=True):
         """`passed`: seconds of the swap's time that are over."""
         limit = self.request.timeout
         request = self.request.restore(max(limit - passed, 0.001) if limit else None)
-        return self.node.restore(request, self.progress(self.request.back), self.cancelled, caller=self.caller)
+        told = self.progress(self.request.back)
+        return restore.run(self.node, request, Asked(told, self.cancelled, caller=self.caller))
 
     def _returned(self, out: Target) -> str:
         """Restores `out`. Returns its state."""
         request = RestoreRequest(target=out)
-        return str(self.node.restore(request, self.progress(out), Event(), caller=self.caller)["state"])
+        return str(restore.run(self.node, request, Asked(self.progress(out), Event(), caller=self.caller))["state"])
 
     def _undone(self, error: GcrError) -> GcrError:
         """A is restored, also where no one waits for it any more. Returns the error that says so."""

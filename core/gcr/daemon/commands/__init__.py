@@ -1,0 +1,1 @@
+"""The commands of the daemon's clients, a module each."""

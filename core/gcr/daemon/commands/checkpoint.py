@@ -1,0 +1,235 @@
+"""`gcr checkpoint`: a job leaves its devices, or an image is made of it while it runs."""
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from gcr.api.requests import CheckpointRequest, RestoreRequest
+from gcr.daemon import departures, first_call, reports
+from gcr.daemon.commands import restore
+from gcr.daemon.commands.asked import Asked
+from gcr.daemon.commands.transaction import (
+    DEFAULT_TIMEOUT,
+    carry_out,
+    course_of,
+    refuse_other_backend,
+    saying_state,
+    slowest_link,
+    target_of,
+)
+from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.foreign import await_hello, foreign_job, refuse_unheard_beside, refuse_without_driver
+from gcr.daemon.imaging import Imaging, asked_for
+from gcr.daemon.jobs import Active, Job
+from gcr.daemon.outlet import ImageOutlet
+from gcr.daemon.permission import Caller
+from gcr.engine.admit import admit, refuse_what_the_driver_refuses
+from gcr.engine.checkpoint import Checkpoint
+from gcr.engine.driver import DriverSwap
+from gcr.engine.glance import Glance
+from gcr.engine.node import Course
+from gcr.engine.target import Target
+from gcr.errors import GcrError, ImageFailed, NoSuchJob, UnsupportedState, WrongState
+from gcr.job.states import State, Strategy
+from gcr.processes import alive
+
+log = logging.getLogger("gcr.daemon")
+
+
+def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> dict[str, Any]:
+    """Raises NotOurs for another user's job."""
+    course = course_of(node, request, asked)
+    job = _job(node, request, asked.caller)
+    image = partial(
+        asked_for, request, asked.key, node.fleet.image_helper, course.began, node.config.store_s, asked.caller, []
+    )
+    with saying_state(job):
+        with node.jobs.changing(job, "checkpoint"):
+            if job.decision is not None and job.decision.kind == "driver":
+                text, hint = f"process {job.name} is suspended already", f"gcr restore {job.name}"
+                raise WrongState(text, state=job.state, hint=hint)
+            with _forgetting_untouched(node, job):
+                attempt = partial(_attempted, node, job, course, request, image)
+                report, imaging = departures.without_departed(job, attempt)
+                job.last_report = report
+        if imaging:
+            job.imaging = imaging
+            try:
+                imaging.check()
+                if request.wait == "durable":
+                    imaging.wait(course)
+            except ImageFailed as failed:
+                raise _taken_back(node, job, course, RestoreRequest(target=request.target), failed) from failed
+            report |= imaging.report()
+        return report
+
+
+def _attempted(
+    node: Coordinator,
+    job: Job,
+    course: Course,
+    request: CheckpointRequest,
+    image: Callable[[], Imaging | None],
+) -> tuple[dict[str, Any], Imaging | None]:
+    imaging = image()
+    return Attempt(node, job, course, request, imaging).take_off(), imaging
+
+
+def _taken_back(
+    node: Coordinator, job: Job, course: Course, request: RestoreRequest, failed: ImageFailed
+) -> ImageFailed:
+    """Restores a job whose image failed, unless another command has changed the job since. Returns the error."""
+    back = Course("restore", node.next_transaction(), DEFAULT_TIMEOUT, course.progress)  # also when nobody waits
+    try:
+        with node.jobs.changing(job, "restore"):
+            if job.decision is not None and job.decision.transaction == course.transaction:
+                restore.bring_back(node, job, back, request, Asked(course.progress, back.cancelled))
+    except GcrError as error:
+        log.warning("job %s was not taken back: %s", job.name, error)
+        text = f"{failed.message}; and the job could not be taken back: {error.message}"
+        return ImageFailed(text, hint=f"gcr restore {job.name}")
+    log.info("job %s: is %s again: its image failed: %s", job.name, reports.shown(job.state), failed.message)
+    return ImageFailed(f"{failed.message}; the job is {reports.shown(job.state)}")
+
+
+def _job(node: Coordinator, request: CheckpointRequest, caller: Caller) -> Job:
+    target = request.target
+    try:
+        job = node.jobs.find(target, caller.may_use)
+    except NoSuchJob:
+        if not isinstance(target, int):
+            raise
+        return _foreign(node, target, request.backend, caller)
+    caller.check_owner(job.owner, f"job {job.name}")
+    refuse_other_backend(job, request.backend)
+    return job
+
+
+def _foreign(node: Coordinator, pid: int, backend: str | None, caller: Caller) -> Job:
+    job = foreign_job(pid, backend, caller)
+    refuse_other_backend(job, backend)
+    refuse_without_driver(pid, job.world)
+    node.jobs.add(job)
+    return job
+
+
+@contextmanager
+def _forgetting_untouched(node: Coordinator, job: Job) -> Iterator[None]:
+    """A process that gcr did not start, and that is as it was before it was asked for, is no job of ours."""
+    try:
+        yield
+    except BaseException:
+        if any(process.strategy == Strategy.DRIVER and process.state == State.RUNNING for process in job.living):
+            node.jobs.remove(job)
+        raise
+
+
+class Attempt(Struct, frozen=True):
+    """One attempt to take a job off its devices, or to make an image of it."""
+
+    node: Coordinator
+    job: Job
+    course: Course
+    request: CheckpointRequest
+    imaging: Imaging | None
+
+    def take_off(self) -> dict[str, Any]:
+        try:
+            return self._taken_off()
+        except BaseException:
+            if self.imaging and self.imaging.begun:  # whatever went wrong after it
+                self.job.imaging = self.imaging
+            elif self.imaging:
+                self.imaging.close()
+            raise
+
+    def _taken_off(self) -> dict[str, Any]:
+        if any(p.strategy == Strategy.DRIVER for p in self.job.living):
+            return self._by_driver()
+        targets = self._admitted()
+        if not targets:
+            self.node.forget_decision(self.job)  # about a program that has called exec since
+            data_only = self.request.data_only
+            return first_call.suspend(self.job, self.node.jobs, self.node, self.course, data_only, self.imaging)
+        if self.imaging and self.request.leave_running:
+            return self._glance(targets, self.imaging)
+        return self._checkpoint(targets)
+
+    def _glance(self, targets: list[Target], imaging: Imaging) -> dict[str, Any]:
+        job, course, request = self.job, self.course, self.request
+        may_stop = partial(imaging.may_begin, targets, course)
+        done = Glance(job.name, targets, self.node, course, True, request.live, request.paranoid, may_stop)
+        with Active(self.node.jobs, targets):
+            try:
+                done.look(partial(imaging.baselines, course), imaging.lend)
+            except BaseException as error:
+                departures.settle_ends(job)
+                self.node.recovery.begin_if_uneven(job)
+                if isinstance(error, ImageFailed):  # it runs, and others may ask what became of its image
+                    imaging.fail(error)
+                    job.imaging = imaging
+                    imaging.check()
+                raise
+        imaging.write([target for target in targets if target.bytes_by_device], time.time(), course)
+        return reports.of_glance(job, done, slowest_link(targets, "link_out_bytes_per_s"))
+
+    def _admitted(self) -> list[Target]:
+        """None of a job whose processes have yet to make their first call."""
+        node, job, course = self.node, self.job, self.course
+        heard = await_hello(job, course.left, lambda: node.control(job.world))
+        there = departures.staying(heard)
+        if heard and not there:
+            raise departures.ending(job)
+        targets = [target_of(node, job, process, course.transaction) for process in there]
+        admit(targets)
+        refuse_unheard_beside(job, self._heard, node.control(job.world), course.left)
+        return targets
+
+    def _heard(self) -> set[int]:
+        """Pids of all who have an agent, and of our own that have a context."""
+        ours = {worker.pid for worker in self.node.fleet.living_workers()}
+        return ours.union(*(job.processes for job in self.node.jobs.all()))
+
+    def _checkpoint(self, targets: list[Target]) -> dict[str, Any]:
+        node, job, course, imaging = self.node, self.job, self.course, self.imaging
+        data_only = self.request.data_only
+        if not data_only:
+            refuse_what_the_driver_refuses(targets)
+        keeping = [t for t in targets if t.keeps_context and not data_only]
+        node.jobs.claim(job, {device for target in keeping for device in target.books.counts})
+        done = Checkpoint(job.name, targets, node, course, data_only, self.request.live, self.request.paranoid)
+        if imaging:
+            done.may_stop = partial(imaging.may_begin, targets, course)
+            begun = partial(setattr, job, "imaging", imaging)
+            done.outlet = ImageOutlet(imaging, course, not self.request.timeout, begun)
+        try:
+            carry_out(node, job, done, targets)
+        except Exception as error:
+            if imaging and imaging.streamed and not done.decision:
+                imaging.fail(error)
+            raise
+        job.decision = done.decision
+        if not any(alive(target.process.identity) for target in targets):  # whoever has heard of it, or has not yet
+            node.forget_decision(job)
+            raise departures.ending(job)
+        departures.settle_ends(job)
+        if imaging and imaging.streamed:
+            imaging.close()
+        elif imaging and done.decision:
+            imaging.write_staged(targets, done.decision.decided_at, course)
+        return reports.of_checkpoint(job, done, slowest_link(targets, "link_out_bytes_per_s"))
+
+    def _by_driver(self) -> dict[str, Any]:
+        (process,) = self.job.living
+        if self.imaging:
+            text = f"the driver alone has the data of process {self.job.name}: gcr has nothing to make an image of"
+            raise UnsupportedState(text, hint="start it with gcr run")
+        swap = DriverSwap(process, self.node, self.job.world, self.course)
+        swap.checkpoint()
+        self.job.decision = self.node.journal.record(self.job.name)
+        return reports.of_driver_checkpoint(self.job, swap)

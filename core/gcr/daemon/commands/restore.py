@@ -1,0 +1,122 @@
+"""`gcr restore`: a job comes back to its devices."""
+
+from collections.abc import Collection, Mapping
+from functools import partial
+from typing import Any
+
+from msgspec import Struct
+
+from gcr.api.requests import RestoreRequest
+from gcr.daemon import departures, first_call, reports
+from gcr.daemon.commands.asked import Asked
+from gcr.daemon.commands.transaction import (
+    carry_out,
+    course_of,
+    refuse_other_backend,
+    saying_state,
+    slowest_link,
+    target_of,
+)
+from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.crowding import naming_holders
+from gcr.daemon.jobs import Job
+from gcr.daemon.opened import opened
+from gcr.daemon.sources import acting, image_of
+from gcr.engine.admit import refuse_stopped
+from gcr.engine.driver import DriverSwap
+from gcr.engine.node import Course
+from gcr.engine.restore import Restore
+from gcr.errors import UnsupportedState, WrongImage, WrongState
+from gcr.job.journal import DecisionRecord
+from gcr.job.moves import moves_of
+from gcr.job.process import Process
+from gcr.job.states import State
+
+
+def run(node: Coordinator, request: RestoreRequest, asked: Asked) -> dict[str, Any]:
+    """Raises NotOurs for another user's job."""
+    course = course_of(node, request, asked)
+    job = node.jobs.find(request.target, asked.caller.may_use)
+    asked.caller.check_owner(job.owner, f"job {job.name}")
+    refuse_other_backend(job, request.backend)
+    with saying_state(job), naming_holders(job, node.jobs, node.fleet), node.jobs.changing(job, "restore"):
+        return bring_back(node, job, course, request, asked)
+
+
+def bring_back(node: Coordinator, job: Job, course: Course, request: RestoreRequest, asked: Asked) -> dict[str, Any]:
+    """Restores a job that is marked as being changed already."""
+    attempt = Attempt(node, job, course, request, asked)
+    return departures.without_departed(job, attempt.restored)
+
+
+class Attempt(Struct, frozen=True):
+    """One attempt to bring back a job."""
+
+    node: Coordinator
+    job: Job
+    course: Course
+    request: RestoreRequest
+    asked: Asked
+
+    def restored(self) -> dict[str, Any]:
+        job = self.job
+        departures.refuse_half(job)
+        if job.living and not job.begun:
+            return first_call.restore(job, self.node, self.course, self.request.image)
+        resting = [p for p in job.begun if p.state in (State.SUSPENDED, State.DATA_SUSPENDED)]
+        if resting and not (resting := departures.staying(resting)):
+            raise departures.ending(job)
+        if not resting or job.decision is None:
+            raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
+        used = {device for p in resting for device in (*p.bytes_by_device, *p.ballast_by_device)}
+        moves = self._moves(used)
+        moved = {old: new for old, new in moves.items() if old in used}
+        if job.decision.kind == "driver":
+            return {**self._by_driver(moves), "moved": moved}
+        job.last_report = {**self._from_memory(resting, job.decision, moves), "moved": moved}
+        return job.last_report
+
+    def _from_memory(
+        self, resting: list[Process], decision: DecisionRecord, moves: Mapping[str, str]
+    ) -> dict[str, Any]:
+        node, job, course = self.node, self.job, self.course
+        targets = [target_of(node, job, process, process.transaction) for process in resting]
+        for target in targets:
+            refuse_stopped(target)
+            target.come_back(moves)
+        source, unhurried = image_of(job, self.request, self.asked.key), not self.request.timeout
+        start = partial(node.fleet.image_helper, acting(job, self.request, self.asked.caller))
+        with opened(source, targets, start, course, node.config.store_s, unhurried) as image:
+            done = Restore(job.name, targets, decision, node, course, image)
+            carry_out(node, job, done, targets)
+        job.decision = None
+        job.ended_as.clear()
+        node.recovery.begin_if_uneven(job)
+        departures.refuse_silence(targets)
+        departures.settle_ends(job)
+        return reports.of_restore(job, done, slowest_link(targets, "link_in_bytes_per_s"))
+
+    def _moves(self, used: Collection[str]) -> dict[str, str]:
+        """Of `gcr restore --device`. Raises UnsupportedState, DriverTooOld, WrongDevice; nothing was touched."""
+        if not self.request.devices:
+            return {}
+        control = self.node.control(self.job.world)
+        control.check_move({})
+        if any(process.state == State.DATA_SUSPENDED for process in self.job.living):
+            text = f"the context of {self.job.name} stays on its device: it was suspended without its control state"
+            hint = f"gcr restore {self.job.name}, and a checkpoint without --data-only"
+            raise UnsupportedState(text, hint=hint)
+        moves = moves_of(self.request.devices, control.devices(), used)
+        control.check_move(moves)
+        return moves
+
+    def _by_driver(self, moves: Mapping[str, str]) -> dict[str, Any]:
+        if self.request.image:
+            raise WrongImage(f"image {self.request.image} is of no process that the driver alone suspended")
+        (process,) = self.job.living
+        swap = DriverSwap(process, self.node, self.job.world, self.course)
+        swap.restore(moves)
+        self.job.decision = None
+        report = reports.of_driver_restore(self.job, swap)
+        self.node.jobs.remove(self.job)
+        return report

@@ -1,0 +1,66 @@
+"""The parts that a checkpoint and a restore share."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from gcr.api.requests import TransferRequest
+from gcr.daemon import departures, reports
+from gcr.daemon.commands.asked import Asked
+from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.jobs import Active, Job
+from gcr.engine.checkpoint import Checkpoint
+from gcr.engine.node import Course
+from gcr.engine.restore import Restore
+from gcr.engine.target import Target
+from gcr.errors import BackendMissing, GcrError
+from gcr.job.process import Process
+
+DEFAULT_TIMEOUT = 300.0
+
+
+def course_of(node: Coordinator, request: TransferRequest, asked: Asked) -> Course:
+    timeout = request.timeout or DEFAULT_TIMEOUT
+    return Course(request.op, node.next_transaction(), timeout, asked.progress, asked.cancelled)
+
+
+def target_of(node: Coordinator, job: Job, process: Process, transaction: int) -> Target:
+    return Target(process, transaction, node, job.world, job.keeper)
+
+
+def carry_out(node: Coordinator, job: Job, done: Checkpoint | Restore, targets: list[Target]) -> None:
+    """Runs the transaction. After a failure the job has its decision, if there is one, and is recovered if need be."""
+    with Active(node.jobs, targets):
+        try:
+            done.run()
+        except BaseException:
+            job.decision = done.decision  # decided stays decided, whatever went wrong after it
+            departures.settle_ends(job)
+            node.recovery.begin_if_uneven(job)
+            if not job.living:  # nobody is left that it is about
+                with suppress(OSError):
+                    node.forget_decision(job)
+            raise
+
+
+def slowest_link(targets: Sequence[Target], which: str) -> float | None:
+    """Returns the rate of the slowest link used; None where none was measured, or its worker has died since."""
+    rates: list[float] = []
+    with suppress(GcrError):
+        workers = [worker for target in targets for worker in target.workers()]
+        rates += filter(None, (worker.arena().get(which) for worker in workers))
+    return min(rates, default=None)
+
+
+def refuse_other_backend(job: Job, wanted: str | None) -> None:
+    if wanted and wanted != job.world.backend:
+        raise BackendMissing(f"job {job.name} uses {job.world.backend}, not {wanted}", hint="leave --backend out")
+
+
+@contextmanager
+def saying_state(job: Job) -> Iterator[None]:
+    """Every error of a command says in which state it leaves the job (docs/contract.md §4)."""
+    try:
+        yield
+    except GcrError as error:
+        error.state = error.state or reports.shown(job.state)
+        raise
