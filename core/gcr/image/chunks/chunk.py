@@ -1,8 +1,8 @@
-"""Chunks: the pieces that device memory is stored in, and their names, which are hashes of what they contain.
+"""Chunks: the pieces that device memory is stored in, and their names, which are hashes of their bytes.
 
-Cut as the device hash cuts (gcr.hashing): at every multiple of the chunk size from an allocation's first byte. So what
-the device says of a chunk is said of a stored one, too. A chunk's name is its BLAKE3 digest: whoever finds the name in
-a store may trust that the bytes are these, whichever image or process they came from.
+An allocation is cut at every multiple of the chunk size from its first byte, as the device hash cuts it (gcr.hashing).
+So the device's hash of a chunk is also that of the stored chunk. A chunk's name is its BLAKE3 digest: equal names mean
+equal bytes, whichever image or process the chunk came from.
 """
 
 from collections.abc import Iterator
@@ -17,23 +17,23 @@ NAME_BYTES = 32
 
 
 class Chunk(NamedTuple):
-    """What an image knows of one. `digest`: by the image's key, see hashes.py."""
+    """One chunk of an image. `digest`: its device hash with the image's key, see files/hashes.py."""
 
     name: bytes
     digest: bytes
 
 
 def name_of(data: bytes | bytearray | memoryview) -> bytes:
-    """The interpreter is not held meanwhile."""
+    """Returns the BLAKE3 digest, 32 bytes; other threads run meanwhile."""
     return bytes(blake3(data).digest())
 
 
 @lru_cache(maxsize=64)
 def name_of_zeros(size: int) -> bytes:
-    """Of a chunk of `size` bytes that are all zero: it is never stored."""
+    """Returns the name of a chunk of `size` zeros, which is never stored."""
     return name_of(bytes(size))
 
 
 def cut(size: int, chunk_bytes: int = CHUNK_BYTES) -> Iterator[tuple[int, int]]:
-    """Offset and length of each chunk of an allocation."""
+    """Returns offset and length of each chunk of an allocation of `size` bytes."""
     return ((start, min(chunk_bytes, size - start)) for start in range(0, size, chunk_bytes))

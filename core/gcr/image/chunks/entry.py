@@ -1,4 +1,4 @@
-"""Where a chunk is in a pack."""
+"""The place of a chunk in a pack."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -10,7 +10,7 @@ PLACED = Struct("<32sII")  # of one chunk: name, block, bytes
 
 
 class Entry(NamedTuple):
-    """One chunk: where it begins, in blocks, and its size in bytes. `tag`: vouches for it if encrypted."""
+    """One chunk: the block where it begins, and its size in bytes. `tag`: vouches for it if it is encrypted."""
 
     name: bytes
     block: int
@@ -19,16 +19,16 @@ class Entry(NamedTuple):
 
 
 def padded(size: int) -> int:
-    """Up to a whole block."""
+    """Returns `size`, rounded up to whole blocks."""
     return -(-size // BLOCK) * BLOCK
 
 
 def as_stored(entries: Sequence[Entry], stored: memoryview) -> Sequence[memoryview]:
-    """The whole blocks of each, which lie one behind the other."""
+    """Returns the blocks of each chunk; in `stored` the chunks lie one behind the other."""
     ends = accumulate(padded(entry.size) for entry in entries)
     return [stored[end - padded(entry.size) : end] for entry, end in zip(entries, ends, strict=True)]
 
 
 def stored_bytes(entries: Sequence[Entry]) -> int:
-    """Of them all, one behind the other."""
+    """Returns how many bytes the chunks take in a pack, one behind the other."""
     return sum(padded(entry.size) for entry in entries)

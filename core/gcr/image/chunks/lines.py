@@ -1,7 +1,7 @@
-"""The bytes of a staged process as an image's writer and reader see them: one line a device, mapped side by side.
+"""The bytes of a staged process as an image's writer and reader see them: one line for each device.
 
-A checkpoint stages a sealed table of each process and the segments of each device (gcr.memory.layout). An image has
-one table of the whole process: `merged` and `by_device` turn the one into the other and back.
+A checkpoint stages sealed tables of each process, one for each device, and the device's segments (gcr.memory.layout).
+An image has one table of the whole process. `merged` makes that table of the others, `by_device` the others of it.
 """
 
 import ctypes
@@ -20,21 +20,21 @@ from gcr.memory.places import HUGE_PAGE
 
 
 def owned(own: ExitStack, fd: int) -> int:
-    """The descriptor, which is closed with the others of `own`."""
+    """Returns the descriptor; it is closed with `own`."""
     own.callback(os.close, fd)
     return fd
 
 
 class Mapped:
-    """Segments at consecutive addresses. Whoever has it reads, or fills, them at leisure; then closes it.
+    """Segments at consecutive addresses.
 
-    What may only be read stays what it is until it is closed, we end, or it is let go of.
+    Segments that are mapped to be read keep their bytes until `close`, `let_go` or the end of this process.
 
-    own: descriptors of its own, which are closed with it
+    own: closed with it, such as descriptors
     """
 
     def __init__(self, sizes: Sequence[int], fds: Sequence[int], writable: bool) -> None:
-        """`fds`: segments of these sizes, in order; they stay the caller's. Raises OSError."""
+        """Maps the segments `fds` of these sizes, in order. The descriptors stay the caller's. Raises OSError."""
         with ExitStack() as own:
             self._held = [] if writable else [owned(own, hold_still(fd)) for fd in fds]
             self._size = sum(sizes) + HUGE_PAGE
@@ -48,13 +48,13 @@ class Mapped:
             self.own = own.pop_all()
 
     def view(self, offset: int, size: int) -> memoryview:
-        """Bytes where they lie. Not to be touched after `close`. Raises UsageError for what is not there."""
+        """Returns bytes where they lie; they must not be used after `close`. Raises UsageError outside the segments."""
         if not 0 <= offset <= offset + size <= self._size - HUGE_PAGE:
             raise UsageError(f"there are no {size} bytes from {offset} on")
         return memoryview((ctypes.c_ubyte * size).from_address(self._first + offset)).cast("B")
 
     def let_go(self) -> None:
-        """Whose memory it is may write there; nobody looks at it any more."""
+        """Releases the hold; the owner of the segments may overwrite them. They stay mapped."""
         for fd in self._held:
             let_go(fd)
         self._held = []
@@ -65,15 +65,15 @@ class Mapped:
 
 
 class Slots(Mapped):
-    """Memory of somebody else's, in slots of one size, through which an image's bytes come or go."""
+    """Memory of another process, in slots of one size, through which an image's bytes pass."""
 
     def __init__(self, fds: Sequence[int], slot_bytes: int, writable: bool = True) -> None:
-        """`fds`: as they lie one behind the other; they stay the caller's. Raises NotASegment, OSError."""
+        """Maps `fds` one behind the other. The descriptors stay the caller's. Raises NotASegment, OSError."""
         self.slot_bytes = slot_bytes
         super().__init__([checked_size(fd, None) for fd in fds], fds, writable)
 
     def slot(self, number: int, size: int) -> memoryview:
-        """The first `size` bytes of one. Raises UsageError for what is none."""
+        """Returns the first `size` bytes of a slot. Raises UsageError for a slot that does not exist or is smaller."""
         if size > self.slot_bytes:
             raise UsageError(f"a slot of {self.slot_bytes} bytes has no room for {size}")
         return self.view(number * self.slot_bytes, size)
@@ -83,17 +83,17 @@ class Line(Mapped):
     """The segments of one device's bytes."""
 
     def __init__(self, table: SealedTable, fds: Sequence[int], writable: bool) -> None:
-        """`table`: of one device · `fds`: its segments, in order; they stay the caller's. Raises OSError."""
+        """Maps the segments `fds` of a table of one device. The descriptors stay the caller's. Raises OSError."""
         self.table = table
         super().__init__([part.size for part in table.segments], fds, writable)
 
     def allocation(self, handle: SealedHandle) -> memoryview:
-        """Its bytes, where they lie. Not to be touched after `close`."""
+        """Returns the bytes of an allocation where they lie; they must not be used after `close`."""
         return self.view(handle.offset, handle.spec.size)
 
 
 class StagedLine(Line):
-    """One device's bytes of a process, as they were copied."""
+    """One device's bytes of a process, in the segments of a checkpoint."""
 
     def __init__(self, partial: PartialTable, fds: Sequence[int]) -> None:
         """Raises NotASegment, OSError."""
@@ -104,22 +104,22 @@ class StagedLine(Line):
 
 
 class FreshLine(Line):
-    """New segments for one device's bytes, which come from an image."""
+    """One device's bytes of a process, in new segments that are filled from an image."""
 
     def __init__(self, table: SealedTable) -> None:
-        """Raises OSError, ENOSPC where there is no host memory for them."""
+        """Makes the segments. Raises OSError, with ENOSPC if there is no host memory for them."""
         with ExitStack() as own:
             self._made = [owned(own, filled_memfd(part.size)) for part in table.segments]
             super().__init__(table, self._made, writable=True)
             self.own.callback(own.pop_all().close)
 
     def staged(self) -> list[int]:
-        """Descriptors as a checkpoint stages them, the sealed table first; the caller's. Raises OSError."""
+        """Returns new descriptors of the sealed table and the segments, as a checkpoint stages them. Raises OSError."""
         return [self.table.to_memfd(), *map(os.dup, self._made)]
 
 
 def merged(tables: Sequence[SealedTable]) -> SealedTable:
-    """Of all devices of one process."""
+    """Returns the table of a whole process, made of those of its devices."""
     return replace(
         tables[0],
         handles=tuple(handle for table in tables for handle in table.handles),
@@ -129,7 +129,7 @@ def merged(tables: Sequence[SealedTable]) -> SealedTable:
 
 
 def by_device(table: SealedTable) -> Sequence[SealedTable]:
-    """The tables that it was merged of."""
+    """Returns the tables that it was merged of, one for each device."""
     devices = [*(part.device for part in table.segments), *(handle.device for handle in table.handles)]
     return [_of_device(table, device) for device in _unique(devices)]
 

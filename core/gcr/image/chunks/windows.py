@@ -1,7 +1,7 @@
-"""Windows: runs of whole chunks of one process on one device, as they pass through a slot of memory.
+"""Windows: runs of whole chunks of one process on one device, which pass through a slot of memory.
 
 The bytes of a process on a device form one line (gcr.memory.layout). The chunks of an allocation begin at its first
-byte on the line. Between two allocations may be a gap.
+byte on the line. There may be gaps between allocations.
 """
 
 from bisect import bisect_right
@@ -26,7 +26,7 @@ class ImagedLine(Struct):
 
     @classmethod
     def of(cls, handles: Iterable[tuple[SealedHandle, int]], chunk_bytes: int) -> "ImagedLine":
-        """`handles`: each with the number of the reference of its first chunk."""
+        """Makes the line of allocations; each comes with the number of its first chunk's reference."""
         line = cls(chunk_bytes)
         for handle, first in sorted(handles, key=lambda each: each[0].offset):
             line._starts.append(handle.offset)
@@ -36,13 +36,13 @@ class ImagedLine(Struct):
 
     @property
     def size(self) -> int:
-        """Of all allocations."""
+        """Returns how many bytes all allocations have."""
         return sum(self._sizes)
 
     def windows(self, most: int) -> Iterator[tuple[int, int]]:
-        """Offset and size of windows of at most `most` bytes that have every chunk once; none has a gap.
+        """Yields offset and size of windows that together have every chunk once; none has a gap.
 
-        Raises UsageError where a chunk does not fit into one.
+        A window has `most` bytes or fewer. Raises UsageError if a chunk does not fit into one.
         """
         if most < self.chunk_bytes:
             raise UsageError(f"a window of {most} bytes has no room for a chunk of {self.chunk_bytes}")
@@ -61,7 +61,10 @@ class ImagedLine(Struct):
             yield begin, end - begin
 
     def chunks(self, offset: int, size: int) -> list[tuple[int, int, int]]:
-        """Of a window: number of the reference, place in the window, bytes. Raises UsageError for what is no window."""
+        """Returns for each chunk of a window the number of its reference, its offset in the window, and its size.
+
+        Raises UsageError for bytes that are no whole chunks.
+        """
         found: list[tuple[int, int, int]] = []
         at = offset
         index = bisect_right(self._starts, offset) - 1
@@ -80,7 +83,7 @@ class ImagedLine(Struct):
 
 
 def lines_of(tables: Iterable[SealedTable], chunk_bytes: int) -> Mapping[LineKey, ImagedLine]:
-    """Of each process on each device; references are counted as an image has them (docs/image-format.md)."""
+    """Returns the lines of all processes and devices; references are counted as docs/image-format.md orders them."""
     found: dict[LineKey, list[tuple[SealedHandle, int]]] = {}
     first = 0
     for table in tables:

@@ -1,1 +1,1 @@
-"""What keeps the bytes of a store from others: ciphers and keys."""
+"""Ciphers and keys: they keep the bytes of a store from other readers."""

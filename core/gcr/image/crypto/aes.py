@@ -1,16 +1,16 @@
-"""AES-256-GCM, of pyca/cryptography: what an encrypted store's bytes go through.
+"""AES-256-GCM of pyca/cryptography: the cipher of encrypted stores.
 
     the user's key (32 bytes)
-      ├─ "gcr 1 check"            what the mark of the store has
+      ├─ "gcr 1 check"            in the mark of the store
       ├─ "gcr 1 names"            key of BLAKE3 for the names of chunks
       ├─ "gcr 1 pack" · its id    of one pack
       └─ "gcr 1 file" · its salt  of one small file
 
-each by HKDF-SHA256 with this as its `info`. An id and a salt are random, so no key is ever used for two packs or two
-files; and within a pack the nonce is the block at which a chunk begins, 0 for the index, so none is used twice. What
-each was encrypted for is authenticated with it: a chunk its name, an index the facts of its footer, a file its path.
+HKDF-SHA256 derives each key, with this text as its `info`. Ids and salts are random, so no key is used for two packs
+or two files. Within a pack the nonce is the block at which a chunk begins, 0 for the index, so no nonce is used twice.
+A tag also authenticates the purpose: that of a chunk its name, of an index the facts of the footer, of a file its path.
 
-GCM keeps lengths. So a chunk lies in its pack as it would without encryption; its tag is in the index.
+GCM keeps lengths. So a chunk lies in its pack where it would lie without encryption; its tag is in the index.
 """
 
 import os
@@ -30,10 +30,10 @@ from gcr.image.disk.bounce import Bounce, move_each
 
 KEY_BYTES = 32
 TAG_BYTES = 16
-MOST_BYTES = 2**31 - 1  # that the library takes at once
+MOST_BYTES = 2**31 - 1  # of one message to the library
 _FILE = Struct("<8sI4x32s")  # magic, version, salt
 _FILE_VERSION = 1
-_FILE_NONCE = bytes(12)  # of the only message with its key
+_FILE_NONCE = bytes(12)  # each file has a key of its own, and is its only message
 _NONCE = Struct("<QI")
 
 
@@ -90,23 +90,23 @@ class Aes:
 
 
 class AesPack:
-    """Its index has what the plain one has of a chunk, and the tag; behind it is a tag of its own."""
+    """The cipher of one pack. Its index has each chunk's tag besides, and ends with a tag of its own."""
 
     version = 2
     record = Struct("<32sII16s")
 
     def __init__(self, key: bytes, memory: Bounce, tagged: Bounce) -> None:
-        """`memory` and `tagged`: for what is decrypted, and what is to be with its tag."""
+        """`memory`: for decrypted chunks · `tagged`: for an encrypted chunk and its tag."""
         self._aes = AESGCM(key)
         self._memory, self._tagged = memory, tagged
-        self._tags: dict[int, bytes] = {}  # by block; of what was written by this object
+        self._tags: dict[int, bytes] = {}  # by block, of the chunks that this object has written
 
     def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview], stored: memoryview) -> None:
         at = 0
         for entry, plain in zip(entries, data, strict=True):
             tag, end = at + entry.size, at + padded(entry.size)
             self._aes.encrypt_into(_nonce(entry.block), plain, entry.name, stored[at : tag + TAG_BYTES])
-            self._tags[entry.block] = bytes(stored[tag : tag + TAG_BYTES])  # whatever comes next goes over it
+            self._tags[entry.block] = bytes(stored[tag : tag + TAG_BYTES])  # the next chunk, or zeros, overwrite it
             stored[tag:end] = bytes(end - tag)
             at = end
 

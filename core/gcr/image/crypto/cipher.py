@@ -1,11 +1,11 @@
-"""What keeps the bytes of a store from others: nothing (`PLAIN`), or AES-256-GCM with a key of the user's (aes.py).
+"""The ciphers of stores: none (`PLAIN`), or AES-256-GCM with the user's key (aes.py).
 
-A store is encrypted as a whole or not at all. Its mark, the file `gcr-store`, says which: it is empty, or
+A store is encrypted as a whole or not at all. Its mark, the file `gcr-store`, says which. It is empty, or
 
     GCRSTORE | version (u32) | zeros (4) | check (32) | BLAKE3 of these 48 bytes (32)          little-endian
 
-`check` is made of the key and tells nothing of it: whoever has another one is told so before anything is touched. It is
-the same in all stores of one key, and what is in one can be moved to another.
+`check` is derived from the key and does not reveal it. With it a wrong key is refused before anything is touched. All
+stores of one key have the same mark, and images can be moved between them.
 """
 
 from collections.abc import Sequence
@@ -18,58 +18,58 @@ from gcr.image.chunks.entry import PLACED, Entry, as_stored
 from gcr.image.disk.bounce import move_each
 
 FILE_MAGIC = b"GCRFILE\0"  # begins any small file of an encrypted store
-PACK_VERSIONS = (1, 2)  # as it is, encrypted
+PACK_VERSIONS = (1, 2)  # plain, encrypted
 _MARK = Struct("<8sI4x32s")
 _MARK_MAGIC, _MARK_VERSION = b"GCRSTORE", 1
 _HOW = "--key-file, --key-command, or the settings of these names"
 
 
 class Forged(Exception):
-    """It was not written with the key, as that, there. The text says what."""
+    """Bytes were not written with this key for this purpose. The text names them."""
 
 
 class PackCipher(Protocol):
-    """Of one pack. Thread-safe. Whatever reads raises Forged."""
+    """The cipher of one pack. Thread-safe. `from_disk` and `from_index` raise Forged."""
 
     version: int
-    record: Struct  # of one chunk in an index: name, block, bytes, and a tag where there are such
+    record: Struct  # of one chunk in an index: name, block, bytes, and the tag in an encrypted one
 
     def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview], stored: memoryview) -> None:
-        """Into `stored`, chunks as they lie in the pack, one behind the other; it has at least a block more."""
+        """Puts chunks into `stored` as they lie in the pack, one behind the other; it is a block longer at least."""
 
     def from_disk(self, entries: Sequence[Entry], stored: memoryview) -> Sequence[memoryview]:
-        """The chunks that lie one behind the other in `stored`. What this thread got before is gone."""
+        """Returns the chunks that lie in `stored`. They overwrite those that this thread was given before."""
 
     def index_bytes(self, count: int) -> int:
-        """Size of the index of so many chunks."""
+        """Returns the size of the index of so many chunks."""
 
     def to_index(self, placed: bytes, facts: bytes) -> bytes:
-        """Of records as PLACED, back to back. `facts`: what the footer says besides."""
+        """Returns the index of records as PLACED, back to back. `facts`: the rest of the footer."""
 
     def from_index(self, index: bytes, facts: bytes) -> bytes:
-        """Its records, back to back."""
+        """Returns the records, back to back."""
 
 
 class Cipher(Protocol):
-    """Of one store. Thread-safe."""
+    """The cipher of one store. Thread-safe."""
 
     mark: bytes
 
     def name_of(self, data: bytes | bytearray | memoryview) -> bytes:
-        """Of a chunk. The interpreter is not held meanwhile."""
+        """Returns the name of a chunk; other threads run meanwhile."""
 
     def name_of_zeros(self, size: int) -> bytes: ...
 
     def encrypt(self, file: str, data: bytes) -> bytes:
-        """A small file, whole. `file`: its path in the store, the only one where it can be read from."""
+        """Returns a small file as it is stored. `file`: its path in the store; it can be read under no other."""
 
     def decrypt(self, file: str, data: bytes, address: object) -> bytes:
-        """`address`: what to call it. Raises Damaged, WrongImage."""
+        """Returns what a small file says. `address`: names it in errors. Raises Damaged, WrongImage."""
 
     def pack(self, pack_id: str) -> PackCipher: ...
 
     def check_mark(self, found: bytes, store: object) -> None:
-        """Raises WrongKey where a store with this mark is not one of ours, Damaged, WrongImage."""
+        """Raises WrongKey for the mark of a store with another key, or none; Damaged, WrongImage."""
 
 
 class PlainPack:
@@ -96,7 +96,7 @@ class PlainPack:
 
 
 class Plain:
-    """Everything is stored as it is."""
+    """The cipher of stores that are not encrypted."""
 
     mark = b""
 
@@ -127,13 +127,13 @@ PLAIN = Plain()
 
 
 def mark_of(check: bytes) -> bytes:
-    """Of an encrypted store."""
+    """Returns the mark of an encrypted store."""
     facts = _MARK.pack(_MARK_MAGIC, _MARK_VERSION, check)
     return facts + name_of(facts)
 
 
 def check_of(mark: bytes, store: object) -> bytes:
-    """What the mark of an encrypted store has. Raises Damaged, WrongImage."""
+    """Returns the check in the mark of an encrypted store. Raises Damaged, WrongImage."""
     facts, digest = mark[: _MARK.size], mark[_MARK.size :]
     if name_of(facts) != digest:
         raise Damaged.of(store, "its mark is not what was written", hint="any store of the same key has the same mark")

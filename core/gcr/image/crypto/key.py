@@ -1,8 +1,8 @@
-"""The key of an encrypted store, as its owner keeps it: in a file, or as what a command prints.
+"""The key of an encrypted store, which its owner keeps in a file, or which a command prints.
 
-Whoever is told where it is reads it, the command line or the library: the command may ask its owner, and the file be
-one that the daemon cannot see. From there it goes, as a sealed memory file, to the process that writes or reads the
-image; the daemon passes the descriptor on. So a key is in no argument, environment, message, log or error.
+The command line or the library reads it, since the command may ask its owner, and the daemon may not see the file.
+From there it goes as a sealed memory file to the process that writes or reads the image; the daemon passes the
+descriptor on. So a key is in no argument, environment, message, log or error.
 """
 
 import base64
@@ -25,18 +25,20 @@ from gcr.errors import DeadlinePassed, GcrError, KeyUnusable, UsageError
 from gcr.runtime import expanded
 
 KEY_BYTES = 32
-COMMAND_SECONDS = 60.0  # also for a pipe into which somebody is to write it
-_MOST_BYTES = 4096  # far more than any has
+COMMAND_SECONDS = 60.0  # for a command to end, or for a key to be written into a pipe
+_MOST_BYTES = 4096  # far more than a key has
 _POLL = 0.05
-_LEAST_KINDS = 12  # of bytes; 32 random ones have fewer once in 10^12
+_LEAST_KINDS = 12  # different bytes; 32 random bytes have fewer once in 10^12
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE | fcntl.F_SEAL_SEAL
 _HINT = "openssl rand -hex 32 makes one"
 
 
 @dataclass(slots=True)
 class KeySource:
-    """Where a key comes from; neither: there is none. It is read once, when it is first needed, within
-    `timeout` seconds of who asks, and COMMAND_SECONDS."""
+    """The source of a key: a file, a command, or neither for no key.
+
+    The key is read once, when it is first needed. Reading takes at most COMMAND_SECONDS, or `timeout` if that is less.
+    """
 
     file: str = ""
     command: str = ""
@@ -45,7 +47,7 @@ class KeySource:
 
     @classmethod
     def chosen(cls, file: str | None = None, command: str | None = None, timeout: float | None = None) -> Self:
-        """As said, else as the settings say; an empty name is none. Raises UsageError."""
+        """Returns the given source, else that of the settings; an empty name is none. Raises UsageError."""
         if file is None and command is None:
             settings = config.load()
             file, command = settings.key_file, settings.key_command
@@ -54,7 +56,7 @@ class KeySource:
         return cls(file or "", command or "", timeout)
 
     def key(self) -> bytes | None:
-        """32 bytes; None: there is none. Raises KeyUnusable, DeadlinePassed."""
+        """Returns 32 bytes, or None without a key. Raises KeyUnusable, DeadlinePassed."""
         patience = min(COMMAND_SECONDS, self.timeout or math.inf)
         if self._key is None and self.file:
             self._key = _parsed(_read(expanded(self.file), patience), self.file)
@@ -65,7 +67,7 @@ class KeySource:
 
     @contextmanager
     def lent(self) -> Iterator[Sequence[int]]:
-        """A descriptor of the key, or none where there is none, for another process. Raises KeyUnusable."""
+        """Yields a descriptor of the key for another process, or no descriptor without a key. Raises KeyUnusable."""
         key = self.key()
         if key is None:
             yield ()
@@ -78,7 +80,7 @@ class KeySource:
 
 
 def lent_key(fds: Sequence[int], encrypted: bool) -> bytes | None:
-    """What `lent` lent; `encrypted`: whether that was a key. Raises UsageError where it did not come."""
+    """Returns the key that `lent` lent, None if the store is not `encrypted`. Raises UsageError if the two disagree."""
     found = [os.pread(fd, KEY_BYTES + 1, 0) for fd in fds]
     if len(found) != encrypted or any(len(key) != KEY_BYTES for key in found):
         raise UsageError("the key of the store did not arrive")
@@ -97,7 +99,7 @@ def _sealed(key: bytes) -> int:
 
 
 def _late(text: str, patience: float) -> GcrError:
-    """Its own time is over, or that of who asked."""
+    """Returns the error for a key that did not come in time: the caller's deadline, or COMMAND_SECONDS."""
     if patience < COMMAND_SECONDS:
         return DeadlinePassed(f"{text} {patience:g} s", hint="a longer --timeout")
     return KeyUnusable(f"{text} {patience:g} s")
@@ -112,7 +114,7 @@ def _read(path: Path, patience: float) -> bytes:
         _refuse_what_others_reach(path, os.fstat(fd))
         return _all_of(fd, lambda: False, patience)
     except TimeoutError:
-        raise _late(f"nobody has written a key into {path} for", patience) from None
+        raise _late(f"no key was written into {path} for", patience) from None
     except OSError as error:
         raise KeyUnusable(f"the key file {path} cannot be read: {error.strerror}") from error
     finally:
@@ -120,7 +122,7 @@ def _read(path: Path, patience: float) -> bytes:
 
 
 def _refuse_what_others_reach(path: Path, found: os.stat_result) -> None:
-    """Whoever can read it has the images; whoever can write it chooses who has the next."""
+    """Raises KeyUnusable for a file that others can read, and so decrypt images, or write, and so choose the key."""
     if found.st_uid not in (os.getuid(), 0):
         raise KeyUnusable(f"the key file {path} belongs to user {found.st_uid}")
     if found.st_mode & 0o077:
@@ -130,13 +132,13 @@ def _refuse_what_others_reach(path: Path, found: os.stat_result) -> None:
 
 
 def _all_of(fd: int, over: Callable[[], bool], patience: float) -> bytes:
-    """Up to the end or to far more than a key has; or what is there once it is over, whoever else may write there.
+    """Reads to the end, but not far more than a key has. Once `over` returns True, it reads only what is there.
 
-    Raises TimeoutError, OSError.
+    Another process may still hold the pipe open then. Raises TimeoutError, OSError.
     """
     found, end = b"", time.monotonic() + patience
     while len(found) < _MOST_BYTES:
-        ended = over()  # before we look: it may have written last
+        ended = over()  # asked before the read: the process may write just before it ends
         if select.select([fd], [], [], 0.0 if ended else _POLL)[0]:
             some = os.read(fd, _MOST_BYTES)
             found += some
@@ -149,7 +151,7 @@ def _all_of(fd: int, over: Callable[[], bool], patience: float) -> bytes:
 
 
 def _words(command: str) -> Sequence[str]:
-    """As a shell would split it; no shell sees it."""
+    """Splits a command as a shell would; no shell runs it."""
     try:
         words = shlex.split(command)
     except ValueError as error:
@@ -160,8 +162,8 @@ def _words(command: str) -> Sequence[str]:
 
 
 def _printed(words: Sequence[str], patience: float) -> bytes:
-    """What it says on stderr is its caller's to read."""
-    import subprocess  # nobody else needs it
+    """Returns the output of a command; its stderr stays the caller's."""
+    import subprocess  # only a key command needs it
 
     try:
         process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE)
@@ -183,7 +185,7 @@ def _printed(words: Sequence[str], patience: float) -> bytes:
 
 
 def _parsed(found: bytes, source: str) -> bytes:
-    """Raises KeyUnusable for what is no key, or none that anybody drew at random; it is not repeated."""
+    """Returns the key. Raises KeyUnusable if there is none, or one that is not random; the error does not repeat it."""
     key = _decoded(found)
     if key is None:
         what = f"{len(found)} bytes that are no key: that is 32 random bytes, or their hexadecimal digits, or base64"
@@ -194,7 +196,7 @@ def _parsed(found: bytes, source: str) -> bytes:
 
 
 def _decoded(found: bytes) -> bytes | None:
-    """32 bytes of text are a passphrase, which is guessed more easily than a key."""
+    """Returns None for 32 bytes of text too: that is a passphrase, which is guessed more easily than a key."""
     if len(found) == KEY_BYTES:
         return None if found.isascii() and found.decode().isprintable() else found
     text = found.strip()

@@ -1,9 +1,9 @@
 """Bounce buffers: memory through which images are read from a disk and written to one.
 
-A request past the page cache names the pages of its memory. A memfd's are small and lie anywhere on a machine that has
-run for a while, and a request can name only so many: a disk then gets small requests, and is as slow as these. A bounce
-buffer is of huge pages where the system has some, and is used again while the processor still has it in its cache, from
-and to where virtual disks copy faster. docs/benchmarks-history.md has what each is worth.
+A request past the page cache names the pages of its memory, and can name only so many. A memfd's pages are small and
+scattered on a machine that has run for a while: the disk then gets small requests, and is slow. A bounce buffer has
+huge pages if the system has some. It is used again while it is in the processor's cache, where virtual disks copy
+faster. docs/benchmarks-history.md has the gain of each.
 """
 
 import ctypes
@@ -23,24 +23,24 @@ class Bounce(local):
         self._buffer = memoryview(b"")
 
     def buffer(self, size: int) -> memoryview:
-        """`size` bytes from the beginning of a page on; what this thread had there is gone. Raises OSError."""
+        """Returns `size` bytes that begin with a page; they overwrite this thread's earlier ones. Raises OSError."""
         if size > len(self._buffer):
             self._buffer = huge_buffer(size)
         return self._buffer[:size]
 
 
 def huge_buffer(size: int) -> memoryview:
-    """`size` bytes or more, of huge pages where the system has some. Raises OSError."""
+    """Returns `size` bytes or more, in huge pages if the system has some. Raises OSError."""
     size = round_up(size)
     memory = mmap.mmap(-1, size + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a kernel without them: small ones serve as well
+    with suppress(OSError):  # a kernel without huge pages: small ones serve as well
         memory.madvise(mmap.MADV_HUGEPAGE)
     start = -_address(memoryview(memory)) % HUGE_PAGE
     return memoryview(memory)[start : start + size]
 
 
 def buffers(count: int, size: int) -> LifoQueue[memoryview]:
-    """Of `size` bytes or more each. The one that was free last is taken first: a cache may have it still."""
+    """Returns buffers of `size` bytes or more. The one that was freed last comes first: a cache may still hold it."""
     free = LifoQueue[memoryview]()
     for _ in range(count):
         free.put(huge_buffer(size))
@@ -48,10 +48,10 @@ def buffers(count: int, size: int) -> LifoQueue[memoryview]:
 
 
 def move_each(targets: Sequence[memoryview], sources: Sequence[memoryview]) -> None:
-    """Bytes from each source to its target; none overlaps. Raises ValueError where a target is not as long.
+    """Copies each source to its target; none overlaps. Raises ValueError if a target has another size.
 
-    What follows one another on both sides goes in one piece, and the interpreter is not held meanwhile: threads get in
-    each other's way wherever it is left and entered again.
+    Pieces that follow each other on both sides are copied as one, and other threads run meanwhile. Each return to the
+    interpreter makes threads wait for each other.
     """
     pending = 0, 0, 0
     for target, source in zip(targets, sources, strict=True):

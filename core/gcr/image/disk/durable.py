@@ -9,11 +9,11 @@ from pathlib import Path
 from gcr.errors import StoreUnusable
 from gcr.image.disk.failing import usable
 
-NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # what file systems without them say to link()
+NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # of link(), from file systems without hard links
 
 
 def rehearse_publishing(file: Path, probe: Path) -> None:
-    """What not every file system can do, and `Store.publish` will: found out before anything is written.
+    """Tries what `Claim.publish` will do and not every file system can: a hard link, and a sync of the folder.
 
     Raises StoreUnusable, OSError.
     """
@@ -30,7 +30,7 @@ def rehearse_publishing(file: Path, probe: Path) -> None:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Anew, synced. Raises OSError."""
+    """Writes a file anew, and syncs it. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o600)
     try:
         write_synced(fd, data)
@@ -39,7 +39,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def write_synced(fd: int, data: bytes) -> None:
-    """Raises OSError."""
+    """Writes all bytes, and syncs the file. Raises OSError."""
     write_all(fd, data)
     os.fsync(fd)
 
@@ -52,7 +52,7 @@ def write_all(fd: int, data: bytes) -> None:
 
 
 def sync_images(store: Path) -> None:
-    """Of the store in this folder: what was published outlives a crash. Raises StoreUnusable."""
+    """Makes the published images of the store in this folder outlive a crash. Raises StoreUnusable."""
     with usable(store):
         sync(store / "images")
 
@@ -76,7 +76,7 @@ def _sync(path: Path, flags: int) -> None:
 
 
 def unlink(path: Path) -> int:
-    """Bytes that are free now; none of a folder, which is not ours."""
+    """Removes a file. Returns the bytes freed: 0 for a folder, which gcr did not make and leaves."""
     with suppress(FileNotFoundError, IsADirectoryError):
         size = path.lstat().st_size
         path.unlink()

@@ -1,4 +1,4 @@
-"""What a disk's errors mean for a store."""
+"""The meaning of a disk's errors for a store."""
 
 import errno
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from gcr.errors import Damaged, StoreUnusable
 
 @contextmanager
 def usable(path: Path) -> Iterator[None]:
-    """Raises StoreUnusable for what the file system says."""
+    """Raises StoreUnusable for each OSError of the file system."""
     try:
         yield
     except OSError as error:
@@ -20,7 +20,7 @@ def usable(path: Path) -> Iterator[None]:
 
 @contextmanager
 def readable(path: Path) -> Iterator[None]:
-    """A sector that cannot be read any more is damage; whatever else a disk says is no word on what was written."""
+    """Raises Damaged for EIO, a sector that cannot be read. Other errors tell nothing of the bytes, and pass."""
     try:
         yield
     except OSError as error:

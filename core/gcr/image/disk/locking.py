@@ -16,7 +16,7 @@ POLL = 0.05
 
 @contextmanager
 def locked(store: Path, how: int, patience: float | None) -> Iterator[None]:
-    """The lock of the store in this folder. Raises StoreBusy after so many seconds, None: waits; OSError."""
+    """Holds the lock of the store in this folder. Raises StoreBusy after `patience` seconds (None: never), OSError."""
     fd = _opened(store / LOCK, how)
     try:
         _lock(fd, how, patience)
@@ -26,7 +26,7 @@ def locked(store: Path, how: int, patience: float | None) -> Iterator[None]:
 
 
 def _opened(lock: Path, how: int) -> int:
-    """On a disk that cannot be written to whoever only reads locks what is there."""
+    """Opens the lock's file. A reader of a disk that cannot be written to opens it read-only."""
     try:
         return os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     except OSError as error:
@@ -42,29 +42,29 @@ def _lock(fd: int, how: int, patience: float | None) -> None:
             return fcntl.flock(fd, how | (0 if end is None else fcntl.LOCK_NB))
         except BlockingIOError:
             if end is None or time.monotonic() >= end:
-                raise StoreBusy("others are at work in the store") from None
+                raise StoreBusy("another process is at work in the store") from None
             time.sleep(POLL)
 
 
 def claim(fd: int, path: Path, name: str) -> None:
-    """Of a manifest that is being written, by this descriptor. Raises ImageExists where it is somebody else's."""
+    """Locks the file of a manifest that is to be written. Raises ImageExists if another process holds it."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if is_named(fd, path):
             return
     except BlockingIOError:
         pass
-    raise ImageExists(f"an image {name!r} is being written just now") from None  # or it was just published
+    raise ImageExists(f"an image {name!r} is being written just now") from None  # or was published just now
 
 
 def unclaim(fd: int, path: Path) -> None:
-    """The other way round; what somebody else has claimed since stays."""
+    """Removes a claimed file, unless it is another process's by now."""
     if is_named(fd, path):
         path.unlink()
 
 
 def is_named(fd: int, path: Path) -> bool:
-    """The file that this descriptor is of has still this name."""
+    """Returns whether the file of this descriptor still has this name."""
     try:
         return os.path.samestat(os.fstat(fd), path.lstat())
     except FileNotFoundError:

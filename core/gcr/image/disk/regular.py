@@ -1,4 +1,4 @@
-"""How a file of a store is read: whatever else lies in its place is damage, and nobody waits for it."""
+"""Reads the files of a store. A folder, link or pipe in the place of a file is damage; no reader waits for it."""
 
 import errno
 import os
@@ -11,7 +11,7 @@ from gcr.image.disk.failing import readable
 
 
 def open_file(path: Path) -> int:
-    """A descriptor to read it by. Raises Damaged for a folder, a link or a pipe, for which one might wait; OSError."""
+    """Returns a descriptor to read. Raises Damaged for a folder, link or pipe, where a reader might wait; OSError."""
     reach(f"store.read{path.suffix}")
     try:
         fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -41,7 +41,7 @@ def read_file(path: Path, most: int) -> bytes:
 
 
 def bytes_at(fd: int, at: int, size: int) -> memoryview:
-    """As many as there are. Raises OSError."""
+    """Returns `size` bytes, or fewer at the end of the file. Raises OSError."""
     found, done = memoryview(bytearray(size)), 0
     while got := os.preadv(fd, [found[done:]], at + done):
         done += got

@@ -1,4 +1,4 @@
-"""Room on a disk: for a file, made before it is written; and for an image, looked at before a job is stopped for it."""
+"""Room on a disk: reserved for a file before it is written, and counted before a job is stopped for an image."""
 
 import ctypes
 import os
@@ -9,9 +9,9 @@ _fallocate.argtypes = [ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int6
 
 
 def allocate(fd: int, at: int, size: int) -> None:
-    """The file is at least `at` + `size` bytes long then, what was not written of it zero. Raises OSError.
+    """Makes the file `at` + `size` bytes long or longer; unwritten bytes are zero. Raises OSError.
 
-    Not `os.posix_fallocate`, which writes to every block where the file system cannot do it at once.
+    `os.posix_fallocate` would write to every block on a file system that cannot do this at once.
     """
     if _fallocate(fd, 0, at, size) != 0:
         number = ctypes.get_errno()

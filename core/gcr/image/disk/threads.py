@@ -1,4 +1,4 @@
-"""Work by several threads on memory that is somebody else's: whoever hears that it is over may take the memory away."""
+"""Work by several threads on memory of the caller, which may release it once the work is over."""
 
 import errno
 from collections import deque
@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 Item = TypeVar("Item")
 Stage = tuple[ThreadPoolExecutor, Callable[[Any], Any]]
 
-AHEAD = 64  # jobs of a stage that are begun before the first of them is over
+AHEAD = 64  # jobs of a stage that begin before the first of them ends
 
 
 def all_of(
     jobs: Iterable[Any], first: Stage, second: Stage, between: Callable[[Any], Any] = lambda result: result
 ) -> None:
-    """Each job through both stages. One of them waits for a disk, which has the next thing to do meanwhile.
+    """Passes each job through both stages. One stage waits for a disk; the other prepares the disk's next job.
 
-    What the first makes of a job the caller passes on to the second, by `between`, in the order of the jobs.
-    Raises what the first of them that failed raised, or what making one raised; then none runs any more.
+    The calling thread passes each result of the first stage on to the second, by `between`, in the order of the jobs.
+    Raises the error of the first job that failed, or of the iterable; no job runs any more then.
     """
     begun: deque[Future[Any]] = deque()
     following: deque[Future[Any]] = deque()
@@ -51,7 +51,7 @@ def groups(
     most: int,
     follows: Callable[[Item, Item], bool] = lambda _last, _next: True,
 ) -> Iterator[Sequence[Item]]:
-    """Of items in their order: each of `most` bytes at most, or of one item. In a group each `follows` the last."""
+    """Yields groups of items in order. A group has `most` bytes or fewer, or one item; each `follows` the last."""
     group: list[Item] = []
     total = 0
     for item in items:
@@ -66,7 +66,7 @@ def groups(
 
 
 def started(threads: int, name: str) -> ThreadPoolExecutor:
-    """All of them: whoever submits a job later never fails for want of one. Raises OSError where there are none."""
+    """Starts all threads at once, so that no later job fails for want of one. Raises OSError if one cannot start."""
     pool, met = ThreadPoolExecutor(threads, name), Barrier(threads)
     try:
         for _ in range(threads):
@@ -81,7 +81,7 @@ def started(threads: int, name: str) -> ThreadPoolExecutor:
 
 
 def _result_of(line: deque[Future[Any]]) -> Any:
-    """Of the first, which leaves the line when it is over."""
+    """Returns the result of the first job, and takes it out of the line."""
     result = line[0].result()
     line.popleft()
     return result

@@ -1,4 +1,4 @@
-"""What an image consists of: how large its allocations are, where its bytes come from, how long its making took."""
+"""The anatomy of an image: sizes of its allocations, origins of its bytes, durations of its checkpoint."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,7 +9,7 @@ from gcr.image.files.manifest import Manifest
 from gcr.image.files.references import ZEROS, Reference
 from gcr.image.files.smallfiles import chunk_sizes
 
-PHASES: Sequence[tuple[str, tuple[str, ...], str]] = (  # name, the marks it begins after (the last of them), its own
+PHASES: Sequence[tuple[str, tuple[str, ...], str]] = (  # name, marks (it begins at the last of them), mark of its end
     ("prepare", (), "prepared"),
     ("quiesce", ("stop",), "quiesced"),
     ("copy while it runs", ("prepared",), "copied_live"),
@@ -33,7 +33,7 @@ class SizeClass(Struct, frozen=True):
 
 
 class Phase(Struct, frozen=True):
-    """Of the checkpoint; seconds from the request."""
+    """A phase of the checkpoint; times are seconds from the request."""
 
     name: str
     begin: float
@@ -41,7 +41,7 @@ class Phase(Struct, frozen=True):
 
 
 def size_classes(manifest: Manifest) -> Sequence[SizeClass]:
-    """Smallest first; empty ones between them, too."""
+    """Returns the classes, smallest first, with the empty ones between them."""
     counts, sizes = Counter[int](), Counter[int]()
     for process in manifest.processes:
         for handle in process.table.handles:
@@ -59,8 +59,10 @@ def _powers(first: int, last: int) -> Iterator[int]:
 
 
 def origins(manifest: Manifest, repeated: int) -> Mapping[str, int]:
-    """All bytes by where they are: `zero` nowhere, `repeated` elsewhere in it, `shared` in what the store had before,
-    `written` for it."""
+    """Returns all bytes by origin.
+
+    `zero` are stored nowhere, `repeated` occur earlier in the image, `shared` were in the store, `written` are new.
+    """
     known = manifest.bytes_total - manifest.bytes_zero - manifest.bytes_written
     twice = min(repeated, known)
     return {
@@ -72,7 +74,7 @@ def origins(manifest: Manifest, repeated: int) -> Mapping[str, int]:
 
 
 def repeated_bytes(manifest: Manifest, references: Sequence[Reference]) -> int:
-    """Bytes of the chunks, but zero ones, that come in an image for the second time or later."""
+    """Returns the bytes of the chunks that occur earlier in the image, without those of zeros."""
     seen: set[bytes] = set()
     found = 0
     for reference, size in zip(references, chunk_sizes(manifest), strict=True):
@@ -83,9 +85,9 @@ def repeated_bytes(manifest: Manifest, references: Sequence[Reference]) -> int:
 
 
 def stop_s(manifest: Manifest) -> float | None:
-    """Seconds for which the program stood still for a checkpoint after which it went on, or until its device was free.
+    """Returns for how many seconds the program stood still: until it ran on, or until its device was free.
 
-    None: the checkpoint had not come so far when the image was made.
+    Returns None if the checkpoint had not come so far when the image was made.
     """
     at = manifest.timings
     over = at.get("running", at.get("vram_free"))
@@ -93,7 +95,7 @@ def stop_s(manifest: Manifest) -> float | None:
 
 
 def bytes_by_device(manifest: Manifest) -> Mapping[str, int]:
-    """By UUID."""
+    """Returns the bytes by the device's UUID."""
     found = Counter[str]()
     for process in manifest.processes:
         for handle in process.table.handles:
@@ -102,7 +104,7 @@ def bytes_by_device(manifest: Manifest) -> Mapping[str, int]:
 
 
 def phases(manifest: Manifest) -> Sequence[Phase]:
-    """As far as it went through them, in the order in which they end."""
+    """Returns the phases that the checkpoint went through, in the order in which they end."""
     at = manifest.timings
     found = [
         Phase(name, max((at[mark] for mark in after if mark in at), default=0.0), at[own])

@@ -1,8 +1,8 @@
-"""The manifest: what an image is, and what vouches for each of its files. It is written last.
+"""The manifest: it says what an image is, and vouches for each of its files. It is written last.
 
     images/<name>.json    {"format": 1, "digest": "<BLAKE3 of the image's JSON>", "image": {…}}
 
-A reader looks at `format` first: another number is another layout, and says so; nothing else of the file is looked at.
+A reader looks at `format` first. Another number means another layout: the reader says so, and reads nothing else.
 """
 
 import json
@@ -30,19 +30,19 @@ COSTS = ("parent", "bytes_total", "bytes_changed", "bytes_zero", "bytes_written"
 
 
 class Cut(StrEnum):
-    """The instant that an image shows, and so who can be brought back from it."""
+    """The instant that an image shows; it decides which processes can come back from the image."""
 
-    DEVICE = "device"  # device memory alone: only the very process that is still suspended at it
+    DEVICE = "device"  # device memory alone: only the process that is still suspended at this instant
     PROCESS = "process"  # the whole process, which CRIU saved in the same stop
-    APP = "app"  # device memory of a program that rebuilds all else by itself
+    APP = "app"  # device memory of a program that rebuilds the rest by itself
 
 
 class ImagedProcess(Struct, frozen=True):
-    """`table`: where its memory was, on which devices, in the order of the image's references."""
+    """A process of an image. `table`: its memory and devices, in the order of the image's references."""
 
     table: SealedTable
     stack: int  # with pid and start time in the table: its identity, see gcr.processes
-    generation: int  # of its allocations, as its agent counts them
+    generation: int  # of its allocations; its agent counts it
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self) | {"table": self.table.to_json()}
@@ -53,10 +53,11 @@ class ImagedProcess(Struct, frozen=True):
 
 
 class Manifest(Struct, frozen=True):
-    """`created`: seconds since the epoch. `chunks`, `hashes`: digests of the files so called. Sizes are bytes.
+    """The manifest of one image: one field for each of its JSON. Sizes are bytes.
 
-    only_copy: its bytes were nowhere else once it was written
-    models: by device UUID · parent: the image that this one was compared with · timings: seconds from the request
+    created: seconds since the epoch · chunks, hashes: digests of the files of these names
+    only_copy: its bytes were nowhere else once it was written · models: by device UUID
+    parent: the image that this one was compared with · timings: seconds from the request
     """
 
     name: str
@@ -81,11 +82,11 @@ class Manifest(Struct, frozen=True):
     timings: Mapping[str, float] = field(default_factory=dict)
 
     def costs(self) -> dict[str, Any]:
-        """In bytes, and since which image; under the names of docs/contract.md §4."""
+        """Returns the bytes, and the image that they are compared with, under the names of docs/contract.md §4."""
         return {name: getattr(self, name) for name in COSTS}
 
     def seal(self) -> bytes:
-        """32 bytes that no other image has."""
+        """Returns 32 bytes that no other image has."""
         return name_of(self.to_bytes())
 
     def to_bytes(self) -> bytes:
@@ -95,7 +96,7 @@ class Manifest(Struct, frozen=True):
 
     @classmethod
     def from_bytes(cls, text: bytes, path: object) -> Self:
-        """`path`: what to call it. Raises WrongImage, Damaged."""
+        """Reads a manifest. `path`: names it in errors. Raises WrongImage, Damaged."""
         try:
             document = json.loads(text)
             number = document["format"]
@@ -129,7 +130,7 @@ class Manifest(Struct, frozen=True):
 
 
 def _refuse_nonsense(image: Manifest) -> None:
-    """A digest vouches for what somebody wrote, not for sense. Raises ValueError."""
+    """Raises ValueError for a manifest that makes no sense: a digest vouches only for its bytes."""
     texts = [image.name, image.job, image.backend, *image.versions.values(), *image.models.values()]
     texts += [] if image.parent is None else [image.parent]
     times = [image.created, *image.timings.values()]
@@ -144,7 +145,7 @@ def _refuse_nonsense(image: Manifest) -> None:
     if not isinstance(image.simulated, bool):
         raise ValueError("what says whether it is simulated does not")
     if not all(isinstance(each, str) and each.isprintable() for each in {*texts}):
-        raise ValueError("a name is no text")  # what is not printable would be a command to who prints it: a terminal
+        raise ValueError("a name is no text")  # characters that cannot be printed may command a terminal
     if {*map(type, sizes)} != {int} or not 0 <= min(sizes) <= max(sizes) < _MOST:
         raise ValueError("a size or a number is none")
     check_chunk_bytes(image.chunk_bytes)
@@ -155,7 +156,7 @@ def _refuse_nonsense(image: Manifest) -> None:
 
 
 def _refuse_overlaps(table: SealedTable) -> None:
-    """Two allocations share no byte. Raises ValueError, TypeError."""
+    """Raises ValueError if two allocations share a byte; TypeError."""
     ends: dict[str, int] = {}
     for handle in sorted(table.handles, key=lambda each: each.offset):
         if handle.offset < ends.get(handle.device, 0):
@@ -181,7 +182,7 @@ def _digest(body: object) -> str:
 
 
 def none_called(name: str, names: Callable[[], Iterable[str]], store: Path) -> NoSuchImage:
-    """The error for an image that is not there; it names the one that was meant, where `names` can be asked."""
+    """Returns the error for a missing image; it suggests a similar name if `names` can be asked."""
     try:
         near = meant(name, names())
     except StoreUnusable:

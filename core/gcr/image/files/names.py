@@ -1,4 +1,4 @@
-"""What the files of an image are called in a store."""
+"""The names of an image's files in a store."""
 
 import re
 
@@ -14,7 +14,7 @@ NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
 
 
 def checked_name(name: str) -> str:
-    """Raises UsageError for what cannot be the name of an image."""
+    """Returns the name. Raises UsageError if no image can have it."""
     if not isinstance(name, str) or not NAME.match(name):
         shown = NAME.pattern.removesuffix(r"\Z")
         raise UsageError(f"{name!r} is no name of an image: {shown}")
@@ -22,25 +22,25 @@ def checked_name(name: str) -> str:
 
 
 def manifest_path(name: str) -> str:
-    """In its store. Raises UsageError."""
+    """Returns the path in the store. Raises UsageError."""
     return f"images/{checked_name(name)}{MANIFEST}"
 
 
 def references_path(name: str) -> str:
-    """In its store. Raises UsageError."""
+    """Returns the path in the store. Raises UsageError."""
     return f"images/{checked_name(name)}{CHUNKS}"
 
 
 def hashes_path(name: str) -> str:
-    """In its store. Raises UsageError."""
+    """Returns the path in the store. Raises UsageError."""
     return f"images/{checked_name(name)}{HASHES}"
 
 
 def pulled_path(name: str) -> str:
-    """In its store: there where the image came from elsewhere. Raises UsageError."""
+    """Returns the path in the store of the file that marks an image from elsewhere. Raises UsageError."""
     return f"images/{checked_name(name)}{PULLED}"
 
 
 def claim_path(name: str) -> str:
-    """In its store: who writes anything under this name has it. Raises UsageError."""
+    """Returns the path in the store of the file that a writer of this image locks. Raises UsageError."""
     return f"images/{checked_name(name)}{NEW}"

@@ -1,9 +1,9 @@
-"""Where the chunks of an image are: one record for each, in the order of its allocations and of their bytes.
+"""References: one record for each chunk of an image says where it is, in the order of the allocations' bytes.
 
     40 bytes a chunk:  name (32) | pack (u32) | block (u32)          little-endian
 
-`pack` counts the packs that the manifest lists; ZEROS: the chunk is zero and stored nowhere. The sizes follow from the
-allocations. The manifest has the digest of the file.
+`pack` counts the packs that the manifest lists; ZEROS: the chunk is zero and stored nowhere. The sizes of the chunks
+follow from the allocations. The manifest has the digest of the file.
 """
 
 import struct
@@ -29,14 +29,14 @@ def pack_into(data: bytearray, number: int, reference: tuple[bytes, int, int]) -
 
 
 def from_bytes(data: bytes) -> Sequence[Reference]:
-    """Raises ValueError where a record is cut off."""
+    """Raises ValueError if a record is cut off."""
     if len(data) % _RECORD.size:
         raise ValueError("a reference is cut off")
     return [*each_of(data)]
 
 
 def each_of(data: bytes) -> Iterator[Reference]:
-    """One after the other, of whole records."""
+    """Yields the references one by one; `data` has whole records."""
     return map(Reference._make, _RECORD.iter_unpack(data))
 
 

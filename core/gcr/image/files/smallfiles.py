@@ -1,7 +1,7 @@
-"""The small files of an image: the manifest, and what it vouches for.
+"""The small files of an image: the manifest, and the references and hashes that it vouches for.
 
-References and hashes are read from a disk, sent elsewhere, and brought from there: whoever does it compares them with
-the same digest and the same size, here.
+References and hashes are read from a disk, sent elsewhere, and brought back. Each time they are compared with the
+manifest's digest and size, here.
 """
 
 from collections.abc import Iterator
@@ -17,13 +17,13 @@ from gcr.image.files.manifest import Manifest
 from gcr.image.files.names import hashes_path, manifest_path, references_path
 from gcr.image.files.references import RECORD_BYTES
 
-MOST_MANIFEST = 64 << 20  # bytes: of some 100,000 allocations
-MOST_BESIDE = 1 << 30  # bytes of references, or of hashes: of an image of 6 TiB
-_MOST_OVERHEAD = 64  # bytes of a small file that is encrypted
+MOST_MANIFEST = 64 << 20  # bytes, for about 100,000 allocations
+MOST_BESIDE = 1 << 30  # bytes of references, or of hashes, for an image of 6 TiB
+_MOST_OVERHEAD = 64  # bytes that encryption adds to a small file
 
 
 class SmallFile(Struct, frozen=True):
-    """Beside a manifest, which has its digest. `path`: in its store. `size`: bytes of what it says."""
+    """A file beside a manifest, which has its digest. `path`: in the store. `size`: bytes, decrypted."""
 
     path: str
     digest: bytes
@@ -31,11 +31,11 @@ class SmallFile(Struct, frozen=True):
 
     @property
     def most(self) -> int:
-        """Bytes that it takes in its store; whoever reads it has room for no more."""
+        """Returns the most bytes that the file has in a store; a reader takes no more."""
         return min(self.size, MOST_BESIDE) + _MOST_OVERHEAD
 
     def said(self, stored: bytes | None, cipher: Cipher, address: object) -> bytes:
-        """What it says, by what is stored of it at `address`; None: nothing. Raises Damaged, WrongImage."""
+        """Returns the decrypted bytes of the file `stored` at `address`, None: no file. Raises Damaged, WrongImage."""
         if stored is None:
             raise Damaged.of(address, "it is not there")
         data = cipher.decrypt(self.path, stored, address)
@@ -60,7 +60,7 @@ def files_beside(manifest: Manifest) -> tuple[SmallFile, SmallFile]:
 
 
 def manifest_of(name: str, stored: bytes, cipher: Cipher, address: object) -> Manifest:
-    """The manifest of the image so called, `address`: of what the file here has. Raises Damaged, WrongImage."""
+    """Returns the manifest of the image `name`, of the bytes `stored` at `address`. Raises Damaged, WrongImage."""
     found = Manifest.from_bytes(cipher.decrypt(manifest_path(name), stored, address), address)
     if found.name != name:
         raise Damaged.of(address, f"it is the manifest of {found.name}")
@@ -68,16 +68,16 @@ def manifest_of(name: str, stored: bytes, cipher: Cipher, address: object) -> Ma
 
 
 def chunk_sizes(manifest: Manifest) -> Iterator[int]:
-    """In the order of the references."""
+    """Yields the size of each chunk, in the order of the references."""
     for process in manifest.processes:
         for handle in process.table.handles:
             yield from (size for _, size in cut(handle.spec.size, manifest.chunk_bytes))
 
 
 def least_bytes(total: int) -> int:
-    """Returns what an image of so much memory takes for sure: the names and hashes of its chunks.
+    """Returns the least bytes of an image of so much memory: the names and hashes of its chunks.
 
-    How much of the memory itself is written is not known before: zeros are not, nor is what the store has.
+    The bytes of the chunks are not known before: zeros, and chunks that the store has, are not written.
     """
     return total // CHUNK_BYTES * (RECORD_BYTES + DIGEST_BYTES)
 

@@ -23,13 +23,13 @@ _BOUNCE = Bounce()
 
 
 class PackReader:
-    """A finished pack. Raises Damaged when it is not what the seal vouches for, WrongImage for a newer version.
+    """Reads a finished pack. Raises Damaged if it is not the one that the seal vouches for, WrongImage if it is newer.
 
-    Its file is open only while something of it is read: an image may have more packs than a process may have files.
+    Its file is open only during a read: an image may have more packs than a process may have open files.
     """
 
     def __init__(self, path: Path, cipher: Cipher, seal: bytes | None = None) -> None:
-        """`seal`: what it must be; None takes the file's own. Raises OSError, Damaged, WrongImage."""
+        """Reads footer and index. `seal`: the expected one, None: any. Raises OSError, Damaged, WrongImage."""
         self.path = path
         ours = FILE.match(path.name)
         if not ours:
@@ -41,20 +41,20 @@ class PackReader:
 
     @cached_property
     def entries(self) -> Sequence[Entry]:
-        """Many times larger than `index`, whose bytes they are."""
+        """Returns the records of `index`; they take many times its memory."""
         return tuple(starmap(Entry, self.record.iter_unpack(self.index)))
 
     def read(self, entries: Sequence[Entry], targets: Sequence[memoryview]) -> None:
-        """Chunks that lie one behind the other. Raises OSError, Damaged."""
+        """Reads chunks that lie one behind the other. Raises OSError, Damaged."""
         stored = _BOUNCE.buffer(stored_bytes(entries))
         with self.opened() as file:
             file.blocks(entries[0].block, stored)
         self.take(entries, stored, targets)
 
     def take(self, entries: Sequence[Entry], stored: memoryview, targets: Sequence[memoryview]) -> None:
-        """What the disk has of chunks, to where it goes: all of it, once all have the names that they should have.
+        """Decrypts chunks that were read, compares each with its name, then copies all of them to their targets.
 
-        Raises Damaged.
+        Raises Damaged before it copies anything.
         """
         with self._as_written():
             chunks = self._cipher.from_disk(entries, stored)
@@ -63,12 +63,12 @@ class PackReader:
         move_each(targets, chunks)
 
     def check(self) -> Iterator[int]:
-        """Every byte of the file, as the disk has it; yields the bytes looked at, chunk by chunk.
+        """Compares every byte of the file on the disk; yields the bytes compared, chunk by chunk.
 
         Raises OSError, Damaged.
         """
         with self.opened() as file:
-            os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)  # nor what was read of it before
+            os.posix_fadvise(file.fd, 0, 0, os.POSIX_FADV_DONTNEED)  # the disk is to answer, not the page cache
             yield from self._check(file)
 
     def _check(self, file: "OpenPack") -> Iterator[int]:
@@ -137,7 +137,7 @@ class PackReader:
 
     @contextmanager
     def opened(self) -> Iterator["OpenPack"]:
-        """Raises OSError, Damaged where it is not there."""
+        """Opens the file within the block. Raises OSError; Damaged if it is not there."""
         with ExitStack() as stack:
             try:
                 fd = open_file(self.path)
@@ -145,21 +145,21 @@ class PackReader:
                 raise Damaged.of(self.path, "it is not there") from None
             stack.callback(os.close, fd)
             direct = -1
-            with suppress(OSError):  # a file system that knows no such reads
+            with suppress(OSError):  # the file system may know no such reads
                 direct = os.open(self.path, os.O_RDONLY | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW)
                 stack.callback(os.close, direct)
             yield OpenPack(self.path, fd, direct)
 
 
 class OpenPack(Struct, frozen=True):
-    """Read past the page cache where that can be had: `direct`, else -1."""
+    """An open pack. `direct`: a descriptor that reads past the page cache, or -1."""
 
     path: Path
     fd: int
     direct: int
 
     def blocks(self, block: int, target: memoryview) -> None:
-        """As the disk has them: nobody may trust them yet. Raises OSError, Damaged."""
+        """Reads blocks that are not compared yet. Raises OSError, Damaged."""
         at = block * BLOCK
         while target:
             got = self._some(at, target)
@@ -168,7 +168,7 @@ class OpenPack(Struct, frozen=True):
             at, target = at + got, target[got:]
 
     def bytes(self, at: int, size: int) -> bytearray:
-        """Through the page cache."""
+        """Reads bytes through the page cache. Raises OSError, Damaged."""
         found = bytearray(size)
         done, view = 0, memoryview(found)
         while done < size:
@@ -185,6 +185,6 @@ class OpenPack(Struct, frozen=True):
                 try:
                     return os.preadv(self.direct, [target], at)
                 except OSError as error:
-                    if error.errno != errno.EINVAL:  # a disk of larger blocks
+                    if error.errno != errno.EINVAL:  # the disk has larger blocks
                         raise
             return os.preadv(self.fd, [target], at)

@@ -1,4 +1,4 @@
-"""Writing a pack: whoever adds to it lays chunks out in buffers, and a few threads bring these to the disk."""
+"""Writes a pack: the threads that add chunks fill buffers, and a few other threads write these to the disk."""
 
 import errno
 import logging
@@ -20,19 +20,19 @@ from gcr.image.pack.format import FACTS, FOOTER_MAGIC, HEADER, HEADER_MAGIC, SUF
 log = logging.getLogger("gcr.image")
 
 _MOST_BLOCKS = 1 << 32
-_MOST_INDEX = 2**31 - 1  # bytes: what a library of a cipher takes at once
-ROOM_FROM = 64 << 20  # a pack that is as large gets room ahead of what is written, as much again and at most ROOM_MOST
-ROOM_MOST = 4 << 30  # while there is made some, nothing is written
-WRITERS = 4  # threads that ask a disk
-WAITING = 4  # buffers that are filled meanwhile
+_MOST_INDEX = 2**31 - 1  # bytes of one message to the cipher's library
+ROOM_FROM = 64 << 20  # a pack of this size reserves room ahead: as much again, at most ROOM_MOST
+ROOM_MOST = 4 << 30  # nothing is written while room is reserved
+WRITERS = 4  # threads that write to the disk
+WAITING = 4  # more buffers, which are filled meanwhile
 _BOUNCE = Bounce()
 
 
 class PackWriter:
-    """Several threads may add at once. What was added is there for nobody before `finish` has returned."""
+    """Writes one pack. Several threads may add at once. No reader sees a chunk before `finish` has returned."""
 
     def __init__(self, directory: Path, cipher: Cipher, most: int) -> None:
-        """`most`: bytes of the disk that what is written together takes. Raises OSError."""
+        """`most`: the largest size of chunks that are written together, as they lie on the disk. Raises OSError."""
         self.id = os.urandom(16).hex()
         self._cipher = cipher.pack(self.id)
         self._free = buffers(WRITERS + WAITING, most + BLOCK)
@@ -46,13 +46,13 @@ class PackWriter:
             self._writing.shutdown()
             raise
         self._lock = Lock()
-        self._placed = bytearray()  # records of all, by their blocks
-        self._next = 1  # block; the header has the first
+        self._placed = bytearray()  # records of all chunks, in the order of their blocks
+        self._next = 1  # the next free block; the header has the first
 
     def place(self, chunks: Sequence[tuple[bytes, int]]) -> Sequence[Entry]:
-        """Where chunks go, names and sizes, that `write` brings before `finish`: one after the other.
+        """Returns the places of chunks, given by name and size, one behind the other; `write` must bring them later.
 
-        Raises OSError where the pack cannot be larger.
+        Raises OSError if the pack cannot be larger.
         """
         with self._lock:
             entries = []
@@ -66,9 +66,9 @@ class PackWriter:
         return entries
 
     def write(self, entries: Sequence[Entry], data: Sequence[memoryview]) -> None:
-        """What was placed together, together: small writes are slow. Nobody looks at `data` any more when it returns.
+        """Writes chunks that were placed together; small writes are slow. `data` is free when this returns.
 
-        What the disk did not take a later `write` says, or `finish`. Raises OSError.
+        A failure of the disk is raised by a later `write`, or by `finish`. Raises OSError.
         """
         if self._failed:
             raise self._failed
@@ -83,8 +83,10 @@ class PackWriter:
             raise
 
     def _give(self, at: int, stored: memoryview, size: int) -> None:
-        """To the disk. By threads that do nothing else: it may answer all that it was asked for at once, and has
-        nothing to do until the first of them asks again."""
+        """Writes a buffer to the disk, on a thread that does nothing else.
+
+        The disk may answer all requests at once; it is idle until the first of these threads asks again.
+        """
         try:
             if not self._failed:
                 self._file.write(at, stored[:size])
@@ -94,7 +96,7 @@ class PackWriter:
             self._free.put(stored)
 
     def finish(self) -> Pack:
-        """On the disk, under its final name: the directory is the caller's to sync. Raises OSError."""
+        """Syncs the pack and gives it its final name; the caller syncs the directory. Raises OSError."""
         self._writing.shutdown()
         if self._failed:
             raise self._failed
@@ -114,10 +116,9 @@ class PackWriter:
         return Pack(self.id, seal, end + BLOCK)
 
     def abandon(self) -> None:
-        """Nothing of it stays. After `finish` this does nothing.
+        """Removes the unfinished file. After `finish` this does nothing.
 
-        An image that needs nothing of it may be there by now: a file that cannot be removed now goes with the next
-        clean-up.
+        It raises nothing, since an image without this pack may exist by now: the next clean-up removes the file.
         """
         self._writing.shutdown()
         self._file.close()
@@ -128,7 +129,7 @@ class PackWriter:
 
 
 def _whole_blocks(data: bytes) -> memoryview:
-    """The same bytes, and zeros up to a whole block."""
+    """Returns the bytes with zeros up to a whole block."""
     stored = _BOUNCE.buffer(padded(len(data)))
     stored[: len(data)] = data
     stored[len(data) :] = bytes(len(stored) - len(data))
@@ -137,21 +138,21 @@ def _whole_blocks(data: bytes) -> memoryview:
 
 @dataclass(slots=True)
 class _File:
-    """Written past the page cache where that can be had."""
+    """A new file, written past the page cache if the file system can."""
 
     path: Path
     _fd: int = field(init=False, default=-1)
     _direct: int = field(init=False, default=-1)
-    _room: int = 0  # bytes that were asked for
-    _more: bool = True  # until the file system had none
+    _room: int = 0  # bytes that are reserved
+    _more: bool = True  # until the file system refused
 
     def __post_init__(self) -> None:
         self._fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
-        with suppress(OSError):  # a file system that knows no such writes
+        with suppress(OSError):  # the file system may know no such writes
             self._direct = os.open(self.path, os.O_WRONLY | os.O_DIRECT | os.O_CLOEXEC | os.O_NOFOLLOW)
 
     def write(self, at: int, blocks: memoryview) -> None:
-        """Whole ones. Raises OSError."""
+        """Writes whole blocks. Raises OSError."""
         while blocks:
             done = self._write_some(at, blocks)
             at, blocks = at + done, blocks[done:]
@@ -161,24 +162,27 @@ class _File:
             try:
                 return os.pwritev(self._direct, [blocks], at)
             except OSError as error:
-                if error.errno != errno.EINVAL:  # a disk of larger blocks
+                if error.errno != errno.EINVAL:  # the disk has larger blocks
                     raise
         return os.pwritev(self._fd, [blocks], at)
 
     def make_room(self, end: int) -> None:
-        """For what is written up to `end`, and some more: file systems let writes beyond the end of a file go one by
-        one, the disk idle between two, and those within it all at once. One call at a time."""
+        """Reserves room up to `end`, and some more. One call at a time.
+
+        File systems pass writes beyond the end of a file on one by one, and leave the disk idle between two. Writes
+        within the file go all at once.
+        """
         if end < ROOM_FROM or end <= self._room or not self._more:
             return
         before, self._room = self._room, end + min(end, ROOM_MOST)
         try:
             allocate(self._fd, before, self._room - before)
-        except OSError as error:  # whoever writes finds out whether it is all that is wrong
+        except OSError as error:  # the next write tells whether more is wrong
             log.info("no room ahead in %s: %s", self.path, error)
             self._more = False
 
     def cut(self, end: int) -> None:
-        """What there was room for, and nothing came. Raises OSError."""
+        """Frees the room beyond `end` that was reserved and not used. Raises OSError."""
         if self._room:
             os.ftruncate(self._fd, end)
 

@@ -1,8 +1,7 @@
-"""Bringing chunks from their packs: a few threads ask the disk, others compare what came and move it to where it goes.
+"""Brings chunks from their packs: a few threads read from the disk, others compare the chunks and copy them on.
 
-So the disk always has something to do, and is asked in order. What came waits in bounce buffers, of which there are
-few; the one that was free last is used first, since the processor may have it still. Nothing goes where it was asked
-for before it is known to be right.
+So the disk always has work, and is asked in order. Chunks wait in a few bounce buffers. The buffer that was freed last
+is used first, since the processor's cache may still hold it. No chunk is copied to its target before it was compared.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,13 +18,13 @@ from gcr.image.disk.bounce import buffers
 from gcr.image.disk.threads import started
 from gcr.image.pack.reader import OpenPack, PackReader
 
-READERS = 3  # threads that ask a disk
-WAITING = 3  # buffers that came, and are compared
-COMPARERS = 4  # threads at most that compare
+READERS = 3  # threads that read from the disk
+WAITING = 3  # more buffers, with chunks that are compared
+COMPARERS = 4  # the most threads that compare
 
 
 class Group(Struct, frozen=True):
-    """Chunks that lie one behind the other, and where they go."""
+    """Chunks that lie one behind the other in a pack, and their targets."""
 
     pack: PackReader
     entries: Sequence[Entry]
@@ -33,12 +32,12 @@ class Group(Struct, frozen=True):
 
 
 class Fetcher:
-    """Nothing it was asked for is under way after the `with` block."""
+    """Reads groups of chunks. No read is under way after the `with` block."""
 
     def __init__(self, threads: int, most: int, damaged: Callable[[PackReader], object]) -> None:
-        """`threads` compare, or COMPARERS; a group has `most` bytes in its pack at most.
+        """`threads`: that compare, at most COMPARERS · `most`: the largest size of a group in its pack.
 
-        `damaged` is told of packs that are.
+        `damaged` is called with each pack that is damaged.
         """
         self._counts, self._most, self._damaged = (READERS, min(threads, COMPARERS)), most, damaged
         self._stack = ExitStack()
@@ -56,9 +55,9 @@ class Fetcher:
         self._stack.close()
 
     def bring(self, groups: Iterable[Group], came: Callable[[int], object]) -> None:
-        """All of them; `came` hears of bytes, by any thread. Several may ask at once.
+        """Brings all groups; `came` is called with bytes, on any thread. Several calls may run at once.
 
-        Raises what the first group that failed raised: Damaged, OSError; then none is under way any more.
+        Raises the error of the first group that failed, Damaged or OSError; no group of the call is under way then.
         """
         stopped, begun = Event(), list[Future[Future[None]]]()
         try:
@@ -73,7 +72,7 @@ class Fetcher:
                     fetched.result().exception()
 
     def _fetch(self, group: Group, came: Callable[[int], object], stopped: Event) -> Future[None]:
-        """What is asked of those who compare, who have the buffer then."""
+        """Reads a group. Returns the comparison, which has the buffer from then on."""
         buffer = self._free.get()
         try:
             if stopped.is_set():
@@ -101,7 +100,7 @@ class Fetcher:
             self._damaged(pack)
 
     def _at_hand(self, pack: PackReader) -> OpenPack:
-        """One for each thread: an image may have more packs than a process may have files."""
+        """Opens a pack, one at a time for each thread: an image may have more packs than open files are allowed."""
         if self._hand.pack is not pack:
             self._hand.pack = None
             self._hand.open.close()
@@ -111,7 +110,7 @@ class Fetcher:
 
 
 class _Hand(local):
-    """The pack that a thread reads from. `open`: whatever closes it."""
+    """The pack that a thread has open. `open` closes it."""
 
     def __init__(self, all_hands: ExitStack) -> None:
         self.pack: PackReader | None = None

@@ -1,4 +1,4 @@
-"""Reading an image back: no byte is given to anybody before its chunk has the name that it should have."""
+"""Reads an image. No byte is handed on before its chunk was compared with its name."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
@@ -18,17 +18,17 @@ from gcr.image.pack.reader import PackReader
 from gcr.image.read.fetching import Fetcher, Group
 from gcr.image.store.store import Store
 
-Wanted = tuple[Reference, memoryview]  # a chunk, and where it goes
+Wanted = tuple[Reference, memoryview]  # a chunk, and its target
 
 
 @dataclass(slots=True)
 class ImageReader:
-    """Nothing of the image goes within the `with` block. Raises Damaged, WrongImage, NoSuchImage, StoreUnusable."""
+    """Keeps the files of an image within the `with` block. Raises Damaged, WrongImage, NoSuchImage, StoreUnusable."""
 
     store: Store
     name: str
     threads: int = 8
-    came: Callable[[int], object] = lambda _bytes: None  # told of what was read now and then, by any thread
+    came: Callable[[int], object] = lambda _bytes: None  # called with bytes that were read, on any thread
     manifest: Manifest = field(init=False)
     lines: Mapping[LineKey, ImagedLine] = field(init=False)
     _references: Sequence[Reference] = field(init=False)
@@ -55,9 +55,9 @@ class ImageReader:
         self._stack.close()
 
     def read(self, pid: int, device: str, offset: int, target: memoryview) -> None:
-        """The bytes of a process on a device from `offset` of its line on, as many as `target` takes. All or an error.
+        """Reads the bytes of a process on a device, from `offset` of its line on, as many as `target` has.
 
-        Several threads may read at once. Raises UsageError for what is no window (windows.py).
+        Several threads may read at once. Raises UsageError for bytes that are no window (chunks/windows.py).
         """
         line = self.lines.get((pid, device))
         if line is None:
@@ -70,9 +70,9 @@ class ImageReader:
             self._fetcher.bring(self._stored(groups(wanted, _stored_size, GROUP_BYTES, _follows)), self.came)
 
     def check(self, whole: set[Pack] | None = None) -> Iterator[int]:
-        """Every byte of every file; yields the bytes looked at now and then.
+        """Compares every byte of every file; yields the bytes compared.
 
-        `whole`: packs that were looked at just now, and are not again; those of this image are added.
+        `whole`: packs that were compared just now, and are skipped; the packs of this image are added.
         """
         self.check_hashes()
         whole = set() if whole is None else whole
@@ -90,12 +90,12 @@ class ImageReader:
                 whole.add(pack.pack)
 
     def check_hashes(self) -> None:
-        """They are what was written, though nothing of an image is read by them."""
+        """Compares the hashes with the manifest; reading the image needs none."""
         with usable(self.store.path):
             self.store.images.hashes(self.manifest)
 
     def _stored(self, together: Iterable[Sequence[Wanted]]) -> Iterator[Group]:
-        """Those that lie somewhere. Zeros do not, and are brought here."""
+        """Yields the chunks that lie in packs; fills the targets of zeros, which lie in none."""
         for wanted in together:
             number, targets = wanted[0][0].pack, [target for _, target in wanted]
             if number != ZEROS:
@@ -107,14 +107,14 @@ class ImageReader:
             self.came(sum(map(len, targets)))
 
     def _distrust(self, pack: PackReader) -> None:
-        """What is found damaged is built upon by no other image."""
+        """Keeps later images from using a damaged pack."""
         self.store.packs.distrust(pack.path)
 
 
 def checked_entries(
     store: Store, manifest: Manifest, references: Iterable[Reference], packs: Sequence[PackReader]
 ) -> list[dict[int, Entry]]:
-    """What each pack has, by block. Raises Damaged unless each chunk is where the references say."""
+    """Returns the entries of each pack by block. Raises Damaged unless each chunk is where the references say."""
     entries = [{entry.block: entry for entry in pack.entries} for pack in packs]
     for reference, size in zip(references, chunk_sizes(manifest), strict=True):
         if reference.pack == ZEROS:
@@ -138,7 +138,7 @@ def _stored_size(wanted: Wanted) -> int:
 
 
 def _follows(last: Wanted, wanted: Wanted) -> bool:
-    """They lie one behind the other, or are both zero: small reads are slow."""
+    """Returns whether two chunks can be read at once: one lies behind the other, or both are zero."""
     (before, target), (reference, _) = last, wanted
     if before.pack == ZEROS or before.pack != reference.pack:
         return before.pack == reference.pack

@@ -1,8 +1,7 @@
-"""A store elsewhere that is a folder, and so a store of this machine: others may write images into it, read them, and
-clean it up while we push.
+"""A store elsewhere in a folder, and so a store of this machine: other processes may use it during a push.
 
-So what is pushed into it goes the way of any commit (store.py), under the lock of the store and with the claim of the
-image's name, from before it is looked whether there is such an image until the end.
+So a push into it is a commit like any other (store/claim.py). It holds the store's lock and the claim of the image's
+name from before the first look at the image until the end.
 """
 
 import os
@@ -24,12 +23,12 @@ from gcr.image.store.store import Store
 
 
 def remote_at(url: str, cipher: Cipher = PLAIN) -> Remote:
-    """Raises UsageError, LibraryMissing."""
+    """Returns the store at a URL. Raises UsageError, LibraryMissing."""
     return Folder(url, cipher) if parsed(url).scheme == "file" else Remote(url, cipher)
 
 
 class Folder(Remote):
-    """Whatever writes is called within `used`, and raises StoreUnusable for what the file system says."""
+    """A store in a folder. Methods that write are called within `used`, and raise StoreUnusable for each OSError."""
 
     _store: Store
     _claim: Claim
@@ -40,9 +39,9 @@ class Folder(Remote):
 
     @contextmanager
     def used(self, name: str) -> Iterator[None]:
-        """Nothing that is there goes within the block, and nobody else writes under this name.
+        """Keeps every file within the block, and holds the claim of this name.
 
-        Raises WrongKey, Damaged, WrongImage, StoreUnusable; ImageExists where somebody does.
+        Raises WrongKey, Damaged, WrongImage, StoreUnusable; ImageExists if another process holds the claim.
         """
         with usable(self._path):
             if self._path.exists() and not self._path.is_dir():
@@ -56,7 +55,7 @@ class Folder(Remote):
                     self._claim.withdraw()
 
     def _opened(self) -> Store:
-        """Raises StoreUnusable for a folder that others may read or write, WrongKey, Damaged, WrongImage."""
+        """Raises StoreUnusable for a folder that other users may read or write, WrongKey, Damaged, WrongImage."""
         try:
             return Store(self._path, self.cipher)
         except UnsafeRuntime as error:
@@ -65,20 +64,20 @@ class Folder(Remote):
             raise StoreUnusable(text, hint=hint) from error
 
     def has(self, pack: Pack) -> bool:
-        """Whoever brought it may have died before it was synced: it is from here on. Raises Damaged, WrongImage."""
+        """Syncs a pack that is there, since its writer may have died before. Raises Damaged, WrongImage."""
         with usable(self._path):
             if not self._store.packs.has(pack):
                 return False
             path = self._path / pack_path(pack)
             try:
                 sync_file(path)
-            except OSError:  # the next time it would succeed, whatever the disk has of it
+            except OSError:  # the next sync would succeed even if the disk lacks bytes
                 self._store.packs.distrust(path)
                 raise
         return True
 
     def write_pack(self, pack: Pack, data: Iterable[bytes], part: int, at_once: int) -> None:
-        """Under a name that the clean-up knows; its own it gets when it is all there."""
+        """Writes a pack under a name that the clean-up knows, then gives it its own."""
         path = self._store.packs.folder / f"{os.urandom(16).hex()}{UNFINISHED}"
         with usable(self._path):
             try:
@@ -88,7 +87,7 @@ class Folder(Remote):
                 path.unlink(missing_ok=True)
             sync(self._store.packs.folder)
 
-    # A pipe, a link or a device that lies there is damage: nothing waits for it, and nothing else is read through it.
+    # A pipe, link or device in the place of a file is damage: no reader waits for it or reads through it.
 
     def _whole(self, path: str, most: int) -> bytes:
         with self._file(path) as fd:
@@ -120,15 +119,15 @@ class Folder(Remote):
             os.close(fd)
 
     def claim(self, name: str, manifest: bytes) -> None:
-        """We have it since `used`."""
+        """Does nothing: `used` has claimed the name."""
 
     def release(self, name: str) -> None:
-        """`used` does, at its end."""
+        """Does nothing: `used` removes the claim at its end."""
 
     def publish(self, name: str, manifest: bytes) -> bool:
         store, there = self._store, self._path / manifest_path(name)
         with usable(self._path):
-            sync(store.packs.folder)  # also for packs of others
+            sync(store.packs.folder)  # also for packs of other writers
             if there.exists():
                 sync(store.images.folder)
                 return False
@@ -145,7 +144,7 @@ class Folder(Remote):
 
 
 def _write_new(path: Path, data: Iterable[bytes]) -> None:
-    """Synced. Raises OSError."""
+    """Writes a new file, and syncs it. Raises OSError."""
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
     try:
         for piece in data:

@@ -1,17 +1,17 @@
-"""Pulling: an image of a store elsewhere is brought into this one, its manifest last.
+"""Pulls an image of a store elsewhere into this store, its manifest last.
 
-Nothing that came is trusted before it was compared with what vouches for it: the manifest with its digest, references
-and hashes with the manifest's, every byte of a pack with its seal. Then it is synced and gets its name, in the order of
-any commit (store.py); so a crash leaves the image whole, or none.
+No file is trusted before it was compared: the manifest with its digest, references and hashes with the manifest's
+digests, every byte of a pack with its seal. Then it is synced and named, in the order of any commit (store/claim.py).
+So a crash leaves a whole image, or none.
 
-Of an image that is here what was found damaged is brought again.
+If the image is here already, its damaged files are brought again.
 
-It is marked as one that came from elsewhere, for nothing vouches for its hashes but the digest that came with them: no
-image is built upon it (parent.py).
+The image is marked as one from elsewhere, and no image builds upon it (write/parent.py): only the digest that came with
+its hashes vouches for them.
 
-A pack comes under a name of its own, its end first. That end says which chunks belong where: so whoever finds one that
-is not all there keeps what is right in it and brings the rest. What a pull that died has left goes with the next
-clean-up; the writer of another image leaves it for a day.
+A pack comes under a name of its own, its end first. The end says which chunks belong where. So the next pull keeps the
+right chunks of an unfinished pack and brings the rest. The next clean-up removes the files of a pull that died; the
+writer of another image leaves them for a day.
 """
 
 import fcntl
@@ -48,7 +48,7 @@ _AGAIN = "push it again"
 
 
 def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher = PLAIN) -> Moved:
-    """Into the store in this folder. When this returns the image is there, whole, and outlives a crash.
+    """Pulls an image into the store in this folder; it is there, whole, and outlives a crash when this returns.
 
     Raises NoSuchImage, ImageExists, WrongImage, WrongKey, Damaged, StoreUnusable, LibraryMissing, UsageError,
     DeadlinePassed.
@@ -65,7 +65,7 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
             missing = _bring_packs(store, manifest, remote, transfer)
             _mend_beside(store, manifest, remote)
             store.packs.refuse_distrusted(manifest.packs)
-            sync(store.images.folder)  # whoever published it may have died before
+            sync(store.images.folder)  # its writer may have died before its sync
         else:
             (found, said), (hashed, _) = (_read(remote, file) for file in files_beside(manifest))
             with store.claimed(name) as claim:
@@ -80,7 +80,7 @@ def pull(folder: Path, name: str, url: str, transfer: Transfer, cipher: Cipher =
 
 
 def _read(remote: Remote, file: SmallFile) -> tuple[bytes, bytes]:
-    """As it is stored, and what it says, for which the manifest vouches. Raises Damaged, WrongImage."""
+    """Returns a small file as it is stored, and decrypted, compared with the manifest. Raises Damaged, WrongImage."""
     address = remote.address(file.path)
     found = remote.read(file.path, file.most)
     try:
@@ -92,7 +92,7 @@ def _read(remote: Remote, file: SmallFile) -> tuple[bytes, bytes]:
 
 
 def _refuse_misplaced(store: Store, manifest: Manifest, references: bytes, remote: Remote) -> None:
-    """A digest vouches for what somebody wrote: an image without all of its chunks is none. Raises Damaged."""
+    """Raises Damaged if a chunk is not where the references say: a digest does not vouch for that."""
     try:
         checked_entries(store, manifest, each_of(references), [store.packs.reader(pack) for pack in manifest.packs])
     except Damaged as error:
@@ -101,7 +101,7 @@ def _refuse_misplaced(store: Store, manifest: Manifest, references: bytes, remot
 
 
 def _bring_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Transfer) -> Sequence[Pack]:
-    """Those that are not here, or were found damaged. Raises Damaged where another pack here has the id of one."""
+    """Brings the packs that are not here, or are damaged. Raises Damaged if another pack here has the id of one."""
     missing = [pack for pack in manifest.packs if not store.packs.has(pack)]
     transfer.total = sum(pack.bytes for pack in missing)
     transfer.each(lambda pack: _Coming(store, pack, remote, transfer, transfer.at_once(len(missing))).bring(), missing)
@@ -110,9 +110,9 @@ def _bring_packs(store: Store, manifest: Manifest, remote: Remote, transfer: Tra
 
 
 def _mend_beside(store: Store, manifest: Manifest, remote: Remote) -> None:
-    """References and hashes of an image that is here, where they are damaged.
+    """Brings the references and hashes of an image that is here if they are damaged.
 
-    Raises ImageExists where somebody writes under its name, NoSuchImage where it was removed meanwhile.
+    Raises ImageExists if another process holds its name, NoSuchImage if it was removed meanwhile.
     """
     if not (damaged := [file for file in files_beside(manifest) if not _is_whole(store, manifest, file)]):
         return
@@ -146,7 +146,7 @@ class _Coming(Struct, frozen=True):
 
     def bring(self) -> None:
         with self._unfinished() as (path, fd):
-            if self.store.packs.has(self.pack):  # somebody else's pull has brought it
+            if self.store.packs.has(self.pack):  # another pull has brought it
                 path.unlink()
                 return
             try:
@@ -163,14 +163,14 @@ class _Coming(Struct, frozen=True):
 
     @contextmanager
     def _unfinished(self) -> Iterator[tuple[Path, int]]:
-        """Nobody else's: whoever brings the same pack is waited for."""
+        """Opens and locks the unfinished file; waits for another pull that brings the same pack."""
         path = self.store.packs.folder / f"{self.pack.id}{ARRIVING}"
         while True:
             self.transfer.check()
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
             try:
                 if _is_ours(fd, path):
-                    os.utime(fd)  # it is wanted, whether anything comes this time or not
+                    os.utime(fd)  # it is wanted, even if no byte comes this time
                     yield path, fd
                     return
             finally:
@@ -193,7 +193,7 @@ class _Coming(Struct, frozen=True):
         self.transfer.each(lambda part: self._fetch(fd, *part), missing, self.at_once)
 
     def _has(self, reader: PackReader, chunks: Sequence[Entry]) -> bool:
-        """An earlier pull has brought them."""
+        """Returns whether an earlier pull has brought these chunks."""
         self.transfer.check()
         for entry in chunks:
             found = memoryview(bytearray(entry.size))
@@ -204,7 +204,7 @@ class _Coming(Struct, frozen=True):
         return True
 
     def _is_begun(self, path: Path) -> bool:
-        """Its end is there, by which the rest can be judged."""
+        """Returns whether the end is there, by which the rest can be compared."""
         try:
             PackReader(path, self.store.cipher, self.pack.seal)
         except Damaged:
@@ -212,7 +212,7 @@ class _Coming(Struct, frozen=True):
         return True
 
     def _begin(self, fd: int) -> None:
-        """Its end, from the index on: a file as long as the pack has all of it."""
+        """Brings the end, from the index on: a file as long as the pack has all of the end."""
         if self.remote.size(pack_path(self.pack)) != self.pack.bytes:
             raise self._damaged()
         footer = self.remote.footer(self.pack, self.pack.bytes)
@@ -231,17 +231,17 @@ class _Coming(Struct, frozen=True):
         self.transfer.add(size)
 
     def _check(self, path: Path) -> None:
-        """Every byte of it."""
+        """Compares every byte. Raises Damaged, OSError."""
         for _ in PackReader(path, self.store.cipher, self.pack.seal).check():
             self.transfer.check()
 
     def _damaged(self) -> Damaged:
-        address = self.remote.address(pack_path(self.pack))  # a push compares no more than its size and its end
+        address = self.remote.address(pack_path(self.pack))  # a push compares only size and end
         return Damaged.of(address, "it is not what was pushed", hint=f"remove {address}, and push the image again")
 
 
 def _is_ours(fd: int, path: Path) -> bool:
-    """Locked, and still the file of this name."""
+    """Returns whether this process has locked the file, and the file still has this name."""
     try:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -250,7 +250,10 @@ def _is_ours(fd: int, path: Path) -> bool:
 
 
 def _sync_or_forget(fd: int, path: Path) -> None:
-    """After a failure it is not known what the disk has of it, and the next sync would succeed. Raises OSError."""
+    """Syncs a file, or removes it: after a failure its bytes are unknown, and the next sync would succeed.
+
+    Raises OSError.
+    """
     try:
         os.fsync(fd)
     except OSError:
@@ -259,7 +262,7 @@ def _sync_or_forget(fd: int, path: Path) -> None:
 
 
 def _refuse_nonsense(reader: PackReader) -> None:
-    """A seal vouches for what somebody wrote: nothing is fetched by an index that no pack has. Raises Damaged."""
+    """Raises Damaged for an index that no pack has: a seal does not vouch for sense."""
     block = 1
     for entry in reader.entries:
         if entry.block != block or not 0 < entry.size <= MAX_CHUNK_BYTES:
@@ -270,12 +273,12 @@ def _refuse_nonsense(reader: PackReader) -> None:
 
 
 def _parts(reader: PackReader) -> Iterator[Sequence[Entry]]:
-    """All chunks, in groups that one request brings."""
+    """Yields all chunks, in groups that one request brings."""
     return (list(group) for _, group in groupby(reader.entries, lambda entry: entry.block * BLOCK // PART))
 
 
 def _span(chunks: Sequence[Entry]) -> tuple[int, int]:
-    """Where they begin in the file, and bytes up to the end of the last one's block."""
+    """Returns where chunks begin in the file, and how many bytes they have up to the end of the last block."""
     first, last = chunks[0], chunks[-1]
     end = last.block + -(-last.size // BLOCK)
     return first.block * BLOCK, (end - first.block) * BLOCK

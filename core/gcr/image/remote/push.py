@@ -1,13 +1,13 @@
-"""Pushing: an image of this store is put into one elsewhere, its manifest last.
+"""Pushes an image of this store into a store elsewhere, its manifest last.
 
-What is there already is not sent again: a pack never changes, so one with its id, its size and its footer is it. Where
-another pack has the id nothing is sent, for some image may need that one. Every byte of what is sent was compared with
-its name before, and size and footer are read back after; in between the requests' own checksums vouch for the bytes
-(remote.py). Nobody reads back all that was sent: a pull does, and whoever doubts a remote pulls from it.
+A pack that is there is not sent again: packs never change, so id, size and footer identify one. If another pack has the
+id, nothing is sent, since an image may need that pack. Every byte is compared with its chunk's name before it is sent;
+size and footer are read back after. In between the requests' own checksums vouch for the bytes (remote.py). A push does
+not read all bytes back; a pull compares them all.
 
-Of two images that are pushed under one name one arrives: who writes anything beside a pack has claimed the name before,
-and lets go of it at the end (remote.py; in a folder, folder.py). A push that dies leaves at most this claim, packs, and
-parts of a pack that the bucket shows to nobody, or the folder's next clean-up takes away.
+Of two images that are pushed under one name one arrives: a push claims the name before it writes anything but packs,
+and removes the claim at the end (remote.py; for a folder, folder.py). A push that dies leaves at most this claim,
+packs, and parts of a pack. A bucket does not list such parts; the next clean-up of a folder removes them.
 """
 
 import os
@@ -27,12 +27,12 @@ from gcr.image.remote.remote import Remote, pack_path
 from gcr.image.remote.transfer import PART, PARTS, Transfer
 from gcr.image.store.store import Store
 
-_TRIES = 3  # to publish what others remove
-_MOST_REQUESTS = 10_000  # that S3 makes one object of
+_TRIES = 3  # to publish an image that other processes remove meanwhile
+_MOST_REQUESTS = 10_000  # for one object of S3
 
 
 class Moved(Struct, frozen=True):
-    """`packs`, `bytes`: of the image, in packs; the others: what of it was not there yet."""
+    """The packs of an image and their bytes, and those of them that had to move."""
 
     packs: int
     bytes: int
@@ -41,7 +41,7 @@ class Moved(Struct, frozen=True):
 
 
 def push(store: Store, name: str, url: str, transfer: Transfer) -> Moved:
-    """When this returns the image is there, whole. What of it was there before, and differs, is repaired.
+    """Pushes an image; it is there, whole, when this returns. Files that were there and differ are replaced.
 
     Raises NoSuchImage, ImageExists, WrongImage, WrongKey, Damaged, StoreUnusable, LibraryMissing, UsageError,
     DeadlinePassed.
@@ -66,8 +66,10 @@ def push(store: Store, name: str, url: str, transfer: Transfer) -> Moved:
 
 
 class _Image(Struct, frozen=True):
-    """`stored`, `beside`: the bytes of its small files, which the manifest is of, and vouches for: whatever becomes of
-    the files while packs are sent."""
+    """An image to be pushed. `stored`, `beside`: the bytes of its small files.
+
+    They are read before packs are sent, so that they belong together even if the image is replaced meanwhile.
+    """
 
     manifest: Manifest
     stored: bytes
@@ -82,7 +84,7 @@ class _Image(Struct, frozen=True):
 
 
 def _same(remote: Remote, manifest: Manifest) -> bool:
-    """Whether this image is there. Raises ImageExists for another one of the name."""
+    """Returns whether this image is there. Raises ImageExists if another image has its name."""
     found = remote.manifest(manifest.name)
     if found not in (None, manifest):
         raise ImageExists(f"there is another image {manifest.name!r} at {remote.url}", hint="push to another prefix")
@@ -90,14 +92,17 @@ def _same(remote: Remote, manifest: Manifest) -> bool:
 
 
 def _send_beside(remote: Remote, image: _Image, there: bool) -> None:
-    """What is there of an image that is not, somebody has left who died before it was synced."""
+    """Sends references and hashes that are missing or differ; all of them if the image is not there.
+
+    Files without an image may be those of a push that died before it synced them.
+    """
     for path, found in image.beside.items():
         if not there or remote.size(path) != len(found) or remote.read(path, len(found)) != found:
             remote.write(path, found)
 
 
 def _publish(remote: Remote, image: _Image) -> None:
-    """Also where it was there: somebody may have removed it. Raises ImageExists, StoreUnusable."""
+    """Publishes the manifest, also of an image that was there and may be gone. Raises ImageExists, StoreUnusable."""
     for _ in range(_TRIES):
         if remote.publish(image.manifest.name, image.stored) or _same(remote, image.manifest):
             return
@@ -134,7 +139,7 @@ def _send(reader: PackReader, remote: Remote, transfer: Transfer, at_once: int) 
 
 
 def part_bytes(size: int) -> int:
-    """Of the parts of an object of so many bytes."""
+    """Returns the size of the parts of an object of `size` bytes."""
     return max(PART, -(-size // _MOST_REQUESTS))
 
 

@@ -1,15 +1,15 @@
-"""A store elsewhere: in a bucket, with the layout of any store under a prefix. One in a folder is read the same way; it
-is written to as any store is (folder.py).
+"""A store elsewhere: in a bucket, with the layout of any store under a prefix. A store in a folder is read the same
+way, but written as any store is (folder.py).
 
-Through obstore: one wheel without dependencies for S3, Google Cloud Storage, Azure and folders, which retries, sends in
-parts, and lets the interpreter go meanwhile. Credentials and all else that it wants to know it takes from the
-environment. It is imported by whoever makes a Remote, not before.
+The library is obstore: one wheel without dependencies for S3, Google Cloud Storage, Azure and folders. It retries,
+sends in parts, and lets other threads run meanwhile. It takes credentials and settings from the environment. It is
+imported when a Remote is made, not before.
 
-An object appears whole or not at all. S3 takes no request whose bytes have not the SHA-256 that was signed for them,
-unless AWS_UNSIGNED_PAYLOAD or AWS_SKIP_SIGNATURE says that nothing is signed.
+An object appears whole or not at all. S3 takes a request only if its bytes have the SHA-256 that was signed for them,
+unless AWS_UNSIGNED_PAYLOAD or AWS_SKIP_SIGNATURE turns signatures off.
 
-A bucket has no lock. Who writes anything under the name of an image has made the object `<name>.json.new` before, with
-the manifest in it, where no other push has one that says something else; it goes at the end.
+A bucket has no lock. So a push first makes the object `<name>.json.new`, which holds the manifest, and removes it at
+the end. It is refused if another push has made that object with another manifest.
 """
 
 import os
@@ -35,14 +35,14 @@ if TYPE_CHECKING:
     from obstore.store import ObjectStore
 
 SCHEMES = ("s3", "gs", "az", "file")
-_RETRY_S = 30.0  # from the first request to the last try at it; the library's own limit of one is AWS_TIMEOUT, 30 s
+_RETRY_S = 30.0  # from the first try of a request to the last; AWS_TIMEOUT, 30 s, limits each try
 
 
 class Remote:
-    """Thread-safe. Everything raises StoreUnusable where it does not answer, refuses us, or is not there."""
+    """A store elsewhere. Thread-safe. Calls raise StoreUnusable if it does not answer, refuses, or is not there."""
 
     def __init__(self, url: str, cipher: Cipher = PLAIN) -> None:
-        """Nobody is asked for anything yet. Raises UsageError, LibraryMissing."""
+        """Sends no request yet. Raises UsageError, LibraryMissing."""
         parsed(url)
         self.cipher = cipher
         self.url, self._as_given = url.rstrip("/"), url
@@ -66,31 +66,31 @@ class Remote:
 
     @contextmanager
     def used(self, _name: str) -> Iterator[None]:
-        """For writing an image of this name. A bucket has no lock. Raises WrongKey, Damaged, WrongImage."""
+        """Prepares to write an image of this name: marks or checks the store. Raises WrongKey, Damaged, WrongImage."""
         if not self.create(MARK, self.cipher.mark):
             self.check_mark()
         yield
 
     def address(self, path: str) -> str:
-        """What to call it."""
+        """Returns the address of an object, for errors."""
         return f"{self.url}/{path}"
 
     # ---- images -------------------------------------------------------------------------------------------------
 
     def check_mark(self) -> None:
-        """What is there is encrypted as our store is. Raises WrongKey, Damaged, WrongImage."""
+        """Raises WrongKey unless the store there has our cipher; Damaged, WrongImage."""
         self.cipher.check_mark(self.read(MARK, MOST_MARK) or b"", self.url)
 
     def manifest(self, name: str) -> Manifest | None:
-        """None: there is no such image. Raises WrongImage, Damaged, UsageError."""
+        """Returns None without such an image. Raises WrongImage, Damaged, UsageError."""
         path = manifest_path(name)
         data = self.read(path, MOST_MANIFEST)
         return None if data is None else manifest_of(name, data, self.cipher, self.address(path))
 
     def has(self, pack: Pack) -> bool:
-        """It has the size and the footer of what the seal vouches for; what is between them nobody has looked at.
+        """Returns whether the pack is there, judged by its size and footer; the bytes between are not compared.
 
-        Raises Damaged where its id is that of another pack, which some image may need.
+        Raises Damaged if another pack has its id, since an image may need that one.
         """
         size = self.size(pack_path(pack))
         if size is None or size < 2 * BLOCK:
@@ -101,16 +101,16 @@ class Remote:
         return size == pack.bytes and footer.is_sealed(pack.seal)
 
     def footer(self, pack: Pack, size: int) -> Footer:
-        """Of what lies there under its id, and has so many bytes. Raises Damaged."""
+        """Returns the footer of the object with the pack's id, which has `size` bytes. Raises Damaged."""
         return Footer.from_bytes(bytes(self.part(pack_path(pack), size - BLOCK, BLOCK)))
 
     def write_pack(self, pack: Pack, data: Iterable[bytes], part: int, at_once: int) -> None:
-        """Whole, in the place of what is damaged, with so many requests at once of `part` bytes each."""
+        """Writes a pack as a whole, replacing a damaged one; `at_once` requests of `part` bytes are in flight."""
         with self._answering():
             self._library.put(self._objects, pack_path(pack), data, chunk_size=part, max_concurrency=at_once)
 
     def claim(self, name: str, manifest: bytes) -> None:
-        """From here on nobody writes anything else under this name. `manifest`: as it is stored. Raises ImageExists."""
+        """Claims the name for the image with this stored manifest. Raises ImageExists if another one has the claim."""
         path = claim_path(name)
         while not self.create(path, manifest):
             found = self.read(path, MOST_MANIFEST)
@@ -118,21 +118,21 @@ class Remote:
                 break
             if found is not None:
                 message = f"another image {name!r} is being pushed to {self.url}, or its push was cut short"
-                raise ImageExists(message, hint=f"remove {self.address(path)} if nobody is pushing it")
+                raise ImageExists(message, hint=f"remove {self.address(path)} if no push is under way")
 
     def release(self, name: str) -> None:
-        """What was claimed."""
+        """Removes the claim."""
         with self._answering(), suppress(FileNotFoundError):
             self._library.delete(self._objects, claim_path(name))
 
     def publish(self, name: str, manifest: bytes) -> bool:
-        """As it is stored; all else of it is there. False: there is an image of this name, or another one."""
+        """Writes the stored manifest; all other files are there. Returns False if an image has this name already."""
         return self.create(manifest_path(name), manifest)
 
     # ---- objects ------------------------------------------------------------------------------------------------
 
     def read(self, path: str, most: int) -> bytes | None:
-        """The whole of one that has so many bytes, or fewer; None: there is no such object. Raises Damaged."""
+        """Returns an object, or None if there is none. Raises Damaged for one of more than `most` bytes."""
         with self._answering():
             try:
                 return self._whole(path, most)
@@ -141,7 +141,7 @@ class Remote:
                 return None
 
     def size(self, path: str) -> int | None:
-        """Bytes; None: there is no such object."""
+        """Returns the bytes of an object, or None if there is none."""
         with self._answering():
             try:
                 return self._length(path)
@@ -149,7 +149,7 @@ class Remote:
                 return None
 
     def part(self, path: str, at: int, size: int) -> memoryview:
-        """Of an object that is so long. Raises Damaged where it no longer is."""
+        """Returns some bytes of an object. Raises Damaged if it is too short by now."""
         with self._answering():
             found = self._range(path, at, size)
         if len(found) != size:
@@ -157,12 +157,15 @@ class Remote:
         return found
 
     def write(self, path: str, data: bytes) -> None:
-        """In the place of what is there."""
+        """Writes an object, replacing what is there."""
         with self._answering():
             self._library.put(self._objects, path, data)
 
     def create(self, path: str, data: bytes) -> bool:
-        """False: there is such an object. Of several who try one succeeds, where the store knows conditional writes."""
+        """Writes a new object; returns False if there is one. One of several writers succeeds.
+
+        The server must know conditional writes for that.
+        """
         with self._answering():
             try:
                 self._library.put(self._objects, path, data, mode="create")
@@ -170,7 +173,7 @@ class Remote:
                 return False
         return True
 
-    # What a store in a folder does by itself. Raises FileNotFoundError, Damaged, and what `_answering` knows.
+    # A folder has its own versions of these. They raise FileNotFoundError, Damaged, and errors that `_answering` knows.
 
     def _whole(self, path: str, most: int) -> bytes:
         found = self._library.get(self._objects, path)
@@ -185,7 +188,7 @@ class Remote:
         return memoryview(self._library.get_range(self._objects, path, start=at, length=size))
 
     def _refuse_nowhere(self) -> None:
-        """There is no such bucket, which is an error."""
+        """Raises an error if there is no such bucket."""
         next(iter(self._library.list(self._objects)), None)
 
     @contextmanager
@@ -193,7 +196,7 @@ class Remote:
         try:
             yield
         except self._failures as error:
-            said = str(error).partition("\n")[0].partition(": <?xml")[0]  # the rest is for who debugs the library
+            said = str(error).partition("\n")[0].partition(": <?xml")[0]  # the rest is for developers of the library
             hint = _PLAIN_HTTP if _needs_plain_http(self.url) else _HINT
             raise StoreUnusable(f"{self.url} cannot be used: {said}", hint=hint) from error
 
@@ -204,7 +207,7 @@ _HINT = "address and credentials are in the environment: docs/image-format.md#st
 
 
 def _needs_plain_http(url: str) -> bool:
-    """The environment names a server that is spoken to without TLS, and does not allow that."""
+    """Returns whether the environment names a server without TLS, and does not allow that."""
     plain = any(os.environ.get(name, "").startswith("http://") for name in _ENDPOINTS)
     return url.startswith("s3://") and plain and os.environ.get("AWS_ALLOW_HTTP", "").lower() not in ("1", "true")
 
@@ -214,7 +217,7 @@ def pack_path(pack: Pack) -> str:
 
 
 def parsed(url: str) -> SplitResult:
-    """Raises UsageError. What may hold a password is not repeated."""
+    """Raises UsageError; the error does not repeat a URL that may hold a password."""
     try:
         found = urlsplit(url)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""A push or a pull under way: what has moved, how long it may still take, and several pieces of work at once."""
+"""A push or pull under way: its progress, its deadline, and its parallel work."""
 
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -14,14 +14,14 @@ Item = TypeVar("Item")
 
 PACKS = 4  # that move at once
 PART = 8 << 20  # bytes that go with one request; S3 takes no part but the last of less than 5 MiB
-PARTS = 16  # of all packs together: what is in flight is in memory
+PARTS = 16  # in flight, of all packs together: they are in memory
 _TELL_S = 0.1
 
 
 class Transfer(Struct):
-    """Thread-safe. `timeout`: seconds in all, None: any. `tell` hears of progress, from one thread at a time.
+    """A push or pull. Thread-safe. `timeout`: seconds for all of it; None: no limit.
 
-    `pulse` is called, by any thread, wherever something was done.
+    `tell` is called with the progress, by one thread at a time; `pulse` by any thread that has got on.
     """
 
     phase: str
@@ -35,21 +35,21 @@ class Transfer(Struct):
     _lock: Lock = field(default_factory=Lock)
 
     def add(self, size: int) -> None:
-        """So many bytes have moved."""
+        """Counts bytes that have moved."""
         with self._lock:
             self.moved += size
 
     def skip(self, size: int) -> None:
-        """So many bytes of the total need not move."""
+        """Takes bytes that need not move off the total."""
         with self._lock:
             self.total -= size
 
     def at_once(self, packs: int) -> int:
-        """Requests for one of so many packs."""
+        """Returns how many requests one of so many packs may have in flight."""
         return PARTS // min(PACKS, packs)
 
     def check(self) -> None:
-        """Called between requests. Raises DeadlinePassed; Interrupted where other work has failed."""
+        """Raises DeadlinePassed; Interrupted if other work has failed. It is called between requests."""
         if self._stopped:
             raise Interrupted("interrupted")
         self.pulse()
@@ -60,11 +60,11 @@ class Transfer(Struct):
         return DeadlinePassed(f"{self.phase} took longer than {self.timeout:g} s; what is whole need not move again")
 
     def stop(self) -> None:
-        """Nothing is asked for any more."""
+        """Makes `check` raise Interrupted from now on."""
         self._stopped = True
 
     def each(self, work: Callable[[Item], object], items: Iterable[Item], threads: int = PACKS) -> None:
-        """All of it, in no order. The first error ends the rest, and is raised when nothing runs any more."""
+        """Does the work for all items, in any order. The first error ends the rest; it is raised when no work runs."""
         with ThreadPoolExecutor(threads, "gcr-transfer") as pool:
             try:
                 self._wait({pool.submit(work, item) for item in items})
@@ -82,7 +82,7 @@ class Transfer(Struct):
                 self._tell()
 
     def _tell(self) -> None:
-        """The lock is held."""
+        """Tells the progress. The lock is held."""
         if self.total:
             rate = self.moved / max(time.monotonic() - self._began, 1e-9)
             left = {"left_s": (self.total - self.moved) / rate} if rate else {}
@@ -91,5 +91,5 @@ class Transfer(Struct):
 
 
 def _consequence(future: Future[object]) -> bool:
-    """It failed only since another did."""
+    """Returns whether work failed only because other work did."""
     return isinstance(future.exception(), Interrupted)

@@ -12,7 +12,7 @@ from gcr.image.store.packs import Packs
 
 
 class Cleaner(Struct, frozen=True):
-    """Removes files of one store, whose lock the caller holds alone; `unlink_images` needs no lock."""
+    """Removes files of one store. The caller holds the store's lock alone, except for `unlink_images`."""
 
     images: Images
     packs: Packs

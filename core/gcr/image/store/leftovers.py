@@ -1,4 +1,4 @@
-"""What is in a store and belongs to no image: who wrote it has died, or is still at work."""
+"""Files of a store that belong to no image: their writer has died, or is still at work."""
 
 import re
 import time
@@ -10,12 +10,12 @@ from gcr.image.files.names import NEW, PROBE
 from gcr.image.pack.format import ARRIVING, FILE, UNFINISHED
 from gcr.listing import listed
 
-OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|json\.link|chunks|hashes|pulled)\Z")  # beside its manifest
-RESUMABLE_S = 86400.0  # for so long what a pull has left is not taken away to make room for nobody
+OURS = re.compile(r"([a-z][a-z0-9._-]{0,62})\.(?:json\.new|json\.link|chunks|hashes|pulled)\Z")  # beside a manifest
+RESUMABLE_S = 86400.0  # the next pull may take up what one has left for so long
 
 
 def unfinished(packs: Path, images: Path, names: Collection[str]) -> Iterator[Path]:
-    """In these folders, where there are images of these names. Raises OSError."""
+    """Yields the unfinished files in these folders. `names`: the images that exist. Raises OSError."""
     yield from listed(packs, UNFINISHED)
     yield from listed(packs, ARRIVING)
     for path in listed(images):
@@ -25,16 +25,16 @@ def unfinished(packs: Path, images: Path, names: Collection[str]) -> Iterator[Pa
 
 
 def unneeded(packs: Path, images: Path, names: Collection[str], needed: Collection[str]) -> Collection[Path]:
-    """All that is unfinished, and the packs that are not `needed`, by id. Raises OSError."""
+    """Returns the unfinished files, and the packs with ids that are not `needed`. Raises OSError."""
     found = ((FILE.match(path.name), path) for path in listed(packs))
     idle = {path for ours, path in found if ours and ours[1] not in needed}
     return idle.union(unfinished(packs, images, names))
 
 
 def is_resumable(path: Path) -> bool:
-    """The next pull takes it up.
+    """Returns whether the next pull takes this file up.
 
-    A time to come is that of another clock, which is a little ahead; one far ahead would keep it for ever.
+    A file may be a little younger than now, by another machine's clock; one from far ahead would stay for ever.
     """
     if path.name.endswith(ARRIVING):
         with suppress(FileNotFoundError):

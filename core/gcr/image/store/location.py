@@ -1,4 +1,4 @@
-"""Where the store of this user is."""
+"""The location of this user's store."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def store_path(chosen: str | None = None) -> Path:
-    """`--store`, else the setting, else in the user's data directory; absolute.
+    """Returns the absolute path: `--store`, else the setting, else `store` in the user's data directory.
 
     Raises UsageError, UnsafeRuntime, NoHome.
     """
@@ -41,38 +41,41 @@ def folder_of(store: str) -> str:
 
 
 def is_named(chosen: str | None) -> bool:
-    """Somebody has said where it is: then there should be one."""
+    """Returns whether the option or the setting names a store: it should exist then."""
     return bool(chosen or config.load().store)
 
 
 def is_none(path: Path) -> bool:
-    """Nothing is there, or an empty folder: nobody has written to it, or the disk is missing. Raises OSError."""
+    """Returns whether nothing or an empty folder is there: no image was written, or the disk is missing.
+
+    Raises OSError.
+    """
     try:
         return not any(True for _ in path.iterdir())
     except FileNotFoundError:
         return True
-    except NotADirectoryError:  # Store says so
+    except NotADirectoryError:  # Store refuses it
         return False
 
 
 def opened(path: Path, key: "KeySource", pulse: Callable[[], object]) -> "Store | None":
-    """None: there is none, and who only looks makes none. `pulse`: see Store.
+    """Opens the store to look at it; returns None, and makes none, if there is none. `pulse`: see Store.
 
     Raises UnsafeRuntime, KeyUnusable, WrongKey, OSError.
     """
-    from gcr.image.crypto.ciphers import cipher_of  # takes 30 ms, which a checkpoint without an image need not wait for
+    from gcr.image.crypto.ciphers import cipher_of  # takes 30 ms, which a checkpoint without an image saves
     from gcr.image.store.store import Store
 
     return None if is_none(path) else Store(path, cipher_of(key.key()), pulse)
 
 
 def without_store(error: NoSuchImage, path: Path) -> NoSuchImage:
-    """Why it is not there."""
+    """Returns the error for an image that is missing because its store is."""
     hint = "is its disk there? --store names another folder"
     return NoSuchImage(f"{error.message}: there is no store in {path}", hint=hint)
 
 
 def silent(store: object, patience: float) -> StoreUnusable:
-    """It was asked so many seconds ago."""
+    """Returns the error for a store that has not answered for so many seconds."""
     text = f"the store {store} has not answered for {patience:g} s: its disk or its server hangs, or is very slow"
     return StoreUnusable(text, hint="another folder as --store, or a longer setting store_s")

@@ -32,7 +32,7 @@ def open_store(mark: Mark, cleaner: Cleaner) -> None:
 
 
 def _make(store: Path, folder: Path) -> None:
-    with usable(store), suppress(FileExistsError):  # whatever it is: the next check tells
+    with usable(store), suppress(FileExistsError):  # the next check tells whether it is a folder of the user's
         folder.parent.mkdir(parents=True, exist_ok=True)
         folder.mkdir(mode=0o700)
     check_own_directory(folder)
@@ -54,10 +54,7 @@ def _encrypt(mark: Mark, cleaner: Cleaner) -> None:
     """Makes a store without an image one of the cipher. Raises StoreBusy."""
     with locked(mark.store, fcntl.LOCK_EX, MARK_SECONDS):
         if (found := mark.found()) is not None:
-            for folder in (
-                cleaner.packs.folder,
-                cleaner.images.folder,
-            ):  # the marker may have died before
+            for folder in (cleaner.packs.folder, cleaner.images.folder):  # the marker may have died before
                 _make(mark.store, folder)
             if found or cleaner.images.names():
                 return

@@ -1,7 +1,7 @@
-"""Which images `gcr prune` takes away: all but the newest few, and the newest of each of the last days.
+"""Chooses the images that `gcr prune` removes: all but the newest few, and the newest of each of the last days.
 
-Days are those of the local clock. An image that another one names as its parent may go: the other one has all of its
-own bytes. A clock may have been set back: an image is newer than the one that it was built upon, whatever both say.
+Days are those of the local clock. The parent of an image may go: the image has all of its own bytes. A clock may have
+been set back: so an image counts as newer than its parent, whatever both say.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +16,14 @@ from gcr.image.store.leftovers import unneeded
 if TYPE_CHECKING:
     from gcr.image.store.store import Store
 
-Age = tuple[float, int]  # latest time of an image and of those before it; how many these are
+Age = tuple[float, int]  # the latest time of an image and its ancestors, and how many they are
 
 
 def doomed(manifests: Iterable[Manifest], keep_last: int, keep_daily: int) -> Sequence[Manifest]:
-    """Oldest first. keep_last: so many of each job; keep_daily: the newest of so many days on which there is one."""
+    """Returns the images to remove, oldest first.
+
+    keep_last: so many of each job stay; keep_daily: so do the newest of so many days that have images
+    """
     newest = newest_first(manifests)
     kept: set[str] = set()
     for job in {each.job for each in newest}:
@@ -35,7 +38,7 @@ def would_free(store: "Store", going: Iterable[str]) -> int:
     left = {*store.images.names()}.difference(going)
     try:
         needed = store.images.pack_ids(left)
-    except (Damaged, WrongImage):  # beside an image that cannot be read no chunk is taken away
+    except (Damaged, WrongImage):  # a chunk that such an image may need stays
         return 0
     return sum(map(size_of, unneeded(store.packs.folder, store.images.folder, left, needed)))
 
@@ -47,7 +50,7 @@ def newest_first(manifests: Iterable[Manifest]) -> Sequence[Manifest]:
 
 
 def _ages(images: Mapping[str, Manifest]) -> Mapping[str, Age]:
-    """Names may have been taken again: then a line may run in a circle, or lead to an image that is no parent."""
+    """Returns the age of each image. Names may have been used again, so a line of parents may run in a circle."""
     found: dict[str, Age] = {}
     for each in images.values():
         line: list[Manifest] = []
@@ -65,7 +68,7 @@ def _ages(images: Mapping[str, Manifest]) -> Mapping[str, Age]:
 
 
 def _parent(image: Manifest, images: Mapping[str, Manifest]) -> Manifest | None:
-    """Of the same processes; another one has its name by now."""
+    """Returns the parent, or None if an image of other processes has its name by now."""
     found = images.get(image.parent or "")
     who = {(each.table.pid, each.table.start_time) for each in image.processes}
     theirs = {(each.table.pid, each.table.start_time) for each in found.processes} if found else set()
@@ -73,7 +76,7 @@ def _parent(image: Manifest, images: Mapping[str, Manifest]) -> Manifest | None:
 
 
 def _newest_by_day(newest_first: Sequence[Manifest]) -> dict[str, str]:
-    """Names by day, the last day first."""
+    """Returns names by day, the last day first."""
     found: dict[str, str] = {}
     for each in newest_first:
         found.setdefault(datetime.fromtimestamp(each.created).strftime("%Y-%m-%d"), each.name)

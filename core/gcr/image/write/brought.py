@@ -1,7 +1,7 @@
-"""What was brought to an image that is being written: records of its chunks, by number, as the image's files have them.
+"""Records of the chunks that were brought to an image so far, by number, as the image's files have them.
 
-Not objects of the language: of these there would be millions, which take several times the memory, and for which the
-garbage collector stops every thread while it looks at them all, again and again.
+The records lie in byte arrays. Millions of Python objects would take several times the memory, and the garbage
+collector would stop every thread to visit them, again and again.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ from gcr.image.files.references import RECORD_BYTES
 
 
 class Brought(NamedTuple):
-    """`pack` as the references count, or ZEROS."""
+    """One chunk of an image. `pack`: its number in the references, or ZEROS."""
 
     number: int
     chunk: Chunk
@@ -23,15 +23,15 @@ class Brought(NamedTuple):
 
 
 class BroughtChunks:
-    """Not thread-safe."""
+    """The records of all chunks. Not thread-safe."""
 
     def __init__(self) -> None:
         self.count = 0
         self.references, self.digests = bytearray(), bytearray()
-        self._there = bytearray()  # by number: 1, or 0 where a later one was brought
+        self._there = bytearray()  # by number: 1 for a chunk that was brought, else 0
 
     def twice(self, chunks: Iterable[Brought]) -> int | None:
-        """A number that was brought before, or is there twice."""
+        """Returns a number that was brought before, or occurs twice among `chunks`."""
         seen = set[int]()
         for each in chunks:
             if each.number in seen or self._there[each.number : each.number + 1] == b"\1":
@@ -48,7 +48,7 @@ class BroughtChunks:
         self.count += len(chunks)
 
     def missing(self, first: int, count: int) -> int | None:
-        """The first number of these that was never brought."""
+        """Returns the first of `count` numbers that was never brought, or None."""
         found = self._there.find(0, first, first + count)
         end = min(max(first, len(self._there)), first + count)
         return found if found >= 0 else end if end < first + count else None

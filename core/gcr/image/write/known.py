@@ -1,7 +1,7 @@
-"""Where the chunks are that a store has: the indexes of its packs, as they are on disk, and a hash table over them.
+"""The chunks that a store has: the indexes of its packs, as they are on disk, and a hash table over them.
 
-A chunk costs its record of 40 or 56 bytes and 8 to 16 in the table; as objects of the language it would cost ten times
-that, which a store of many TiB would feel before each image. Names are hashes: their own first bytes say where to look.
+A chunk takes its record of 40 or 56 bytes, and 8 to 16 in the table. Python objects would take ten times that, too much
+before each image in a store of many TiB. Names are hashes, so their first bytes are the table's key.
 """
 
 from array import array
@@ -11,28 +11,28 @@ from sys import byteorder
 
 from gcr.image.pack.reader import PackReader
 
-_WORD = 8  # bytes; a record is of whole ones, and begins with its name
+_WORD = 8  # bytes; a record has whole words, and begins with its name
 
 
 class Known:
-    """Not thread-safe."""
+    """The chunks of a store's packs, by name. Not thread-safe."""
 
     def __init__(self) -> None:
-        self._record = Struct("")  # of every pack of one store
+        self._record = Struct("")  # the same in every pack of a store
         self._packs: list[str] = []
-        self._begins: list[int] = []  # number of each pack's first chunk
+        self._begins: list[int] = []  # the number of each pack's first chunk
         self._entries = bytearray()
-        self._slots = array("I")  # 0, or the number of a chunk and 1; a search ends at the first 0
+        self._slots = array("I")  # a chunk's number plus 1; a search ends at the first 0
 
     def add(self, pack: PackReader) -> None:
-        """Before the first `find`."""
+        """Adds the chunks of a pack, before the first `find`."""
         self._record = pack.record
         self._packs.append(pack.pack.id)
         self._begins.append(len(self._entries) // self._record.size)
         self._entries += pack.index
 
     def find(self, name: bytes) -> tuple[str, int] | None:
-        """Pack and block. The first call takes a quarter of a second for a million chunks."""
+        """Returns pack and block. The first call takes a quarter of a second for a million chunks."""
         if not self._slots:
             self._fill()
         mask = len(self._slots) - 1

@@ -1,15 +1,15 @@
-"""The image before: the newest one of the same processes that can be built upon, and what has changed since.
+"""The parent of an image: the newest image of the same processes that it can build upon.
 
-One that came from elsewhere (`gcr pull`, `gcr push` into this folder) is no parent: its chunks have the names that they
-should have, but that its hashes are those of the same bytes is only said by whoever made it. Whoever makes it so that
-they are not would have the next image have other bytes than the process.
+The parent's hashes show which chunks have not changed and need not be copied again. The child has such a chunk by the
+parent's name of it; the writer knows that the store has it. The parent also shows how much of a job changes between two
+images. An image needs no other image to be read: chunks are found by their names, whichever writer wrote them.
 
-An image needs no other one to be read: chunks are found by their names, whoever wrote them. The parent says how much of
-a job changes from one image to the next; and by the hashes that it keeps, which chunks need not be copied again. Such a
-chunk is in the child by the parent's name of it, and the writer knows that the store has it.
+An image from elsewhere (`gcr pull`, `gcr push` into this folder) is no parent. Its chunks were compared with their
+names, but only its sender says that its hashes are those of the same bytes. With false hashes the next image would have
+other bytes than the process.
 
-All that is wanted of a parent is read at once, by who holds the store's lock: afterwards it may be removed, and its
-name be taken by another image.
+Everything that is needed of a parent is read at once, under the store's lock. Afterwards the parent may be removed, and
+another image may take its name.
 """
 
 import logging
@@ -29,14 +29,14 @@ from gcr.image.write.writer import ImageWriter
 
 log = logging.getLogger("gcr.image")
 
-Identity = tuple[int, int, int]  # of a process: pid, start time, place of its stack
+Identity = tuple[int, int, int]  # of a process: pid, start time, address of its stack
 AllocationKey = tuple[int, int]  # of an allocation: pid and id
 ChunkNames = Mapping[AllocationKey, tuple[int, Sequence[bytes]]]  # of allocations: size, and the names of the chunks
 
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """`names`, `digests`: of its chunks, in order."""
+    """An allocation of the parent. `names`, `digests`: those of its chunks, in order."""
 
     size: int
     names: Sequence[bytes]
@@ -53,12 +53,12 @@ class Parent(Struct, frozen=True):
     allocations: Mapping[AllocationKey, Allocation]
 
     def baseline(self, pid: int) -> Baseline:
-        """Of one process, for its workers."""
+        """Returns the hashes of one process, for its workers."""
         mine = {id: (each.size, each.digests) for (of, id), each in self.allocations.items() if of == pid}
         return Baseline(self.key, mine)
 
     def bytes_changed(self, written: ChunkNames) -> int:
-        """In the chunks of these allocations, sizes and names, that it has not at the same place."""
+        """Returns the bytes of the chunks that the parent does not have at the same place."""
         return sum(self._changed(key, size, names) for key, (size, names) in written.items())
 
     def _changed(self, key: AllocationKey, size: int, names: Sequence[bytes]) -> int:
@@ -73,7 +73,7 @@ class Parent(Struct, frozen=True):
 
 
 def parent_of(writer: ImageWriter, who: Collection[Identity]) -> tuple[Parent | None, str | None]:
-    """For an image of these processes that is being written; and why a newer one is not it. Raises OSError."""
+    """Returns the parent of the image that is written, and why a newer image is not it. Raises OSError."""
     refused: str | None = None
     for manifest in newest_first(_of_same(writer, who)):
         try:
@@ -93,9 +93,9 @@ def _identity(imaged: ImagedProcess) -> Identity:
 
 
 def _read(writer: ImageWriter, manifest: Manifest, who: Collection[Identity]) -> Parent:
-    """Raises Damaged where something of it is not there as it was written; NoSuchImage where it has just gone."""
+    """Raises Damaged if a file of the image is not what was written; NoSuchImage if it was removed just now."""
     if writer.store.images.is_pulled(manifest.name):  # before its hashes are read: another image may take its name
-        raise Damaged.of(manifest.name, "it came from elsewhere, and nobody here knows whether its hashes are right")
+        raise Damaged.of(manifest.name, "it came from elsewhere, and its hashes cannot be compared here")
     if manifest.chunk_bytes != writer.chunk_bytes:
         raise Damaged.of(manifest.name, f"it has chunks of {manifest.chunk_bytes} bytes")
     references, hashes = writer.store.images.references(manifest), writer.store.images.hashes(manifest)

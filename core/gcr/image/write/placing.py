@@ -1,4 +1,4 @@
-"""Where the chunks of an image go: to a pack that the store has, to this image's own pack, or nowhere: zeros."""
+"""Places the chunks of an image: in a pack that the store has, in this image's own pack, or nowhere if zero."""
 
 from collections.abc import Sequence
 from threading import Lock

@@ -8,7 +8,7 @@ from msgspec import Struct, field
 
 
 class Rate(Struct):
-    """So many bytes a second, of all threads together; None: as fast as it goes."""
+    """A limit in bytes a second for all threads together; None: no limit."""
 
     bytes_per_s: float | None
     clock: Callable[[], float] = time.monotonic
@@ -17,7 +17,7 @@ class Rate(Struct):
     _lock: Lock = field(default_factory=Lock)
 
     def spend(self, nbytes: int) -> None:
-        """Returns when they may be written."""
+        """Waits until these bytes may be written."""
         if not self.bytes_per_s:
             return
         with self._lock:

@@ -1,7 +1,7 @@
 """Writes an image: cuts memory into chunks, names each, and writes those that the store does not have into one pack.
 
-The memory lies still, mapped in this process; several threads name and write it at once. A chunk whose bytes the store
-is known to have may be added by its name.
+The memory lies still, mapped in this process; several threads name and write it at once. A chunk that the store is
+known to have may be added by its name.
 """
 
 import errno
@@ -39,7 +39,7 @@ Addition = tuple[memoryview, Mapping[int, Chunk]]  # an allocation, and its chun
 
 
 class Contents(Struct, frozen=True):
-    """What a manifest says of the bytes: packs, and digests of the references and of the hashes."""
+    """The part of a manifest that describes the bytes: packs, digests of references and hashes, counts."""
 
     packs: Sequence[Pack]
     chunks: bytes
@@ -48,7 +48,7 @@ class Contents(Struct, frozen=True):
 
 
 class _Work(Struct, frozen=True):
-    """What a writer has within its block. `naming`, `filling`: threads that name chunks, and that fill the pack."""
+    """The tools of a writer within its block. `naming`, `filling`: threads that name chunks, and that fill the pack."""
 
     claim: Claim
     placing: Placing
