@@ -1,7 +1,8 @@
-"""Started by gcrd: `python -m gcr.image_helper FD`. Ends with the daemon's socket, but not before its image is durable.
+"""The image helper, started by gcrd: `python -m gcr.image_helper FD`.
 
-It has a copy of all that it needs when it begins to write, and keeps that still by itself: neither the death of the
-daemon or a worker nor the job's next checkpoint changes a byte of the image.
+It ends with the daemon's socket, but not before an image that it writes is durable. When it begins to write, it holds
+all memory that it needs, and keeps it still. So neither the death of the daemon or a worker nor the job's next
+checkpoint changes a byte of the image.
 """
 
 import gcr.starting

@@ -1,4 +1,4 @@
-"""What all operations of an image helper share: their answer, the store that a request names, and the progress told."""
+"""The parts that all operations of an image helper share: the answer, the store of a request, the progress."""
 
 import resource
 import threading

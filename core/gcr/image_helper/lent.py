@@ -1,4 +1,4 @@
-"""What an image helper was lent: the staged copies of a job's processes, held still until the image is written."""
+"""The staged copies of a job's processes, lent to an image helper and held still until the image is written."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -15,16 +15,15 @@ from gcr.protocol.seqpacket import close_all
 
 
 class Lent(Struct):
-    """`_lines`: of each process, by its pid, in the order in which the processes were lent."""
+    """Staged copies. `_lines`: those of each process by its pid, in the order in which the processes were lent."""
 
     _lines: dict[int, list[StagedLine]] = field(default_factory=dict)
     _over: list[StagedLine] = field(default_factory=list)
 
     def take(self, pid: int, fds: Sequence[int], partial: bool) -> None:
-        """Of one process, for each device its table and its segments; takes the descriptors. Raises NotASegment,
-        DamagedTable, OSError.
+        """Takes the descriptors of one process: for each device its table, then its segments.
 
-        partial: the tables are of a copy for an image alone
+        partial: the tables are of a copy for an image alone. Raises NotASegment, DamagedTable, OSError.
         """
         rest, lines = list(fds), self._lines.setdefault(pid, [])
         try:
@@ -37,21 +36,26 @@ class Lent(Struct):
             close_all(fds)
 
     def tables(self) -> Sequence[SealedTable]:
-        """One a process, in the image's order."""
+        """Returns a table for each process, in the image's order."""
         return [merged([line.table for line in lines]) for lines in self._lines.values()]
 
     def total_bytes(self) -> int:
         return sum(handle.spec.size for _, _, handle in self._handles())
 
     def additions(self, parent: Parent | None) -> Iterator[Addition]:
-        """For the writer: chunks that are not in the segments go by their names. Raises UsageError without a parent."""
+        """Yields the allocations for the writer; chunks that are not in the segments go by the parent's names.
+
+        Raises UsageError for such a chunk without a parent.
+        """
         for pid, line, handle in self._handles():
             where = line.chunks[handle.spec.id]
             yield line.allocation(handle), _chunks_of(parent, (pid, handle), where, Where.PARENT)
 
     def written(self, writer: ImageWriter, parent: Parent | None) -> ChunkNames:
-        """Of each allocation its size, and the names of its chunks. Raises HashMissed where one is not the parent's
-        whose hash said so."""
+        """Returns the size and the chunks' names of each allocation.
+
+        Raises HashMissed if a chunk differs from the parent's although their hashes are equal.
+        """
         found: dict[AllocationKey, tuple[int, Sequence[bytes]]] = {}
         first = 0
         for pid, line, handle in self._handles():
@@ -66,13 +70,13 @@ class Lent(Struct):
         return found
 
     def _handles(self) -> Iterator[tuple[int, StagedLine, SealedHandle]]:
-        """In the image's order."""
+        """Yields pid, line and handle in the image's order."""
         for pid, lines in self._lines.items():
             for line in lines:
                 yield from ((pid, line, handle) for handle in line.table.handles)
 
     def close(self) -> None:
-        """Nobody looks at it any more, and whose it is may write there."""
+        """Releases all holds; the owners of the segments may overwrite them."""
         while self._lines:
             lines = self._lines.popitem()[1]
             self._over += lines
@@ -80,7 +84,7 @@ class Lent(Struct):
                 line.let_go()
 
     def unmap(self) -> None:
-        """What was closed, in a second for 30 GB: nothing else is to wait for that."""
+        """Unmaps what was closed. It takes a second for 30 GB, and comes last so that no answer waits for it."""
         while self._over:
             self._over.pop().close()
 
@@ -88,7 +92,10 @@ class Lent(Struct):
 def _chunks_of(
     parent: Parent | None, whose: tuple[int, SealedHandle], where: bytes, those: Where
 ) -> Mapping[int, Chunk]:
-    """The parent's, by number, of an allocation's chunks that are `those`. Raises UsageError without a parent."""
+    """Returns the parent's chunks by number, for those of an allocation that are `those`.
+
+    Raises UsageError if there are some and no parent has them.
+    """
     numbers = [number for number, each in enumerate(where) if each == those]
     if not numbers:
         return {}

@@ -1,7 +1,7 @@
-"""What an image helper is brought through rings: windows of a job's bytes, each for as long as it lies in a slot.
+"""Windows of a job's bytes that pass through rings; each is there for as long as it lies in a slot.
 
-Every device of every process is opened before the first window comes: the image's order, and with it the number of each
-chunk, is that of all tables together.
+Every device of every process is opened before the first window comes, since the order of all tables together numbers
+the image's chunks.
 """
 
 from collections.abc import Mapping, Sequence
@@ -22,7 +22,7 @@ from gcr.memory.places import round_up
 
 
 class Streams(Struct):
-    """`segment_bytes`: the largest piece of host memory that a reader of the image makes for its bytes."""
+    """The rings of a job. `segment_bytes`: the largest piece of host memory that a reader of the image makes."""
 
     segment_bytes: int
     _tables: dict[int, dict[str, SealedTable]] = field(default_factory=dict)  # by pid and device, as they were opened
@@ -31,7 +31,7 @@ class Streams(Struct):
     _lock: Lock = field(default_factory=Lock)
 
     def open(self, table: SealedTable, fds: Sequence[int], slot_bytes: int) -> None:
-        """`table`: of one device, whose bytes are in no segment · `fds`: the ring's, which stay the caller's.
+        """Opens the ring of a table of one device; its bytes lie in no segment. `fds` stay the caller's.
 
         Raises UsageError, NotASegment, OSError.
         """
@@ -45,14 +45,14 @@ class Streams(Struct):
             self._tables.setdefault(table.pid, {})[device] = self._as_read(table)
 
     def _as_read(self, table: SealedTable) -> SealedTable:
-        """With segments for all of its bytes."""
+        """Returns the table with segments for all of its bytes."""
         (device,) = table.devices
         whole, rest = divmod(round_up(max(h.offset + h.spec.size for h in table.handles)), self.segment_bytes)
         sizes = [self.segment_bytes] * whole + [rest] * bool(rest)
         return replace(table, segments=tuple(SealedSegment(device, size) for size in sizes))
 
     def take(self, writer: ImageWriter, line: LineKey, window: tuple[int, int, int]) -> None:
-        """What lies in a slot, which is free when this returns. Raises UsageError, StoreUnusable."""
+        """Adds the window that lies in a slot; the slot is free when this returns. Raises UsageError, StoreUnusable."""
         slot, offset, size = window
         if line not in self._rings:
             raise UsageError(f"nothing of process {line[0]} passes on device {line[1]}")
@@ -66,14 +66,14 @@ class Streams(Struct):
             return self._lines
 
     def tables(self) -> Sequence[SealedTable]:
-        """One a process, in the image's order."""
+        """Returns a table for each process, in the image's order."""
         return [merged([*devices.values()]) for devices in self._tables.values()]
 
     def total_bytes(self) -> int:
         return sum(handle.spec.size for table in self.tables() for handle in table.handles)
 
     def written(self, writer: ImageWriter) -> ChunkNames:
-        """Of each allocation its size, and the names of its chunks. Raises RolledBack where one was not brought."""
+        """Returns the size and the chunks' names of each allocation. Raises RolledBack if a chunk was not brought."""
         found: dict[AllocationKey, tuple[int, Sequence[bytes]]] = {}
         first = 0
         for table in self.tables():
@@ -84,7 +84,7 @@ class Streams(Struct):
         return found
 
     def let_go(self) -> None:
-        """Everything was taken: the worker may use its rings for others."""
+        """Releases the rings once everything was taken: the worker may use them for other jobs."""
         for ring in self._rings.values():
             ring.let_go()
 
