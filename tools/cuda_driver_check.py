@@ -48,7 +48,7 @@ def address(driver: ctypes.CDLL, symbol: str) -> int | None:
 
 
 def asked(driver: ctypes.CDLL, base: str, version: int, stream: int) -> int | None:
-    """What cuGetProcAddress_v2 answers."""
+    """Returns the answer of cuGetProcAddress_v2."""
     found, status = ctypes.c_void_p(), ctypes.c_int()
     flags = ctypes.c_uint64(PER_THREAD if stream else 0)
     result = driver.cuGetProcAddress_v2(base.encode(), ctypes.byref(found), version, flags, ctypes.byref(status))

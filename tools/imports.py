@@ -12,7 +12,7 @@ from pathlib import Path
 CORE = Path(__file__).parents[1] / "core" / "gcr"
 ROOT = "errors, interfaces"  # and settings: modules in no folder
 DOORS = {"__init__", "__main__", "simulated"}  # they start what lies above them
-SPLIT = "image"  # a folder whose own folders are drawn
+SPLIT = "image"  # its folders are drawn apart
 PER_ROW, WIDTH, HEIGHT, ACROSS, DOWN, EDGE = 9, 132, 26, 150, 74, 20
 INK, LINE, UP = "#57606a", "#8c959f", "#cf222e"
 Graph = Mapping[str, set[str]]

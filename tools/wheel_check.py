@@ -33,7 +33,7 @@ _HOMES = {"libpthread.so.0": re.compile(r"pthread_|sem_"), "libdl.so.2": re.comp
 
 
 def too_new(file: BinaryIO) -> list[str]:
-    """What of an ELF file an x86-64 machine with glibc 2.28 has not; empty if it loads there."""
+    """Returns the needs of an ELF file that an x86-64 machine with glibc 2.28 lacks; empty if it loads there."""
     elf = ELFFile(file)
     dynamic, versions = elf.get_section_by_name(".dynamic"), dict(_versions(elf))
     if dynamic is None:
@@ -68,7 +68,7 @@ def _faults(name: str, weak: bool, version: str | None, needed: set[str]) -> Ite
 
 
 def faults_of(wheel: Path) -> list[str]:
-    """What keeps a wheel from glibc 2.28, its tag included. Raises SystemExit where it has no native file."""
+    """Returns the reasons that keep a wheel from glibc 2.28, its tag included. Raises SystemExit where it has no native file."""
     tags = [(int(major), int(minor)) for major, minor in _TAG.findall(wheel.name)]
     found = [] if tags and min(tags) <= OLDEST else [f"{wheel.name}: its tag asks for more than glibc 2.28"]
     count = 0

@@ -40,7 +40,7 @@ class Backend(Protocol):
     """The INTERFACE_VERSION this was written for: the number itself, so that it does not change with gcr."""
 
     def probe(self) -> Sequence[Capability]:
-        """What works here. Loads vendor libraries; absence is a Capability with ok=False, never an exception."""
+        """Returns the capabilities here; absence is one with ok=False, never an exception. Loads vendor libraries."""
         ...
 
     def devices(self) -> Sequence[Device]:
@@ -65,7 +65,7 @@ class Simulator(Struct, frozen=True):
 
 @runtime_checkable
 class BringsShim(Protocol):
-    """A backend whose programs are preloaded with a shim of its own, since gcr's does not know the vendor's calls."""
+    """A backend with a shim of its own for its programs, since gcr's does not know the vendor's calls."""
 
     def shim(self) -> Path | None:
         """Its file; None: gcr's own. Called by `gcr run`; loads no vendor library."""

@@ -17,7 +17,7 @@ _NONE: Mapping[int, Callable[[str], Exception]] = MappingProxyType({})
 
 
 class Calls(ABC):
-    """Whatever attribute is not defined here is a call of the driver; 0 is success."""
+    """A driver as attributes: each one that is not defined here is a call of the driver; 0 is success."""
 
     @abstractmethod
     def attempt(self, call: str, *arguments: Any) -> tuple[int, Any]:
@@ -41,7 +41,7 @@ class Calls(ABC):
         return value
 
     def ready(self, call: str, *arguments: Any, not_yet: int) -> bool:
-        """A question whose answers are success and `not_yet`. Raises DriverError for another."""
+        """Returns whether a call succeeded; False for the answer `not_yet`. Raises DriverError for another answer."""
         result, _ = self.attempt(call, *arguments)
         if result not in (SUCCESS, not_yet):
             raise self.failure(call, result)
@@ -79,7 +79,7 @@ class Calls(ABC):
 
 
 class _Outcome:
-    """What a call on another thread came to."""
+    """The outcome of a call on another thread."""
 
     def __init__(self) -> None:
         self.result = SUCCESS
@@ -89,14 +89,14 @@ class _Outcome:
     def run(self, attempt: Callable[..., tuple[int, Any]], call: str, *arguments: Any) -> None:
         try:
             self.result, _ = attempt(call, *arguments)
-        except Exception as error:  # raised again by who waits for it
+        except Exception as error:  # raised again in the thread that waits for it
             self.error = error
         finally:
             self.over.set()
 
 
 class Bindings(Calls):
-    """A vendor's own module, whose calls return (result, *values) and raise RuntimeError where the library lacks one.
+    """A vendor's own module. Its calls return (result, *values) and raise RuntimeError where the library lacks one.
 
     `results` is the module's enumeration of results, `hint` what to do without the module or the library.
     """

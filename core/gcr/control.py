@@ -37,7 +37,7 @@ class Refusal(Struct, frozen=True):
 
 
 class ProcessView(Struct, frozen=True):
-    """What a vendor can tell of a process from outside, without its help."""
+    """The facts that a vendor can tell of a process from outside, without its help."""
 
     pid: int
     phase: ControlPhase
@@ -47,7 +47,7 @@ class ProcessView(Struct, frozen=True):
 
 @runtime_checkable
 class NamesHolders(Protocol):
-    """A ControlState that can tell who uses a device. Needed with means AGENT; without it a process of a job that has
+    """A ControlState that names processes on a device. Needed with means AGENT; without it a process of a job that has
     no agent is passed over."""
 
     def holders(self, device: str) -> Mapping[int, int]:
@@ -60,7 +60,7 @@ class MovesProcesses(Protocol):
     """A ControlState that can bring a process back on other devices than those it left."""
 
     def check_move(self, devices: Mapping[str, str]) -> None:
-        """Whether `restore` would take these, as far as can be told before; without any, whether it takes any at all.
+        """Checks that `restore` would take these moves, as far as can be told before; without any, that it takes some.
 
         Raises DriverTooOld, UnsupportedState, WrongDevice. Touches nothing.
         """

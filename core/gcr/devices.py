@@ -1,4 +1,4 @@
-"""What is alike in the devices of all vendors: how they are named, found, and said to be simulated."""
+"""Names, ordinals and the simulated mark of devices, the same for all vendors."""
 
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,7 +36,7 @@ def is_simulated(name: str) -> bool:
 
 
 def ordinal_in(uuids: Iterable[str], wanted: str, hint: str = "gcr devices") -> int:
-    """Where `wanted` is in the driver's order of devices. Raises BackendMissing."""
+    """Returns the place of `wanted` in the driver's order of devices. Raises BackendMissing."""
     for ordinal, each in enumerate(uuids):
         if same_uuid(each, wanted):
             return ordinal

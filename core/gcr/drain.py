@@ -85,7 +85,7 @@ class Transfer(Protocol):
 
 class DataDrain(Protocol):
     def adopt(self, handles: Sequence[Handed]) -> DeviceRange:
-        """Import and map side by side. Takes the descriptors: each is closed, whatever happens.
+        """Imports and maps side by side. Takes the descriptors: each is closed, on failure too.
 
         All or nothing: on failure nothing stays imported. Raises NotDeviceMemory for a descriptor of another kind.
         """
@@ -125,9 +125,9 @@ class DataDrain(Protocol):
     def hash(
         self, ranges: Sequence[DeviceRange], key: HashKey, chunk_bytes: int = CHUNK_BYTES, timeout: float = 120.0
     ) -> ChunkHashes:
-        """Hashes of the chunks of every handle that is left in these ranges, as gcr.hashing defines them.
+        """Returns the hashes of the chunks of every handle that is left in these ranges, as gcr.hashing defines them.
 
-        The same for the same bytes whoever computes them, wherever a handle lies in a range, and in whichever process.
+        Equal bytes have equal hashes, in any process and at any place in a range.
         A program stands still for it, and may have hundreds of ranges: what a call costs should not grow with them.
         A chunk that is written meanwhile gets the hash of some mixture of what it held.
         Raises ValueError for a size of chunks that there is not, DeadlinePassed after `timeout` seconds.
@@ -142,7 +142,7 @@ class DataDrain(Protocol):
         ...
 
     def ballast(self, size: int) -> "Ballast":
-        """Occupy `size` bytes, so that nobody else takes the room the driver will need. Raises NoRoom."""
+        """Occupies `size` bytes, so that no other program takes the room that the driver will need. Raises NoRoom."""
         ...
 
     def pin(self, address: int, size: int) -> None:
@@ -152,7 +152,7 @@ class DataDrain(Protocol):
     def unpin(self, address: int) -> None: ...
 
     def memory(self) -> DeviceMemory:
-        """What the device itself says is in use, and by whom."""
+        """Returns the memory in use by the device's own count, and the processes that use it."""
         ...
 
     def close(self) -> None:

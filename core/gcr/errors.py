@@ -29,7 +29,7 @@ class UsageError(GcrError):
 
 
 class Refused(GcrError):
-    """Nothing was touched."""
+    """The request was refused, and nothing was touched."""
 
     code, exit = "refused", 3
 
@@ -108,7 +108,7 @@ class NoRoom(Refused):
 
 
 class NoContext(Refused):
-    """No context on the device can be had: it is full, or exclusively somebody else's."""
+    """No context on the device can be had: it is full, or another program has it exclusively."""
 
     code = "no_context"
 
@@ -249,7 +249,7 @@ class StagedGone(RolledBack):
 
 
 class AddressTaken(RolledBack):
-    """Of device memory, by another thread of the program; nothing is lost, the program waits until it is free."""
+    """Another thread of the program took an address of device memory; the program waits until it is free."""
 
     code = "address_taken"
 
@@ -315,7 +315,7 @@ class ImageNeeded(Refused):
 
 
 class WrongImage(Refused):
-    """Of another version, or not an image at all."""
+    """The image is of another version, or not an image at all."""
 
     code = "wrong_image"
 
@@ -333,7 +333,7 @@ class KeyUnusable(Refused):
 
 
 class StoreUnusable(Refused):
-    """Full, read-only, gone, silent, without hard links, or somebody else's."""
+    """The store is full, read-only, gone, silent, without hard links, or another user's."""
 
     code = "store_unusable"
 
@@ -358,7 +358,7 @@ BROKEN = "a device, its driver or gcr computes wrongly: gcr doctor; report it wi
 
 
 class HashMissed(RolledBack):
-    """With --paranoid: bytes differ whose hashes are the same. A device, its driver or gcr computes wrongly."""
+    """Found by --paranoid: bytes differ and their hashes are the same. A device, its driver or gcr computes wrongly."""
 
     code = "hash_missed"
 
@@ -376,7 +376,7 @@ class NotDurable(GcrError):
 
 
 def typed(error: Exception) -> GcrError:
-    """One of ours as it is; a lack of descriptors by its name; anything else is a mistake, which its catcher logs."""
+    """Returns gcr's errors as they are, a lack of descriptors as NoDescriptors, and any other as an internal error."""
     if isinstance(error, GcrError):
         return error
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):

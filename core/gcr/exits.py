@@ -1,4 +1,4 @@
-"""How a process of gcr's ends: with its code, whatever its threads do.
+"""The end of a gcr process, with its own exit code at any moment of its threads.
 
 A thread that reads from a socket may end just as the interpreter does. CPython 3.11 then frees what that thread still
 uses, and the process ends by SIGSEGV: seen in one of some hundred `gcr run` whose program was killed.

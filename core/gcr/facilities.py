@@ -1,7 +1,7 @@
-"""What a backend can do for a job here: seven capabilities that every probe answers, besides the vendor's own checks.
+"""Seven capabilities of a backend that every probe answers, besides the vendor's own checks.
 
-They are about the backend, where the others are about the machine; so none of them is needed for `gcr doctor` to be
-content, and one that is not there says what is done instead.
+They are about the backend, and the vendor's checks are about the machine. So `gcr doctor` needs none of them, and one
+that is missing says what gcr does instead.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a plugin may implement. A plugin is a module found by an entry point of group `gcr`, ours like anybody's."""
+"""The hooks that a plugin may implement. A plugin is a module found by an entry point of group `gcr`."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

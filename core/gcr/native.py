@@ -1,4 +1,4 @@
-"""Where the native parts are: the shim, the hash library, the simulated drivers, and the SDK for other vendors' ones.
+"""Paths of the native parts: the shim, the hash library, the simulated drivers, and the SDK for other vendors.
 
 They are installed into the package. `GCR_NATIVE_DIR` names a CMake build folder instead, to run from a source tree.
 """

@@ -1,4 +1,4 @@
-"""Finding plugins. Each is loaded, registered, checked and asked in its own try: a broken one harms nobody."""
+"""Finds plugins. Each is loaded, registered, checked and asked in its own `try`: a broken one harms no other."""
 
 import logging
 import os
@@ -39,7 +39,7 @@ class FoundBackend(Struct, frozen=True):
 
 
 class Plugins(Struct):
-    """What was found. `found`: by the backend's name."""
+    """The plugins that were found. `found`: by the backend's name."""
 
     found: dict[str, FoundBackend] = field(default_factory=dict)
     broken: list[BrokenPlugin] = field(default_factory=list)
@@ -76,7 +76,7 @@ def _loaded(candidates: Sequence[Candidate]) -> Plugins:
     for name, origin, load in candidates:
         try:
             _add(plugins, load(), origin)
-        except Exception as error:  # whatever a stranger's module raises
+        except Exception as error:  # a third party's module may raise anything
             log.warning("plugin %s (%s) is broken", name, origin, exc_info=True)
             plugins.broken.append(BrokenPlugin(name, origin, f"{type(error).__name__}: {error}"))
     return plugins

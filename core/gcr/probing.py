@@ -1,7 +1,7 @@
-"""What a backend's `probe` is made of: checks, each of which says what it saw, or what it looked for and did not find.
+"""The checks that make up a backend's `probe`. Each says what it saw, or what it looked for and did not find.
 
-Absence is an answer, not an error. So is whatever a vendor's library raises: one check that ends badly says so, and the
-others are asked all the same.
+Absence is an answer, not an error. So is an exception of a vendor's library: that check says so, and the others are
+asked all the same.
 """
 
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ from gcr.errors import GcrError
 
 
 class Lacking(Exception):
-    """What a check looked for is not there; the text is the evidence."""
+    """A check did not find its object; the text is the evidence."""
 
 
 class Check(Struct, frozen=True):
@@ -36,7 +36,7 @@ def _answer(check: Check) -> Capability:
         return Capability(check.name, True, check.evidence(), needed=check.needed)
     except (Lacking, GcrError) as lacking:
         found = str(lacking)
-    except Exception as error:  # a vendor's library or tool, broken in a way nobody foresaw
+    except Exception as error:  # a vendor's library or tool may break in any way
         found = f"{type(error).__name__}: {error}"
     return Capability(check.name, False, found or "no answer", check.remedy, needed=check.needed)
 

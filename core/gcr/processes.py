@@ -1,4 +1,4 @@
-"""What the kernel says of processes: identity, safe from pid reuse and exec, owner, parents, and what they have open.
+"""Facts of the kernel about processes: identity, safe from pid reuse and exec, owner, parents, and open files.
 
 A process may vanish between any two reads; every function says what it answers then, and none raises for it.
 """
@@ -32,12 +32,12 @@ class ProcessIdentity:
     stack: int = field(default=0, compare=False)
 
     def is_same(self, other: "ProcessIdentity") -> bool:
-        """Whether both are one process that has called no exec in between, as far as the kernel says."""
+        """Returns whether both are one process that has called no exec in between, as far as the kernel says."""
         return self == other and (self.stack == other.stack or not (self.stack and other.stack))
 
 
 class Place(Struct, frozen=True):
-    """As whom and from where a process opens files.
+    """The user ids and the root directory with which a process opens files.
 
     user_ids: real, effective, saved, of the file system; () for one that is gone · root: device and inode of its root
     directory; None where it may not be looked at
@@ -47,13 +47,13 @@ class Place(Struct, frozen=True):
     root: tuple[int, int] | None
 
     def is_left_for(self, now: "Place") -> bool:
-        """Whether either is another now, as far as it can be told."""
+        """Returns whether the user ids or the root directory changed, as far as it can be told."""
         moved = self.root is not None and now.root is not None and self.root != now.root
         return moved or bool(now.user_ids and self.user_ids != now.user_ids)
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """The identity of whoever has this pid now; None when nobody does."""
+    """Returns the identity of the process that has this pid now; None without one."""
     fields = _stat(pid)
     return _identity(pid, fields) if fields else None
 
@@ -65,9 +65,9 @@ def start_time(pid: int) -> int | None:
 
 
 def started_at(pid: int) -> float:
-    """When it was started, seconds since the epoch; now for a process that is gone.
+    """Returns the start of a process in seconds since the epoch; for a process that is gone, the present time.
 
-    The kernel counts from its boot, so that the answer moves with the clock where that is set.
+    The kernel counts from its boot, so the answer moves when the clock is set.
     """
     ticks = start_time(pid)
     if ticks is None:
@@ -76,7 +76,7 @@ def started_at(pid: int) -> float:
 
 
 def alive(identity: ProcessIdentity) -> bool:
-    """Whether this very process still runs: one thread of it at least, and the same program. A zombie does not."""
+    """Returns whether this very process still runs the same program, with one thread at least. A zombie does not."""
     fields = _stat(identity.pid)
     if not fields or not identity.is_same(_identity(identity.pid, fields)):
         return False
@@ -84,7 +84,7 @@ def alive(identity: ProcessIdentity) -> bool:
 
 
 def is_stopped(pid: int) -> bool:
-    """Whether a signal or a debugger holds it. Its threads answer nobody then."""
+    """Returns whether a signal or a debugger holds the process. Its threads then answer no request."""
     fields = _stat(pid)
     return bool(fields) and fields[_STATE_FIELD] in _STOPPED
 
@@ -196,7 +196,7 @@ def mapped_files(pid: int) -> Sequence[str]:
 
 
 def maps_contain(pid: int, fragments: Iterable[str]) -> Sequence[str]:
-    """Which of `fragments` occur in the names of files the process has mapped: {"libnccl.so"}.
+    """Returns those of `fragments` that occur in the names of files the process has mapped: {"libnccl.so"}.
 
     Raises PermissionError when the process is not ours to look into; empty when it is gone.
     """

@@ -1,7 +1,7 @@
-"""Where gcr keeps its socket, state and logs (docs/contract.md §6), and the check that no other user can reach in.
+"""Folders of gcr's socket, state and logs (docs/contract.md §6), and the check that no other user can reach in.
 
-A directory of ours belongs to us and has mode 0700; a link in its place, another owner or a wider mode is refused,
-never mended: whoever could make it so could also have put something inside.
+A directory of gcr belongs to the user and has mode 0700. A link in its place, another owner or a wider mode is refused,
+never mended: a user who could change that could also have put a file inside.
 """
 
 import os
@@ -27,7 +27,7 @@ def socket_path() -> Path:
 
 
 def is_default_socket(path: Path) -> bool:
-    """Whether a daemon without `$GCR_SOCKET` would serve there. Raises UnsafeRuntime."""
+    """Returns whether a daemon without `$GCR_SOCKET` would serve there. Raises UnsafeRuntime."""
     return path == runtime_dir() / SOCKET_NAME
 
 
@@ -57,7 +57,7 @@ def data_dir() -> Path:
 
 
 def home_dir() -> Path | None:
-    """None for a user of whom neither `$HOME` nor the system's list of users says it."""
+    """Returns the home directory; None where neither `$HOME` nor the system's list of users names one."""
     try:
         return Path.home()
     except RuntimeError:
@@ -73,7 +73,7 @@ def expanded(text: str) -> Path:
 
 
 def _can_be_made(path: Path) -> bool:
-    """Whether it, or where it is missing the last folder on the way to it, may be written to and entered."""
+    """Returns whether the folder may be written to and entered; for a missing one, its nearest ancestor that exists."""
     there = path
     try:
         while not there.exists():
@@ -88,7 +88,7 @@ def log_dir() -> Path:
 
 
 def former_journal() -> Path:
-    """Where gcr 0.1 kept the records of all daemons together; it may not be there. Raises UnsafeRuntime."""
+    """Returns the folder in which gcr 0.1 kept the records of all daemons; it may be missing. Raises UnsafeRuntime."""
     return runtime_dir() / "journal"
 
 
@@ -110,7 +110,7 @@ def _make(path: Path) -> None:
 
 
 def check_own_directory(path: Path) -> None:
-    """Raises UnsafeRuntime unless `path` is a real directory, ours, and closed to everybody else."""
+    """Raises UnsafeRuntime unless `path` is a real directory of this user, closed to all others."""
     _check_directory(path, *_OURS_ALONE)
 
 

@@ -1,6 +1,6 @@
-"""What can be seen of a process from outside that no checkpoint may take: memory that others hold or write as well.
+"""Signs, seen from outside, of memory that other processes hold or write as well, which no checkpoint may take.
 
-Only /proc is read. A backend puts its own reasons together from these; what a shim reports from inside is not repeated.
+Reads /proc alone. A backend puts its own reasons together from these. The shim's reports from inside are not repeated.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence

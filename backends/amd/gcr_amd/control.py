@@ -49,7 +49,7 @@ def _no_such_call() -> UnsupportedState:
 
 
 def refusals_of(pid: int) -> Sequence[Refusal]:
-    """What shares a process's memory with others; one `not_permitted` when it may not be looked into."""
+    """Returns the signs of memory that a process shares; one `not_permitted` when it may not be looked into."""
     return sharing.refusals(pid, _reasons)
 
 

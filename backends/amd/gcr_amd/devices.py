@@ -34,7 +34,7 @@ def _string(value: object) -> str:
 
 
 class Counter(Struct, frozen=True):
-    """Who counts one device's memory."""
+    """The source of one device's memory counts."""
 
     gpu: kfd.Gpu
     simulated: bool

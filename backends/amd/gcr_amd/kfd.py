@@ -1,4 +1,4 @@
-"""What the kernel counts: VRAM in use on a device and by process, read from sysfs. No library, no device file.
+"""The kernel's counts: VRAM in use on a device and by process, read from sysfs. No library, no device file.
 
 amdgpu says how much of a device is in use (`mem_info_vram_used`), KFD how much of it each process has
 (`proc/<pid>/vram_<gpu id>`). A simulated runtime keeps files of the same shape in the folder of its machine.
@@ -58,7 +58,7 @@ def gpu_at(pci: str) -> Gpu:
 
 
 def knows(pid: int) -> bool:
-    """Whether a process has opened KFD."""
+    """Returns whether a process has opened KFD."""
     return (root() / f"class/kfd/kfd/proc/{pid}").is_dir()
 
 

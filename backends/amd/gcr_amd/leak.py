@@ -26,7 +26,7 @@ _FAILED = ctypes.c_void_p(-1).value
 
 
 class Release(Enum):
-    """How VRAM is given back while the address stays reserved."""
+    """The way to give VRAM back while the address stays reserved."""
 
     PLAIN = "plain"  # unmap and release are enough
     MAP_OVER = "map_over"  # and an inaccessible mapping over the range, which drops the kernel's reference
@@ -35,7 +35,7 @@ class Release(Enum):
 
 
 class Probed(Protocol):
-    """What the probe needs of a device: gcr_amd.memory.HipDevice."""
+    """The calls of a device that the probe needs: gcr_amd.memory.HipDevice."""
 
     granularity: int
 

@@ -50,7 +50,7 @@ attempt, bindings, describe, enum, failure = hip.attempt, hip.module, hip.descri
 
 
 def version() -> tuple[int, int, int]:
-    """Of the runtime: major, minor, patch."""
+    """Returns the runtime's version: major, minor, patch."""
     number = int(hip.hipRuntimeGetVersion())
     return number // 10_000_000, number // 100_000 % 100, number % 100_000
 

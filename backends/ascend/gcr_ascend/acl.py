@@ -94,7 +94,7 @@ def function(name: str) -> Any:
 
 
 def has(name: str) -> bool:
-    """Whether the installed library has this call. Raises BackendMissing without the library."""
+    """Returns whether the installed library has this call. Raises BackendMissing without the library."""
     try:
         _symbol(table().calls[name])
     except DriverTooOld:
@@ -134,7 +134,7 @@ class Acl(Calls):
         return int(result), values[0] if len(values) == 1 else values or None
 
     def describe(self, call: str, result: int) -> str:
-        """With the runtime's own message if it has one."""
+        """Returns the call and its error, with the runtime's own message if there is one."""
         text = f"{call}: {table().errors.get(result, 'error')} ({result})"
         own = table().calls[call].library == "acl" and function("aclGetRecentErrMsg")()
         return f"{text}: {own.decode(errors='replace')}" if own else text

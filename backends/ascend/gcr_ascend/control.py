@@ -1,6 +1,7 @@
 """Control state on Ascend, as far as it can be seen from outside: the snapshot calls are the process's own to make.
 
-gcr's agent inside the process makes them (ControlMeans.AGENT) and knows their phase; here is who uses which device.
+gcr's agent inside the process makes them (ControlMeans.AGENT) and knows their phase. This module knows which process uses
+which device.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,7 +49,7 @@ def _not_from_outside(pid: int) -> UnsupportedState:
 
 
 def refusals_of(pid: int) -> Sequence[Refusal]:
-    """What shares a process's memory with others; one `not_permitted` when it may not be looked into."""
+    """Returns the signs of memory that a process shares; one `not_permitted` when it may not be looked into."""
     return sharing.refusals(pid, _reasons)
 
 

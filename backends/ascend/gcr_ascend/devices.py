@@ -32,7 +32,7 @@ def ordinals() -> Mapping[str, int]:
 
 
 class Card(Struct, frozen=True):
-    """Where DCMI keeps a device."""
+    """The place of a device in DCMI."""
 
     card: int
     device: int

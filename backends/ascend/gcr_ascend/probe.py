@@ -1,4 +1,4 @@
-"""What works here: each capability with what showed it and what would mend it. Absence is an answer, not an error."""
+"""The capabilities here, each with its evidence and the remedy for its absence. Absence is an answer, not an error."""
 
 from collections.abc import Sequence
 

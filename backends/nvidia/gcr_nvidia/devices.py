@@ -1,4 +1,4 @@
-"""Devices as NVML counts them: memory in use and by whom, MIG, compute mode, driver version, link."""
+"""Devices as NVML counts them: memory in use, also by process, MIG, compute mode, driver version, link."""
 
 import functools
 import importlib
@@ -46,7 +46,7 @@ def nvml(call: str, *arguments: object) -> Any:
 
 
 def _or(default: str, ask: Callable[[], str]) -> str:
-    """What a device need not answer: a virtual one has no link, an old one no such call."""
+    """Returns an answer that a device may lack: a virtual one has no link, an old one no such call."""
     try:
         return ask()
     except DriverError:
@@ -93,7 +93,7 @@ def link(device: Any) -> str:
 
 
 def memory(device: Any) -> DeviceMemory:
-    """In use on one device, and by which processes."""
+    """Returns the memory in use on one device, and by process."""
     counted = nvml("nvmlDeviceGetMemoryInfo", device)
     by_pid: dict[int, int] = {}
     for process in nvml("nvmlDeviceGetComputeRunningProcesses", device):
@@ -108,7 +108,7 @@ def bytes_of(pid: int) -> dict[str, int]:
 
 
 def mig_enabled(device: Any) -> bool:
-    """Whether a device is cut into MIG instances; one that knows no MIG is not."""
+    """Returns whether a device is cut into MIG instances; False for one without MIG."""
     return _or("0", lambda: str(nvml("nvmlDeviceGetMigMode", device)[0])) == "1"
 
 

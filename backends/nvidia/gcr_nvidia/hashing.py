@@ -68,7 +68,7 @@ class CudaHashKernel:
 
 
 def image(simulated: bool) -> bytes:
-    """What the driver loads. Raises OSError, NativeMissing."""
+    """Returns the module that the driver loads. Raises OSError, NativeMissing."""
     if simulated:
         return Path(sim_dir("nvidia"), "hash.so").read_bytes()
     return importlib.resources.files("gcr.hashing").joinpath("chunk_hash.ptx").read_bytes() + b"\0"

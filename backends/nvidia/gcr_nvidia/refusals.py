@@ -1,4 +1,4 @@
-"""What can be seen of a process from outside that the driver would take and never give back (r580).
+"""Signs, seen from outside, of a process that the driver would checkpoint and never give back (r580).
 
 Only /proc and NVML are read. What a shim reports from inside (UVM, IPC, multicast) is not repeated here.
 """

@@ -42,9 +42,9 @@ def command_line(vendor: str) -> str:
 
 
 def first_vendor() -> str:
-    """The vendor of a demonstration without --backend: the first whose Python packages are installed.
+    """Returns the vendor of a demonstration without --backend: the first with its Python packages installed.
 
-    One of them has none, so a plain wheel can show a cycle.
+    One vendor needs no packages, so a plain wheel can show a cycle.
     """
     return next(vendor for vendor in VENDORS if all(_is_installed(package) for package in PACKAGES[vendor]))
 

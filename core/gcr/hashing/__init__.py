@@ -1,8 +1,8 @@
-"""Chunk hashes, by which device data is compared, on the device or on the host, with the same result.
+"""Chunk hashes, which compare device data on the device or on the host, with the same result.
 
 A keyed universal hash of 128 bits. Two chunks that differ have equal hashes with probability less than 2**-121 over
-the key, whatever they contain, as long as the contents were not chosen by somebody who knows the key; docs/hash.md has
-the construction, its proof and what follows for an image. The key is random, one for each chain of images.
+the key, for any contents that were chosen without knowledge of the key. docs/hash.md has the construction, its proof
+and the consequences for an image. The key is random, one for each chain of images.
 
 Imports no vendor library and nothing outside the standard library.
 """

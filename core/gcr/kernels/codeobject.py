@@ -1,6 +1,6 @@
 """AMD code objects: the compiler's metadata, MessagePack in an ELF note.
 
-`.actual_access` is there only for a pointer that is `restrict` and whose use the optimiser has seen through; older
+`.actual_access` is there only for a `restrict` pointer that the optimiser could follow to every use; older
 compilers write the same under `.access`. `.is_const` is a declaration and proves nothing.
 """
 

@@ -12,7 +12,7 @@ from gcr.kernels.model import Access, Argument, Form, Image, Kernel, Kind, memor
 from gcr.kernels.span import Span
 
 _ENTRY = 0x10  # bit of st_other: a kernel, not a device function
-_SIZED = 4  # format of an attribute whose payload follows; the others fit into two bytes
+_SIZED = 4  # format of an attribute whose payload follows; other formats need two bytes
 _PARAMETER, _PARAMETER_BLOCK, _LARGE_PARAMETER = 0x17, 0x19, 0x45
 _ATTRIBUTE = struct.Struct("<BBH")  # format, attribute, payload or its size
 _RECORD = struct.Struct("<IHHI")  # symbol, ordinal, offset, size << 18 | bank << 12 | space << 8 | log2 of alignment

@@ -86,7 +86,7 @@ def _sections(elf: Any, span: Span) -> Iterator[Section]:
 
 
 def symbols(elf: Elf, bit: int) -> Iterator[str]:
-    """Names of those symbols whose `st_other` has `bit`: pyelftools drops the bits that belong to vendors."""
+    """Yields the names of symbols that have `bit` in `st_other`: pyelftools drops the bits that belong to vendors."""
     for table in elf.of_type("SHT_SYMTAB"):
         if table.link >= len(elf.sections):
             raise table.file.malformed("a symbol table without names")

@@ -6,7 +6,7 @@ from msgspec import Struct
 
 
 class Kind(StrEnum):
-    """What an argument is, as far as the file says."""
+    """The kind of an argument, as far as the file says."""
 
     POINTER = "pointer"  # to device memory
     VALUE = "value"  # too small for a pointer, or of floating point type
@@ -17,7 +17,7 @@ class Kind(StrEnum):
 
 
 class Access(StrEnum):
-    """What the kernel does to memory through an argument. Another argument may point to the same memory."""
+    """The kernel's use of memory through an argument. Another argument may point to the same memory."""
 
     READ_ONLY = "read_only"  # proven: no write goes through it
     WRITTEN = "written"  # a write through it is there, or cannot be told from one
@@ -25,14 +25,14 @@ class Access(StrEnum):
 
 
 class Proof(StrEnum):
-    """Where an access was read from."""
+    """The source of an access."""
 
     COMPILER = "compiler"  # the compiler's own inference, in the metadata of the code object
     PTX = "ptx"  # every use of the argument was followed in the PTX
 
 
 class Form(StrEnum):
-    """How the device code is encoded."""
+    """The encoding of device code."""
 
     CUBIN = "cubin"
     PTX = "ptx"
@@ -70,5 +70,5 @@ class Image(Struct, frozen=True):
 
 
 def memory_kind(size: int) -> Kind:
-    """Of an argument of which only the size, in bytes, is known."""
+    """Returns the kind of an argument of `size` bytes of which no more is known."""
     return Kind.OPAQUE if size >= 8 else Kind.VALUE

@@ -59,7 +59,7 @@ class _Flow(Struct):
 
 
 def accesses(body: str, parameters: Sequence[Parameter]) -> list[Access]:
-    """What the instructions of `body` do through each of `parameters`. `body` has no comments and no strings."""
+    """Returns the access of `body` through each of `parameters`. `body` has no comments and no strings."""
     bits = {parameter.name: 1 << index for index, parameter in enumerate(parameters)}
     flow = _Flow(bits, {parameter.name: parameter.size for parameter in parameters})
     for opcode, operands in _instructions(body):

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 
 class Left(Struct, frozen=True):
-    """An image whose job ended with the machine's last boot."""
+    """An image of a job that ended with the machine's last boot."""
 
     job: str
     image: KeptImage

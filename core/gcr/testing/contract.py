@@ -1,4 +1,4 @@
-"""What any backend must say of itself, whether or not its hardware is there."""
+"""The answers that any backend must give about itself, with its hardware or without."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ UUID_TEXT = re.compile(r"GPU-[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 
 
 class ContractBase:
-    """What a subclass fills in, and the fixtures every contract uses."""
+    """The values that a subclass sets, and the fixtures of every contract."""
 
     backend: ClassVar[str]
     vendor_libraries: ClassVar[Sequence[str]] = ()
@@ -38,7 +38,7 @@ class ContractBase:
 
     @pytest.fixture
     def first_peer(self, new_peer: MakePeer) -> Peer:
-        """Who is asked for the devices, and `owner` where there is one: starting a child is what takes time."""
+        """The peer that names the devices; also `owner` where there is one, since starting a child takes time."""
         return new_peer()
 
     @pytest.fixture

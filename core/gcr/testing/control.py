@@ -75,7 +75,7 @@ class Victim:
 
 
 class InspectContract(ContractBase):
-    """What is asked of every ControlState. For a backend whose means are AGENT or PROCESS a subclass sets `means`."""
+    """The contract of every ControlState. A backend with means AGENT or PROCESS sets `means` in its subclass."""
 
     victim_command: ClassVar[Sequence[str]]
 
@@ -118,7 +118,7 @@ class InspectContract(ContractBase):
 
 
 class ControlContract(InspectContract):
-    """Of a ControlState whose means are DRIVER: the driver's calls, from another process."""
+    """The contract of a ControlState with means DRIVER: the driver's calls, from another process."""
 
     means = ControlMeans.DRIVER
 

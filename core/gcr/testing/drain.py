@@ -36,7 +36,7 @@ def expected(handles: Sequence[HandleSpec], seed: int) -> dict[int, str]:
 
 
 def expected_hashes(handles: Sequence[HandleSpec], seed: int, chunk_bytes: int) -> ChunkHashes:
-    """What the host finds in the same bytes."""
+    """Returns the hashes that the host computes of the same bytes."""
     digests = {spec.id: hash_bytes(pattern(seed, spec.id, spec.size), KEY, chunk_bytes) for spec in handles}
     return ChunkHashes(chunk_bytes, digests)
 
@@ -63,7 +63,7 @@ def eventually(condition: Callable[[], bool]) -> bool:
 
 
 class CopyContract(ContractBase):
-    """What is asked of every drain, also of one whose memory cannot leave as a descriptor."""
+    """The contract of every drain, also of one that cannot export memory as a descriptor."""
 
     handles: ClassVar[Sequence[int]] = (4, 2, 6)  # MiB, multiples of the granularity, of different sizes
 
@@ -241,7 +241,7 @@ class CopyContract(ContractBase):
 
 
 class DrainContract(CopyContract):
-    """Of a drain whose memory crosses from one process to another as descriptors."""
+    """The contract of a drain that passes memory from one process to another as descriptors."""
 
     hands_over = True
 

@@ -28,7 +28,7 @@ _THREADS = 17  # where /proc/pid/stat has their number, counted from the state
 
 @dataclass
 class Answer:
-    """What a command of gcr's came to: its exit code and its JSON object."""
+    """The outcome of a gcr command: its exit code and its JSON object."""
 
     code: int
     body: dict[str, Any]
@@ -52,7 +52,7 @@ class Job:
         self.supervisor.stdin.flush()
 
     def silent(self, seconds: float = 0.3) -> bool:
-        """Whether it says nothing for so long; what it said instead is in the failure."""
+        """Returns True if the program prints nothing for `seconds`; otherwise fails with the line that it printed."""
         assert self.supervisor.stdout
         ready, _, _ = select.select([self.supervisor.stdout], [], [], seconds)
         assert not ready, f"{self.name} said {self.supervisor.stdout.readline()!r}; its code: {self.supervisor.poll()}"
@@ -106,7 +106,7 @@ class SimulatedMachine:
         return ("--simulate", self.vendor)
 
     def bare_env(self) -> dict[str, str]:
-        """What a program without gcr must see to use these devices."""
+        """Returns the environment in which a program without gcr uses these devices."""
         return {**self.env, **simulated_driver(self.vendor)}
 
     # ---- commands ---------------------------------------------------------------------------------------------
@@ -166,7 +166,7 @@ class SimulatedMachine:
         return job
 
     def bare(self, *argv: str, timeout: float = 60.0) -> str:
-        """What a program prints without gcr, on the same simulated driver."""
+        """Returns the output of a program without gcr, on the same simulated driver."""
         done = subprocess.run(argv, env=self.bare_env(), capture_output=True, text=True, timeout=timeout, check=True)
         return done.stdout
 
@@ -196,7 +196,7 @@ class SimulatedMachine:
         fresh.write_text("".join(f"{rule}\n" for rule in rules))
         fresh.replace(self.folder / "faults")
 
-    # ---- who is who -------------------------------------------------------------------------------------------
+    # ---- processes --------------------------------------------------------------------------------------------
 
     def daemon(self) -> int:
         """Its pid; the command starts it if there is none."""
@@ -210,7 +210,7 @@ class SimulatedMachine:
         return self.targets(name)[0]
 
     def targets(self, name: str, count: int = 1) -> list[int]:
-        """Pids of the processes of a job whose agents have reported, at least so many."""
+        """Waits until so many processes of a job have reported. Returns their pids."""
 
         def found() -> list[int] | None:
             job = self.job(name)
@@ -223,7 +223,7 @@ class SimulatedMachine:
     # ---- the end ----------------------------------------------------------------------------------------------
 
     def logs(self) -> Mapping[str, str]:
-        """What everything here wrote, by name of the file."""
+        """Returns the logs of all processes here, by name of the file."""
         files = [*sorted((self.folder / "state").rglob("*.log")), self.folder / "stderr"]
         return {file.name: file.read_text(errors="replace") for file in files if file.exists()}
 
@@ -257,7 +257,7 @@ class SimulatedMachine:
 
 
 def simulated_driver(vendor: str) -> dict[str, str]:
-    """What leads a process to a backend's simulated driver. Raises UsageError for a backend without one."""
+    """Returns the variables that lead a process to a simulated driver. Raises UsageError for a backend without one."""
     from gcr.cli.parts import simulator_of
 
     simulator = simulator_of(vendor)
@@ -274,7 +274,7 @@ def until(probe: Callable[[], Any], patience: float, what: str) -> Any:
 
 
 def alive(pid: int) -> bool:
-    """Until its last thread has ended: before that nobody can wait for it, and its descriptors are open."""
+    """Returns whether a thread of it runs; until none does no parent can wait for it, and its descriptors are open."""
     state = _read(pid, "stat").rpartition(b")")[2].split()
     return bool(state) and (state[0] not in (b"Z", b"X") or int(state[_THREADS]) > 1)
 

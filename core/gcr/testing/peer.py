@@ -60,7 +60,7 @@ class Peer:
         return value, received
 
     def kill(self) -> None:
-        """As a crash would: no handler runs."""
+        """Kills the peer as a crash would: no handler runs."""
         self._process.kill()
         self._process.wait(CALL_SECONDS)
 

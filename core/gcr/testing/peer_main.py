@@ -31,7 +31,7 @@ HASH_BEGINS_SECONDS = 0.005
 
 
 class Service:
-    """What a test may ask of a child. The child makes one drain and one control, as a worker and a helper do."""
+    """The requests that a test makes of a child, which has one drain and one control, as a worker and a helper do."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
@@ -44,7 +44,7 @@ class Service:
     # ---- the process itself -----------------------------------------------------------------------------------
 
     def descriptors(self) -> int:
-        """How many this process has open: the median of some looks, as a driver's threads open files in passing."""
+        """Returns the number of open descriptors: the median of some looks, since a driver's threads open files briefly."""
         return sorted(self._descriptors_now() for _ in range(LOOKS))[LOOKS // 2]
 
     @staticmethod
@@ -53,7 +53,7 @@ class Service:
         return len(list(Path("/proc/self/fd").iterdir())) - 1  # less the one that lists
 
     def mapped(self, fragments: Sequence[str]) -> list[str]:
-        """Which of some file names this process maps."""
+        """Returns the file names among these that this process maps."""
         maps = Path("/proc/self/maps").read_text()
         return [fragment for fragment in fragments if fragment in maps]
 

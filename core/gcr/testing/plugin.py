@@ -1,4 +1,4 @@
-"""Fixtures for whoever tests a backend: `pytest_plugins = ["gcr.testing.plugin"]` in the conftest.py at the top.
+"""Fixtures for tests of a backend: `pytest_plugins = ["gcr.testing.plugin"]` in the conftest.py at the top.
 
     @pytest.fixture
     def gcr_vendor(): return "acme"                    # or: @pytest.mark.parametrize("gcr_vendor", ["acme", ...])
@@ -30,7 +30,7 @@ _failed = pytest.StashKey[bool]()
 
 @pytest.fixture
 def gcr_vendor() -> str:
-    """The backend whose simulated device a test wants: to be overridden, or given as a parameter."""
+    """The backend of the simulated device that a test wants; a test overrides it or gives it as a parameter."""
     pytest.fail("which backend's? define a fixture gcr_vendor, or parametrize the test with it")
 
 
@@ -77,6 +77,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """`-k DrainContract` chooses the tests of that contract, whatever the class that inherits them is called."""
+    """Lets `-k DrainContract` choose the tests of that contract in each class that inherits them."""
     if isinstance(item, pytest.Function):
         item.extra_keyword_matches.add(item.function.__qualname__.partition(".")[0])

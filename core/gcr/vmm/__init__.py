@@ -1,4 +1,4 @@
-"""The data plane for every vendor whose driver has virtual memory management, over the vendor's own few calls."""
+"""The data plane of all vendors with virtual memory management in their driver, over a few calls of each vendor."""
 
 from gcr.vmm.drain import VmmDrain
 from gcr.vmm.driver import (

@@ -13,7 +13,7 @@ def is_file(fd: int) -> bool:
 
 
 def kind_of(fd: int) -> str:
-    """What /proc calls it: `/dmabuf:`, `/dev/nvidiactl`, `pipe:[4026]`."""
+    """Returns the name of the file in /proc: `/dmabuf:`, `/dev/nvidiactl`, `pipe:[4026]`."""
     return str(Path(f"/proc/self/fd/{fd}").readlink())
 
 
@@ -24,7 +24,7 @@ def refuse_unless(genuine: bool, fd: int) -> None:
 
 
 def unknown(told: str) -> NotDeviceMemory:
-    """For the results with which a driver refuses to import."""
+    """Returns the error for the results with which a driver refuses an import."""
     return NotDeviceMemory(f"the driver does not know its descriptor: {told}")
 
 

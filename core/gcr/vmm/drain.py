@@ -242,7 +242,7 @@ class VmmDrain:
 
 
 class PhysicalBallast:
-    """Physical memory that nobody maps. Implements gcr.drain.Ballast."""
+    """Physical memory without a mapping. Implements gcr.drain.Ballast."""
 
     def __init__(self, driver: VmmDriver, handle: Physical, forget: "Callable[[PhysicalBallast], None]") -> None:
         self._driver = driver
@@ -261,7 +261,7 @@ class PhysicalBallast:
 
 @contextmanager
 def _closing(handles: Sequence[Handed]) -> Iterator[None]:
-    """The descriptors are ours: each is closed once, whatever happens."""
+    """Closes each descriptor once, after success and after failure."""
     try:
         yield
     finally:

@@ -1,8 +1,8 @@
-"""What a vendor's driver must be able to do for VmmDrain: one device's calls, and nothing else of that vendor.
+"""The calls of one device that VmmDrain needs of a vendor's driver.
 
-All of it is called inside that device's worker, from several threads. `enter` comes first on each of them, since which
-device is current is a thread's own setting. Sizes are bytes, addresses integers, handles whatever the driver hands out.
-Everything may raise DriverError.
+The device's worker makes all of these calls, from several threads. Each thread calls `enter` first, since the current
+device is a setting of the thread. Sizes are bytes, addresses are integers, handles are the driver's own objects. Each
+call may raise DriverError.
 """
 
 from collections.abc import Sequence
@@ -40,13 +40,13 @@ class CopyStream(Protocol):
     def passed(self, event: Event) -> bool: ...
 
     def seconds(self, first: Event, last: Event) -> float:
-        """Between two timed events that have passed, on the device's clock."""
+        """Returns the seconds between two timed events that have passed, on the device's clock."""
         ...
 
     def forget(self, event: Event) -> None: ...
 
     def idle(self) -> bool:
-        """Nothing is queued any more; a stream that failed is idle."""
+        """Returns whether no work is queued; a stream that failed is idle."""
         ...
 
     def close(self) -> None: ...
@@ -120,11 +120,11 @@ class HashKernel(Protocol):
         ...
 
     def launch(self, blocks: int, threads: int, arguments: Sequence[int]) -> None:
-        """Of one dimension each. The arguments are data, size, bytes of a chunk (32 bits), key, digests."""
+        """Launches in one dimension. The arguments are data, size, bytes of a chunk (32 bits), key, digests."""
         ...
 
     def idle(self) -> bool:
-        """What was launched is done. Raises DriverError when it failed."""
+        """Returns whether the launched work is done. Raises DriverError when it failed."""
         ...
 
     def download(self, address: int, size: int) -> bytes: ...
@@ -134,7 +134,7 @@ class HashKernel(Protocol):
 
 @runtime_checkable
 class RunsHashKernel(Protocol):
-    """A VmmDriver whose device hashes its memory; the memory of any other is copied to the host and hashed there."""
+    """A VmmDriver with a hash kernel for its device. Without one the memory is copied to the host and hashed there."""
 
     def hash_kernel(self) -> HashKernel:
         """Called at the first hash, once. Raises NoHashKernel."""

@@ -33,7 +33,7 @@ _ALIGNMENT = 256
 
 
 class Stretch(Struct, frozen=True):
-    """Mapped memory whose chunks begin at its first byte."""
+    """Mapped memory; its first chunk begins at its first byte."""
 
     address: int
     size: int
@@ -44,7 +44,7 @@ class Stretch(Struct, frozen=True):
 
 
 class Asked(Struct, frozen=True):
-    """How to hash, and until when."""
+    """The key, the size of chunks and the deadline of a hash."""
 
     key: HashKey
     chunk_bytes: int
@@ -55,7 +55,7 @@ class Asked(Struct, frozen=True):
 
 
 class Hasher:
-    """Of one device. One call at a time."""
+    """Hashes the memory of one device. Takes one call at a time."""
 
     def __init__(self, driver: VmmDriver) -> None:
         self._driver = driver
@@ -64,7 +64,7 @@ class Hasher:
         self._ready = False
 
     def hashes(self, ranges: Iterable[OwnedRange], asked: Asked) -> ChunkHashes:
-        """Of the handles of these ranges. Raises DeadlinePassed, DriverError."""
+        """Returns the hashes of the handles in these ranges. Raises DeadlinePassed, DriverError."""
         pieces: list[Piece] = []
         stretches: list[Stretch] = []
         for where in ranges:
@@ -180,7 +180,7 @@ def hash_on_device(kernel: HashKernel, stretches: Sequence[Stretch], asked: Aske
 
 
 def _run_once(kernel: HashKernel, asked: Asked) -> None:
-    """Of memory of its own. Raises as `hash_on_device`."""
+    """Hashes memory that it allocates itself. Raises as `hash_on_device`."""
     scratch = kernel.allocate(asked.chunk_bytes)
     hash_on_device(kernel, [Stretch(scratch, asked.chunk_bytes)], asked)
     kernel.free(scratch)  # after an error it goes with the context: the kernel may still read it

@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def with_room(trial: Callable[[], T]) -> T:
-    """What a trial found. Raises Lacking where the device has no room for it."""
+    """Returns the result of a trial. Raises Lacking where the device has no room for it."""
     try:
         return trial()
     except DeviceFull:
