@@ -68,7 +68,7 @@ def _faults(name: str, weak: bool, version: str | None, needed: set[str]) -> Ite
 
 
 def faults_of(wheel: Path) -> list[str]:
-    """Returns the reasons that keep a wheel from glibc 2.28, its tag included. Raises SystemExit where it has no native file."""
+    """Returns why a wheel does not load with glibc 2.28. Raises SystemExit where it has no native file."""
     tags = [(int(major), int(minor)) for major, minor in _TAG.findall(wheel.name)]
     found = [] if tags and min(tags) <= OLDEST else [f"{wheel.name}: its tag asks for more than glibc 2.28"]
     count = 0

@@ -1,7 +1,7 @@
 """Control state on Ascend, as far as it can be seen from outside: the snapshot calls are the process's own to make.
 
-gcr's agent inside the process makes them (ControlMeans.AGENT) and knows their phase. This module knows which process uses
-which device.
+gcr's agent inside the process makes them (ControlMeans.AGENT) and knows their phase. This module knows which process
+uses which device.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

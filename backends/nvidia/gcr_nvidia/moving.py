@@ -1,7 +1,7 @@
 """Restores onto other devices: `gpuPairs` of cuCheckpointProcessRestore, since r580.
 
-The driver demands, by its documentation, the same chip, enough memory, and a pair for each device that it knows of, also
-for those that CUDA_VISIBLE_DEVICES hides. Seen on two H200s with r580.159: fewer pairs are INVALID_VALUE, and the
+The driver demands, by its documentation, the same chip, enough memory, and a pair for each device that it knows of,
+also for those that CUDA_VISIBLE_DEVICES hides. Seen on two H200s with r580.159: fewer pairs are INVALID_VALUE, and the
 process stays checkpointed and comes back in place; with all of them it comes back also on a device that is hidden from
 it, but takes in no memory of that one from others (NOT_INITIALIZED).
 """

@@ -44,7 +44,7 @@ class Service:
     # ---- the process itself -----------------------------------------------------------------------------------
 
     def descriptors(self) -> int:
-        """Returns the number of open descriptors: the median of some looks, since a driver's threads open files briefly."""
+        """Returns the number of open descriptors, the median of some looks: a driver's threads open files briefly."""
         return sorted(self._descriptors_now() for _ in range(LOOKS))[LOOKS // 2]
 
     @staticmethod
