@@ -146,21 +146,21 @@ def test_a_pin_that_fails_is_forgotten(attachment: Attachment, device: Device, m
 
 def test_places_for_bytes_that_somebody_else_copies(attachment: Attachment, arena: Arena) -> None:
     holding = Holding(attachment, arena, "GPU-a", owner="llm/1")
-    holding.lay_out([HandleSpec(7, 3 * MIB), HandleSpec(5, 2 * MIB), HandleSpec(9, MIB)])
+    holding.copy.lay_out([HandleSpec(7, 3 * MIB), HandleSpec(5, 2 * MIB), HandleSpec(9, MIB)])
     about = {"job": "llm", "pid": 1, "start_time": 2, "transaction": 3, "ordinals": {"0": "GPU-a"}, "mappings": []}
-    table = holding.seal(about)
+    table = holding.copy.seal(about)
     assert [(each.spec.id, each.offset) for each in table.handles] == [(7, 0), (5, 3 * MIB), (9, 5 * MIB)]
     assert sum(part.size for part in table.segments) >= 6 * MIB
-    assert holding.held() == []
+    assert holding.memory.ids() == []
     holding.forget_copy()
     assert arena.free_bytes == arena.bytes
-    assert holding.specs == {}
+    assert holding.memory.specs == {}
     holding.forfeit()
 
 
 def test_what_needs_a_context_says_so(attachment: Attachment, arena: Arena) -> None:
     holding = Holding(attachment, arena, "GPU-a", owner="llm/1")
-    holding.lay_out([HandleSpec(7, MIB)])
+    holding.copy.lay_out([HandleSpec(7, MIB)])
     with pytest.raises(NoContext):
         holding.create(0)
     with pytest.raises(NoContext):

@@ -127,7 +127,8 @@ class Asked:
 
 def test_steps_of_a_checkpoint_or_restore_are_what_is_not_disturbed(made, monkeypatch):
     """Not the memory that a worker keeps of a process that came back."""
-    kept = Holding(cast("Any", None), made.arena, "GPU-1", "7.1", ranges=[cast("Any", object())])
+    kept = Holding(cast("Any", None), made.arena, "GPU-1", "7.1")
+    kept.memory.ranges.append(cast("Any", object()))
     worker = WorkerService(cast("Any", SimpleNamespace()), made.arena, "GPU-1", 0.0, holdings={"7.1": kept})
     monkeypatch.setattr(worker.preparing, "before", lambda: None)
     assert not worker._busy()

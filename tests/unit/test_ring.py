@@ -94,22 +94,22 @@ class Held:
             whole = ctypes.create_string_buffer(some(sum(row)), sum(row))
             at, offsets = 0, {}
             for size in row:
-                id = 1 + len(self.holding.specs)
-                offsets[id], self.holding.specs[id] = at, HandleSpec(id, size)
+                id = 1 + len(self.holding.memory.specs)
+                offsets[id], self.holding.memory.specs[id] = at, HandleSpec(id, size)
                 self.memory[id] = (ctypes.c_ubyte * size).from_buffer(whole, at)
                 at += size
-            self.holding.ranges.append(DeviceRange(ctypes.addressof(whole), at, offsets))
+            self.holding.memory.ranges.append(DeviceRange(ctypes.addressof(whole), at, offsets))
 
     def line(self) -> bytes:
-        order = sorted(self.holding.planned.offsets, key=self.holding.planned.offsets.__getitem__)
+        order = sorted(self.holding.copy.planned.offsets, key=self.holding.copy.planned.offsets.__getitem__)
         return b"".join(bytes(self.memory[id]) for id in order)
 
     def slot(self, number: int, size: int) -> bytes:
         """As the image helper sees it: the segments behind one another."""
-        assert self.holding.ring
-        parts = self.holding.ring.segments.parts
+        assert self.holding.copy.ring
+        parts = self.holding.copy.ring.segments.parts
         seen = b"".join(os.pread(part.fd, part.size, 0) for part in parts)
-        return seen[number * self.holding.ring.slot_bytes :][:size]
+        return seen[number * self.holding.copy.ring.slot_bytes :][:size]
 
 
 @contextmanager
@@ -138,11 +138,11 @@ def test_all_that_is_held_passes_through_a_ring_and_comes_back(
         ring = make_ring(program.holding, slot_bytes, slots, slots)
         assert lay_out_held(program.holding) == sum(map(sum, sizes))
         seen = b""
-        for window in windows(program.holding.planned.size, slot_bytes, ring.count):
+        for window in windows(program.holding.copy.planned.size, slot_bytes, ring.count):
             fill(program.holding, window, LONG)
             seen += program.slot(window[0], window[2])
         assert seen == program.line()
-        assert not program.holding.copies  # nobody waits for them again
+        assert not program.holding.memory.transfers  # nobody waits for them again
 
         back, at = seen, 0
         for memory in program.memory.values():
@@ -156,9 +156,9 @@ def test_all_that_is_held_passes_through_a_ring_and_comes_back(
 
 def put_into_slot(program: Held, slot: int, data: bytes) -> None:
     """As the image helper does: it has the segments' descriptors."""
-    assert program.holding.ring
-    at, done, first = slot * program.holding.ring.slot_bytes, 0, 0
-    for part in program.holding.ring.segments:
+    assert program.holding.copy.ring
+    at, done, first = slot * program.holding.copy.ring.slot_bytes, 0, 0
+    for part in program.holding.copy.ring.segments:
         begin, end = max(at, first), min(at + len(data), first + part.size)
         if begin < end:
             done += os.pwrite(part.fd, data[begin - at : end - at], begin - first)
@@ -172,7 +172,7 @@ def test_a_ring_is_no_larger_than_its_slots_whatever_passes_through_it() -> None
         lay_out_held(program.holding)
         for window in windows(9 * SLOT, SLOT, 2):
             fill(program.holding, window, LONG)
-        assert program.holding.arena.bytes == 2 * SLOT
+        assert program.holding.copy.arena.bytes == 2 * SLOT
 
 
 def test_a_ring_has_as_many_slots_as_there_is_room_for() -> None:
@@ -185,15 +185,15 @@ def test_without_room_for_the_fewest_slots_there_is_none_and_nothing_is_taken() 
         with pytest.raises(NoRoom) as caught:
             make_ring(program.holding, SLOT, 8, 4)
         assert caught.value.missing == SLOT
-        assert program.holding.ring is None and program.holding.arena.bytes == 0
+        assert program.holding.copy.ring is None and program.holding.copy.arena.bytes == 0
 
 
 def test_what_was_reserved_makes_way_for_the_ring_and_the_ring_for_what_is_reserved() -> None:
     with held(Device(), [SLOT], limit=4 * SLOT) as program:
-        program.holding.reserve(4 * SLOT)
+        program.holding.copy.reserve(4 * SLOT)
         assert make_ring(program.holding, SLOT, 4, 4).count == 4
-        program.holding.reserve(4 * SLOT)
-        assert program.holding.ring is None and program.holding.segments
+        program.holding.copy.reserve(4 * SLOT)
+        assert program.holding.copy.ring is None and program.holding.copy.segments
 
 
 @pytest.mark.parametrize("window", [(2, 0, SLOT), (-1, 0, SLOT), (0, 0, SLOT + 1), (0, 0, 0), (0, 0, -1)])
@@ -252,7 +252,7 @@ def test_the_memory_of_a_ring_is_not_given_back_under_a_copy() -> None:
             fill(program.holding, (0, 0, SLOT), 0.0)
         (copy,) = device.begun
         drop_ring(program.holding)
-        assert copy.waited[-1] > 1.0 and program.holding.arena.free_bytes == 2 * SLOT
+        assert copy.waited[-1] > 1.0 and program.holding.copy.arena.free_bytes == 2 * SLOT
         drop_ring(program.holding)
 
 
@@ -273,7 +273,7 @@ def test_whoever_lets_go_of_the_copy_lets_go_of_the_ring(end: str) -> None:
     with held(Device(), [SLOT]) as program:
         make_ring(program.holding, SLOT, 2, 2)
         getattr(program.holding, end)()
-        assert program.holding.ring is None and program.holding.arena.free_bytes == 2 * SLOT
+        assert program.holding.copy.ring is None and program.holding.copy.arena.free_bytes == 2 * SLOT
 
 
 class Asked:
@@ -298,7 +298,7 @@ def test_the_daemon_has_a_ring_made_filled_sealed_and_dropped() -> None:
     device = Device()
     with held(device, [2 * SLOT + 4096]) as program:
         attachment = cast("Any", SimpleNamespace(drain=device))
-        service = WorkerService(attachment, program.holding.arena, "GPU-1", 0.0, holdings={"h": program.holding})
+        service = WorkerService(attachment, program.holding.copy.arena, "GPU-1", 0.0, holdings={"h": program.holding})
 
         def ask(**body: Any) -> Asked:
             asked = Asked(hold="h", **body)
@@ -319,7 +319,7 @@ def test_the_daemon_has_a_ring_made_filled_sealed_and_dropped() -> None:
         sealed = SealedTable.from_fd(table)
         assert not sealed.segments and sealed.devices == {"GPU-1"} and sealed.handles[0].spec.size == 2 * SLOT + 4096
         ask(op="drop_ring")
-        assert program.holding.ring is None
+        assert program.holding.copy.ring is None
         for fd in (*made.fds, table):
             os.close(fd)
 
@@ -330,8 +330,8 @@ def test_a_ring_that_is_surrendered_is_never_used_again() -> None:
         make_ring(program.holding, SLOT, 2, 2)
         lay_out_held(program.holding)
         program.holding.surrender()
-        assert program.holding.ring is None
-        assert program.holding.arena.bytes == 0, "nor by the same process"
+        assert program.holding.copy.ring is None
+        assert program.holding.copy.arena.bytes == 0, "nor by the same process"
 
 
 def test_a_process_that_ended_has_neither_line_nor_ring() -> None:

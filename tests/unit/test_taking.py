@@ -132,24 +132,24 @@ def holding(device: Device) -> Iterator[Holding]:
 
 def look(made: Holding, device: Device) -> None:
     """What the program has by now."""
-    for id in [*made.specs]:
-        if id not in device.memory_of and made.live:
-            made.live.forget(id)
-    made.ranges = device.ranges()
-    made.specs = {id: HandleSpec(id, len(each)) for id, each in device.memory_of.items()}
+    for id in [*made.memory.specs]:
+        if id not in device.memory_of and made.copy.live:
+            made.copy.live.forget(id)
+    made.memory.ranges = device.ranges()
+    made.memory.specs = {id: HandleSpec(id, len(each)) for id, each in device.memory_of.items()}
 
 
 def sealed(made: Holding) -> PartialTable:
-    return read(made.seal_for_image(ABOUT).to_memfd(), PartialTable.from_fd)
+    return read(made.copy.seal_for_image(ABOUT).to_memfd(), PartialTable.from_fd)
 
 
 def image(made: Holding, parent: Mapping[int, bytes], found: PartialTable | None = None) -> dict[int, bytes]:
     """As its writer puts it together, of what was sealed."""
     found = found or sealed(made)
-    assert made.segments
+    assert made.copy.segments
     out = {}
     for handle in found.table.handles:
-        parts = addresses(handle.offset, handle.spec.size, made.segments.parts)
+        parts = addresses(handle.offset, handle.spec.size, made.copy.segments.parts)
         data = bytearray(b"".join(ctypes.string_at(at, size) for at, size in parts))
         for number, where in enumerate(found.chunks[handle.spec.id]):
             if where == Where.PARENT:
@@ -208,7 +208,7 @@ def test_what_is_copied_and_what_the_parent_has_is_what_lay_there_at_the_cut(
     before = {id: device.holds(id) for id in device.memory_of} if has_parent else {}
     act(device, then, ids)
     with holding(device) as made:
-        made.parent = baseline(before) if has_parent else None
+        made.copy.parent = baseline(before) if has_parent else None
         if live:
             copy_live(made, LONG, lambda _: None)
             act(device, last, ids)
@@ -235,7 +235,7 @@ def test_what_goes_by_a_snapshot_is_what_lay_there_at_the_cut(
     act(device, first, ids)
     before = {id: device.holds(id) for id in device.memory_of} if has_parent else {}
     with holding(device) as made:
-        made.parent = baseline(before) if has_parent else None
+        made.copy.parent = baseline(before) if has_parent else None
         if live:
             copy_live(made, LONG, lambda _: None)
         act(device, last, ids)
@@ -248,7 +248,7 @@ def test_what_goes_by_a_snapshot_is_what_lay_there_at_the_cut(
         assert done["snapshot"] == min(room, done["copied"])
         found = sealed(made)
         act(device, after, ids)
-        made.forget([id for id in made.specs if id not in device.memory_of])
+        made.forget([id for id in made.memory.specs if id not in device.memory_of])
         look(made, device)
         assert copy_on(made, LONG, lambda _: None)["bytes"] == done["snapshot"]
         assert (device.moved, device.room) == (done["copied"], {})
@@ -340,7 +340,7 @@ def test_a_snapshot_that_is_not_read_in_time_is_lost_and_said_to_be() -> None:
 
 def test_nobody_can_restore_from_a_copy_that_is_on_the_device_still() -> None:
     with snapshotted() as (_, made), pytest.raises(WrongState, match="on the device"):
-        made.seal(ABOUT)
+        made.copy.seal(ABOUT)
 
 
 def test_room_that_comes_too_late_is_nobodys() -> None:
@@ -368,7 +368,7 @@ def test_room_for_a_process_that_ended_meanwhile_is_nobodys(monkeypatch: pytest.
     with holding(device) as made:
 
         def ended(self: Device, handles: Sequence[HandleSpec]) -> DeviceRange:
-            made.specs, made.ranges = {}, []
+            made.memory.specs, made.memory.ranges = {}, []
             return create(self, handles)
 
         monkeypatch.setattr(Device, "create", ended)
@@ -379,10 +379,10 @@ def test_room_for_a_process_that_ended_meanwhile_is_nobodys(monkeypatch: pytest.
 @pytest.mark.parametrize("end", [Holding.forget_copy, Holding.release, Holding.forfeit])
 def test_whatever_ends_a_holding_gives_the_room_back(end: Callable[[Holding], None]) -> None:
     with snapshotted() as (device, made):
-        kept, made.ranges = made.snapshot, []
+        kept, made.memory.ranges = made.copy.snapshot, []
         end(made)
         assert device.room == {} and kept and kept.over.is_set()
-        if made.snapshot:
+        if made.copy.snapshot:
             with pytest.raises(RolledBack):
                 copy_on(made, LONG, lambda _: None)
 
@@ -393,7 +393,7 @@ def test_what_the_parent_has_is_not_copied_while_it_runs_either() -> None:
     before = {1: device.holds(1)}
     device.put(1, written(device.holds(1), 3, 7))
     with holding(device) as made:
-        made.parent = baseline(before)
+        made.copy.parent = baseline(before)
         told: list[dict[str, Any]] = []
         assert copy_live(made, LONG, told.append)["copied"] == device.moved == CHUNK_BYTES
         assert told == [{"bytes": CHUNK_BYTES, "total_bytes": CHUNK_BYTES}]
@@ -408,8 +408,8 @@ def test_room_for_what_was_made_since_a_live_copy_is_taken_before_the_cut(monkey
         copy_live(made, LONG, lambda _: None)
         device.put(2, random.Random(2).randbytes(40 * CHUNK_BYTES))
         look(made, device)
-        made.reserve_known(44 * CHUNK_BYTES)
-        monkeypatch.setattr(made.arena, "take", None)
+        made.copy.reserve_known(44 * CHUNK_BYTES)
+        monkeypatch.setattr(made.copy.arena, "take", None)
         assert copy_out(made, LONG, lambda _: None)["copied"] == 40 * CHUNK_BYTES
         assert image(made, {}) == {id: device.holds(id) for id in (1, 2)}
 
@@ -429,13 +429,13 @@ def grown(spare: int) -> Iterator[tuple[Device, Holding]]:
 
 def test_what_goes_by_a_snapshot_has_its_room_on_the_host_after_the_cut() -> None:
     with grown(spare=44 * CHUNK_BYTES) as (device, made):
-        there = made.arena.pinned_bytes
+        there = made.copy.arena.pinned_bytes
         assert copy_out(made, LONG, lambda _: None)["snapshot"] == 40 * CHUNK_BYTES
-        assert made.arena.pinned_bytes == there < made.arena.bytes, "the program stood while room was made"
+        assert made.copy.arena.pinned_bytes == there < made.copy.arena.bytes, "the program stood while room was made"
         found, now = sealed(made), {id: device.holds(id) for id in (1, 2)}
         device.put(1, bytes(4 * CHUNK_BYTES))
         assert copy_on(made, LONG, lambda _: None)["bytes"] == 40 * CHUNK_BYTES
-        assert made.arena.pinned_bytes == made.arena.bytes
+        assert made.copy.arena.pinned_bytes == made.copy.arena.bytes
         assert image(made, {}, found) == now
 
 
@@ -444,7 +444,7 @@ def test_what_is_copied_at_the_cut_has_its_room_there(spare: int) -> None:
     """Where the snapshot has room for some of it, or there is none."""
     with grown(spare) as (device, made):
         assert copy_out(made, LONG, lambda _: None)["snapshot"] <= spare + SPARE_SHARE
-        assert made.arena.pinned_bytes == made.arena.bytes
+        assert made.copy.arena.pinned_bytes == made.copy.arena.bytes
         copy_on(made, LONG, lambda _: None)
         assert image(made, {}) == {id: device.holds(id) for id in (1, 2)}
 
@@ -456,7 +456,7 @@ def test_no_room_on_the_host_after_the_cut_is_said_and_the_snapshot_given_back(m
         with pytest.raises(NoRoom, match="host memory"):
             copy_on(made, LONG, lambda _: None)
         made.forget_copy()
-        assert (device.room, made.arena.bytes - made.arena.free_bytes) == ({}, 0)
+        assert (device.room, made.copy.arena.bytes - made.copy.arena.free_bytes) == ({}, 0)
 
 
 class Clock:
@@ -505,18 +505,18 @@ def test_nobody_can_restore_from_a_copy_that_lacks_something() -> None:
     device = Device()
     device.put(1, random.Random(1).randbytes(3 * CHUNK_BYTES))
     with holding(device) as made:
-        made.parent = baseline({1: device.holds(1)})
+        made.copy.parent = baseline({1: device.holds(1)})
         copy_out(made, LONG, lambda _: None)
         with pytest.raises(WrongState, match="for an image alone"):
-            made.seal(ABOUT)
+            made.copy.seal(ABOUT)
         with pytest.raises(DamagedTable):
-            read(made.seal_for_image(ABOUT).to_memfd(), SealedTable.from_fd)
+            read(made.copy.seal_for_image(ABOUT).to_memfd(), SealedTable.from_fd)
         made.forget_copy()
         look(made, device)
         assert copy_out(made, LONG, lambda _: None)["copied"] == 3 * CHUNK_BYTES, (
             "the parent is forgotten with the copy"
         )
-        assert {each.spec.id for each in made.seal(ABOUT).handles} == {1}
+        assert {each.spec.id for each in made.copy.seal(ABOUT).handles} == {1}
 
 
 def test_a_live_copy_that_came_to_no_cut_is_sealed_for_nobody() -> None:
@@ -524,8 +524,8 @@ def test_a_live_copy_that_came_to_no_cut_is_sealed_for_nobody() -> None:
     device.put(1, bytes(100))
     with holding(device) as made:
         copy_live(made, LONG, lambda _: None)
-        made.layout = made.live.layout if made.live else None
-        for seal in (made.seal, made.seal_for_image):
+        made.copy.layout = made.copy.live.layout if made.copy.live else None
+        for seal in (made.copy.seal, made.copy.seal_for_image):
             with pytest.raises(WrongState):
                 seal(ABOUT)
 
@@ -555,9 +555,9 @@ def test_paranoid_copies_what_the_parent_is_said_to_have() -> None:
     old = device.blind[1] = device.holds(1)
     device.put(1, old[:-1] + bytes([old[-1] ^ 1]))
     with holding(device) as made:
-        made.parent = baseline({1: old})
+        made.copy.parent = baseline({1: old})
         copy_out(made, LONG, lambda _: None, paranoid=True)
-        assert made.seal_for_image(ABOUT).chunks == {1: bytes([Where.BOTH]) * 3}
+        assert made.copy.seal_for_image(ABOUT).chunks == {1: bytes([Where.BOTH]) * 3}
         assert image(made, {}) == {1: device.holds(1)}
 
 
@@ -597,7 +597,7 @@ def test_room_in_which_nothing_is_may_be_given_back_after_the_cut() -> None:
     device, data = Device(spare=1 << 20), random.Random(1).randbytes(CHUNK_BYTES)
     device.put(1, data)
     with holding(device) as made:
-        made.parent = baseline({1: data})
+        made.copy.parent = baseline({1: data})
         assert make_room(made, LONG) > 0
         assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
         let_go(made, time.monotonic() + LONG)
@@ -635,4 +635,4 @@ def test_the_device_is_ready_to_hash_before_a_program_stops(error: Exception | N
         with holding(device) as made:
             step(made, 60.0)
             assert device.said[:2] == ["ready", first]
-            made.give_room_back()
+            made.copy.give_room_back()

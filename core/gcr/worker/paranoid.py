@@ -29,7 +29,7 @@ def compare(
     """Parts of allocations, by id, with what the arena has of them. Raises HashMissed, NoRoom, DeadlinePassed."""
     if not any(parts.values()):
         return
-    scratch = holding.arena.take(holding.owner, SCRATCH_BYTES)
+    scratch = holding.copy.arena.take(holding.copy.owner, SCRATCH_BYTES)
     try:
         room = scratch.parts[0]
         for id, start, size in _pieces(parts, room.size):
@@ -41,13 +41,13 @@ def compare(
                     raise HashMissed(f"{text}, and their hashes are the same", hint=BROKEN)
                 at += length
     finally:
-        holding.arena.give_back(scratch)
+        holding.copy.arena.give_back(scratch)
 
 
 def _read(holding: Holding, id: int, start: int, span: Span, end: float) -> None:
     with holding.lock:
-        (device,) = (where.address + where.offsets[id] for where in holding.ranges if id in where.offsets)
-        holding.copies = copies = [holding.drain.read([Span(device + start, span.host, span.size)])]
+        (device,) = (where.address + where.offsets[id] for where in holding.memory.ranges if id in where.offsets)
+        holding.memory.transfers = copies = [holding.drain.read([Span(device + start, span.host, span.size)])]
     wait_all(Telling(copies, lambda _report: None), end)
 
 

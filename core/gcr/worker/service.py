@@ -102,21 +102,21 @@ class WorkerService:
         handed = [Handed(spec, fd) for spec, fd in zip(specs, fds, strict=True)]
         drain, holding = self.attachment.drain, self.holding(body)
         fds.clear()  # the drain closes them
-        holding.adopt(handed, drain)
+        holding.memory.adopt(handed, drain)
 
     def op_forget(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         if known := self.known(body):
             known.forget(body["ids"])
 
     def op_reserve(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        self.holding(body).reserve_known(body["bytes"])
+        self.holding(body).copy.reserve_known(body["bytes"])
 
     def op_lay_out(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        self.holding(body).lay_out([spec_from_json(item) for item in body["handles"]])
+        self.holding(body).copy.lay_out([spec_from_json(item) for item in body["handles"]])
 
     def op_compare_with(self, body: dict[str, Any], fds: list[int], _request: Request) -> None:
         (fd,) = fds
-        self.holding(body).parent = Baseline.from_fd(fd)
+        self.holding(body).copy.parent = Baseline.from_fd(fd)
 
     def op_copy_live(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
         teller = self._teller(request, "link_out_bytes_per_s")
@@ -143,9 +143,9 @@ class WorkerService:
                 let_go(holding, end)
 
     def op_seal(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
-        holding, about = self.holding(body), body["about"]
-        table = (holding.seal_for_image(about) if body["partial"] else holding.seal(about)).to_memfd()
-        segments = self.arena.fds(holding.segments) if holding.segments else ()  # none of what passed through a ring
+        copy, about = self.holding(body).copy, body["about"]
+        table = (copy.seal_for_image(about) if body["partial"] else copy.seal(about)).to_memfd()
+        segments = self.arena.fds(copy.segments) if copy.segments else ()  # none of what passed through a ring
         try:
             return {}, [os.dup(table), *map(os.dup, segments)], True
         finally:
@@ -174,7 +174,7 @@ class WorkerService:
 
     def op_held(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         known = self.known(body)
-        return {"ids": known.held() if known else []}, (), False
+        return {"ids": known.memory.ids() if known else []}, (), False
 
     def op_forget_copy(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         if known := self.known(body):
@@ -200,7 +200,7 @@ class WorkerService:
     def op_knows(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         with self._lock:
             known = self.holdings.get(body["hold"])
-        return {"known": known is not None and known.layout is not None}, (), False
+        return {"known": known is not None and known.copy.layout is not None}, (), False
 
     def op_reclaim(self, body: dict[str, Any], fds: list[int], _request: Request) -> None:
         arrived = self._incoming.setdefault(body["hold"], [])
@@ -213,17 +213,17 @@ class WorkerService:
             return
         arrived = self._incoming.pop(body["hold"])
         table, segments = _sort_out(arrived, body["left"])
-        self.holding(body).reclaim(table, segments)
+        self.holding(body).copy.reclaim(table, segments)
 
     def op_create(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         self.holding(body).create(body["ballast"])
 
     def op_hold_ballast(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        self.holding(body).hold_ballast(body["bytes"])
+        self.holding(body).memory.hold_ballast(body["bytes"])
 
     def op_drop_ballast(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         if known := self.known(body):
-            known.drop_ballast()
+            known.memory.drop_ballast()
 
     def op_refill(self, body: dict[str, Any], _fds: list[int], request: Request) -> Any:
         return self.holding(body).copy_in(body["deadline"], self._teller(request, "link_in_bytes_per_s")), (), False
@@ -233,7 +233,7 @@ class WorkerService:
         return lambda report: request.progress({**report, "link_bytes_per_s": self.link.get(which)})
 
     def op_export(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
-        return {}, self.holding(body).export(body["ids"]), True
+        return {}, self.holding(body).memory.export(body["ids"]), True
 
     def op_memory(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         """What the device counts for each process, and what for nobody that our books do not explain."""

@@ -23,7 +23,7 @@ def make_ring(holding: Holding, slot_bytes: int, most: int, least: int, beyond: 
     beyond: the arena's limit, of what must be there for a job to come back.
     """
     with holding.lock:
-        holding.give_arena_back()
+        holding.copy.give_arena_back()
         for count in range(most, least, -1):
             try:
                 return _take(holding, slot_bytes, count, beyond)
@@ -35,22 +35,24 @@ def make_ring(holding: Holding, slot_bytes: int, most: int, least: int, beyond: 
 def _take(holding: Holding, slot_bytes: int, count: int, beyond: bool) -> Ring:
     if count < 1 or slot_bytes < 1:
         raise UsageError(f"no ring has {count} slots of {slot_bytes} bytes")
-    holding.ring = ring = Ring(holding.arena.take(holding.owner, count * slot_bytes, beyond), slot_bytes, count)
+    holding.copy.ring = ring = Ring(
+        holding.copy.arena.take(holding.copy.owner, count * slot_bytes, beyond), slot_bytes, count
+    )
     return ring
 
 
 def drop_ring(holding: Holding) -> None:
     """Waits for copies in flight: nothing of ours is written there any more. Idempotent."""
     with holding.lock:
-        holding.drop_ring()
+        holding.copy.drop_ring()
 
 
 def lay_out_held(holding: Holding) -> int:
     """Everything that is held is to pass through the ring: bytes of the line on which it lies from now on."""
     with holding.lock:
         _ring(holding)
-        holding.layout = pack(holding.ranges, holding.sizes)
-        return holding.layout.size
+        holding.copy.layout = pack(holding.memory.ranges, holding.memory.sizes)
+        return holding.copy.layout.size
 
 
 def fill(holding: Holding, window: Window, deadline: float) -> None:
@@ -66,18 +68,18 @@ def empty(holding: Holding, window: Window, deadline: float) -> None:
 def _pass(holding: Holding, window: Window, deadline: float, copy: Copy) -> None:
     end = time.monotonic() + deadline
     with holding.lock:
-        layout = holding.planned  # first: of a process that ended there is no ring either
-        spans = _ring(holding).spans(window, holding.ranges, layout, holding.sizes)
+        layout = holding.copy.planned  # first: of a process that ended there is no ring either
+        spans = _ring(holding).spans(window, holding.memory.ranges, layout, holding.memory.sizes)
         moving = copy(holding.drain, spans)
-        holding.copies.append(moving)
+        holding.memory.transfers.append(moving)
     wait_all(Telling([moving], lambda _report: None), end)
     with holding.lock:
-        if moving in holding.copies:  # whoever unmaps has waited for it, too
-            holding.copies.remove(moving)
+        if moving in holding.memory.transfers:  # whoever unmaps has waited for it, too
+            holding.memory.transfers.remove(moving)
 
 
 def _ring(holding: Holding) -> Ring:
     """The lock is held."""
-    if holding.ring is None:
+    if holding.copy.ring is None:
         raise WrongState("there is no ring: none was made, or it was given up meanwhile")
-    return holding.ring
+    return holding.copy.ring

@@ -47,12 +47,12 @@ def copy_live(holding: Holding, deadline: float, progress: Progress) -> dict[str
     began = time.monotonic()
     make_ready(holding, deadline)
     with holding.lock:
-        sizes, layout = holding.sizes, pack(holding.ranges, holding.sizes)
-        holding.reserve(layout.size)
-        assert holding.segments
-        holding.live = live = LiveCopy(layout, holding.parent)
+        sizes, layout = holding.memory.sizes, pack(holding.memory.ranges, holding.memory.sizes)
+        holding.copy.reserve(layout.size)
+        assert holding.copy.segments
+        holding.copy.live = live = LiveCopy(layout, holding.copy.parent)
         live.begin(sizes)
-        segments, ranges = holding.segments.parts, [*holding.ranges]
+        segments, ranges = holding.copy.segments.parts, [*holding.memory.ranges]
     wanted = _wanted(holding, live, sizes, ranges, deadline)
     in_order = {id: wanted[id] for id in sorted(wanted, key=layout.offsets.__getitem__)}
     done, next_at, total = 0, 0.0, sum(size for parts in wanted.values() for _, size in parts)
@@ -99,13 +99,13 @@ def _copy_slice(
 ) -> tuple[int, float]:
     """Bytes copied, and the seconds that their copy took."""
     with holding.lock:
-        if holding.live is not live:
+        if holding.copy.live is not live:
             raise RolledBack("what was being copied was given up meanwhile")
-        left = {id: parts for id, parts in wanted.items() if id in holding.specs}
+        left = {id: parts for id, parts in wanted.items() if id in holding.memory.specs}
         plan = _plan(holding, left, live.layout.offsets, segments)
         began = time.monotonic()
-        holding.copies = copies = [holding.drain.read(plan)] if plan else []
-        holding.reading.acquire()
+        holding.memory.transfers = copies = [holding.drain.read(plan)] if plan else []
+        holding.copy.reading.acquire()
     try:
         wait_all(Telling(copies, lambda _report: None), end)
         copying = time.monotonic() - began
@@ -113,10 +113,10 @@ def _copy_slice(
         places = [(live.layout.offsets[id] + start, size) for id, start, size in flat]
         found = hashes_of(places, segments, live.key, pool)
     finally:
-        holding.reading.release()
+        holding.copy.reading.release()
     with holding.lock:
         for (id, start, _), digests in zip(flat, found, strict=True):
-            if id in holding.specs:
+            if id in holding.memory.specs:
                 live.copied(id, start, digests)
     return sum(size for _, size in places), copying
 
@@ -125,7 +125,7 @@ def _plan(holding: Holding, parts: Parts, offsets: Mapping[int, int], segments: 
     """Copies of parts of allocations to their places in the arena. The lock is held."""
     found = [
         (where, at + start, offsets[id] + start, size)
-        for where in holding.ranges
+        for where in holding.memory.ranges
         for id, at in where.offsets.items()
         for start, size in parts.get(id, ())
     ]
@@ -140,16 +140,16 @@ def copy_out(holding: Holding, deadline: float, progress: Progress, paranoid: bo
     """
     began = time.monotonic()
     with holding.lock:
-        sizes, live = holding.sizes, _books(holding)
-        holding.layout = layout = live.laid_out_for(sizes) if live else pack(holding.ranges, sizes)
-        holding.reserve_more(layout.size, promised=bool(holding.snapshot and holding.snapshot.room))
-        assert holding.segments
-        segments = holding.segments.parts
+        sizes, live = holding.memory.sizes, _books(holding)
+        holding.copy.layout = layout = live.laid_out_for(sizes) if live else pack(holding.memory.ranges, sizes)
+        holding.copy.reserve_more(layout.size, promised=bool(holding.copy.snapshot and holding.copy.snapshot.room))
+        assert holding.copy.segments
+        segments = holding.copy.segments.parts
         found = _at_the_cut(holding, live, sizes, deadline, paranoid) if live else AtTheCut()
         if live:
             plan = _plan(holding, found.parts, layout.offsets, segments)
         else:
-            plan = spans(holding.ranges, sizes, layout, segments)
+            plan = spans(holding.memory.ranges, sizes, layout, segments)
         copies, moved = _begin(holding, plan)
     wait_all(Telling(copies, progress), began + deadline)
     if live:
@@ -162,14 +162,14 @@ def copy_out(holding: Holding, deadline: float, progress: Progress, paranoid: bo
 
 def _begin(holding: Holding, plan: Sequence[Span]) -> tuple[Sequence[Transfer], int]:
     """Copies, and bytes of them that go no further than the snapshot. The lock is held."""
-    snapshot, drain = holding.snapshot, holding.drain
+    snapshot, drain = holding.copy.snapshot, holding.drain
     room = snapshot.room if snapshot else None
     moves, later, rest = divide(plan, room) if room else ([], [], plan)
     if snapshot:
         snapshot.later = later
-    holding.copies = copies = [drain.move(moves)] if moves else []
+    holding.memory.transfers = copies = [drain.move(moves)] if moves else []
     if rest:
-        holding.keep_promised()
+        holding.copy.keep_promised()
         copies.append(drain.read(rest))
     return copies, sum(move.size for move in moves)
 
@@ -183,7 +183,7 @@ def make_room(holding: Holding, deadline: float) -> int:
     began = time.monotonic()
     make_ready(holding, deadline)
     with holding.lock:
-        drain, sizes = holding.drain, [*holding.sizes.values()]
+        drain, sizes = holding.drain, [*holding.memory.sizes.values()]
     if not sizes or not hasattr(drain, "move"):
         return 0
     try:
@@ -195,10 +195,10 @@ def make_room(holding: Holding, deadline: float) -> int:
     if room is None:
         return 0
     with holding.lock:
-        holding.snapshot = Snapshot(room)
-        if not holding.specs or time.monotonic() > began + deadline:  # nobody would come for it
-            holding.give_room_back()
-        return room.size if holding.snapshot.room else 0
+        holding.copy.snapshot = Snapshot(room)
+        if not holding.memory.specs or time.monotonic() > began + deadline:  # nobody would come for it
+            holding.copy.give_room_back()
+        return room.size if holding.copy.snapshot.room else 0
 
 
 def copy_on(holding: Holding, deadline: float, progress: Progress) -> dict[str, float]:
@@ -209,22 +209,22 @@ def copy_on(holding: Holding, deadline: float, progress: Progress) -> dict[str, 
     """
     began, done = time.monotonic(), 0
     with holding.lock:
-        snapshot = holding.snapshot
+        snapshot = holding.copy.snapshot
         if snapshot is None or not snapshot.later:  # nothing is in it: its room may have been given back before
-            holding.give_room_back()
+            holding.copy.give_room_back()
             return outcome(0, 0.0)
         total = sum(span.size for span in snapshot.later)
-    holding.keep_promised()
+    holding.copy.keep_promised()
     for portion in portions(snapshot.later, SLICE_BYTES):
         with holding.lock:
             _refuse_lost(snapshot)
-            holding.copies = copies = [holding.drain.read(portion)]
+            holding.memory.transfers = copies = [holding.drain.read(portion)]
         wait_all(Telling(copies, lambda _report: None), began + deadline)
         done += sum(span.size for span in portion)
         progress({"bytes": done, "total_bytes": total})
     with holding.lock:
         _refuse_lost(snapshot)
-        holding.give_room_back()
+        holding.copy.give_room_back()
     return outcome(total, time.monotonic() - began)
 
 
@@ -239,30 +239,30 @@ def _refuse_lost(snapshot: Snapshot) -> None:
 def let_go(holding: Holding, end: float) -> None:
     """Somebody needs the room: a snapshot that is not read until then is given up. It is free when this returns."""
     with holding.lock:
-        snapshot = holding.snapshot
+        snapshot = holding.copy.snapshot
         if snapshot is None or not snapshot.later:
-            holding.give_room_back()
+            holding.copy.give_room_back()
             return
     snapshot.over.wait(max(0.0, end - time.monotonic()))
     with holding.lock:
         snapshot.lost = snapshot.lost or snapshot.room is not None
-        if holding.snapshot is snapshot:
-            holding.give_room_back()
+        if holding.copy.snapshot is snapshot:
+            holding.copy.give_room_back()
 
 
 def _books(holding: Holding) -> LiveCopy | None:
     """Those of a live copy, or of none but with a parent. The lock is held."""
-    if holding.live is None and holding.parent:
-        holding.live = LiveCopy(pack(holding.ranges, holding.sizes), holding.parent)
-        holding.live.begin(holding.sizes)
-    return holding.live
+    if holding.copy.live is None and holding.copy.parent:
+        holding.copy.live = LiveCopy(pack(holding.memory.ranges, holding.memory.sizes), holding.copy.parent)
+        holding.copy.live.begin(holding.memory.sizes)
+    return holding.copy.live
 
 
 def _at_the_cut(holding: Holding, live: LiveCopy, sizes: Mapping[int, int], timeout: float, paranoid: bool) -> AtTheCut:
     """The lock is held."""
     found = AtTheCut()
-    now = holding.drain.hash(holding.ranges, live.key, CHUNK_BYTES, timeout).digests
-    for id in (id for where in holding.ranges for id in where.offsets):
+    now = holding.drain.hash(holding.memory.ranges, live.key, CHUNK_BYTES, timeout).digests
+    for id in (id for where in holding.memory.ranges for id in where.offsets):
         found.where[id], found.parts[id] = live.stale(id, sizes[id], now.get(id))
         if paranoid:
             _trust_nothing(found, id, sizes[id])

@@ -1,0 +1,154 @@
+"""Device memory of one process, held by a worker."""
+
+import logging
+import os
+from collections.abc import Iterable, Sequence
+from threading import RLock
+
+from msgspec import Struct, field
+from msgspec.structs import replace
+
+from gcr.drain import Ballast, DataDrain, DeviceRange, Handed, HandleSpec, Transfer
+from gcr.errors import NoDescriptors, RolledBack
+from gcr.memory.escrow import duplicate
+from gcr.protocol.seqpacket import close_all
+from gcr.worker.attachment import Attachment
+
+log = logging.getLogger("gcr.worker")
+
+UNMAP_PATIENCE = 60.0  # a copy over the link always ends; unmapping under it would break the context
+
+
+class HeldMemory(Struct):
+    """The lock is not held while a copy is waited for, so that handles can be exported meanwhile.
+
+    Whoever unmaps waits for the copies in flight first.
+    """
+
+    attachment: Attachment
+    specs: dict[int, HandleSpec] = field(default_factory=dict)  # of all that is held, or is in the copy of it
+    ranges: list[DeviceRange] = field(default_factory=list)
+    ballast: Ballast | None = None
+    ballast_bytes: int = 0
+    kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: what was imported cannot be exported again
+    transfers: list[Transfer] = field(default_factory=list)  # in flight
+    lock: RLock = field(default_factory=RLock)
+
+    @property
+    def drain(self) -> DataDrain:
+        """Raises NoContext."""
+        return self.attachment.drain
+
+    @property
+    def bytes(self) -> int:
+        """Ballast included. Without the lock: who only looks waits for no copy."""
+        sizes = dict(self.specs)
+        handles = (i for where in list(self.ranges) for i in where.offsets)
+        return self.ballast_bytes + sum(sizes[i].size for i in handles if i in sizes)
+
+    @property
+    def sizes(self) -> dict[int, int]:
+        return {spec.id: spec.size for spec in self.specs.values()}
+
+    def adopt(self, handed: Sequence[Handed], drain: DataDrain) -> None:
+        """Takes the descriptors; a duplicate of each is kept, for a keeper that comes after the present one's death."""
+        with self.lock:
+            copies = duplicates(handed)
+            try:
+                self.ranges.append(drain.adopt(handed))
+            except BaseException:
+                close_all(list(copies.values()))
+                raise
+            self.specs.update({h.spec.id: h.spec for h in handed})
+            self._drop_kept(copies)
+            self.kept.update(copies)
+
+    def ids(self) -> list[int]:
+        with self.lock:
+            return [i for where in self.ranges for i in where.offsets]
+
+    def forget(self, ids: Sequence[int]) -> None:
+        with self.lock:
+            self.finish_transfers()
+            for index, where in enumerate(self.ranges):
+                mine = [i for i in ids if i in where.offsets]
+                if mine:
+                    self.drain.forget(where, mine)
+                    left = {i: at for i, at in where.offsets.items() if i not in mine}
+                    self.ranges[index] = replace(where, offsets=left)
+            for i in ids:
+                self.specs.pop(i, None)
+            self._drop_kept(ids)
+
+    def _drop_kept(self, ids: Iterable[int]) -> None:
+        close_all([self.kept.pop(i) for i in list(ids) if i in self.kept])
+
+    def create(self, ids: Sequence[int], ballast: int) -> None:
+        """Physical memory for these handles, in this order, and ballast. Raises NoRoom with nothing kept."""
+        with self.lock:
+            made = self.drain.create([self.specs[i] for i in ids]) if ids else None
+            try:
+                self._take_ballast(ballast)
+            except BaseException:
+                if made:
+                    self.drain.release(made)
+                raise
+            self.ranges = [made] if made else []
+
+    def export(self, ids: Sequence[int]) -> list[int]:
+        """Descriptors, in the order of `ids`; the caller's."""
+        with self.lock:
+            found: dict[int, int] = {}
+            try:
+                for where in self.ranges:
+                    self._export_some([i for i in ids if i in where.offsets], where, found)
+                if len(found) != len(ids):
+                    raise RolledBack(f"{len(ids) - len(found)} handles are not held here")
+            except BaseException:
+                close_all(list(found.values()))
+                raise
+            return [found[i] for i in ids]
+
+    def _export_some(self, ids: Sequence[int], where: DeviceRange, found: dict[int, int]) -> None:
+        """What came with a descriptor leaves with a duplicate of it, all else by the driver."""
+        found.update({i: os.dup(self.kept[i]) for i in ids if i in self.kept})
+        if rest := [i for i in ids if i not in self.kept]:
+            found.update({h.spec.id: h.fd for h in self.drain.export(where, rest)})
+
+    def hold_ballast(self, nbytes: int) -> None:
+        """Occupy what the driver gave back, until `drop_ballast` or `release`. Raises NoRoom."""
+        with self.lock:
+            if self.ballast is None:
+                self._take_ballast(nbytes)
+
+    def _take_ballast(self, nbytes: int) -> None:
+        self.ballast = self.drain.ballast(nbytes) if nbytes else None
+        self.ballast_bytes = nbytes
+
+    def drop_ballast(self) -> None:
+        with self.lock:
+            if self.ballast:
+                self.ballast.release()
+            self.ballast, self.ballast_bytes = None, 0
+
+    def release(self) -> None:
+        """Let go of all memory, ballast excepted. No copy may be in flight."""
+        with self.lock:
+            while self.ranges:
+                self.drain.release(self.ranges[-1])
+                self.ranges.pop()
+            self._drop_kept(list(self.kept))
+
+    def finish_transfers(self) -> None:
+        for transfer in self.transfers:
+            transfer.wait(UNMAP_PATIENCE)
+        self.transfers = []
+
+
+def duplicates(handed: Sequence[Handed]) -> dict[int, int]:
+    """By id; none at all where there are not enough descriptors left: the keeper's are the ones that count."""
+    try:
+        return dict(zip((h.spec.id for h in handed), duplicate([h.fd for h in handed]), strict=True))
+    except NoDescriptors as error:
+        log.warning("no duplicates of %d handles kept: %s", len(handed), error)
+        return {}
