@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from gcr.api.requests import CheckpointRequest
-from gcr.daemon.imaging import Imaging, asked_for
+from gcr.daemon.images.imaging import Imaging, asked_for
 from gcr.daemon.permission import Caller
 from gcr.errors import GcrError
 

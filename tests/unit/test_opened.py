@@ -12,8 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from imaging import described
 
-from gcr.daemon.imaging import NO_TIMEOUT
-from gcr.daemon.opened import OpenedImage, opened
+from gcr.daemon.images.imaging import NO_TIMEOUT
+from gcr.daemon.images.opened import OpenedImage, opened
 from gcr.engine.node import Course
 from gcr.errors import Damaged, WrongImage
 from gcr.hashing.chunks import CHUNK_BYTES

@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec.structs import replace
 
-from gcr.daemon.outlet import ImageOutlet
+from gcr.daemon.images.outlet import ImageOutlet
 from gcr.drain import HandleSpec
 from gcr.engine.node import Course
 from gcr.engine.streaming import SLOTS, Stream

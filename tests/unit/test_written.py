@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from gcr.daemon import written as module
-from gcr.daemon.written import is_written
+from gcr.daemon.images import written as module
+from gcr.daemon.images.written import is_written
 from gcr.errors import ImageExists, NoSuchImage, StoreUnusable, WrongKey
 
 RECORD: Any = SimpleNamespace(

@@ -9,11 +9,11 @@ from contextlib import AbstractContextManager
 from gcr.config import Config
 from gcr.daemon import departures, reports
 from gcr.daemon.fleet import Fleet
+from gcr.daemon.images.written import is_written
 from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.labels import Labels
 from gcr.daemon.occupied import Occupied
 from gcr.daemon.recovery import Recovery
-from gcr.daemon.written import is_written
 from gcr.engine.node import World
 from gcr.job.journal import DecisionRecord, Journal
 from gcr.peers.control import ControlPeer

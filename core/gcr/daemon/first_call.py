@@ -11,7 +11,7 @@ from typing import Any
 from gcr.daemon import reports
 from gcr.daemon.departures import ending
 from gcr.daemon.foreign import with_driver
-from gcr.daemon.imaging import Imaging, nothing_to_image
+from gcr.daemon.images.imaging import Imaging, nothing_to_image
 from gcr.daemon.jobs import Job, Jobs
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.node import Course, Node, decide, undecide

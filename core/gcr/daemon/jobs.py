@@ -13,7 +13,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from gcr.daemon.imaging import Imaging
+from gcr.daemon.images.imaging import Imaging
 from gcr.daemon.keepers import BothKeepers
 from gcr.engine.node import World
 from gcr.engine.target import Target

@@ -24,9 +24,9 @@ from gcr.daemon.commands.transaction import (
 )
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.foreign import await_hello, foreign_job, refuse_unheard_beside, refuse_without_driver
-from gcr.daemon.imaging import Imaging, asked_for
+from gcr.daemon.images.imaging import Imaging, asked_for
+from gcr.daemon.images.outlet import ImageOutlet
 from gcr.daemon.jobs import Active, Job
-from gcr.daemon.outlet import ImageOutlet
 from gcr.daemon.permission import Caller
 from gcr.engine.admit import admit, refuse_what_the_driver_refuses
 from gcr.engine.checkpoint import Checkpoint

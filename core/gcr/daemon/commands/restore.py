@@ -19,9 +19,9 @@ from gcr.daemon.commands.transaction import (
 )
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.crowding import naming_holders
+from gcr.daemon.images.opened import opened
+from gcr.daemon.images.sources import acting, image_of
 from gcr.daemon.jobs import Job
-from gcr.daemon.opened import opened
-from gcr.daemon.sources import acting, image_of
 from gcr.engine.admit import refuse_stopped
 from gcr.engine.driver import DriverSwap
 from gcr.engine.node import Course

@@ -18,8 +18,8 @@ from typing import Any
 
 from gcr import units
 from gcr.api.requests import CheckpointRequest, ImageRequest
+from gcr.daemon.images.silence import Reading, Unhurried, answering
 from gcr.daemon.permission import Acting, Caller, acting_for
-from gcr.daemon.silence import Reading, Unhurried, answering
 from gcr.engine.node import Course, phases
 from gcr.engine.target import Target
 from gcr.errors import (

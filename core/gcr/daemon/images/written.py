@@ -5,8 +5,8 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 
+from gcr.daemon.images.silence import Unhurried, answering
 from gcr.daemon.permission import AS_OURSELVES, Acting, Caller, acting_for
-from gcr.daemon.silence import Unhurried, answering
 from gcr.errors import ImageExists, NoSuchImage, StoreUnusable, WrongKey
 from gcr.image.files.manifest import Manifest
 from gcr.job.journal import DecisionRecord, KeptImage

@@ -1,7 +1,7 @@
 """An image as the way out of a job that the host has no room for: see engine/streaming.py.
 
-Its helper is asked in turn by a thread for each window; it is watched as in daemon/silence.py, so a disk that hangs, a
-caller that leaves and a deadline end the wait for any of them.
+Its helper is asked in turn by a thread for each window; it is watched as in silence.py, so a disk that hangs, a caller
+that leaves and a deadline end the wait for any of them.
 """
 
 import logging
@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from msgspec import Struct
 
-from gcr.daemon.imaging import NO_TIMEOUT, Imaging
-from gcr.daemon.silence import WATCHED_S, Reading
+from gcr.daemon.images.imaging import NO_TIMEOUT, Imaging
+from gcr.daemon.images.silence import WATCHED_S, Reading
 from gcr.engine.node import Course
 from gcr.engine.streaming import Window
 from gcr.engine.target import Target

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 
 from msgspec.structs import replace
 
-from gcr.daemon.imaging import NO_TIMEOUT
-from gcr.daemon.silence import WATCHED_S, Reading
+from gcr.daemon.images.imaging import NO_TIMEOUT
+from gcr.daemon.images.silence import WATCHED_S, Reading
 from gcr.engine.node import Course
 from gcr.engine.target import Target
 from gcr.errors import WrongImage

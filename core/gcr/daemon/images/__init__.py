@@ -1,0 +1,1 @@
+"""Images as the daemon has them written and read, by helper processes."""
