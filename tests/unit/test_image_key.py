@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from gcr.api.requests import RestoreRequest
-from gcr.daemon.images.imaging import place_of
+from gcr.daemon.images.order import place_of
 from gcr.errors import DeadlinePassed, GcrError, KeyUnusable, UsageError
 from gcr.image.crypto import key as keys
 from gcr.image.crypto.key import KeySource, lent_key

@@ -12,7 +12,7 @@ import gcr
 from gcr.api.requests import RestoreRequest
 from gcr.cli.main import gcr as program
 from gcr.cli.main import main
-from gcr.daemon.images.imaging import place_of
+from gcr.daemon.images.order import place_of
 from gcr.errors import UsageError
 from gcr.image.store.location import store_path
 

@@ -513,7 +513,8 @@ def test_what_the_image_fails_of_is_said_of_the_image(raised: GcrError, seen: ty
     def fail(*_: object) -> None:
         raise raised
 
-    imaging = SimpleNamespace(name="warm", store=SimpleNamespace(path="/s"), patience=1.0, ready=fail)
+    order = SimpleNamespace(name="warm", patience=1.0)
+    imaging = SimpleNamespace(order=order, claim=SimpleNamespace(store=SimpleNamespace(path="/s")), ready=fail)
     outlet = ImageOutlet(cast("Any", imaging), Course("checkpoint", 1, 60.0), False, lambda: None)
     with pytest.raises(seen) as caught:
         outlet.take(7, "GPU-0", (0, 0, 1))

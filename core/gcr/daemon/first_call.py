@@ -11,7 +11,8 @@ from typing import Any
 from gcr.daemon import reports
 from gcr.daemon.departures import ending
 from gcr.daemon.foreign import with_driver
-from gcr.daemon.images.imaging import Imaging, nothing_to_image
+from gcr.daemon.images.imaging import Imaging
+from gcr.daemon.images.order import nothing_to_image
 from gcr.daemon.jobs import Job, Jobs
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.node import Course, Node, decide, undecide
@@ -34,7 +35,7 @@ def suspend(
     if job.decision is not None:
         raise WrongState(f"job {job.name} is {job.state} already", state=job.state, hint=f"gcr restore {job.name}")
     if imaging:
-        raise nothing_to_image(job.name, imaging.stays)
+        raise nothing_to_image(job.name, imaging.order.stays)
     course.mark("stop")
     if not (waiting := _waiting(job, jobs)):
         raise ending(job)

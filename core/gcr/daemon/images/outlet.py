@@ -54,28 +54,29 @@ class ImageOutlet(Struct):
 
     @property
     def kept_in(self) -> KeptImage:
-        store = self.imaging.store
-        return KeptImage(store.path, self.imaging.name, bool(store.key), self.imaging.user)
+        store = self.imaging.claim.store
+        return KeptImage(store.path, self.imaging.order.name, bool(store.key), self.imaging.order.user)
 
     def finish(self, targets: Sequence[Target]) -> None:
         self.course.tell("committing")
         self._asked = True
         with self._failing():
-            watched = self._watched(max(COMMIT_S, self.imaging.patience))
+            watched = self._watched(max(COMMIT_S, self.imaging.order.patience))
             self.imaging.write_streamed(targets, self.course, watched)
 
     def withdraw(self) -> None:
         if not self._asked:
             return  # the helper leaves nothing when it ends
         try:
-            self.imaging.ready().withdraw(self.imaging.patience)
+            self.imaging.ready().withdraw(self.imaging.order.patience)
         except PeerGone:
             self.imaging.remove_published()
         except GcrError as error:  # it is of no use to anybody: the job has run since
-            log.warning("job %s: image %s was not taken back: %s", self.imaging.job, self.imaging.name, error)
+            order = self.imaging.order
+            log.warning("job %s: image %s was not taken back: %s", order.job, order.name, error)
 
     def _watched(self, patience: float | None = None) -> Reading:
-        return Reading(self.imaging.store.path, self.course, patience or self.imaging.patience)
+        return Reading(self.imaging.claim.store.path, self.course, patience or self.imaging.order.patience)
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
@@ -84,5 +85,5 @@ class ImageOutlet(Struct):
         except (Interrupted, DeadlinePassed):
             raise
         except GcrError as error:
-            text = f"image {self.imaging.name} was not written: {error.message}"
+            text = f"image {self.imaging.order.name} was not written: {error.message}"
             raise ImageFailed(text, hint=error.hint) from error

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from gcr.api.requests import RestoreRequest
-from gcr.daemon.images.imaging import place_of
+from gcr.daemon.images.order import place_of
 from gcr.daemon.jobs import Job
 from gcr.daemon.permission import AS_OURSELVES, Acting, Caller, acting_for
 from gcr.errors import WrongImage, WrongKey
