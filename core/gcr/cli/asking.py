@@ -1,8 +1,8 @@
-"""What a command wants of a store, done by a child of it: a disk or a server that hangs takes the child along, not us.
+"""Work of a command on a store, done by a child process: a disk or a server that hangs holds up the child alone.
 
 A thread would not do: a process does not end while the kernel cannot wake one of its threads. The child is forked,
-which costs some milliseconds, and says now and then that it gets on. Whoever has heard nothing for `store_s` seconds,
-or is interrupted, leaves it behind: it is killed, and ends as soon as the kernel lets it. That is safe at any instant.
+which costs some milliseconds, and reports progress now and then. A command that hears nothing for `store_s` seconds, or
+is interrupted, kills the child and goes on. The child ends as soon as the kernel lets it, which is safe at any instant.
 """
 
 import logging
@@ -38,7 +38,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def asked(options: Options, chosen: str | None, look: "Callable[[Store | None], T]") -> T:
-    """What `look` finds in the store; None: nobody has written to it yet.
+    """Returns the result of `look`, which gets the store, or None where no image was written to it yet.
 
     Raises what `look` raises; StoreUnusable, DeadlinePassed, WrongKey, KeyUnusable, UnsafeRuntime, UsageError.
     """
@@ -83,7 +83,9 @@ class Line:
 
 
 class Asking(Struct, Generic[T]):
-    """`whom`: what to call who may be silent. `timeout`: seconds in all, None: any. `grace`: to end in, if told."""
+    """Waits for a child's work. `whom`: the disk or server that may be silent, as messages call it.
+
+    timeout: seconds in all, None: no limit. grace: seconds for the child to end when told to."""
 
     whom: str
     work: Callable[[Line], T]
@@ -146,7 +148,7 @@ class Asking(Struct, Generic[T]):
                 del came[:end]
 
     def _some(self, fd: int) -> bytes:
-        """What we have waited is counted, not the clock: who was stopped by Ctrl-Z was so with the child."""
+        """Reads some bytes. Counts seconds of waiting, not the clock, since Ctrl-Z stops command and child together."""
         end = None if self.timeout is None else self._began + self.timeout
         for _ in range(_LOOKS):
             wait = self._patience / _LOOKS
@@ -190,9 +192,9 @@ def _bug(said: str, trace: str) -> RuntimeError:
 
 
 def _serve(parent: int, line: Line, work: Callable[[Line], object]) -> NoReturn:
-    """In the child. Nothing of ours is in anybody's way if it stays for ever: least of all the pipes of our output."""
+    """Runs in the child. A child that stays for ever holds nothing that others need, such as pipes of the output."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; it is our parent who says what it means
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # of the terminal; the parent decides
         signal.signal(signal.SIGTERM, signal.default_int_handler)
         _end_with(parent)
         _let_go_of_output(line)
@@ -224,12 +226,12 @@ def _let_go_of_output(line: Line) -> None:
         logging.getLogger().removeHandler(handler)
         logging.getLogger().addHandler(_Telling(line))
     nothing = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-    for fd in {0, 1, 2} - {line.fd}:  # whose caller had closed them, has pipes there
+    for fd in {0, 1, 2} - {line.fd}:  # a caller that had closed them has pipes there
         os.dup2(nothing, fd)
 
 
 class _Telling(logging.Handler):
-    """What the child has to say on stderr is said by its parent."""
+    """Sends the child's log lines to its parent, which prints them on stderr."""
 
     def __init__(self, line: Line) -> None:
         super().__init__()

@@ -1,6 +1,6 @@
-"""Which checks that failed have a finding of their own, and which only met what an earlier one had met.
+"""Failed checks with a finding of their own, apart from those that only repeat an earlier finding.
 
-Without a runtime every later check meets the same error: that says nothing about what it looks for.
+Without a runtime every later check meets the same error, which says nothing about its own object.
 """
 
 from collections.abc import Iterable
@@ -10,7 +10,9 @@ from gcr.facilities import FACILITIES
 
 
 def causes(failed: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Of checks by name and finding, in the order made: those that tell nothing new, each with who told it first."""
+    """Returns the checks that tell nothing new, each with the first check of that finding.
+
+    failed: names and findings, in the order of the checks"""
     first: dict[str, str] = {}
     return {name: first[found] for name, found in failed if first.setdefault(found, name) != name}
 

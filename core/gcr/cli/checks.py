@@ -60,7 +60,7 @@ class Findings(Struct, frozen=True):
     plugins: Sequence[Check]
 
     def checks(self) -> list[Check]:
-        """In the order made; a vendor's are named `amd: runtime`."""
+        """Returns the checks in the order made; a vendor's are named `amd: runtime`."""
         of_vendors = [
             replace(check, name=f"{each.name}: {check.name}") for each in self.vendors for check in each.checks
         ]
@@ -81,7 +81,7 @@ Look = Callable[[], str]
 
 
 def look(backend: str | None) -> Findings:
-    """Every check, with those of one backend or of all. Raises BackendMissing for a backend nobody knows."""
+    """Runs every check, with those of one backend or of all. Raises BackendMissing for an unknown backend."""
     plugins, backends = vendors.chosen(backend)
     wanted = backend is not None or len(backends) == 1
     broken = [
@@ -188,7 +188,7 @@ def _memlock() -> str:
 
 
 def _host_memory() -> str:
-    """Whether what the arena may take holds the largest device; nothing to compare with where there is none."""
+    """Checks that the arena can hold the largest device; without devices there is nothing to compare with."""
     share = config.load().arena_share
     arena = int(hostmemory.available_host_bytes() * share)
     largest = max((device.total_bytes for backend in _backends() for device in vendors.devices(backend)), default=0)

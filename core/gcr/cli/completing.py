@@ -1,6 +1,6 @@
-"""What a shell completes besides words of the command line: jobs, images, devices, as they are just now.
+"""Completions of a shell besides words of the command line: jobs, images and devices of the moment.
 
-A completion waits for nothing that is slow: it starts no daemon, and gives up after PATIENCE_S. Then it has no answer.
+A completion starts no daemon, and gives up after PATIENCE_S without an answer.
 """
 
 from collections.abc import Callable, Iterable

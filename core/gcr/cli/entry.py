@@ -1,4 +1,4 @@
-"""Where the command `gcr` begins: Ctrl-C is minded before there is a command that could mind it."""
+"""The start of the command `gcr`: it handles Ctrl-C before there is a command that could."""
 
 import sys
 from typing import NoReturn

@@ -50,7 +50,7 @@ def _rows(job: Row, width: int | None) -> list[tuple[tuple[str, ...], str]]:
 
 
 def _command(words: Sequence[str], width: int | None) -> str:
-    """On a terminal the program's name without its folders: the rest is what tells jobs apart."""
+    """Returns the command; on a terminal without the folders of the program, since the rest tells jobs apart."""
     named = [PurePath(words[0]).name, *words[1:]] if words and width is not None else words
     return text.printable(" ".join(named)) or "-"
 
@@ -66,7 +66,7 @@ def _of_job(job: Row) -> list[str]:
 
 
 def _arena(arena: Mapping[str, int] | None) -> list[str]:
-    """Said of a job whose next checkpoint would have to fill and pin host memory first."""
+    """Returns a note where the job's next checkpoint would have to fill and pin host memory first."""
     if arena is None or arena["ready_bytes"] >= arena["wanted_bytes"]:
         return []
     return [f"arena {text.percent(arena['ready_bytes'] / arena['wanted_bytes'])}"]
@@ -90,7 +90,7 @@ def device(process: Row, width: int | None) -> str:
 
 
 def _notes(process: Row) -> list[str]:
-    """How data leaves, where it is not handed over, and why some bytes are not covered."""
+    """Returns the strategy where data is not handed over, and the reasons why some bytes are not covered."""
     uncovered = process.get("uncovered") or {}
     reasons = [f"{reason} {units.size(count)}" for reason, count in sorted(uncovered.items())]
     return [*(["copyout"] if process.get("strategy") == "copyout" else []), *reasons]

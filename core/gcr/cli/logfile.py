@@ -1,4 +1,4 @@
-"""Where the command line leaves what is not for the user: the traceback of a bug."""
+"""The command line's log file, which receives the traceback of a bug."""
 
 import logging
 import logging.handlers

@@ -89,7 +89,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, log, nowhere = Options(), logging.getLogger("gcr"), logging.NullHandler()
     log.addHandler(nowhere)  # else a terminal has what is for -v alone
     try:
-        if ON_BEHALF not in given:  # whose stderr is the program's
+        if ON_BEHALF not in given:  # else stderr belongs to the program
             _warn_of_misnamed()
         return _guarded(given, options, lambda: _invoke(given, options))
     finally:

@@ -29,7 +29,7 @@ _FILES = (
 
 
 def page() -> str:
-    """In the man macros, ASCII but for what help texts have."""
+    """Returns the man page in man macros, in ASCII except for other characters of help texts."""
     root = click.Context(gcr, info_name="gcr")
     lines = [
         '.TH GCR 1 "" "gcr" "User Commands"',
@@ -74,7 +74,7 @@ def _usage(command: click.Command, context: click.Context) -> str:
 
 
 def _options(command: click.Command, context: click.Context) -> Iterator[str]:
-    """Those that every command has are told once, of gcr itself."""
+    """Yields the options of a command; those that every command has appear once, at gcr itself."""
     told = set() if command is gcr else _everywhere()
     for param in command.get_params(context):
         record = param.get_help_record(context) if isinstance(param, click.Option) else None
@@ -107,6 +107,6 @@ def _text(text: str) -> Iterator[str]:
 
 
 def _plain(text: str) -> str:
-    """Nothing in it is a request or an escape."""
+    """Returns the text without requests and escapes."""
     escaped = text.replace("\\", "\\e").replace("-", "\\-").replace("'", "\\(aq").replace("`", "\\(ga")
     return f"\\&{escaped}" if escaped.startswith(".") else escaped

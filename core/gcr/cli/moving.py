@@ -1,4 +1,4 @@
-"""What `gcr push` and `gcr pull` share: progress, and how they say what has moved."""
+"""Parts that `gcr push` and `gcr pull` share: progress and the report."""
 
 import time
 from collections.abc import Callable
@@ -26,7 +26,7 @@ _GRACE_S = 2.0  # in which work that was told to end may tidy up
 def move(
     command: str, options: Options, store: Path, name: str, url: str, act: Callable[["Transfer"], "Moved"]
 ) -> None:
-    """Between the store in this folder and another one: do it and print the report. Raises GcrError."""
+    """Moves an image between the store in this folder and another one, and prints the report. Raises GcrError."""
     began = time.monotonic()
     moved = _moved(command, options, store, act)
     took = time.monotonic() - began

@@ -1,4 +1,4 @@
-"""Which images are the only copy of a suspended job's bytes: the decision records of all daemons of the user say it."""
+"""Images that are the only copy of a suspended job's bytes, by the decision records of all daemons of the user."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,14 +31,14 @@ def needed_images(store: "Store") -> dict[str, str]:
 
 
 def images_of_former_boots(store: "Store") -> dict[str, str]:
-    """Images whose jobs ended with this machine's last boot, each with its job: nothing else is left of these jobs."""
+    """Returns the images of jobs that ended with this machine's last boot, each with its job."""
     here = About.here(socket_path())
     over = (journal for about, journal in _journals() if about is not None and about.is_over(here))
     return {name: job for journal in over for job, name in _images(store, journal)}
 
 
 def _journals() -> Iterator[tuple[About | None, Standing]]:
-    """Of all daemons of the user, the one of an earlier gcr included."""
+    """Yields the journals of all daemons of the user, the one of an earlier gcr included."""
     for folder in DaemonFolder.all():
         yield folder.about(), standing(folder.journal)
     yield None, standing(former_journal())
@@ -57,14 +57,14 @@ def _images(store: "Store", journal: Standing) -> Iterator[tuple[str, str]]:
 
 
 def _intended(store: "Store", journal: Standing) -> Iterator[tuple[str, str]]:
-    """Of daemons that died before they decided: the image may be whole, and all that is left."""
+    """Yields the images of daemons that died before they decided: such an image may be whole, and all that is left."""
     for record in journal.intended:
         if record.image and _is_same(Path(record.image.store), store.path):
             yield record.job, record.image.name
 
 
 def _lives(journal: Standing, job: str) -> bool:
-    """Whether a process of the job is there; also where its record does not say which there were."""
+    """Returns whether a process of the job lives; True also for a record that does not name the processes."""
     record = next((record for record in (*journal.records, *journal.intended) if record.job == job), None)
     return record is None or any(map(alive, _identities(record)))
 

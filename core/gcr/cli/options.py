@@ -23,7 +23,7 @@ Decorated = TypeVar("Decorated", bound=Callable[..., Any])
 
 
 class Options(Struct):
-    """What was asked of every command alike. `timeout` is seconds; None leaves the configured deadlines."""
+    """The options of every command. `timeout` is seconds; None leaves the configured deadlines."""
 
     json: bool = False
     timeout: float | None = None
@@ -35,11 +35,11 @@ class Options(Struct):
 
     @property
     def key_named(self) -> bool:
-        """On the command line."""
+        """Returns whether the command line names a key."""
         return bool(self.key_file or self.key_command)
 
     def key(self) -> "KeySource":
-        """Of the store. Raises UsageError."""
+        """Returns the source of the store's key. Raises UsageError."""
         from gcr.image.crypto.key import KeySource  # takes 10 ms, which most commands need not wait for
 
         if self._key is None:
@@ -143,7 +143,7 @@ def common_options(command: Decorated) -> Decorated:
 
 
 def store_option(command: Decorated) -> Decorated:
-    """Add --store, a parameter, and --key-file and --key-command, whose values go to the context's Options."""
+    """Adds the parameter --store, and --key-file and --key-command, which set values of the context's Options."""
     for option in (
         click.option(
             "--key-command",
@@ -171,7 +171,7 @@ def examples(*lines: str) -> str:
 
 
 def wants_json(arguments: Iterable[str]) -> bool:
-    """Whether --json was given, for a command line that does not parse. What follows `--` is not ours."""
+    """Returns whether --json was given, for a command line that does not parse. Words after `--` are the program's."""
     for argument in arguments:
         if argument == "--":
             return False

@@ -1,4 +1,4 @@
-"""What goes to stdout and stderr: one JSON object, or text for people. The only place that shapes either."""
+"""Output on stdout and stderr: one JSON object, or text for people. Only this module shapes either."""
 
 import errno
 import io
@@ -26,7 +26,7 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class NotWritten(GcrError):
-    """What was asked is done, and stdout took no report of it."""
+    """The request is done, and stdout took no report of it."""
 
     code = "not_written"
 
@@ -54,7 +54,7 @@ def print_text(text: str | bytes, fields: Mapping[str, object] = _NOTHING) -> bo
     try:
         click.echo(text, nl=isinstance(text, str))
     except BrokenPipeError:
-        _discard_stdout()  # who went away has seen enough
+        _discard_stdout()  # the reader has left, and has seen enough
         return False
     except OSError as error:
         _discard_stdout()
@@ -101,7 +101,7 @@ def print_failure(error: GcrError, about: str = "") -> None:
 
 
 def say(text: str) -> None:
-    """To people, on stderr. Where that cannot be written nothing stops for it, least of all a checkpoint."""
+    """Prints a text for people on stderr. A stderr that cannot be written stops nothing, least of all a checkpoint."""
     try:
         click.echo(text, err=True)
     except OSError:

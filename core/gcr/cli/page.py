@@ -1,7 +1,7 @@
-"""What `gcr doctor` says to people: whether gcr works here, what is missing and whether that matters, what to do next.
+"""The text of `gcr doctor`: whether gcr works here, the missing parts, whether that matters, and the next steps.
 
-A check that failed is shown with its remedy, unless it only met what an earlier one had met: it is unknown. What is
-fine is counted; a vendor that has no device here and was not asked for gets one line. `-v` lists every check instead.
+A failed check is shown with its remedy. A check that only repeats an earlier finding is unknown. Good checks are
+counted. A vendor without a device that the user did not name gets one line. `-v` lists every check instead.
 """
 
 from collections.abc import Mapping, Sequence
@@ -60,7 +60,7 @@ def _needed(checks: Sequence[Check]) -> list[str]:
 
 
 def _next(findings: Findings, simulators: Sequence[str], demos: Mapping[str, str], asked: str | None) -> list[str]:
-    """What to do now, as commands."""
+    """Returns the next steps, as commands."""
     present = [each for each in findings.vendors if each.devices]
     steps: list[tuple[str, str]] = []
     if findings.missing():
@@ -133,7 +133,7 @@ def _after(vendor: Vendor) -> dict[str, str]:
 
 
 def _found(vendor: Vendor) -> list[Check]:
-    """What failed with a finding of its own."""
+    """Returns the failed checks with a finding of their own."""
     waiting = _after(vendor)
     return [check for check in _failed(vendor.checks) if check.name not in waiting]
 
@@ -143,7 +143,7 @@ def _by_cause(waiting: Mapping[str, str]) -> dict[str, list[str]]:
 
 
 def _waiting(vendors: Sequence[Vendor]) -> dict[str, str]:
-    """Of all vendors, named as in Findings.checks()."""
+    """Returns the waiting checks of all vendors, named as in Findings.checks()."""
     return {f"{each.name}: {name}": cause for each in vendors for name, cause in _after(each).items()}
 
 

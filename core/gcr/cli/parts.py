@@ -1,4 +1,4 @@
-"""Which shim a job is started under, and which simulated driver it sees: a backend's own, where it brings one.
+"""The shim that a job is started under, and the simulated driver that it sees: a backend's own, where it brings one.
 
 Plugins are loaded only for a job that names a backend. A plugin's module loads no vendor library.
 """
@@ -47,7 +47,7 @@ def simulated_vendors() -> list[str]:
 
 
 def simulators_built() -> list[str]:
-    """Those of them whose simulated driver can be had here."""
+    """Returns those vendors with a simulated driver that is built here."""
     return [name for name in simulated_vendors() if _built(name)]
 
 

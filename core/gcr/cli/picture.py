@@ -1,4 +1,4 @@
-"""What `gcr inspect` shows of an image, whoever draws it: facts, and sections of bars with their figures."""
+"""The contents of `gcr inspect` for each way of drawing: facts, and sections of bars with their figures."""
 
 from collections.abc import Iterator, Sequence
 from datetime import datetime

@@ -34,7 +34,7 @@ def columns(rows: Sequence[Sequence[str]]) -> str:
 
 
 def printable(text: str) -> str:
-    """On one line, and nothing in it that a terminal would obey."""
+    """Returns the text on one line, without characters that a terminal would obey."""
     return "".join(char if char.isprintable() else "?" for char in text)
 
 

@@ -77,7 +77,7 @@ def _carried_out(request: ImageRequest, options: Options) -> Answer:
 
 
 def _phases(answer: Answer) -> str:
-    """When each phase was over, in seconds from the daemon's receipt of the request."""
+    """Returns the end of each phase, in seconds from the daemon's receipt of the request."""
     marks = answer.get("phases_s") or {}
     return ", ".join(f"{name} at {at:.3f} s" for name, at in sorted(marks.items(), key=lambda mark: float(mark[1])))
 

@@ -1,4 +1,4 @@
-"""Backends as the command line looks at them: each asked in its own try, so that a broken one harms nobody."""
+"""Backends as the command line asks them: each in its own `try`, so the others work beside a broken one."""
 
 from collections.abc import Callable, Sequence
 from typing import TypeVar
@@ -19,13 +19,13 @@ def chosen(wanted: str | None) -> tuple[Plugins, list[Backend]]:
 
 
 def capabilities(backend: Backend) -> Sequence[Capability]:
-    """What it says of itself; what it raised instead, against its contract, as a capability that is not there."""
+    """Returns a backend's capabilities; an exception, against its contract, becomes a capability that is not there."""
     found, error = _ask(backend.probe)
     return found or [Capability("probe", False, error, "report this to the backend's author")]
 
 
 def devices(backend: Backend, *, insist: bool = False) -> Sequence[Device]:
-    """None of a broken one. With `insist`, for who asked for this very backend: raises BackendMissing instead."""
+    """Returns the devices of a backend; of a broken one none, or with `insist` raises BackendMissing."""
     found, error = _ask(backend.devices)
     if found is None and insist:
         raise BackendMissing(f"backend {backend.name} is broken: {error}", hint="report this to its author")

@@ -1,6 +1,6 @@
-"""An image as `gcr inspect --html` draws it: one page that needs no other file, no script and no network.
+"""The page of `gcr inspect --html`: it needs no other file, no script and no network.
 
-Its policy forbids all of these, so a name in an image that somebody else made can do nothing here either.
+Its policy forbids all of these, so a name in another user's image can do nothing here either.
 """
 
 from collections.abc import Iterator
@@ -105,7 +105,7 @@ def _row(row: Row) -> str:
 
 
 def _bar(row: Row) -> str:
-    """What is there at all is seen: two pixels of it."""
+    """Returns a bar, at least two pixels wide if there is anything to show."""
     whole = row.whole or 1
     begin, width = 100 * row.begin / whole, 100 * (row.end - row.begin) / whole
     least = "2px" if width else "0"

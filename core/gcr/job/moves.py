@@ -1,7 +1,7 @@
 """Moves of a whole job between devices: `gcr restore --device OLD=NEW`.
 
-A driver wants every device named once, also those that the job has never touched: whoever is displaced and not named
-takes the place that became free, so that a move is a swap with a device that was idle.
+A driver wants every device named once, also those that the job has never touched. A displaced device that is not named
+takes the place that became free, so a move is a swap with a device that was idle.
 """
 
 from collections.abc import Collection, Mapping, Sequence

@@ -3,8 +3,8 @@
     control state comes back on other devices ─▶ something else fails ─▶ it is frozen again, but there
 
 From then on the driver knows it by the devices where it was last, and the checkpoint by those that it left. Where a
-restore leads is written down before the driver hears of it. Whether it came to that is told by the driver's phase: who
-is back is where it led. So that this stays true, that too is written down before anybody is frozen again.
+restore leads is written down before the driver hears of it. The driver's phase tells whether it came to that: a process
+that is back is where the restore led. So this, too, is written down before any process is frozen again.
 """
 
 import time

@@ -138,6 +138,6 @@ class Process(Struct):
 
     def _move(self, to: Callable[[State], State]) -> None:
         with self._lock:
-            if self._state == State.EXITED:  # whatever is done with it just now
+            if self._state == State.EXITED:  # also in the middle of a transaction
                 raise PeerGone(f"process {self.identity.pid} has ended", state=self._state)
             self._state = to(self._state)

@@ -41,7 +41,7 @@ _UNFINISHED = re.compile(r"\.json\.([0-9]+)\Z")  # by the writer's pid
 
 
 class How(StrEnum):
-    """How a program ended."""
+    """The way in which a program ended."""
 
     EXITED = "exited"
     SIGNALLED = "signalled"
@@ -255,7 +255,7 @@ def prune(most: int) -> None:
             _remove(path)
     for path in filter(_is_abandoned, listed(folder())):
         path.unlink(missing_ok=True)
-    for path in listed(folder(), ".log"):  # of a job whose program never started
+    for path in listed(folder(), ".log"):  # of a program that never started
         if not path.with_suffix(_ENDING).exists() and _changed(path) < oldest:
             _remove(path.with_suffix(_ENDING))
 

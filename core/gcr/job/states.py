@@ -34,7 +34,7 @@ class State(StrEnum):
 
 
 class Strategy(StrEnum):
-    """How the data of a process leaves its device."""
+    """The way in which the data of a process leaves its device."""
 
     HANDOFF = "handoff"
     COPYOUT = "copyout"  # its own agent copies

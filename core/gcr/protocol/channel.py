@@ -4,7 +4,7 @@ A reader thread takes every frame off the socket and hands it on: a reply to the
 to a thread of its own, so that a long one blocks no other. Every wait has a deadline; a peer that goes away ends all of
 them with PeerGone. A frame that does not parse closes the connection, and nothing else happens.
 
-Descriptors belong to the frame they came with until `take_fds`; what nobody takes is closed.
+Descriptors belong to the frame they came with until `take_fds`; the others are closed.
 Lock order: `_send_lock`, then `_lock`. Neither is held while a request is served or a callback runs.
 """
 
@@ -46,7 +46,7 @@ __all__ = ["AgentError", "BadFrame", "Channel", "PeerIdentity", "Received", "Req
 log = logging.getLogger(__name__)
 
 REPLY_TIMEOUT = 30.0  # seconds a reply may wait for room in the socket
-END_TIMEOUT = 1.0  # seconds that whoever hears of the end first waits for the reader to see it
+END_TIMEOUT = 1.0  # seconds in which the reader sees an end that another thread heard of first
 PROGRESS_PATIENCE = 0.02  # seconds a progress report may
 SILENCE = 0.25  # seconds without a frame after which a caller that wants to know is told
 MAX_PROGRESS = 256  # progress reports waiting for a slow caller; beyond it they are dropped
@@ -267,9 +267,9 @@ class Channel:
             raise
 
     def _await_end(self) -> None:
-        """Who is told that the peer is gone finds `closed` set: he may ask at once who takes its place.
+        """Waits for `closed`, so a caller that hears of the peer's end may look for its successor at once.
 
-        What the peer has sent before is served first; not for ever, as that may wait for our caller.
+        The frames that the peer sent before are served first; not for ever, since that may wait for this caller.
         """
         self.close()
         if self._reader is not None and self._reader is not current_thread():

@@ -85,7 +85,7 @@ class WelcomeFlag(IntFlag):
 
 
 class HandleFlag(IntFlag):
-    KEPT = 1  # by whoever gave it: an imported handle cannot be exported again
+    KEPT = 1  # by the process that gave it: an imported handle cannot be exported again
     UNEXPORTABLE = 2  # listed by EXPORT without a descriptor
 
 

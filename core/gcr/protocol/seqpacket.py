@@ -38,7 +38,7 @@ def peer_identity(sock: socket.socket) -> PeerIdentity:
 def listen(path: Path) -> socket.socket:
     """Returns a listening socket of mode 0600 in a directory of this user's alone; it replaces a stale socket.
 
-    Raises UnsafeRuntime for the directory, OSError (EADDRINUSE) when somebody listens already.
+    Raises UnsafeRuntime for the directory, OSError (EADDRINUSE) when another process listens already.
     """
     folder = open_own_directory(path.parent)
     try:

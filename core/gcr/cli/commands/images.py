@@ -37,7 +37,7 @@ def command(options: Options, store: str | None) -> None:
 def _rows(store: "Store") -> list[dict[str, Any]]:
     found = []
     for name in store.images.names():
-        with suppress(NoSuchImage):  # removed by somebody just now
+        with suppress(NoSuchImage):  # another command has just removed it
             found.append(_row(store, name))
     return found
 
@@ -50,7 +50,7 @@ def _row(store: "Store", name: str) -> dict[str, Any]:
 
 
 def facts(manifest: "Manifest") -> dict[str, Any]:
-    """Of one image, under the names of docs/contract.md §4."""
+    """Returns the facts of one image, under the names of docs/contract.md §4."""
     return {
         "image": manifest.name,
         "job": manifest.job,

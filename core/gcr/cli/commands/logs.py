@@ -68,7 +68,7 @@ def _last(said: bytes, count: int | None) -> bytes:
 
 
 def _follow(run: Run, log: BinaryIO) -> None:
-    """Until the job has ended and all is shown, or nothing reads it any more."""
+    """Prints until the job has ended and all is shown, or until no program reads the output."""
     while True:
         over = runs.again(run).end is not None  # before reading: what was printed before the end is shown
         if not all(map(print_text, _fresh(log))):
@@ -79,7 +79,7 @@ def _follow(run: Run, log: BinaryIO) -> None:
 
 
 def _fresh(log: BinaryIO) -> Iterator[bytes]:
-    """What came since, across the moment at which the file was begun anew."""
+    """Yields the bytes that came since, also across the moment at which the file was begun anew."""
     seen = log.tell()
     if os.fstat(log.fileno()).st_size < seen:
         yield _before(log, seen)

@@ -81,7 +81,7 @@ def _is(job: dict[str, Any], target: Target) -> bool:
 
 
 def _ended(jobs: Jobs) -> list[Run]:
-    """Of a job whose processes outlived its program the end is not told: it goes on."""
+    """Returns the ended jobs, without those that go on because processes outlived their program."""
     alive = {(job["job"], job["pid"]) for job in jobs}
     return [run for run in runs.all_runs() if run.end is not None and (run.job, run.pid) not in alive]
 
@@ -108,7 +108,7 @@ def _say_once(text: str) -> None:
 
 
 def _watch(options: Options, targets: Sequence[Target], everything: bool) -> None:
-    """In place on a terminal; one table after the other where something reads them."""
+    """Shows the table in place on a terminal, and one table after the other in a pipe."""
     if not sys.stdout.isatty():
         while print_text(render(*_found(options, targets, everything))):
             time.sleep(INTERVAL_S)

@@ -46,9 +46,9 @@ def _damaged(damaged: Sequence[Mapping[str, Any]], of: int) -> Damaged:
 def _all_checked(
     store: "Store | None", names: Sequence[str], deep: bool, named: Path | None = None
 ) -> tuple[list[dict[str, Any]], list[str]]:
-    """A row an image, and why images of a newer gcr cannot be looked at: they hide no damage of others.
+    """Returns a row for each image, and the reasons why images of a newer gcr cannot be read.
 
-    named: where somebody has said that the store is, who goes by what we say of it
+    named: the store's folder, if the caller named one
     """
     found: list[dict[str, Any]] = []
     unread: list[str] = []
@@ -66,7 +66,7 @@ def _all_checked(
             unread.append(error.message)
         except NoSuchImage:
             if names:
-                raise  # else somebody has just removed it
+                raise  # else another command has just removed it
     return found, unread
 
 
