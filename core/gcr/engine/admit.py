@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from gcr.control import ControlMeans, ControlPhase
-from gcr.engine.snapshot import AgentControl
+from gcr.engine.agent_control import AgentControl
 from gcr.engine.target import Target
 from gcr.errors import DriverError, UnsupportedState, WrongState
 from gcr.job.states import State

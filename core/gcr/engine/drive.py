@@ -9,8 +9,8 @@ from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gcr.control import ControlPhase
+from gcr.engine.agent_control import AgentControl
 from gcr.engine.node import Node, amend
-from gcr.engine.snapshot import AgentControl
 from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, MoveRefused, PeerGone
 from gcr.job.journal import ProcessDecision
 from gcr.job.moves import Moves

@@ -12,13 +12,13 @@ from functools import partial
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gcr.engine.agent_control import refuse_shared
 from gcr.engine.copyout import AgentCopy, StagedCopy, refuse_without_room, short_on, unexportable
 from gcr.engine.departed import depart
 from gcr.engine.inflow import Imaged, Inflow
 from gcr.engine.node import Course, Node, decide
 from gcr.engine.progress import Meter
 from gcr.engine.side_by_side import side_by_side
-from gcr.engine.snapshot import refuse_shared
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.transaction import Transaction

@@ -4,10 +4,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from gcr.control import ControlMeans
+from gcr.engine.agent_control import AgentControl
 from gcr.engine.books import Books
 from gcr.engine.copyout import StagedCopy
 from gcr.engine.node import Node, World
-from gcr.engine.snapshot import AgentControl
 from gcr.errors import StagedGone, WrongState
 from gcr.job.moves import Moves, moved
 from gcr.job.process import Process
