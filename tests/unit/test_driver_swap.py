@@ -8,8 +8,8 @@ import pytest
 
 from gcr.config import Config
 from gcr.control import ControlPhase
-from gcr.engine import drive
-from gcr.engine.driver import RESTORE_MARGIN, DriverSwap
+from gcr.engine import control_phases
+from gcr.engine.driver_swap import RESTORE_MARGIN, DriverSwap
 from gcr.engine.node import Course, World
 from gcr.errors import DriverError, Lost, NoRoom
 from gcr.job.placement import Placement
@@ -63,7 +63,7 @@ def swap(driver: Driver) -> DriverSwap:
 
 @pytest.fixture(autouse=True)
 def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drive, "UNANSWERED", 0.0)
+    monkeypatch.setattr(control_phases, "UNANSWERED", 0.0)
 
 
 @pytest.mark.parametrize("free", [0, RESTORE_MARGIN + SIZE])

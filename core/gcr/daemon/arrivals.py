@@ -21,7 +21,7 @@ from gcr.daemon.permission import Caller
 from gcr.daemon.recall import recall_labels, recall_program
 from gcr.daemon.registration import Registration, own_pid, registration
 from gcr.daemon.worlds import recorded_world
-from gcr.engine.drive import drive_of
+from gcr.engine.control_phases import recorded_phases
 from gcr.engine.node import World
 from gcr.engine.recover import driver_phase
 from gcr.engine.tidying import let_go, quietly
@@ -109,7 +109,7 @@ class Arrivals:
     def _unlocked_phase(self, job: Job, pid: int) -> ControlPhase:
         """Its phase once it is not between two. r580 says LOCKED while a call goes on whose caller died."""
         control, end = self._coordinator.control(job.world), time.monotonic() + self._coordinator.config.drain_s
-        drive_of(job.processes[pid], self._coordinator, lambda: control, {}).await_answer()
+        recorded_phases(job.processes[pid], self._coordinator, lambda: control, {}).await_answer()
         while (phase := control.phase(pid)) in (ControlPhase.LOCKED, ControlPhase.BUSY) and time.monotonic() < end:
             if phase == ControlPhase.LOCKED:
                 quietly("unlock", lambda: control.unlock(pid, 1.0))

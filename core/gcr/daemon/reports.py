@@ -9,7 +9,7 @@ from gcr.daemon.labels import Labels
 from gcr.engine.admit import reason_name
 from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.copyout import unexportable
-from gcr.engine.driver import DriverSwap
+from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import phases
 from gcr.engine.restore import Restore
 from gcr.job.process import Process

@@ -30,7 +30,7 @@ from gcr.daemon.jobs import Active, Job
 from gcr.daemon.permission import Caller
 from gcr.engine.admit import admit, refuse_what_the_driver_refuses
 from gcr.engine.checkpoint import Checkpoint
-from gcr.engine.driver import DriverSwap
+from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.glance import Glance
 from gcr.engine.node import Course
 from gcr.engine.target import Target

@@ -23,7 +23,7 @@ from gcr.daemon.images.opened import opened
 from gcr.daemon.images.sources import acting, image_of
 from gcr.daemon.jobs import Job
 from gcr.engine.admit import refuse_stopped
-from gcr.engine.driver import DriverSwap
+from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import Course
 from gcr.engine.restore import Restore
 from gcr.errors import UnsupportedState, WrongImage, WrongState

@@ -10,7 +10,7 @@ from msgspec import Struct, field
 
 from gcr import units
 from gcr.control import ControlMeans, ControlPhase
-from gcr.engine.drive import ControlDrive, drive_of
+from gcr.engine.control_phases import ControlPhases, recorded_phases
 from gcr.engine.node import Course, Node, World, decide
 from gcr.engine.transaction import Transaction
 from gcr.errors import Lost, NoRoom, NotAGpuProcess, UnsupportedState, WrongState
@@ -57,9 +57,9 @@ class DriverSwap(Struct):
         self.course.mark("vram_free")
 
     def restore(self, moves: Moves) -> None:
-        drive = drive_of(self.process, self.node, lambda: self.node.control(self.world), moves)
+        phases = recorded_phases(self.process, self.node, lambda: self.node.control(self.world), moves)
         try:
-            self._restore(drive, moves)
+            self._restore(phases, moves)
         except Lost:
             self.process.settle(State.LOST)
             raise
@@ -67,16 +67,16 @@ class DriverSwap(Struct):
         self.course.mark("running")
         self.node.journal.forget(self.process.job)
 
-    def _restore(self, drive: ControlDrive, moves: Moves) -> None:
+    def _restore(self, phases: ControlPhases, moves: Moves) -> None:
         limit = self.node.config.drain_s
-        drive.await_answer()
-        if drive.settled() != ControlPhase.CHECKPOINTED and self.process.placement.now != moves:
-            drive.to(ControlPhase.CHECKPOINTED, limit)  # what it has elsewhere is in nobody's way then
-        if drive.settled() == ControlPhase.CHECKPOINTED:
+        phases.await_answer()
+        if phases.settled() != ControlPhase.CHECKPOINTED and self.process.placement.now != moves:
+            phases.to(ControlPhase.CHECKPOINTED, limit)  # what it has elsewhere is in nobody's way then
+        if phases.settled() == ControlPhase.CHECKPOINTED:
             self._make_sure_of_room(moves)
         self.process.move(State.RESTORING)
         try:
-            drive.to(ControlPhase.RUNNING, limit)
+            phases.to(ControlPhase.RUNNING, limit)
         except BaseException:
             self.process.take_back("restore")
             raise

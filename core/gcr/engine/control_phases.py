@@ -25,7 +25,7 @@ SETTLE = 60.0
 UNANSWERED = 10.0  # the driver's restore takes 0.2 to 0.7 s, and 0.02 more for each GiB of pinned host memory
 
 
-class ControlDrive(Struct, frozen=True):
+class ControlPhases(Struct, frozen=True):
     """Of one process. `control` is asked for at every step: a helper that died has a successor.
 
     onto: the devices to come back on. `note` writes the placement down.
@@ -150,7 +150,7 @@ class ControlDrive(Struct, frozen=True):
         return Lost(text, state="lost", hint="docs/troubleshooting.md#lost")
 
 
-def drive_of(process: Process, node: Node, control: Callable[[], Control], onto: Moves) -> ControlDrive:
+def recorded_phases(process: Process, node: Node, control: Callable[[], Control], onto: Moves) -> ControlPhases:
     """One that notes in the decision that stands what it does."""
     place, pid = process.placement, process.identity.pid
 
@@ -162,4 +162,4 @@ def drive_of(process: Process, node: Node, control: Callable[[], Control], onto:
         if moved := place.said():
             log.info("job %s: process %d: %s", process.job, pid, moved)
 
-    return ControlDrive(pid, control, place, onto, note)
+    return ControlPhases(pid, control, place, onto, note)

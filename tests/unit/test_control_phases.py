@@ -7,8 +7,8 @@ import pytest
 from msgspec import structs
 
 from gcr.control import ControlPhase
-from gcr.engine import drive as module
-from gcr.engine.drive import ControlDrive
+from gcr.engine import control_phases as module
+from gcr.engine.control_phases import ControlPhases
 from gcr.errors import DeviceShared, DriverError, Lost, MoveRefused, PeerGone, RolledBack
 from gcr.job.placement import Placement
 
@@ -87,17 +87,17 @@ class Scene:
         place = self.placement
         self.written.append((dict(place.now), place.tried and dict(place.tried), len(self.driver.calls)))
 
-    def drive(self, onto=None):
-        return ControlDrive(4711, lambda: self.driver, self.placement, onto or {}, self.note)
+    def phases(self, onto=None):
+        return ControlPhases(4711, lambda: self.driver, self.placement, onto or {}, self.note)
 
     def thaw(self, onto=None):
-        self.drive(onto).to(ControlPhase.RUNNING, 30.0)
+        self.phases(onto).to(ControlPhase.RUNNING, 30.0)
         assert self.driver.moved == self.placement.now == (onto or {})
         assert self.placement.tried is None
 
     def freeze(self):
-        self.drive().await_answer()
-        self.drive().to(ControlPhase.CHECKPOINTED, 30.0)
+        self.phases().await_answer()
+        self.phases().to(ControlPhase.CHECKPOINTED, 30.0)
 
     def successor(self):
         """What a daemon knows that starts now."""
@@ -150,7 +150,7 @@ def test_a_refused_move_is_asked_for_once_and_it_is_where_it_was(scene):
 
 def test_a_move_that_cannot_be_written_down_is_not_begun(scene):
     with pytest.raises(RolledBack):
-        structs.replace(scene.drive(EXCHANGED), note=full).to(ControlPhase.RUNNING, 30.0)
+        structs.replace(scene.phases(EXCHANGED), note=full).to(ControlPhase.RUNNING, 30.0)
     assert (scene.placement, scene.driver.calls) == (Placement(), [])
     scene.thaw()
 
@@ -269,12 +269,12 @@ def test_where_it_came_to_is_not_known_before_it_is_written_down(scene, by_succe
     def until_the_disk_is_full():
         next(notes, scene.note)()
 
-    drive = structs.replace(scene.drive(EXCHANGED), note=until_the_disk_is_full)
+    phases = structs.replace(scene.phases(EXCHANGED), note=until_the_disk_is_full)
     with pytest.raises(RolledBack):
-        drive.to(ControlPhase.RUNNING, 30.0)
+        phases.to(ControlPhase.RUNNING, 30.0)
     assert (scene.placement.now, scene.placement.tried) == ({}, EXCHANGED)
     with pytest.raises(RolledBack):
-        drive.to(ControlPhase.CHECKPOINTED, 30.0)
+        phases.to(ControlPhase.CHECKPOINTED, 30.0)
     assert scene.driver.phase_now == ControlPhase.LOCKED, "nobody is frozen from where nobody would know of"
     scene = scene.successor() if by_successor else scene
     scene.freeze()
@@ -289,9 +289,9 @@ def test_in_place_it_comes_and_goes_though_the_disk_is_full(scene, notes):
     def until_the_disk_is_full():
         next(room, full)()
 
-    drive = structs.replace(scene.drive(), note=until_the_disk_is_full)
-    drive.to(ControlPhase.RUNNING, 30.0)
-    drive.to(ControlPhase.CHECKPOINTED, 30.0)
+    phases = structs.replace(scene.phases(), note=until_the_disk_is_full)
+    phases.to(ControlPhase.RUNNING, 30.0)
+    phases.to(ControlPhase.CHECKPOINTED, 30.0)
     scene.successor().thaw()
 
 
