@@ -17,9 +17,9 @@ import pytest
 from gcr.errors import DriverError, NoRoom, RolledBack
 from gcr.memory import arena as module
 from gcr.memory import hostmap
+from gcr.memory.addresses import HUGE_PAGE
 from gcr.memory.arena import Arena, NotASegment, Segment
 from gcr.memory.memfiles import filled_memfd, hold_still
-from gcr.memory.places import HUGE_PAGE
 from gcr.testing.machine import until
 
 MiB = 1 << 20

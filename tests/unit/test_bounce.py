@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr.image.disk.bounce import Bounce, move_each
-from gcr.memory.places import HUGE_PAGE
+from gcr.memory.addresses import HUGE_PAGE
 
 pieces = st.lists(st.tuples(st.integers(0, 40), st.integers(0, 3), st.integers(0, 3), st.booleans()), max_size=12)
 

@@ -15,8 +15,8 @@ from imaging import table
 from gcr.errors import StoreUnusable
 from gcr.image_helper.lent import Lent
 from gcr.image_helper.service import ImageService
+from gcr.memory.addresses import HUGE_PAGE
 from gcr.memory.memfiles import filled_memfd, is_held_still
-from gcr.memory.places import HUGE_PAGE
 
 
 @pytest.fixture

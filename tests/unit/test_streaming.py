@@ -44,9 +44,9 @@ from gcr.image_helper.service import ImageService
 from gcr.image_helper.streaming import Streams
 from gcr.job.journal import DecisionRecord, Journal, KeptImage, ProcessDecision, standing
 from gcr.job.states import State
+from gcr.memory.addresses import round_up
 from gcr.memory.layout import SealedHandle, SealedTable
 from gcr.memory.memfiles import filled_memfd, is_held_still
-from gcr.memory.places import round_up
 
 sys.path.insert(0, str(Path(__file__).parent))
 

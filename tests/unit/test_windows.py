@@ -23,9 +23,9 @@ from gcr.image.chunks.windows import ImagedLine, lines_of
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
+from gcr.memory.addresses import HUGE_PAGE
 from gcr.memory.layout import SealedHandle, SealedTable
 from gcr.memory.memfiles import NotASegment, filled_memfd
-from gcr.memory.places import HUGE_PAGE
 
 CHUNK = 16  # bytes, where nothing is stored
 PID, DEVICE = 7, "GPU-1"

@@ -17,8 +17,8 @@ from gcr.image.chunks.lines import Slots, merged
 from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
 from gcr.image.write.parent import AllocationKey, ChunkNames
 from gcr.image.write.writer import ImageWriter
+from gcr.memory.addresses import round_up
 from gcr.memory.layout import SealedSegment, SealedTable
-from gcr.memory.places import round_up
 
 
 class Streams(Struct):

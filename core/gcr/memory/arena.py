@@ -24,12 +24,12 @@ from msgspec import Struct
 
 from gcr import units
 from gcr.errors import NoRoom, RolledBack
+from gcr.memory.addresses import round_up
 from gcr.memory.choosing import Missing, choose, total
 from gcr.memory.hostmemory import available_host_bytes
 from gcr.memory.layout import Segment
 from gcr.memory.making import Maker
 from gcr.memory.memfiles import NO_MEMORY, NotASegment, is_held_still
-from gcr.memory.places import round_up
 from gcr.memory.turns import Turns
 
 __all__ = ["Arena", "NotASegment", "Segment", "Segments", "available_host_bytes"]
@@ -253,7 +253,7 @@ class Arena:
                 self._taken.clear()
                 self._adopted.clear()
             self._release(everything)
-            self._maker.places.close()
+            self._maker.addresses.close()
 
     def may_be_written(self, segments: Segments) -> bool:
         """Whether nobody reads them."""

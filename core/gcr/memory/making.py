@@ -14,10 +14,10 @@ from contextlib import suppress
 from msgspec import Struct, field
 
 from gcr.memory import hostmap
+from gcr.memory.addresses import HUGE_PAGE, Addresses
 from gcr.memory.hostmemory import free_huge_bytes
 from gcr.memory.layout import Segment
 from gcr.memory.memfiles import HUGETLB, checked_size, fill, promised_memfd
-from gcr.memory.places import HUGE_PAGE, Places
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +27,7 @@ class Maker(Struct, frozen=True):
 
     pin: Callable[[int, int], None]
     unpin: Callable[[int], None]
-    places: Places = field(default_factory=Places)
+    addresses: Addresses = field(default_factory=Addresses)
 
     def make(self, sizes: Sequence[int], threads: int) -> list[Segment]:
         """Filled and pinned, all or none. Raises NoRoom (addresses), OSError, and what `pin` raises."""
@@ -116,7 +116,7 @@ class Maker(Struct, frozen=True):
     def _promised(self, size: int, flags: int = 0) -> Segment:
         fd = promised_memfd(size, flags)
         try:
-            return Segment(fd, self.places.take(size), size)
+            return Segment(fd, self.addresses.take(size), size)
         except BaseException:
             os.close(fd)
             raise
@@ -138,11 +138,11 @@ class Maker(Struct, frozen=True):
 
     def _placed(self, fd: int, size: int) -> Segment:
         """The descriptor stays the caller's where it fails."""
-        address = self.places.take(size)
+        address = self.addresses.take(size)
         try:
             hostmap.map_shared(address, size, fd)
         except BaseException:
-            self.places.give_back(address, size)
+            self.addresses.give_back(address, size)
             raise
         return Segment(fd, address, size)
 
@@ -163,7 +163,7 @@ class Maker(Struct, frozen=True):
             self._drop(segment)
 
     def _drop(self, segment: Segment) -> None:
-        self.places.give_back(segment.address, segment.size)
+        self.addresses.give_back(segment.address, segment.size)
         os.close(segment.fd)
 
 

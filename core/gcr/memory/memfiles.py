@@ -6,8 +6,8 @@ import os
 from contextlib import suppress
 
 from gcr.errors import RolledBack
+from gcr.memory.addresses import HUGE_PAGE
 from gcr.memory.hostmemory import free_huge_bytes
-from gcr.memory.places import HUGE_PAGE
 
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW
 HUGETLB = os.MFD_HUGETLB | os.MFD_HUGE_2MB

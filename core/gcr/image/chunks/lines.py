@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from gcr.errors import UsageError
 from gcr.memory import hostmap
+from gcr.memory.addresses import HUGE_PAGE
 from gcr.memory.layout import SealedHandle, SealedTable
 from gcr.memory.memfiles import checked_size, filled_memfd, hold_still, let_go
 from gcr.memory.partial import PartialTable
-from gcr.memory.places import HUGE_PAGE
 
 
 def owned(own: ExitStack, fd: int) -> int:

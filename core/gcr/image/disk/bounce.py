@@ -13,7 +13,7 @@ from contextlib import suppress
 from queue import LifoQueue
 from threading import local
 
-from gcr.memory.places import HUGE_PAGE, round_up
+from gcr.memory.addresses import HUGE_PAGE, round_up
 
 
 class Bounce(local):

@@ -28,7 +28,7 @@ class Reservation(Struct, frozen=True):
         return begin, begin + self.size - HUGE_PAGE
 
 
-class Places(Struct):
+class Addresses(Struct):
     """Thread-safe. `_free`: stretches of addresses, [begin, end), in order and never side by side."""
 
     _reserved: list[Reservation] = field(default_factory=list)

@@ -6,16 +6,16 @@ from itertools import pairwise
 import pytest
 
 from gcr.errors import NoRoom
-from gcr.memory import hostmap, places
-from gcr.memory.places import HUGE_PAGE, Places
+from gcr.memory import addresses, hostmap
+from gcr.memory.addresses import HUGE_PAGE, Addresses
 
 MIB = 1 << 20
 
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(places, "LEAST_BYTES", 16 * MIB)
-    made = Places()
+    monkeypatch.setattr(addresses, "LEAST_BYTES", 16 * MIB)
+    made = Addresses()
     yield made
     made.close()
 
