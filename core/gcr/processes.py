@@ -36,7 +36,7 @@ class ProcessIdentity:
         return self == other and (self.stack == other.stack or not (self.stack and other.stack))
 
 
-class Place(Struct, frozen=True):
+class FileAccess(Struct, frozen=True):
     """The user ids and the root directory with which a process opens files.
 
     user_ids: real, effective, saved, of the file system; () for one that is gone · root: device and inode of its root
@@ -46,7 +46,7 @@ class Place(Struct, frozen=True):
     user_ids: tuple[int, ...]
     root: tuple[int, int] | None
 
-    def is_left_for(self, now: "Place") -> bool:
+    def differs_from(self, now: "FileAccess") -> bool:
         """Returns whether the user ids or the root directory changed, as far as it can be told."""
         moved = self.root is not None and now.root is not None and self.root != now.root
         return moved or bool(now.user_ids and self.user_ids != now.user_ids)
@@ -110,8 +110,8 @@ def owner_uid(pid: int) -> int | None:
     return ids[0] if ids else None
 
 
-def place_of(pid: int) -> Place:
-    return Place(_user_ids(pid), _root_of(pid))
+def file_access(pid: int) -> FileAccess:
+    return FileAccess(_user_ids(pid), _root_of(pid))
 
 
 def _user_ids(pid: int) -> tuple[int, ...]:

@@ -488,7 +488,7 @@ def test_short_jobs_in_a_row_leave_nothing(pins, count):
         arena.end(owner)
         arena.give_up_spare(lambda: wishes)
     assert (arena.bytes, sum(pins.now.values())) == (2 * MiB, 2 * MiB)
-    assert len(arena._maker.places._reserved) == len(arena._maker.places._free) == 1
+    assert len(arena._maker.addresses._reserved) == len(arena._maker.addresses._free) == 1
     assert read(stays.parts[0], 5) == b"stays"
     arena.close()
 

@@ -16,7 +16,7 @@ from gcr.errors import PeerGone
 from gcr.job.process import Process
 from gcr.job.states import State
 from gcr.peers.agent import AgentPeer
-from gcr.processes import Place, ProcessIdentity, identify, started_at
+from gcr.processes import FileAccess, ProcessIdentity, identify, started_at
 from gcr.protocol.wire import AgentFlag, AgentPhase, Vendor
 
 HELLO = SimpleNamespace(token="", job="llm", vendor=Vendor.NVIDIA, phase=AgentPhase.RUNNING, flags=0)
@@ -43,7 +43,7 @@ def job_of(jobs: Jobs, off_its_devices: bool) -> Job:
 @pytest.mark.parametrize("fresh", [False, True])
 def test_the_first_call_of_a_newcomer_waits_while_its_job_is_off_its_devices(monkeypatch, off, fresh):
     jobs, told = Jobs(), []
-    monkeypatch.setattr(module, "place_of", lambda _pid: Place((0, 0, 0, 0), None))
+    monkeypatch.setattr(module, "file_access", lambda _pid: FileAccess((0, 0, 0, 0), None))
     arrivals, job = Arrivals(SimpleNamespace(jobs=jobs)), job_of(jobs, off)
     hello = SimpleNamespace(**{**vars(HELLO), "flags": AgentFlag.FRESH if fresh else 0})
     channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))
@@ -81,9 +81,9 @@ def test_no_process_is_seen_without_its_agent(monkeypatch):
 
     def place(_pid):
         seen.append([process.peer for job in jobs.all() for process in job.processes.values()])
-        return Place((0, 0, 0, 0), None)
+        return FileAccess((0, 0, 0, 0), None)
 
-    monkeypatch.setattr(module, "place_of", place)
+    monkeypatch.setattr(module, "file_access", place)
     channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))
     peer = Peer(channel, identify(os.getpid()), HELLO)
     process = arrivals.agent(peer, not_waiting)
@@ -98,7 +98,7 @@ def test_no_process_is_seen_without_its_agent(monkeypatch):
 def test_who_comes_while_its_job_is_dropped_is_in_a_job(monkeypatch, when):
     """As the successor of a program that became a daemon, whose parent and supervisor have just ended."""
     jobs = Jobs()
-    monkeypatch.setattr(module, "place_of", lambda _pid: Place((0, 0, 0, 0), None))
+    monkeypatch.setattr(module, "file_access", lambda _pid: FileAccess((0, 0, 0, 0), None))
     peer = Peer(
         SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid())),
         identify(os.getpid()),
@@ -123,7 +123,7 @@ def test_who_comes_while_its_job_is_dropped_is_in_a_job(monkeypatch, when):
 
 def test_a_job_that_no_supervisor_ever_came_for_ends_with_its_last_process(monkeypatch):
     """As that of an orphan which a new daemon heard of by itself."""
-    monkeypatch.setattr(module, "place_of", lambda _pid: Place((0, 0, 0, 0), None))
+    monkeypatch.setattr(module, "file_access", lambda _pid: FileAccess((0, 0, 0, 0), None))
     nobody = SimpleNamespace(living_workers=list)
     coordinator = SimpleNamespace(jobs=Jobs(), fleet=nobody, forget_decision=lambda _job: None)
     coordinator.journal = SimpleNamespace(forget=lambda _name: None)
@@ -143,7 +143,7 @@ def test_a_job_that_no_supervisor_ever_came_for_ends_with_its_last_process(monke
 @pytest.mark.parametrize("late", [False, True])
 def test_a_recovery_sees_processes_that_came_while_it_waited(monkeypatch, late):
     """One wait for all of them; one more for a process that comes during the attempt."""
-    monkeypatch.setattr(module, "place_of", lambda _pid: Place((0, 0, 0, 0), None))
+    monkeypatch.setattr(module, "file_access", lambda _pid: FileAccess((0, 0, 0, 0), None))
     hello = SimpleNamespace(**{**vars(HELLO), "phase": AgentPhase.HANDED_OVER})
     channel = SimpleNamespace(closed=threading.Event(), peer=SimpleNamespace(uid=os.getuid()))
     peer, happened = Peer(channel, identify(os.getpid()), hello), []

@@ -105,12 +105,12 @@ def test_a_process_whose_first_thread_has_ended_is_alive():
 
 
 def test_who_has_left_its_place():
-    here = processes.place_of(os.getpid())
-    assert not here.is_left_for(processes.place_of(os.getpid()))
-    assert here.is_left_for(replace(here, user_ids=(1, 1, 1, 1)))
-    assert here.is_left_for(replace(here, root=(0, 0)))
-    assert not here.is_left_for(replace(here, root=None))  # not to be seen any more
-    assert not here.is_left_for(processes.place_of(GONE))
+    here = processes.file_access(os.getpid())
+    assert not here.differs_from(processes.file_access(os.getpid()))
+    assert here.differs_from(replace(here, user_ids=(1, 1, 1, 1)))
+    assert here.differs_from(replace(here, root=(0, 0)))
+    assert not here.differs_from(replace(here, root=None))  # not to be seen any more
+    assert not here.differs_from(processes.file_access(GONE))
 
 
 def test_who_is_stopped_is_seen(child):

@@ -34,7 +34,7 @@ from gcr.job.states import State, Strategy, Way
 from gcr.names import JOB_NAME
 from gcr.peers.agent import AgentPeer
 from gcr.peers.supervisor import SupervisorPeer
-from gcr.processes import ProcessIdentity, alive, identify, owner_uid, place_of, started_at
+from gcr.processes import ProcessIdentity, alive, file_access, identify, owner_uid, started_at
 from gcr.protocol.channel import Channel
 from gcr.protocol.wire import AgentFlag, AgentPhase, Vendor
 
@@ -191,7 +191,7 @@ class Arrivals:
             elif process.waits and not waits:
                 process.settle(State.RUNNING)
             process.waits = waits
-            process.peer, process.place = peer, process.place or place_of(pid)
+            process.peer, process.file_access = peer, process.file_access or file_access(pid)
             job.processes[pid] = process  # only now: a command may come at once
             self._come(peer.identity)
             if stranded(peer):

@@ -15,7 +15,7 @@ from gcr.errors import GcrError, NoSuchJob, NotAGpuProcess, NotOurs, Unsupported
 from gcr.job.process import Process
 from gcr.job.states import Way
 from gcr.peers.control import ControlPeer
-from gcr.processes import alive, descendants, identify, maps_contain, open_files, owner_uid, place_of
+from gcr.processes import alive, descendants, file_access, identify, maps_contain, open_files, owner_uid
 
 log = logging.getLogger("gcr.daemon")
 
@@ -59,7 +59,7 @@ def foreign_job(pid: int, backend: str | None, caller: Caller) -> Job:
 
 def sole_user(pid: int) -> int:
     """The one user that a process has as real, effective and saved user; -1 where they differ, or it is gone."""
-    users = set(place_of(pid).user_ids)
+    users = set(file_access(pid).user_ids)
     return users.pop() if len(users) == 1 else -1
 
 

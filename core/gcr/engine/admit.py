@@ -8,7 +8,7 @@ from gcr.engine.agent_control import AgentControl
 from gcr.engine.target import Target
 from gcr.errors import DriverError, UnsupportedState, WrongState
 from gcr.job.states import State
-from gcr.processes import is_stopped, open_verbs, place_of
+from gcr.processes import file_access, is_stopped, open_verbs
 from gcr.protocol.wire import AgentPhase, Reason
 
 WHY = {
@@ -43,7 +43,7 @@ def admit(targets: Sequence[Target]) -> None:
 
 def refuse_moved(target: Target) -> None:
     """Its way back is its own: the driver opens its devices anew in it, and its agent a daemon's socket."""
-    if target.process.place and target.process.place.is_left_for(place_of(target.pid)):
+    if target.process.file_access and target.process.file_access.differs_from(file_access(target.pid)):
         text = (
             f"process {target.pid} has changed its user or its root directory since it began to use its device: "
             "the driver might not be able to bring it back"

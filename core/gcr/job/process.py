@@ -12,7 +12,7 @@ from gcr.job.moves import Moves, moved
 from gcr.job.placement import Placement
 from gcr.job.states import State, Strategy, Way, after, before, move, settled
 from gcr.peers.agent import AgentPeer
-from gcr.processes import Place, ProcessIdentity, alive
+from gcr.processes import FileAccess, ProcessIdentity, alive
 from gcr.protocol.agentwire import StatusReply
 from gcr.protocol.wire import AgentFlag
 
@@ -39,7 +39,7 @@ class Process(Struct):
     way: Way = Way.WHOLE
     copied_out: bool = False  # by its own agent, `copyout`; chosen anew at each checkpoint
     peer: AgentPeer | None = None
-    place: Place | None = None  # when it was first heard of
+    file_access: FileAccess | None = None  # when it was first heard of
     transaction: int = 0  # of the suspension it is in
     bytes_by_device: dict[str, int] = field(default_factory=dict)
     ballast_by_device: dict[str, int] = field(default_factory=dict)
