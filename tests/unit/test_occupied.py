@@ -12,7 +12,7 @@ import pytest
 from gcr.daemon.fleet import Fleet
 from gcr.daemon.occupied import PAGE_BYTES, Occupied
 from gcr.devices import uuid_text
-from gcr.engine.glance import Glance
+from gcr.engine.steps.snapshot import MakeRoom
 from gcr.errors import NoRoom, PeerGone
 from gcr.protocol.agentwire import OccupiedRecord
 from gcr.protocol.wire import OCCUPIED_DEVICES
@@ -94,12 +94,12 @@ def test_it_is_said_before_a_worker_makes_room(occupied, made):
             raise made
         return made
 
-    glance = SimpleNamespace(node=SimpleNamespace(occupying=occupied.on))
+    work = SimpleNamespace(node=SimpleNamespace(occupying=occupied.on))
     worker = SimpleNamespace(device=ONE, make_room=make_room)
     fails = pytest.raises(PeerGone) if isinstance(made, Exception) else nullcontext()
     with ExitStack() as occupying:
         with fails:
-            Glance._make_room_with(glance, SimpleNamespace(hold="7.1"), worker, 1.0, occupying)
+            MakeRoom(work, occupying).make(SimpleNamespace(hold="7.1"), worker, 1.0)
         assert seen == [(ONE, 1)]
         assert said(occupied) == [(ONE, int(made != 0))]
     assert said(occupied) == [(ONE, 0)]

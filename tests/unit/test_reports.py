@@ -58,7 +58,7 @@ def test_what_was_freed_after_it_is_not_in_them() -> None:
 def test_the_bytes_of_a_report_are_those_of_its_processes() -> None:
     job, other = Job("llm", "", World("nvidia")), Process("llm", ProcessIdentity(8, 1))
     job.processes = {7: process({0: 2 * MIB}), 8: other}
-    targets = [SimpleNamespace(pid=7, table=table((ONE, 2 * MIB), (ONE, 4 * MIB)))]
+    targets = [SimpleNamespace(pid=7, books=SimpleNamespace(table=table((ONE, 2 * MIB), (ONE, 4 * MIB))))]
     found = reports.at_the_cut(job, cast("Any", SimpleNamespace(targets=targets)))
     assert [(row["pid"], row["covered_bytes"]) for row in found] == [(7, 6 * MIB), (8, 0)]
 

@@ -9,12 +9,16 @@ import pytest
 from msgspec.structs import replace
 
 from gcr.devices import uuid_text
-from gcr.engine.checkpoint import CATCHING_UP, Checkpoint
 from gcr.engine.count import DRIVERS_GROWTH, counted, counted_and_left, refuse_a_part
 from gcr.engine.node import Course, World
+from gcr.engine.progress import Meter
 from gcr.engine.rehome import close_books
+from gcr.engine.steps.books import CloseBooks
+from gcr.engine.steps.hand_over import HandOver
+from gcr.engine.steps.quiesce import CATCHING_UP, Quiesce
 from gcr.engine.target import Target
 from gcr.engine.transaction import Transaction
+from gcr.engine.work import Options, Work
 from gcr.errors import NoRoom, PeerGone, RolledBack
 from gcr.job.process import Process
 from gcr.job.states import State, Strategy, Way
@@ -100,12 +104,18 @@ def target_of(agent: Agent) -> Target:
     return made
 
 
+def work_of(target: Target) -> Work:
+    return Work.of("llm", [target], Node, Course("checkpoint", 7, 60), Options())
+
+
 def handed_over(target: Target) -> None:
-    """The step of a checkpoint."""
+    """The steps of a checkpoint."""
     for state in (State.PREPARED, State.QUIESCED):
         target.process.move(state)
+    work = work_of(target)
     with Transaction("llm") as undo:
-        Checkpoint("llm", [target], Node, Course("checkpoint", 7, 60))._hand_over(undo)
+        for step in (CloseBooks(work, Meter(work.course, "draining", {})), HandOver(work)):
+            step.do(undo)
         undo.commit()
 
 
@@ -221,7 +231,7 @@ def test_what_a_program_makes_while_it_is_caught_up_with_is_caught_up_with(more,
     target.look()
     target.exports.export_new()
     target.worker(DEVICE).reserve = lambda _hold, _owner, nbytes: reserved.append(nbytes)
-    Checkpoint("llm", [target], Node, Course("checkpoint", 7, 60))._catch_up()
+    Quiesce(work_of(target)).catch_up()
     assert len(agent.handles) - target.exports._after == left
     assert reserved[-1] == target.bytes_by_device[DEVICE] == 2 * MiB * target.exports._after
     assert len(reserved) <= CATCHING_UP

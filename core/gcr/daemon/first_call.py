@@ -14,9 +14,9 @@ from gcr.daemon.foreign import with_driver
 from gcr.daemon.images.imaging import Imaging
 from gcr.daemon.images.order import nothing_to_image
 from gcr.daemon.jobs import Job, Jobs
-from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.node import Course, Node, decide, undecide
 from gcr.engine.restore import Restore
+from gcr.engine.work import Options, Work
 from gcr.errors import WrongImage, WrongState
 from gcr.job.journal import DecisionRecord, ProcessDecision
 from gcr.job.process import Process
@@ -53,7 +53,8 @@ def suspend(
             process.waits, process.transaction = True, course.transaction
             process.settle(State.DATA_SUSPENDED if data_only else State.SUSPENDED)
     course.mark("vram_free")
-    return reports.of_checkpoint(job, Checkpoint(job.name, (), node, course, data_only), None)
+    options = Options.off_the_device(data_only)
+    return reports.of_checkpoint(job, Work.of(job.name, (), node, course, options), None)
 
 
 def _waiting(job: Job, jobs: Jobs) -> Mapping[int, ProcessIdentity]:

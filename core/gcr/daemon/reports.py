@@ -7,18 +7,18 @@ from gcr import units
 from gcr.daemon.jobs import Job
 from gcr.daemon.labels import Labels
 from gcr.engine.admit import reason_name
-from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.copyout import unexportable
 from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import phases
 from gcr.engine.restore import Restore
+from gcr.engine.work import Work
 from gcr.job.process import Process
 from gcr.job.states import State, Strategy
 from gcr.job.tracking import AllocationTable
 from gcr.protocol.agentwire import DeviceRecord
 
 
-def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, Any]:
+def of_checkpoint(job: Job, done: Work, link: float | None) -> dict[str, Any]:
     course = done.course
     drained = list(done.drained.values())
     size = int(sum(one["bytes"] for one in drained))
@@ -36,7 +36,7 @@ def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, A
         "stop_s": course.between("stop", "vram_free"),
         "drain_s": seconds,
         "drain_bytes_per_s": size / seconds if seconds else None,
-        "control_s": None if done.data_only else course.between("handed_over", "frozen"),
+        "control_s": None if done.options.data_only else course.between("handed_over", "frozen"),
         "link_bytes_per_s": link,
         "durable_s": None,
         "vram_after_bytes": sum(done.count.after.values()),
@@ -45,7 +45,7 @@ def of_checkpoint(job: Job, done: Checkpoint, link: float | None) -> dict[str, A
     }
 
 
-def at_the_cut(job: Job, done: Checkpoint) -> list[dict[str, Any]]:
+def at_the_cut(job: Job, done: Work) -> list[dict[str, Any]]:
     """Rows as the books were when they were closed: the program has changed what was looked at before."""
     tables = {target.pid: target.books.table for target in done.targets}
     found = ((process, tables.get(process.identity.pid)) for process in job.living)
@@ -66,12 +66,12 @@ def _counted(row: Mapping[str, Any], table: AllocationTable) -> dict[str, int]:
     return {"handles": len(held), "covered_bytes": covered, "bytes": covered + sum(row["uncovered"].values())}
 
 
-def _how(done: Checkpoint) -> str:
+def _how(done: Work) -> str:
     copied_out = any(target.process.copied_out for target in done.targets)
-    return "copyout" if copied_out else "live" if done.live else "handoff"
+    return "copyout" if copied_out else "live" if done.options.live else "handoff"
 
 
-def of_glance(job: Job, done: Checkpoint, link: float | None) -> dict[str, Any]:
+def of_glance(job: Job, done: Work, link: float | None) -> dict[str, Any]:
     """Of a job that was left running: nothing is free."""
     marks = done.course.marks
     marks["vram_free"] = marks["running"]  # until then it stood still

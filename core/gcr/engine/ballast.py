@@ -12,6 +12,7 @@ from threading import Thread
 
 from msgspec import Struct, field
 
+from gcr.engine.count import DeviceCount
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.errors import NoRoom
@@ -19,6 +20,7 @@ from gcr.peers.worker import WorkerPeer
 
 log = logging.getLogger("gcr.engine")
 
+FACTOR = 1.1  # the driver's own needs at restore, measured before the freeze, and some more
 SETTLED_WITHIN = 20.0  # longer than a call to a worker may take
 
 
@@ -46,6 +48,41 @@ class Room(Struct):
         for target in self.targets:
             found.update(target.bytes_by_device)
         return found
+
+
+class Ballasts(Struct):
+    """Of the processes of a checkpoint, each on its devices. `_kept`: by pid, what is on its way back."""
+
+    room: Room
+    count: DeviceCount
+    _kept: dict[int, "WayBack"] = field(default_factory=dict)
+
+    def of(self, target: Target, device: str) -> int:
+        """Returns the bytes that the driver had for itself.
+
+        Never less than an earlier checkpoint found, unless there is no more room.
+        """
+        known, own = target.process.ballast_by_device.get(device, 0), self._own(target, device)
+        return min(max(known, int(own * FACTOR)), own + self.room.spare(device))
+
+    def keep(self, target: Target) -> None:
+        """Begins to hold them, once the driver has given them back. A full device has room for no more than that."""
+        sizes = {device: [self.of(target, device), self._own(target, device)] for device in target.bytes_by_device}
+        self._kept[target.pid] = WayBack(target, sizes)
+        self._kept[target.pid].keep()
+
+    def give(self, target: Target) -> None:
+        """Gives up those of a process; its driver is about to need the room."""
+        if kept := self._kept.pop(target.pid, None):
+            kept.give()
+
+    def settle(self, target: Target) -> None:
+        """Waits until what was begun for a process is over."""
+        if kept := self._kept.pop(target.pid, None):
+            kept.settle()
+
+    def _own(self, target: Target, device: str) -> int:
+        return self.count.without_data.get((target.pid, device), 0)
 
 
 class WayBack(Struct):

@@ -75,6 +75,7 @@ class Stream(Struct):
     drain_s: float
     rings: dict[Copy, tuple[int, list[int]]] = field(default_factory=dict)
     lines: dict[Copy, tuple[ImagedLine, int]] = field(default_factory=dict)
+    kept_in: KeptImage | None = None  # the bytes are there alone, once it is about to be decided
     _stopped: Event = field(default_factory=Event)
 
     @property

@@ -6,7 +6,8 @@ last pushed first, on the thread that leaves the `with` block.
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from threading import Lock
 from typing import Self
 
@@ -37,6 +38,19 @@ class Transaction(Struct):
         return self
 
     def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self.roll_back(error)
+
+    @contextmanager
+    def unless_it_fails(self) -> Iterator[None]:
+        """Undoes what was pushed where the block fails; else that stays, to be committed or rolled back later."""
+        try:
+            yield
+        except BaseException as error:
+            self.roll_back(error)
+            raise
+
+    def roll_back(self, error: BaseException | None) -> None:
+        """Undoes what was pushed, last first. An undo that fails is noted in `error`, and stops no other."""
         while (entry := self._pop()) is not None:
             step, undo = entry
             try:

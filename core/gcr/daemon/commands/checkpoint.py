@@ -25,17 +25,17 @@ from gcr.daemon.commands.transaction import (
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.foreign import await_hello, foreign_job, refuse_unheard_beside, refuse_without_driver
 from gcr.daemon.images.imaging import Imaging, asked_for
-from gcr.daemon.images.outlet import ImageOutlet
+from gcr.daemon.images.outlet import imaged
 from gcr.daemon.jobs import Active, Job
 from gcr.daemon.permission import Caller
 from gcr.engine.admit import admit, refuse_what_the_driver_refuses
-from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.driver_swap import DriverSwap
-from gcr.engine.glance import Glance
 from gcr.engine.node import Course
+from gcr.engine.routes import checkpoint, running_on
 from gcr.engine.target import Target
+from gcr.engine.work import Options, Work
 from gcr.errors import GcrError, ImageFailed, NoSuchJob, UnsupportedState, WrongState
-from gcr.job.states import State, Strategy
+from gcr.job.states import State, Strategy, Way
 from gcr.processes import alive
 
 log = logging.getLogger("gcr.daemon")
@@ -163,10 +163,11 @@ class Attempt(Struct, frozen=True):
     def _glance(self, targets: list[Target], imaging: Imaging) -> dict[str, Any]:
         job, course, request = self.job, self.course, self.request
         may_stop = partial(imaging.may_begin, targets, course)
-        done = Glance(job.name, targets, self.node, course, True, request.live, request.paranoid, may_stop)
+        options = Options(Way.RUNNING_ON, request.live, request.paranoid)
+        work = Work.of(job.name, targets, self.node, course, options)
         with Active(self.node.jobs, targets):
             try:
-                done.look(partial(imaging.baselines, course), imaging.lend)
+                running_on.copy(work, may_stop, partial(imaging.baselines, course), imaging.lend)
             except BaseException as error:
                 departures.settle_ends(job)
                 self.node.recovery.begin_if_uneven(job)
@@ -176,7 +177,7 @@ class Attempt(Struct, frozen=True):
                     imaging.check()
                 raise
         imaging.write([target for target in targets if target.bytes_by_device], time.time(), course)
-        return reports.of_glance(job, done, slowest_link(targets, "link_out_bytes_per_s"))
+        return reports.of_glance(job, work, slowest_link(targets, "link_out_bytes_per_s"))
 
     def _admitted(self) -> list[Target]:
         """None of a job whose processes have yet to make their first call."""
@@ -202,27 +203,26 @@ class Attempt(Struct, frozen=True):
             refuse_what_the_driver_refuses(targets)
         keeping = [t for t in targets if t.keeps_context and not data_only]
         node.jobs.claim(job, {device for target in keeping for device in target.books.counts})
-        done = Checkpoint(job.name, targets, node, course, data_only, self.request.live, self.request.paranoid)
-        if imaging:
-            done.may_stop = partial(imaging.may_begin, targets, course)
-            begun = partial(setattr, job, "imaging", imaging)
-            done.outlet = ImageOutlet(imaging, course, not self.request.timeout, begun)
+        options = Options.off_the_device(data_only, self.request.live, self.request.paranoid)
+        work = Work.of(job.name, targets, node, course, options)
+        begun = partial(setattr, job, "imaging", imaging)
+        plan = imaged(work, imaging, not self.request.timeout, begun) if imaging else checkpoint.plan_of(work)
         try:
-            carry_out(node, job, done, targets)
+            carry_out(node, job, plan, targets)
         except Exception as error:
-            if imaging and imaging.streamed and not done.decision:
+            if imaging and imaging.streamed and not work.decision:
                 imaging.fail(error)
             raise
-        job.decision = done.decision
+        job.decision = work.decision
         if not any(alive(target.process.identity) for target in targets):  # whoever has heard of it, or has not yet
             node.forget_decision(job)
             raise departures.ending(job)
         departures.settle_ends(job)
         if imaging and imaging.streamed:
             imaging.close()
-        elif imaging and done.decision:
-            imaging.write_staged(targets, done.decision.decided_at, course)
-        return reports.of_checkpoint(job, done, slowest_link(targets, "link_out_bytes_per_s"))
+        elif imaging and work.decision:
+            imaging.write_staged(targets, work.decision.decided_at, course)
+        return reports.of_checkpoint(job, work, slowest_link(targets, "link_out_bytes_per_s"))
 
     def _by_driver(self) -> dict[str, Any]:
         (process,) = self.job.living

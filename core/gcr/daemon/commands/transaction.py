@@ -8,8 +8,8 @@ from gcr.daemon import departures, reports
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Active, Job
-from gcr.engine.checkpoint import Checkpoint
 from gcr.engine.node import Course
+from gcr.engine.plan import Plan
 from gcr.engine.restore import Restore
 from gcr.engine.target import Target
 from gcr.errors import BackendMissing, GcrError
@@ -27,7 +27,7 @@ def target_of(node: Coordinator, job: Job, process: Process, transaction: int) -
     return Target(process, transaction, node, job.world, job.keeper)
 
 
-def carry_out(node: Coordinator, job: Job, done: Checkpoint | Restore, targets: list[Target]) -> None:
+def carry_out(node: Coordinator, job: Job, done: Plan | Restore, targets: list[Target]) -> None:
     """Runs the transaction. After a failure the job has its decision, if there is one, and is recovered if need be."""
     with Active(node.jobs, targets):
         try:

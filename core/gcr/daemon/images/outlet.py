@@ -7,14 +7,18 @@ that leaves and a deadline end the wait for any of them.
 import logging
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 
 from msgspec import Struct
 
 from gcr.daemon.images.imaging import NO_TIMEOUT, Imaging
 from gcr.daemon.images.silence import WATCHED_S, Reading
 from gcr.engine.node import Course
+from gcr.engine.plan import Plan
+from gcr.engine.routes import checkpoint
 from gcr.engine.streaming import Window
 from gcr.engine.target import Target
+from gcr.engine.work import Work
 from gcr.errors import DeadlinePassed, GcrError, ImageFailed, Interrupted, PeerGone
 from gcr.job.journal import KeptImage
 
@@ -87,3 +91,9 @@ class ImageOutlet(Struct):
         except GcrError as error:
             text = f"image {self.imaging.order.name} was not written: {error.message}"
             raise ImageFailed(text, hint=error.hint) from error
+
+
+def imaged(work: Work, imaging: Imaging, unhurried: bool, begun: Callable[[], object]) -> Plan:
+    """Returns the plan of a checkpoint whose bytes go to an image, also where the host has no room for them."""
+    outlet = ImageOutlet(imaging, work.course, unhurried, begun)
+    return checkpoint.plan_of(work, partial(imaging.may_begin, work.targets, work.course), outlet)

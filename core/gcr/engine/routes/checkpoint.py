@@ -1,0 +1,60 @@
+"""A job leaves its devices: PREPARE, QUIESCE, HAND OVER, FREEZE beside DRAIN, STAGE, JOURNAL, COMMIT (docs/design.md).
+
+A live one copies everything between PREPARE and QUIESCE, while the program runs, and drains what has changed since. One
+without room on the host streams its bytes to an image (engine/streaming.py). Processes that no worker can copy copy
+themselves (engine/steps/copy_out.py).
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+from gcr.engine.plan import Plan, Step
+from gcr.engine.progress import Meter
+from gcr.engine.steps.books import CloseBooks
+from gcr.engine.steps.copy_out import CopyOut
+from gcr.engine.steps.decide import decide
+from gcr.engine.steps.freeze_and_drain import FreezeAndDrain
+from gcr.engine.steps.hand_over import HandOver
+from gcr.engine.steps.image import KeepImage, WriteOut
+from gcr.engine.steps.live import CopyLive
+from gcr.engine.steps.prepare import Prepare, Reserve
+from gcr.engine.steps.quiesce import Quiesce
+from gcr.engine.steps.release import release
+from gcr.engine.steps.stage import Stage
+from gcr.engine.streaming import Outlet, Stream, without_room
+from gcr.engine.work import Work
+from gcr.errors import NoRoom
+
+
+def plan_of(work: Work, may_stop: Callable[[], object] = lambda: None, outlet: Outlet | None = None) -> Plan:
+    """Returns the plan. `outlet`: where the bytes go that the host has no room for; without one NoRoom is raised.
+
+    may_stop: asked before anything stops; raises what speaks against it.
+    """
+    meter = Meter(work.course, "draining", {})
+    steps: list[Step] = [
+        KeepImage(work),
+        Prepare(work),
+        Reserve(work, partial(_stream, work, outlet), may_stop),
+        *([CopyLive(work)] if work.options.live else []),
+        Quiesce(work),
+        CloseBooks(work, meter),
+        CopyOut(work, meter),
+        HandOver(work),
+        FreezeAndDrain(work, meter),
+        Stage(work),
+        WriteOut(work),
+    ]
+    return Plan(work, steps, partial(decide, work), partial(release, work))
+
+
+def _stream(work: Work, outlet: Outlet | None, short: NoRoom) -> Stream:
+    """Returns the way without room for all. Raises NoRoom where there is none either."""
+    live, copies = work.options.live, any(target.process.copied_out for target in work.targets)
+    if outlet is None or live or copies:
+        raise without_room(short, outlet is not None, live, copies)
+    stream = Stream(outlet, work.course, work.node.config.slot_bytes, work.node.config.drain_s)
+    stream.reserve(work.targets)
+    message = f"{short.message}: straight to the image, through {stream.ring_bytes >> 20} MiB"
+    work.course.tell("streaming", message=message)
+    return stream

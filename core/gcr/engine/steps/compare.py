@@ -1,0 +1,35 @@
+"""What the parent of an image has, so that equal bytes are not copied again."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from msgspec import Struct
+
+from gcr.engine.admit import refuse_nothing_to_move
+from gcr.engine.live import refuse_its_own_copy
+from gcr.engine.target import Target
+from gcr.engine.transaction import Transaction
+from gcr.engine.work import Work
+from gcr.protocol.seqpacket import close_all
+
+Baselines = Callable[[Sequence[Target]], Mapping[int, int]]
+"""Descriptors of what the parent has, by pid; the caller's."""
+
+
+class Compare(Struct, frozen=True):
+    """Gives the workers the parent's hashes. They go with the exports."""
+
+    work: Work
+    baselines: Baselines
+
+    def do(self, undo: Transaction) -> None:
+        """Raises UnsupportedState where nothing can be copied, or a program itself would have to copy."""
+        targets = self.work.targets
+        refuse_nothing_to_move(targets)
+        refuse_its_own_copy(targets)
+        baselines = self.baselines(targets)
+        try:
+            for target in targets:
+                for worker in target.workers() if target.pid in baselines else ():
+                    worker.compare_with(target.hold, target.owner, baselines[target.pid])
+        finally:
+            close_all([*baselines.values()])

@@ -1,0 +1,81 @@
+"""FREEZE beside DRAIN: the driver saves the control state while the workers copy the data to the host."""
+
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from gcr.engine.progress import Meter
+from gcr.engine.sealing import about
+from gcr.engine.side_by_side import side_by_side
+from gcr.engine.target import Target
+from gcr.engine.transaction import Transaction
+from gcr.engine.work import Work
+from gcr.errors import PeerGone
+from gcr.peers.worker import WorkerPeer
+
+
+class FreezeAndDrain(Struct, frozen=True):
+    """Runs both for all processes at once; without the freeze where the control state stays."""
+
+    work: Work
+    meter: Meter
+
+    def do(self, undo: Transaction) -> None:
+        work, meter = self.work, self.meter
+        meter.start()
+        if work.stream:
+            for target in work.targets:
+                work.stream.open(target, about(target))
+        steps: list[Callable[[], None]] = []
+        for target in work.targets:
+            undo.push("drain", partial(target.process.take_back, "drain"))
+            steps.append(partial(drain, work, target, meter))
+            if not work.options.data_only:
+                undo.push("freeze", partial(thaw, work, target))
+                steps.append(partial(freeze, work, target))
+        if work.stream:
+            steps = [partial(work.stream.or_stop, step) for step in steps]
+        side_by_side(steps)
+        work.course.left(work.node.config.stage_s)
+
+
+def freeze(work: Work, target: Target) -> None:
+    if not target.keeps_context:
+        work.count.look_without_data(target)
+    target.control_state.freeze(work.course.left(work.node.config.control_s))
+    if not target.process.copied_out:  # else there may be no context to hold it with
+        work.ballasts.keep(target)
+    target.process.advance("freeze")
+    work.course.mark("frozen")
+
+
+def thaw(work: Work, target: Target) -> None:
+    """Undoes `freeze`."""
+    work.ballasts.give(target)
+    if target.process.ended:
+        return
+    target.control_state.thaw(work.node.config.control_s, undo=True)
+    target.process.take_back("freeze")
+
+
+def drain(work: Work, target: Target, meter: Meter) -> None:
+    limit = work.course.left(work.node.config.drain_s)
+    workers = [] if target.process.copied_out else target.workers()
+    side_by_side(partial(drain_device, work, target, worker, limit, meter) for worker in workers)
+    target.process.advance("drain")
+    work.course.mark("drained")
+
+
+def drain_device(work: Work, target: Target, worker: WorkerPeer, limit: float, meter: Meter) -> None:
+    """Copies what a process has on one device. Raises PeerGone unless it is all that the books say."""
+    copy = target.pid, worker.device
+    if work.stream:
+        done = work.stream.drain(target, worker, partial(meter.at, copy))
+    else:
+        done = worker.drain(target.hold, target.owner, limit, partial(meter.at, copy), work.options.paranoid)
+    expected = target.books.table.of_device(worker.device)
+    if done["handles"] != len(expected) or done["bytes"] != sum(each.spec.size for each in expected):
+        raise PeerGone(f"the worker of {worker.device} copied {done['bytes']} bytes, not all there are")
+    work.drained[copy] = done
+    meter.at(copy, done)

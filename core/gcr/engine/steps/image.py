@@ -1,0 +1,40 @@
+"""The image that a checkpoint streams to, since the host has no room for its bytes."""
+
+from functools import partial
+
+from msgspec import Struct
+
+from gcr.engine.decision import decision_on
+from gcr.engine.node import give_up, intend
+from gcr.engine.steps.decide import kind, records
+from gcr.engine.transaction import Transaction
+from gcr.engine.work import Work
+
+
+class KeepImage(Struct, frozen=True):
+    """Withdraws the image where no decision names it. The first step: a disk that hangs then holds up no other undo."""
+
+    work: Work
+
+    def do(self, undo: Transaction) -> None:
+        undo.push("image", self.withdraw)
+
+    def withdraw(self) -> None:
+        if self.work.stream and not self.work.decision:  # what the record names stays, whatever went wrong after it
+            self.work.stream.outlet.withdraw()
+
+
+class WriteOut(Struct, frozen=True):
+    """Makes the image durable, where bytes stream. A daemon that dies before the decision has left word of it."""
+
+    work: Work
+
+    def do(self, undo: Transaction) -> None:
+        work = self.work
+        if not work.stream:
+            return
+        undo.push("intent", partial(give_up, work.node.journal, work.job))  # before any process runs on
+        work.stream.kept_in = work.stream.outlet.kept_in
+        intend(work.node.journal, decision_on(work.job, work.targets[0], kind(work), records(work), work.kept_in))
+        work.stream.outlet.finish(work.targets)
+        work.course.mark("durable")

@@ -1,0 +1,57 @@
+"""The end of a checkpoint that leaves the program running: the copy is sealed, gates open, the copy is handed on."""
+
+from collections.abc import Callable
+
+from msgspec import Struct, field
+
+from gcr.engine.sealing import seal
+from gcr.engine.side_by_side import side_by_side
+from gcr.engine.target import Target
+from gcr.engine.transaction import Transaction
+from gcr.engine.work import Work
+from gcr.job.states import State
+from gcr.protocol.seqpacket import close_all
+
+Copied = Callable[[Target, list[int]], object]
+"""Takes the sealed copy of a process over."""
+
+
+class Seal(Struct, frozen=True):
+    """Seals every copy before a gate opens: with the books of the cut, whatever becomes of the program."""
+
+    work: Work
+    sealed: list[tuple[Target, list[int]]] = field(default_factory=list)
+
+    def do(self, undo: Transaction) -> None:
+        undo.push("sealed", self.close)
+        for target in self.work.targets:
+            if target.bytes_by_device:
+                self.sealed.append((target, seal(target, partial=True)))
+
+    def close(self) -> None:
+        """Closes the copies that were not handed on."""
+        close_all([fd for _, fds in self.sealed for fd in fds])
+        self.sealed.clear()
+
+
+class Resume(Struct, frozen=True):
+    """Opens every gate; the program runs on."""
+
+    work: Work
+
+    def do(self, undo: Transaction) -> None:
+        side_by_side(target.resume for target in self.work.targets)
+        for target in self.work.targets:
+            target.process.move(State.RUNNING)
+        self.work.course.mark("running")
+
+
+class HandOn(Struct, frozen=True):
+    """Hands each sealed copy to the image's writer."""
+
+    seal: Seal
+    copied: Copied
+
+    def do(self, undo: Transaction) -> None:
+        while self.seal.sealed:
+            self.copied(*self.seal.sealed.pop())

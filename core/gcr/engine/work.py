@@ -1,0 +1,85 @@
+"""A checkpoint under way: what was asked for, and what its steps have found and done so far."""
+
+from collections.abc import Sequence
+from typing import Self
+
+from msgspec import Struct, field
+
+from gcr.engine.ballast import Ballasts, Room
+from gcr.engine.count import DeviceCount
+from gcr.engine.node import Course, Node
+from gcr.engine.progress import Copy
+from gcr.engine.streaming import Stream
+from gcr.engine.target import Target
+from gcr.errors import NoDescriptors, NoRoom
+from gcr.job.journal import DecisionRecord, KeptImage
+from gcr.job.states import Way
+
+
+class Options(Struct, frozen=True):
+    """The caller's wishes. `paranoid`: what hashes say to be equal is compared byte by byte."""
+
+    way: Way = Way.WHOLE
+    live: bool = False
+    paranoid: bool = False
+
+    @classmethod
+    def off_the_device(cls, data_only: bool, live: bool = False, paranoid: bool = False) -> Self:
+        return cls(Way.DATA_ONLY if data_only else Way.WHOLE, live, paranoid)
+
+    @property
+    def data_only(self) -> bool:
+        """Whether the control state stays where it is."""
+        return self.way is not Way.WHOLE
+
+
+class Leftovers(Struct):
+    """Processes that an undo has not brought back.
+
+    out: pids whose memory is with gcr alone, which must not let go of it · suspended: by pid, why it cannot run on.
+    """
+
+    out: set[int] = field(default_factory=set)
+    suspended: dict[int, NoDescriptors | NoRoom] = field(default_factory=dict)
+
+    def __contains__(self, target: Target) -> bool:
+        return target.pid in self.out or target.pid in self.suspended
+
+
+class Work(Struct):
+    """One checkpoint of a job. `drained`: what the workers say of each copy · `stream`: where the host has no room."""
+
+    job: str
+    targets: Sequence[Target]
+    node: Node
+    course: Course
+    options: Options
+    count: DeviceCount
+    ballasts: Ballasts
+    drained: dict[Copy, dict[str, float]] = field(default_factory=dict)
+    copied_live: int = 0  # bytes
+    stream: Stream | None = None
+    decision: DecisionRecord | None = None
+    leftovers: Leftovers = field(default_factory=Leftovers)
+
+    @classmethod
+    def of(cls, job: str, targets: Sequence[Target], node: Node, course: Course, options: Options) -> Self:
+        count = DeviceCount(targets, options.data_only)
+        return cls(job, targets, node, course, options, count, Ballasts(Room(targets), count))
+
+    @property
+    def kept_in(self) -> KeptImage | None:
+        """The image that alone has the bytes, where there is one."""
+        return self.stream.kept_in if self.stream else None
+
+    @property
+    def snapshot_bytes(self) -> int:
+        """Returns the bytes that were copied within the devices at the cut."""
+        return int(sum(one.get("snapshot", 0) for one in self.drained.values()))
+
+    def close(self) -> None:
+        """Closes the daemon's own descriptors of what was copied."""
+        for target in self.targets:
+            target.forget_copy()
+        if self.stream:
+            self.stream.close()
