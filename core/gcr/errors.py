@@ -212,6 +212,12 @@ class DeadlinePassed(RolledBack):
     code = "deadline_passed"
 
 
+class NotRead(DeadlinePassed):
+    """The peer's queue stays full; the message was not sent."""
+
+    code = "not_read"
+
+
 class StillRuns(DeadlinePassed):
     """It was waited for, and has not ended; nothing was done to it."""
 

@@ -32,6 +32,7 @@ LONGEST_FILE = 400  # lines that are neither blank nor a comment
 WRITERS = {
     "gcr/job/journal.py": "decision records",
     "gcr/rendezvous/folder.py": "which daemon a folder belongs to",
+    "gcr/daemon/missed.py": "what a supervisor that was away has missed",
     "gcr/rendezvous/presence.py": "which processes are under a daemon",
     "gcr/daemon/seat.py": "the daemon's locks",
     "gcr/rendezvous/launch.py": "the daemon's log",

@@ -174,6 +174,14 @@ class Machine(SimulatedMachine):
         until(lambda: before - self._connections(), PATIENCE, "the daemon has closed the connection")
         time.sleep(HEARD)
 
+    @contextmanager
+    def another_connects(self) -> Iterator[None]:
+        """Within the block another process connects to the daemon; after it the daemon has heard that one."""
+        before = self._connections()
+        yield
+        until(lambda: self._connections() - before, PATIENCE, "another process is connected")
+        time.sleep(HEARD)
+
     def _connections(self) -> set[str]:
         """Inodes of the daemon's ends."""
         rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]

@@ -65,6 +65,48 @@ def test_a_supervisor_that_was_away_lets_go_of_what_the_job_no_longer_has(machin
     machine.comes_back(job, before)
 
 
+def away_over_a_restore(machine: Machine) -> tuple[Victim, str]:
+    """A job whose supervisor has the memory of an earlier restore, and whose daemon has just died; what it holds now.
+
+    A daemon that the supervisor had not met checkpointed and restored the job.
+    """
+    job = machine.told("llm", "alloc 3 100000")
+    machine.leave()
+    machine.come_back()
+    os.kill(job.supervisor.pid, signal.SIGSTOP)
+    gone(machine, job, "daemon")
+    machine.leave()
+    machine.come_back()
+    for index in range(3):
+        job.ask(f"again {index}")
+    now = job.ask()
+    gone(machine, job, "daemon")
+    return job, now
+
+
+def supervisor_is_back(machine: Machine, job: Victim) -> None:
+    with machine.another_connects():
+        os.kill(job.supervisor.pid, signal.SIGCONT)
+
+
+@everywhere(slow=[AMD, AMD_QUIRKS, ASCEND])
+def test_no_older_memory_is_taken_from_a_supervisor_that_was_away(machine: Machine) -> None:
+    """It has other memory under the same ids, and the daemon that knew of it has died."""
+    job, now = away_over_a_restore(machine)
+    supervisor_is_back(machine, job)
+    machine.comes_back(job, now)
+
+
+def test_no_older_memory_is_taken_by_a_checkpoint_that_is_taken_back(machine: Machine) -> None:
+    """The way back of a failed checkpoint begins with the keeper's memory."""
+    job, now = away_over_a_restore(machine)
+    supervisor_is_back(machine, job)
+    machine.inject("checkpoint.staged fail")
+    assert machine.ask("checkpoint", "llm", **machine.where.how).body["error"]["code"] == "injected_fault"
+    assert job.ask() == now
+    machine.comes_back(job, now)
+
+
 def test_a_suspended_program_closes_everything_and_its_worker_dies(machine: Machine) -> None:
     """The supervisor has what the agent kept."""
     job = machine.told("llm", "alloc 3 100000")

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Thread
@@ -10,9 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as some
 
-from gcr.daemon.keepers import BothKeepers
-from gcr.errors import PeerGone
+from gcr.daemon.keepers import BothKeepers, SoleKeeper
+from gcr.daemon.missed import Missed
+from gcr.engine.duplicates import staged_with
+from gcr.errors import DeadlinePassed, NotRead, PeerGone, RolledBack
 from gcr.memory.escrow import Escrow, Keeper, NotKept
+from gcr.memory.layout import SealedTable
 
 
 def file_of(content: bytes) -> int:
@@ -242,3 +246,104 @@ def test_what_changes_while_it_is_handed_on_is_right_with_both(change: str) -> N
     assert take_all(own, 10) == take_all(away, 10) == expected
     own.close()
     away.close()
+
+
+def test_what_was_staged_of_an_earlier_suspension_is_not_taken() -> None:
+    before = open_descriptors()
+    escrow = Escrow()
+    table = SealedTable("llm", 10, 8, 9, {0: "GPU-1"}, (), (), ()).to_memfd()
+    escrow.stage(10, [table], 0)
+    os.close(table)
+    assert staged_with(escrow, 10, 10) == []
+    (found,) = staged_with(escrow, 10, 9)
+    assert SealedTable.from_fd(found).transaction == 9
+    os.close(found)
+    escrow.close()
+    assert open_descriptors() == before
+
+
+class Away(Escrow):
+    """A supervisor to which `error` happens at each call, while there is one."""
+
+    error: Exception | None = None
+
+    def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
+        self._happens()
+        super().put(pid, ids, fds)
+
+    def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
+        self._happens()
+        super().drop(pid, ids)
+
+    def _happens(self) -> None:
+        if self.error:
+            raise self.error
+
+
+def changed(keeper: Keeper, how: str) -> None:
+    if how == "put":
+        give(keeper, 10, [1])
+    else:
+        keeper.drop(10, None if how == "drop" else [1])
+
+
+@pytest.mark.parametrize("how", ["put", "drop", "drop one"])
+def test_the_next_daemon_takes_nothing_that_changed_while_the_supervisor_was_away(tmp_path: Path, how: str) -> None:
+    away = Escrow()
+    give(away, 10, [1, 2])
+    changed(SoleKeeper("llm", Escrow(), Missed(tmp_path)), how)
+    both = BothKeepers("llm", away, Escrow(), Missed(tmp_path))
+    assert both.ids(10) == away.ids(10) == ([] if how == "drop" else [2])
+    assert not [*(tmp_path / "missed").iterdir()]
+
+
+@pytest.mark.parametrize("error", [PeerGone("gone"), NotRead("full"), RolledBack("no descriptor")], ids=repr)
+@pytest.mark.parametrize("how", ["put", "drop one"])
+def test_what_does_not_reach_a_supervisor_is_written_down(tmp_path: Path, error: Exception, how: str) -> None:
+    away = Away()
+    give(away, 10, [1, 2])
+    away.error = error
+    with pytest.raises(type(error)):
+        changed(BothKeepers("llm", away, Escrow(), Missed(tmp_path)), how)
+    away.error = None
+    assert BothKeepers("llm", away, Escrow(), Missed(tmp_path)).ids(10) == [2]
+
+
+def test_what_a_stopped_supervisor_was_sent_is_no_miss(tmp_path: Path) -> None:
+    """It reads that as soon as it goes on, before it goes to another daemon."""
+    away = Away()
+    away.error = DeadlinePassed("stopped")
+    with pytest.raises(DeadlinePassed):
+        give(BothKeepers("llm", away, Escrow(), Missed(tmp_path)), 10, [1])
+    assert not (tmp_path / "missed").exists()
+
+
+def test_memory_is_not_kept_by_the_daemon_alone_where_that_cannot_be_written_down(tmp_path: Path) -> None:
+    own = Escrow()
+    (tmp_path / "missed").mkdir(mode=0o700)
+    (tmp_path / "missed" / "10").mkdir()
+    missed = Missed()
+    missed._directory = tmp_path / "missed"
+    keeper = SoleKeeper("llm", own, missed)
+    with pytest.raises(RolledBack, match="cannot write down"):
+        give(keeper, 10, [1])
+    assert own.ids(10) == []
+
+
+@pytest.mark.parametrize("text", ["1\n2", "1\n\x00\n", ""])
+def test_a_record_that_was_cut_short_is_of_all_memory(tmp_path: Path, text: str) -> None:
+    (tmp_path / "missed").mkdir(mode=0o700)
+    (tmp_path / "missed" / "10").write_text(text)
+    away = Escrow()
+    give(away, 10, [1, 2, 3])
+    assert BothKeepers("llm", away, Escrow(), Missed(tmp_path)).ids(10) == []
+
+
+def test_a_record_that_another_removes_is_written_again(tmp_path: Path) -> None:
+    missed = Missed(tmp_path)
+    give(SoleKeeper("llm", Escrow(), missed), 10, [1])
+    shutil.rmtree(tmp_path / "missed")
+    missed.mend()
+    away = Escrow()
+    give(away, 10, [1, 2])
+    assert BothKeepers("llm", away, Escrow(), Missed(tmp_path)).ids(10) == [2]

@@ -4,6 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
+from gcr.daemon.jobs import Jobs
 from gcr.daemon.keeping import Keeping
 from gcr.daemon.seat import SeatTaken
 
@@ -22,7 +23,9 @@ def keeping(failure):
 
     journal, presence, stopped = Records(), Records(), []
     server = SimpleNamespace(
-        coordinator=SimpleNamespace(journal=journal), presence=presence, stop_when_idle=lambda: stopped.append(True)
+        coordinator=SimpleNamespace(journal=journal, jobs=Jobs()),
+        presence=presence,
+        stop_when_idle=lambda: stopped.append(True),
     )
     return Keeping(SimpleNamespace(keep=keep, path="s"), server), journal, presence, stopped
 

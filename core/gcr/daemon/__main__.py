@@ -17,6 +17,7 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.inherited import take_over
 from gcr.daemon.keeping import Keeping
 from gcr.daemon.limits import lift_limits
+from gcr.daemon.missed import Missed
 from gcr.daemon.seat import Seat, SeatTaken
 from gcr.daemon.server import Server
 from gcr.errors import GcrError, UnsafeRuntime
@@ -54,6 +55,7 @@ def main(argv: list[str]) -> int:
     server = Server(
         seat.listener, coordinator, frozenset({os.getuid(), 0, *options.allow_uid}), Presence(seat.folder.path)
     )
+    coordinator.jobs.missed = Missed(seat.folder.path)
     take_over(coordinator.journal, path)
     former.settle()
     server.arrivals.load_journal()

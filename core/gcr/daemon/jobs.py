@@ -14,7 +14,8 @@ from typing import Any
 from msgspec import Struct, field
 
 from gcr.daemon.images.imaging import Imaging
-from gcr.daemon.keepers import BothKeepers
+from gcr.daemon.keepers import BothKeepers, SoleKeeper
+from gcr.daemon.missed import Missed
 from gcr.engine.node import World
 from gcr.engine.target import Target
 from gcr.errors import DeviceShared, GcrError, NameTaken, NoSuchJob, WrongState
@@ -44,6 +45,7 @@ class Job(Struct):
     started: float = field(default_factory=time.time)
     supervisor: SupervisorPeer | None = None
     adopted: Escrow = field(default_factory=Escrow)  # the daemon's duplicates: the keeper once the supervisor is gone
+    missed: Missed = field(default_factory=Missed)  # what the supervisor has not heard of its escrow
     processes: dict[int, Process] = field(default_factory=dict)
     decision: DecisionRecord | None = None
     last_report: dict[str, Any] | None = None
@@ -76,13 +78,16 @@ class Job(Struct):
     def keeper(self) -> Keeper:
         """Who keeps duplicates: the supervisor while it lives, and this daemon."""
         if self.supervisor is not None and not self.supervisor.channel.closed.is_set():
-            return BothKeepers(self.name, self.supervisor, self.adopted)
-        return self.adopted
+            return BothKeepers(self.name, self.supervisor, self.adopted, self.missed)
+        return SoleKeeper(self.name, self.adopted, self.missed)
 
     def make_up(self, pid: int, batch: int) -> None:
         """A daemon that has just come has what the supervisor kept of a process: either of them may die next."""
         supervisor = self.supervisor
-        if supervisor is not None and (made := self.adopted.copy_from(supervisor, pid, batch)):
+        if supervisor is None:
+            return
+        self.missed.told(pid, supervisor.drop)
+        if made := self.adopted.copy_from(supervisor, pid, batch):
             log.info("job %s: duplicates of %d handles of process %d made up", self.name, made, pid)
 
     def hand_on(self, process: Process, batch: int) -> None:
@@ -92,6 +97,7 @@ class Job(Struct):
         """
         at_rest = process.state in (State.SUSPENDED, State.DATA_SUSPENDED) and self.settled.is_set() and not self.busy
         if self.supervisor is not None:
+            self.missed.told(process.identity.pid, self.supervisor.drop)
             self.adopted.copy_to(self.supervisor, process.identity.pid, batch, only=at_rest)
 
     @property
@@ -165,6 +171,7 @@ class Jobs(Struct):
     lock: RLock = field(default_factory=RLock)
     began: float = field(default_factory=time.monotonic)
     awaited: Callable[[], Sequence[ProcessIdentity]] = tuple  # processes of a former daemon that have not come yet
+    missed: Missed = field(default_factory=Missed)  # of all jobs
 
     def await_all(self) -> Sequence[ProcessIdentity]:
         """Wait until the processes of the former daemon have come, for AWAIT_S at most; those that have not."""
@@ -246,6 +253,7 @@ class Jobs(Struct):
         with self.lock:
             if job.name in self.by_name:
                 raise NameTaken(f"there is a job {job.name!r} already", hint="another --name; gcr ps shows this one")
+            job.missed = self.missed
             self.by_name[job.name] = job
 
     def claim(self, job: Job, devices: Collection[str]) -> None:

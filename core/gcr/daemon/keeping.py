@@ -38,6 +38,7 @@ class Keeping(Struct):
             troubles = (
                 _trouble("nothing leads here just now", self._serve_again),
                 _trouble("a decision is not written again", server.coordinator.journal.mend),
+                _trouble("what supervisors missed is not written again", server.coordinator.jobs.missed.mend),
                 _trouble("present processes are not written again", server.presence.mend),
             )
             self._say("; ".join(filter(None, troubles)))

@@ -1,13 +1,17 @@
-"""Duplicates of memory that a process is given back."""
+"""What keepers have of a process: memory that it was given back, and what was staged of it."""
 
 import logging
 from collections.abc import Sequence
 
-from gcr.errors import DeadlinePassed
+from gcr.errors import DeadlinePassed, RolledBack
 from gcr.job.process import Process
-from gcr.memory.escrow import Keeper
+from gcr.memory.escrow import MOST_STAGED, Keeper
+from gcr.memory.layout import SealedTable
+from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.engine")
+
+STAGED_BATCH = 200  # descriptors in one answer of a keeper
 
 
 def keep(process: Process, keeper: Keeper, ids: Sequence[int], fds: Sequence[int]) -> None:
@@ -17,3 +21,25 @@ def keep(process: Process, keeper: Keeper, ids: Sequence[int], fds: Sequence[int
         keeper.put(pid, ids, fds)
     except DeadlinePassed as error:
         log.warning("job %s: process %d: restored without its keeper: %s", process.job, pid, error)
+
+
+def staged_with(keeper: Keeper, pid: int, transaction: int) -> list[int]:
+    """Returns the sealed tables and segments that the keeper has of this suspension; the caller's.
+
+    A keeper that was away may have those of an earlier one: none are returned then.
+    Raises RolledBack, PeerGone, DamagedTable.
+    """
+    found: list[int] = []
+    try:
+        while fresh := keeper.unstage(pid, len(found), STAGED_BATCH):
+            found += fresh
+            if len(found) > MOST_STAGED:
+                raise RolledBack(f"the keeper of process {pid} gives more segments than there can be")
+        if found and (staged := SealedTable.from_fd(found[0]).transaction) != transaction:
+            log.warning("process %d: its keeper has the copy of transaction %d, not %d", pid, staged, transaction)
+            close_all(found)
+            found = []
+    except BaseException:
+        close_all(found)
+        raise
+    return found

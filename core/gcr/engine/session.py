@@ -7,11 +7,12 @@ from gcr.control import ControlMeans
 from gcr.engine.agent_control import AgentControl
 from gcr.engine.books import Books
 from gcr.engine.copyout import StagedCopy
+from gcr.engine.duplicates import staged_with
 from gcr.engine.node import Node, World
 from gcr.errors import StagedGone, WrongState
 from gcr.job.moves import Moves, moved
 from gcr.job.process import Process
-from gcr.memory.escrow import Escrow, Keeper, staged_with
+from gcr.memory.escrow import Escrow, Keeper
 from gcr.peers.control import ControlPeer
 from gcr.peers.worker import WorkerPeer
 from gcr.protocol.agentwire import StatusReply
@@ -127,7 +128,7 @@ class Session:
             return self.process.agent.unstage(self.transaction)
         except StagedGone as gone:
             log.warning("%s: its keeper is asked", gone)
-            found = staged_with(self.keeper(), self.pid)
+            found = staged_with(self.keeper(), self.pid, self.transaction)
             if not found:
                 raise
             return found

@@ -16,7 +16,6 @@ from gcr.errors import NoDescriptors, RolledBack, typed
 from gcr.protocol.seqpacket import close_all
 
 MOST_STAGED = 1 << 16  # descriptors of one process; as in shim/src/core/staged.h
-STAGED_BATCH = 200  # descriptors of them in one answer
 
 
 class NotKept(RolledBack):
@@ -63,20 +62,6 @@ class Keeper(Protocol):
     def noted(self) -> str:
         """The last copy; empty if there was none."""
         ...
-
-
-def staged_with(keeper: Keeper, pid: int) -> list[int]:
-    """The sealed tables and segments of a process that its keeper has; the caller's. Raises RolledBack, PeerGone."""
-    found: list[int] = []
-    try:
-        while fresh := keeper.unstage(pid, len(found), STAGED_BATCH):
-            found += fresh
-            if len(found) > MOST_STAGED:
-                raise RolledBack(f"the keeper of process {pid} gives more segments than there can be")
-    except BaseException:
-        close_all(found)
-        raise
-    return found
 
 
 class Escrow(Struct):

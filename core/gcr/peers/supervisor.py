@@ -56,12 +56,12 @@ class SupervisorPeer(Struct):
         close_all(self._asked(op, body, fds)[1])
 
     def _asked(self, op: str, body: Mapping[str, object], fds: Sequence[int] = ()) -> tuple[dict[str, Any], list[int]]:
-        """The answer and its descriptors. Raises DeadlinePassed, which names the supervisor."""
+        """Returns the answer and its descriptors. Raises DeadlinePassed or NotRead, which names the supervisor."""
         brief = self.channel.silent or is_stopped(self.pid)
         try:
             return self.channel.call_json(op, body, fds, timeout=BRIEF if brief else CALL_TIMEOUT)
         except DeadlinePassed as late:
             if not is_stopped(self.pid):
-                raise DeadlinePassed(f"the job's supervisor, process {self.pid}, does not answer") from late
+                raise type(late)(f"the job's supervisor, process {self.pid}, does not answer") from late
             text = f"the job's supervisor, process {self.pid}, is stopped"
-            raise DeadlinePassed(text, hint=f"kill -CONT {self.pid}; then try again") from late
+            raise type(late)(text, hint=f"kill -CONT {self.pid}; then try again") from late

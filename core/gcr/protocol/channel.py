@@ -20,7 +20,7 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from gcr.errors import DeadlinePassed, GcrError, NoDescriptors, PeerGone, Refused, typed
+from gcr.errors import DeadlinePassed, GcrError, NoDescriptors, NotRead, PeerGone, Refused, typed
 from gcr.protocol import jsonbody
 from gcr.protocol.frames import AgentError, Received, agent_error, error_payload
 from gcr.protocol.record import BadFrame
@@ -214,11 +214,11 @@ class Channel:
                 close_all([large])
 
     def send(self, frame: Frame, timeout: float) -> None:
-        """Send a frame; its descriptors stay the caller's. Raises PeerGone, DeadlinePassed, ValueError (too large)."""
+        """Send a frame; its descriptors stay the caller's. Raises PeerGone, NotRead, ValueError (too large)."""
         packet = encode(frame)
         deadline = time.monotonic() + timeout
         if not self._send_lock.acquire(timeout=max(timeout, 0)):
-            raise DeadlinePassed(f"{self.name}: the peer does not read")
+            raise NotRead(f"{self.name}: the peer does not read")
         try:
             # The lock keeps `_finish` from closing the socket under us: its number may belong to another file by then.
             send_packet(self._sock, packet, frame.fds, deadline - time.monotonic())

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gcr.errors import DaemonUnavailable, DeadlinePassed, PeerGone, UnsafeRuntime
+from gcr.errors import DaemonUnavailable, DeadlinePassed, NotRead, PeerGone, UnsafeRuntime
 from gcr.protocol.wire import MAX_DESCRIPTORS, MAX_FRAME
 from gcr.runtime import open_own_directory
 
@@ -88,7 +88,7 @@ def connect(path: Path, timeout: float) -> socket.socket:
 
 
 def send_packet(sock: socket.socket, packet: bytes, fds: Sequence[int], timeout: float) -> None:
-    """Send one packet. Raises DeadlinePassed when the peer makes no room in `timeout` seconds, PeerGone."""
+    """Send one packet. Raises NotRead when the peer makes no room in `timeout` seconds, PeerGone."""
     ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
     deadline = time.monotonic() + timeout
     while True:
@@ -124,7 +124,7 @@ def _wait_for_room(sock: socket.socket, deadline: float) -> None:
     poll = select.poll()
     poll.register(sock, select.POLLOUT)
     if left <= 0 or not poll.poll(left * 1000):
-        raise DeadlinePassed("the peer does not read")
+        raise NotRead("the peer does not read")
 
 
 def _try_connect(sock: socket.socket, path: Path) -> bool:

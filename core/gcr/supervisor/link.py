@@ -10,10 +10,10 @@ from typing import Any
 
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone, UsageError
 from gcr.memory.escrow import Escrow
+from gcr.processes import ProcessIdentity, alive, identify
 from gcr.protocol.channel import Channel, Request
 from gcr.protocol.frames import AgentError, refused_greeting
 from gcr.protocol.seqpacket import close_all
-from gcr.protocol.servers import COORDINATOR
 from gcr.protocol.trust import connect_to_daemon
 from gcr.protocol.wire import FrameType, HelloRecord, Role
 from gcr.rendezvous.launch import launch
@@ -33,6 +33,7 @@ class DaemonLink:
 
     describe: Callable[[], Mapping[str, object]]  # what to register: name, token, argv, pid …
     escrow: Escrow
+    _kept: dict[int, ProcessIdentity | None] = field(default_factory=dict)  # processes of which the escrow may have any
     _channel: Channel | None = None
     _lost: threading.Event = field(default_factory=threading.Event)
     _over: threading.Event = field(default_factory=threading.Event)
@@ -60,8 +61,10 @@ class DaemonLink:
 
     def _connect(self) -> Mapping[str, Any]:
         sock = self._reach()
+        self._let_go_of_ended()
+        # Inline: a put that overtook a later drop, or came after the next daemon's, would bring back older memory.
         channel = Channel(
-            sock, self._serve, on_close=lambda _channel: self._lost.set(), name="gcrd", bounds=COORDINATOR
+            sock, self._serve, on_close=lambda _channel: self._lost.set(), name="gcrd", serve_inline={FrameType.CALL}
         )
         channel.start()
         about = self.describe()
@@ -113,8 +116,10 @@ class DaemonLink:
     def _answer(self, op: str, body: Mapping[str, Any], fds: Sequence[int]) -> tuple[dict[str, object], Sequence[int]]:
         """Returns the reply, and descriptors to send along, which are closed afterwards."""
         pid = int(body.get("pid", 0))
+        self._let_go_of_former(pid)
         match op:
             case "put":
+                self._kept.setdefault(pid, identify(pid))
                 self.escrow.put(pid, body["ids"], fds)
             case "drop":
                 self.escrow.drop(pid, body["ids"])
@@ -137,3 +142,15 @@ class DaemonLink:
             case _:
                 raise UsageError(f"a supervisor knows no {op!r}")
         return {}, ()
+
+    def _let_go_of_ended(self) -> None:
+        """The daemon that knew of their ends may have died before it said so."""
+        for pid in [*self._kept]:
+            self._let_go_of_former(pid)
+
+    def _let_go_of_former(self, pid: int) -> None:
+        """Closes what is kept of a process that has ended, whose pid another one may have by now."""
+        former = self._kept.get(pid)
+        if former and not alive(former):
+            self.escrow.forget(pid)
+            del self._kept[pid]

@@ -21,6 +21,7 @@ from gcr.daemon.images.claim import POLL, Claim
 from gcr.daemon.images.order import ImageOrder, nothing_to_image, place_of
 from gcr.daemon.images.silence import Reading, Unhurried
 from gcr.daemon.permission import Acting, Caller, acting_for
+from gcr.engine.duplicates import staged_with
 from gcr.engine.node import Course, phases
 from gcr.engine.target import Target
 from gcr.errors import (
@@ -36,7 +37,6 @@ from gcr.errors import (
 )
 from gcr.image.files.manifest import COSTS, Cut, Manifest
 from gcr.job.states import State
-from gcr.memory.escrow import staged_with
 from gcr.peers.image import ImagePeer
 from gcr.peers.waiting import Patience
 from gcr.protocol.seqpacket import close_all
@@ -316,4 +316,5 @@ def _facts(targets: Sequence[Target]) -> dict[str, Any]:
 
 def _staged(target: Target) -> list[int]:
     """Returns sealed tables and segments from the keeper, which answers also if the process was stopped meanwhile."""
-    return staged_with(target.keeper(), target.pid) or target.process.agent.unstage(target.transaction)
+    kept = staged_with(target.keeper(), target.pid, target.transaction)
+    return kept or target.process.agent.unstage(target.transaction)
