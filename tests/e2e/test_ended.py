@@ -136,3 +136,16 @@ def test_ctrl_c_while_a_detached_job_starts_leaves_no_job_behind(machine: Machin
     assert (starting.returncode, error["message"]) == (130, "interrupted; the program was not started")
     until(lambda: machine.job("llm") is None or None, 10, "the job is gone")
     assert not mark.exists()
+
+
+def test_a_checkpoint_of_an_ended_job_by_pid_says_how_it_ended(machine: Machine) -> None:
+    job = machine.told("llm", "alloc 1 100000")
+    pid = machine.job("llm")["pid"]  # type: ignore[index]
+    machine.end(job)
+    ended(machine, "llm")
+    for command in ("checkpoint", "restore"):
+        answer = machine.gcr(command, str(pid))
+        error = answer.body["error"]
+        assert (answer.code, error["code"], error["state"]) == (3, "no_such_job", "exited")
+        assert error["hint"] == "gcr ps --all"
+        assert error["message"].startswith("llm has ended "), error

@@ -14,8 +14,9 @@ from typing import Any
 import pytest
 
 from gcr.daemon import foreign
+from gcr.daemon.permission import OURSELVES
 from gcr.engine.node import World
-from gcr.errors import BackendMissing, Interrupted, NotAGpuProcess, UnsupportedState
+from gcr.errors import BackendMissing, Interrupted, NoSuchJob, NotAGpuProcess, UnsupportedState
 
 
 @contextmanager
@@ -181,3 +182,18 @@ def test_a_process_without_a_driver_is_refused_before_a_driver_is_asked() -> Non
 def test_a_process_with_a_device_open_is_not_refused(devices: Path) -> None:
     with holding(devices / "kfd") as pid:
         foreign.refuse_without_driver(pid, World("amd"))
+
+
+@contextmanager
+def zombie() -> Iterator[int]:
+    with subprocess.Popen(["/bin/true"]) as ended:
+        os.waitid(os.P_PID, ended.pid, os.WEXITED | os.WNOWAIT)
+        yield ended.pid
+
+
+def test_a_process_that_has_ended_is_no_job():
+    with zombie() as ended:
+        for pid in (ended, 2**22 + 1):
+            with pytest.raises(NoSuchJob, match=f"there is no process {pid}: it has ended") as caught:
+                foreign.foreign_job(pid, None, OURSELVES)
+            assert (caught.value.state, caught.value.hint) == ("exited", "gcr ps --all")

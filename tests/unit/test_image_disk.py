@@ -95,6 +95,35 @@ def test_an_image_whose_last_sync_fails_is_not_there(store: Store, monkeypatch: 
     assert store.images.names() == ["old"]
 
 
+def test_an_image_that_can_be_neither_made_durable_nor_removed_is_said_to_be_there(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, broken = os.link, []
+
+    def link(*arguments: Any, **options: Any) -> None:
+        real(*arguments, **options)
+        if not str(arguments[1]).endswith(PROBE):
+            broken.append(True)
+
+    def fails_once_broken(act: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*arguments: Any, **options: Any) -> Any:
+            if broken:
+                raise OSError(errno.EIO, "broken")
+            return act(*arguments, **options)
+
+        return call
+
+    monkeypatch.setattr(os, "link", link)
+    monkeypatch.setattr(os, "fsync", fails_once_broken(os.fsync))
+    monkeypatch.setattr(os, "unlink", fails_once_broken(os.unlink))
+    with pytest.raises(StoreUnusable, match="image new is there all the same") as caught:
+        write(store, "new", NEW)
+    monkeypatch.undo()
+    assert caught.value.hint == f"gcr rm new --store {store.path}"
+    check(store, "new")
+    assert read(store, "new") == NEW
+
+
 @pytest.mark.parametrize("error", NO_LINKS, ids=errno.errorcode.get)
 def test_a_file_system_without_hard_links_is_refused_before_anything_is_written(store: Store, error: int) -> None:
     url, before = elsewhere(store), sorted(store.packs.folder.iterdir())

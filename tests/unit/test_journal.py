@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from pathlib import Path
@@ -306,6 +307,41 @@ def test_a_disk_that_fails_at_any_call_leaves_one_decision_or_the_other(folder, 
         if chosen >= len(made):
             break
     assert {"open", "write", "fsync", "close", "rename"} <= failed
+
+
+@pytest.mark.parametrize("earlier", [[], [RECORD]], ids=["first", "later"])
+def test_a_failed_decision_that_the_disk_keeps_stands_for_nothing_and_goes_later(folder, monkeypatch, earlier):
+    """The sync fails after the rename, and so does each call from then on: the job has been rolled back."""
+    journal = Journal(folder)
+    for record in earlier:
+        journal.decide(record)
+    real, broken = os.fsync, []
+
+    def failing(fd):
+        if broken or stat.S_ISDIR(os.fstat(fd).st_mode):
+            broken.append(fd)
+            raise OSError(errno.EIO, "broken")
+        real(fd)
+
+    def fails_once_broken(kind):
+        act = getattr(Path, kind)
+
+        def call(*args, **kwargs):
+            if broken:
+                raise OSError(errno.EIO, "broken still")
+            return act(*args, **kwargs)
+
+        return call
+
+    monkeypatch.setattr(os, "fsync", failing)
+    for kind in ("unlink", "replace"):
+        monkeypatch.setattr(Path, kind, fails_once_broken(kind))
+    with pytest.raises(OSError, match=r"broken$"):
+        journal.decide(IMAGED)
+    assert journal.record("llm") == (earlier[0] if earlier else None)
+    monkeypatch.undo()
+    journal.mend()
+    assert [*Journal(folder).records()] == earlier == [*journal.records()]
 
 
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])

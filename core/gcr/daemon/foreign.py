@@ -13,7 +13,7 @@ from gcr.daemon.worlds import backend_name, simulated_world
 from gcr.engine.node import World
 from gcr.errors import GcrError, NoSuchJob, NotAGpuProcess, NotOurs, UnsupportedState
 from gcr.job.process import Process
-from gcr.job.states import Way
+from gcr.job.states import State, Way
 from gcr.peers.control import ControlPeer
 from gcr.processes import alive, descendants, file_access, identify, maps_contain, open_files, owner_uid
 
@@ -40,11 +40,14 @@ def world_of_process(pid: int, otherwise: str | None = None) -> World:
     return World(_vendor_of(pid) or otherwise or "nvidia")
 
 
-def foreign_job(pid: int, backend: str | None, caller: Caller) -> Job:
-    """A process gcr did not start, as a job of its own. Raises NoSuchJob, NotOurs, UsageError."""
+def foreign_job(pid: int, backend: str | None, caller: Caller, unknown: NoSuchJob | None = None) -> Job:
+    """Returns a process that gcr did not start, as a job of its own. Raises NoSuchJob, NotOurs, UsageError.
+
+    unknown: says how the job ended that had the process, if it does
+    """
     identity = identify(pid)
-    if identity is None:
-        raise NoSuchJob(f"no process {pid}", hint="gcr ps")
+    if identity is None or not alive(identity):
+        raise _ended(pid, unknown)
     if os.getuid() not in (0, owner_uid(pid)):
         raise NotOurs(f"process {pid} belongs to another user")
     owner = sole_user(pid)
@@ -55,6 +58,13 @@ def foreign_job(pid: int, backend: str | None, caller: Caller) -> Job:
     job = Job(name, token="", world=world, pid=pid, owner=owner)
     job.processes[pid] = Process(name, identity, way=Way.DRIVER)
     return job
+
+
+def _ended(pid: int, unknown: NoSuchJob | None) -> NoSuchJob:
+    if unknown and unknown.state == State.EXITED:
+        return unknown
+    text = f"there is no process {pid}: it has ended, or the number is another one"
+    return NoSuchJob(text, state=State.EXITED, hint="gcr ps --all")
 
 
 def sole_user(pid: int) -> int:

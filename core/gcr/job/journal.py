@@ -175,13 +175,27 @@ class Journal:
             if synced:
                 self._sync_directory()
         except BaseException:
-            _put_back(path, before)
+            self._take_back(record.job, before)
             raise
         self._known[record.job] = record
         self._over.discard(record.job)
         _write_copy(path, content)
         with suppress(OSError):  # beside a decision it means nothing
             self.give_up(record.job)
+
+    def _take_back(self, job: str, before: DecisionRecord | None) -> None:
+        """Where the disk fails again, the record on it stands for nothing here; `mend` puts that right later."""
+        path = self._path(job)
+        try:
+            if before is None:
+                path.unlink(missing_ok=True)
+            else:
+                _replace(path, _to_bytes(before), synced=False)
+                _write_copy(path, _to_bytes(before))
+        except OSError as error:
+            log.warning("job %s: a decision that failed is still on the disk, and is taken back later: %s", job, error)
+            if before is None:
+                self._over.add(job)
 
     def forget(self, job: str) -> None:
         """The job runs again, or has ended. A record that the disk does not let go is removed later, by `mend`.
@@ -376,14 +390,6 @@ def _write(fd: int, content: bytes, synced: bool) -> None:
         rest = rest[os.write(fd, rest) :]
     if synced:
         os.fsync(fd)
-
-
-def _put_back(path: Path, before: DecisionRecord | None) -> None:
-    if before is None:
-        path.unlink(missing_ok=True)
-        return
-    _replace(path, _to_bytes(before), synced=False)
-    _write_copy(path, _to_bytes(before))
 
 
 def _with_fd(path: Path, flags: int, use: Callable[[int], object]) -> None:

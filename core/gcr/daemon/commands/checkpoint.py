@@ -101,17 +101,17 @@ def _job(node: Coordinator, request: CheckpointRequest, caller: Caller) -> Job:
     target = request.target
     try:
         job = node.jobs.find(target, caller.may_use)
-    except NoSuchJob:
+    except NoSuchJob as unknown:
         if not isinstance(target, int):
             raise
-        return _foreign(node, target, request.backend, caller)
+        return _foreign(node, target, request.backend, caller, unknown)
     caller.check_owner(job.owner, f"job {job.name}")
     refuse_other_backend(job, request.backend)
     return job
 
 
-def _foreign(node: Coordinator, pid: int, backend: str | None, caller: Caller) -> Job:
-    job = foreign_job(pid, backend, caller)
+def _foreign(node: Coordinator, pid: int, backend: str | None, caller: Caller, unknown: NoSuchJob) -> Job:
+    job = foreign_job(pid, backend, caller, unknown)
     refuse_other_backend(job, backend)
     refuse_without_driver(pid, job.world)
     node.jobs.add(job)

@@ -9,10 +9,11 @@ removes. An image that came from elsewhere has `<name>.pulled` beside its manife
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from msgspec import Struct
 
-from gcr.errors import ImageExists
+from gcr.errors import ImageExists, StoreUnusable
 from gcr.image.disk.durable import rehearse_publishing, sync, write_file, write_synced
 from gcr.image.disk.locking import claim, unclaim
 from gcr.image.files.manifest import at
@@ -52,9 +53,18 @@ class Claim(Struct, frozen=True):
         try:
             new.unlink()
             sync(self.images.folder)
-        except BaseException:  # the caller is told that there is no such image, so there must be none
-            final.unlink(missing_ok=True)
+        except BaseException as error:  # the caller is told that there is no such image, so there must be none
+            self._take_back(final, error)
             raise
+
+    def _take_back(self, final: Path, error: BaseException) -> None:
+        """Raises StoreUnusable where the disk fails again: the image is there, whole, and may not outlive a crash."""
+        try:
+            final.unlink(missing_ok=True)
+        except OSError as second:
+            text = f"{self.images.store}: {error}; image {self.name} is there all the same, perhaps not after a crash"
+            hint = f"gcr rm {self.name} {at(self.images.store)}"
+            raise StoreUnusable(f"{text} of the machine, and could not be removed: {second}", hint=hint) from error
 
     def _mark_as_pulled(self, pulled: bool) -> None:
         mark = self.images.store / pulled_path(self.name)
