@@ -75,11 +75,13 @@ def test_who_needs_room_of_one_device_costs_no_other_its_image():
     asked: list[str] = []
 
     def worker(device: str) -> SimpleNamespace:
-        return SimpleNamespace(lives=True, peer=SimpleNamespace(device=device, let_go=lambda: asked.append(device)))
+        return SimpleNamespace(
+            lives=True, peer=SimpleNamespace(device=device, give_up_snapshots=lambda: asked.append(device))
+        )
 
     fleet = Fleet()
     fleet._workers = {(world, device): worker(device) for world in (1, 2) for device in (ONE, OTHER)}
-    fleet.let_go({ONE})
+    fleet.give_up_snapshots({ONE})
     assert asked == [ONE, ONE]
 
 

@@ -33,7 +33,7 @@ from gcr.worker import taking
 from gcr.worker.holding import Holding
 from gcr.worker.live import addresses
 from gcr.worker.snapshot import SPARE_SHARE, portions, room_for, spare_bytes
-from gcr.worker.taking import COPYING_SHARE, copy_live, copy_on, copy_out, let_go, make_room
+from gcr.worker.taking import COPYING_SHARE, copy_live, copy_on, copy_out, give_up_snapshot, make_room
 
 KEY = HashKey(bytes(range(32)))
 SIZES = (100, CHUNK_BYTES, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES + 4096)
@@ -318,7 +318,7 @@ def test_room_that_somebody_needs_is_given_back_before_the_cut_at_no_cost() -> N
     with holding(device) as made:
         assert make_room(made, LONG) == made.device_bytes - CHUNK_BYTES == CHUNK_BYTES
         began = time.monotonic()
-        let_go(made, began + LONG)
+        give_up_snapshot(made, began + LONG)
         assert time.monotonic() - began < LONG / 2
         assert (device.room, made.device_bytes) == ({}, CHUNK_BYTES)
         assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
@@ -327,7 +327,7 @@ def test_room_that_somebody_needs_is_given_back_before_the_cut_at_no_cost() -> N
 
 def test_a_snapshot_that_is_not_read_in_time_is_lost_and_said_to_be() -> None:
     with snapshotted() as (device, made):
-        let_go(made, time.monotonic() + 0.05)
+        give_up_snapshot(made, time.monotonic() + 0.05)
         assert device.room == {}
         with pytest.raises(ImageFailed, match="needed the room"):
             copy_on(made, LONG, lambda _: None)
@@ -354,7 +354,7 @@ def test_room_that_comes_too_late_is_nobodys() -> None:
 def test_a_snapshot_that_is_being_read_is_waited_for() -> None:
     with snapshotted() as (device, made):
         now, device.slowly = {1: device.holds(1)}, 0.3
-        asker = threading.Thread(target=let_go, args=(made, time.monotonic() + LONG))
+        asker = threading.Thread(target=give_up_snapshot, args=(made, time.monotonic() + LONG))
         asker.start()
         assert copy_on(made, LONG, lambda _: None)["bytes"] == 4 * CHUNK_BYTES
         asker.join(5)
@@ -587,7 +587,7 @@ def test_nothing_is_lost_with_room_that_was_given_back_before_anything_was_in_it
     device.put(1, random.Random(1).randbytes(CHUNK_BYTES))
     with holding(device) as made:
         assert make_room(made, LONG) > 0
-        let_go(made, time.monotonic() + LONG)
+        give_up_snapshot(made, time.monotonic() + LONG)
         assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
         assert image(made, {}) == {1: device.holds(1)}
         assert copy_on(made, LONG, lambda _: None)["bytes"] == 0
@@ -600,7 +600,7 @@ def test_room_in_which_nothing_is_may_be_given_back_after_the_cut() -> None:
         made.copy.parent = baseline({1: data})
         assert make_room(made, LONG) > 0
         assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
-        let_go(made, time.monotonic() + LONG)
+        give_up_snapshot(made, time.monotonic() + LONG)
         assert copy_on(made, LONG, lambda _: None)["bytes"] == 0
 
 

@@ -53,8 +53,8 @@ class Coordinator:
     def leave(self, device: str) -> None:
         self.fleet.leave(device, self.needs_worker)
 
-    def let_go(self, devices: Collection[str]) -> None:
-        self.fleet.let_go(devices)
+    def give_up_snapshots(self, devices: Collection[str]) -> None:
+        self.fleet.give_up_snapshots(devices)
 
     def occupying(self, device: str) -> AbstractContextManager[None]:
         return self.occupied.on(device)

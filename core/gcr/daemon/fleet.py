@@ -109,10 +109,10 @@ class Fleet(Struct):
     def living_workers(self) -> list[WorkerPeer]:
         return [child.peer for child in list(self._workers.values()) if child.lives]
 
-    def let_go(self, devices: Collection[str]) -> None:
+    def give_up_snapshots(self, devices: Collection[str]) -> None:
         """What workers keep for a moment only is given back: somebody needs the room. It is free when this returns."""
         there = [worker for worker in self.living_workers() if worker.device in devices]
-        side_by_side(partial(quietly, "let go", worker.let_go) for worker in there)
+        side_by_side(partial(quietly, "give up snapshots", worker.give_up_snapshots) for worker in there)
 
     def retire(self, idle: float, busy: Callable[[World, str], bool]) -> None:
         """End workers that nobody used for `idle` seconds and no job needs; reap the dead."""

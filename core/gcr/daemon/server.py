@@ -221,7 +221,7 @@ class Connection:
                 descriptors = self._server.arrivals.descriptors(self.channel.peer.pid, ids.ids)
             case FrameType.LET_GO:
                 full = OccupiedRecord.unpack(request.frame.payload)
-                self._server.coordinator.fleet.let_go({uuid_text(full.uuid)})
+                self._server.coordinator.fleet.give_up_snapshots({uuid_text(full.uuid)})
             case _:
                 raise UsageError("an agent asks only RELEASED, LET_GO and DESCRIPTOR")
         try:

@@ -183,17 +183,17 @@ def create(
     transaction: int,
     sizes: Mapping[int, int],
     free: Callable[[], Mapping[str, int]],
-    let_go: Callable[[], object],
+    give_up_snapshots: Callable[[], object],
 ) -> None:
     """Physical memory for the handles, at their old addresses. `free`: bytes by device. Raises NoRoom.
 
-    let_go: of what we have there for a moment only; called where there is no room, which is looked for once more then
+    give_up_snapshots: called where there is no room; the memory is asked for once more then
     """
     ids = sorted(sizes)
     for first in range(0, len(ids), FRAME_IDS):
         frame = ids[first : first + FRAME_IDS]
         try:
-            _create(agent, transaction, frame, let_go)
+            _create(agent, transaction, frame, give_up_snapshots)
         except NoRoom as short:
             raise _short(sum(sizes[id] for id in ids[first:]), free()) from short
 
@@ -206,11 +206,11 @@ def _short(wanted: int, free: Mapping[str, int]) -> NoRoom:
     return NoRoom(text, missing=missing, device=where if len(free) == 1 else None)
 
 
-def _create(agent: AgentPeer, transaction: int, ids: Sequence[int], let_go: Callable[[], object]) -> None:
+def _create(agent: AgentPeer, transaction: int, ids: Sequence[int], give_up_snapshots: Callable[[], object]) -> None:
     try:
         agent.create(transaction, ids)
     except NoRoom:
-        let_go()
+        give_up_snapshots()
         agent.create(transaction, ids)
 
 

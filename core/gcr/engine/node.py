@@ -50,7 +50,7 @@ class Node(Protocol):
         """A process in words: the job, where it is one's."""
         ...
 
-    def let_go(self, devices: Collection[str]) -> None:
+    def give_up_snapshots(self, devices: Collection[str]) -> None:
         """What workers keep there for a moment only is given back. It is free when this returns. Raises nothing."""
         ...
 

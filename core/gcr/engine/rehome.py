@@ -50,7 +50,7 @@ def _with_room(target: Target, ids: Sequence[int]) -> None:
     try:
         target.process.agent.rehome(target.transaction, ids)
     except NoRoom:
-        target.node.let_go(target.bytes_by_device)
+        target.node.give_up_snapshots(target.bytes_by_device)
         try:
             target.process.agent.rehome(target.transaction, ids)
         except NoRoom as short:

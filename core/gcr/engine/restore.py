@@ -125,7 +125,7 @@ class Restore(Struct):
         try:
             worker.create(target.hold, ballast)
         except NoRoom:
-            self.node.let_go([worker.device])
+            self.node.give_up_snapshots([worker.device])
             with short_on(worker.device):
                 worker.create(target.hold, ballast)
 
@@ -147,7 +147,7 @@ class Restore(Struct):
             for device in devices if target.copy is not None else devices - {*target.bytes_by_device}:
                 needs[device] += target.bytes_by_device.get(device, 0) + self._ballast(target, device)
         if +needs:
-            self.node.let_go(needs)
+            self.node.give_up_snapshots(needs)
             refuse_without_room(needs, self.targets[0].free_bytes(needs))
 
     def _entrust(self, target: Target, worker: WorkerPeer) -> None:

@@ -86,9 +86,9 @@ class WorkerPeer(Struct):
         """Read the snapshot and give its room back; `bytes`, `seconds`. Raises ImageFailed where it was given up."""
         return self._call("copy_on", {"hold": hold, "deadline": deadline}, timeout=deadline + 5, progress=progress)
 
-    def let_go(self) -> None:
+    def give_up_snapshots(self) -> None:
         """Gives up snapshots that are not read in a moment, since its device has too little room."""
-        self._call("let_go", {})
+        self._call("give_up_snapshots", {})
 
     def seal(self, hold: str, about: Mapping[str, object], partial: bool = False) -> list[int]:
         """The sealed table and then the arena segments, as descriptors (the caller's).

@@ -23,7 +23,7 @@ from gcr.worker.link import measure_link
 from gcr.worker.preparing import Preparing
 from gcr.worker.snapshot import LAST_READ_S
 from gcr.worker.streaming import drop_ring, empty, fill, lay_out_held, make_ring
-from gcr.worker.taking import copy_live, copy_on, copy_out, let_go, make_room
+from gcr.worker.taking import copy_live, copy_on, copy_out, give_up_snapshot, make_room
 
 log = logging.getLogger("gcr.worker")
 
@@ -134,13 +134,13 @@ class WorkerService:
         teller = self._teller(request, "link_out_bytes_per_s")
         return copy_on(self.holding(body), body["deadline"], teller), (), False
 
-    def op_let_go(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> None:
+    def op_give_up_snapshots(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         end = time.monotonic() + LAST_READ_S
         with self._room:
             with self._lock:
                 known = list(self.holdings.values())
             for holding in known:
-                let_go(holding, end)
+                give_up_snapshot(holding, end)
 
     def op_seal(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         copy, about = self.holding(body).copy, body["about"]

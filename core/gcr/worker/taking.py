@@ -236,7 +236,7 @@ def _refuse_lost(snapshot: Snapshot) -> None:
         raise RolledBack("what was being copied was given up meanwhile")
 
 
-def let_go(holding: Holding, end: float) -> None:
+def give_up_snapshot(holding: Holding, end: float) -> None:
     """Somebody needs the room: a snapshot that is not read until then is given up. It is free when this returns."""
     with holding.lock:
         snapshot = holding.copy.snapshot
