@@ -194,7 +194,7 @@ def test_a_freed_handle_is_out_of_the_books_and_must_not_come_back(monkeypatch):
     agent = Agent([kept(1), kept(2)], [place(2)])
     target = target_of(agent)
     target.exports.export_new()
-    monkeypatch.setattr("gcr.engine.exports.let_go", lambda *_: None)
+    monkeypatch.setattr("gcr.engine.exports.forget_freed", lambda *_: None)
     target.exports.released([1])
     assert target.bytes_by_device == {DEVICE: 2 * MiB}
     with pytest.raises(PeerGone, match="handed over 2 handles of 1"):
@@ -331,7 +331,7 @@ def test_memory_that_was_made_anew_and_is_in_no_other_hands_does_not_leave(stand
 
 
 def test_one_that_is_freed_meanwhile_is_not_made_anew(monkeypatch):
-    monkeypatch.setattr("gcr.engine.exports.let_go", lambda *_: None)
+    monkeypatch.setattr("gcr.engine.exports.forget_freed", lambda *_: None)
     agent = Orphaned([kept(1), kept(2)])
     target, _ = orphaned(agent, [2])
     target.exports.released([1])

@@ -24,7 +24,7 @@ from gcr.daemon.worlds import recorded_world
 from gcr.engine.control_phases import recorded_phases
 from gcr.engine.node import World
 from gcr.engine.recover import driver_phase
-from gcr.engine.tidying import let_go, quietly
+from gcr.engine.tidying import forget_freed, quietly
 from gcr.errors import GcrError, NameTaken, NoSuchJob, WrongState
 from gcr.job.journal import DecisionRecord, ProcessDecision
 from gcr.job.placement import Placement
@@ -343,7 +343,7 @@ class Arrivals:
             return
         for job in self._jobs.all():
             if process := job.processes.get(pid):
-                let_go(process, ids, self._coordinator, job.world, job.keeper())
+                forget_freed(process, ids, self._coordinator, job.world, job.keeper())
 
     def descriptors(self, pid: int, ids: Sequence[int]) -> list[int]:
         """Of handles that a process was given back and cannot export again; the caller's. Raises NotKept, NoSuchJob."""

@@ -14,7 +14,7 @@ from gcr.drain import HandleSpec
 from gcr.engine.batches import batched, consume
 from gcr.engine.copyout import unexportable
 from gcr.engine.session import Session
-from gcr.engine.tidying import let_go
+from gcr.engine.tidying import forget_freed
 from gcr.errors import DeadlinePassed, PeerGone, RolledBack
 from gcr.job.tracking import ids_of, spec_of, specs_of
 from gcr.memory.escrow import Keeper
@@ -145,7 +145,7 @@ class Exports(Struct):
         """Makes the workers and the keepers release handles that the program frees, before its free returns."""
         session = self.session
         with self._lock:
-            let_go(session.process, ids, session.node, session.world, session.keeper())
+            forget_freed(session.process, ids, session.node, session.world, session.keeper())
             session.spare.drop(session.pid, list(ids))
             session.books.reports.apply(IdList(session.transaction, tuple(ids)))
             self.fresh.difference_update(ids)

@@ -12,7 +12,7 @@ from gcr.memory.escrow import Keeper
 log = logging.getLogger("gcr.engine")
 
 
-def let_go(process: Process, ids: Sequence[int], node: Node, world: World, keeper: Keeper) -> None:
+def forget_freed(process: Process, ids: Sequence[int], node: Node, world: World, keeper: Keeper) -> None:
     """The process freed these handles: workers and keeper let go of their memory."""
     for device in set(process.uuids.values()):
         worker = node.warm_worker(world, device)
