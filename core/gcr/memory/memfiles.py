@@ -35,7 +35,7 @@ def hold_still(fd: int) -> int:
     return own
 
 
-def let_go(held: int) -> None:
+def end_hold(held: int) -> None:
     """Ends what `hold_still` gave; without this, neither before it is closed nor while the file is mapped by it."""
     fcntl.flock(held, fcntl.LOCK_UN)
 

@@ -15,7 +15,7 @@ from gcr.errors import UsageError
 from gcr.memory import hostmap
 from gcr.memory.addresses import HUGE_PAGE
 from gcr.memory.layout import SealedHandle, SealedTable
-from gcr.memory.memfiles import checked_size, filled_memfd, hold_still, let_go
+from gcr.memory.memfiles import checked_size, end_hold, filled_memfd, hold_still
 from gcr.memory.partial import PartialTable
 
 
@@ -56,7 +56,7 @@ class Mapped:
     def let_go(self) -> None:
         """Releases the hold; the owner of the segments may overwrite them. They stay mapped."""
         for fd in self._held:
-            let_go(fd)
+            end_hold(fd)
         self._held = []
 
     def close(self) -> None:
