@@ -43,7 +43,7 @@ class Disk:
         assert most == 4096
         return ((number * WINDOW, WINDOW) for number in range(self.count))
 
-    def lend(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
+    def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
         assert slot_bytes == 4096 and not fds
         self.steps.append(("lent", 0, device, 0))
 

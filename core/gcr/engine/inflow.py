@@ -57,7 +57,7 @@ class Imaged(Protocol):
         """All of a process in host memory, as a checkpoint stages it; the caller's. Raises NoRoom."""
         ...
 
-    def lend(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
+    def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
         """Where `read` brings its bytes."""
         ...
 
@@ -98,7 +98,7 @@ class Inflow(Struct):
         windows = _Windows(left, self._failed, partial(meter.at, copy))
         slots, fds = worker.make_ring(target.hold, target.owner, self.slot_bytes, MOST_SLOTS, FEWEST_SLOTS, beyond=True)
         try:
-            self.image.lend(device, self.slot_bytes, fds)
+            self.image.lend_slots(device, self.slot_bytes, fds)
         finally:
             close_all(fds)
         side_by_side(partial(self._one_slot, target, worker, slot, windows) for slot in range(slots))

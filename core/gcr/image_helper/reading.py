@@ -1,4 +1,4 @@
-"""The operations by which an image helper reads one image: `open`, then `slots` and `read`, or `load` and `loaded`."""
+"""The operations that read one image: `open`, then `lend_slots` and `read`, or `load` and `loaded`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -42,7 +42,7 @@ class Reading(Struct):
         if self._reader.manifest.seal().hex() != body["seal"]:
             raise WrongImage(f"image {body['name']} has just become another one")
 
-    def op_slots(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
+    def op_lend_slots(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
         """Takes the memory that `read` fills for a device, and unmaps what it had before. Raises NotASegment."""
         slots = Slots(fds, body["slot_bytes"])
         if before := self._slots.pop(body["device"], None):

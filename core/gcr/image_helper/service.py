@@ -2,8 +2,8 @@
 
 A helper writes one image (writing.py): `begin` · (`parent` · `baseline` …) · `lend` … · `write`. Where the host has no
 room for the image's bytes: `begin` · `parent` · `lend_ring` … · `take` … · `write`. Or it reads one (reading.py):
-`open`, and for each process `slots` · `read` … through memory of a worker's, or `load` · `loaded` … into memory of its
-own. Or it looks at a store.
+`open`, and for each process `lend_slots` · `read` … through memory of a worker's, or `load` · `loaded` … into memory of
+its own. Or it looks at a store.
 """
 
 import logging

@@ -107,9 +107,9 @@ class ImagePeer(Struct):
         asked = {**store.of(manifest.name), "seal": manifest.seal().hex()}
         self._asked("open", asked, timeout, patience, store.key)
 
-    def slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
+    def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
         """Lends the memory that `read` fills with the bytes of a device: consecutive, in slots of one size."""
-        self._call("slots", {"device": device, "slot_bytes": slot_bytes}, CALL_TIMEOUT, fds)
+        self._call("lend_slots", {"device": device, "slot_bytes": slot_bytes}, CALL_TIMEOUT, fds)
 
     def read(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, patience: Patience) -> None:
         """Whole chunks, each of them right when this returns: slot, offset on the line, size. Raises Damaged …

@@ -56,8 +56,8 @@ class OpenedImage:
             raise
         return fds
 
-    def lend(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
-        self.helper.slots(device, slot_bytes, fds)
+    def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
+        self.helper.lend_slots(device, slot_bytes, fds)
 
     def read(self, pid: int, device: str, window: tuple[int, int, int]) -> None:
         self.helper.read(pid, device, window, _left(self.course), self._reading())
