@@ -64,7 +64,9 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> dict[str
                 if request.wait == "durable":
                     imaging.wait(course)
             except ImageFailed as failed:
-                raise _taken_back(node, job, course, RestoreRequest(target=request.target), failed) from failed
+                raise _restore_after_failure(
+                    node, job, course, RestoreRequest(target=request.target), failed
+                ) from failed
             report |= imaging.report()
         return report
 
@@ -77,10 +79,10 @@ def _attempted(
     image: Callable[[], Imaging | None],
 ) -> tuple[dict[str, Any], Imaging | None]:
     imaging = image()
-    return Attempt(node, job, course, request, imaging).take_off(), imaging
+    return Attempt(node, job, course, request, imaging).carry_out(), imaging
 
 
-def _taken_back(
+def _restore_after_failure(
     node: Coordinator, job: Job, course: Course, request: RestoreRequest, failed: ImageFailed
 ) -> ImageFailed:
     """Restores a job whose image failed, unless another command has changed the job since. Returns the error."""
@@ -138,9 +140,9 @@ class Attempt(Struct, frozen=True):
     request: CheckpointRequest
     imaging: Imaging | None
 
-    def take_off(self) -> dict[str, Any]:
+    def carry_out(self) -> dict[str, Any]:
         try:
-            return self._taken_off()
+            return self._by_route()
         except BaseException:
             if self.imaging and self.imaging.begun:  # whatever went wrong after it
                 self.job.imaging = self.imaging
@@ -148,7 +150,7 @@ class Attempt(Struct, frozen=True):
                 self.imaging.close()
             raise
 
-    def _taken_off(self) -> dict[str, Any]:
+    def _by_route(self) -> dict[str, Any]:
         if any(p.strategy == Strategy.DRIVER for p in self.job.living):
             return self._by_driver()
         targets = self._admitted()
