@@ -204,6 +204,23 @@ def test_a_freed_handle_is_out_of_the_books_and_must_not_come_back(monkeypatch):
         target.exports.export_new()
 
 
+@pytest.mark.parametrize("freed", [[2], [1, 2, 3], [1, 5]], ids=repr)
+def test_a_free_whose_message_is_on_its_way_stops_no_checkpoint(monkeypatch, freed):
+    """Of a program whose frees no longer wait for the daemon's answer. What is alive without a mapping stays."""
+    agent = Agent([kept(id) for id in range(1, 6)], [place(1), place(2), place(3), place(5)])
+    target, told = target_of(agent), []
+    target.look()
+    target.exports.export_new()
+    agent.handles = [handle for handle in agent.handles if handle.id not in freed]
+    agent.places = [each for each in agent.places if each.id not in freed]
+    target.exports.unkept[freed[0]] = 2 * MiB
+    monkeypatch.setattr("gcr.engine.exports.let_go", lambda _process, ids, *_: told.extend(ids))
+    handed_over(target)
+    assert (told, target.exports.unkept) == (freed, {})
+    assert list(target.books.table.allocations) == [id for id in range(1, 6) if id not in freed]
+    target.exports.released(freed)  # the message
+
+
 class Busy(Agent):
     """A program that makes handles while others are exported: `more` of them each time all were asked for."""
 

@@ -27,8 +27,11 @@ class Books(Struct):
         """The devices where the process has memory to carry, or, by the device's own count, a context."""
         return sorted({*self.bytes_by_device, *self.counts})
 
-    def close(self, pages: Iterable[MappingBatch]) -> None:
-        """Reads the last of the books, before anything is released. Raises Contradiction."""
+    def read(self, pages: Iterable[MappingBatch]) -> None:
+        """Raises Contradiction."""
         for page in pages:
             self.reports.apply(page)
+
+    def close(self) -> None:
+        """Makes the table, before anything is released."""
         self.table = self.reports.table()

@@ -153,6 +153,29 @@ class Exports(Struct):
                 self.imported.pop(id, None)
                 self.unkept.pop(id, None)
 
+    def settle_frees(self) -> None:
+        """Lets go of handles that the program has freed without a word so far; behind the closed gate.
+
+        A free that was not answered in time waits for no answer from then on. So its message may be on its way still.
+        """
+        if freed := self._freed(self.session.books.reports.unmapped()):
+            text = "job %s: process %d: %d handles were freed, and the message is on its way"
+            log.info(text, self.session.process.job, self.session.pid, len(freed))
+            self.released(freed)
+
+    def _freed(self, ids: Sequence[int]) -> list[int]:
+        """Returns those of `ids`, ascending, that the process does not list any more."""
+        left, freed, pages = [*ids], list[int](), self._paging("what it has freed")
+        while left:
+            batch, fds = self._export(left[0] - 1, min(len(left), self.session.node.config.batch))
+            close_all(fds)
+            reached = batch.reply.last_id if batch.reply.more else left[-1]
+            there = {handle.id for handle in batch.handles}
+            freed += [id for id in left if id <= reached and id not in there]
+            pages.turn(reached)
+            left = [id for id in left if id > reached]
+        return freed
+
     def entrust_spares(self) -> None:
         """Gives the next keeper what the last one lost when it died and the process cannot export again."""
         session = self.session

@@ -22,8 +22,10 @@ def close_books(target: Target) -> None:
 
     Raises Contradiction, NoRoom, DriverError, RolledBack.
     """
+    target.read_mappings()
+    target.exports.settle_frees()
     rehome(target)
-    target.close_books()
+    target.books.close()
 
 
 def rehome(target: Target) -> None:

@@ -154,9 +154,9 @@ class Session:
         self.books.reports.apply(status)
         return status
 
-    def close_books(self) -> None:
-        """Reads the last of the books behind the closed gate, before anything is released. Raises Contradiction."""
-        self.books.close(self.process.agent.mappings(self.transaction))
+    def read_mappings(self) -> None:
+        """Reads the last of the books behind the closed gate. Raises Contradiction."""
+        self.books.read(self.process.agent.mappings(self.transaction))
 
     def resume(self) -> None:
         if self.phase() != AgentPhase.RUNNING:

@@ -74,6 +74,10 @@ class AllocationTracker(Protocol):
         """Returns the bytes by device (UUID), as `table` would add them up, without making a table."""
         ...
 
+    def unmapped(self) -> Sequence[int]:
+        """Returns the ids of handles without a mapping, ascending, as far as mappings were reported."""
+        ...
+
     def uncovered(self) -> Mapping[Reason, int]:
         """Bytes the driver would have to carry, and why."""
         ...
@@ -116,6 +120,9 @@ class ReportedAllocations:
 
     def bytes_by_device(self) -> Mapping[str, int]:
         return dict(self._bytes)
+
+    def unmapped(self) -> Sequence[int]:
+        return sorted(self._handles.keys() - self._mappings.keys())
 
     def uncovered(self) -> Mapping[Reason, int]:
         # Reasons only a newer shim knows come together under Reason.COUNT; its word on refusing them stands.
