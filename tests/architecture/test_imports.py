@@ -40,7 +40,6 @@ WIDE = {
     "gcr/daemon/arrivals.py": "to be divided",
     "gcr/daemon/arrivals.py Arrivals": "to be divided",
     "gcr/daemon/jobs.py Job": "to be divided",
-    "gcr/engine/restore.py Restore": "to be divided",
     "gcr/errors.py": "to be divided",
     "gcr/job/process.py Process": "to be divided",
     "gcr/memory/arena.py Arena": "to be divided",

@@ -1,4 +1,4 @@
-"""A plan: the steps of a checkpoint, in their order. A route (engine/routes) makes one.
+"""A plan: the steps of a checkpoint or a restore, in their order. A route (engine/routes) makes one.
 
     prepare()   every step; one that fails takes back those before it
     commit()    the decision, and what follows from it
@@ -13,9 +13,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from gcr.engine.standing import refuse_as_left
 from gcr.engine.transaction import Transaction
-from gcr.engine.work import Work
 from gcr.errors import RolledBack
 from gcr.job.journal import DecisionRecord
 
@@ -28,13 +26,32 @@ class Step(Protocol):
         ...
 
 
+class Undertaking(Protocol):
+    """What a plan works on: a checkpoint (engine/work.py) or a restore (engine/restore.py) of a job."""
+
+    job: str
+
+    @property
+    def decision(self) -> DecisionRecord | None:
+        """The decision that stands."""
+        ...
+
+    def close(self) -> None:
+        """Closes the daemon's own descriptors of what was copied."""
+        ...
+
+    def tell_what_is_left(self, error: Exception) -> None:
+        """Raises another error where the failure `error` could not be undone for every process."""
+        ...
+
+
 def _nothing() -> None: ...
 
 
 class Plan(Struct, frozen=True):
     """The steps up to the decision, the decision, and what follows from it. Programs that run on need none."""
 
-    work: Work
+    work: Undertaking
     steps: Sequence[Step]
     decide: Callable[[], object] = _nothing
     release: Callable[[], object] = _nothing
@@ -85,20 +102,15 @@ class Prepared(Struct, frozen=True):
         work = self.plan.work
         try:
             self.undo.roll_back(None)
-            _refuse_as_left(work, RolledBack("the checkpoint was given up"))
+            work.tell_what_is_left(RolledBack("it was given up"))
         finally:
             work.close()
 
 
 @contextmanager
-def _telling_what_is_left(work: Work) -> Iterator[None]:
+def _telling_what_is_left(work: Undertaking) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        _refuse_as_left(work, error)
+        work.tell_what_is_left(error)
         raise
-
-
-def _refuse_as_left(work: Work, error: Exception) -> None:
-    left = work.leftovers
-    refuse_as_left(work.job, error, left.suspended, [target for target in work.targets if target.pid in left.out])

@@ -14,6 +14,7 @@ from gcr.engine.decision import decision_on
 from gcr.engine.departed import depart
 from gcr.engine.node import Course, Node, decide, give_up
 from gcr.engine.restore import Restore
+from gcr.engine.routes.restore import plan_of
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
@@ -116,7 +117,8 @@ def restore_alone(target: Target, node: Node) -> None:
     process.bytes_by_device = dict(target.bytes_by_device)
     process.transaction = target.transaction
     decision = _suspended_as_they_are([target])
-    Restore(process.job, [target], decision, node, Course("recover", target.transaction, node.config.drain_s)).run()
+    course = Course("recover", target.transaction, node.config.drain_s)
+    plan_of(Restore(process.job, [target], decision, node, course)).run()
 
 
 def _suspended_as_they_are(targets: Sequence[Target]) -> DecisionRecord:

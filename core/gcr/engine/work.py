@@ -9,6 +9,7 @@ from gcr.engine.ballast import Ballasts, Room
 from gcr.engine.count import DeviceCount
 from gcr.engine.node import Course, Node
 from gcr.engine.progress import Copy
+from gcr.engine.standing import refuse_as_left
 from gcr.engine.streaming import Stream
 from gcr.engine.target import Target
 from gcr.errors import NoDescriptors, NoRoom
@@ -83,3 +84,8 @@ class Work(Struct):
             target.forget_copy()
         if self.stream:
             self.stream.close()
+
+    def tell_what_is_left(self, error: Exception) -> None:
+        """Raises NotTakenBack, StandsStill where a process does not run on after `error`."""
+        stuck = [target for target in self.targets if target.pid in self.leftovers.out]
+        refuse_as_left(self.job, error, self.leftovers.suspended, stuck)

@@ -26,6 +26,7 @@ from gcr.engine.admit import refuse_stopped
 from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import Course
 from gcr.engine.restore import Restore
+from gcr.engine.routes.restore import plan_of
 from gcr.errors import UnsupportedState, WrongImage, WrongState
 from gcr.job.journal import DecisionRecord
 from gcr.job.moves import moves_of
@@ -88,7 +89,7 @@ class Attempt(Struct, frozen=True):
         start = partial(node.fleet.image_helper, acting(job, self.request, self.asked.caller))
         with opened(source, targets, start, course, node.config.store_s, unhurried) as image:
             done = Restore(job.name, targets, decision, node, course, image)
-            carry_out(node, job, done, targets)
+            carry_out(node, job, plan_of(done), targets)
         job.decision = None
         job.ended_as.clear()
         node.recovery.begin_if_uneven(job)

@@ -10,7 +10,6 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Active, Job
 from gcr.engine.node import Course
 from gcr.engine.plan import Plan
-from gcr.engine.restore import Restore
 from gcr.engine.target import Target
 from gcr.errors import BackendMissing, GcrError
 from gcr.job.process import Process
@@ -27,13 +26,13 @@ def target_of(node: Coordinator, job: Job, process: Process, transaction: int) -
     return Target(process, transaction, node, job.world, job.keeper)
 
 
-def carry_out(node: Coordinator, job: Job, done: Plan | Restore, targets: list[Target]) -> None:
+def carry_out(node: Coordinator, job: Job, plan: Plan, targets: list[Target]) -> None:
     """Runs the transaction. After a failure the job has its decision, if there is one, and is recovered if need be."""
     with Active(node.jobs, targets):
         try:
-            done.run()
+            plan.run()
         except BaseException:
-            job.decision = done.decision  # decided stays decided, whatever went wrong after it
+            job.decision = plan.decision  # decided stays decided, whatever went wrong after it
             departures.settle_ends(job)
             node.recovery.begin_if_uneven(job)
             if not job.living:  # nobody is left that it is about

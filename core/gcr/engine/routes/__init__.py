@@ -1,1 +1,1 @@
-"""Ways to checkpoint a job: each is a plan, a list of steps."""
+"""Ways to checkpoint or restore a job: each is a plan, a list of steps."""

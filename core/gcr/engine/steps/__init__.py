@@ -1,1 +1,1 @@
-"""Steps of a checkpoint, each with its undo. A route (engine/routes) puts them in their order."""
+"""Steps of a checkpoint or a restore, each with its undo. A route (engine/routes) puts them in their order."""

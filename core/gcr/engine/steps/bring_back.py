@@ -1,0 +1,115 @@
+"""Data to the device, control state to the process, physical memory to its addresses: all at once."""
+
+import time
+from collections.abc import Callable
+from functools import partial
+
+from msgspec import Struct
+
+from gcr.engine.copyout import AgentCopy, StagedCopy
+from gcr.engine.departed import depart
+from gcr.engine.live import sizes_of
+from gcr.engine.progress import Meter
+from gcr.engine.restore import Restore
+from gcr.engine.side_by_side import side_by_side
+from gcr.engine.target import Target
+from gcr.engine.tidying import quietly
+from gcr.engine.transaction import Transaction
+from gcr.errors import DriverGone
+from gcr.job.moves import moved
+from gcr.peers.worker import WorkerPeer
+from gcr.protocol.wire import FrameType
+
+
+class BringBack(Struct, frozen=True):
+    """Refills, thaws and gives memory; the undo discards the memory and freezes again."""
+
+    restore: Restore
+
+    def do(self, undo: Transaction) -> None:
+        restore = self.restore
+        restore.course.left(restore.node.config.drain_s)
+        for target in restore.targets:
+            if not restore.data_only:
+                undo.push("thaw", partial(self._take_back, target, self.freeze_again))
+            undo.push("map", partial(self._take_back, target, discard))
+        meter = self._meter()
+        steps: list[Callable[[], None]] = []
+        for target in restore.targets:
+            workers = target.workers() if target.copy is None and not restore.image else ()
+            steps += [partial(self._refill, target, worker, meter) for worker in workers]
+            steps.append(partial(self._reenter, target, meter))
+        side_by_side(steps)
+        restore.course.mark("back")
+
+    def _meter(self) -> Meter:
+        """Returns what tells of the bytes that no image has brought yet."""
+        sizes = {copy: n for copy, n in sizes_of(self.restore.targets).items() if copy not in self.restore.refilled}
+        meter = Meter(self.restore.course, "refilling", sizes)
+        if sizes:
+            meter.start()
+        return meter
+
+    def _refill(self, target: Target, worker: WorkerPeer, meter: Meter) -> None:
+        copy, restore = (target.pid, worker.device), self.restore
+        done = worker.refill(target.hold, restore.node.config.drain_s, partial(meter.at, copy))
+        restore.refilled[copy] = done
+        meter.at(copy, done)
+        restore.course.mark("refilled")
+
+    def _reenter(self, target: Target, meter: Meter) -> None:
+        restore = self.restore
+        if not restore.data_only:
+            for worker in target.workers() if target.copy is None else ():
+                worker.drop_ballast(target.hold)
+            began, marks = time.monotonic(), restore.course.marks
+            target.control_state.thaw(restore.node.config.control_s)
+            marks["control_s"] = max(marks.get("control_s", 0.0), time.monotonic() - began)
+        if target.copy is None:
+            target.imports.give_from_workers(keep=True)
+        else:
+            self._copy_in(target, target.copy, meter)
+
+    def _copy_in(self, target: Target, staged: StagedCopy, meter: Meter) -> None:
+        """Comes after the control state: a driver that finds too little room for itself never gives a process back."""
+        course, limit = self.restore.course, self.restore.node.config.drain_s
+        target.imports.create(staged.sizes())
+        course.mark("created")
+        copy = AgentCopy(
+            target.process.agent,
+            target.transaction,
+            staged,
+            tell=lambda left, done: meter.at((target.pid, target.moves.get(left, left)), {"bytes": done}),
+            check=partial(course.left, limit),
+        )
+        seconds = copy.run(FrameType.COPY_IN, course.left(limit))
+        for device, size in moved(copy.moved, target.moves).items():
+            self.restore.refilled[target.pid, device] = {"bytes": size, "seconds": seconds}
+        course.mark("refilled")
+
+    def _take_back(self, target: Target, step: Callable[[Target], object]) -> None:
+        if target.process.departed:
+            return
+        try:
+            step(target)
+        except DriverGone:
+            depart(target)
+        except BaseException:
+            self.restore.adrift.add(target.pid)
+            raise
+
+    def freeze_again(self, target: Target) -> None:
+        """Raises where memory that came back cannot be discarded: a driver never gives such a process back."""
+        discard(target)
+        target.control_state.freeze_again(self.restore.node.config.control_s)
+
+
+def discard(target: Target) -> None:
+    """Takes the memory back from a process.
+
+    Asks its agent only if the control state is back: a frozen agent has mapped nothing and must not be asked to unmap.
+    """
+    if not target.process.agent.frozen():
+        target.process.agent.discard(target.transaction)
+    target.imports.given_back.clear()
+    quietly("drop", lambda: target.keeper().drop(target.pid))

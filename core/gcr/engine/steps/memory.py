@@ -1,0 +1,119 @@
+"""Room for a restore: the workers make all of the physical memory, and hold ballast for the driver."""
+
+from collections import Counter
+from functools import partial
+
+from msgspec import Struct
+
+from gcr.engine.agent_control import refuse_shared
+from gcr.engine.copyout import StagedCopy, refuse_without_room, short_on, unexportable
+from gcr.engine.restore import Restore
+from gcr.engine.steps.bring_back import discard
+from gcr.engine.target import Target
+from gcr.engine.tidying import quietly
+from gcr.engine.transaction import Transaction
+from gcr.errors import NoRoom
+from gcr.peers.worker import WorkerPeer
+from gcr.protocol.seqpacket import close_all
+
+
+class MakeMemory(Struct, frozen=True):
+    """Makes room for everything, or refuses while the targets are untouched. Raises NoRoom, DeviceShared."""
+
+    restore: Restore
+
+    def do(self, undo: Transaction) -> None:
+        restore = self.restore
+        restore.course.tell("making room")
+        restore.course.left(restore.node.config.prepare_s)
+        for target in restore.targets:
+            self._make_for(undo, target)
+        self.refuse_without_room()
+        restore.course.mark("room")
+
+    def _make_for(self, undo: Transaction, target: Target) -> None:
+        image, node = self.restore.image, self.restore.node
+        discard(target)  # what an attempt whose undo did not reach the agent has left there
+        if target.keeps_context and not self.restore.data_only:
+            for device in target.bytes_by_device:
+                node.leave(device)
+            refuse_shared(target.control, target.pid, target.bytes_by_device, node.who)
+        if not target.bytes_by_device:  # a context and no memory: nothing was staged
+            return
+        self._surrender_left(target)
+        if self._agent_must_copy(target) or not self._create(undo, target):
+            target.copy = StagedCopy.of(image.whole(target.pid) if image else target.staged())
+
+    def _surrender_left(self, target: Target) -> None:
+        """Makes the workers of the devices that the process leaves let go of its bytes; other workers get them."""
+        for device in target.process.bytes_by_device:
+            worker = self.restore.node.warm_worker(target.world, device) if device in target.moves else None
+            if worker:
+                worker.surrender(target.hold)
+
+    def _agent_must_copy(self, target: Target) -> bool:
+        """Tells whether no worker can have a context, or hand on what it makes, or the process take it in."""
+        restore, devices = self.restore, sorted(target.bytes_by_device)
+        cold = any(restore.node.warm_worker(target.world, device) is None for device in devices)
+        restore.cold = restore.cold or cold
+        flags = target.process.look().status.flags
+        return unexportable(flags) or target.comes_to_hidden() or not all(map(target.attach, devices))
+
+    def _create(self, undo: Transaction, target: Target) -> bool:
+        """Makes memory with the workers.
+
+        Returns False where there is no room for it beside their own contexts, which they have given back then.
+        """
+        try:
+            for worker in target.workers():
+                undo.push("create", partial(self.uncreate, target, worker))
+                self._entrust(target, worker)
+            for worker in target.workers():
+                self._create_one(target, worker)
+        except NoRoom:
+            if not target.process.copied_out or not target.without_contexts():  # else there was room for them before
+                raise
+            return False
+        return True
+
+    def _entrust(self, target: Target, worker: WorkerPeer) -> None:
+        """Gives the sealed table and the segments of a process to a worker that does not have them."""
+        image = self.restore.image
+        if image or _elsewhere(target, worker):
+            worker.surrender(target.hold)  # what it knows of the process is of another device, or in no image
+        elif worker.knows(target.hold):
+            return
+        fds = image.tables(target.pid) if image else target.staged()
+        try:
+            worker.reclaim(target.hold, target.owner, target.left(worker.device), fds)
+        finally:
+            close_all(fds)
+
+    def _create_one(self, target: Target, worker: WorkerPeer) -> None:
+        """Makes room by giving up gcr's own snapshots, before it refuses. Raises NoRoom."""
+        ballast = self.restore.ballast(target, worker.device)
+        try:
+            worker.create(target.hold, ballast)
+        except NoRoom:
+            self.restore.node.give_up_snapshots([worker.device])
+            with short_on(worker.device):
+                worker.create(target.hold, ballast)
+
+    def uncreate(self, target: Target, worker: WorkerPeer) -> None:
+        anew = self.restore.image or _elsewhere(target, worker)
+        quietly("uncreate", partial(worker.surrender if anew else worker.release, target.hold))
+
+    def refuse_without_room(self) -> None:
+        """Asks the devices, as late as possible, for the room that no worker holds. Raises NoRoom."""
+        restore, needs = self.restore, Counter[str]()
+        for target in restore.targets:
+            devices = {*target.bytes_by_device, *target.ballast_by_device}
+            for device in devices if target.copy is not None else devices - {*target.bytes_by_device}:
+                needs[device] += target.bytes_by_device.get(device, 0) + restore.ballast(target, device)
+        if +needs:
+            restore.node.give_up_snapshots(needs)
+            refuse_without_room(needs, restore.targets[0].free_bytes(needs))
+
+
+def _elsewhere(target: Target, worker: WorkerPeer) -> bool:
+    return target.left(worker.device) != worker.device
