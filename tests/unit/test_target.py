@@ -214,7 +214,7 @@ def test_a_free_whose_message_is_on_its_way_stops_no_checkpoint(monkeypatch, fre
     agent.handles = [handle for handle in agent.handles if handle.id not in freed]
     agent.places = [each for each in agent.places if each.id not in freed]
     target.exports.unkept[freed[0]] = 2 * MiB
-    monkeypatch.setattr("gcr.engine.exports.let_go", lambda _process, ids, *_: told.extend(ids))
+    monkeypatch.setattr("gcr.engine.exports.forget_freed", lambda _process, ids, *_: told.extend(ids))
     handed_over(target)
     assert (told, target.exports.unkept) == (freed, {})
     assert list(target.books.table.allocations) == [id for id in range(1, 6) if id not in freed]
