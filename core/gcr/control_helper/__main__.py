@@ -11,15 +11,14 @@ import sys
 import threading
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Any
-
-from msgspec import to_builtins
 
 from gcr.backend import Backend
 from gcr.control import ControlState, MovesProcesses, NamesHolders, ProcessView
-from gcr.errors import GcrError, UnsupportedState, UsageError
+from gcr.errors import GcrError, UnsupportedState
 from gcr.plugins import asked, load_backend
 from gcr.protocol.channel import Channel, Request
+from gcr.protocol.operations import control as ops
+from gcr.protocol.operations.operation import Answer, Dispatcher
 from gcr.protocol.servers import COORDINATOR
 
 gcr.starting.imported()
@@ -50,11 +49,33 @@ class ControlService:
             return self._started
 
     def serve(self, request: Request) -> None:
-        body = request.json()
-        request.reply_json(asked(self._name, lambda: self._answer(str(body["op"]), body)))
+        asked(self._name, lambda: self._operations.serve(request))
 
-    def _holders(self, device: str) -> Mapping[int, int]:
-        return self._control.holders(device) if isinstance(self._control, NamesHolders) else {}
+    @cached_property
+    def _operations(self) -> Dispatcher:
+        return Dispatcher(
+            "a control helper",
+            {
+                ops.Ready: lambda _asked, _fds, _request: None,
+                ops.Devices: lambda _asked, _fds, _request: Answer(ops.DevicesSeen(tuple(self._backend.devices()))),
+                ops.Means: lambda _asked, _fds, _request: Answer(ops.MeansUsed(self._control.means)),
+                ops.Holders: lambda asked, _fds, _request: Answer(self._holders(asked.device)),
+                ops.CheckMove: lambda asked, _fds, _request: self._check_move(asked.devices),
+                ops.Phase: lambda asked, _fds, _request: Answer(ops.PhaseSeen(self._control.phase(asked.pid))),
+                ops.Inspect: lambda asked, _fds, _request: Answer(inspected(self._control.inspect(asked.pid))),
+                ops.Lock: lambda asked, _fds, _request: self._control.lock(asked.pid, asked.deadline),
+                ops.Checkpoint: lambda asked, _fds, _request: self._control.checkpoint(asked.pid, asked.deadline),
+                ops.Restore: lambda asked, _fds, _request: self._control.restore(
+                    asked.pid, asked.devices, asked.deadline
+                ),
+                ops.Unlock: lambda asked, _fds, _request: self._control.unlock(asked.pid, asked.deadline),
+            },
+        )
+
+    def _holders(self, device: str) -> ops.HoldersFound:
+        """Returns none where the driver does not tell."""
+        control = self._control
+        return ops.HoldersFound(dict(control.holders(device)) if isinstance(control, NamesHolders) else {})
 
     def _check_move(self, devices: Mapping[str, str]) -> None:
         control = self._control
@@ -63,44 +84,9 @@ class ControlService:
             raise UnsupportedState(text, hint="gcr restore without --device")
         control.check_move(devices)
 
-    def _answer(self, op: str, body: dict[str, Any]) -> dict[str, object]:
-        if op == "ready":
-            return {}
-        if op == "devices":
-            return {"devices": [to_builtins(device) for device in self._backend.devices()]}
-        if op == "means":
-            return {"means": self._control.means.value}
-        if op == "holders":
-            return {"holders": {str(pid): size for pid, size in self._holders(str(body["device"])).items()}}
-        if op == "check_move":
-            self._check_move(body["devices"])
-            return {}
-        pid, deadline = int(body["pid"]), float(body.get("deadline", 10.0))
-        match op:
-            case "phase":
-                return {"phase": self._control.phase(pid).value}
-            case "inspect":
-                return view_to_json(self._control.inspect(pid))
-            case "lock":
-                self._control.lock(pid, deadline)
-            case "checkpoint":
-                self._control.checkpoint(pid, deadline)
-            case "restore":
-                self._control.restore(pid, body["devices"], deadline)
-            case "unlock":
-                self._control.unlock(pid, deadline)
-            case _:
-                raise UsageError(f"the control helper knows no {op!r}")
-        return {}
 
-
-def view_to_json(view: ProcessView) -> dict[str, object]:
-    return {
-        "pid": view.pid,
-        "phase": view.phase.value,
-        "bytes_by_device": dict(view.bytes_by_device),
-        "refusals": [{"reason": r.reason, "detail": r.detail} for r in view.refusals],
-    }
+def inspected(view: ProcessView) -> ops.Inspected:
+    return ops.Inspected(view.phase, dict(view.bytes_by_device), tuple(view.refusals))
 
 
 def main(argv: list[str]) -> int:

@@ -4,13 +4,16 @@ It raises what the helper raised, PeerGone or DeadlinePassed.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 from msgspec import Struct
 
 from gcr.backend import Device
-from gcr.control import ControlMeans, ControlPhase, ProcessView, Refusal
+from gcr.control import ControlMeans, ControlPhase, ProcessView
 from gcr.protocol.channel import Channel
+from gcr.protocol.operations import control as ops
+from gcr.protocol.operations.operation import A, Operation, ask
+
+LOOK_S = 20.0  # seconds for a call that only looks
 
 
 class ControlPeer(Struct):
@@ -24,20 +27,19 @@ class ControlPeer(Struct):
     def means(self) -> ControlMeans:
         """The way control state is saved (`ControlMeans`); asked once."""
         if self._means is None:
-            self._means = ControlMeans(self._call("means", {}, 20.0)["means"])
+            self._means = self._call(ops.Means(), LOOK_S).means
         return self._means
 
     def phase(self, pid: int) -> ControlPhase:
-        return ControlPhase(self._call("phase", {"pid": pid}, 20.0)["phase"])
+        return self._call(ops.Phase(pid), LOOK_S).phase
 
     def inspect(self, pid: int) -> ProcessView:
-        found = self._call("inspect", {"pid": pid}, 20.0)
-        refusals = tuple(Refusal(**refusal) for refusal in found["refusals"])
-        return ProcessView(pid, ControlPhase(found["phase"]), found["bytes_by_device"], refusals)
+        found = self._call(ops.Inspect(pid), LOOK_S)
+        return ProcessView(pid, found.phase, found.bytes_by_device, found.refusals)
 
     def devices(self) -> list[Device]:
         """All of its vendor's, in the order of `gcr devices`."""
-        return [Device(**found) for found in self._call("devices", {}, 20.0)["devices"]]
+        return [*self._call(ops.Devices(), LOOK_S).devices]
 
     def free_bytes(self) -> dict[str, int]:
         """Returns the free bytes of each device, by UUID."""
@@ -45,24 +47,23 @@ class ControlPeer(Struct):
 
     def check_move(self, devices: Mapping[str, str]) -> None:
         """Raises what says that a process cannot come back so, UUIDs old to new; none: on no other devices at all."""
-        self._call("check_move", {"devices": dict(devices)}, 20.0)
+        self._call(ops.CheckMove(dict(devices)), LOOK_S)
 
     def holders(self, device: str) -> dict[int, int]:
         """Returns the pids that use a device, with their bytes; empty where the driver does not tell."""
-        found = self._call("holders", {"device": device}, 20.0)["holders"]
-        return {int(pid): int(size) for pid, size in found.items()}
+        return self._call(ops.Holders(device), LOOK_S).holders
 
     def lock(self, pid: int, deadline: float) -> None:
-        self._call("lock", {"pid": pid, "deadline": deadline}, deadline + 2)
+        self._call(ops.Lock(pid, deadline), deadline + 2)
 
     def checkpoint(self, pid: int, deadline: float) -> None:
-        self._call("checkpoint", {"pid": pid, "deadline": deadline}, deadline + 2)
+        self._call(ops.Checkpoint(pid, deadline), deadline + 2)
 
     def restore(self, pid: int, devices: Mapping[str, str], deadline: float) -> None:
-        self._call("restore", {"pid": pid, "devices": dict(devices), "deadline": deadline}, deadline + 2)
+        self._call(ops.Restore(pid, deadline, dict(devices)), deadline + 2)
 
     def unlock(self, pid: int, deadline: float) -> None:
-        self._call("unlock", {"pid": pid, "deadline": deadline}, deadline + 2)
+        self._call(ops.Unlock(pid, deadline), deadline + 2)
 
-    def _call(self, op: str, body: Mapping[str, object], timeout: float) -> dict[str, Any]:
-        return self.channel.call_json(op, body, timeout=timeout)[0]
+    def _call(self, operation: Operation[A], timeout: float) -> A:
+        return ask(self.channel, operation, timeout=timeout)[0]

@@ -3,8 +3,7 @@
 It raises what the supervisor raised, PeerGone or DeadlinePassed.
 """
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec import Struct
 
@@ -12,6 +11,19 @@ from gcr.errors import DeadlinePassed
 from gcr.peers.waiting import BATCH, BRIEF, CALL_TIMEOUT
 from gcr.processes import is_stopped
 from gcr.protocol.channel import Channel
+from gcr.protocol.operations.operation import A, Nothing, Operation, ask
+from gcr.protocol.operations.supervisor import (
+    Drop,
+    Forget,
+    Ids,
+    Note,
+    Noted,
+    Put,
+    Stage,
+    Take,
+    Unstage,
+    UnstageAll,
+)
 from gcr.protocol.seqpacket import close_all
 
 
@@ -22,44 +34,44 @@ class SupervisorPeer(Struct):
     pid: int
 
     def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
-        self._call("put", {"pid": pid, "ids": list(ids)}, fds)
+        self._call(Put(pid, tuple(ids)), fds)
 
     def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
-        self._call("drop", {"pid": pid, "ids": None if ids is None else list(ids)})
+        self._call(Drop(pid, None if ids is None else tuple(ids)))
 
     def ids(self, pid: int) -> list[int]:
-        return list(self._asked("ids", {"pid": pid})[0]["ids"])
+        return [*self._asked(Ids(pid))[0].ids]
 
     def take(self, pid: int, ids: Sequence[int]) -> list[int]:
-        return self._asked("take", {"pid": pid, "ids": list(ids)})[1]
+        return self._asked(Take(pid, tuple(ids)))[1]
 
     def stage(self, pid: int, fds: Sequence[int], offset: int = 0) -> None:
         for first in range(0, len(fds), BATCH):
-            self._call("stage", {"pid": pid, "offset": offset + first}, fds[first : first + BATCH])
+            self._call(Stage(pid, offset + first), fds[first : first + BATCH])
 
     def unstage(self, pid: int, offset: int, limit: int) -> list[int]:
-        return self._asked("unstage", {"pid": pid, "offset": offset, "limit": limit})[1]
+        return self._asked(Unstage(pid, offset, limit))[1]
 
     def unstage_all(self, pid: int) -> None:
-        self._call("unstage_all", {"pid": pid})
+        self._call(UnstageAll(pid))
 
     def forget(self, pid: int) -> None:
-        self._call("forget", {"pid": pid})
+        self._call(Forget(pid))
 
     def note(self, text: str) -> None:
-        self._call("note", {"text": text})
+        self._call(Note(text))
 
     def noted(self) -> str:
-        return str(self._asked("noted", {})[0]["text"])
+        return self._asked(Noted())[0].text
 
-    def _call(self, op: str, body: Mapping[str, object], fds: Sequence[int] = ()) -> None:
-        close_all(self._asked(op, body, fds)[1])
+    def _call(self, operation: Operation[Nothing], fds: Sequence[int] = ()) -> None:
+        close_all(self._asked(operation, fds)[1])
 
-    def _asked(self, op: str, body: Mapping[str, object], fds: Sequence[int] = ()) -> tuple[dict[str, Any], list[int]]:
+    def _asked(self, operation: Operation[A], fds: Sequence[int] = ()) -> tuple[A, list[int]]:
         """Returns the answer and its descriptors. Raises DeadlinePassed or NotRead, which names the supervisor."""
         brief = self.channel.silent or is_stopped(self.pid)
         try:
-            return self.channel.call_json(op, body, fds, timeout=BRIEF if brief else CALL_TIMEOUT)
+            return ask(self.channel, operation, fds, timeout=BRIEF if brief else CALL_TIMEOUT)
         except DeadlinePassed as late:
             if not is_stopped(self.pid):
                 raise type(late)(f"the job's supervisor, process {self.pid}, does not answer") from late

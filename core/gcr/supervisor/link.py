@@ -4,20 +4,19 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from gcr.errors import DaemonUnavailable, GcrError, PeerGone, UsageError
+from gcr.errors import DaemonUnavailable, GcrError, PeerGone
 from gcr.memory.escrow import Escrow
-from gcr.processes import ProcessIdentity, alive, identify
-from gcr.protocol.channel import Channel, Request
+from gcr.protocol.channel import Channel
 from gcr.protocol.frames import AgentError, refused_greeting
-from gcr.protocol.seqpacket import close_all
 from gcr.protocol.trust import connect_to_daemon
 from gcr.protocol.wire import FrameType, HelloRecord, Role
 from gcr.rendezvous.launch import launch
 from gcr.runtime import socket_path
+from gcr.supervisor.offer import Offer
 from gcr.version import __version__
 
 log = logging.getLogger("gcr.supervisor")
@@ -33,11 +32,14 @@ class DaemonLink:
 
     describe: Callable[[], Mapping[str, object]]  # what to register: name, token, argv, pid …
     escrow: Escrow
-    _kept: dict[int, ProcessIdentity | None] = field(default_factory=dict)  # processes of which the escrow may have any
+    _offer: Offer = field(init=False)
     _channel: Channel | None = None
     _lost: threading.Event = field(default_factory=threading.Event)
     _over: threading.Event = field(default_factory=threading.Event)
     _last_launch: float = float("-inf")
+
+    def __post_init__(self) -> None:
+        self._offer = Offer(self.escrow)
 
     def open(self) -> Mapping[str, Any]:
         """Connect, starting a daemon if there is none, register, and keep the line up. Returns gcrd's answer."""
@@ -61,10 +63,11 @@ class DaemonLink:
 
     def _connect(self) -> Mapping[str, Any]:
         sock = self._reach()
-        self._let_go_of_ended()
+        self._offer.forget_ended()
         # Inline: a put that overtook a later drop, or came after the next daemon's, would bring back older memory.
+        serve = self._offer.operations().serve
         channel = Channel(
-            sock, self._serve, on_close=lambda _channel: self._lost.set(), name="gcrd", serve_inline={FrameType.CALL}
+            sock, serve, on_close=lambda _channel: self._lost.set(), name="gcrd", serve_inline={FrameType.CALL}
         )
         channel.start()
         about = self.describe()
@@ -101,56 +104,3 @@ class DaemonLink:
                 except (OSError, GcrError) as error:
                     log.debug("gcrd not reachable: %s", error)
                     time.sleep(RETRY_EVERY)
-
-    def _serve(self, request: Request) -> None:
-        body, fds = request.json(), request.take_fds()
-        try:
-            answer, given = self._answer(str(body["op"]), body, fds)
-        finally:
-            close_all(fds)
-        try:
-            request.reply_json(answer, given)
-        finally:
-            close_all(given)
-
-    def _answer(self, op: str, body: Mapping[str, Any], fds: Sequence[int]) -> tuple[dict[str, object], Sequence[int]]:
-        """Returns the reply, and descriptors to send along, which are closed afterwards."""
-        pid = int(body.get("pid", 0))
-        self._let_go_of_former(pid)
-        match op:
-            case "put":
-                self._kept.setdefault(pid, identify(pid))
-                self.escrow.put(pid, body["ids"], fds)
-            case "drop":
-                self.escrow.drop(pid, body["ids"])
-            case "ids":
-                return {"ids": self.escrow.ids(pid)}, ()
-            case "take":
-                return {}, self.escrow.take(pid, body["ids"])
-            case "stage":
-                self.escrow.stage(pid, fds, body["offset"])
-            case "unstage":
-                return {}, self.escrow.unstage(pid, body["offset"], body["limit"])
-            case "unstage_all":
-                self.escrow.unstage_all(pid)
-            case "forget":
-                self.escrow.forget(pid)
-            case "note":
-                self.escrow.note(str(body["text"]))
-            case "noted":
-                return {"text": self.escrow.noted()}, ()
-            case _:
-                raise UsageError(f"a supervisor knows no {op!r}")
-        return {}, ()
-
-    def _let_go_of_ended(self) -> None:
-        """The daemon that knew of their ends may have died before it said so."""
-        for pid in [*self._kept]:
-            self._let_go_of_former(pid)
-
-    def _let_go_of_former(self, pid: int) -> None:
-        """Closes what is kept of a process that has ended, whose pid another one may have by now."""
-        former = self._kept.get(pid)
-        if former and not alive(former):
-            self.escrow.forget(pid)
-            del self._kept[pid]

@@ -1,0 +1,1 @@
+"""The operations that processes of gcr offer each other, a table for each process."""

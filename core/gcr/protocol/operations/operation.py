@@ -1,0 +1,110 @@
+"""Operations of one process of gcr that another one asks for: how each is declared, asked for and served.
+
+An operation is a frozen struct, declared once for both ends: its fields are those of the request's JSON, and its base
+names the answer. `gcr run` outlives a daemon, so either end may be of another version: a field that only the other one
+knows is ignored, and names never change. `takes` and `gives` say which descriptors come with request and answer.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
+
+from msgspec import Struct, ValidationError, convert, to_builtins
+
+from gcr.errors import RolledBack, UsageError
+from gcr.protocol.channel import Channel, Request
+from gcr.protocol.seqpacket import close_all
+
+
+class Nothing(Struct, frozen=True):
+    """An answer without fields."""
+
+
+A = TypeVar("A", bound=Struct)
+
+
+class Operation(Struct, Generic[A], frozen=True):
+    """A request of one operation, whose answer is an `A`."""
+
+    op: ClassVar[str]
+    takes: ClassVar[str] = ""
+    gives: ClassVar[str] = ""
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the body of the frame, without the operation's name."""
+        found: dict[str, Any] = to_builtins(self, str_keys=True)
+        return found
+
+    @classmethod
+    def from_json(cls, body: Mapping[str, Any]) -> Self:
+        """Raises UsageError for a field that is missing or of the wrong type."""
+        try:
+            return convert(body, cls, str_keys=True)
+        except ValidationError as error:
+            raise UsageError(f"{cls.op}: {error}") from error
+
+    @classmethod
+    def answered(cls, body: Mapping[str, Any]) -> A:
+        """Returns the answer. Raises RolledBack for one that is of another shape."""
+        try:
+            found: A = convert(body, get_args(cls.__orig_bases__[0])[0], str_keys=True)  # type: ignore[attr-defined]
+            return found
+        except ValidationError as error:
+            raise RolledBack(f"the answer of {cls.op}: {error}") from error
+
+
+def ask(
+    channel: Channel,
+    operation: Operation[A],
+    fds: Sequence[int] = (),
+    *,
+    timeout: float,
+    on_progress: Callable[[dict[str, Any]], None] | None = None,
+    on_silence: Callable[[], object] | None = None,
+) -> tuple[A, list[int]]:
+    """Returns the answer and its descriptors, the caller's. Raises as `Channel.call_json`."""
+    body, given = channel.call_json(
+        operation.op, operation.to_json(), fds, timeout=timeout, on_progress=on_progress, on_silence=on_silence
+    )
+    try:
+        return operation.answered(body), given
+    except BaseException:
+        close_all(given)
+        raise
+
+
+class Answer(Struct, frozen=True):
+    """`fds` go along, and are closed once sent unless they are `kept`."""
+
+    fields: Struct | None = None
+    fds: Sequence[int] = ()
+    kept: bool = False
+
+
+Handler = Callable[[Any, list[int], Request], Answer | None]
+"""Carries out an operation. The descriptors of the request are closed after it, unless it clears the list."""
+
+
+class Dispatcher(Struct, frozen=True):
+    """Serves requests for operations. `who`: the process that serves them, for errors."""
+
+    who: str
+    handlers: Mapping[type[Operation[Any]], Handler]
+
+    def serve(self, request: Request) -> None:
+        """Raises UsageError, PeerGone if the caller has left, and as the operation does."""
+        body, fds = request.json(), request.take_fds()
+        try:
+            answer = self._carried_out(body, fds, request) or Answer()
+        finally:
+            close_all(fds)
+        try:
+            request.reply_json(to_builtins(answer.fields, str_keys=True) if answer.fields else None, answer.fds)
+        finally:
+            close_all(() if answer.kept else answer.fds)
+
+    def _carried_out(self, body: Mapping[str, Any], fds: list[int], request: Request) -> Answer | None:
+        name = body.get("op")
+        operation = next((each for each in self.handlers if each.op == name), None)
+        if operation is None:
+            raise UsageError(f"{self.who} knows no {name!r}")
+        return self.handlers[operation](operation.from_json(body), fds, request)

@@ -1,0 +1,80 @@
+"""The operations of a job's supervisor: the escrow of its processes' descriptors, and its copy of the decision."""
+
+from typing import Generic
+
+from msgspec import Struct
+
+from gcr.protocol.operations.operation import A, Nothing, Operation
+
+
+class OfProcess(Operation[A], Generic[A], frozen=True):
+    pid: int
+
+
+class Put(OfProcess[Nothing], frozen=True):
+    op = "put"
+    takes = "a duplicate of each handle, in the order of `ids`"
+
+    ids: tuple[int, ...]
+
+
+class Drop(OfProcess[Nothing], frozen=True):
+    """`ids` None: all of the process."""
+
+    op = "drop"
+
+    ids: tuple[int, ...] | None
+
+
+class KeptIds(Struct, frozen=True):
+    ids: tuple[int, ...]
+
+
+class Ids(OfProcess[KeptIds], frozen=True):
+    op = "ids"
+
+
+class Take(OfProcess[Nothing], frozen=True):
+    op = "take"
+    gives = "a duplicate of each handle, in the order of `ids`"
+
+    ids: tuple[int, ...]
+
+
+class Stage(OfProcess[Nothing], frozen=True):
+    """Keeps descriptors from `offset` on, in the place of what was there and after."""
+
+    op = "stage"
+    takes = "sealed tables and segments"
+
+    offset: int
+
+
+class Unstage(OfProcess[Nothing], frozen=True):
+    op = "unstage"
+    gives = "staged descriptors from `offset` on, `limit` at most"
+
+    offset: int
+    limit: int
+
+
+class UnstageAll(OfProcess[Nothing], frozen=True):
+    op = "unstage_all"
+
+
+class Forget(OfProcess[Nothing], frozen=True):
+    op = "forget"
+
+
+class Note(Operation[Nothing], frozen=True):
+    op = "note"
+
+    text: str
+
+
+class NotedText(Struct, frozen=True):
+    text: str
+
+
+class Noted(Operation[NotedText], frozen=True):
+    op = "noted"
