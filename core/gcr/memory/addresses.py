@@ -1,7 +1,7 @@
-"""Addresses for arena segments: reserved without memory behind them, handed out first fit, given back.
+"""Addresses for arena segments: reserved without memory, handed out first fit, given back.
 
-A segment takes as many addresses as it has bytes, so small segments share a reservation. Where all are in use another
-reservation is made: only the kernel can refuse one.
+A segment takes as many addresses as it has bytes, so small segments share a reservation. Where all are in use the
+module makes another reservation; only the kernel can refuse one.
 """
 
 from bisect import bisect_left
@@ -13,30 +13,30 @@ from gcr.errors import NoRoom
 from gcr.memory import hostmap
 
 HUGE_PAGE = 2 << 20
-LEAST_BYTES = 1 << 34  # of a reservation: addresses cost nothing
+LEAST_BYTES = 1 << 34  # the least size of a reservation; addresses cost nothing
 
 
 class Reservation(Struct, frozen=True):
-    """As the kernel gave it. What is handed out of it begins at a multiple of a huge page, so a huge page is unused."""
+    """A stretch from the kernel. Segments begin at multiples of a huge page, so one huge page stays unused."""
 
     address: int
     size: int
 
     def usable(self) -> tuple[int, int]:
-        """The first address, and the one after the last."""
+        """Returns the first address, and the one after the last."""
         begin = round_up(self.address)
         return begin, begin + self.size - HUGE_PAGE
 
 
 class Addresses(Struct):
-    """Thread-safe. `_free`: stretches of addresses, [begin, end), in order and never side by side."""
+    """The reservations. Thread-safe. `_free`: stretches [begin, end), in order and never adjacent."""
 
     _reserved: list[Reservation] = field(default_factory=list)
     _free: list[tuple[int, int]] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
 
     def take(self, size: int) -> int:
-        """The first of `size` addresses, at a multiple of a huge page. Raises NoRoom."""
+        """Returns the first of `size` addresses, at a multiple of a huge page. Raises NoRoom."""
         wanted = round_up(size)
         with self._lock:
             index = self._first_fit(wanted)
@@ -50,7 +50,7 @@ class Addresses(Struct):
             return begin
 
     def give_back(self, address: int, size: int) -> None:
-        """Whatever is mapped there is unmapped; nothing after `close`. Raises OSError."""
+        """Unmaps and takes back these addresses; does nothing after `close`. Raises OSError."""
         wanted = round_up(size)
         with self._lock:
             if self._reserved:
@@ -58,7 +58,7 @@ class Addresses(Struct):
                 self._insert(address, address + wanted)
 
     def close(self) -> None:
-        """Raises OSError."""
+        """Gives all addresses back to the kernel. Raises OSError."""
         with self._lock:
             reserved, self._reserved, self._free = self._reserved, [], []
             for each in reserved:
@@ -77,7 +77,7 @@ class Addresses(Struct):
         self._insert(*made.usable())
 
     def _insert(self, begin: int, end: int) -> None:
-        """The stretch becomes one with its neighbours."""
+        """Adds a stretch, joined with its neighbours."""
         index = bisect_left(self._free, (begin, end))
         if index < len(self._free) and self._free[index][0] == end:
             end = self._free.pop(index)[1]
@@ -88,5 +88,5 @@ class Addresses(Struct):
 
 
 def round_up(nbytes: int) -> int:
-    """To whole huge pages."""
+    """Rounds up to whole huge pages."""
     return -(-nbytes // HUGE_PAGE) * HUGE_PAGE

@@ -1,16 +1,16 @@
-"""The arena: pinned host memory of one worker, in memfd segments that can be handed to other processes.
+"""The arena, pinned host memory of one worker, in memfd segments that other processes can take by descriptor.
 
 Filling and pinning fresh memory is slow, so it happens in the background (`prepare`) and pinned segments are kept. A
-segment is filled by fallocate: running out of memory is then an error here and not a signal at some later access; and
-several files fill in parallel as fast as huge pages (one file is limited by its lock). It is sealed against shrinking,
-since another holder of its descriptor could otherwise make our access to it a SIGBUS. gcr.memory.making makes them.
+segment is filled by fallocate: a lack of memory is then an error here, and no signal at a later access. Several files
+fill in parallel as fast as huge pages (one file is limited by its lock). A segment is sealed against shrinking, since
+another holder of its descriptor could otherwise make the worker's access a SIGBUS. gcr.memory.making makes segments.
 
-What one owner's bytes have been in is never shown to another: such a segment is released once its owner has ended, or
-somebody else needs the room, and a fresh one is made. Nor is one taken that somebody still reads, an image's writer say
-(`memfiles.hold_still`).
+A segment that has held one owner's bytes is never shown to another owner. It is released once its owner has ended, or
+where another owner needs the room, and a fresh one is made. The arena does not take a segment that another process
+still reads, an image's writer for instance (`memfiles.hold_still`).
 
-A call that cannot wait is promised what is lacking (`promise`): it is filled and pinned later (`keep`), its descriptors
-can be handed on before.
+A call that cannot wait is promised the segments that are lacking (`promise`). They are filled and pinned later
+(`keep`); their descriptors can be handed on before.
 
 `_turns` is held while memory is made, filled and pinned, `_lock` only while the books are changed; in that order.
 """
@@ -53,10 +53,10 @@ class Segments(Struct, frozen=True):
 
 
 class Arena:
-    """See the module. `pin(address, size)` and `unpin(address)` are called from several threads at once.
+    """The arena of one worker. `pin(address, size)` and `unpin(address)` are called from several threads at once.
 
-    segment_bytes: the largest segment. limit_bytes: of all that the arena makes, adopted segments not counted.
-    threads: that fill and pin in the background. hurry: those that do where a caller waits; else as many.
+    segment_bytes: the largest segment. limit_bytes: the limit of all segments that the arena makes, adopted ones not
+    counted. threads: fill and pin in the background. hurry: the threads where a caller waits; as many by default.
     """
 
     def __init__(
@@ -77,10 +77,10 @@ class Arena:
         self._lock = Lock()
         self._turns = Turns()
         self._closed = False
-        self._free: dict[Segment, str] = {}  # with the owner whose bytes it last held; "" for a fresh one
+        self._free: dict[Segment, str] = {}  # with the owner of the bytes it last held; "" for a fresh one
         self._taken: dict[Segment, str] = {}
         self._adopted: set[Segment] = set()
-        self._promised: set[Segment] = set()  # not filled, mapped or pinned; of those that are taken
+        self._promised: set[Segment] = set()  # taken, but not yet filled, mapped or pinned
         self._being_made = 0  # bytes
 
     @property
@@ -101,10 +101,10 @@ class Arena:
             return total(self._free)
 
     def prepare(self, wishes: Callable[[], Mapping[str, int]], pause: Callable[[], object] = lambda: None) -> None:
-        """Make sure that all owners could have their bytes at once. Raises NoRoom, and what `pin` raises.
+        """Makes sure that all owners can have their bytes at once. Raises NoRoom, and what `pin` raises.
 
-        Made in rounds, one segment per thread; between rounds a `take` gets its turn, `close` its way, and the wishes
-        are asked for anew. `pause` is called before each round.
+        Works in rounds, one segment per thread. Between rounds a `take` gets its turn, `close` takes effect, and the
+        wishes are asked for anew. `pause` is called before each round.
         """
         while True:
             pause()
@@ -116,7 +116,7 @@ class Arena:
                 self._grow(missing[: self._threads], wanted, self._threads)
 
     def take(self, owner: str, nbytes: int, beyond: bool = False) -> Segments:
-        """Segments of at least `nbytes` in all, those first that held this owner's bytes before. Raises NoRoom.
+        """Takes segments of at least `nbytes` in all, first those that held this owner's bytes. Raises NoRoom.
 
         beyond: the limit refuses nothing, only the host does.
         """
@@ -132,9 +132,9 @@ class Arena:
         return Segments(owner, tuple(parts))
 
     def promise(self, owner: str, nbytes: int) -> Segments:
-        """As `take`, but what is lacking is there once it was kept, and waits for nobody. Raises NoRoom.
+        """Takes segments without waiting; those that are lacking hold memory only after `keep`. Raises NoRoom.
 
-        Where somebody would have to give up theirs for it, it is taken.
+        Works as `take` where another owner would have to give up segments.
         """
         with self._lock:
             usable = self._usable(owner)
@@ -149,9 +149,9 @@ class Arena:
         return self.take(owner, nbytes)
 
     def keep(self, segments: Segments) -> None:
-        """What was promised of them is filled, mapped and pinned when this returns, or an error says that not all is.
+        """Fills, maps and pins all promised segments of these. Raises NoRoom, and what `pin` raises.
 
-        Raises NoRoom, and what `pin` raises.
+        After an error some may still be promised.
         """
         with self._turns.next():
             if self._closed:
@@ -167,7 +167,7 @@ class Arena:
             self._promised.discard(part)
 
     def give_back(self, segments: Segments) -> None:
-        """The owner's bytes are no longer needed. Idempotent."""
+        """Returns segments to the arena; the owner no longer needs the bytes. Idempotent."""
         with self._lock:
             gone = [part for part in segments if self._taken.pop(part, None) is not None]
             empty = [part for part in gone if part in self._promised]
@@ -180,7 +180,7 @@ class Arena:
                 self._release(empty)
 
     def hand_on(self, segments: Segments) -> None:
-        """Somebody else uses them from now on, by descriptors of their own: they are never taken again. Idempotent."""
+        """Gives segments up to another process, which has its own descriptors: they are never reused. Idempotent."""
         with self._turns.next():
             with self._lock:
                 gone = [part for part in segments if self._taken.pop(part, None) is not None]
@@ -194,7 +194,7 @@ class Arena:
         sizes: Sequence[int] | None = None,
         ready: Callable[[Segment], None] | None = None,
     ) -> Segments:
-        """Map and pin segments that come from elsewhere; takes the descriptors, which are closed on failure.
+        """Maps and pins segments that come from elsewhere. Takes the descriptors, and closes them on failure.
 
         `ready` is called for each segment, in order, as soon as it may be copied from, while later ones are still being
         pinned. All or nothing. Raises NotASegment, NoRoom (addresses), and what `pin` or `ready` raises.
@@ -207,16 +207,16 @@ class Arena:
         return Segments(owner, tuple(made))
 
     def fds(self, segments: Segments) -> list[int]:
-        """The descriptors, in order. They stay the arena's; sending them duplicates them."""
+        """Returns the descriptors, in order. They stay the arena's; sending them duplicates them."""
         return [part.fd for part in segments]
 
     def trim(self, nbytes: int) -> None:
-        """Release free segments until at most `nbytes` of them are left, those that held somebody's bytes first."""
+        """Releases free segments until at most `nbytes` are left, first those that held an owner's bytes."""
         with self._turns.next():
             self._release_free(max(0, self.free_bytes - nbytes), lambda _last: True)
 
     def end(self, owner: str) -> None:
-        """It takes nothing any more: what is free and only it could take is released, in the background."""
+        """Releases, in the background, the free segments that only this owner could take; the owner has ended."""
         while True:
             with self._turns.background():
                 with self._lock:
@@ -227,7 +227,7 @@ class Arena:
                 self._release([part])
 
     def give_up_spare(self, wishes: Callable[[], Mapping[str, int]]) -> None:
-        """Release fresh segments that `wishes` do not need, in the background."""
+        """Releases, in the background, fresh segments that the wishes do not need."""
         while True:
             with self._turns.background():
                 spare = self._missing(wishes()).spare
@@ -238,12 +238,12 @@ class Arena:
                 self._release(spare[:1])
 
     def ready(self, wishes: Mapping[str, int]) -> dict[str, int]:
-        """Bytes of its wish that each owner has, or could take now."""
+        """Returns, for each owner, the bytes of its wish that it has or could take now."""
         short = self._missing(wishes).short
         return {owner: wanted - short[owner] for owner, wanted in wishes.items()}
 
     def close(self) -> None:
-        """Release everything, taken segments included: their descriptors elsewhere keep their bytes. Idempotent."""
+        """Releases all segments, taken ones included; descriptors in other processes keep their bytes. Idempotent."""
         with self._lock:
             self._closed = True
         with self._turns.next():
@@ -256,26 +256,26 @@ class Arena:
             self._maker.addresses.close()
 
     def may_be_written(self, segments: Segments) -> bool:
-        """Whether nobody reads them."""
+        """Tells whether no process reads these segments."""
         return not any(is_held_still(part.fd) for part in segments)
 
     def _has_room(self, nbytes: int) -> bool:
-        """For so much more, with nobody giving up theirs. The lock is held."""
+        """Tells whether so much more fits, with no owner giving up a segment. The lock is held."""
         coming = self._being_made + nbytes
         return self._own_bytes() + coming <= self._limit and total(self._promised) + coming <= available_host_bytes()
 
     def _own_bytes(self) -> int:
-        """What the limit is of. The lock is held."""
+        """Returns the bytes that count against the limit. The lock is held."""
         return total(s for s in (*self._free, *self._taken) if s not in self._adopted)
 
     def _promise(self, sizes: Sequence[int]) -> list[Segment]:
-        """All or none. The lock is held. Raises NoRoom, OSError."""
+        """Promises all or none. The lock is held. Raises NoRoom, OSError."""
         made = self._maker.promise(sizes)
         self._promised.update(made)
         return made
 
     def _usable(self, owner: str) -> list[Segment]:
-        """What it may take. The lock is held."""
+        """Returns the free segments that an owner may take. The lock is held."""
         return [s for s, last in self._free.items() if last == "" or (last == owner and not is_held_still(s.fd))]
 
     def _usable_bytes(self, owner: str) -> int:
@@ -283,7 +283,7 @@ class Arena:
             return total(self._usable(owner))
 
     def _missing(self, wishes: Mapping[str, int]) -> Missing:
-        """What is to be made, should every owner take what it has and of what is fresh, as `take` would."""
+        """Returns what is to be made if each owner takes its own segments and fresh ones, as `take` does."""
         with self._lock:
             has = Counter[str]()
             for part, owner in (*self._free.items(), *self._taken.items()):
@@ -302,13 +302,13 @@ class Arena:
         return Missing(short, [size for left in short.values() for size in self._sizes(left)], fresh)
 
     def _sizes(self, nbytes: int) -> list[int]:
-        """Equal segments, a few for each thread, and a last one for the rest. Multiples of a huge page."""
+        """Returns sizes: equal ones, a few for each thread, and one for the rest. Multiples of a huge page."""
         each = min(self._segment_bytes, max(LEAST_PIECE, round_up(-(-nbytes // (PIECES_EACH * self._hurry)))))
         whole, rest = divmod(round_up(nbytes), each)
         return [each] * whole + ([rest] if rest else [])
 
     def _grow(self, sizes: Sequence[int], owners: Collection[str], threads: int, beyond: bool = False) -> None:
-        """Make fresh free segments, all or none. A turn is held."""
+        """Makes fresh free segments, all or none. A turn is held."""
         if self._closed:
             raise RolledBack("the arena is closed")
         self._make_room(sum(sizes), {"", *owners}, beyond)
@@ -322,7 +322,7 @@ class Arena:
             self._being_made = 0
 
     def _make_room(self, nbytes: int, spared: Collection[str], beyond: bool) -> None:
-        """Give up free segments nobody else may see, as far as needed. Raises NoRoom before anything is made."""
+        """Releases as many free segments as needed, of owners not spared. Raises NoRoom, with none released."""
         with self._lock:
             own = self._own_bytes()
             read = {s for s, last in self._free.items() if last and is_held_still(s.fd)}
@@ -345,7 +345,7 @@ class Arena:
         self._release(gone)
 
     def _forget(self, part: Segment) -> None:
-        """A free one. The lock is held."""
+        """Removes a free segment from the books. The lock is held."""
         del self._free[part]
         self._adopted.discard(part)
 
@@ -359,7 +359,7 @@ class Arena:
 
 @contextmanager
 def _no_memory_is_no_room(nbytes: int) -> Iterator[None]:
-    """Of a call that wants so much. Raises NoRoom where the kernel has none."""
+    """Raises NoRoom where the kernel lacks memory for a call that wants `nbytes`."""
     try:
         yield
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Which of an arena's segments an owner takes, and what is missing."""
+"""The choice of segments that an owner takes of an arena, and the segments that are missing."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -16,7 +16,7 @@ class Missing(Struct, frozen=True):
 
 
 def choose(candidates: Sequence[Segment], last: Mapping[Segment, str], nbytes: int) -> list[Segment]:
-    """Segments of `nbytes` in all: used before fresh, large before small, the last one no larger than needed."""
+    """Returns segments of `nbytes` in all: used before fresh, large before small, the last no larger than needed."""
     order = sorted(candidates, key=lambda s: (last[s] == "", -s.size))
     chosen: list[Segment] = []
     left = nbytes

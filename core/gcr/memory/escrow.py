@@ -1,8 +1,8 @@
-"""Escrow: duplicates of what a job's memory hangs on, kept by a process that touches no vendor library.
+"""Escrow, duplicates of the descriptors that a job's memory depends on, in a process without a vendor library.
 
-Before a checkpoint is decided these are the physical handles of every process of the job: whatever dies, they can be
-mapped again. Once it is decided they are the sealed table and the arena segments. After a restore or a rollback the
-handles that were given back stay here, since their process cannot export them a second time. Thread-safe.
+Before a checkpoint is decided, they are the physical handles of each process of the job. Whichever process dies, the
+handles can be mapped again. After the decision they are the sealed table and the arena segments. After a restore or a
+rollback the handles that were given back stay here, since their process cannot export them again. Thread-safe.
 """
 
 import os
@@ -25,22 +25,22 @@ class NotKept(RolledBack):
 
 
 class Keeper(Protocol):
-    """Whoever holds a job's escrow: its supervisor, or the daemon for a job whose supervisor died."""
+    """The holder of a job's escrow: its supervisor, or the daemon once the supervisor has died."""
 
     def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
-        """Keep duplicates; the caller goes on owning `fds`."""
+        """Keeps duplicates; the caller goes on owning `fds`."""
         ...
 
     def drop(self, pid: int, ids: Sequence[int] | None = None) -> None:
-        """Close what is kept of a process, or only some handles of it. Unknown ids are ignored."""
+        """Closes all handles of a process, or these. Ignores unknown ids."""
         ...
 
     def ids(self, pid: int) -> list[int]:
-        """What is kept of a process, ascending."""
+        """Returns the ids of the handles kept of a process, ascending."""
         ...
 
     def take(self, pid: int, ids: Sequence[int]) -> list[int]:
-        """Duplicates of the descriptors of `ids`, in that order, the caller's. Raises NotKept."""
+        """Returns duplicates of the descriptors of `ids`, in that order; the caller closes them. Raises NotKept."""
         ...
 
     def stage(self, pid: int, fds: Sequence[int], offset: int) -> None: ...
@@ -48,28 +48,28 @@ class Keeper(Protocol):
     def unstage(self, pid: int, offset: int, limit: int) -> list[int]: ...
 
     def unstage_all(self, pid: int) -> None:
-        """Close the staged descriptors of a process."""
+        """Closes the staged descriptors of a process."""
         ...
 
     def forget(self, pid: int) -> None:
-        """The process is gone: nothing of it is worth keeping."""
+        """Closes all descriptors of a process that has ended."""
         ...
 
     def note(self, text: str) -> None:
-        """Keep a copy of the job's decision record, in the place of an earlier one."""
+        """Keeps a copy of the job's decision record, instead of an earlier one."""
         ...
 
     def noted(self) -> str:
-        """The last copy; empty if there was none."""
+        """Returns the last copy of the decision record; empty if there was none."""
         ...
 
 
 class Escrow(Struct):
-    """The one implementation; supervisors offer it over their socket."""
+    """The one implementation of Keeper; supervisors offer it over their socket."""
 
     _handles: dict[int, dict[int, int]] = field(default_factory=dict)
     _staged: dict[int, list[int]] = field(default_factory=dict)
-    _dropped: dict[int, set[int]] = field(default_factory=dict)  # while `copy_from` is at it, by pid
+    _dropped: dict[int, set[int]] = field(default_factory=dict)  # during `copy_from`, by pid
     _lock: threading.Lock = field(default_factory=threading.Lock)
     copying: threading.Lock = field(default_factory=threading.Lock)  # one copy at a time; before `_lock`
     _note: str = ""
@@ -129,16 +129,16 @@ class Escrow(Struct):
         close_all(gone)
 
     def forget(self, pid: int) -> None:
-        """The process is gone: nothing of it is worth keeping."""
+        """Closes all descriptors of a process that has ended."""
         with self._lock:
             self._dropped.pop(pid, None)
             gone = [*self._handles.pop(pid, {}).values(), *self._staged.pop(pid, [])]
         close_all(gone)
 
     def copy_from(self, other: Keeper, pid: int, batch: int) -> int:
-        """Duplicates of what another keeper has of a process and this one lacks; how many were made.
+        """Copies the handles of a process that another keeper has and this one lacks. Returns their number.
 
-        What is dropped meanwhile stays dropped. Raises what `other` raises, NoDescriptors.
+        A handle that is dropped meanwhile stays dropped. Raises what `other` raises, NoDescriptors.
         """
         with self.copying:
             with self._lock:
@@ -166,9 +166,9 @@ class Escrow(Struct):
         return len(fresh)
 
     def copy_to(self, other: Keeper, pid: int, batch: int, *, only: bool) -> None:
-        """Have another keeper keep what this one has of a process, in the place of what it has under these ids.
+        """Makes another keeper keep the handles that this one has of a process, instead of its own under these ids.
 
-        only: it lets go of all else. What is dropped meanwhile stays dropped.
+        only: the other keeper drops all else. A handle that is dropped meanwhile stays dropped.
         Raises what `other` raises, NoDescriptors.
         """
         with self.copying:
@@ -192,7 +192,7 @@ class Escrow(Struct):
             other.drop(pid, gone)
 
     def held(self) -> int:
-        """Descriptors held in all."""
+        """Returns the number of descriptors held."""
         with self._lock:
             return sum(map(len, self._handles.values())) + sum(map(len, self._staged.values()))
 
@@ -204,7 +204,7 @@ class Escrow(Struct):
 
 
 def duplicate(fds: Sequence[int]) -> list[int]:
-    """Duplicates, close-on-exec; all or nothing. Raises NoDescriptors, OSError for what is no descriptor."""
+    """Returns duplicates, close-on-exec, all or none. Raises NoDescriptors, and OSError for an invalid descriptor."""
     made: list[int] = []
     try:
         for fd in fds:

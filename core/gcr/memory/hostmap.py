@@ -1,4 +1,4 @@
-"""The memory calls the arena needs and Python's mmap does not offer: memory mapped at a chosen address."""
+"""The memory calls that the arena needs and Python's mmap lacks: mapping at a chosen address."""
 
 import ctypes
 import mmap
@@ -23,12 +23,12 @@ _madvise.argtypes = [ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int]
 
 
 def reserve(size: int) -> int:
-    """Addresses without memory behind them. Raises OSError."""
+    """Reserves addresses without memory behind them. Raises OSError."""
     return _map(None, size, _PROT_NONE, _NOTHING, -1)
 
 
 def map_shared(address: int, size: int, fd: int, writable: bool = True) -> None:
-    """Put a file's first `size` bytes at `address`, over what was reserved there. Raises OSError."""
+    """Maps a file's first `size` bytes at `address`, over the reservation there. Raises OSError."""
     protection = mmap.PROT_READ | (mmap.PROT_WRITE if writable else 0)
     _map(address, size, protection, mmap.MAP_SHARED | _MAP_FIXED, fd)
 
@@ -44,7 +44,7 @@ def populate(address: int, size: int) -> None:
 
 
 def blank(address: int, size: int) -> None:
-    """Take memory away from `address`; the addresses stay reserved. Raises OSError."""
+    """Removes the memory at `address`; the addresses stay reserved. Raises OSError."""
     _map(address, size, _PROT_NONE, _NOTHING | _MAP_FIXED, -1)
 
 

@@ -1,4 +1,4 @@
-"""How much host memory is there to take, for this process, by the kernel's own counts. Bytes."""
+"""Host memory that this process can take, in bytes, by the kernel's own counts."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,7 +7,7 @@ _FIXED = 1 << 62  # cgroup v1 says "no limit" with a number about this large
 
 
 def available_host_bytes(root: Path = Path("/")) -> int:
-    """The least of MemAvailable and what every cgroup above this process still allows.
+    """Returns the least of MemAvailable and the room that each cgroup above this process leaves.
 
     A cgroup's page cache that the kernel would give up first counts as room, as it does in MemAvailable.
     """
@@ -15,7 +15,7 @@ def available_host_bytes(root: Path = Path("/")) -> int:
 
 
 def free_huge_bytes(page: int, root: Path = Path("/")) -> int:
-    """Bytes in huge pages of `page` bytes that are free and promised to nobody."""
+    """Returns the bytes in free huge pages of `page` bytes that no mapping has reserved."""
     folder = root / f"sys/kernel/mm/hugepages/hugepages-{page // 1024}kB"
     free, promised = _number(folder / "free_hugepages"), _number(folder / "resv_hugepages")
     return max(0, (free or 0) - (promised or 0)) * page
@@ -43,7 +43,10 @@ def _cgroup_rooms(root: Path) -> Iterator[int]:
 
 
 def _rooms(mount: Path, path: str, limit_file: str, usage_file: str, cache_key: str) -> Iterator[int]:
-    """Room in the cgroup and in each above it. Inside a container the path may lead nowhere; the mount is then ours."""
+    """Yields the room in the cgroup and in each above it.
+
+    Inside a container the path may lead nowhere; the mount is then this process's cgroup.
+    """
     own = mount / path.strip("/")
     for folder in (own, *own.parents):
         limit, usage = _number(folder / limit_file), _number(folder / usage_file)
@@ -54,7 +57,7 @@ def _rooms(mount: Path, path: str, limit_file: str, usage_file: str, cache_key: 
 
 
 def _number(path: Path) -> int | None:
-    """The number in a kernel file; None when there is no such file or it says "max"."""
+    """Returns the number in a kernel file; None without such a file, or where it says "max"."""
     try:
         text = path.read_text().strip()
     except (FileNotFoundError, NotADirectoryError):

@@ -1,4 +1,4 @@
-"""Where each handle's bytes lie in host memory, the copies that move them, and the sealed table that says so.
+"""The layout of handles in host memory, the copies that move their bytes, and the sealed table of the layout.
 
 Host memory of one device is a list of segments, thought of as one line of bytes: an *arena offset* counts from the
 first byte of the first segment. Handles are packed on that line without gaps, in the order they are copied. Sizes are
@@ -26,7 +26,7 @@ _DIGEST = 32
 
 
 class DamagedTable(Refused):
-    """A sealed table that is not what was sealed; nothing was done with it."""
+    """A sealed table with bytes that have changed since it was sealed; it was not used."""
 
     code = "damaged_table"
 
@@ -34,7 +34,7 @@ class DamagedTable(Refused):
 class Segment(Struct, frozen=True, eq=False):
     """A piece of host memory, mapped at `address` in this process.
 
-    Equal to itself only: a later segment may get the same descriptor number and address.
+    It is equal to itself only: a later segment may get the same descriptor number and address.
     """
 
     fd: int
@@ -43,14 +43,14 @@ class Segment(Struct, frozen=True, eq=False):
 
 
 class Layout(Struct, frozen=True):
-    """`offsets`: arena offset by handle id. `size`: bytes in all."""
+    """The places of handles. `offsets`: arena offset by handle id. `size`: bytes in all."""
 
     offsets: Mapping[int, int]
     size: int
 
 
 class _Piece(Struct, frozen=True):
-    """Bytes that lie in one device range and one segment; only pieces of the same two may become one copy."""
+    """Bytes in one device range and one segment; only pieces of the same two may become one copy."""
 
     span: Span
     range: int
@@ -58,9 +58,9 @@ class _Piece(Struct, frozen=True):
 
 
 def pack(ranges: Sequence[DeviceRange], sizes: Mapping[int, int]) -> Layout:
-    """Handles of `ranges` back to back, in the order they lie there, so that neighbours on the device stay neighbours.
+    """Lays handles out back to back, in the order of the ranges: neighbours on the device stay neighbours.
 
-    `sizes` holds every id that is wanted; ids of the ranges that it lacks were freed meanwhile and are left out.
+    `sizes` has each wanted id. Ids of the ranges that it lacks were freed meanwhile and are left out.
     """
     offsets: dict[int, int] = {}
     end = 0
@@ -77,7 +77,7 @@ def pack(ranges: Sequence[DeviceRange], sizes: Mapping[int, int]) -> Layout:
 def spans(
     ranges: Sequence[DeviceRange], sizes: Mapping[int, int], layout: Layout, segments: Sequence[Segment]
 ) -> list[Span]:
-    """The fewest copies that move every byte of `sizes` once. No copy crosses a range's or a segment's border.
+    """Returns the fewest copies that move each byte of `sizes` once. No copy crosses a range's or a segment's border.
 
     Raises ValueError when the segments are too small or a handle of the layout lies in no range.
     """
@@ -91,7 +91,7 @@ def spans(
 
 
 def spans_of_parts(parts: Sequence[tuple[DeviceRange, int, int, int]], segments: Sequence[Segment]) -> list[Span]:
-    """Copies of parts of ranges: of each the range, the offset in it, the arena offset, and the size."""
+    """Returns copies of parts, each a range, the offset in it, the arena offset and the size."""
     where = {number: (id(each[0]), each[0].address + each[1]) for number, each in enumerate(parts)}
     sizes = {number: each[3] for number, each in enumerate(parts)}
     layout = Layout({number: each[2] for number, each in enumerate(parts)}, 0)
@@ -106,7 +106,7 @@ def _pieces(
     segments: Sequence[Segment],
     starts: Sequence[int],
 ) -> Iterator[_Piece]:
-    """Handles in arena order, cut at the borders of segments."""
+    """Yields handles in arena order, cut at the borders of segments."""
     segment = 0
     for id, offset in sorted(layout.offsets.items(), key=lambda item: item[1]):
         index, device = where[id]
@@ -155,14 +155,14 @@ class SealedHandle(Struct, frozen=True):
 
 
 class SealedSegment(Struct, frozen=True):
-    """Size of a segment, in the order of their descriptors, and the device whose bytes it holds."""
+    """The size of a segment and the device of its bytes; segments are in the order of their descriptors."""
 
     device: str
     size: int
 
 
 class SealedTable(Struct, frozen=True):
-    """All that is needed to put a process's device memory back. Whoever holds it and the segments can restore.
+    """All that a restore of a process's device memory needs, besides the segments.
 
         0          8                  40
         | GCRTABLE | blake2b-256      | JSON ...                      the digest is over the JSON
@@ -182,7 +182,7 @@ class SealedTable(Struct, frozen=True):
 
     @property
     def devices(self) -> frozenset[str]:
-        """Whose bytes it is of; also where these lie in no host memory, and there is no segment."""
+        """The devices of the bytes, also where no segment holds them."""
         return frozenset({each.device for each in self.handles} | {each.device for each in self.segments})
 
     def to_bytes(self) -> bytes:
@@ -191,7 +191,7 @@ class SealedTable(Struct, frozen=True):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
-        """Raises DamagedTable unless every bit is as it was sealed, and for a version this gcr does not know."""
+        """Reads a table. Raises DamagedTable where a bit has changed, and for a version that this gcr does not know."""
         magic, digest, text = data[: len(_MAGIC)], data[len(_MAGIC) :][:_DIGEST], data[len(_MAGIC) + _DIGEST :]
         if magic != _MAGIC or digest != _digest(text):
             raise DamagedTable("the sealed table of a suspended process is damaged")
@@ -202,11 +202,11 @@ class SealedTable(Struct, frozen=True):
 
     @classmethod
     def from_fd(cls, fd: int) -> Self:
-        """Of what `to_memfd` made. Raises as `from_bytes` does, and OSError."""
+        """Reads the table that `to_memfd` wrote. Raises as `from_bytes` does, and OSError."""
         return cls.from_bytes(os.pread(fd, os.fstat(fd).st_size, 0))
 
     def to_memfd(self) -> int:
-        """A descriptor of the bytes, sealed against every change; the caller owns it. Raises OSError."""
+        """Returns a descriptor of the bytes, sealed against change; the caller owns it. Raises OSError."""
         return sealed_memfd("gcr-table", self.to_bytes())
 
     def to_json(self) -> dict[str, Any]:
@@ -220,7 +220,7 @@ class SealedTable(Struct, frozen=True):
 
     @classmethod
     def from_json(cls, body: Mapping[str, Any]) -> Self:
-        """Of `to_json`. Raises ValueError, TypeError, KeyError or AttributeError for what is none of this version."""
+        """Reads the result of `to_json`. Raises ValueError, TypeError, KeyError or AttributeError for any other."""
         if body["version"] != TABLE_VERSION:
             raise ValueError(f"version {body['version']}, this gcr knows {TABLE_VERSION}")
         handles = (SealedHandle(HandleSpec(**each["spec"]), each["device"], each["offset"]) for each in body["handles"])

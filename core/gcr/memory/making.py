@@ -1,8 +1,8 @@
-"""How arena segments come and go: a file, addresses, memory in it, and the driver's registration; many side by side.
+"""The making of arena segments: a file, addresses, memory, and the driver's registration; many side by side.
 
-A driver registers one piece of memory at a time, and where a page is not in the page tables yet it waits for the kernel
-to enter it: 3.4 GB/s on an H200's machine, however many threads there are. So every thread fills its file and enters it
-into the page tables first: 16 of them do that at 20 GB/s, and registering what is there goes at 24 GB/s meanwhile.
+A driver registers one piece of memory at a time. For a page that is not in the page tables it waits until the kernel
+enters it: 3.4 GB/s on an H200's machine, with any number of threads. So each thread fills its file and enters it into
+the page tables first. 16 threads do that at 20 GB/s, while the driver registers entered pages at 24 GB/s.
 """
 
 import logging
@@ -23,24 +23,27 @@ log = logging.getLogger(__name__)
 
 
 class Maker(Struct, frozen=True):
-    """Keeps no books. `pin(address, size)` and `unpin(address)` are called from several threads at once."""
+    """Makes and releases segments; it keeps no books.
+
+    `pin(address, size)` and `unpin(address)` are called from several threads at once.
+    """
 
     pin: Callable[[int, int], None]
     unpin: Callable[[int], None]
     addresses: Addresses = field(default_factory=Addresses)
 
     def make(self, sizes: Sequence[int], threads: int) -> list[Segment]:
-        """Filled and pinned, all or none. Raises NoRoom (addresses), OSError, and what `pin` raises."""
+        """Makes filled and pinned segments, all or none. Raises NoRoom (addresses), OSError, and what `pin` raises."""
         made = self._each(sizes, self._mapped)
         self._each_pinned(made, self._fill_and_pin, threads)
         return made
 
     def promise(self, sizes: Sequence[int]) -> list[Segment]:
-        """Addresses and empty files, all or none: `keep` comes later. Raises NoRoom, OSError."""
+        """Makes segments of addresses and empty files, all or none; `keep` fills them later. Raises NoRoom, OSError."""
         return self._each(sizes, self._promised)
 
     def keep(self, promised: Sequence[Segment], threads: int, kept: Callable[[Segment], None]) -> None:
-        """Fills and pins what was promised; `kept` hears of each. The others stay promised. Raises as `make` does."""
+        """Fills and pins promised segments; calls `kept` with each. The others stay promised. Raises as `make` does."""
         for each in promised:
             hostmap.map_shared(each.address, each.size, each.fd)
         with ThreadPoolExecutor(threads) as pool:
@@ -55,9 +58,9 @@ class Maker(Struct, frozen=True):
         threads: int,
         ready: Callable[[Segment], None] | None,
     ) -> list[Segment]:
-        """Pinned segments of files that are filled already; all or none. Takes the descriptors also where it fails.
+        """Makes pinned segments of filled files, all or none. Takes the descriptors also where it fails.
 
-        `ready` hears of each in order, once it is pinned. Raises NotASegment, NoRoom (addresses), OSError, and what
+        Calls `ready` with each, in order, once it is pinned. Raises NotASegment, NoRoom (addresses), OSError, and what
         `pin` and `ready` raise.
         """
         made: list[Segment] = []
@@ -73,12 +76,12 @@ class Maker(Struct, frozen=True):
         return made
 
     def release(self, segments: Iterable[Segment], pinned: bool = True) -> None:
-        """Unpins, unmaps and closes. Raises OSError."""
+        """Unpins, unmaps and closes the segments. Raises OSError."""
         for segment in segments:
             try:
                 if pinned:
                     self.unpin(segment.address)
-            except Exception:  # the context may be gone, and the pinning with it; the memory must go all the same
+            except Exception:  # the context may be gone, and the pin with it; the memory must still go
                 log.exception("unpinning %d bytes failed", segment.size)
             self._drop(segment)
 
@@ -99,7 +102,7 @@ class Maker(Struct, frozen=True):
         threads: int,
         ready: Callable[[Segment], None] | None = None,
     ) -> None:
-        """Carry out a step that pins for each; where one fails all are let go of."""
+        """Carries out a step that pins each segment; releases all where one fails."""
         with ThreadPoolExecutor(threads) as pool:
             jobs = [pool.submit(step, segment) for segment in made]
             try:
@@ -122,9 +125,9 @@ class Maker(Struct, frozen=True):
             raise
 
     def _mapped(self, size: int) -> Segment:
-        """In huge pages where enough are free: mapping reserves them."""
+        """Maps a new segment, in huge pages where enough are free; mapping reserves them."""
         if free_huge_bytes(HUGE_PAGE) >= size:
-            with suppress(OSError):  # others take huge pages, too; ordinary ones serve as well
+            with suppress(OSError):  # another process took them; ordinary pages serve as well
                 return self._map(self._promised(size, HUGETLB))
         return self._map(self._promised(size))
 
@@ -137,7 +140,7 @@ class Maker(Struct, frozen=True):
         return segment
 
     def _placed(self, fd: int, size: int) -> Segment:
-        """The descriptor stays the caller's where it fails."""
+        """Maps a file as a segment. On failure the descriptor stays the caller's."""
         address = self.addresses.take(size)
         try:
             hostmap.map_shared(address, size, fd)
@@ -168,7 +171,7 @@ class Maker(Struct, frozen=True):
 
 
 def _succeeded(job: "Future[None]") -> bool:
-    """Waits for it unless it can be kept from beginning."""
+    """Cancels the job, or waits for it, and tells whether it succeeded."""
     return not job.cancel() and job.exception() is None
 
 

@@ -1,4 +1,4 @@
-"""What arena segments are made of: sealed memory files that are really there."""
+"""The files of arena segments: sealed memory files with pages that exist."""
 
 import errno
 import fcntl
@@ -15,16 +15,15 @@ NO_MEMORY = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, er
 
 
 class NotASegment(RolledBack):
-    """A descriptor that should be an arena segment is something else, or of another size, or not sealed."""
+    """A descriptor that is no arena segment, has another size, or is not sealed."""
 
     code = "not_a_segment"
 
 
 def hold_still(fd: int) -> int:
-    """A descriptor of the same file, the caller's: until it is closed, by death too, nobody of us writes there anew.
+    """Returns a descriptor of the file, the caller's. Until it is closed, by death too, no worker reuses the segment.
 
-    Held by the kernel, so it needs nobody's books: neither the daemon's nor the worker's that has the segment. Raises
-    OSError.
+    The kernel keeps the lock, so neither the daemon nor the worker needs a record of it. Raises OSError.
     """
     own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     try:
@@ -36,12 +35,12 @@ def hold_still(fd: int) -> int:
 
 
 def end_hold(held: int) -> None:
-    """Ends what `hold_still` gave; without this, neither before it is closed nor while the file is mapped by it."""
+    """Ends the hold of `hold_still`, which else lasts while the descriptor is open or the file is mapped by it."""
     fcntl.flock(held, fcntl.LOCK_UN)
 
 
 def is_held_still(fd: int) -> bool:
-    """Whether somebody does: see `hold_still`. Raises OSError."""
+    """Tells whether a process holds the file still (`hold_still`). Raises OSError."""
     own = os.open(f"/proc/self/fd/{fd}", os.O_RDONLY | os.O_CLOEXEC)
     try:
         fcntl.flock(own, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -53,9 +52,9 @@ def is_held_still(fd: int) -> bool:
 
 
 def filled_memfd(size: int) -> int:
-    """A memfd of `size` bytes that are really there; in huge pages when enough are free. Raises OSError."""
+    """Returns a memfd of `size` bytes with existing pages, huge ones where enough are free. Raises OSError."""
     if free_huge_bytes(HUGE_PAGE) >= size:
-        with suppress(OSError):  # others take huge pages, too; ordinary ones serve as well
+        with suppress(OSError):  # another process took them; ordinary pages serve as well
             return _filled(size, HUGETLB)
     return _filled(size, 0)
 
@@ -71,7 +70,7 @@ def _filled(size: int, flags: int) -> int:
 
 
 def promised_memfd(size: int, flags: int = 0) -> int:
-    """A memfd of `size` bytes that are there after `fill`; it may be handed to others before. Raises OSError."""
+    """Returns a memfd of `size` bytes, which exist after `fill`; it may be handed on before. Raises OSError."""
     fd = os.memfd_create("gcr-arena", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING | flags)
     try:
         os.ftruncate(fd, size)
@@ -83,12 +82,12 @@ def promised_memfd(size: int, flags: int = 0) -> int:
 
 
 def fill(fd: int, size: int) -> None:
-    """Raises OSError."""
+    """Makes the pages of the file exist. Raises OSError."""
     os.posix_fallocate(fd, 0, size)
 
 
 def checked_size(fd: int, expected: int | None) -> int:
-    """The size of a descriptor that is a segment. Raises NotASegment."""
+    """Returns the size of a segment's descriptor. Raises NotASegment."""
     try:
         seals = fcntl.fcntl(fd, fcntl.F_GET_SEALS)
         size = os.fstat(fd).st_size

@@ -1,7 +1,7 @@
-"""A copy for an image, which need not have every byte: what the parent image has may be missing.
+"""A copy for an image, which may lack the bytes that the parent image has.
 
-Nobody can restore from it: whoever reads a sealed table finds that this is none. It and the segments go to the image
-helper alone, which takes from the parent what is not here.
+A restore from it is refused: it is no sealed table. It and the segments go to the image helper alone, which takes the
+missing bytes from the parent.
 
     0          8                  40                48
     | GCRPARTS | blake2b-256      | length (u64)    | sealed table | a byte for each chunk, by `Where`
@@ -29,7 +29,7 @@ _LENGTH = struct.Struct("<Q")
 
 
 class Where(IntEnum):
-    """Where the bytes of a chunk are."""
+    """The place of a chunk's bytes."""
 
     PARENT = 0  # in the parent image alone
     HERE = 1  # in the segments
@@ -37,25 +37,25 @@ class Where(IntEnum):
 
 
 class PartialTable(Struct, frozen=True):
-    """`chunks`: by handle a byte for each chunk, a `Where`."""
+    """A sealed table, and for each handle a byte for each chunk, a `Where`."""
 
     table: SealedTable
     chunks: Mapping[int, bytes]
 
     @classmethod
     def whole(cls, table: SealedTable) -> Self:
-        """Everything is there."""
+        """Returns the table of a copy that has all bytes."""
         return cls(table, {each.spec.id: everywhere(each.spec.size) for each in table.handles})
 
     def to_memfd(self) -> int:
-        """A descriptor of the bytes, sealed against every change; the caller owns it. Raises OSError."""
+        """Returns a descriptor of the bytes, sealed against change; the caller owns it. Raises OSError."""
         table = self.table.to_bytes()
         body = _LENGTH.pack(len(table)) + table + b"".join(self.chunks[each.spec.id] for each in self.table.handles)
         return sealed_memfd("gcr-parts", _MAGIC + _digest(body) + body)
 
     @classmethod
     def from_fd(cls, fd: int) -> Self:
-        """Raises DamagedTable unless every bit is as it was sealed, OSError."""
+        """Reads a partial table. Raises DamagedTable where a bit has changed, and OSError."""
         data = os.pread(fd, os.fstat(fd).st_size, 0)
         magic, digest, body = data[: len(_MAGIC)], data[len(_MAGIC) :][:_DIGEST], data[len(_MAGIC) + _DIGEST :]
         if magic != _MAGIC or digest != _digest(body):
@@ -72,7 +72,7 @@ class PartialTable(Struct, frozen=True):
 
 
 def everywhere(size: int) -> bytes:
-    """Of an allocation of `size` bytes that is all here."""
+    """Returns the chunks of an allocation of `size` bytes that the segments have whole."""
     return bytes([Where.HERE]) * chunk_count(size, CHUNK_BYTES)
 
 

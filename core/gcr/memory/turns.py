@@ -1,4 +1,4 @@
-"""Taking turns at what only one thread may do, where whoever works in the background lets all others go first."""
+"""Turns for work that only one thread may do; background work lets all other threads go first."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,7 +6,7 @@ from threading import Condition
 
 
 class Turns:
-    """A lock whose background holder lets everybody else go first; with a plain one it would take every turn."""
+    """A lock with a background holder that yields to all other threads; of a plain lock it would take each turn."""
 
     def __init__(self) -> None:
         self._condition = Condition()
