@@ -1,4 +1,4 @@
-"""Segments that a worker takes over from whoever kept them."""
+"""Segments that a worker takes over from their keeper."""
 
 from collections.abc import Sequence
 from threading import Event, Thread
@@ -9,7 +9,7 @@ from gcr.memory.layout import Segment
 
 
 class Arriving:
-    """Segments that came from elsewhere, being mapped and pinned in the background, in order."""
+    """Segments from another process, which a thread maps and pins in order."""
 
     def __init__(self, arena: Arena, owner: str, fds: Sequence[int], sizes: Sequence[int]) -> None:
         self.sizes = sizes
@@ -36,7 +36,7 @@ class Arriving:
     def _adopt(self, arena: Arena, owner: str, fds: Sequence[int]) -> None:
         try:
             self._segments = arena.adopt(owner, fds, self.sizes, self._one_ready)
-        except BaseException as error:  # handed to whoever waits
+        except BaseException as error:  # raised where a caller waits
             self._error = error
             for event in self._events:
                 event.set()

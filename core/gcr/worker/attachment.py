@@ -1,8 +1,8 @@
-"""A worker's hold on its device: a context while one can be had, else none.
+"""A worker's hold on its device: a context while the device has room for one, else none.
 
-Without a context a worker keeps the arena all the same: segments, layouts and sealed tables need no device, and the
-processes' own agents copy (strategy `copyout`). A context may come later, and may be given back: what the arena has
-mapped by then is pinned, or unpinned, as it would have been.
+Without a context the worker still keeps the arena: segments, layouts and sealed tables need no device, and the agents
+of the processes copy (strategy `copyout`). A context may come later, and may be given back. Memory that the arena has
+mapped is pinned when a context comes, and no longer pinned when it goes.
 """
 
 import logging
@@ -25,7 +25,7 @@ class Attachment:
         self._places: dict[int, int] = {}  # address -> bytes, of everything the arena has mapped
         self._lock = Lock()
         self._trying = Lock()
-        self._at_rest = 0  # what the device counts beside other processes while nobody's memory is held here
+        self._at_rest = 0  # bytes that the device counts beside other processes when the context begins
 
     @property
     def attached(self) -> bool:
@@ -40,7 +40,7 @@ class Attachment:
         return found
 
     def attach(self) -> bool:
-        """Try to have a context; whether there is one. Raises what else than NoContext keeps it from one."""
+        """Tries to get a context and tells whether there is one. Raises errors other than NoContext."""
         with self._trying:
             if self._drain is not None:
                 return True
@@ -53,14 +53,14 @@ class Attachment:
             return True
 
     def detach(self) -> None:
-        """Give the context back. The caller sees to it that nothing is held or copied with it."""
+        """Gives the context back. The caller ensures that no memory is held or copied with it."""
         with self._trying, self._lock:
             drain, self._drain = self._drain, None
         if drain is not None:
             drain.close()  # registrations go with the context
 
     def beyond_rest(self, counted: DeviceMemory) -> int:
-        """Bytes that came since the context did, of ours or of no process the device can name."""
+        """Returns bytes that came after the context, of the worker or of no process that the device can name."""
         return beside_others(counted) - self._at_rest
 
     def pin(self, address: int, size: int) -> None:
@@ -70,7 +70,7 @@ class Attachment:
         if drain is None:
             return
         try:
-            drain.pin(address, size)  # beside others: pinning is what takes the time
+            drain.pin(address, size)  # several threads at once: pinning takes the time
         except BaseException:
             with self._lock:
                 self._places.pop(address, None)
@@ -96,5 +96,8 @@ class Attachment:
 
 
 def beside_others(counted: DeviceMemory) -> int:
-    """Ours and nobody's: memory counts for the process that made it, and for none once that one has let go of it."""
+    """Returns the bytes of the worker itself and of no process.
+
+    A device counts memory for the process that made it, and for none once that process has released it.
+    """
     return counted.used - sum(used for pid, used in counted.by_pid.items() if pid != os.getpid())

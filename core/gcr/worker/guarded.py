@@ -1,4 +1,4 @@
-"""A backend's drain, with every error it raises typed: what a stranger does wrong is not the worker's own bug."""
+"""A backend's drain with typed errors: a fault of a plugin is not reported as a bug of the worker."""
 
 from collections.abc import Callable
 from functools import partial, wraps
@@ -9,7 +9,7 @@ from gcr.plugins import asked
 
 
 class GuardedDrain:
-    """Passes everything on. Raises BackendMissing for what the drain raises that is no error of gcr's."""
+    """Passes each call on. Raises BackendMissing for an error that is not one of gcr's."""
 
     def __init__(self, backend: str, drain: DataDrain) -> None:
         self._backend = backend
@@ -28,4 +28,4 @@ class GuardedDrain:
 
 
 def guarded(backend: str, drain: DataDrain) -> DataDrain:
-    return cast(DataDrain, GuardedDrain(backend, drain))  # it has whatever the drain has
+    return cast(DataDrain, GuardedDrain(backend, drain))  # it has all attributes of the drain

@@ -20,17 +20,18 @@ UNMAP_PATIENCE = 60.0  # a copy over the link always ends; unmapping under it wo
 
 
 class HeldMemory(Struct):
-    """The lock is not held while a copy is waited for, so that handles can be exported meanwhile.
+    """The memory of one process, and the transfers in flight from or to it.
 
-    Whoever unmaps waits for the copies in flight first.
+    A copy does not hold the lock while it waits for its transfers, so that handles can be exported meanwhile. A call
+    that unmaps waits for the transfers in flight first.
     """
 
     attachment: Attachment
-    specs: dict[int, HandleSpec] = field(default_factory=dict)  # of all that is held, or is in the copy of it
+    specs: dict[int, HandleSpec] = field(default_factory=dict)  # of each handle that is held or that the copy has
     ranges: list[DeviceRange] = field(default_factory=list)
     ballast: Ballast | None = None
     ballast_bytes: int = 0
-    kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: what was imported cannot be exported again
+    kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: imported memory cannot be exported again
     transfers: list[Transfer] = field(default_factory=list)  # in flight
     lock: RLock = field(default_factory=RLock)
 
@@ -41,7 +42,7 @@ class HeldMemory(Struct):
 
     @property
     def bytes(self) -> int:
-        """Ballast included. Without the lock: who only looks waits for no copy."""
+        """The bytes held, ballast included. Takes no lock: a look does not wait for a copy."""
         sizes = dict(self.specs)
         handles = (i for where in list(self.ranges) for i in where.offsets)
         return self.ballast_bytes + sum(sizes[i].size for i in handles if i in sizes)
@@ -51,7 +52,7 @@ class HeldMemory(Struct):
         return {spec.id: spec.size for spec in self.specs.values()}
 
     def adopt(self, handed: Sequence[Handed], drain: DataDrain) -> None:
-        """Takes the descriptors; a duplicate of each is kept, for a keeper that comes after the present one's death."""
+        """Takes the descriptors, and keeps a duplicate of each for the keeper after the present one."""
         with self.lock:
             copies = duplicates(handed)
             try:
@@ -84,7 +85,7 @@ class HeldMemory(Struct):
         close_all([self.kept.pop(i) for i in list(ids) if i in self.kept])
 
     def create(self, ids: Sequence[int], ballast: int) -> None:
-        """Physical memory for these handles, in this order, and ballast. Raises NoRoom with nothing kept."""
+        """Makes physical memory for these handles, in this order, and ballast. Keeps none where it raises NoRoom."""
         with self.lock:
             made = self.drain.create([self.specs[i] for i in ids]) if ids else None
             try:
@@ -96,7 +97,7 @@ class HeldMemory(Struct):
             self.ranges = [made] if made else []
 
     def export(self, ids: Sequence[int]) -> list[int]:
-        """Descriptors, in the order of `ids`; the caller's."""
+        """Returns descriptors, in the order of `ids`; the caller closes them."""
         with self.lock:
             found: dict[int, int] = {}
             try:
@@ -110,13 +111,13 @@ class HeldMemory(Struct):
             return [found[i] for i in ids]
 
     def _export_some(self, ids: Sequence[int], where: DeviceRange, found: dict[int, int]) -> None:
-        """What came with a descriptor leaves with a duplicate of it, all else by the driver."""
+        """Exports adopted handles as duplicates of their descriptors, all others by the driver."""
         found.update({i: os.dup(self.kept[i]) for i in ids if i in self.kept})
         if rest := [i for i in ids if i not in self.kept]:
             found.update({h.spec.id: h.fd for h in self.drain.export(where, rest)})
 
     def hold_ballast(self, nbytes: int) -> None:
-        """Occupy what the driver gave back, until `drop_ballast` or `release`. Raises NoRoom."""
+        """Occupies room that the driver gave back, until `drop_ballast`. Raises NoRoom."""
         with self.lock:
             if self.ballast is None:
                 self._take_ballast(nbytes)
@@ -132,7 +133,7 @@ class HeldMemory(Struct):
             self.ballast, self.ballast_bytes = None, 0
 
     def release(self) -> None:
-        """Let go of all memory, ballast excepted. No copy may be in flight."""
+        """Releases all memory but the ballast. No transfer may be in flight."""
         with self.lock:
             while self.ranges:
                 self.drain.release(self.ranges[-1])
@@ -146,7 +147,7 @@ class HeldMemory(Struct):
 
 
 def duplicates(handed: Sequence[Handed]) -> dict[int, int]:
-    """By id; none at all where there are not enough descriptors left: the keeper's are the ones that count."""
+    """Returns duplicates by id, or none where descriptors are lacking: those of the keeper suffice."""
     try:
         return dict(zip((h.spec.id for h in handed), duplicate([h.fd for h in handed]), strict=True))
     except NoDescriptors as error:

@@ -1,7 +1,4 @@
-"""What a worker keeps of one process: its handed-over memory, and its copy in the arena.
-
-One lock a holding, that of its memory.
-"""
+"""A worker's share of one process: its handed-over memory, and its copy in the arena."""
 
 import logging
 import time
@@ -20,10 +17,12 @@ log = logging.getLogger("gcr.worker")
 
 
 class Holding:
+    """The memory of a process and its copy, which share the lock of the memory."""
+
     def __init__(self, attachment: Attachment, arena: Arena, device: str, owner: str = "", name: str = "") -> None:
         self.memory = HeldMemory(attachment)
         self.copy = HostCopy(self.memory, arena, device, owner)
-        self.name = name  # for people
+        self.name = name  # for messages
 
     @property
     def lock(self) -> RLock:
@@ -42,7 +41,7 @@ class Holding:
 
     @property
     def device_bytes(self) -> int:
-        """Device memory held here, of all kinds. Without the lock: who only looks waits for no copy."""
+        """All device memory held here, in bytes. Takes no lock: a look does not wait for a copy."""
         room = self.copy.snapshot.room if self.copy.snapshot else None
         return self.memory.bytes + (room.size if room else 0)
 
@@ -54,7 +53,7 @@ class Holding:
                     self.copy.live.forget(i)
 
     def create(self, ballast: int) -> None:
-        """Physical memory for all handles, in arena order, and ballast. Raises NoRoom with nothing kept."""
+        """Makes physical memory for all handles, in arena order, and ballast. Keeps none where it raises NoRoom."""
         with self.lock:
             if self.memory.ranges:
                 raise WrongState("this memory exists already")
@@ -62,7 +61,7 @@ class Holding:
             self.memory.create(sorted(offsets, key=offsets.__getitem__), ballast)
 
     def release(self) -> None:
-        """Let go of device memory; the copy in the arena stays. Waits for copies in flight."""
+        """Releases the device memory; the copy in the arena stays. Waits for transfers in flight."""
         with self.lock:
             self.memory.finish_transfers()
             self.memory.drop_ballast()
@@ -72,7 +71,7 @@ class Holding:
                 self.memory.specs.clear()
 
     def forget_copy(self) -> None:
-        """The process has its bytes back, or never gave them: the arena's are nobody's now."""
+        """Returns the arena's memory: the process has its bytes back, or never gave them."""
         copy, memory = self.copy, self.memory
         with self.lock, copy.reading:
             memory.finish_transfers()
@@ -83,18 +82,18 @@ class Holding:
             memory.specs = {i: memory.specs[i] for where in memory.ranges for i in where.offsets}
 
     def settle(self) -> None:
-        """What was arriving is here, or will never be."""
+        """Waits for segments that are arriving; forgets the layout where they do not come."""
         with self.lock:
             try:
                 if self.copy.arriving:
                     self.copy.segments = self.copy.arriving.finish()
             except RolledBack as error:
                 log.warning("segments of %s did not arrive: %s", self.name, error)
-                self.copy.layout = None  # they can be handed over again
+                self.copy.layout = None  # the keeper can hand them over again
             self.copy.arriving = None
 
     def surrender(self) -> None:
-        """Another worker goes on with the copy: nothing of ours may be written to the same memory again."""
+        """Gives the copy to another worker: this one never writes to the same host memory again."""
         with self.lock, self.copy.reading:
             self.release()
             self.settle()
@@ -106,7 +105,7 @@ class Holding:
             self.forget_copy()
 
     def copy_in(self, deadline: float, progress: Progress) -> dict[str, float]:
-        """Segment after segment, each as soon as it is pinned."""
+        """Copies to the device, segment after segment, each as soon as it is pinned."""
         began, drain, copy = time.monotonic(), self.drain, self.copy
         with self.lock:
             size = sum(self.memory.specs[i].size for i in copy.planned.offsets)

@@ -1,7 +1,4 @@
-"""A process's part of the arena, and the plan that ties it to the process's device memory.
-
-The lock of the memory guards the copy as well.
-"""
+"""A process's part of the arena, and the plan that ties it to the process's device memory."""
 
 from collections.abc import Sequence
 from itertools import accumulate
@@ -25,22 +22,24 @@ from gcr.worker.snapshot import Snapshot
 
 
 class HostCopy(Struct):
+    """The copy of one process. The lock of its memory guards it as well."""
+
     memory: HeldMemory
     arena: Arena
     device: str
-    owner: str = ""  # of its part of the arena: no later process has it
+    owner: str = ""  # of its part of the arena; no later process has this name
     segments: Segments | None = None
     layout: Layout | None = None
     arriving: Arriving | None = None
-    parent: Baseline | None = None  # what an image of it has already; for the next copy
+    parent: Baseline | None = None  # bytes that an image of the process has; for the next copy
     live: LiveCopy | None = None
     snapshot: Snapshot | None = None
-    ring: Ring | None = None  # the bytes pass through it: there are no segments then
-    reading: Lock = field(default_factory=Lock)  # the arena's memory is hashed; taken inside `lock`, never the reverse
+    ring: Ring | None = None  # the bytes pass through it, instead of `segments`
+    reading: Lock = field(default_factory=Lock)  # the arena's memory is hashed; taken inside the memory's lock
 
     @property
     def planned(self) -> Layout:
-        """Where its bytes are, or will be. Raises PeerGone where all was forfeited meanwhile."""
+        """The layout of the bytes. Raises PeerGone where the copy was forfeited meanwhile."""
         if self.layout is None:
             raise PeerGone("the process has ended, and what was kept of it was given back")
         return self.layout
@@ -48,7 +47,7 @@ class HostCopy(Struct):
     # ---- the arena's memory, and the snapshot's ---------------------------------------------------------------
 
     def reserve(self, nbytes: int) -> None:
-        """Arena segments of at least `nbytes`. Raises NoRoom."""
+        """Takes arena segments of at least `nbytes`. Raises NoRoom."""
         with self.memory.lock:
             if self.segments and self.segments.size >= nbytes and self.arena.may_be_written(self.segments):
                 return
@@ -56,7 +55,7 @@ class HostCopy(Struct):
             self.segments = self.arena.take(self.owner, nbytes)
 
     def lay_out(self, specs: Sequence[HandleSpec]) -> None:
-        """Places in the arena for bytes that somebody else copies, back to back in this order. Raises NoRoom."""
+        """Lays out bytes that the process's agent copies, back to back in this order. Raises NoRoom."""
         with self.memory.lock:
             starts = list(accumulate((spec.size for spec in specs), initial=0))
             self.reserve(starts[-1])
@@ -64,13 +63,15 @@ class HostCopy(Struct):
             self.layout = Layout({spec.id: at for spec, at in zip(specs, starts, strict=False)}, starts[-1])
 
     def reserve_known(self, nbytes: int) -> None:
-        """For all there is, `nbytes`; of a live copy for what has come since as well. Raises NoRoom."""
+        """Reserves `nbytes`, or the size of a live copy and all handles that came after it. Raises NoRoom."""
         with self.memory.lock:
             self.reserve_more(self.live.laid_out_for(self.memory.sizes).size if self.live else nbytes)
 
     def reserve_more(self, nbytes: int, promised: bool = False) -> None:
-        """What a live copy is in stays what it is; else as `reserve`. `promised`: what is lacking is not there before
-        it was kept (gcr.memory.arena). Raises NoRoom."""
+        """Adds segments to those of a live copy, or works as `reserve`. Raises NoRoom.
+
+        promised: the added segments hold memory only after `keep_promised` (gcr.memory.arena).
+        """
         with self.memory.lock:
             if self.live is None or self.segments is None:
                 self.reserve(nbytes)
@@ -79,14 +80,14 @@ class HostCopy(Struct):
                 self.segments = Segments(self.owner, (*self.segments.parts, *more.parts))
 
     def keep_promised(self) -> None:
-        """Of what was reserved. Raises NoRoom."""
+        """Fills and pins the promised segments. Raises NoRoom."""
         with self.memory.lock:
             segments = self.segments
-        if segments:  # the lock is not held: whoever unmaps would wait
+        if segments:  # without the lock, for which a call that unmaps would wait
             self.arena.keep(segments)
 
     def give_room_back(self) -> None:
-        """The snapshot's. Waits for a copy in flight."""
+        """Releases the room of the snapshot. Waits for transfers in flight."""
         with self.memory.lock:
             if self.snapshot and self.snapshot.room:
                 self.memory.finish_transfers()
@@ -102,7 +103,7 @@ class HostCopy(Struct):
             self.segments = None
 
     def drop_ring(self) -> None:
-        """Waits for copies in flight: nothing of ours is written there any more."""
+        """Returns the ring to the arena, once no transfer in flight writes there."""
         with self.memory.lock:
             if self.ring:
                 self.memory.finish_transfers()
@@ -110,9 +111,9 @@ class HostCopy(Struct):
             self.ring = None
 
     def hand_on(self) -> None:
-        """Another worker goes on with it: nothing of ours may be written to the same memory again."""
+        """Gives the segments to another worker: the arena never reuses them."""
         with self.memory.lock:
-            if self.ring:  # whoever filled it may hang in a disk, and write to it when that answers
+            if self.ring:  # its reader may hang on a disk, and write to it later
                 self.arena.hand_on(self.ring.segments)
             if self.segments:
                 self.arena.hand_on(self.segments)
@@ -121,7 +122,7 @@ class HostCopy(Struct):
     # ---- bytes that come back ---------------------------------------------------------------------------------
 
     def plan_by_segment(self) -> list[list[Span]]:
-        """Copies grouped by segment; `host` counts from the segment's first byte."""
+        """Returns copies grouped by segment; `host` counts from the segment's first byte."""
         layout, sizes = self.planned, self._segment_sizes()
         starts = [0, *accumulate(sizes)]
         line = [Segment(-1, start, size) for start, size in zip(starts, sizes, strict=False)]
@@ -148,7 +149,7 @@ class HostCopy(Struct):
         return self.segments.parts[index]
 
     def reclaim(self, table: SealedTable, fds: Sequence[int]) -> None:
-        """Take a suspended process over: its table, and its segments, which are mapped and pinned meanwhile."""
+        """Takes over the table of a suspended process, and its segments, which a thread maps and pins."""
         with self.memory.lock:
             self.memory.specs = {h.spec.id: h.spec for h in table.handles}
             end = max((h.offset + h.spec.size for h in table.handles), default=0)
@@ -158,7 +159,7 @@ class HostCopy(Struct):
     # ---- the sealed table -------------------------------------------------------------------------------------
 
     def seal(self, about: dict[str, Any]) -> SealedTable:
-        """Raises WrongState for a copy that lacks something: the process could not come back from it."""
+        """Returns the sealed table. Raises WrongState for a copy that lacks bytes that a restore needs."""
         with self.memory.lock:
             if self.snapshot and self.snapshot.later:
                 raise WrongState("a part of the copy is on the device still: it is for an image alone")
@@ -168,7 +169,7 @@ class HostCopy(Struct):
             return self._table(about)
 
     def seal_for_image(self, about: dict[str, Any]) -> PartialTable:
-        """Of what was copied at the cut. Raises WrongState where a live copy came to none."""
+        """Returns the table of the copy at the cut. Raises WrongState where a live copy has none."""
         with self.memory.lock:
             table = self._table(about)
             if self.live is None:

@@ -1,4 +1,4 @@
-"""How fast the link is: a plain pinned copy each way, measured while nobody waits."""
+"""The speed of the link: a plain pinned copy each way, measured while no transaction waits."""
 
 import logging
 
@@ -15,7 +15,7 @@ TIMEOUT = 30.0
 
 
 def measure_link(drain: DataDrain, arena: Arena) -> dict[str, float]:
-    """`link_out_bytes_per_s` and `link_in_bytes_per_s`, the best of a few rounds; empty when there is no room."""
+    """Returns `link_out_bytes_per_s` and `link_in_bytes_per_s`, the best of a few rounds; empty without room."""
     memory = drain.memory()
     if memory.total - memory.used < PLENTY:
         return {}

@@ -1,11 +1,10 @@
-"""What is known of each chunk of a process while it is copied: whether it is in the arena or in the parent image.
+"""The books of a copy, chunk by chunk: whether the arena or the parent image has its bytes.
 
-The hash of a chunk that was copied while the program ran is that of its bytes in the arena, never of what lay on the
-device at some other time: a chunk that was written while it was copied has some mixture there, and the mixture is what
-was hashed. The hash of one that was not copied is that of its bytes in the parent image, with the key of that image. At
-the cut the device hashes what lies there then, and a chunk whose hashes differ is copied. So a chunk that was changed
-and changed back is right as well, and one that differs is missed with the probability of a collision (gcr.hashing: less
-than 2**-121).
+The hash of a chunk that was copied while the program ran is that of its bytes in the arena, never of the device's bytes
+at another time. A chunk that was written during its copy is a mixture there, and the hash is that of the mixture. The
+hash of a chunk that was not copied is that of its bytes in the parent image, with the key of that image. At the cut the
+device hashes its own bytes, and a chunk is copied where the hashes differ. So a chunk that was changed and changed back
+is right as well. A chunk that differs is missed with the probability of a collision (gcr.hashing: less than 2**-121).
 """
 
 import ctypes
@@ -20,7 +19,7 @@ from gcr.hashing.chunks import chunk_count
 from gcr.memory.layout import Layout, Segment
 from gcr.memory.partial import Where, everywhere
 
-SLICE_BYTES = 512 << 20  # copied and hashed at a time: what a free of the program may have to wait for
+SLICE_BYTES = 512 << 20  # copied and hashed at a time; a free of the program may wait so long
 RUN_BYTES = 8 << 20  # hashed by one thread
 BLOCK, PART = 64, 8  # digests that are compared at once
 NOTHING = b"\xff" * DIGEST_BYTES  # no chunk has this digest: its halves are below 2**61
@@ -31,9 +30,9 @@ Run = tuple[int, int]  # of chunks: the first, and the one after the last
 
 @dataclass(slots=True)
 class LiveCopy:
-    """`digests`: of each allocation's chunks, by id, as they are where `chunks` says, a `Where` for each.
+    """`chunks`: a `Where` for each chunk, by allocation. `digests`: of the bytes at that place, by allocation.
 
-    layout: of all that was ever given a place in the arena · cut: where each chunk is, once the copy is one of the cut
+    layout: of each allocation that ever had a place in the arena · cut: the place of each chunk, once there is a cut
     """
 
     layout: Layout
@@ -47,29 +46,29 @@ class LiveCopy:
         self.key = self.parent.key if self.parent else HashKey.random()
 
     def begin(self, sizes: Mapping[int, int]) -> None:
-        """Nothing of these is in the arena; what the parent has is known."""
+        """Enters allocations that the arena lacks, with the digests of the parent."""
         for id, size in sizes.items():
             count = chunk_count(size, CHUNK_BYTES)
             self.digests[id] = bytearray(self.parents(id, size) or NOTHING * count)
             self.chunks[id] = bytearray([Where.PARENT]) * count
 
     def parents(self, id: int, size: int) -> bytes | None:
-        """Digests of what the parent has of an allocation; None where it has none such."""
+        """Returns the parent's digests of an allocation; None where it has none of this size."""
         return self.parent.digests(id, size) if self.parent else None
 
     def copied(self, id: int, start: int, digests: bytes) -> None:
-        """A part of an allocation is in the arena, as these digests say."""
+        """Enters a part of an allocation that is in the arena, with its digests."""
         first, count = start // CHUNK_BYTES, len(digests) // DIGEST_BYTES
         self.digests[id][first * DIGEST_BYTES : (first + count) * DIGEST_BYTES] = digests
         self.chunks[id][first : first + count] = bytes([Where.HERE]) * count
 
     def forget(self, id: int) -> None:
-        """It was freed."""
+        """Removes an allocation that the program freed."""
         self.digests.pop(id, None)
         self.chunks.pop(id, None)
 
     def laid_out_for(self, sizes: Mapping[int, int]) -> Layout:
-        """What is left of it stays where it is, what is new goes behind."""
+        """Returns a layout: known allocations keep their places, new ones come behind."""
         offsets = {id: self.layout.offsets[id] for id in sizes if id in self.layout.offsets}
         end = self.layout.size
         for id in sizes:
@@ -79,7 +78,7 @@ class LiveCopy:
         return Layout(offsets, end)
 
     def stale(self, id: int, size: int, now: bytes | None) -> tuple[bytes, Sequence[Part]]:
-        """Where each chunk of an allocation is once these parts are copied. `now`: what the device says of it."""
+        """Returns the place of each chunk after a copy of parts, and these parts. `now`: the device's digests."""
         known = self.digests.get(id)
         if known is None or now is None or len(known) != len(now):
             return everywhere(size), [(0, size)]
@@ -87,7 +86,7 @@ class LiveCopy:
         for first, after in differing(known, now):
             at, runs = slice(first * DIGEST_BYTES, after * DIGEST_BYTES), iter([(0, after - first)])
             if parents and (after - first > 1 or parents[at] == now[at]):
-                where[first:after] = bytes([Where.PARENT]) * (after - first)  # changed, and changed back
+                where[first:after] = bytes([Where.PARENT]) * (after - first)  # perhaps changed, and changed back
                 runs = differing(parents[at], now[at])
             for begin, end in runs:
                 where[first + begin : first + end] = bytes([Where.HERE]) * (end - begin)
@@ -96,7 +95,7 @@ class LiveCopy:
 
 
 def parts_of(runs: Iterable[Run], size: int) -> Iterator[Part]:
-    """These chunks, which ascend, of an allocation of `size` bytes; neighbours as one."""
+    """Yields ascending runs of chunks as parts of an allocation of `size` bytes, neighbours as one."""
     begin = end = 0
     for first, after in runs:
         if first * CHUNK_BYTES != end:
@@ -109,7 +108,10 @@ def parts_of(runs: Iterable[Run], size: int) -> Iterator[Part]:
 
 
 def differing(one: bytes | bytearray, other: bytes) -> Iterator[Run]:
-    """Where these digests are not the same, in order. Block by block first: the program stands still."""
+    """Yields the runs of chunks with different digests, in order.
+
+    Compares block by block first, since the program stands still.
+    """
     block, part = BLOCK * DIGEST_BYTES, PART * DIGEST_BYTES
     for start in range(0, len(one), block):
         ours, theirs = one[start : start + block], other[start : start + block]
@@ -127,7 +129,7 @@ def differing(one: bytes | bytearray, other: bytes) -> Iterator[Run]:
 
 
 def all_differ(one: bytes | bytearray, other: bytes) -> bool:
-    """No digest is the same. False may be wrong."""
+    """Tells whether all digests differ. A False may be wrong."""
     if one[:DIGEST_BYTES] == other[:DIGEST_BYTES]:
         return False
     both = int.from_bytes(one, "little") ^ int.from_bytes(other, "little")
@@ -135,7 +137,7 @@ def all_differ(one: bytes | bytearray, other: bytes) -> bool:
 
 
 def slices(wanted: Mapping[int, Sequence[Part]]) -> Iterator[Mapping[int, Sequence[Part]]]:
-    """Parts of allocations, by id and in this order, SLICE_BYTES at a time; what is cut is cut between two chunks."""
+    """Yields parts of allocations in this order, SLICE_BYTES at a time, cut between two chunks."""
     begun: dict[int, list[Part]] = {}
     room = SLICE_BYTES
     for id, parts in wanted.items():
@@ -155,7 +157,7 @@ def slices(wanted: Mapping[int, Sequence[Part]]) -> Iterator[Mapping[int, Sequen
 def hashes_of(
     places: Sequence[Part], segments: Sequence[Segment], key: HashKey, pool: ThreadPoolExecutor
 ) -> Sequence[bytes]:
-    """Of bytes in the arena, each its arena offset and size: their digests."""
+    """Returns the digests of stretches of the arena, each an arena offset and a size."""
     jobs = [[pool.submit(_hash, piece, key) for piece in _pieces(at, size, segments)] for at, size in places]
     return [b"".join(each.result() for each in futures) for futures in jobs]
 
@@ -168,7 +170,7 @@ def _hash(piece: Sequence[tuple[int, int]], key: HashKey) -> bytes:
 
 
 def _pieces(at: int, size: int, segments: Sequence[Segment]) -> Iterator[Sequence[tuple[int, int]]]:
-    """Whole chunks each, as addresses and sizes: more than one where a chunk goes on in the next segment."""
+    """Yields pieces of whole chunks, each as addresses and sizes: several where a chunk crosses two segments."""
     for start in range(0, size, RUN_BYTES):
         length = min(RUN_BYTES, size - start)
         parts = [*addresses(at + start, length, segments)]
@@ -180,7 +182,7 @@ def _pieces(at: int, size: int, segments: Sequence[Segment]) -> Iterator[Sequenc
 
 
 def addresses(at: int, size: int, segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
-    """Where a part of the arena is mapped, with sizes."""
+    """Yields the addresses and sizes of a stretch of the arena."""
     starts = accumulate((segment.size for segment in segments), initial=0)
     for segment, (first, end) in zip(segments, pairwise(starts), strict=True):
         begin, until = max(at, first), min(at + size, end)

@@ -1,6 +1,6 @@
-"""With --paranoid: what the hashes say to be in the arena already is read from the device again, and compared.
+"""The comparison of --paranoid: bytes that the hashes call equal are read from the device again.
 
-While the program stands still, byte by byte: what is found then is no collision but a fault.
+The program stands still meanwhile. A difference is no collision but a fault.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ def compare(
     segments: Sequence[Segment],
     end: float,
 ) -> None:
-    """Parts of allocations, by id, with what the arena has of them. Raises HashMissed, NoRoom, DeadlinePassed."""
+    """Compares parts of allocations with their bytes in the arena. Raises HashMissed, NoRoom, DeadlinePassed."""
     if not any(parts.values()):
         return
     scratch = holding.copy.arena.take(holding.copy.owner, SCRATCH_BYTES)

@@ -1,6 +1,6 @@
-"""A worker's arena in the background: as large as its processes want it, and nothing of those that have ended.
+"""The growth of a worker's arena in the background, as large as its living processes want it.
 
-A process's part of the arena is known by its hold, which no later process has.
+The hold names a process's part of the arena; no later process has the same.
 """
 
 import logging
@@ -15,12 +15,14 @@ from gcr.memory.arena import Arena
 
 log = logging.getLogger("gcr.worker")
 
-QUIET_S = 10.0  # a transaction is not disturbed for so long
+QUIET_S = 10.0  # the longest wait for the end of a transaction
 LOOK_S = 0.02
 
 
 class Preparing(Struct):
-    """Thread-safe. `before`: called ahead of each growth, on the same thread. `busy`: whether bytes are being moved.
+    """The wishes of the processes, and the thread that fulfils them. Thread-safe.
+
+    `before` is called ahead of each growth, on the same thread. `busy` tells whether bytes are being moved.
 
     A driver pins host memory and copies in turns, so the arena does not grow while a program may be standing still.
     """
@@ -35,30 +37,30 @@ class Preparing(Struct):
     _lock: Lock = field(default_factory=Lock)
 
     def wish(self, hold: str, nbytes: int) -> None:
-        """Grow the arena until every process that wished could leave its device at once."""
+        """Grows the arena until all processes that wished can leave the device at once."""
         with self._lock:
             self._wishes[hold] = nbytes
         self._begin()
 
     def end(self, hold: str) -> None:
-        """The process has ended: memory that only it could use is given back."""
+        """Releases memory that only this process could use; it has ended."""
         with self._lock:
             self._wishes.pop(hold, None)
             self._ended.append(hold)
         self._begin()
 
     def forget(self, hold: str) -> None:
-        """Another worker looks after the process."""
+        """Forgets the wish of a process that another worker takes over."""
         with self._lock:
             self._wishes.pop(hold, None)
 
     def wishes(self) -> dict[str, int]:
-        """Bytes by hold."""
+        """Returns bytes by hold."""
         with self._lock:
             return dict(self._wishes)
 
     def ready(self) -> dict[str, int]:
-        """Bytes of each process's wish that are filled and pinned, by hold."""
+        """Returns the bytes of each process's wish that are filled and pinned, by hold."""
         return self.arena.ready(self.wishes())
 
     def _begin(self) -> None:
@@ -84,7 +86,10 @@ class Preparing(Struct):
             return self._working
 
     def _give_back(self) -> None:
-        """Fresh memory stays for the next process where no other is left: the worker ends if none comes."""
+        """Releases the memory of ended processes, and fresh memory that no other process wishes.
+
+        Fresh memory stays where no process is left: the next one may want it, or the worker ends.
+        """
         with self._lock:
             ended, self._ended = self._ended, []
         for hold in ended:

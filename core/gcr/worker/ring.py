@@ -1,12 +1,12 @@
-"""A ring: a few slots of pinned memory, through which a process's bytes pass where the arena has no room for them all.
+"""A ring, a few slots of pinned memory: a process's bytes pass through it where the arena lacks room for all.
 
     made      before anything stops
-    filled    device -> slot: a window of the line on which the bytes would lie in the arena
+    filled    device -> slot: a window of the line of all bytes
     emptied   slot -> device: the same
     dropped   the memory is the arena's again
 
-The image helper has the same memory by descriptors. Whose a slot is at an instant is for the daemon to say: nothing
-here looks at what is in one (streaming.py copies).
+The image helper has the same memory by descriptors. The daemon decides which process may use a slot at an instant:
+this module does not look at the bytes (streaming.py copies).
 """
 
 from bisect import bisect_right
@@ -24,7 +24,7 @@ Part = tuple[DeviceRange, int, int, int]  # the range, the offset in it, the are
 
 
 class Line(Struct, frozen=True):
-    """Allocations in the order of their places: where each begins, its size, and where on the device it is."""
+    """Allocations in the order of their offsets: the start, the size, and the place on the device."""
 
     ranges: Sequence[DeviceRange]
     layout: Layout
@@ -32,7 +32,7 @@ class Line(Struct, frozen=True):
     places: Sequence[tuple[int, DeviceRange, int]]  # size, range, offset in it
 
     def parts(self, offset: int, size: int, to: int) -> list[Part]:
-        """A window of the line; its first byte is at arena offset `to`."""
+        """Returns the parts of a window of the line; its first byte is at arena offset `to`."""
         found: list[Part] = []
         for index in range(max(0, bisect_right(self.starts, offset) - 1), len(self.starts)):
             start, (length, where, at) = self.starts[index], self.places[index]
@@ -54,7 +54,7 @@ class Ring:
     _line: Line | None = field(default=None, repr=False)
 
     def place(self, slot: int, size: int) -> int:
-        """Where a slot begins that is to hold `size` bytes. Raises UsageError for what is no such slot."""
+        """Returns the offset of a slot that can hold `size` bytes. Raises UsageError for an unknown one."""
         if not 0 <= slot < self.count or not 0 < size <= self.slot_bytes:
             raise UsageError(f"no {size} bytes are in slot {slot} of {self.count}, of {self.slot_bytes} bytes each")
         return slot * self.slot_bytes
@@ -62,7 +62,7 @@ class Ring:
     def spans(
         self, window: tuple[int, int, int], ranges: Sequence[DeviceRange], layout: Layout, sizes: Mapping[int, int]
     ) -> Sequence[Span]:
-        """Copies between a slot and the device, of a window: slot, offset on the line, size.
+        """Returns the copies of a window (slot, offset on the line, size) between its slot and the device.
 
         Raises UsageError, and RolledBack where not all of it is held.
         """
@@ -74,7 +74,7 @@ class Ring:
         return spans_of_parts(parts, self.segments.parts)
 
     def _known(self, ranges: Sequence[DeviceRange], layout: Layout, sizes: Mapping[int, int]) -> Line:
-        """Made once for many windows."""
+        """Returns the line, made once for many windows."""
         known = self._line
         if known is None or known.layout is not layout or known.ranges != tuple(ranges):
             self._line = known = line_of(ranges, layout, sizes)

@@ -28,9 +28,9 @@ from gcr.worker.taking import copy_live, copy_on, copy_out, give_up_snapshot, ma
 log = logging.getLogger("gcr.worker")
 
 STEPS = frozenset({"reserve", "adopt", "reclaim", "create", "drain", "refill", "copy_on", "fill", "empty", "seal"})
-"""Of a checkpoint or a restore, for which a program may be standing still."""
+"""Operations of a checkpoint or a restore, during which a program may stand still."""
 
-QUIET_AFTER_S = 1.0  # without such a step
+QUIET_AFTER_S = 1.0  # since the end of the last such step
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class WorkerService:
     holdings: dict[str, Holding] = field(default_factory=dict)
     _incoming: dict[str, list[int]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
-    _room: Lock = field(default_factory=Lock)  # before any holding's: what is counted as free is taken by one
+    _room: Lock = field(default_factory=Lock)  # taken before a holding's: one call at a time takes free room
     preparing: Preparing = field(init=False)
     _steps: int = 0  # under way
     _last_step: float = -inf  # its end, on time.monotonic()
@@ -76,7 +76,7 @@ class WorkerService:
             return known
 
     def known(self, body: dict[str, Any]) -> Holding | None:
-        """For what lets go: of a process that has ended there may be none, and none is made."""
+        """Returns the holding of a process, None where there is none; an operation that releases makes none."""
         with self._lock:
             return self.holdings.get(body["hold"])
 
@@ -204,7 +204,7 @@ class WorkerService:
 
     def op_reclaim(self, body: dict[str, Any], fds: list[int], _request: Request) -> None:
         arrived = self._incoming.setdefault(body["hold"], [])
-        if body["offset"] == 0:  # of an attempt that was cut off
+        if body["offset"] == 0:  # an earlier attempt was cut off
             close_all(arrived)
             arrived.clear()
         arrived += fds
@@ -229,14 +229,14 @@ class WorkerService:
         return self.holding(body).copy_in(body["deadline"], self._teller(request, "link_in_bytes_per_s")), (), False
 
     def _teller(self, request: Request, which: str) -> Callable[[dict[str, Any]], None]:
-        """Progress with what the link can do, once that was measured."""
+        """Returns a progress callback that adds the speed of the link, once it was measured."""
         return lambda report: request.progress({**report, "link_bytes_per_s": self.link.get(which)})
 
     def op_export(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         return {}, self.holding(body).memory.export(body["ids"]), True
 
     def op_memory(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
-        """What the device counts for each process, and what for nobody that our books do not explain."""
+        """Returns bytes that the device counts for each process, and bytes of no process that no holding explains."""
         with self._lock:
             held = sum(known.device_bytes for known in self.holdings.values())
         found = self.attachment.drain.memory()
@@ -248,7 +248,7 @@ class WorkerService:
         return {**facts, **self.link}, (), False
 
     def op_prepare(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
-        """Grow the arena behind the answer, so that everybody who asked could leave at once."""
+        """Grows the arena after the answer, until all processes that asked can leave at once."""
         self.preparing.wish(body["hold"], body["bytes"])
 
     def op_prepared(self, _body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
@@ -267,7 +267,7 @@ class WorkerService:
                 self._last_step = time.monotonic() if step else self._last_step
 
     def _busy(self) -> bool:
-        """A process is on its way to or from the device."""
+        """Tells whether a process is on its way to or from the device."""
         with self._lock:
             return self._steps > 0 or time.monotonic() < self._last_step + QUIET_AFTER_S
 
@@ -277,7 +277,7 @@ class WorkerService:
 
 
 def _sort_out(fds: list[int], device: str) -> tuple[SealedTable, list[int]]:
-    """Of table, segments, table, segments … those of one device; the rest is closed."""
+    """Picks the table and segments of one device from table, segments, table, segments …; closes the rest."""
     mine: tuple[SealedTable, list[int]] | None = None
     rest = list(fds)
     try:

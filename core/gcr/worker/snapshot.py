@@ -1,12 +1,14 @@
-"""A snapshot on the device of what is to be copied at the cut: a copy within the device takes a thirtieth of the way to
-the host, which can then wait until the program runs again.
+"""A snapshot on the device of the bytes to copy at the cut.
 
-    room      made while the program runs, of memory that nobody uses
-    moved     at the cut: what the arena has to have, as far as there is room
+A copy within the device takes a thirtieth of the time of a copy to the host, which can then wait until the program runs
+again.
+
+    room      made while the program runs, of free memory
+    moved     at the cut: the bytes that the arena must have, as far as there is room
     read      while the program runs again
-    over      the room is given back: read, or given up for somebody who needs the memory
+    over      the room is given back: after the read, or before it where a program needs the memory
 
-What a snapshot says is of the cut: nothing here looks at the program's memory, or at the books of it, after `divide`.
+A snapshot shows the cut: after `divide` this module looks neither at the program's memory nor at its books.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,23 +20,26 @@ from msgspec import Struct, field
 from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Move, Span
 
 SPARE_SHARE = 16
-"""A sixteenth of the device stays free: 8.8 GiB of an H200, 1.5 of 24. Drivers take memory without asking gcr: for
-modules that are loaded at their first launch, for local memory of kernels, for a context of another process.
+"""A sixteenth of the device stays free: 8.8 GiB of an H200, 1.5 of 24 GiB.
+
+Drivers take memory without asking gcr: for modules loaded at their first launch, for local memory of kernels, for a
+context of another process.
 """
 
 LAST_READ_S = 1.0
-"""How long a program that finds no room waits for a snapshot to be read: at 55 GB/s some 50 GiB. A copy is lost
-otherwise, and a pause in one allocation harms nobody; its agent waits for 10 s at most.
+"""Seconds that a program without room waits for the read of a snapshot: some 50 GiB at 55 GB/s.
+
+Without the wait the copy would be lost, and one allocation may pause: its agent waits for 10 s at most.
 """
 
 COARSEST = 1 << 30
-ROOM_ID = 0  # no allocation of a program's has it; the room is in a range of its own
+ROOM_ID = 0  # no allocation of a program has this id
 
 
 class Snapshot(Struct):
-    """`room`: None once it was given back. `later`: what is to be read of it; nothing before the cut.
+    """One snapshot. `room`: None once it was given back. `later`: the copies to read it; none before the cut.
 
-    lost: given up for somebody else before everything was read. The holding's lock guards all but `over`.
+    lost: given up for another process before all was read. The holding's lock guards all but `over`.
     """
 
     room: DeviceRange | None
@@ -44,12 +49,12 @@ class Snapshot(Struct):
 
 
 def spare_bytes(counted: DeviceMemory) -> int:
-    """What a snapshot may take of a device; less than nothing where others are near its end."""
+    """Returns the bytes that a snapshot may take of a device; below 0 where the device is nearly full."""
     return counted.total - counted.used - counted.total // SPARE_SHARE
 
 
 def room_for(sizes: Sequence[int], spare: int) -> list[HandleSpec]:
-    """What to make for allocations of these sizes; nothing where not a granule of the device's is to be had.
+    """Returns the memory to make for allocations of these sizes; none where not one granule is free.
 
     Granules are powers of two, and sizes of allocations are multiples of them.
     """
@@ -59,7 +64,7 @@ def room_for(sizes: Sequence[int], spare: int) -> list[HandleSpec]:
 
 
 def divide(plan: Iterable[Span], room: DeviceRange) -> tuple[list[Move], list[Span], list[Span]]:
-    """Of copies to the host: moves into the room as far as it reaches, their way on from there, and the rest."""
+    """Divides copies to the host: moves into the room while it lasts, the copies from there, and the rest."""
     moves, later, rest = list[Move](), list[Span](), list[Span]()
     at, end = room.address, room.address + room.size
     for span in plan:
@@ -74,7 +79,7 @@ def divide(plan: Iterable[Span], room: DeviceRange) -> tuple[list[Move], list[Sp
 
 
 def portions(spans: Iterable[Span], limit: int) -> Iterator[list[Span]]:
-    """The same copies in their order, cut so that each portion is of `limit` bytes but the last."""
+    """Yields the copies in their order, in portions of `limit` bytes; the last may be smaller."""
     portion, left = list[Span](), limit
     for span in spans:
         done = 0

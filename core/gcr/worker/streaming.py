@@ -1,6 +1,6 @@
-"""A process's bytes, window by window, through the ring that a holding has of its device (ring.py).
+"""The copies between a device and the ring of a holding, window by window (ring.py).
 
-The holding's lock is not held while a copy is waited for.
+A copy does not hold the holding's lock while it waits for its transfer.
 """
 
 import time
@@ -18,9 +18,9 @@ Window = tuple[int, int, int]  # slot, offset on the line, size
 
 
 def make_ring(holding: Holding, slot_bytes: int, most: int, least: int, beyond: bool = False) -> Ring:
-    """Of as many slots as there is room for, `least` to `most`; what was reserved goes. Raises NoRoom.
+    """Makes a ring of as many slots as fit, `least` to `most`, instead of reserved segments. Raises NoRoom.
 
-    beyond: the arena's limit, of what must be there for a job to come back.
+    beyond: ignores the arena's limit, for a job that must come back.
     """
     with holding.lock:
         holding.copy.give_arena_back()
@@ -42,13 +42,13 @@ def _take(holding: Holding, slot_bytes: int, count: int, beyond: bool) -> Ring:
 
 
 def drop_ring(holding: Holding) -> None:
-    """Waits for copies in flight: nothing of ours is written there any more. Idempotent."""
+    """Returns the ring to the arena, once no transfer in flight writes there. Idempotent."""
     with holding.lock:
         holding.copy.drop_ring()
 
 
 def lay_out_held(holding: Holding) -> int:
-    """Everything that is held is to pass through the ring: bytes of the line on which it lies from now on."""
+    """Lays all held memory out on the line of the ring. Returns the bytes of the line."""
     with holding.lock:
         _ring(holding)
         holding.copy.layout = pack(holding.memory.ranges, holding.memory.sizes)
@@ -56,25 +56,28 @@ def lay_out_held(holding: Holding) -> int:
 
 
 def fill(holding: Holding, window: Window, deadline: float) -> None:
-    """From the device. Raises WrongState without a ring, DeadlinePassed, PeerGone, RolledBack where not all is held."""
+    """Copies a window from the device.
+
+    Raises WrongState without a ring, RolledBack where not all is held, DeadlinePassed, PeerGone.
+    """
     _pass(holding, window, deadline, lambda drain, spans: drain.read(spans))
 
 
 def empty(holding: Holding, window: Window, deadline: float) -> None:
-    """To the device. Raises as `fill` does."""
+    """Copies a window to the device. Raises as `fill` does."""
     _pass(holding, window, deadline, lambda drain, spans: drain.write(spans))
 
 
 def _pass(holding: Holding, window: Window, deadline: float, copy: Copy) -> None:
     end = time.monotonic() + deadline
     with holding.lock:
-        layout = holding.copy.planned  # first: of a process that ended there is no ring either
+        layout = holding.copy.planned  # first: a process that has ended has no ring either
         spans = _ring(holding).spans(window, holding.memory.ranges, layout, holding.memory.sizes)
         moving = copy(holding.drain, spans)
         holding.memory.transfers.append(moving)
     wait_all(Telling([moving], lambda _report: None), end)
     with holding.lock:
-        if moving in holding.memory.transfers:  # whoever unmaps has waited for it, too
+        if moving in holding.memory.transfers:  # a call that unmaps may have finished it
             holding.memory.transfers.remove(moving)
 
 

@@ -1,8 +1,7 @@
-"""Taking copies of a holding's device memory to the arena: while the program runs, and at the cut.
+"""The copies of a holding's device memory to the arena: while the program runs, and at the cut.
 
-At the cut only what is in the arena as it is on the device, or in the parent image, is not copied (live.py). Of a
-program that runs on, what there is room for on the device goes there first (snapshot.py). The holding's lock is not
-held while a copy is waited for.
+The cut does not copy bytes that are the same in the arena or in the parent image (live.py). For a program that runs on
+they go first to free memory of the device (snapshot.py). A copy does not hold the holding's lock while it waits.
 """
 
 import logging
@@ -26,13 +25,16 @@ from gcr.worker.telling import Progress, Telling, outcome, wait_all
 log = logging.getLogger("gcr.worker")
 
 HASHING_THREADS = 8
-COPYING_SHARE = 1 / 3  # of the time of a live copy, at most: while one is under way a program computes more slowly
+COPYING_SHARE = 1 / 3  # of the time of a live copy at most: copies slow the program down
 
 Parts = Mapping[int, Sequence[Part]]  # of allocations, by id
 
 
 class AtTheCut(Struct):
-    """By id: `where` each chunk is once `parts` are copied; `kept`: of the arena, what the hashes say to be right."""
+    """The plan of the cut, by id: `where` each chunk is after the copy of `parts`.
+
+    kept: parts of the arena that the hashes call right.
+    """
 
     where: dict[int, bytes] = field(default_factory=dict)
     parts: dict[int, Sequence[Part]] = field(default_factory=dict)
@@ -40,9 +42,9 @@ class AtTheCut(Struct):
 
 
 def copy_live(holding: Holding, deadline: float, progress: Progress) -> dict[str, float]:
-    """What is held now and the parent has not, while the program runs and may free some of it; `copy_out` is the cut.
+    """Copies the held bytes that the parent lacks, while the program runs and may free some; `copy_out` is the cut.
 
-    `copied`: bytes of it.
+    Returns the outcome, with the bytes `copied`.
     """
     began = time.monotonic()
     make_ready(holding, deadline)
@@ -70,7 +72,7 @@ def copy_live(holding: Holding, deadline: float, progress: Progress) -> dict[str
 
 
 def make_ready(holding: Holding, deadline: float) -> None:
-    """For the hash at the cut, while the program runs. An error is one of the cut, should it come again there."""
+    """Prepares the hash of the cut while the program runs. An error here is logged; the cut may raise it again."""
     drain = holding.drain
     if hasattr(drain, "make_ready_to_hash"):
         try:
@@ -82,7 +84,7 @@ def make_ready(holding: Holding, deadline: float) -> None:
 def _wanted(
     holding: Holding, live: LiveCopy, sizes: Mapping[int, int], ranges: Sequence[DeviceRange], timeout: float
 ) -> Parts:
-    """What the parent has not."""
+    """Returns the parts that the parent lacks."""
     if live.parent is None:
         return {id: [(0, size)] for id, size in sizes.items()}
     now = holding.drain.hash(ranges, live.key, CHUNK_BYTES, timeout).digests
@@ -97,7 +99,7 @@ def _copy_slice(
     end: float,
     pool: ThreadPoolExecutor,
 ) -> tuple[int, float]:
-    """Bytes copied, and the seconds that their copy took."""
+    """Copies and hashes one slice. Returns the bytes, and the seconds of their copy."""
     with holding.lock:
         if holding.copy.live is not live:
             raise RolledBack("what was being copied was given up meanwhile")
@@ -122,7 +124,7 @@ def _copy_slice(
 
 
 def _plan(holding: Holding, parts: Parts, offsets: Mapping[int, int], segments: Sequence[Segment]) -> Sequence[Span]:
-    """Copies of parts of allocations to their places in the arena. The lock is held."""
+    """Plans copies of parts of allocations to their places in the arena. The lock is held."""
     found = [
         (where, at + start, offsets[id] + start, size)
         for where in holding.memory.ranges
@@ -133,10 +135,10 @@ def _plan(holding: Holding, parts: Parts, offsets: Mapping[int, int], segments: 
 
 
 def copy_out(holding: Holding, deadline: float, progress: Progress, paranoid: bool = False) -> dict[str, float]:
-    """To the arena; `copied`: what of it was neither there yet from a live copy nor in the parent image.
+    """Copies all bytes to the arena. Returns the outcome.
 
-    `snapshot`: what of that is on the device, and comes to the arena by `copy_on`.
-    paranoid: what was, too, and every byte is compared. Raises HashMissed.
+    `copied`: bytes that neither a live copy nor the parent image had. `snapshot`: bytes of these that are still on the
+    device; `copy_on` brings them to the arena. paranoid: copies or compares all others as well. Raises HashMissed.
     """
     began = time.monotonic()
     with holding.lock:
@@ -161,7 +163,7 @@ def copy_out(holding: Holding, deadline: float, progress: Progress, paranoid: bo
 
 
 def _begin(holding: Holding, plan: Sequence[Span]) -> tuple[Sequence[Transfer], int]:
-    """Copies, and bytes of them that go no further than the snapshot. The lock is held."""
+    """Starts the transfers. Returns them, and the bytes that go to the snapshot. The lock is held."""
     snapshot, drain = holding.copy.snapshot, holding.drain
     room = snapshot.room if snapshot else None
     moves, later, rest = divide(plan, room) if room else ([], [], plan)
@@ -175,10 +177,9 @@ def _begin(holding: Holding, plan: Sequence[Span]) -> tuple[Sequence[Transfer], 
 
 
 def make_room(holding: Holding, deadline: float) -> int:
-    """Bytes: for what there may be to copy at the cut, of what nobody uses. One call at a time a device.
+    """Makes room for a snapshot, of free memory of the device. Returns its bytes. One call at a time a device.
 
-    The lock is not held while it is made: what the program frees meanwhile waits for nobody. Nothing is kept after
-    `deadline` seconds.
+    The lock is not held meanwhile, so that a free of the program does not wait. No room is kept after the deadline.
     """
     began = time.monotonic()
     make_ready(holding, deadline)
@@ -189,28 +190,28 @@ def make_room(holding: Holding, deadline: float) -> int:
     try:
         wanted = room_for(sizes, spare_bytes(drain.memory()))
         room = drain.create(wanted) if wanted else None
-    except (NoRoom, DriverError) as error:  # the program stands for longer, that is all
+    except (NoRoom, DriverError) as error:  # without a snapshot the program stands longer
         log.info("no snapshot of %s: %s", holding.name, error)
         return 0
     if room is None:
         return 0
     with holding.lock:
         holding.copy.snapshot = Snapshot(room)
-        if not holding.memory.specs or time.monotonic() > began + deadline:  # nobody would come for it
+        if not holding.memory.specs or time.monotonic() > began + deadline:  # no caller would use it
             holding.copy.give_room_back()
         return room.size if holding.copy.snapshot.room else 0
 
 
 def copy_on(holding: Holding, deadline: float, progress: Progress) -> dict[str, float]:
-    """What is in the snapshot, to the arena; the program runs. Its room is given back.
+    """Copies the snapshot to the arena while the program runs, and gives its room back.
 
-    In slices, since whoever unmaps waits for the copy in flight. Raises ImageFailed where it was given up before,
-    NoRoom where there is no host memory for it after all.
+    Copies in slices, since a call that unmaps waits for the transfer in flight. Raises ImageFailed where the snapshot
+    was given up before, NoRoom where host memory is lacking.
     """
     began, done = time.monotonic(), 0
     with holding.lock:
         snapshot = holding.copy.snapshot
-        if snapshot is None or not snapshot.later:  # nothing is in it: its room may have been given back before
+        if snapshot is None or not snapshot.later:  # an empty snapshot, or one without room any more
             holding.copy.give_room_back()
             return outcome(0, 0.0)
         total = sum(span.size for span in snapshot.later)
@@ -229,7 +230,7 @@ def copy_on(holding: Holding, deadline: float, progress: Progress) -> dict[str, 
 
 
 def _refuse_lost(snapshot: Snapshot) -> None:
-    """The lock is held."""
+    """Raises where the snapshot was given up. The lock is held."""
     if snapshot.lost:
         raise ImageFailed("its copy was on the device, where a program needed the room", hint="try again")
     if snapshot.room is None:
@@ -237,7 +238,7 @@ def _refuse_lost(snapshot: Snapshot) -> None:
 
 
 def give_up_snapshot(holding: Holding, end: float) -> None:
-    """Somebody needs the room: a snapshot that is not read until then is given up. It is free when this returns."""
+    """Frees the room of a snapshot, which another process needs. A snapshot not read until `end` is lost."""
     with holding.lock:
         snapshot = holding.copy.snapshot
         if snapshot is None or not snapshot.later:
@@ -251,7 +252,7 @@ def give_up_snapshot(holding: Holding, end: float) -> None:
 
 
 def _books(holding: Holding) -> LiveCopy | None:
-    """Those of a live copy, or of none but with a parent. The lock is held."""
+    """Returns the books of a live copy, or new ones where only a parent is there. The lock is held."""
     if holding.copy.live is None and holding.copy.parent:
         holding.copy.live = LiveCopy(pack(holding.memory.ranges, holding.memory.sizes), holding.copy.parent)
         holding.copy.live.begin(holding.memory.sizes)
@@ -259,7 +260,7 @@ def _books(holding: Holding) -> LiveCopy | None:
 
 
 def _at_the_cut(holding: Holding, live: LiveCopy, sizes: Mapping[int, int], timeout: float, paranoid: bool) -> AtTheCut:
-    """The lock is held."""
+    """Plans the cut by the device's hashes. The lock is held."""
     found = AtTheCut()
     now = holding.drain.hash(holding.memory.ranges, live.key, CHUNK_BYTES, timeout).digests
     for id in (id for where in holding.memory.ranges for id in where.offsets):
@@ -270,7 +271,7 @@ def _at_the_cut(holding: Holding, live: LiveCopy, sizes: Mapping[int, int], time
 
 
 def _trust_nothing(found: AtTheCut, id: int, size: int) -> None:
-    """What is the parent's is copied as well, for its names to be compared; the rest of the arena is to be compared."""
+    """Adds the parent's chunks to the copy, to compare their names, and marks the arena's for comparison."""
     where, copied = found.where[id], found.parts[id]
     fresh = {n for start, length in copied for n in range(start // CHUNK_BYTES, -(-(start + length) // CHUNK_BYTES))}
     kept = [(n, n + 1) for n, each in enumerate(where) if each == Where.HERE and n not in fresh]

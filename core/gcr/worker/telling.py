@@ -1,4 +1,4 @@
-"""Waiting for copies, and saying meanwhile how far they are."""
+"""The wait for transfers, with progress."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,7 +14,7 @@ Progress = Callable[[dict[str, Any]], None]
 
 
 class Telling(Struct):
-    """Says now and then how many bytes have moved."""
+    """Reports from time to time how many bytes have moved."""
 
     copies: Sequence[Transfer]
     progress: Progress
@@ -28,7 +28,7 @@ class Telling(Struct):
 
 
 def wait_all(telling: Telling, end: float) -> None:
-    """Until all are done. Raises DeadlinePassed; they stay the holding's to finish."""
+    """Waits for all transfers. Raises DeadlinePassed; the holding still has to finish them."""
     for copy in telling.copies:
         while not _ended(copy, end):
             telling.now_and_then()
@@ -36,7 +36,7 @@ def wait_all(telling: Telling, end: float) -> None:
 
 
 def _ended(copy: Transfer, end: float) -> bool:
-    """After a short wait. Raises DeadlinePassed at the `end`."""
+    """Waits shortly and tells whether the transfer has ended. Raises DeadlinePassed at the `end`."""
     try:
         copy.wait(min(PROGRESS_EVERY, max(0.0, end - time.monotonic())))
     except DeadlinePassed:
