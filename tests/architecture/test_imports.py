@@ -46,8 +46,6 @@ WIDE = {
     "gcr/peers/worker.py WorkerPeer": "to be divided",
     "gcr/protocol/channel.py": "to be divided",
     "gcr/protocol/channel.py Channel": "to be divided",
-    "gcr/testing/machine.py SimulatedMachine": "to be divided",
-    "gcr/vmm/drain.py VmmDrain": "to be divided",
     "gcr/worker/service.py WorkerService": "to be divided",
 }
 

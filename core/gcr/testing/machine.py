@@ -204,7 +204,7 @@ class SimulatedMachine:
 
     def children(self, module: str) -> list[int]:
         """Living processes of this machine that run a module of gcr's."""
-        return [pid for pid in self._processes() if module.encode() in _read(pid, "cmdline")]
+        return [pid for pid in _processes(self) if module.encode() in _read(pid, "cmdline")]
 
     def target(self, name: str) -> int:
         return self.targets(name)[0]
@@ -231,7 +231,7 @@ class SimulatedMachine:
         for process in self.started:
             if process.poll() is None:
                 process.kill()
-        for pid in self._processes():
+        for pid in _processes(self):
             _kill(pid)
         for process in self.started:
             if process.stdin and process.stdin.closed:
@@ -247,13 +247,6 @@ class SimulatedMachine:
             )
         self.started.append(process)
         return process
-
-    def _processes(self) -> list[int]:
-        mark = f"GCR_SIM_STATE={self.simulated}".encode()
-        also = f"XDG_STATE_HOME={self.folder / 'state'}".encode()
-        names = [entry.name for entry in Path("/proc").iterdir()]
-        pids = [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
-        return [pid for pid in pids if (environ := _read(pid, "environ")) and (mark in environ or also in environ)]
 
 
 def simulated_driver(vendor: str) -> dict[str, str]:
@@ -277,6 +270,15 @@ def alive(pid: int) -> bool:
     """Returns whether a thread of it runs; until none does no parent can wait for it, and its descriptors are open."""
     state = _read(pid, "stat").rpartition(b")")[2].split()
     return bool(state) and (state[0] not in (b"Z", b"X") or int(state[_THREADS]) > 1)
+
+
+def _processes(machine: SimulatedMachine) -> list[int]:
+    """Returns the pids of all processes on this machine but this one."""
+    mark = f"GCR_SIM_STATE={machine.simulated}".encode()
+    also = f"XDG_STATE_HOME={machine.folder / 'state'}".encode()
+    names = [entry.name for entry in Path("/proc").iterdir()]
+    pids = [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
+    return [pid for pid in pids if (environ := _read(pid, "environ")) and (mark in environ or also in environ)]
 
 
 def _kill(pid: int) -> None:

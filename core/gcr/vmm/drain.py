@@ -13,15 +13,15 @@ from functools import partial
 
 from gcr import units
 from gcr.drain import DeviceMemory, DeviceRange, Handed, HandleSpec, Move, Span
-from gcr.errors import DeadlinePassed, DriverError, NoRoom, NotDeviceMemory
+from gcr.errors import DriverError, NoRoom, NotDeviceMemory
 from gcr.hashing import CHUNK_BYTES, ChunkHashes, HashKey
 from gcr.hashing.chunks import check_chunk_bytes
 from gcr.vmm.driver import DeviceFull, Physical, VmmDriver
 from gcr.vmm.hashing import Asked, Hasher
 from gcr.vmm.ranges import OwnedRange, map_side_by_side, quietly
+from gcr.vmm.reads import Reads
 from gcr.vmm.transfer import Copy, Part, StreamTransfer, device_to_host, host_to_device, within_device
 
-SETTLE_SECONDS = 60.0
 HASH_SECONDS = 120.0
 
 
@@ -31,13 +31,12 @@ class VmmDrain:
     def __init__(self, driver: VmmDriver) -> None:
         self._driver = driver
         self._closed = False
-        self._lock = threading.Lock()  # guards the four collections below; never held across a driver call
+        self._lock = threading.Lock()  # guards the three collections below; never held across a driver call
         self._ranges: dict[int, OwnedRange] = {}
-        self._transfers: list[StreamTransfer] = []
         self._ballasts: set[PhysicalBallast] = set()
         self._pinned: set[int] = set()
-        self._reading = threading.Lock()  # held while memory is hashed or unmapped: never both
         self._hasher = Hasher(driver)
+        self._reads = Reads(driver, self._hasher.check_idle)
 
     def _enter(self) -> None:
         if self._closed:
@@ -64,7 +63,7 @@ class VmmDrain:
 
     def forget(self, where: DeviceRange, ids: Sequence[int]) -> None:
         self._enter()
-        with self._unread():
+        with self._reads.none():
             self._owned(where).drop(ids)
 
     def export(self, where: DeviceRange, ids: Sequence[int]) -> Sequence[Handed]:
@@ -80,7 +79,7 @@ class VmmDrain:
 
     def release(self, where: DeviceRange) -> None:
         self._enter()
-        with self._unread():
+        with self._reads.none():
             with self._lock:
                 owned = self._ranges.pop(where.address, None)
             if owned is not None:
@@ -136,33 +135,7 @@ class VmmDrain:
 
     def _start(self, parts: Iterable[Part], copy: Copy) -> StreamTransfer:
         self._enter()
-        transfer = StreamTransfer(self._driver, parts, copy)
-        with self._lock:
-            self._transfers = [each for each in self._transfers if each.running]
-            self._transfers.append(transfer)
-        return transfer
-
-    @contextmanager
-    def _unread(self) -> Iterator[None]:
-        if not self._reading.acquire(timeout=SETTLE_SECONDS):
-            raise DeadlinePassed("memory that is to be unmapped is still being hashed")
-        try:
-            self._hasher.check_idle()
-            self._settle()
-            yield
-        finally:
-            self._reading.release()
-
-    def _wait_until_unread(self) -> None:
-        with self._unread():
-            pass
-
-    def _settle(self) -> None:
-        """Unmapping under a copy in flight would break the context, and every registration with it."""
-        with self._lock:
-            running = [each for each in self._transfers if each.running]
-        for transfer in running:
-            transfer.wait(SETTLE_SECONDS)
+        return self._reads.start(parts, copy)
 
     # ---- hashes -----------------------------------------------------------------------------------------------
 
@@ -172,23 +145,15 @@ class VmmDrain:
         check_chunk_bytes(chunk_bytes)
         give_up = time.monotonic() + timeout
         self._enter()
-        if not self._reading.acquire(timeout=timeout):
-            raise DeadlinePassed("other memory of this device is still being hashed")
-        try:
+        with self._reads.hashing(timeout):
             owned = [self._owned(where) for where in ranges if where.size]
             return self._hasher.hashes(owned, Asked(key, chunk_bytes, give_up))
-        finally:
-            self._reading.release()
 
     def make_ready_to_hash(self, timeout: float = HASH_SECONDS) -> None:
         give_up = time.monotonic() + timeout
         self._enter()
-        if not self._reading.acquire(timeout=timeout):
-            raise DeadlinePassed("other memory of this device is still being hashed")
-        try:
+        with self._reads.hashing(timeout):
             self._hasher.make_ready(give_up)
-        finally:
-            self._reading.release()
 
     # ---- room and host memory ---------------------------------------------------------------------------------
 
@@ -229,7 +194,7 @@ class VmmDrain:
         with self._lock:
             ranges, ballasts, pinned = list(self._ranges.values()), self._ballasts, list(self._pinned)
             self._ranges, self._ballasts, self._pinned = {}, set(), set()
-        quietly("copies", self._wait_until_unread)
+        quietly("copies", self._reads.wait)
         quietly("hash kernel", self._hasher.close)
         for owned in ranges:
             quietly("range", owned.dissolve)
