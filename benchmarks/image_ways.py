@@ -25,7 +25,7 @@ from typing import Any
 from gcr.drain import HandleSpec
 from gcr.image.chunks.chunk import NAME_BYTES
 from gcr.image.disk.bounce import Bounce, move_each
-from gcr.image.files.manifest import Cut, ImagedProcess, Manifest
+from gcr.image.files.manifest import Costs, Cut, ImagedProcess, Manifest, Source
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
 from gcr.image.write.writer import Contents, ImageWriter
@@ -205,18 +205,16 @@ def described(name: str, contents: Contents, chunk_bytes: int) -> Manifest:
         name=name,
         cut=Cut.DEVICE,
         created=time.time(),
-        job="ways",
-        backend="nvidia",
-        simulated=True,
-        versions={},
-        models={},
+        source=Source("ways", "nvidia", True, {}, {}),
         processes=(ImagedProcess(table, 0, 0),),
         packs=tuple(contents.packs),
         chunks=contents.chunks,
         hashes=contents.hashes,
-        bytes_total=contents.counts.total,
-        bytes_zero=contents.counts.zero,
-        bytes_written=contents.counts.written,
+        costs=Costs(
+            bytes_total=contents.counts.total,
+            bytes_zero=contents.counts.zero,
+            bytes_written=contents.counts.written,
+        ),
         chunk_bytes=chunk_bytes,
     )
 

@@ -33,7 +33,6 @@ MOST_METHODS, MOST_FIELDS = 25, 12  # of a class
 WIDE = {
     "gcr/api/reports.py CheckpointReport": "the fields of a report (docs/contract.md)",
     "gcr/config.py Config": "the settings (docs/configuration.md)",
-    "gcr/image/files/manifest.py Manifest": "the fields of a manifest (docs/image-format.md)",
     "gcr/job/runs.py Run": "the fields of a job's record on disk",
     "gcr/protocol/agentwire.py StatusRecord": "the fields of a wire record (wire.h)",
     "gcr/testing/peer_main.py Service": "one method for each method of the drain that it serves",

@@ -47,7 +47,7 @@ def comes_back(machine: Machine, *flags: str) -> None:
     assert machine.gcr("verify", "--deep", "--store", str(store_of(machine)), *key).code == 0
     assert machine.gcr("restore", *image(machine), *key).body["state"] == "running"
     assert job.ask() == before
-    assert Store(store_of(machine), cipher_of(KEY)).images.manifest("warm").job == "llm"
+    assert Store(store_of(machine), cipher_of(KEY)).images.manifest("warm").source.job == "llm"
     assert not [path for path in store_of(machine).rglob("*") if path.is_file() and b"start_time" in path.read_bytes()]
 
 
@@ -95,7 +95,7 @@ def test_nobody_says_the_key_and_the_daemon_need_not_live(machine: Machine) -> N
     said += "".join(machine.logs().values()).encode()
     assert len(pids) > 2 and b"serves" in said
     assert not [form for form in (KEY, KEY.hex().encode(), base64.b64encode(KEY)) if form in said]
-    assert Store(store_of(machine), cipher_of(KEY)).images.manifest("warm").job == "llm"
+    assert Store(store_of(machine), cipher_of(KEY)).images.manifest("warm").source.job == "llm"
 
 
 def test_a_helper_that_dies_once_it_has_published_is_believed(machine: Machine) -> None:

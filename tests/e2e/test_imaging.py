@@ -88,7 +88,7 @@ def test_what_the_store_has_is_not_written_again(machine: Machine) -> None:
     job.ask("alloc 1 4194304")
     third = away(machine, "three")
     assert 0 < third["bytes_written"] <= third["bytes_changed"] <= 6 * MIB  # some of its chunks are alike
-    assert Store(store_of(machine)).images.manifest("three").parent == "two"
+    assert Store(store_of(machine)).images.manifest("three").costs.parent == "two"
 
 
 def test_the_job_may_run_before_its_image_is_durable(machine: Machine) -> None:
@@ -528,7 +528,7 @@ def test_an_image_of_a_job_that_runs_on(machine: Machine, how: tuple[str, ...]) 
     assert (job.ask(), job.ask("address")) == (before, addresses)
     away(machine, "still")  # nothing has changed since
     assert chunks(machine, "glance") == chunks(machine, "still")
-    assert Store(store_of(machine)).images.manifest("still").bytes_changed == 0
+    assert Store(store_of(machine)).images.manifest("still").costs.bytes_changed == 0
     assert image_code(machine, "glance") == (3, "wrong_image")  # it ran on
     assert back(machine, "still")["state"] == "running"
     assert job.ask() == before
@@ -565,7 +565,7 @@ def test_a_slow_image_holds_nobody_up(machine: Machine) -> None:
     assert job.ask() == before
     assert machine.job("llm")["image"]["state"] == "writing"  # type: ignore[index]
     durable(machine, "warm")
-    written = Store(store_of(machine)).images.manifest("warm").bytes_written
+    written = Store(store_of(machine)).images.manifest("warm").costs.bytes_written
     took = until(lambda: machine.job("llm")["image"]["durable_s"], 10, "the daemon has heard of it")  # type: ignore[index]
     assert took >= 0.8 * written / 4e6 - 2  # the first group goes at once
     for wrong in ("fast", "0", "-1M", "1T"):

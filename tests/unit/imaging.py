@@ -9,7 +9,7 @@ from gcr.hashing import HashKey
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.crypto.cipher import PLAIN
 from gcr.image.crypto.ciphers import cipher_of
-from gcr.image.files.manifest import Cut, ImagedProcess, Manifest
+from gcr.image.files.manifest import Costs, Cut, ImagedProcess, Manifest, Source
 from gcr.image.store.store import Store
 from gcr.image.write.writer import Contents, ImageWriter
 from gcr.memory.layout import SealedHandle, SealedSegment, SealedTable
@@ -43,18 +43,16 @@ def described(
         name=name,
         cut=Cut.DEVICE,
         created=created,
-        job=job,
-        backend="nvidia",
-        simulated=True,
-        versions={"gcr": "0"},
-        models={"GPU-1": "none"},
+        source=Source(job, "nvidia", True, {"gcr": "0"}, {"GPU-1": "none"}),
         processes=(ImagedProcess(table(sizes), 3, 4),),
         packs=tuple(contents.packs),
         chunks=contents.chunks,
         hashes=contents.hashes,
-        bytes_total=contents.counts.total,
-        bytes_zero=contents.counts.zero,
-        bytes_written=contents.counts.written,
+        costs=Costs(
+            bytes_total=contents.counts.total,
+            bytes_zero=contents.counts.zero,
+            bytes_written=contents.counts.written,
+        ),
         chunk_bytes=chunk_bytes,
     )
 

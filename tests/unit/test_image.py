@@ -93,8 +93,8 @@ def test_what_was_written_comes_back(store: Store) -> None:
     assert read(store, "warm") == allocations
     check(store, "warm")
     zeros = MANY
-    assert (written.bytes_total, written.bytes_zero) == (sum(map(len, allocations)), zeros)
-    assert written.bytes_written == MANY + 100, "a chunk is stored once, whichever allocation has it"
+    assert (written.costs.bytes_total, written.costs.bytes_zero) == (sum(map(len, allocations)), zeros)
+    assert written.costs.bytes_written == MANY + 100, "a chunk is stored once, whichever allocation has it"
 
 
 def test_an_image_may_have_more_packs_than_a_process_may_have_files(plain: Store) -> None:
@@ -135,7 +135,7 @@ def test_a_process_may_know_of_many_devices(store: Store) -> None:
 def test_an_image_of_the_same_bytes_writes_none(store: Store) -> None:
     allocations = [bytes_of(1, MANY), bytes(MANY)]
     first, second = (write(store, name, allocations) for name in ("one", "two"))
-    assert (first.bytes_written, second.bytes_written) == (MANY, 0)
+    assert (first.costs.bytes_written, second.costs.bytes_written) == (MANY, 0)
     assert second.packs == first.packs
     assert read(store, "two") == allocations
 
@@ -257,7 +257,7 @@ def test_nobody_writes_where_an_image_says_and_no_memory_is(plain: Store, what: 
 def test_what_is_as_false_as_nothing_is_not_nothing(plain: Store, wrong: dict[str, Any]) -> None:
     manifest = write(plain, "warm", [bytes_of(1, 100)])
     with pytest.raises(Damaged):
-        Manifest.from_bytes(replace(manifest, **wrong).to_bytes(), "warm")
+        Manifest.from_bytes(replace(manifest, costs=replace(manifest.costs, **wrong)).to_bytes(), "warm")
 
 
 @pytest.mark.parametrize("size", [0, -1, 1000, 32 << 20, 1 << 40])
@@ -565,7 +565,7 @@ def test_nothing_is_built_upon_what_was_found_damaged(store: Store) -> None:
     write(store, "two", data)  # nobody has looked yet
     with pytest.raises(Damaged):
         read(store, "two")
-    assert write(store, "three", data).bytes_written == 2 * CHUNK_BYTES
+    assert write(store, "three", data).costs.bytes_written == 2 * CHUNK_BYTES
     assert read(store, "three") == data
     store.remove(["one", "two"])
     assert len(list(store.packs.folder.iterdir())) == 1

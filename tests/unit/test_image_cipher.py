@@ -268,7 +268,7 @@ def test_a_pack_under_another_ones_name_is_found(store: Store) -> None:
     for name in ("warm", "other"):
         with pytest.raises(Damaged):
             read(store, name)
-    assert write(store, "third", DATA).bytes_written == sum(map(len, DATA)), "nothing is built upon them"
+    assert write(store, "third", DATA).costs.bytes_written == sum(map(len, DATA)), "nothing is built upon them"
 
 
 def test_an_image_under_another_name_is_found(store: Store) -> None:

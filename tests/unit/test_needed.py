@@ -25,9 +25,9 @@ def places(monkeypatch, tmp_path):
 @pytest.fixture
 def store(tmp_path):
     manifests = [
-        SimpleNamespace(name="first", job="llm", only_copy=True),
-        SimpleNamespace(name="other", job="ddp", only_copy=True),
-        SimpleNamespace(name="plain", job="llm", only_copy=False),
+        SimpleNamespace(name="first", source=SimpleNamespace(job="llm"), only_copy=True),
+        SimpleNamespace(name="other", source=SimpleNamespace(job="ddp"), only_copy=True),
+        SimpleNamespace(name="plain", source=SimpleNamespace(job="llm"), only_copy=False),
     ]
     return SimpleNamespace(path=tmp_path / "store", images=SimpleNamespace(readable=lambda: manifests))
 

@@ -152,7 +152,7 @@ def test_a_chunk_that_is_added_by_name_is_not_looked_at(store: Store) -> None:
             reader.read(7, "GPU-1", number * SIZE, memoryview(target))
     assert targets[0] == data
     assert not any(targets[1][CHUNK_BYTES : 2 * CHUNK_BYTES]) and not any(targets[1][3 * CHUNK_BYTES :])
-    assert (made.bytes_zero, made.bytes_written) == (CHUNK_BYTES + 100, CHUNK_BYTES)
+    assert (made.costs.bytes_zero, made.costs.bytes_written) == (CHUNK_BYTES + 100, CHUNK_BYTES)
     recorded = store.images.hashes(made)
     assert recorded.digests == b"".join(hash_bytes(each, key, CHUNK_BYTES) for each in targets)
 

@@ -129,6 +129,15 @@ def rewritten(path: Path, cipher: Cipher, change: Callable[[dict[str, object]], 
     path.write_bytes(cipher.encrypt(file, json.dumps(document).encode()))
 
 
+@pytest.mark.parametrize("field", ["source", "costs", "another"])
+def test_a_field_that_no_image_has_is_damage(store: Store, field: str) -> None:
+    write(store, "warm", [COMMON])
+    path = store.images.folder / "warm.json"
+    rewritten(path, store.cipher, lambda image: image.update({field: {}}))
+    with pytest.raises(Damaged, match="field"):
+        store.images.manifest("warm")
+
+
 def test_what_was_pushed_comes_back_and_is_a_store_itself(store: Store, other: Store, away: Path) -> None:
     manifest = write(store, "warm", [COMMON, bytes(CHUNK_BYTES), OWN])
     sent = pushed(store, away)
@@ -296,7 +305,7 @@ def test_a_pack_that_was_found_damaged_is_pulled_again(store: Store, other: Stor
     assert pulled(store, away).packs_moved == 1
     for name in ("warm", "two"):
         check(store, name)
-    assert write(store, "next", [COMMON]).bytes_written == 0, "it is trusted again"
+    assert write(store, "next", [COMMON]).costs.bytes_written == 0, "it is trusted again"
 
 
 def test_what_is_damaged_of_an_image_that_is_here_is_pulled_again(store: Store, away: Path) -> None:
@@ -309,7 +318,7 @@ def test_what_is_damaged_of_an_image_that_is_here_is_pulled_again(store: Store, 
     assert pulled(store, away).packs_moved == 1
     assert contents(store.path) == before
     check(store, "warm")
-    assert write(store, "next", [COMMON]).bytes_written == 0, "it is trusted again"
+    assert write(store, "next", [COMMON]).costs.bytes_written == 0, "it is trusted again"
 
 
 def test_what_is_pulled_again_and_found_damaged_meanwhile_is_refused_once(
@@ -381,7 +390,7 @@ def test_a_pack_that_was_found_damaged_in_a_folder_is_sent_again(store: Store, a
     found_damaged(folder)
     assert pushed(store, away).packs_moved == 1
     check(folder, "warm")
-    assert write(folder, "next", [COMMON]).bytes_written == 0
+    assert write(folder, "next", [COMMON]).costs.bytes_written == 0
 
 
 @pytest.mark.parametrize("act", [pushed, pulled])

@@ -23,10 +23,10 @@ def on_terminal(manifest: Manifest, repeated: int, console: Console | None = Non
 
 
 def _drawn(manifest: Manifest, repeated: int) -> Iterator[RenderableType]:
-    of = f"of job {manifest.job}, {made(manifest)}"
+    of = f"of job {manifest.source.job}, {made(manifest)}"
     yield Text(f"{manifest.name}  ", style="bold").append(of, style="not bold")
     rows = Table.grid(padding=(0, 2))
-    if manifest.simulated:
+    if manifest.source.simulated:
         rows.add_row("", "SIMULATED device")
     for name, what in facts(manifest):
         rows.add_row(name, Text(what))

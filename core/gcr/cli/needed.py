@@ -52,8 +52,8 @@ def _images(store: "Store", journal: Standing) -> Iterator[tuple[str, str]]:
     somewhere = {record.job for record in journal.records if record.image and not record.image.name}
     if unknown := somewhere | journal.unreadable:
         for manifest in store.images.readable():
-            if manifest.only_copy and manifest.job in unknown:
-                yield manifest.job, manifest.name
+            if manifest.only_copy and manifest.source.job in unknown:
+                yield manifest.source.job, manifest.name
 
 
 def _intended(store: "Store", journal: Standing) -> Iterator[tuple[str, str]]:

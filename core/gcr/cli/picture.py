@@ -52,13 +52,13 @@ def made(manifest: Manifest) -> str:
 
 def facts(manifest: Manifest) -> Iterator[tuple[str, str]]:
     yield "cut", manifest.cut.value
-    yield "processes", f"{', '.join(str(each.table.pid) for each in manifest.processes)} ({manifest.backend})"
+    yield "processes", f"{', '.join(str(each.table.pid) for each in manifest.processes)} ({manifest.source.backend})"
     for device, size in bytes_by_device(manifest).items():
-        yield "device", f"{manifest.models.get(device, '?')}, {device}: {units.size(size)}"
-    yield "parent", manifest.parent or "none"
+        yield "device", f"{manifest.source.models.get(device, '?')}, {device}: {units.size(size)}"
+    yield "parent", manifest.costs.parent or "none"
     if (stood := stop_s(manifest)) is not None:
         yield "stopped for", _shown(stood)
-    yield "written by", ", ".join(f"{name} {version}" for name, version in manifest.versions.items())
+    yield "written by", ", ".join(f"{name} {version}" for name, version in manifest.source.versions.items())
 
 
 def sections(manifest: Manifest, repeated: int) -> Sequence[Section]:
@@ -77,10 +77,10 @@ def _sizes(manifest: Manifest) -> Section:
 
 
 def _bytes(manifest: Manifest, repeated: int) -> Section:
-    total = manifest.bytes_total
+    total = manifest.costs.bytes_total
     named = [(kind, PARTS[kind], size) for kind, size in origins(manifest, repeated).items()]
-    if manifest.bytes_changed is not None:
-        named.append(("changed", f"changed since {manifest.parent}", manifest.bytes_changed))
+    if manifest.costs.bytes_changed is not None:
+        named.append(("changed", f"changed since {manifest.costs.parent}", manifest.costs.bytes_changed))
     rows = [
         Row(kind, name, 0, size, total, _share(size, total), _bytes_of(size)) for kind, name, size in named if total
     ]

@@ -80,8 +80,9 @@ def as_page(manifest: Manifest, repeated: int) -> str:
 
 
 def _body(manifest: Manifest, repeated: int) -> Iterator[str]:
-    yield f"<header><h1>{escape(manifest.name)}</h1><p>of job {escape(manifest.job)}, {escape(made(manifest))}</p>"
-    yield '<p class="simulated">SIMULATED device</p></header>' if manifest.simulated else "</header>"
+    source = manifest.source
+    yield f"<header><h1>{escape(manifest.name)}</h1><p>of job {escape(source.job)}, {escape(made(manifest))}</p>"
+    yield '<p class="simulated">SIMULATED device</p></header>' if source.simulated else "</header>"
     for section in sections(manifest, repeated):
         yield from _section(section)
     yield '<section id="facts"><h2>Facts</h2><dl>'

@@ -79,7 +79,7 @@ class Reading(Struct):
 
     def _telling_all(self, request: Request, reader: ImageReader) -> AbstractContextManager[None]:
         """Tells how many bytes of the image all calls together have read."""
-        return telling(request, lambda: sum(self._came), reader.manifest.bytes_total)
+        return telling(request, lambda: sum(self._came), reader.manifest.costs.bytes_total)
 
 
 def _fill(line: FreshLine, reader: ImageReader, pid: int) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from gcr import config
 from gcr.errors import GcrError, UsageError
 from gcr.faults import reach
 from gcr.image.disk.failing import usable
 from gcr.image.disk.room import free_bytes
-from gcr.image.files.manifest import Cut, ImagedProcess, Manifest
+from gcr.image.files.manifest import Costs, Cut, ImagedProcess, Manifest, Source
 from gcr.image.write.parent import ChunkNames, Identity, Parent, parent_of
 from gcr.image.write.rate import Rate
 from gcr.image.write.writer import Contents, ImageWriter
@@ -147,8 +148,8 @@ class Writing(Struct):
             self._written = manifest.name
             self.streams.let_go()
             reach("image.published")
-        log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.bytes_written, time.monotonic() - began)
-        return {**manifest.costs(), "parent_refused": refused}, ()
+        log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.costs.bytes_written, time.monotonic() - began)
+        return {**asdict(manifest.costs), "parent_refused": refused}, ()
 
     @contextmanager
     def _kept_locked(self) -> Iterator[None]:
@@ -175,20 +176,18 @@ class Writing(Struct):
             name=self._writer.name,
             cut=Cut.DEVICE,
             created=facts["created"],
-            job=facts["job"],
-            backend=facts["backend"],
-            simulated=facts["simulated"],
-            versions={"gcr": __version__},
-            models=facts["models"],
+            source=Source(facts["job"], facts["backend"], facts["simulated"], {"gcr": __version__}, facts["models"]),
             processes=tuple(processes),
             packs=tuple(contents.packs),
             chunks=contents.chunks,
             hashes=contents.hashes,
-            bytes_total=contents.counts.total,
-            bytes_zero=contents.counts.zero,
-            bytes_written=contents.counts.written,
-            bytes_changed=parent.bytes_changed(written) if parent else None,
-            parent=parent.name if parent else None,
+            costs=Costs(
+                parent=parent.name if parent else None,
+                bytes_total=contents.counts.total,
+                bytes_changed=parent.bytes_changed(written) if parent else None,
+                bytes_zero=contents.counts.zero,
+                bytes_written=contents.counts.written,
+            ),
             only_copy=bool(self.streams.tables()),
             timings=facts["timings"],
         )

@@ -456,10 +456,14 @@ def test_a_time_is_a_number(gcr: Gcr) -> None:
 def test_the_newest_is_kept_although_the_clock_was_set_back(store: Store) -> None:
     """By who was built upon whom; names that were taken again, in a circle or not, change nothing."""
     made = write(store, "first", [bytes_of(1, 4096)], created=at(4, 9))
-    line = [replace(made, name=f"i{n}", created=at(1, n + 1), parent=f"i{n - 1}" if n else "first") for n in range(4)]
+
+    def child(name: str, parent: str, created: float) -> Manifest:
+        return replace(made, name=name, created=created, costs=replace(made.costs, parent=parent))
+
+    line = [child(f"i{n}", f"i{n - 1}" if n else "first", at(1, n + 1)) for n in range(4)]
     assert [each.name for each in doomed([made, *line], 2, 0)] == ["first", "i0", "i1"]
     assert [each.name for each in doomed(reversed([made, *line]), 2, 0)] == ["first", "i0", "i1"]
-    circle = [replace(made, name="a", parent="b", created=2.0), replace(made, name="b", parent="a", created=1.0)]
+    circle = [child("a", "b", 2.0), child("b", "a", 1.0)]
     assert len(doomed(circle, 1, 0)) == 1
     (process,) = made.processes
     stranger = replace(process, table=replace(process.table, pid=4711))

@@ -44,7 +44,9 @@ def page(gcr: Gcr, store: Store, tmp_path: Path) -> Iterator[tuple[browser.Page,
 
     def all_of_it(contents: Contents) -> Manifest:
         manifest = described("warm", sizes, HOSTILE)(contents)
-        return replace(manifest, timings=MARKS, parent="one", bytes_changed=4 * MIB, models={"GPU-1": "a " * 40})
+        source = replace(manifest.source, models={"GPU-1": "a " * 40})
+        costs = replace(manifest.costs, parent="one", bytes_changed=4 * MIB)
+        return replace(manifest, timings=MARKS, source=source, costs=costs)
 
     with ImageWriter(store, "warm") as writer:
         writer.add((mapped(data), {}) for data in ALLOCATIONS)

@@ -53,16 +53,16 @@ def facts(manifest: "Manifest") -> dict[str, Any]:
     """Returns the facts of one image, under the names of docs/contract.md §4."""
     return {
         "image": manifest.name,
-        "job": manifest.job,
+        "job": manifest.source.job,
         "cut": manifest.cut.value,
         "created": manifest.created,
-        "backend": manifest.backend,
-        "simulated": manifest.simulated,
+        "backend": manifest.source.backend,
+        "simulated": manifest.source.simulated,
         "processes": len(manifest.processes),
-        "bytes_total": manifest.bytes_total,
-        "bytes_zero": manifest.bytes_zero,
-        "bytes_written": manifest.bytes_written,
-        "parent": manifest.parent,
+        "bytes_total": manifest.costs.bytes_total,
+        "bytes_zero": manifest.costs.bytes_zero,
+        "bytes_written": manifest.costs.bytes_written,
+        "parent": manifest.costs.parent,
     }
 
 

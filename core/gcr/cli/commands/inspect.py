@@ -83,10 +83,10 @@ def _fields(manifest: "Manifest", repeated: int) -> dict[str, Any]:
 
     return {
         **facts(manifest),
-        "bytes_changed": manifest.bytes_changed,
+        "bytes_changed": manifest.costs.bytes_changed,
         "bytes_by_device": dict(bytes_by_device(manifest)),
-        "models": dict(manifest.models),
-        "versions": dict(manifest.versions),
+        "models": dict(manifest.source.models),
+        "versions": dict(manifest.source.versions),
         "origins": dict(origins(manifest, repeated)),
         "allocations": [to_builtins(each) for each in size_classes(manifest)],
         "phases": [to_builtins(each) for each in phases(manifest)],

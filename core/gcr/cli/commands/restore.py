@@ -34,7 +34,7 @@ def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str
 def _job_of(image: str, store: "Store | None") -> str:
     if store is None:
         raise NoSuchImage(f"no image {image!r}", hint="gcr images")
-    return store.images.manifest(image).job
+    return store.images.manifest(image).source.job
 
 
 @click.command(

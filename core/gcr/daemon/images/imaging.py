@@ -15,6 +15,7 @@ from threading import Event, Thread
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from gcr.api.requests import CheckpointRequest
 from gcr.daemon.images.claim import POLL, Claim
@@ -35,7 +36,7 @@ from gcr.errors import (
     UnsupportedState,
     typed,
 )
-from gcr.image.files.manifest import COSTS, Cut, Manifest
+from gcr.image.files.manifest import Costs, Cut, Manifest
 from gcr.job.states import State
 from gcr.peers.image import ImagePeer
 from gcr.peers.waiting import Patience
@@ -44,7 +45,7 @@ from gcr.protocol.seqpacket import close_all
 log = logging.getLogger("gcr.daemon")
 
 NO_TIMEOUT = 7 * 86400.0  # a disk may be slow; the helper ends when it is done, fails or dies
-UNKNOWN = dict.fromkeys((*COSTS, "dedup_ratio"))
+UNKNOWN = dict.fromkeys((*Costs.__struct_fields__, "dedup_ratio"))
 
 
 class Imaging(Struct, eq=False):
@@ -179,7 +180,7 @@ class Imaging(Struct, eq=False):
             with suppress(NoSuchImage):
                 manifest = self._published()
                 if manifest.created == facts["created"]:
-                    return manifest.costs()
+                    return asdict(manifest.costs)
             raise gone
 
     def _published(self) -> Manifest:

@@ -30,7 +30,6 @@ from gcr.image.disk.bounce import Bounce, move_each
 
 KEY_BYTES = 32
 TAG_BYTES = 16
-MOST_BYTES = 2**31 - 1  # of one message to the library
 _FILE = Struct("<8sI4x32s")  # magic, version, salt
 _FILE_VERSION = 1
 _FILE_NONCE = bytes(12)  # each file has a key of its own, and is its only message

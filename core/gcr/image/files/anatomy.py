@@ -63,13 +63,14 @@ def origins(manifest: Manifest, repeated: int) -> Mapping[str, int]:
 
     `zero` are stored nowhere, `repeated` occur earlier in the image, `shared` were in the store, `written` are new.
     """
-    known = manifest.bytes_total - manifest.bytes_zero - manifest.bytes_written
+    costs = manifest.costs
+    known = costs.bytes_total - costs.bytes_zero - costs.bytes_written
     twice = min(repeated, known)
     return {
-        "zero": manifest.bytes_zero,
+        "zero": costs.bytes_zero,
         "repeated": twice,
         "shared": known - twice,
-        "written": manifest.bytes_written,
+        "written": costs.bytes_written,
     }
 
 

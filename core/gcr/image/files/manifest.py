@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
@@ -26,7 +26,13 @@ FORMAT = 1
 SUFFIX = ".json"
 _MOST = 1 << 64
 _LAST_TIME = 1 << 37  # seconds since the epoch; a calendar ends with the year 9999
-COSTS = ("parent", "bytes_total", "bytes_changed", "bytes_zero", "bytes_written")
+
+
+FIELDS = (  # of an image's JSON, in the order of the file
+    *("name", "cut", "created", "job", "backend", "simulated", "versions", "models", "processes", "packs", "chunks"),
+    *("hashes", "bytes_total", "bytes_zero", "bytes_written", "chunk_bytes", "parent", "bytes_changed", "only_copy"),
+    "timings",
+)
 
 
 class Cut(StrEnum):
@@ -52,46 +58,59 @@ class ImagedProcess(Struct, frozen=True):
         return cls(SealedTable.from_json(body["table"]), body["stack"], body["generation"])
 
 
-class Manifest(Struct, frozen=True):
-    """The manifest of one image: one field for each of its JSON. Sizes are bytes.
+class Source(Struct, frozen=True):
+    """The job that an image is of. `versions`: of the programs that wrote it · `models`: of devices, by UUID."""
 
-    created: seconds since the epoch · chunks, hashes: digests of the files of these names
-    only_copy: its bytes were nowhere else once it was written · models: by device UUID
-    parent: the image that this one was compared with · timings: seconds from the request
-    """
-
-    name: str
-    cut: Cut
-    created: float
     job: str
     backend: str
     simulated: bool
     versions: Mapping[str, str]
     models: Mapping[str, str]
+
+
+class Costs(Struct, frozen=True, kw_only=True):
+    """The bytes of an image, under the names of docs/contract.md §4. `parent`: the image it was compared with."""
+
+    parent: str | None = None
+    bytes_total: int
+    bytes_changed: int | None = None  # since the parent
+    bytes_zero: int
+    bytes_written: int
+
+
+Part = TypeVar("Part", Source, Costs)
+
+
+class Manifest(Struct, frozen=True):
+    """The manifest of one image. Sizes are bytes.
+
+    created: seconds since the epoch · chunks, hashes: digests of the files of these names
+    only_copy: its bytes were nowhere else once it was written · timings: seconds from the request
+    """
+
+    name: str
+    cut: Cut
+    created: float
+    source: Source
     processes: Sequence[ImagedProcess]
     packs: Sequence[Pack]
     chunks: bytes
     hashes: bytes
-    bytes_total: int
-    bytes_zero: int
-    bytes_written: int
+    costs: Costs
     chunk_bytes: int = CHUNK_BYTES
-    parent: str | None = None
-    bytes_changed: int | None = None  # since the parent
     only_copy: bool = False
     timings: Mapping[str, float] = field(default_factory=dict)
-
-    def costs(self) -> dict[str, Any]:
-        """Returns the bytes, and the image that they are compared with, under the names of docs/contract.md §4."""
-        return {name: getattr(self, name) for name in COSTS}
 
     def seal(self) -> bytes:
         """Returns 32 bytes that no other image has."""
         return name_of(self.to_bytes())
 
     def to_bytes(self) -> bytes:
-        processes = [each.to_json() for each in self.processes]
-        body = _plain(asdict(self)) | {"processes": processes, "packs": [_plain(asdict(pack)) for pack in self.packs]}
+        """Returns the file's text: the fields of source and costs stand among the others."""
+        fields = _plain(asdict(self) | asdict(self.source) | asdict(self.costs))
+        fields["processes"] = [each.to_json() for each in self.processes]
+        fields["packs"] = [_plain(asdict(pack)) for pack in self.packs]
+        body = {name: fields[name] for name in FIELDS}
         return json.dumps({"format": FORMAT, "digest": _digest(body), "image": body}, indent=1).encode()
 
     @classmethod
@@ -117,32 +136,43 @@ class Manifest(Struct, frozen=True):
         packs = tuple(map(Pack.from_json, body["packs"]))
         if len({pack.id for pack in packs}) != len(packs):
             raise ValueError("it contradicts itself")
+        if unknown := {*body}.difference(FIELDS):
+            raise ValueError(f"no image has a field {min(unknown)!r}")
         facts = {
             "cut": Cut(body["cut"]),
             "processes": tuple(map(ImagedProcess.from_json, body["processes"])),
             "packs": packs,
             "chunks": bytes.fromhex(body["chunks"]),
             "hashes": bytes.fromhex(body["hashes"]),
+            "source": _part(Source, body),
+            "costs": _part(Costs, body),
         }
-        found = cls(**{**body, **facts})
+        rest = {name: value for name, value in body.items() if name in cls.__struct_fields__}
+        found = cls(**{**rest, **facts})
         _refuse_nonsense(found)
         return found
 
 
+def _part(kind: type[Part], body: Mapping[str, Any]) -> Part:
+    """Returns the part of a manifest that has some of the fields. Raises TypeError if one is missing."""
+    return kind(**{name: body[name] for name in kind.__struct_fields__ if name in body})
+
+
 def _refuse_nonsense(image: Manifest) -> None:
     """Raises ValueError for a manifest that makes no sense: a digest vouches only for its bytes."""
-    texts = [image.name, image.job, image.backend, *image.versions.values(), *image.models.values()]
-    texts += [] if image.parent is None else [image.parent]
+    source, costs = image.source, image.costs
+    texts = [image.name, source.job, source.backend, *source.versions.values(), *source.models.values()]
+    texts += [] if costs.parent is None else [costs.parent]
     times = [image.created, *image.timings.values()]
-    sizes = [image.bytes_total, image.bytes_zero, image.bytes_written, image.chunk_bytes]
-    sizes += [] if image.bytes_changed is None else [image.bytes_changed]
+    sizes = [costs.bytes_total, costs.bytes_zero, costs.bytes_written, image.chunk_bytes]
+    sizes += [] if costs.bytes_changed is None else [costs.bytes_changed]
     sizes += [pack.bytes for pack in image.packs]
     for process in image.processes:
         sizes += [process.stack, process.generation, *_numbers(process.table)]
         texts += [handle.device for handle in process.table.handles]
         texts += [segment.device for segment in process.table.segments]
         _refuse_overlaps(process.table)
-    if not isinstance(image.simulated, bool):
+    if not isinstance(source.simulated, bool):
         raise ValueError("what says whether it is simulated does not")
     if not all(isinstance(each, str) and each.isprintable() for each in {*texts}):
         raise ValueError("a name is no text")  # characters that cannot be printed may command a terminal

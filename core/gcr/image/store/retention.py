@@ -26,8 +26,8 @@ def doomed(manifests: Iterable[Manifest], keep_last: int, keep_daily: int) -> Se
     """
     newest = newest_first(manifests)
     kept: set[str] = set()
-    for job in {each.job for each in newest}:
-        mine = [each for each in newest if each.job == job]
+    for job in {each.source.job for each in newest}:
+        mine = [each for each in newest if each.source.job == job]
         kept |= {each.name for each in mine[:keep_last]}
         kept |= set(list(_newest_by_day(mine).values())[:keep_daily])
     return [each for each in reversed(newest) if each.name not in kept]
@@ -69,7 +69,7 @@ def _ages(images: Mapping[str, Manifest]) -> Mapping[str, Age]:
 
 def _parent(image: Manifest, images: Mapping[str, Manifest]) -> Manifest | None:
     """Returns the parent, or None if an image of other processes has its name by now."""
-    found = images.get(image.parent or "")
+    found = images.get(image.costs.parent or "")
     who = {(each.table.pid, each.table.start_time) for each in image.processes}
     theirs = {(each.table.pid, each.table.start_time) for each in found.processes} if found else set()
     return found if who & theirs else None
