@@ -59,7 +59,11 @@ def durable(machine: Machine, name: str) -> None:
 def chunks(machine: Machine, name: str) -> list[bytes]:
     """The names of an image's chunks, which are right: they are hashes of what they contain."""
     assert machine.gcr("verify", name, "--deep", "--store", str(store_of(machine))).code == 0
-    store = Store(store_of(machine))
+    return names_of_chunks(store_of(machine), name)
+
+
+def names_of_chunks(folder: Path, name: str) -> list[bytes]:
+    store = Store(folder)
     return [reference.name for reference in store.images.references(store.images.manifest(name))]
 
 
@@ -356,6 +360,29 @@ def test_images_of_two_jobs_are_written_at_once_and_cleaning_up_harms_neither(ma
         durable(machine, name)
         assert back(machine, name)["state"] == "running"
         assert job.ask() == said[name]
+
+
+def test_two_images_of_one_job_are_written_at_once_each_with_the_bytes_of_its_cut(machine: Machine) -> None:
+    """The second is begun while the first still reads its copy, and the program goes on changing its memory."""
+    job, alone, names = machine.told("llm", "alloc 8 4194304"), machine.folder / "alone", ("one", "two")
+    words, stores = ("checkpoint", "llm", "--leave-running", "--image"), (str(store_of(machine)), str(alone))
+    held = [machine.folder / f"held-{name}" for name in names]
+    for name, file in zip(names, held, strict=True):
+        assert machine.gcr(*words, name, "--wait", "durable", "--store", str(alone)).code == 0
+        machine.inject(f"image.write hold {file}")
+        assert machine.gcr(*words, name, "--store", stores[0]).code == 0
+        until(lambda file=file: file.exists() or None, 30, "its helper holds")
+        assert (job.ask("free_some 2"), job.ask("alloc 5 4194304")) == ("ok", "ok")
+    assert Store(store_of(machine)).images.names() == []
+    for file in held:
+        file.unlink()
+    found = {}
+    for name in names:
+        durable(machine, name)
+        assert machine.gcr("verify", name, "--deep", "--store", stores[0]).code == 0
+        found[name] = [names_of_chunks(Path(store), name) for store in stores]
+        assert found[name][0] == found[name][1]
+    assert found["one"] != found["two"]
 
 
 def test_the_process_may_end_while_its_image_is_written(machine: Machine) -> None:
