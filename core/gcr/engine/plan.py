@@ -27,9 +27,10 @@ class Step(Protocol):
 
 
 class Undertaking(Protocol):
-    """What a plan works on: a checkpoint (engine/work.py) or a restore (engine/restore.py) of a job."""
+    """The subject of a plan: a checkpoint (engine/work.py, engine/driver_swap.py) or a restore (engine/restore.py)."""
 
-    job: str
+    @property
+    def job(self) -> str: ...
 
     @property
     def decision(self) -> DecisionRecord | None:
@@ -80,7 +81,7 @@ class Plan(Struct, frozen=True):
 
 
 class Prepared(Struct, frozen=True):
-    """Processes that stand still, whose bytes are copied, with all of the way back."""
+    """Processes that have been through every step, with all of the way back."""
 
     plan: Plan
     undo: Transaction

@@ -31,7 +31,7 @@ from gcr.daemon.permission import Caller
 from gcr.engine.admit import admit, refuse_what_the_driver_refuses
 from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import Course
-from gcr.engine.routes import checkpoint, running_on
+from gcr.engine.routes import checkpoint, driver, running_on
 from gcr.engine.target import Target
 from gcr.engine.work import Options, Work
 from gcr.errors import GcrError, ImageFailed, NoSuchJob, UnsupportedState, WrongState
@@ -232,6 +232,6 @@ class Attempt(Struct, frozen=True):
             text = f"the driver alone has the data of process {self.job.name}: gcr has nothing to make an image of"
             raise UnsupportedState(text, hint="start it with gcr run")
         swap = DriverSwap(process, self.node, self.job.world, self.course)
-        swap.checkpoint()
+        driver.checkpoint_of(swap).run()
         self.job.decision = self.node.journal.record(self.job.name)
         return reports.of_driver_checkpoint(self.job, swap)

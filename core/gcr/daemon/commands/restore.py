@@ -26,6 +26,7 @@ from gcr.engine.admit import refuse_stopped
 from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import Course
 from gcr.engine.restore import Restore
+from gcr.engine.routes.driver import restore_of
 from gcr.engine.routes.restore import plan_of
 from gcr.errors import UnsupportedState, WrongImage, WrongState
 from gcr.job.journal import DecisionRecord
@@ -116,7 +117,7 @@ class Attempt(Struct, frozen=True):
             raise WrongImage(f"image {self.request.image} is of no process that the driver alone suspended")
         (process,) = self.job.living
         swap = DriverSwap(process, self.node, self.job.world, self.course)
-        swap.restore(moves)
+        restore_of(swap, moves).run()
         self.job.decision = None
         report = reports.of_driver_restore(self.job, swap)
         self.node.jobs.remove(self.job)
