@@ -1,4 +1,4 @@
-"""Admission: what must be true of every process of a job before anything of it is touched (docs/design.md)."""
+"""Admission: the conditions on every process of a job before anything of it is touched (docs/design.md)."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -29,7 +29,7 @@ WHY = {
 
 
 def admit(targets: Sequence[Target]) -> None:
-    """Raises WrongState or UnsupportedState, nothing touched."""
+    """Refuses processes that cannot be suspended. Raises WrongState, UnsupportedState; nothing was touched."""
     for target in targets:
         if target.process.state != State.RUNNING:
             state = target.process.state
@@ -42,7 +42,10 @@ def admit(targets: Sequence[Target]) -> None:
 
 
 def refuse_moved(target: Target) -> None:
-    """Its way back is its own: the driver opens its devices anew in it, and its agent a daemon's socket."""
+    """Refuses a process with another user or root than before. Raises UnsupportedState.
+
+    On the way back the driver opens its devices anew within the process, and the agent opens the daemon's socket.
+    """
     if target.process.file_access and target.process.file_access.differs_from(file_access(target.pid)):
         text = (
             f"process {target.pid} has changed its user or its root directory since it began to use its device: "
@@ -52,14 +55,14 @@ def refuse_moved(target: Target) -> None:
 
 
 def refuse_stopped(target: Target) -> None:
-    """Its agent could not take part, and would be waited for until a deadline. Raises WrongState."""
+    """Refuses a stopped process: its agent would be waited for until a deadline. Raises WrongState."""
     if is_stopped(target.pid):
         text = f"process {target.pid} is stopped, by a signal or a debugger, and cannot take part"
         raise WrongState(text, state=target.process.state, hint=f"kill -CONT {target.pid}")
 
 
 def refuse_unsupported(target: Target) -> None:
-    """State the driver would take and never give back."""
+    """Refuses state that the driver would take and never give back. Raises UnsupportedState, WrongState."""
     if target.look().status.phase != AgentPhase.RUNNING:
         raise WrongState(f"process {target.pid} is in the middle of something; try again")
     for reason in target.books.reports.refusals():
@@ -71,7 +74,10 @@ def refuse_unsupported(target: Target) -> None:
 
 
 def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
-    """What only the vendor can see from outside: MIG, NCCL's shared memory, a process the driver gave up."""
+    """Refuses what only the vendor sees from outside: MIG, NCCL's shared memory, a process that the driver gave up.
+
+    Raises UnsupportedState, WrongState, DriverError.
+    """
     for target in targets:
         refuse_without_means(target.control.means, f"process {target.pid}")
         refuse_what_a_snapshot_loses(target)
@@ -89,21 +95,24 @@ def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
 
 
 def refuse_uncounted(target: Target) -> None:
-    """A context alone has bytes: where a process has none, the device does not count by process."""
+    """Refuses a device that does not count by process. A context alone has bytes, so every process has some."""
     if not any(target.books.counts.values()) and any(device.covered_bytes for device in target.look().devices):
         text = f"the device does not say how much process {target.pid} has there: whether it is free could not be told"
         raise UnsupportedState(text, hint="docs/limitations.md#uncounted")
 
 
 def refuse_without_means(means: ControlMeans, what: str) -> None:
-    """A living process whose control state only an image of the whole process could take along."""
+    """Refuses a living process if only an image of the whole process could hold its control state."""
     if means is ControlMeans.PROCESS:
         text = f"{what} cannot give its whole device back: its driver has no call that saves a living process's state"
         raise UnsupportedState(text, hint="--data-only, which leaves the context where it is")
 
 
 def refuse_nothing_to_move(targets: Sequence[Target]) -> None:
-    """Where data alone is to leave, once it is known what there is, and no byte can: the device would gain nothing."""
+    """Refuses a checkpoint of data alone where no byte can leave: the device would gain nothing.
+
+    The books must know by then what there is. Raises UnsupportedState.
+    """
     if any(size for target in targets for size in target.bytes_by_device.values()):
         return
     stays = Counter[Reason]()
@@ -116,7 +125,7 @@ def refuse_nothing_to_move(targets: Sequence[Target]) -> None:
 
 
 def refuse_what_a_snapshot_loses(target: Target) -> None:
-    """Where the process saves its own control state: what is not ours to move comes back with other bytes."""
+    """Refuses memory that a process's own snapshot would bring back with other bytes. Raises UnsupportedState."""
     control = target.control
     if not isinstance(control, AgentControl):
         return
@@ -128,7 +137,7 @@ def refuse_what_a_snapshot_loses(target: Target) -> None:
 
 
 def refuse_crowded_devices(targets: Sequence[Target]) -> None:
-    """Two processes of one job on a device would each keep the other from coming back."""
+    """Refuses two processes of a job on one device: each would keep the other from coming back."""
     users: dict[str, int] = {}
     for target in targets:
         for device in target.books.counts if target.keeps_context else ():

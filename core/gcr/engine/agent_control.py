@@ -26,7 +26,7 @@ _PHASES = {
 
 
 class AgentControl(Struct, frozen=True):
-    """What the engine asks of a control helper, for one process in one transaction: what acts, acts inside it."""
+    """A control helper for one process in one transaction: calls that change its state are made inside the process."""
 
     helper: ControlPeer
     process: Process
@@ -52,7 +52,7 @@ class AgentControl(Struct, frozen=True):
         self._step(SnapshotStep.BACKUP, deadline)
 
     def restore(self, pid: int, _devices: Mapping[str, str], deadline: float) -> None:
-        """Raises DeviceShared when others use its devices: it can be tried again."""
+        """Restores the snapshot. Raises DeviceShared when other processes use its devices; it can be tried again."""
         try:
             self._step(SnapshotStep.RESTORE, deadline)
         except DriverError as error:
@@ -63,7 +63,7 @@ class AgentControl(Struct, frozen=True):
         self._step(SnapshotStep.UNLOCK, deadline)
 
     def refuse_without_snapshots(self) -> None:
-        """Raises UnsupportedState."""
+        """Refuses a runtime that makes no snapshots. Raises UnsupportedState."""
         if self._look() == SnapshotPhase.UNKNOWN:
             text = f"the runtime of process {self.process.identity.pid} is too old to make snapshots"
             raise UnsupportedState(text, hint="--data-only, which leaves the context where it is")
@@ -86,7 +86,7 @@ def refuse_shared(
     who: Callable[[int], str] = process,
     because: Exception | None = None,
 ) -> None:
-    """Raises DeviceShared, naming who else is on a device of a process that only comes back to one of its own."""
+    """Raises DeviceShared, with the other processes' names, for a process that needs its devices to itself."""
     peer = helper.helper if isinstance(helper, AgentControl) else helper
     for device in devices:
         others = {other: size for other, size in peer.holders(device).items() if other != pid}

@@ -1,7 +1,7 @@
-"""Ballast of a checkpoint: what the driver gave back when it froze a process is kept for its way back.
+"""Ballast of a checkpoint: room that the driver gives up when it freezes a process, held for its way back.
 
 A rollback restores the control state, and that needs the room again: had another program taken it meanwhile, the job
-would be lost. It cannot be held before the driver gives it back, since that would need it twice.
+would be lost. gcr cannot hold it before the driver gives it up, since that would need it twice.
 """
 
 import logging
@@ -25,21 +25,21 @@ SETTLED_WITHIN = 20.0  # longer than a call to a worker may take
 
 
 class Room(Struct):
-    """What the targets leave behind on each device, besides what the driver has for itself: no restore can have more.
+    """The room on each device besides the driver's own: no restore can have more.
 
-    Neither changes by what they allocate and free.
+    It does not change when the targets allocate and free.
     """
 
     targets: Sequence[Target]
-    left_behind: Counter[str] = field(default_factory=Counter)  # bytes by device: free, or data of theirs
+    left_behind: Counter[str] = field(default_factory=Counter)  # bytes by device: free, or the targets' data
 
     def look(self) -> None:
-        """While they run."""
+        """Asks the devices, while the targets run."""
         devices = {device for target in self.targets for device in target.devices}
         self.left_behind = Counter(self.targets[0].free_bytes(devices)) + self._data() if devices else Counter()
 
     def spare(self, device: str) -> int:
-        """Each one's share of what is left beside their data."""
+        """Returns the share of one process in the room that is left beside the data of all."""
         users = sum(device in target.devices for target in self.targets)
         return max(0, self.left_behind[device] - self._data()[device]) // max(1, users)
 
@@ -51,7 +51,7 @@ class Room(Struct):
 
 
 class Ballasts(Struct):
-    """Of the processes of a checkpoint, each on its devices. `_kept`: by pid, what is on its way back."""
+    """The ballast of each process of a checkpoint, on each of its devices. `_kept`: by pid."""
 
     room: Room
     count: DeviceCount
@@ -72,12 +72,12 @@ class Ballasts(Struct):
         self._kept[target.pid].keep()
 
     def give(self, target: Target) -> None:
-        """Gives up those of a process; its driver is about to need the room."""
+        """Gives up the ballast of a process; its driver is about to need the room."""
         if kept := self._kept.pop(target.pid, None):
             kept.give()
 
     def settle(self, target: Target) -> None:
-        """Waits until what was begun for a process is over."""
+        """Waits until no call for a process is under way."""
         if kept := self._kept.pop(target.pid, None):
             kept.settle()
 
@@ -86,25 +86,25 @@ class Ballasts(Struct):
 
 
 class WayBack(Struct):
-    """Of one process. `sizes`: by device, bytes to try, the largest first; taken beside everything else."""
+    """The ballast of one process, taken in the background. `sizes`: by device, bytes to try, the largest first."""
 
     target: Target
     sizes: Mapping[str, Sequence[int]]
     _taking: Thread | None = field(default=None)
 
     def keep(self) -> None:
-        """Begin; best effort, and nobody waits for it."""
+        """Begins to take it; a failure is only logged."""
         self._taking = Thread(target=self._take, name="gcr-ballast", daemon=True)
         self._taking.start()
 
     def settle(self) -> None:
-        """What was begun is over: what was taken is known to the worker and goes with its next release."""
+        """Waits until it is taken, or not to be had. The worker releases it with the memory of the process."""
         if self._taking:
             self._taking.join(SETTLED_WITHIN)
         self._taking = None
 
     def give(self) -> None:
-        """The driver is about to need the room."""
+        """Gives it up; the driver is about to need the room."""
         self.settle()
         for worker in self.target.workers():
             quietly("drop ballast", partial(worker.drop_ballast, self.target.hold))
@@ -114,7 +114,7 @@ class WayBack(Struct):
             quietly("ballast", partial(self._take_some, worker))
 
     def _take_some(self, worker: WorkerPeer) -> None:
-        """Raises NoRoom when somebody else was faster; a rollback then depends on their leaving."""
+        """Raises NoRoom when another program was faster; a rollback then needs that program to leave."""
         *more, least = self.sizes[worker.device]
         for size in more:
             try:

@@ -26,7 +26,7 @@ UNANSWERED = 10.0  # the driver's restore takes 0.2 to 0.7 s, and 0.02 more for 
 
 
 class ControlPhases(Struct, frozen=True):
-    """Of one process. `control` is asked for at every step: a helper that died has a successor.
+    """The phases of one process in the driver. Every step asks for `control` anew: a helper that died has a successor.
 
     onto: the devices to come back on. `note` writes the placement down.
     """
@@ -38,10 +38,10 @@ class ControlPhases(Struct, frozen=True):
     note: Callable[[], object] = lambda: None
 
     def to(self, goal: ControlPhase, deadline: float) -> None:
-        """Step the driver from phase to phase until `goal`. Raises Lost, DriverError at the deadline, DeadlinePassed.
+        """Moves the driver from phase to phase until `goal`. Raises Lost, DriverError at the deadline, DeadlinePassed.
 
-        A call whose caller died goes on in the driver, which then refuses the next one for a while, and r580 does not
-        say so in its phase: a refused step is tried again until the deadline. But a move that is refused is not: raises
+        A driver call outlives its caller. The driver then refuses the next call for a while, and r580 does
+        not say so in its phase. So a refused step is tried again until the deadline; a refused move is not, and raises
         MoveRefused.
         """
         end = time.monotonic() + deadline
@@ -56,7 +56,7 @@ class ControlPhases(Struct, frozen=True):
                 time.sleep(0.05)
 
     def settled(self) -> ControlPhase:
-        """The driver's phase once it is not between two. A driver call goes on though its caller died."""
+        """Waits for a driver that is between two phases, since its calls outlive their callers. Returns the phase."""
         end = time.monotonic() + SETTLE
         while (phase := self.control().phase(self.pid)) == ControlPhase.BUSY:
             if time.monotonic() > end:
@@ -67,7 +67,7 @@ class ControlPhases(Struct, frozen=True):
         return phase
 
     def await_answer(self) -> None:
-        """A restore whose caller died may not have begun yet; while one goes on, r580 does not say where it stands."""
+        """Waits for a restore that an earlier helper asked for: r580 does not say whether it goes on."""
         end = self.placement.since + UNANSWERED
         while self.placement.tried is not None and self.settled() == ControlPhase.CHECKPOINTED:
             if time.monotonic() > end:
@@ -100,7 +100,7 @@ class ControlPhases(Struct, frozen=True):
         except (PeerGone, DeadlinePassed):
             raise
         except GcrError as error:
-            if before is not None:  # a call whose caller died, which may be why it refuses: that one leads somewhere
+            if before is not None:  # the call of a caller that died may still go on, and be why this one is refused
                 self.placement.tried = before
             if self.settled() != ControlPhase.CHECKPOINTED:
                 raise
@@ -115,7 +115,7 @@ class ControlPhases(Struct, frozen=True):
             self._came_to(self.onto)
 
     def _announce(self, moves: bool) -> None:
-        """Before the driver hears of it; of a move it does not where that cannot be written down."""
+        """Writes a restore down before the driver is asked. A move that cannot be written down is not asked for."""
         self.placement.since = time.monotonic()
         if moves:
             self._write(self.placement.now, self.onto, otherwise=self.placement.tried)
@@ -124,7 +124,7 @@ class ControlPhases(Struct, frozen=True):
         self._note_if_possible()
 
     def _came_to(self, devices: Moves) -> None:
-        """Elsewhere, it is not known while it is not written down: nobody is frozen again."""
+        """Writes down where the process is. Raises where it is elsewhere and that cannot be written down."""
         if devices != self.placement.now:
             self._write(devices, None, otherwise=devices)
             return
@@ -132,7 +132,7 @@ class ControlPhases(Struct, frozen=True):
         self._note_if_possible()
 
     def _note_if_possible(self) -> None:
-        """Else a successor waits for an answer that was given."""
+        """Writes the placement down. Without it a new daemon would wait for an answer that was given."""
         with suppress(GcrError, OSError):
             self.note()
 
@@ -151,7 +151,7 @@ class ControlPhases(Struct, frozen=True):
 
 
 def recorded_phases(process: Process, node: Node, control: Callable[[], Control], onto: Moves) -> ControlPhases:
-    """One that notes in the decision that stands what it does."""
+    """Returns phases that note each step in the decision that stands."""
     place, pid = process.placement, process.identity.pid
 
     def placed(known: ProcessDecision) -> ProcessDecision:

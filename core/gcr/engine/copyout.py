@@ -1,19 +1,19 @@
-"""Strategy `copyout`: a process's own agent copies its bytes: no worker can have a context, or nothing is exported.
+"""Strategy `copyout`: the agent of a process copies its bytes, since no worker has a context or nothing is exported.
 
-The one exception to "no copies in the target". What is copied goes from the quiesced process straight into the arena,
-and is staged before anything is released:
+This is the one exception to "no copies in the target". The bytes go from the quiesced process straight into the arena,
+and are staged before anything is released:
 
     PREPARE (exports, if any, to the escrows alone) · QUIESCE · COPY OUT · STAGE · HAND OVER · FREEZE · JOURNAL · COMMIT
     restore:  room, by the device's own count · thaw · CREATE at the old addresses · COPY IN · MAP · gates open
 
-Who dies or fails, and what becomes of the job:
+Deaths and failures, and the job after them:
 
 | when                | then |
 |---|---|
 | before HAND OVER    | its memory is still its own: the gate opens, and an agent without a daemon opens it by itself |
 | after it            | mapped back from the escrows; what no escrow has is created anew and copied in from the copy |
-| no room for that    | it is left `data_suspended`, journaled so: nothing is lost, `gcr restore` when there is room |
-| arena's worker dies | before STAGE the transaction rolls back; after it nobody needs the worker |
+| no room for that    | it stays `data_suspended`, with a decision: nothing is lost, `gcr restore` when there is room |
+| arena's worker dies | before STAGE the transaction rolls back; after it the worker is not needed |
 | daemon dies         | agent and supervisor hold what was staged; the next daemon does the same as above |
 | during a restore    | created memory is discarded, the control state frozen again: suspended as before |
 """
@@ -42,7 +42,7 @@ SLOWEST = 60.0  # seconds a single piece may take
 
 
 class StagedCopy(Struct, frozen=True):
-    """Where every byte of one process lies: a sealed table a device, each followed by its segments' descriptors."""
+    """The staged copy of one process: a sealed table for each device, each followed by its segments' descriptors."""
 
     tables: Sequence[SealedTable]
     fds: list[int]  # ours
@@ -69,18 +69,18 @@ class StagedCopy(Struct, frozen=True):
 
     @property
     def elsewhere(self) -> bool:
-        """What was staged says where everything was; the bytes are in no host memory."""
+        """Tells whether the bytes are in no host memory; the tables alone were staged."""
         return any(table.handles and not table.segments for table in self.tables)
 
     def sizes(self) -> dict[int, int]:
-        """Bytes by handle."""
+        """Returns bytes by handle."""
         return {each.spec.id: each.spec.size for table in self.tables for each in table.handles}
 
     def devices(self) -> list[str]:
         return [device for table in self.tables for device in sorted({each.device for each in table.handles})]
 
     def pieces(self, device: str, wanted: "set[int] | None" = None) -> Iterator[CopyRecord]:
-        """Every byte of a device's wanted handles (None: all) once; `segment` indexes `fds`."""
+        """Yields every byte of a device's wanted handles (None: all) once; `segment` indexes `fds`."""
         first = 0
         for table in self.tables:
             if any(each.device == device for each in table.handles):
@@ -89,7 +89,7 @@ class StagedCopy(Struct, frozen=True):
 
 
 def _pieces_of(table: SealedTable, first: int, wanted: "set[int] | None") -> Iterator[CopyRecord]:
-    """No piece crosses a segment's end."""
+    """Yields pieces, of which none crosses a segment's end."""
     starts = list(accumulate((part.size for part in table.segments), initial=0))
     segment = 0
     for each in sorted(table.handles, key=lambda handle: handle.offset):
@@ -106,7 +106,7 @@ def _pieces_of(table: SealedTable, first: int, wanted: "set[int] | None") -> Ite
 
 
 def frames(pieces: Iterator[CopyRecord], fds: Sequence[int]) -> Iterator[tuple[list[CopyRecord], list[int]]]:
-    """Pieces as they fit into messages, `segment` counting that message's own descriptors."""
+    """Yields pieces as they fit into messages; `segment` counts the message's own descriptors."""
     records: list[CopyRecord] = []
     used: dict[int, int] = {}  # index in `fds` -> index in the frame
     for piece in pieces:
@@ -121,13 +121,13 @@ def frames(pieces: Iterator[CopyRecord], fds: Sequence[int]) -> Iterator[tuple[l
 
 
 def _untold(_device: str, _moved: int) -> None:
-    """Nobody listens to a rollback."""
+    """Tells nothing: a rollback has no progress."""
 
 
 class AgentCopy(Struct):
     """One copy by one agent, from or to what is staged, device after device.
 
-    tell: hears of each device's bytes so far · check: raises when it must not go on.
+    tell: called with each device's bytes so far · check: raises when the copy must not go on.
     """
 
     agent: AgentPeer
@@ -138,7 +138,7 @@ class AgentCopy(Struct):
     moved: dict[str, int] = field(default_factory=dict)  # by device
 
     def run(self, direction: FrameType, limit: float, wanted: "set[int] | None" = None) -> float:
-        """Seconds it took. Raises DeadlinePassed, DriverError, NoRoom (host), PeerGone."""
+        """Copies. Returns seconds. Raises DeadlinePassed, DriverError, NoRoom (host), PeerGone."""
         began = time.monotonic()
         for device in self.staged.devices():
             self.moved[device] = 0
@@ -160,21 +160,21 @@ class AgentCopy(Struct):
         return done
 
     def _count(self, wanted: "set[int] | None") -> None:
-        """What was copied against what there is."""
+        """Raises RolledBack unless every wanted byte was copied."""
         expected = sum(size for id, size in self.staged.sizes().items() if wanted is None or id in wanted)
         if sum(self.moved.values()) != expected:
             raise RolledBack(f"{sum(self.moved.values())} bytes were copied, there are {expected}")
 
 
 def _budget(left: float) -> int:
-    """Milliseconds for one message. Raises DeadlinePassed."""
+    """Returns milliseconds for one message. Raises DeadlinePassed."""
     if left <= 0:
         raise DeadlinePassed("the agent's copy was not done in time")
     return max(1, int(1000 * min(BUDGET, left)))
 
 
 def unexportable(flags: int) -> bool:
-    """A runtime that exports nothing leaves no other way, whatever room there is."""
+    """Tells whether the runtime exports nothing: then only the agent can copy, however much room there is."""
     return bool(flags & AgentFlag.UNEXPORTABLE)
 
 
@@ -185,7 +185,7 @@ def create(
     free: Callable[[], Mapping[str, int]],
     give_up_snapshots: Callable[[], object],
 ) -> None:
-    """Physical memory for the handles, at their old addresses. `free`: bytes by device. Raises NoRoom.
+    """Makes physical memory for the handles, at their old addresses. `free`: bytes by device. Raises NoRoom.
 
     give_up_snapshots: called where there is no room; the memory is asked for once more then
     """
@@ -199,7 +199,7 @@ def create(
 
 
 def _short(wanted: int, free: Mapping[str, int]) -> NoRoom:
-    """The refusal. `device`: where the process has memory on one device only, which is the one that is short."""
+    """Returns the refusal. It names the device only where the process has memory on one alone."""
     missing = max(1, wanted - sum(free.values()))
     where = " and ".join(sorted(free))
     text = f"{units.size(missing)} short on device {where} of {units.size(wanted)} wanted"
@@ -216,7 +216,7 @@ def _create(agent: AgentPeer, transaction: int, ids: Sequence[int], give_up_snap
 
 @contextmanager
 def short_on(device: str) -> Iterator[None]:
-    """A lack of room within the block is of this device's memory."""
+    """Names this device in a NoRoom that is raised within the block."""
     try:
         yield
     except NoRoom as short:
@@ -225,7 +225,10 @@ def short_on(device: str) -> Iterator[None]:
 
 
 def refuse_without_room(needs: Mapping[str, int], free: Mapping[str, int]) -> None:
-    """Both by device, in bytes. Raises NoRoom: a driver that comes back without room never gives the process back."""
+    """Raises NoRoom where a device has less free than needed, in bytes by device.
+
+    A driver that finds too little room at a restore never gives the process back.
+    """
     for device, wanted in needs.items():
         have = free.get(device, 0)
         if missing := max(0, wanted - have):

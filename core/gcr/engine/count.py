@@ -1,4 +1,4 @@
-"""What the device itself counts for the processes of a checkpoint: before it, without their data, and after it.
+"""Bytes that the device itself counts for the processes of a checkpoint: before it, without their data, after it.
 
 That memory is free is never said by gcr's own books.
 """
@@ -28,7 +28,7 @@ class DeviceCount(Struct):
     after: dict[Copy, int] = field(default_factory=dict)
 
     def look_before(self, target: Target, again: bool = False) -> None:
-        """On each device that was not looked at yet."""
+        """Asks each device that was not asked yet."""
         for device in target.devices:
             if again or (target.pid, device) not in self.before:
                 self.before[target.pid, device] = counted(target, device)
@@ -37,14 +37,14 @@ class DeviceCount(Struct):
         self.without_data |= {(target.pid, device): counted(target, device) for device in target.devices}
 
     def stays(self, target: Target) -> bool:
-        """Whether the device goes on counting its context."""
+        """Tells whether the device goes on counting the context of the process."""
         return self.data_only or target.keeps_context
 
     def wait(self) -> None:
-        """Until the device counts nothing of the targets (only their contexts, where those stay), or patience ends.
+        """Waits until the device counts nothing of the targets but contexts that stay; GONE_WITHIN at most.
 
-        Where contexts stay a count that no longer falls is the end as well: how much they have is known no better
-        than the count is fresh.
+        Where contexts stay it ends as well when the count falls no longer: their size is known no better than the
+        count is fresh.
         """
         began = changed = time.monotonic()
         last: dict[Copy, int] = {}
@@ -70,22 +70,22 @@ class DeviceCount(Struct):
         return self.after[key] > (self._context(target, device) if self.stays(target) else 0)
 
     def _context(self, target: Target, device: str) -> int:
-        """What stays. Memory that an earlier restore brought never counted for the process."""
+        """Returns the bytes that stay. Memory from an earlier restore never counted for the process."""
         imported = sum(size for where, size in target.exports.imported.values() if where == device)
         made = target.bytes_by_device.get(device, 0) - imported
         return max(0, self.before[target.pid, device] - made)
 
 
 def counted(target: Target, device: str) -> int:
-    """What the device counts for the process."""
+    """Returns the bytes that the device counts for the process."""
     return _look(target, device)[0]
 
 
 def counted_and_left(target: Target, device: str) -> int:
-    """The same, and what more the device has in use than books explain, since the start.
+    """Returns these bytes, and those in use on the device since the start that no books explain.
 
-    Drivers count memory for the process that made it, and for nobody once that one has let go. What another job has
-    just made is in no book yet: it passes, so this is only to be waited for.
+    Drivers count memory for the process that made it, and for no process once that one has let go. Memory that another
+    job has just made is in no book yet. That passes, so this figure is only to be waited for.
     """
     own, unexplained = _look(target, device)
     more = unexplained - target.books.unexplained.get(device, 0)

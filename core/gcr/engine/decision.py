@@ -1,4 +1,4 @@
-"""The record of what a transaction decides on its job."""
+"""The record of a transaction's decision on its job."""
 
 import time
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from gcr.job.journal import DecisionRecord, KeptImage, ProcessDecision
 def decision_on(
     job: str, first: Target, kind: str, processes: Sequence[ProcessDecision], image: KeptImage | None = None
 ) -> DecisionRecord:
-    """first: any target of the transaction."""
+    """Returns the record. `first`: any target of the transaction."""
     return DecisionRecord(
         job=job,
         transaction=first.transaction,

@@ -1,4 +1,4 @@
-"""A process whose driver has shut down while its memory was elsewhere: nothing can come back to it."""
+"""A process that lost its driver while its memory was elsewhere: nothing can come back to the process."""
 
 import logging
 from functools import partial
@@ -13,7 +13,7 @@ log = logging.getLogger("gcr.engine")
 def depart(target: Target) -> None:
     """Opens the gate of the process, and lets go of its memory everywhere. Raises nothing.
 
-    The driver refuses whatever the program asks of it, as it would bare; so the program goes on to its end.
+    The driver refuses every call of the program, as it does without gcr; so the program goes on to its end.
     """
     log.info("job %s: process %d: its driver has shut down; it goes on to its end", target.process.job, target.pid)
     target.process.ending = True

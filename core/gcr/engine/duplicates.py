@@ -1,4 +1,4 @@
-"""What keepers have of a process: memory that it was given back, and what was staged of it."""
+"""The belongings of a process with its keepers: memory that it was given back, and its staged copy."""
 
 import logging
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ STAGED_BATCH = 200  # descriptors in one answer of a keeper
 
 
 def keep(process: Process, keeper: Keeper, ids: Sequence[int], fds: Sequence[int]) -> None:
-    """A supervisor that is stopped delays no restore: it takes them once it goes on; the daemon has them now."""
+    """Puts duplicates in escrow. A stopped supervisor takes them later and delays no restore: the daemon has them."""
     pid = process.identity.pid
     try:
         keeper.put(pid, ids, fds)

@@ -1,17 +1,16 @@
-"""From an image to the device through a ring of slots in host memory, which never has all of it.
+"""The way from an image to the device, through a ring of slots in host memory that never holds all of it.
 
-    room       physical memory that the workers make: nobody else knows of it
+    room       physical memory that the workers make; no other process knows of it
     streamed   window after window: read into a slot, each chunk compared with its name, copied to the device
-    back       control state, mappings, gates: as in any restore (restore.py)
+    back       control state, mappings, gates: as in any restore (routes/restore.py)
 
-The image is read once. Where damage is found in its last chunk nothing of a process has been touched, since what was
-copied before is in memory that is given up again, and the process is suspended as it was. So this is not done beside
-the return of the control state, as a copy from host memory is, but before it.
+The image is read once. Where its last chunk is damaged nothing of a process has been touched: the bytes copied before
+lie in memory that is given up again, and the process is suspended as it was. So the control state comes back after
+these bytes; beside a copy from host memory it comes back at the same time.
 
-A slot is used by one window at a time, of which either the reader or the worker has it. After an error a reader may
-still hang in its disk, and write to a slot whenever that answers: such a ring is no memory of the arena any more
-(`surrender`). Nor is a ring held to the share of host memory that the arena may take: jobs that are suspended there
-would keep this one from coming back.
+A slot belongs to one window at a time, and there either to the reader or to the worker. After an error a reader may
+still hang in its disk, and write to a slot when that answers. Such a ring leaves the arena for good (`surrender`). The
+arena's share of host memory does not bound a ring: jobs suspended there would keep this one from coming back.
 """
 
 import time
@@ -39,35 +38,35 @@ Inlet = tuple[Target, WorkerPeer]  # a process, and the worker of a device that 
 
 
 class Imaged(Protocol):
-    """An image of the job. `device`: that of the image, which the process left. Raises Damaged, StoreUnusable …"""
+    """An image of the job. `device` is the one that the process left. Raises Damaged, StoreUnusable …"""
 
     def size(self, pid: int, device: str) -> int:
-        """Bytes of a process on a device."""
+        """Returns the bytes of a process on a device."""
         ...
 
     def windows(self, pid: int, device: str, most: int) -> Iterator[tuple[int, int]]:
-        """Offset on the line and size, of at most `most` bytes: every byte once."""
+        """Yields offset on the line and size, of at most `most` bytes: every byte once."""
         ...
 
     def tables(self, pid: int) -> list[int]:
-        """Sealed tables without segments, one a device; the caller's."""
+        """Returns sealed tables without segments, one a device; the caller's."""
         ...
 
     def whole(self, pid: int) -> list[int]:
-        """All of a process in host memory, as a checkpoint stages it; the caller's. Raises NoRoom."""
+        """Returns all of a process in host memory, as a checkpoint stages it; the caller's. Raises NoRoom."""
         ...
 
     def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
-        """Where `read` brings its bytes."""
+        """Lends the slots that `read` fills."""
         ...
 
     def read(self, pid: int, device: str, window: tuple[int, int, int]) -> None:
-        """Slot, offset on the line, size; each chunk has its name when this returns."""
+        """Fills a slot. `window`: slot, offset on the line, size. Each chunk has its name when this returns."""
         ...
 
 
 class Inflow(Struct):
-    """`copy_s`: the longest copy of a slot. `done`: of each process on each device the bytes, and seconds."""
+    """One loading of an image. `copy_s`: the longest copy of a slot. `done`: bytes and seconds of each copy."""
 
     image: Imaged
     course: Course
@@ -77,7 +76,7 @@ class Inflow(Struct):
     _failed: Event = field(default_factory=Event)
 
     def run(self, inlets: Sequence[Inlet]) -> None:
-        """All devices at once, of each one process after the other: so many rings are there, and no more."""
+        """Loads all devices at once, and on each one process after the other: a device has one ring at a time."""
         by_device: dict[str, list[Inlet]] = {}
         for target, worker in inlets:
             by_device.setdefault(worker.device, []).append((target, worker))
@@ -102,7 +101,7 @@ class Inflow(Struct):
         finally:
             close_all(fds)
         side_by_side(partial(self._one_slot, target, worker, slot, windows) for slot in range(slots))
-        if self._failed.is_set():  # on another device, whose error is the one that counts
+        if self._failed.is_set():  # on another device, which raises the error
             return
         if windows.bytes != meter.sizes[copy]:
             text = f"{windows.bytes} bytes of process {target.pid} were copied, there are {meter.sizes[copy]}"
@@ -130,7 +129,7 @@ class Inflow(Struct):
 
 
 class _Windows(Struct):
-    """Given out one by one to several threads; none after a failure. `bytes`: of those that are on the device."""
+    """Windows, given out one by one to several threads; none after a failure. `bytes`: on the device by now."""
 
     _left: Iterator[tuple[int, int]]
     _failed: Event

@@ -1,4 +1,4 @@
-"""The copy of a program that runs, before it stops. What changes until then the drain copies again."""
+"""The copy of a program that runs, before it stops. The drain copies again what changes until then."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -12,7 +12,10 @@ from gcr.peers.worker import WorkerPeer
 
 
 def copy_live(targets: Sequence[Target], course: Course, limit: float) -> int:
-    """Bytes copied, of targets that were prepared, within `limit` seconds. Raises UnsupportedState, what workers do."""
+    """Copies targets that were prepared, within `limit` seconds. Returns bytes.
+
+    Raises UnsupportedState, and the errors of workers.
+    """
     refuse_its_own_copy(targets)
     meter = Meter(course, "copying live", sizes_of(targets))
     meter.start()

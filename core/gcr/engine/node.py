@@ -1,4 +1,4 @@
-"""What the engine needs of the node it runs on; the daemon provides it."""
+"""The node as the engine sees it; the daemon implements it. And the clock of one request."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -19,7 +19,7 @@ from gcr.peers.worker import WorkerPeer
 
 
 class World(Struct, frozen=True):
-    """Which drivers a job sees: a backend, and the environment that leads to its (simulated) libraries."""
+    """The drivers that a job sees: a backend, and the environment that leads to its (simulated) libraries."""
 
     backend: str
     simulated: bool = False
@@ -31,67 +31,67 @@ class Node(Protocol):
     journal: Journal
 
     def worker(self, world: World, device: str) -> WorkerPeer:
-        """The worker of a device, started if there is none. Raises BackendMissing, NoRoom, DriverError."""
+        """Returns the worker of a device, started if there is none. Raises BackendMissing, NoRoom, DriverError."""
         ...
 
     def warm_worker(self, world: World, device: str) -> WorkerPeer | None:
-        """The worker if it runs already."""
+        """Returns the worker if it runs already."""
         ...
 
     def control(self, world: World) -> ControlPeer:
-        """A living control helper."""
+        """Returns a living control helper."""
         ...
 
     def leave(self, device: str) -> None:
-        """Workers with a context there that no job needs are ended."""
+        """Ends workers with a context there that no job needs."""
         ...
 
     def who(self, pid: int) -> str:
-        """A process in words: the job, where it is one's."""
+        """Returns a process in words, with its job where it has one."""
         ...
 
     def give_up_snapshots(self, devices: Collection[str]) -> None:
-        """What workers keep there for a moment only is given back. It is free when this returns. Raises nothing."""
+        """Makes workers give back the room of snapshots. It is free when this returns. Raises nothing."""
         ...
 
     def has_image(self, record: DecisionRecord) -> bool:
-        """Whether the image that a record names was written by its transaction. Raises StoreUnusable, PeerGone …"""
+        """Tells whether a record's image was written by the same transaction. Raises StoreUnusable, PeerGone …"""
         ...
 
     def occupying(self, device: str) -> AbstractContextManager[None]:
-        """Within it a worker may have memory there that it gives back when asked. Raises NoRoom.
+        """Returns a block within which a worker may have memory there that it gives back when asked. Raises NoRoom.
 
-        No program of the device is told that it finds no room without having that given back, whichever job's it is.
+        That memory is given back before any program on the device, of any job, is told that there is no room.
         """
         ...
 
 
 def decide(journal: Journal, record: DecisionRecord) -> None:
-    """The one decision of a transaction. Raises RolledBack for a disk that is full, or fails, or is gone."""
+    """Writes the one decision of a transaction. Raises RolledBack for a disk that is full, or fails, or is gone."""
     with _written(record.job):
         journal.decide(record)
 
 
 def undecide(journal: Journal, job: str) -> None:
-    """Nothing is decided on the job any more. Raises RolledBack as `decide` does; then what was decided stands."""
+    """Removes the decision on a job. Raises RolledBack as `decide` does; then the decision stands."""
     with _written(job):
         journal.remove(job)
 
 
 def intend(journal: Journal, record: DecisionRecord) -> None:
-    """What is decided next, unless the job's image fails. Raises RolledBack as `decide` does."""
+    """Writes the next decision, which holds unless the job's image fails. Raises RolledBack as `decide` does."""
     with _written(record.job):
         journal.intend(record)
 
 
 def give_up(journal: Journal, job: str) -> None:
-    """What was intended is taken back. Raises RolledBack as `decide` does."""
+    """Removes what `intend` wrote. Raises RolledBack as `decide` does."""
     with _written(job):
         journal.give_up(job)
 
 
 def amend(journal: Journal, job: str, change: Callable[[ProcessDecision], ProcessDecision]) -> None:
-    """What was decided stands, but for what is known of its processes. Raises RolledBack as `decide` does."""
+    """Changes the facts about processes in a decision, which stands. Raises RolledBack as `decide` does."""
     with _written(job):
         journal.amend(job, lambda record: replace(record, processes=tuple(map(change, record.processes))))
 
@@ -106,12 +106,12 @@ def _written(job: str) -> Iterator[None]:
 
 
 def phases(marks: Mapping[str, float], began: float) -> dict[str, float]:
-    """Seconds from the request to each mark."""
+    """Returns the seconds from the request to each mark."""
     return {name: at - began for name, at in sorted(marks.items(), key=lambda item: item[1])}
 
 
 class Course(Struct):
-    """One request on its way: its clock, its deadline, whether its caller still wants it, and whom to tell."""
+    """One request under way: its clock, its deadline, its caller's interest in it, and the receiver of progress."""
 
     kind: str  # "checkpoint", "restore", "recover"
     transaction: int
@@ -122,7 +122,7 @@ class Course(Struct):
     marks: dict[str, float] = field(default_factory=dict)
 
     def left(self, phase_limit: float) -> float:
-        """Seconds the next phase may take. Raises DeadlinePassed, Interrupted when it must not begin."""
+        """Returns the seconds for the next phase. Raises DeadlinePassed, Interrupted when it must not begin."""
         if self.cancelled.is_set():
             raise Interrupted("interrupted; everything was taken back")
         left = self.began + self.timeout - time.monotonic()
@@ -131,7 +131,7 @@ class Course(Struct):
         return min(left, phase_limit)
 
     def mark(self, name: str) -> None:
-        """A step is done; its time is kept, and tests may strike here."""
+        """Keeps the time of a finished step; tests may inject a fault here."""
         self.marks[name] = time.monotonic()
         self.reach(name)
 
@@ -139,7 +139,7 @@ class Course(Struct):
         reach(f"{self.kind}.{step}")
 
     def between(self, first: str, last: str) -> float:
-        """Seconds between two marks; 0 if either never came."""
+        """Returns the seconds between two marks; 0 if either never came."""
         if first not in self.marks or last not in self.marks:
             return 0.0
         return self.marks[last] - self.marks[first]

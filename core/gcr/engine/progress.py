@@ -1,4 +1,4 @@
-"""How far a transfer is: what the workers of all devices report, added up and told as one."""
+"""The progress of a transfer: the reports of all devices' workers, added up and told as one."""
 
 import time
 from collections import deque
@@ -15,7 +15,7 @@ Copy = tuple[int, str]  # pid and device UUID
 
 
 class Meter(Struct):
-    """Several copies at once. `sizes`: bytes of each. Thread-safe: every worker reports on a thread of its own."""
+    """The meter of several copies at once. `sizes`: bytes of each. Thread-safe: workers report in parallel."""
 
     course: Course
     phase: str
@@ -27,13 +27,13 @@ class Meter(Struct):
     _lock: Lock = field(default_factory=Lock)
 
     def start(self) -> None:
-        """The clock of the rate begins, unless it runs already."""
+        """Starts the clock of the rate, unless it runs already."""
         with self._lock:
             self.course.tell(self.phase, **self._report())
 
     def at(self, copy: Copy, report: Mapping[str, Any]) -> None:
-        """A worker says how far one copy is, in bytes; of how many, where not all; and what its link can do."""
-        with self._lock:  # told inside it, or a report could overtake the one before
+        """Takes the report of a worker: bytes copied so far; the total, where that is not all; and its link's rate."""
+        with self._lock:  # told inside the lock, or a report could overtake the one before
             if "total_bytes" in report:
                 self.sizes = {**self.sizes, copy: int(report["total_bytes"])}
             self._done[copy] = max(self._done.get(copy, 0), int(report["bytes"]))
@@ -52,7 +52,7 @@ class Meter(Struct):
         return report
 
     def _rate(self, done: int) -> float:
-        """From step to step: bytes come in pieces, and a look between two of them says nothing new."""
+        """Returns the rate between steps: bytes come in pieces, and a look between two pieces says nothing new."""
         now = self.clock()
         if not self._seen or done > self._seen[-1][1]:
             self._seen.append((now, done))

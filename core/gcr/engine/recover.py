@@ -1,4 +1,4 @@
-"""After a daemon died: bring a job to where its journal says it belongs. Present = roll forward, absent = roll back.
+"""Recovery after a daemon died: a job goes where its journal says. Present = roll forward, absent = roll back.
 
 The agents are the truth about their processes, the driver about control state, the journal about what was decided.
 Every step here may be cut short and begun again.
@@ -28,7 +28,7 @@ log = logging.getLogger("gcr.engine")
 
 
 def recover(job: str, targets: Sequence[Target], decision: DecisionRecord | None, node: Node, course: Course) -> str:
-    """What was done, in a word: "kept running", "rolled back", "suspended" or "restored". Raises Lost."""
+    """Recovers a job. Returns "kept running", "rolled back", "suspended" or "restored". Raises Lost."""
     if decision is None and (decision := decision_of(job, targets, node)):
         decide(node.journal, decision)
     if decision is None:
@@ -65,7 +65,7 @@ def _open(target: Target) -> bool:
 
 
 def _roll_back(target: Target, node: Node) -> None:
-    """The checkpoint was never decided: the process runs on with the memory that is in escrow."""
+    """Takes back a checkpoint that was never decided: the process runs on with its memory from escrow."""
     status = target.process.look().status
     target.control_state.thaw(node.config.control_s, undo=True)
     if status.phase == AgentPhase.HANDED_OVER:
@@ -83,7 +83,7 @@ def _roll_back(target: Target, node: Node) -> None:
 
 
 def _restore_from_arena(target: Target, node: Node, staged: bool) -> None:
-    """The keeper died as well. What was staged had been drained to the end: it is as good as the escrow."""
+    """Restores a process that lost its keeper as well: its staged copy is complete, and as good as the escrow."""
     if not staged:
         target.process.settle(State.LOST)
         raise Lost(f"process {target.pid}: its memory was in escrow with a supervisor that died too", state="lost")
@@ -91,12 +91,15 @@ def _restore_from_arena(target: Target, node: Node, staged: bool) -> None:
     quietly("drop", lambda: target.keeper().drop(target.pid))
     try:
         restore_alone(target, node)
-    except (NoDescriptors, NoRoom) as short:  # somebody took the room: suspended, as it is, and restorable
+    except (
+        NoDescriptors,
+        NoRoom,
+    ) as short:  # another program took the room: suspended, and restorable
         log.warning("job %s: process %d is left suspended: %s", target.process.job, target.pid, short)
 
 
 def refuse_without_bytes(target: Target) -> None:
-    """What was staged of a checkpoint that streamed to an image has none. Raises Lost."""
+    """Raises Lost for a staged copy without bytes, of a checkpoint that streamed to an image."""
     staged = StagedCopy.of(target.staged())
     try:
         if staged.elsewhere:
@@ -110,7 +113,7 @@ def refuse_without_bytes(target: Target) -> None:
 
 
 def restore_alone(target: Target, node: Node) -> None:
-    """Bring one process back from its staged arena, control state already thawed."""
+    """Brings one process back from its staged arena, control state already thawed."""
     process = target.process
     process.way = Way.DATA_ONLY
     process.settle(State.DATA_SUSPENDED)
@@ -122,7 +125,7 @@ def restore_alone(target: Target, node: Node) -> None:
 
 
 def _suspended_as_they_are(targets: Sequence[Target]) -> DecisionRecord:
-    """Their bytes are staged, their control state is back: as after `--data-only`."""
+    """Returns a decision as after `--data-only`: the bytes are staged, the control state is back."""
     first = targets[0]
     return decision_on(first.process.job, first, "data_only", [*map(_known, targets)])
 
@@ -135,11 +138,11 @@ def _known(target: Target) -> ProcessDecision:
 
 
 def _roll_on(target: Target, node: Node) -> None:
-    """A restore was decided: everything is mapped, only the gate may still be closed."""
+    """Finishes a restore that was decided: everything is mapped, only the gate may still be closed."""
     if _open(target):
         target.control_state.thaw(node.config.control_s)
         target.resume()
-        quietly("look", target.process.look)  # on which devices it is it says once its gate is open
+        quietly("look", target.process.look)  # it says on which devices it is once its gate is open
         quietly("drop", partial(target.process.agent.drop, target.transaction))
     target.process.settle(State.RUNNING)
     target.process.copied_out = False
@@ -147,7 +150,7 @@ def _roll_on(target: Target, node: Node) -> None:
 
 
 def _suspend(target: Target, node: Node, decision: DecisionRecord) -> None:
-    """The checkpoint was decided: whatever a restore had begun is taken back, and nobody keeps device memory."""
+    """Finishes a checkpoint that was decided: a restore that had begun is taken back, all memory released."""
     status = target.process.look().status
     data_only = decision.kind == "data_only"
     if not status.flags & AgentFlag.FROZEN:
@@ -160,7 +163,7 @@ def _suspend(target: Target, node: Node, decision: DecisionRecord) -> None:
 
 
 def driver_phase(phase: ControlPhase) -> State:
-    """The state of a process that only the driver suspended."""
+    """Returns the state of a process that only the driver suspended."""
     if phase == ControlPhase.CHECKPOINTED:
         return State.SUSPENDED
     return State.LOST if phase == ControlPhase.FAILED else State.RUNNING

@@ -1,4 +1,4 @@
-"""Memory that no keeper holds and its process cannot export again: it is made anew, and can leave then.
+"""Memory that no keeper holds and its process cannot export again. It is made anew, and can leave then.
 
 A driver exports no handle that was imported (r580 answers INVALID_VALUE). When supervisor, worker and daemon
 that kept its descriptors have died, nothing outside the process has any. So behind the closed gate the agent puts new
@@ -29,7 +29,7 @@ def close_books(target: Target) -> None:
 
 
 def rehome(target: Target) -> None:
-    """For what is `unkept` of a process behind its closed gate. Every byte stays right.
+    """Makes the `unkept` memory of a process anew, behind its closed gate, with the same bytes.
 
     Raises NoRoom, DriverError; RolledBack where the process hands out less than it made.
     """
@@ -48,7 +48,7 @@ def rehome(target: Target) -> None:
 
 
 def _with_room(target: Target, ids: Sequence[int]) -> None:
-    """What gcr itself has on the devices for a moment is given back before it is refused."""
+    """Makes gcr give up its snapshots on the devices before it refuses. Raises NoRoom."""
     try:
         target.process.agent.rehome(target.transaction, ids)
     except NoRoom:

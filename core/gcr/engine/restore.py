@@ -1,4 +1,4 @@
-"""A restore under way: what it comes back from, and what its steps have found and done so far."""
+"""A restore under way: its source, and the findings of its steps."""
 
 from collections.abc import Sequence
 
@@ -14,7 +14,7 @@ from gcr.job.states import State
 
 
 class Restore(Struct):
-    """One restore of a job. `refilled`: what the workers say of each copy."""
+    """One restore of a job. `refilled`: bytes and seconds of each copy, as the workers report them."""
 
     job: str
     targets: Sequence[Target]
@@ -29,7 +29,7 @@ class Restore(Struct):
 
     @property
     def data_only(self) -> bool:
-        """Whether the control state never left; until the decision."""
+        """Tells, until the decision, whether the control state never left."""
         return self.decision.kind == "data_only"
 
     def ballast(self, target: Target, device: str) -> int:

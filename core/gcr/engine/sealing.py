@@ -1,11 +1,11 @@
-"""The sealed copy of a process: its table, which says where everything was, and the segments that hold the bytes."""
+"""The sealed copy of a process: its table, which names every mapping, and the segments that hold the bytes."""
 
 from gcr.engine.target import Target
 from gcr.protocol.seqpacket import close_all
 
 
 def seal(target: Target, lay_out: bool = False, partial: bool = False) -> list[int]:
-    """The sealed table and the segments of each device; the caller's. `partial`: for an image alone."""
+    """Returns the sealed table and the segments of each device; the caller's. `partial`: for an image alone."""
     fds: list[int] = []
     try:
         for worker in target.workers():

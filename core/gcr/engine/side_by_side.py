@@ -1,4 +1,4 @@
-"""Run steps of several processes at once, and let every one end before an error is looked at.
+"""Steps of several processes, run at once. All of them end before an error is raised.
 
 An undo must never run beside the step it undoes. A job may have a thousand processes: at most AT_ONCE steps run at a
 time, and the others wait for their turn, in order.
@@ -17,7 +17,7 @@ ALL = 1 << 20  # for steps that wait for each other's processes, and for no help
 
 
 def side_by_side(steps: Iterable[Callable[[], Result]], at_once: int = AT_ONCE) -> list[Result]:
-    """Run all, wait for all, then raise the first error; the others become its notes. What they return, in order.
+    """Runs all, waits for all, then raises the first error; the others become its notes. Returns results in order.
 
     The calling thread takes its share, so that fewer threads than wanted are enough.
     """
@@ -41,7 +41,7 @@ class _Queue(Generic[Result]):
         self._lock = Lock()
 
     def work(self) -> None:
-        """Until none is left. Raises nothing."""
+        """Runs steps until none is left. Raises nothing."""
         while (taken := self._next()) is not None:
             step, done = taken
             try:
@@ -55,7 +55,7 @@ class _Queue(Generic[Result]):
 
 
 def _started(work: Callable[[], None], count: int) -> Iterator[Thread]:
-    """As many as the process has room for."""
+    """Starts threads, as many as the process has room for."""
     with suppress(RuntimeError):
         for _ in range(count):
             thread = Thread(target=work, name="gcr-step", daemon=True)

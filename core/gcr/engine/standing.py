@@ -35,9 +35,9 @@ def map_back(target: Target) -> None:
 def refuse_as_left(
     job: str, error: Exception, left: Mapping[int, NoDescriptors | NoRoom], stuck: Sequence[Target]
 ) -> None:
-    """Raises NotTakenBack, StandsStill where the failure `error` could not be undone for every process.
+    """Raises NotTakenBack or StandsStill where the failure `error` could not be undone for every process.
 
-    left: by pid, why a process is left suspended · stuck: processes whose memory is with gcr alone.
+    left: by pid, why a process is left suspended · stuck: processes that have their memory with gcr alone.
     """
     if stuck := [target for target in stuck if not target.process.departed]:
         pids = ", ".join(str(target.pid) for target in stuck)

@@ -1,11 +1,11 @@
-"""A checkpoint that the arena has no room for: on each device its bytes pass through a ring of it, to the job's image.
+"""A checkpoint without room in the arena: on each device its bytes pass through a ring of slots to the job's image.
 
     reserved   while the program runs: a few slots of the arena for each device, or nothing is begun
-    opened     its memory is handed over: what lies where is sealed, and told to whoever writes the image
+    opened     its memory is handed over: the places of its bytes are sealed, and told to the image's helper
     drained    window by window, device -> slot -> image; a slot is filled again once its bytes are written
     finished   the image is durable; only now is the decision written, and any device memory let go of
 
-Up to the decision all of the memory is there, and what fails is taken back as in any checkpoint; the image goes, too.
+Up to the decision all of the memory is there. A failure is taken back as in any checkpoint; the image goes, too.
 The disk is the pace, so only the caller's own deadline counts: `drain_s` is that of a single window.
 """
 
@@ -38,36 +38,36 @@ Window = tuple[int, int, int]  # slot, offset on the line, size
 
 
 class Outlet(Protocol):
-    """The job's image. Everything raises ImageFailed, Interrupted, DeadlinePassed."""
+    """The job's image. Every call raises ImageFailed, Interrupted, DeadlinePassed."""
 
     def prepare(self, targets: Sequence[Target]) -> None:
-        """Nothing has stopped yet; what can be found out before, is."""
+        """Finds out what can be found out before anything stops."""
         ...
 
     def open(self, pid: int, fds: Sequence[int], slot_bytes: int) -> None:
-        """A device's bytes are to come: the sealed table, and the ring's memory, which stay the caller's."""
+        """Announces a device's bytes, with the sealed table and the ring's memory, which stay the caller's."""
         ...
 
     def take(self, pid: int, device: str, window: Window) -> None:
-        """What lies in a slot. When this returns the slot is free."""
+        """Takes the bytes of a slot. When this returns the slot is free."""
         ...
 
     @property
     def kept_in(self) -> KeptImage:
-        """The image, which is there once `finish` has returned."""
+        """The image that is there once `finish` has returned."""
         ...
 
     def finish(self, targets: Sequence[Target]) -> None:
-        """All of it has been taken: the image is durable."""
+        """Makes the image durable, once all of it has been taken."""
         ...
 
     def withdraw(self) -> None:
-        """Undo of `finish`, and of one that failed: no such image is left. Raises nothing."""
+        """Undoes `finish`, also one that failed: no such image is left. Raises nothing."""
         ...
 
 
 class Stream(Struct):
-    """By pid and device `rings`: slots, and their memory; `lines`: what passes through them, of how many handles."""
+    """The way of a job's bytes. By pid and device, `rings`: slots and their memory; `lines`: a line and its handles."""
 
     outlet: Outlet
     course: Course
@@ -75,16 +75,16 @@ class Stream(Struct):
     drain_s: float
     rings: dict[Copy, tuple[int, list[int]]] = field(default_factory=dict)
     lines: dict[Copy, tuple[ImagedLine, int]] = field(default_factory=dict)
-    kept_in: KeptImage | None = None  # the bytes are there alone, once it is about to be decided
+    kept_in: KeptImage | None = None  # the image that alone has the bytes, from just before the decision
     _stopped: Event = field(default_factory=Event)
 
     @property
     def ring_bytes(self) -> int:
-        """Of all devices."""
+        """The bytes of the rings on all devices."""
         return sum(slots for slots, _ in self.rings.values()) * self.slot_bytes
 
     def reserve(self, targets: Sequence[Target]) -> None:
-        """Rings for all devices, instead of what was reserved. Raises NoRoom."""
+        """Makes rings for all devices, in place of the room that was reserved. Raises NoRoom."""
         self.give_back(targets)
         for most in SLOTS:
             try:
@@ -96,7 +96,7 @@ class Stream(Struct):
                     raise NoRoom(f"{short.message}, even of {ring}", missing=short.missing, hint=short.hint) from short
 
     def _reserve_all(self, targets: Sequence[Target], most: int) -> None:
-        """Or none."""
+        """Makes rings of `most` slots at most for all devices, or none."""
         try:
             for target in targets:
                 for worker in target.workers():
@@ -116,7 +116,7 @@ class Stream(Struct):
         self.close()
 
     def open(self, target: Target, about: Mapping[str, object]) -> None:
-        """Its memory is handed over."""
+        """Opens the way of a process that has handed its memory over."""
         for worker in target.workers():
             if (target.pid, worker.device) not in self.rings:  # its first memory there came after PREPARE
                 self._reserve_one(target, worker, SLOTS[-1])
@@ -133,7 +133,7 @@ class Stream(Struct):
                 close_all(sealed)
 
     def drain(self, target: Target, worker: WorkerPeer, tell: Callable[[Mapping[str, int]], None]) -> dict[str, float]:
-        """As WorkerPeer.drain does it; every byte has been taken when it returns. On failure no slot is in use."""
+        """Drains as WorkerPeer.drain does; every byte has been taken when it returns. On failure no slot is in use."""
         began, key, done = time.monotonic(), (target.pid, worker.device), 0
         slots, (line, handles) = self.rings[key][0], self.lines[key]
         writing: list[Future[None]] = []
@@ -153,14 +153,14 @@ class Stream(Struct):
         return {"bytes": done, "copied": done, "seconds": time.monotonic() - began, "handles": handles}
 
     def _refuse_vain(self, target: Target) -> None:
-        """What would be taken back is not waited for: it may take long."""
+        """Raises where the copy would be taken back anyway, since it may take long."""
         if self._stopped.is_set():
             raise RolledBack("something beside it has failed")
         if target.process.state == State.EXITED:
             raise PeerGone(f"process {target.pid} has ended")
 
     def or_stop(self, step: Callable[[], object]) -> None:
-        """A step beside others: where it fails, these need not go on."""
+        """Runs a step beside others. Where it fails the others need not go on."""
         try:
             step()
         except BaseException:
@@ -168,14 +168,14 @@ class Stream(Struct):
             raise
 
     def close(self) -> None:
-        """Of our descriptors: whoever writes the image has its own."""
+        """Closes the daemon's descriptors; the image's helper has its own."""
         for _, fds in self.rings.values():
             close_all(fds)
         self.rings.clear()
 
 
 def without_room(short: NoRoom, imaged: bool, live: bool, copies: bool, stays: bool = False) -> NoRoom:
-    """Why the bytes do not go straight to an image, and what would help. `stays`: the job was to run on."""
+    """Returns why the bytes do not go straight to an image, and a hint. `stays`: the job was to run on."""
     if copies:
         why, hint = "; a process that copies by itself needs room for all of it", short.hint
     elif not imaged:

@@ -1,4 +1,4 @@
-"""Letting go of what may be gone already."""
+"""Tidying up: releases of things that may be gone already."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ log = logging.getLogger("gcr.engine")
 
 
 def forget_freed(process: Process, ids: Sequence[int], node: Node, world: World, keeper: Keeper) -> None:
-    """The process freed these handles: workers and keeper let go of their memory."""
+    """Makes workers and keeper let go of handles that the process has freed."""
     for device in set(process.uuids.values()):
         worker = node.warm_worker(world, device)
         if worker:
@@ -22,7 +22,7 @@ def forget_freed(process: Process, ids: Sequence[int], node: Node, world: World,
 
 
 def quietly(step: str, action: Callable[[], object]) -> None:
-    """Tidy up; what fails is logged, since what is tidied may be gone already."""
+    """Runs an action that tidies up. A failure is logged, since its object may be gone already."""
     try:
         action()
     except GcrError as error:

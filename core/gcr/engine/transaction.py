@@ -1,8 +1,8 @@
-"""Undo stack: what has been done to a job, and how to take it back.
+"""Undo stack: the steps done to a job, and the way to take them back.
 
 A checkpoint is a sequence of steps, any of which can fail or be cut short. Each pushes its undo before the next begins.
-Steps of several processes run side by side, so pushing is thread-safe; the undos themselves run one after another,
-last pushed first, on the thread that leaves the `with` block.
+Steps of several processes run side by side, so pushing is thread-safe. The undos run one after another, last pushed
+first, on the thread that rolls back.
 """
 
 import logging
@@ -25,12 +25,12 @@ class Transaction(Struct):
     _lock: Lock = field(default_factory=Lock)
 
     def push(self, step: str, undo: Callable[[], object]) -> None:
-        """Remember how to take `step` back. Call it as soon as the step may have begun to have an effect."""
+        """Remembers how to take `step` back. Call it before the step may have an effect."""
         with self._lock:
             self._undo.append((step, undo))
 
     def commit(self) -> None:
-        """From here on the job is what the steps made it; nothing is taken back."""
+        """Forgets the undos: the steps stand, and nothing is taken back any more."""
         with self._lock:
             self._undo.clear()
 

@@ -1,8 +1,8 @@
-"""Jobs whose bytes are in an image alone, and whose decision record is damaged or gone: what else says so.
+"""Jobs with their bytes in an image alone, and a decision record that is damaged or gone.
 
 Such a job cannot be rolled back, since its memory is in no escrow, and it is not lost while its image is whole. The
-keeper of its escrow has a copy of the record. Where it has none, but the journal had a record that does not read back,
-the job is suspended in an image whose name only the user can know.
+keeper of its escrow has a copy of the record. Where it has none, the journal may have had
+a record that does not read back: then the job is suspended in an image that only the user can name.
 """
 
 import logging
@@ -21,9 +21,9 @@ log = logging.getLogger("gcr.engine")
 
 
 def decision_of(job: str, targets: Sequence[Target], node: Node) -> DecisionRecord | None:
-    """What must have been decided on a job without a record; None where its memory is there, or nothing says so.
+    """Returns the decision on a job without a record; None where its memory is there, or no trace of one is left.
 
-    Its processes know from then on what they had.
+    Its processes get the facts of that decision.
     """
     if not any(_is_without_bytes(target) for target in targets):
         return None
@@ -52,13 +52,13 @@ def _decided(job: str, targets: Sequence[Target], node: Node) -> DecisionRecord 
 
 
 def _intended(job: str, target: Target, node: Node) -> DecisionRecord | None:
-    """What was about to be decided of this very suspension, if its image is there. Raises StoreUnusable, PeerGone …"""
+    """Returns the intended decision on this very suspension, if its image is there. Raises StoreUnusable, PeerGone …"""
     found = node.journal.intended(job)
     return found if found and found.transaction == target.transaction and node.has_image(found) else None
 
 
 def _is_without_bytes(target: Target) -> bool:
-    """Its staged tables name no memory, and nothing of it is in escrow."""
+    """Tells whether the staged tables name no memory, and nothing of the process is in escrow."""
     if not target.process.look().status.flags & AgentFlag.STAGED or target.imports.kept():
         return False
     staged = StagedCopy.of(target.staged())
@@ -69,7 +69,7 @@ def _is_without_bytes(target: Target) -> bool:
 
 
 def _noted(target: Target) -> DecisionRecord | None:
-    """The copy that the keeper has, if it is of this very suspension."""
+    """Returns the keeper's copy of the decision, if it is of this very suspension."""
     try:
         text = target.keeper().noted()
     except GcrError as error:  # it is gone, or of an earlier version

@@ -1,4 +1,4 @@
-"""A checkpoint under way: what was asked for, and what its steps have found and done so far."""
+"""A checkpoint under way: the caller's wishes, and the findings of its steps."""
 
 from collections.abc import Sequence
 from typing import Self
@@ -18,7 +18,7 @@ from gcr.job.states import Way
 
 
 class Options(Struct, frozen=True):
-    """The caller's wishes. `paranoid`: what hashes say to be equal is compared byte by byte."""
+    """The caller's wishes. `paranoid`: chunks with equal hashes are compared byte by byte."""
 
     way: Way = Way.WHOLE
     live: bool = False
@@ -30,14 +30,14 @@ class Options(Struct, frozen=True):
 
     @property
     def data_only(self) -> bool:
-        """Whether the control state stays where it is."""
+        """Tells whether the control state stays where it is."""
         return self.way is not Way.WHOLE
 
 
 class Leftovers(Struct):
     """Processes that an undo has not brought back.
 
-    out: pids whose memory is with gcr alone, which must not let go of it · suspended: by pid, why it cannot run on.
+    out: pids of processes that have their memory with gcr alone, so gcr must keep it · suspended: by pid, the reason.
     """
 
     out: set[int] = field(default_factory=set)
@@ -48,7 +48,7 @@ class Leftovers(Struct):
 
 
 class Work(Struct):
-    """One checkpoint of a job. `drained`: what the workers say of each copy · `stream`: where the host has no room."""
+    """One checkpoint of a job. `drained`: the workers' reports of each copy · `stream`: where the host has no room."""
 
     job: str
     targets: Sequence[Target]

@@ -1,4 +1,4 @@
-"""A checkpoint that leaves the program running: its copy is wanted, and nothing else of it stays.
+"""A checkpoint that leaves the program running: the copy alone stays of it.
 
     PREPARE · the parent's hashes · (live copy) · (room for a snapshot) · QUIESCE · drain · seal · gates open ·
     (the snapshot is read) · the copy is handed on · everything is taken back
@@ -7,8 +7,7 @@ No memory of the program is unmapped, and its control state is not touched. What
 copied, so only the image's writer can use the copy (gcr.memory.partial).
 
 Where the device has room, the copy of the cut goes no further than there (gcr.worker.snapshot), and to the host while
-the program runs again. A copy is sealed before the gates open: it has the books of the cut, and is there whatever
-becomes of the program.
+the program runs again. A copy is sealed before the gates open: it has the books of the cut, and survives the program.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""What the parent of an image has, so that equal bytes are not copied again."""
+"""The bytes that an image's parent has: these are not copied again."""
 
 from collections.abc import Callable, Mapping, Sequence
 

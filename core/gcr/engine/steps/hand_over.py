@@ -32,7 +32,7 @@ class HandOver(Struct, frozen=True):
         target.process.move(State.HANDED_OVER)
 
     def map_back(self, target: Target) -> None:
-        """Until this succeeds no undo lets go of the memory of the process."""
+        """Undoes the hand-over. No undo lets go of the process's memory before this succeeds."""
         if target.process.ended:
             return
         out = self.work.leftovers.out

@@ -20,7 +20,7 @@ class KeepImage(Struct, frozen=True):
         undo.push("image", self.withdraw)
 
     def withdraw(self) -> None:
-        if self.work.stream and not self.work.decision:  # what the record names stays, whatever went wrong after it
+        if self.work.stream and not self.work.decision:  # an image that the record names stays
             self.work.stream.outlet.withdraw()
 
 

@@ -33,7 +33,7 @@ class MakeMemory(Struct, frozen=True):
 
     def _make_for(self, undo: Transaction, target: Target) -> None:
         image, node = self.restore.image, self.restore.node
-        discard(target)  # what an attempt whose undo did not reach the agent has left there
+        discard(target)  # left there by an attempt that could not be taken back
         if target.keeps_context and not self.restore.data_only:
             for device in target.bytes_by_device:
                 node.leave(device)

@@ -43,7 +43,7 @@ def open_all(restore: Restore) -> None:
 
 
 def _open(restore: Restore, target: Target) -> None:
-    """Waits for an agent whose connection the program closed: without it the program would wait for ever."""
+    """Waits for an agent to connect again after its program closed the connection: the gate opens through it alone."""
     end = time.monotonic() + AGENT_BACK_S
     while not _opened(target):
         if not alive(target.process.identity) or time.monotonic() > end:

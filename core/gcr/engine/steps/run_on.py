@@ -17,7 +17,7 @@ Copied = Callable[[Target, list[int]], object]
 
 
 class Seal(Struct, frozen=True):
-    """Seals every copy before a gate opens: with the books of the cut, whatever becomes of the program."""
+    """Seals every copy before a gate opens, so that it has the books of the cut and survives the program."""
 
     work: Work
     sealed: list[tuple[Target, list[int]]] = field(default_factory=list)
