@@ -43,8 +43,6 @@ WIDE = {
     "gcr/job/process.py Process": "to be divided",
     "gcr/memory/arena.py Arena": "to be divided",
     "gcr/peers/worker.py WorkerPeer": "to be divided",
-    "gcr/protocol/channel.py": "to be divided",
-    "gcr/protocol/channel.py Channel": "to be divided",
     "gcr/worker/service.py WorkerService": "to be divided",
 }
 

@@ -23,7 +23,8 @@ from gcr.errors import (
     UnsupportedState,
 )
 from gcr.protocol.agentwire import CountRecord, TransactionRecord
-from gcr.protocol.channel import SILENCE, AgentError, BadFrame, Channel, Request
+from gcr.protocol.channel import AgentError, BadFrame, Channel, Request
+from gcr.protocol.pending import SILENCE
 from gcr.protocol.seqpacket import receive_packet
 from gcr.protocol.wire import (
     ERROR,
@@ -409,7 +410,7 @@ def test_a_peer_that_dies_ends_every_call(connect_pair):
     threads = [threading.Thread(target=call) for _ in range(5)]
     for thread in threads:
         thread.start()
-    assert eventually(lambda: len(ours._waiting) == 5)
+    assert eventually(lambda: len(ours._pending._waiting) == 5)
     theirs.close()
     for thread in threads:
         thread.join(5)

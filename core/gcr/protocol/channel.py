@@ -5,24 +5,20 @@ to a thread of its own, so that a long one blocks no other. Every wait has a dea
 them with PeerGone. A frame that does not parse closes the connection, and nothing else happens.
 
 Descriptors belong to the frame they came with until `take_fds`; the others are closed.
-Lock order: `_send_lock`, then `_lock`. Neither is held while a request is served or a callback runs.
+Lock order: `_send_lock`, then the one of `_pending`. Neither is held while a request is served or a callback runs.
 """
 
-import itertools
 import logging
-import math
 import socket
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
-from queue import Empty, SimpleQueue
 from threading import Event, Lock, Thread, current_thread
 from typing import Any
-
-from msgspec import Struct, field
 
 from gcr.errors import DeadlinePassed, GcrError, NoDescriptors, NotRead, PeerGone, Refused, typed
 from gcr.protocol import jsonbody
 from gcr.protocol.frames import AgentError, Received, agent_error, error_payload
+from gcr.protocol.pending import Pending
 from gcr.protocol.record import BadFrame
 from gcr.protocol.seqpacket import PeerIdentity, close_all, connect, listen, peer_identity, receive_packet, send_packet
 from gcr.protocol.servers import STRANGER, Bounds, Servers
@@ -48,8 +44,6 @@ log = logging.getLogger(__name__)
 REPLY_TIMEOUT = 30.0  # seconds a reply may wait for room in the socket
 END_TIMEOUT = 1.0  # seconds in which the reader sees an end that another thread heard of first
 PROGRESS_PATIENCE = 0.02  # seconds a progress report may
-SILENCE = 0.25  # seconds without a frame after which a caller that wants to know is told
-MAX_PROGRESS = 256  # progress reports waiting for a slow caller; beyond it they are dropped
 
 
 class Request:
@@ -127,14 +121,16 @@ class Channel:
         self.name = name or f"fd {sock.fileno()}"
         self._inline = frozenset(serve_inline)
         self.peer = peer_identity(sock)
-        self.closed = Event()
         self.silent = False  # a call had no answer in time, and nothing has come since
-        self._requests = itertools.count(1)
-        self._waiting: dict[int, _Waiting] = {}
-        self._lock = Lock()
+        self._pending = Pending(self.name)
         self._send_lock = Lock()
         self._servers = Servers(self.name, bounds)
         self._reader: Thread | None = None
+
+    @property
+    def closed(self) -> Event:
+        """Set once the connection has ended."""
+        return self._pending.closed
 
     def start(self) -> "Channel":
         """Raises RuntimeError, with the connection closed, where there is no room for another thread."""
@@ -234,12 +230,7 @@ class Channel:
         on_silence: Callable[[], object] | None = None,
     ) -> Received:
         deadline = time.monotonic() + timeout
-        request = next(self._requests)
-        waiting = _Waiting(REPLY | type, on_progress is not None)
-        with self._lock:
-            if self.closed.is_set():
-                raise PeerGone(f"{self.name}: the connection is closed")
-            self._waiting[request] = waiting
+        request, waiting = self._pending.begin(REPLY | type, on_progress is not None)
         try:
             self._sent(send, request, timeout)
             late = f"{self.name}: no reply to {type.name} in {timeout:g} s"
@@ -256,8 +247,7 @@ class Channel:
             self.silent = True
             raise
         finally:
-            with self._lock:
-                self._waiting.pop(request, None)
+            self._pending.end(request)
 
     def _sent(self, send: Callable[[int, float], None], request: int, timeout: float) -> None:
         try:
@@ -306,7 +296,7 @@ class Channel:
 
     def _dispatch(self, frame: Received) -> None:
         if frame.type & REPLY or frame.type == FrameType.PROGRESS:
-            self._deliver(frame)
+            self._pending.deliver(frame)
             return
         request = Request(frame, self)
         if frame.type in self._inline:
@@ -315,24 +305,12 @@ class Channel:
             self._fail(request, Refused("too many requests at once"))
             frame.close()
 
-    def _deliver(self, frame: Received) -> None:
-        progress = frame.type == FrameType.PROGRESS
-        with self._lock:
-            waiting = self._waiting.get(frame.request) if progress else self._waiting.pop(frame.request, None)
-        if waiting is None or (progress and not waiting.wants_progress()):
-            frame.close()  # its caller gave up, or does not want to hear it
-        elif frame.type in (waiting.reply, ERROR, FrameType.PROGRESS):
-            waiting.inbox.put(frame)
-        else:
-            waiting.inbox.put(None)
-            raise BadFrame(f"reply {frame.type:#x} where {waiting.reply:#x} was due")
-
     def _refuse_cut(self, packet: bytes) -> None:
         """Tells the other side that descriptors were lost: this process has no room for them."""
         header = FrameHeader.unpack(packet)
         error = StuckError(ErrorRecord(ErrorCode.NO_DESCRIPTORS, message="no room for the descriptors of a frame"))
         if header.type & REPLY:
-            self._deliver(Received(ERROR, header.request, error.pack()))
+            self._pending.deliver(Received(ERROR, header.request, error.pack()))
         else:
             self._fail(Request(Received(header.type, header.request), self), error.error)
 
@@ -360,13 +338,11 @@ class Channel:
 
     def _finish(self) -> None:
         self._shut_down()  # wakes the thread that holds `_send_lock`
-        with self._send_lock, self._lock:
-            if self.closed.is_set():
+        with self._send_lock:
+            waiting = self._pending.close()
+            if waiting is None:
                 return
-            self.closed.set()
             self._sock.close()
-            waiting = list(self._waiting.values())
-            self._waiting.clear()
         for one in waiting:
             one.inbox.put(None)
         if self._on_close is not None:
@@ -377,25 +353,3 @@ class Channel:
             self._sock.shutdown(socket.SHUT_RDWR)
         except OSError:  # the peer, or an earlier close, was first
             pass
-
-
-class _Waiting(Struct):
-    """A call that waits. None in its inbox: no reply will come."""
-
-    reply: int
-    progress: bool
-    inbox: SimpleQueue[Received | None] = field(default_factory=SimpleQueue)
-
-    def wants_progress(self) -> bool:
-        return self.progress and self.inbox.qsize() < MAX_PROGRESS
-
-    def next(self, deadline: float, late: str, on_silence: Callable[[], object] | None) -> Received | None:
-        patience = SILENCE if on_silence else math.inf
-        while True:
-            left = max(0.0, deadline - time.monotonic())
-            try:
-                return self.inbox.get(timeout=min(left, patience))
-            except Empty:
-                if left <= patience or on_silence is None:
-                    raise DeadlinePassed(late) from None
-                on_silence()

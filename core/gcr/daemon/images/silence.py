@@ -15,7 +15,7 @@ from msgspec import Struct, field
 from gcr.engine.node import Course
 from gcr.errors import DeadlinePassed
 from gcr.image.store.location import silent
-from gcr.protocol.channel import SILENCE
+from gcr.protocol.pending import SILENCE
 
 WATCHED_S = 2.0  # within which a Reading has looked at the deadline, and says it better than a call that was too late
 
