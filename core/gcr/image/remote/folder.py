@@ -104,7 +104,7 @@ class Folder(Remote):
         with self._file(path) as fd:
             return bytes_at(fd, at, size)
 
-    def _refuse_nowhere(self) -> None:
+    def _refuse_nowhere(self, error: FileNotFoundError) -> None:
         self._path.stat()
 
     @contextmanager

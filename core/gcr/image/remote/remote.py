@@ -32,6 +32,7 @@ from gcr.image.store.mark import MARK, MOST_MARK
 from gcr.image.store.packs import ANOTHER_PACK
 
 if TYPE_CHECKING:
+    from obstore import GetResult
     from obstore.store import ObjectStore
 
 SCHEMES = ("s3", "gs", "az", "file")
@@ -136,8 +137,8 @@ class Remote:
         with self._answering():
             try:
                 return self._whole(path, most)
-            except FileNotFoundError:
-                self._refuse_nowhere()
+            except FileNotFoundError as error:
+                self._refuse_nowhere(error)
                 return None
 
     def size(self, path: str) -> int | None:
@@ -179,17 +180,22 @@ class Remote:
         found = self._library.get(self._objects, path)
         if found.meta["size"] > most:
             raise Damaged.of(self.address(path), f"it has more than {most} bytes")
-        return bytes(found.bytes())
+        return bytes(_beginning(found, found.meta["size"]))
 
     def _length(self, path: str) -> int:
         return self._library.head(self._objects, path)["size"]
 
     def _range(self, path: str, at: int, size: int) -> memoryview:
-        return memoryview(self._library.get_range(self._objects, path, start=at, length=size))
+        return _beginning(self._library.get(self._objects, path, options={"range": (at, at + size)}), size)
 
-    def _refuse_nowhere(self) -> None:
-        """Raises an error if there is no such bucket."""
-        next(iter(self._library.list(self._objects)), None)
+    def _refuse_nowhere(self, error: FileNotFoundError) -> None:
+        """Raises the error unless it says that only the object is missing: the bucket or the address may be wrong.
+
+        The bucket is not listed. A server may answer that with empty pages for ever, or with a body of any length.
+        """
+        said = str(error).partition("404 Not Found: ")[2].partition(_DEBUG)[0]
+        if said and not any(f"<Code>{code}</Code>" in said for code in _MISSING):
+            raise error
 
     @contextmanager
     def _answering(self) -> Iterator[None]:
@@ -201,6 +207,14 @@ class Remote:
             raise StoreUnusable(f"{self.url} cannot be used: {said}", hint=hint) from error
 
 
+def _beginning(found: "GetResult", size: int) -> memoryview:
+    """Returns so many bytes, or fewer. It reads no more of a longer answer, and makes no room for that."""
+    first = next(iter(found.stream(min_chunk_size=max(size, 1))), b"")
+    return memoryview(first)[:size]
+
+
+_MISSING = ("NoSuchKey", "BlobNotFound")  # the codes of S3 and Google Cloud Storage, and of Azure
+_DEBUG = "\n\nDebug source:"
 _PLAIN_HTTP = "the address is http://, which goes unencrypted and must be allowed: AWS_ALLOW_HTTP=true"
 _ENDPOINTS = ("AWS_ENDPOINT", "AWS_ENDPOINT_URL", "AWS_ENDPOINT_URL_S3")
 _HINT = "address and credentials are in the environment: docs/image-format.md#stores-elsewhere"
