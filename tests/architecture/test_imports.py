@@ -41,7 +41,6 @@ WIDE = {
     "gcr/daemon/jobs.py Job": "to be divided",
     "gcr/errors.py": "to be divided",
     "gcr/job/process.py Process": "to be divided",
-    "gcr/memory/arena.py Arena": "to be divided",
     "gcr/peers/worker.py WorkerPeer": "to be divided",
     "gcr/worker/service.py WorkerService": "to be divided",
 }

@@ -15,7 +15,6 @@ A call that cannot wait is promised the segments that are lacking (`promise`). T
 `_turns` is held while memory is made, filled and pinned, `_lock` only while the books are changed; in that order.
 """
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from threading import Lock
@@ -28,6 +27,7 @@ from gcr.memory.addresses import round_up
 from gcr.memory.choosing import Missing, choose, total
 from gcr.memory.hostmemory import available_host_bytes
 from gcr.memory.layout import Segment
+from gcr.memory.ledger import Ledger, shortfalls
 from gcr.memory.making import Maker
 from gcr.memory.memfiles import NO_MEMORY, NotASegment, is_held_still
 from gcr.memory.turns import Turns
@@ -71,34 +71,29 @@ class Arena:
     ) -> None:
         self._maker = Maker(pin, unpin)
         self._segment_bytes = round_up(segment_bytes)
-        self._limit = limit_bytes
         self._threads = threads
         self._hurry = max(threads, hurry)
         self._lock = Lock()
         self._turns = Turns()
         self._closed = False
-        self._free: dict[Segment, str] = {}  # with the owner of the bytes it last held; "" for a fresh one
-        self._taken: dict[Segment, str] = {}
-        self._adopted: set[Segment] = set()
-        self._promised: set[Segment] = set()  # taken, but not yet filled, mapped or pinned
-        self._being_made = 0  # bytes
+        self._ledger = Ledger(limit_bytes)
 
     @property
     def bytes(self) -> int:
         """All memory of the arena, adopted segments included."""
         with self._lock:
-            return total(self._free) + total(self._taken)
+            return self._ledger.bytes
 
     @property
     def pinned_bytes(self) -> int:
         """All but what is promised."""
         with self._lock:
-            return total(self._free) + total(self._taken) - total(self._promised)
+            return self._ledger.bytes - total(self._ledger.promised)
 
     @property
     def free_bytes(self) -> int:
         with self._lock:
-            return total(self._free)
+            return total(self._ledger.free)
 
     def prepare(self, wishes: Callable[[], Mapping[str, int]], pause: Callable[[], object] = lambda: None) -> None:
         """Makes sure that all owners can have their bytes at once. Raises NoRoom, and what `pin` raises.
@@ -121,14 +116,13 @@ class Arena:
         beyond: the limit refuses nothing, only the host does.
         """
         with self._turns.next():
-            missing = nbytes - self._usable_bytes(owner)
+            with self._lock:
+                missing = nbytes - total(self._ledger.usable(owner))
             if missing > 0:
                 self._grow(self._sizes(missing), (owner,), self._hurry, beyond)
             with self._lock:
-                parts = choose(self._usable(owner), self._free, nbytes)
-                for part in parts:
-                    del self._free[part]
-                    self._taken[part] = owner
+                parts = choose(self._ledger.usable(owner), self._ledger.free, nbytes)
+                self._ledger.take(parts, owner)
         return Segments(owner, tuple(parts))
 
     def promise(self, owner: str, nbytes: int) -> Segments:
@@ -137,14 +131,13 @@ class Arena:
         Works as `take` where another owner would have to give up segments.
         """
         with self._lock:
-            usable = self._usable(owner)
+            usable = self._ledger.usable(owner)
             lacking = self._sizes(max(0, nbytes - total(usable)))
-            if not self._closed and self._has_room(sum(lacking)):
-                made = self._promise(lacking)
-                parts = [*choose(usable, self._free, nbytes - sum(lacking)), *made]
-                for part in parts:
-                    self._free.pop(part, None)
-                    self._taken[part] = owner
+            if not self._closed and self._ledger.has_room(sum(lacking), available_host_bytes()):
+                made = self._maker.promise(lacking)
+                self._ledger.promised.update(made)
+                parts = [*choose(usable, self._ledger.free, nbytes - sum(lacking)), *made]
+                self._ledger.take(parts, owner)
                 return Segments(owner, tuple(parts))
         return self.take(owner, nbytes)
 
@@ -157,24 +150,19 @@ class Arena:
             if self._closed:
                 raise RolledBack("the arena is closed")
             with self._lock:
-                promised = [part for part in segments if part in self._promised]
+                promised = [part for part in segments if part in self._ledger.promised]
             if promised:
                 with _no_memory_is_no_room(sum(part.size for part in promised)):
                     self._maker.keep(promised, self._hurry, self._kept)
 
     def _kept(self, part: Segment) -> None:
         with self._lock:
-            self._promised.discard(part)
+            self._ledger.promised.discard(part)
 
     def give_back(self, segments: Segments) -> None:
         """Returns segments to the arena; the owner no longer needs the bytes. Idempotent."""
         with self._lock:
-            gone = [part for part in segments if self._taken.pop(part, None) is not None]
-            empty = [part for part in gone if part in self._promised]
-            for part in gone:
-                if part not in empty:
-                    self._free[part] = segments.owner
-                    self._adopted.discard(part)  # part of the pool, and of its limit, from now on
+            empty = self._ledger.give_back(segments.parts, segments.owner)
         if empty:
             with self._turns.next():  # or they are being kept
                 self._release(empty)
@@ -183,8 +171,8 @@ class Arena:
         """Gives segments up to another process, which has its own descriptors: they are never reused. Idempotent."""
         with self._turns.next():
             with self._lock:
-                gone = [part for part in segments if self._taken.pop(part, None) is not None]
-                self._adopted.difference_update(gone)
+                gone = self._ledger.drop(segments.parts)
+                self._ledger.adopted.difference_update(gone)
             self._release(gone)
 
     def adopt(
@@ -202,8 +190,8 @@ class Arena:
         with self._turns.next():
             made = self._maker.adopt(fds, sizes, self._hurry, ready)
         with self._lock:
-            self._taken.update(dict.fromkeys(made, owner))
-            self._adopted.update(made)
+            self._ledger.taken.update(dict.fromkeys(made, owner))
+            self._ledger.adopted.update(made)
         return Segments(owner, tuple(made))
 
     def fds(self, segments: Segments) -> list[int]:
@@ -220,10 +208,10 @@ class Arena:
         while True:
             with self._turns.background():
                 with self._lock:
-                    part = next((part for part, last in self._free.items() if last == owner), None)
+                    part = next((part for part, last in self._ledger.free.items() if last == owner), None)
                     if part is None:
                         return
-                    self._forget(part)
+                    self._ledger.forget(part)
                 self._release([part])
 
     def give_up_spare(self, wishes: Callable[[], Mapping[str, int]]) -> None:
@@ -234,7 +222,7 @@ class Arena:
                 if not spare:
                     return
                 with self._lock:
-                    self._forget(spare[0])
+                    self._ledger.forget(spare[0])
                 self._release(spare[:1])
 
     def ready(self, wishes: Mapping[str, int]) -> dict[str, int]:
@@ -248,10 +236,7 @@ class Arena:
             self._closed = True
         with self._turns.next():
             with self._lock:
-                everything = [*self._free, *self._taken]
-                self._free.clear()
-                self._taken.clear()
-                self._adopted.clear()
+                everything = self._ledger.clear()
             self._release(everything)
             self._maker.addresses.close()
 
@@ -259,46 +244,11 @@ class Arena:
         """Tells whether no process reads these segments."""
         return not any(is_held_still(part.fd) for part in segments)
 
-    def _has_room(self, nbytes: int) -> bool:
-        """Tells whether so much more fits, with no owner giving up a segment. The lock is held."""
-        coming = self._being_made + nbytes
-        return self._own_bytes() + coming <= self._limit and total(self._promised) + coming <= available_host_bytes()
-
-    def _own_bytes(self) -> int:
-        """Returns the bytes that count against the limit. The lock is held."""
-        return total(s for s in (*self._free, *self._taken) if s not in self._adopted)
-
-    def _promise(self, sizes: Sequence[int]) -> list[Segment]:
-        """Promises all or none. The lock is held. Raises NoRoom, OSError."""
-        made = self._maker.promise(sizes)
-        self._promised.update(made)
-        return made
-
-    def _usable(self, owner: str) -> list[Segment]:
-        """Returns the free segments that an owner may take. The lock is held."""
-        return [s for s, last in self._free.items() if last == "" or (last == owner and not is_held_still(s.fd))]
-
-    def _usable_bytes(self, owner: str) -> int:
-        with self._lock:
-            return total(self._usable(owner))
-
     def _missing(self, wishes: Mapping[str, int]) -> Missing:
         """Returns what is to be made if each owner takes its own segments and fresh ones, as `take` does."""
         with self._lock:
-            has = Counter[str]()
-            for part, owner in (*self._free.items(), *self._taken.items()):
-                has[owner] += part.size
-            fresh = sorted((part for part, last in self._free.items() if last == ""), key=lambda s: -s.size)
-        short: dict[str, int] = {}
-        for owner, wanted in wishes.items():
-            left = wanted - has[owner]
-            for part in [*fresh]:
-                if part.size <= left:
-                    fresh.remove(part)
-                    left -= part.size
-            if left > 0 and fresh:
-                left -= fresh.pop().size
-            short[owner] = max(0, left)
+            has, fresh = self._ledger.owned()
+        short = shortfalls(wishes, has, fresh)
         return Missing(short, [size for left in short.values() for size in self._sizes(left)], fresh)
 
     def _sizes(self, nbytes: int) -> list[int]:
@@ -312,48 +262,36 @@ class Arena:
         if self._closed:
             raise RolledBack("the arena is closed")
         self._make_room(sum(sizes), {"", *owners}, beyond)
-        self._being_made = sum(sizes)
+        self._ledger.being_made = sum(sizes)
         try:
             with _no_memory_is_no_room(sum(sizes)):
                 made = self._maker.make(sizes, threads)
             with self._lock:
-                self._free.update(dict.fromkeys(made, ""))
+                self._ledger.free.update(dict.fromkeys(made, ""))
         finally:
-            self._being_made = 0
+            self._ledger.being_made = 0
 
     def _make_room(self, nbytes: int, spared: Collection[str], beyond: bool) -> None:
         """Releases as many free segments as needed, of owners not spared. Raises NoRoom, with none released."""
         with self._lock:
-            own = self._own_bytes()
-            read = {s for s, last in self._free.items() if last and is_held_still(s.fd)}
-            others = total(s for s, last in self._free.items() if last not in spared and s not in read)
-            coming = nbytes + total(self._promised)
-        above, lacking = own + nbytes - self._limit, coming - available_host_bytes()
+            own, (others, read) = self._ledger.own_bytes, self._ledger.releasable(spared)
+            coming = nbytes + total(self._ledger.promised)
+        above, lacking = own + nbytes - self._ledger.limit, coming - available_host_bytes()
         short = max(min(above, others) if beyond else above, lacking)
         if short > others:
-            raise _no_room(short - others, read=total(read))
+            raise _no_room(short - others, read=read)
         self._release_free(short, lambda last: last not in spared)
 
     def _release_free(self, nbytes: int, which: Callable[[str], bool]) -> None:
         with self._lock:
-            gone: list[Segment] = []
-            for part in sorted(self._free, key=lambda s: self._free[s] == ""):
-                if which(self._free[part]) and total(gone) < nbytes and not is_held_still(part.fd):
-                    gone.append(part)
-            for part in gone:
-                self._forget(part)
+            gone = self._ledger.forget_free(nbytes, which)
         self._release(gone)
-
-    def _forget(self, part: Segment) -> None:
-        """Removes a free segment from the books. The lock is held."""
-        del self._free[part]
-        self._adopted.discard(part)
 
     def _release(self, segments: Iterable[Segment]) -> None:
         for segment in segments:
             with self._lock:
-                promised = segment in self._promised
-                self._promised.discard(segment)
+                promised = segment in self._ledger.promised
+                self._ledger.promised.discard(segment)
             self._maker.release([segment], pinned=not promised)
 
 
