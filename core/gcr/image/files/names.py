@@ -23,24 +23,28 @@ def checked_name(name: str) -> str:
 
 def manifest_path(name: str) -> str:
     """Returns the path in the store. Raises UsageError."""
-    return f"images/{checked_name(name)}{MANIFEST}"
+    return _path(name, MANIFEST)
 
 
 def references_path(name: str) -> str:
     """Returns the path in the store. Raises UsageError."""
-    return f"images/{checked_name(name)}{CHUNKS}"
+    return _path(name, CHUNKS)
 
 
 def hashes_path(name: str) -> str:
     """Returns the path in the store. Raises UsageError."""
-    return f"images/{checked_name(name)}{HASHES}"
+    return _path(name, HASHES)
 
 
 def pulled_path(name: str) -> str:
     """Returns the path in the store of the file that marks an image from elsewhere. Raises UsageError."""
-    return f"images/{checked_name(name)}{PULLED}"
+    return _path(name, PULLED)
 
 
 def claim_path(name: str) -> str:
     """Returns the path in the store of the file that a writer of this image locks. Raises UsageError."""
-    return f"images/{checked_name(name)}{NEW}"
+    return _path(name, NEW)
+
+
+def _path(name: str, suffix: str) -> str:
+    return f"images/{checked_name(name)}{suffix}"

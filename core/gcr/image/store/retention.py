@@ -1,7 +1,7 @@
 """Chooses the images that `gcr prune` removes: all but the newest few, and the newest of each of the last days.
 
 Days are those of the local clock. The parent of an image may go: the image has all of its own bytes. A clock may have
-been set back: so an image counts as newer than its parent, whatever both say.
+been set back: so an image counts as newer than its parent, even if its time is earlier.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
