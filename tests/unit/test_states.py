@@ -8,7 +8,6 @@ from gcr.errors import WrongState
 from gcr.job.states import (
     AT_REST,
     EDGES,
-    ENDS,
     HELD,
     IllegalMove,
     State,
@@ -65,8 +64,8 @@ SAFE_INSIDE = {"running", "prepared", "quiesced"}  # all of the process is in th
 def legal_moves(way: str) -> set[tuple[str, str]]:
     moves = {tuple(line.split()) for line in LEGAL[way]}
     places = {place for ends in moves for place in ends}
-    moves |= {(place, "exited") for place in (*places, "lost")}
-    return moves | {(place, "lost") for place in places - SAFE_INSIDE}
+    moves |= {(place, "lost") for place in places - SAFE_INSIDE}
+    return moves | {(place, "exited") for place in places | {to for _, to in moves}}
 
 
 ALL = [(s.value, a.value, b.value) for s, a, b in product(Way, State, State)]
@@ -167,9 +166,21 @@ def test_from_anywhere_before_a_commit_the_undos_lead_home(way):
         assert state in starts, step
 
 
+@pytest.mark.parametrize("way", list(Way))
+def test_every_state_of_a_way_is_reached_from_running(way):
+    reached, states = {State.RUNNING}, {state for each in EDGES[way] for state in (each.source, each.target)}
+    for _ in states:
+        reached |= {each.target for each in EDGES[way] if each.source in reached}
+    assert reached == states
+
+
+def test_every_state_belongs_to_a_way():
+    assert {each.target for edges in EDGES.values() for each in edges} == set(State)
+
+
 def test_only_an_exit_leads_out_of_an_end_and_all_held_can_be_lost():
     for each in (e for edges in EDGES.values() for e in edges):
-        assert each.source not in ENDS or each.name == "exit"
+        assert each.source not in (State.EXITED, State.LOST) or each.name == "exit"
         assert each.target is not State.LOST or each.source in HELD
 
 

@@ -65,8 +65,6 @@ class Edge(Struct, frozen=True):
     undo: str | None = None
 
 
-ENDS = frozenset({State.EXITED, State.LOST})
-"""No step of a checkpoint or a restore leads out of these; a lost process can still exit."""
 AT_REST = frozenset({State.RUNNING, State.SUSPENDED, State.DATA_SUSPENDED, State.LOST})
 """No transaction is under way in these: a recovery leaves a process in one of them."""
 HELD = frozenset(
@@ -150,9 +148,9 @@ _STEPS: Mapping[Way, tuple[Edge, ...]] = {
 def _with_ends(steps: tuple[Edge, ...]) -> tuple[Edge, ...]:
     """Adds the ends: a living process can exit, and one that is partly outside itself can be lost."""
     places = {place for edge in steps for place in (edge.source, edge.target)}
-    exits = (Edge("exit", place, _S.EXITED) for place in sorted({*places, _S.LOST}))
-    losses = (Edge("lose", place, _S.LOST) for place in sorted(places & HELD))
-    return (*steps, *exits, *losses)
+    losses = [Edge("lose", place, _S.LOST) for place in sorted(places & HELD)]
+    living = places | {edge.target for edge in losses}
+    return (*steps, *losses, *(Edge("exit", place, _S.EXITED) for place in sorted(living)))
 
 
 EDGES: Mapping[Way, tuple[Edge, ...]] = MappingProxyType({way: _with_ends(steps) for way, steps in _STEPS.items()})
