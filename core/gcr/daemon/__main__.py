@@ -1,4 +1,4 @@
-"""`python -m gcr.daemon`: starts when somebody needs it; ends after an idle hour, or on `gcr daemon stop`."""
+"""`python -m gcr.daemon`: the first command that needs it starts it; ends after an idle hour or `gcr daemon stop`."""
 
 import gcr.starting
 

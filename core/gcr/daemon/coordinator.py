@@ -70,7 +70,7 @@ class Coordinator:
         return is_written(record, self.fleet.image_helper, self.config.store_s)
 
     def forget_decision(self, job: Job) -> None:
-        """Where none of those that it was about is left."""
+        """Forgets the decision once none of its processes is left off its devices."""
         if departures.outlives_decision(job):
             self.journal.forget(job.name)
             job.decision = None

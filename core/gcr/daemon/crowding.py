@@ -1,4 +1,4 @@
-"""A restore that finds no room: which device is short, who has its memory, and what would make room.
+"""A restore that finds no room: the short device, the holders of its memory, and the ways to make room.
 
 A driver counts handed-over memory for no process, so gcr's own books tell of jobs, and the device of the others.
 Jobs of another user are told of as the device tells, by pid.
@@ -48,7 +48,7 @@ class Crowd(Struct, frozen=True):
 
 @contextmanager
 def naming_holders(job: Job, jobs: Jobs, fleet: Fleet) -> Iterator[None]:
-    """Around a restore of a job: a refusal for want of device memory says who has it."""
+    """Wraps a restore: a refusal for want of device memory then names the jobs and processes that hold it."""
     try:
         yield
     except NoRoom as short:
@@ -103,7 +103,7 @@ def _bytes_on(job: Job, device: str) -> int:
 
 
 def _who_could_leave(crowd: Crowd, job: Job, missing: int) -> list[str]:
-    """The smallest job whose leaving is enough; else the largest, which is a beginning."""
+    """Returns hints to suspend the smallest job that is large enough, or else the largest one."""
     if not crowd.jobs:
         return []
     enough = [(size, name) for name, size in crowd.jobs.items() if size >= missing]

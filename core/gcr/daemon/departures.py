@@ -25,7 +25,7 @@ Answer = TypeVar("Answer")
 
 
 def without_departed(job: Job, attempt: Callable[[], Answer]) -> Answer:
-    """What `attempt` answers. Where it fails since processes ended, and others are left, it is made again.
+    """Returns the answer of `attempt`, which is made again where it failed because processes ended and others are left.
 
     Raises what `attempt` raises; JobEnding where no process is left.
     """
@@ -49,7 +49,7 @@ def _departed(job: Job) -> set[ProcessIdentity]:
 
 
 def _is_departed(process: Process) -> bool:
-    """For good: in the middle of an exec the kernel names the former program once more."""
+    """Returns whether it has departed. Records an end for good: in an exec the kernel names the former program."""
     if process.ended:
         process.end()
     return process.departed
@@ -61,7 +61,7 @@ def settle_ends(job: Job) -> None:
 
 
 def staying(processes: Sequence[Process]) -> list[Process]:
-    """Those of them that can be suspended, or brought back."""
+    """Returns the processes that can be suspended, or brought back."""
     return [process for process in processes if not has_departed(process)]
 
 
@@ -74,7 +74,7 @@ def has_departed(process: Process) -> bool:
 
 
 def _unheard(process: Process) -> bool:
-    """Whether it has an agent that was heard before, and cannot be asked now."""
+    """Returns whether the agent of a process that was heard before cannot be asked now."""
     if process.peer is None or is_stopped(process.identity.pid):
         return False
     try:
@@ -95,7 +95,7 @@ def ending(job: Job) -> GcrError:
 
 
 def outlives_decision(job: Job) -> bool:
-    """Whether the job has a decision, and no process is left off its devices that it is about."""
+    """Returns whether the job has a decision, and none of its processes is left off its devices."""
     if (decision := job.decision) is None:
         return False
     left = [process for process in job.living if not process.waits or decision.is_about(process.identity)]

@@ -1,6 +1,6 @@
-"""Where connections come in: one that cannot be served is refused, and harms no other.
+"""The door for connections: one that cannot be served is refused, and harms no other.
 
-The daemon may be short of descriptors, threads or memory for a moment. A peer may connect and never say who it is.
+The daemon may be short of descriptors, threads or memory for a moment. A peer may connect and never send its HELLO.
 """
 
 import errno
@@ -16,7 +16,7 @@ from msgspec import Struct, field
 
 log = logging.getLogger("gcr.daemon")
 
-GREETING_S = 10.0  # seconds within which a peer says who it is
+GREETING_S = 10.0  # seconds within which a peer sends its HELLO
 PAUSE_S = 0.1  # seconds after an accept that failed
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
@@ -75,7 +75,7 @@ class Door(Struct):
         sock.close()
 
     def end_half_open(self, patience: float = GREETING_S) -> None:
-        """End connections of peers that have not said who they are for `patience` seconds."""
+        """Ends connections of peers that have sent no HELLO for `patience` seconds."""
         now = time.monotonic()
         with self._lock:
             self._waiting = {key: each for key, each in self._waiting.items() if not each[1].greeted}

@@ -58,7 +58,7 @@ def suspend(
 
 
 def _waiting(job: Job, jobs: Jobs) -> Mapping[int, ProcessIdentity]:
-    """By pid: those that have a driver loaded, and those that wait at their first call already."""
+    """Returns, by pid, the processes with a driver loaded, and those that wait at their first call already."""
     loaded = {pid: identify(pid) for pid in with_driver(job)}
     with jobs.lock:
         at_the_gate = {process.identity.pid: process.identity for process in job.living}

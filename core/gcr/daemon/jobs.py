@@ -41,7 +41,7 @@ class Job(Struct):
     world: World
     argv: tuple[str, ...] = ()
     pid: int | None = None  # of the program itself
-    owner: int = field(default_factory=os.getuid)  # the user who registered it, or whose processes it has
+    owner: int = field(default_factory=os.getuid)  # the user that registered it, or that owns its processes
     started: float = field(default_factory=time.time)
     supervisor: SupervisorPeer | None = None
     adopted: Escrow = field(default_factory=Escrow)  # the daemon's duplicates: the keeper once the supervisor is gone
@@ -193,7 +193,7 @@ class Jobs(Struct):
         return job
 
     def _unknown(self, target: str | int, may_see: Callable[[int], bool]) -> NoSuchJob:
-        if may_see(os.getuid()):  # whose records these are
+        if may_see(os.getuid()):  # the records are this user's
             try:
                 refuse_ended(target)
             except NoSuchJob as ended:
@@ -224,7 +224,7 @@ class Jobs(Struct):
         """As Job.changing. A process that comes meanwhile waits at its first call, until the job runs again."""
         try:
             with job.changing(what):
-                with self.lock:  # who was welcomed before is in the list of processes now
+                with self.lock:  # a process that was welcomed before is in the list now
                     pass
                 yield
         finally:

@@ -45,7 +45,7 @@ class BothKeepers(Struct, frozen=True):
             self.supervisor.drop(pid, ids)
 
     def ids(self, pid: int) -> list[int]:
-        """What either has. Raises PeerGone, DeadlinePassed where only the supervisor could have something."""
+        """Returns the ids that either has. Raises PeerGone, DeadlinePassed where only the supervisor could have any."""
         own = self.own.ids(pid)
         try:
             self.catch_up(pid)
@@ -56,7 +56,7 @@ class BothKeepers(Struct, frozen=True):
             return own
 
     def take(self, pid: int, ids: Sequence[int]) -> list[int]:
-        """From the daemon where it has them all; else those that it lacks from the supervisor."""
+        """Takes them from the daemon, and those that it lacks from the supervisor."""
         mine = set(self.own.ids(pid))
         lacking = [id for id in ids if id not in mine]
         if not lacking:

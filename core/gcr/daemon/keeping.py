@@ -24,7 +24,7 @@ class Keeping(Struct):
     _said: str = ""  # the last trouble, which is logged once
 
     def start(self) -> None:
-        """In a thread of its own: what looks after the jobs may wait for one of them."""
+        """Looks in a thread of its own, since the thread that looks after the jobs may wait for one of them."""
         threading.Thread(target=self._keep, name="gcr-keep", daemon=True).start()
 
     def _keep(self) -> None:

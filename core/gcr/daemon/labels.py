@@ -9,7 +9,7 @@ from gcr.engine.node import World
 
 
 class Labels(Struct):
-    """Asked of the driver when a device is met for the first time, and never while somebody waits for a table."""
+    """Numbers of devices. The driver is asked when a device is first met, never while a caller waits for a table."""
 
     _known: dict[World, dict[str, str]] = field(default_factory=dict)
 

@@ -1,4 +1,4 @@
-"""The daemon's log of transactions: one INFO line each, done or not, with the job, bytes, seconds, and who asked."""
+"""The daemon's log of transactions: one INFO line each, done or not, with the job, bytes, seconds, and the caller."""
 
 import logging
 import time

@@ -1,7 +1,7 @@
-"""What the daemon inherits from the shell that started it, and would hand on to every later job: lifted, or named.
+"""Limits that the daemon inherits from its shell, and would hand on to every later job: it lifts or names them.
 
 Each soft limit is raised to its hard one, every processor that the kernel allows is used, and niceness is taken back.
-What cannot be lifted is returned in words for the log, which explains a later refusal for want of room.
+The other limits are returned in words for the log, which explains a later refusal for want of room.
 """
 
 import os

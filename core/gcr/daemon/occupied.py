@@ -1,8 +1,8 @@
 """The page that every agent maps to read: on which devices workers have memory for a moment (wire.h, OccupiedRecord).
 
-The agent of a program that finds no room there asks us, LET_GO, before the program is told; any other is told at once.
-No agent has to answer: what is said here before a worker takes anything is seen by whoever lacks it, also by a process
-that was stopped or busy when it was said. It counts for as long as we live; agents know when we are gone.
+The agent of a program that finds no room there asks the daemon, LET_GO, before the program is told. Without such memory
+the program is told at once. The daemon writes before a worker takes anything, so every agent sees it, also one that was
+stopped or busy then. The page counts for as long as the daemon lives; agents know when it is gone.
 """
 
 import fcntl
@@ -60,7 +60,7 @@ class Occupied:
             self._say(row, self._holders[device] > 0)
 
     def _row(self, device: str) -> int:
-        """Where its record begins. A row keeps its device, so that no reader takes one for another."""
+        """Returns the offset of the device's record. A row keeps its device, so no reader takes one for another."""
         if device not in self._rows:
             row = len(self._rows) * OccupiedRecord.SIZE
             if row == PAGE_BYTES:
@@ -70,5 +70,5 @@ class Occupied:
         return self._rows[device]
 
     def _say(self, row: int, occupied: bool) -> None:
-        """In one byte, of which no reader sees half."""
+        """Writes one byte, of which no reader sees half."""
         self._page[row + _WORD] = int(occupied)

@@ -1,4 +1,4 @@
-"""Logs of detached jobs whose supervisors were killed: the daemon keeps them within bounds in their place."""
+"""Logs of detached jobs without a supervisor: the daemon keeps them within bounds."""
 
 import logging
 
@@ -11,7 +11,7 @@ log = logging.getLogger("gcr.daemon")
 
 
 def bound(job: Job, most: int) -> None:
-    """As the job's supervisor does it while that lives, if only stopped or without a connection. Raises nothing."""
+    """Bounds the log of a job whose supervisor has died; a supervisor that lives does that itself. Raises nothing."""
     if job.supervised or not job.token:
         return
     try:

@@ -1,4 +1,4 @@
-"""Who may ask the daemon for what. docs/security.md has the table; each line of it is a test.
+"""Permissions of users to ask the daemon. docs/security.md has the table; each line of it is a test.
 
 The daemon's own user and root rule: they may ask for anything. Another user, admitted by --allow-uid, may register jobs
 of its own, and sees and moves those and its own processes alone. Its images are written and read by a helper that runs
@@ -58,7 +58,7 @@ def caller_of(sock: socket.socket) -> Caller:
 
 
 def _groups(sock: socket.socket, peer: PeerIdentity) -> tuple[int, ...]:
-    """None for the daemon's own user, whose helpers have the daemon's; none where the kernel does not say."""
+    """Returns the groups of the peer; none for the daemon's own user, and none where the kernel does not say."""
     if peer.uid == os.getuid():
         return ()
     try:

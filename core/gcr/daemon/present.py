@@ -14,7 +14,7 @@ log = logging.getLogger("gcr.daemon")
 
 
 def devices_of(worlds: Iterable[World], control: Callable[[World], ControlPeer]) -> list[dict[str, Any]]:
-    """A row a device, each once; none of a world whose driver gives no answer."""
+    """Returns a row for each device once; none of a world with a driver that gives no answer."""
     found: dict[str, dict[str, Any]] = {}
     for world in dict.fromkeys(worlds):
         try:

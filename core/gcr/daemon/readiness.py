@@ -1,4 +1,4 @@
-"""How far a job is from a warm checkpoint: the host memory that workers have filled and pinned for it."""
+"""The readiness of a job for a warm checkpoint: the host memory that workers have filled and pinned for it."""
 
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -14,7 +14,7 @@ Ready = Mapping[tuple[str, str], int]
 
 
 def ready_bytes(workers: Sequence[WorkerPeer]) -> Ready:
-    """Of the workers that answer."""
+    """Returns the ready bytes of the workers that answer."""
     found: dict[tuple[str, str], int] = {}
 
     def ask(worker: WorkerPeer) -> None:

@@ -69,12 +69,12 @@ class Recovery:
         return target
 
     def begin_if_uneven(self, job: Job) -> None:
-        """A rollback that could not finish (say, a helper died in it) is finished by whoever comes next: us."""
+        """Finishes a rollback that was cut short, by the death of a helper, say."""
         if is_uneven(job):
             self.begin(job)
 
     def begin(self, job: Job) -> None:
-        """At once, while commands wait for it; then now and then, for nobody refuses or stands still for ever."""
+        """Tries at once, while commands wait for it, and then now and then, until it succeeds."""
         job.settled.clear()
         threading.Thread(target=self._go_on, args=(job,), name="gcr-recover", daemon=True).start()
 
@@ -87,7 +87,7 @@ class Recovery:
             self._try(job, chain(LATER, repeat(FOR_GOOD)))
 
     def _try(self, job: Job, delays: Iterable[float]) -> bool:
-        """Whether nothing is left to be done."""
+        """Returns whether nothing is left to be done."""
         for delay in delays:
             time.sleep(delay)
             if job not in self._jobs.all() or (self.tried(job) and not is_uneven(job)):
@@ -95,7 +95,7 @@ class Recovery:
         return False
 
     def tried(self, job: Job) -> bool:
-        """Whether it was done without an error."""
+        """Returns whether it was done without an error."""
         try:
             self.of(job)
         except GcrError as error:

@@ -1,4 +1,4 @@
-"""What a supervisor says of its job, checked before the daemon takes any of it up."""
+"""The description of a job by its supervisor, checked before the daemon uses any of it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""What a checkpoint, a restore and `ps` say of themselves: the fields of docs/contract.md §4."""
+"""Reports of checkpoints, restores and `ps`: the fields of docs/contract.md §4."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -72,7 +72,7 @@ def _how(done: Work) -> str:
 
 
 def of_glance(job: Job, done: Work, link: float | None) -> dict[str, Any]:
-    """Of a job that was left running: nothing is free."""
+    """Returns the report of a job that was left running: nothing is free."""
     marks = done.course.marks
     marks["vram_free"] = marks["running"]  # until then it stood still
     found = of_checkpoint(job, done, link)
@@ -208,12 +208,12 @@ def _empty(process: Process, device: str) -> dict[str, Any]:
 
 
 def used(devices: Sequence[DeviceRecord]) -> Sequence[DeviceRecord]:
-    """Those where it has allocated; without any the first, as the driver has it."""
+    """Returns the devices on which the process has allocated; without any the first in the driver's order."""
     return [device for device in devices if device.handles] or devices[:1]
 
 
 def strategy(process: Process) -> str:
-    """How its data leaves, or would."""
+    """Returns the strategy by which its data leaves, or would."""
     flags = process.last_status.status.flags if process.last_status else 0
     return Strategy.COPYOUT if unexportable(flags) else process.strategy
 

@@ -1,8 +1,8 @@
 """The seat of a daemon: locks of the kernel and the listening socket. One process at a time has it.
 
 Two files are locked: one in the daemon's folder, which outlives the runtime directory, and one beside the socket, which
-all starters meet whatever their state directory is. Both are locked before the socket is touched, and until the process
-ends. The kernel lets go of them with the process, however that ends.
+all starters meet, also with different state directories. Both are locked before the socket is touched, and until the
+process ends. The kernel releases them when the process ends in any way.
 """
 
 import errno
@@ -58,7 +58,7 @@ class Lock(Struct):
 
     @property
     def stands(self) -> bool:
-        """Whether the path still leads to the locked file, so that every starter meets it."""
+        """Returns whether the path still leads to the locked file, so that every starter meets it."""
         return self.fd >= 0 and _leads_to(self.path, self.fd)
 
     def retake(self) -> bool:

@@ -1,4 +1,4 @@
-"""gcrd's socket: who connects, as what, and which of its requests go where.
+"""gcrd's socket: the roles of its connections, and the ways of their requests.
 
 The first frame of a connection is HELLO and says its role; identity is the kernel's (SO_PEERCRED). Each socket has one
 Connection; what it serves is decided by its role.
@@ -81,7 +81,7 @@ class Server:
                     log.warning("no connection was taken: %s", error)
 
     def serve_at(self, listener: socket.socket) -> None:
-        """From now on connections come here: the path of the former socket is gone."""
+        """Accepts connections at this listener from now on: the path of the former socket is gone."""
         former, self.listener = self.listener, listener
         former.shutdown(socket.SHUT_RDWR)
         if self.stopping.is_set():
@@ -159,7 +159,7 @@ class Connection:
 
     @property
     def greeted(self) -> bool:
-        """Whether the peer has said who it is, or is gone."""
+        """Returns whether the peer has sent its HELLO, or is gone."""
         return self._role is not None or self.channel.closed.is_set()
 
     def end(self) -> None:

@@ -1,6 +1,6 @@
-"""Which drivers the daemon's children see.
+"""The drivers that the daemon's children see.
 
-Nothing that a target or a client says decides what they load. A simulated world consists of settings of the simulated
+Nothing that a target or a client says decides what these load. A simulated world consists of settings of the simulated
 machine (`GCR_SIM_*`) alone; the folder of its libraries is found here, in this installation or by the backend's plugin.
 A simulated world is for jobs of the daemon's own user, and its state lies in a folder of that user.
 """
@@ -60,7 +60,7 @@ def backend_name(name: object) -> str:
 
 
 def child_environment(world: World) -> Mapping[str, str]:
-    """The environment of a worker or control helper: the daemon's own, and what leads to a simulated driver.
+    """Returns the environment of a worker or control helper: the daemon's own, and variables of a simulated driver.
 
     Raises UnsafeRuntime for a simulated machine whose folder others can write, BackendMissing.
     """
@@ -109,7 +109,7 @@ def _check_state(state: str | None, marked: bool) -> None:
 
 @cache
 def _by_plugin(vendor: str, environment: tuple[tuple[str, str], ...]) -> tuple[tuple[str, str], ...]:
-    """What leads to a plugin's simulated driver. A process of its own asks: the daemon loads no plugin."""
+    """Returns the variables of a plugin's simulated driver. A process of its own asks: the daemon loads no plugin."""
     command = [sys.executable, "-m", "gcr.simulated", vendor]
     try:
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""What a supervisor offers its daemon: the escrow of its job's processes, and its copy of the decision."""
+"""The supervisor's services to its daemon: the escrow of its job's processes, and its copy of the decision."""
 
 from functools import partial
 from typing import Any

@@ -1,4 +1,4 @@
-"""One command under way: who asked, and how its caller is told of progress."""
+"""One command under way: its caller, and the way to tell the caller of progress."""
 
 from collections.abc import Sequence
 from threading import Event

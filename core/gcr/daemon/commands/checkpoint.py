@@ -86,7 +86,7 @@ def _restore_after_failure(
     node: Coordinator, job: Job, course: Course, request: RestoreRequest, failed: ImageFailed
 ) -> ImageFailed:
     """Restores a job whose image failed, unless another command has changed the job since. Returns the error."""
-    back = Course("restore", node.next_transaction(), DEFAULT_TIMEOUT, course.progress)  # also when nobody waits
+    back = Course("restore", node.next_transaction(), DEFAULT_TIMEOUT, course.progress)  # also when no caller waits
     try:
         with node.jobs.changing(job, "restore"):
             if job.decision is not None and job.decision.transaction == course.transaction:
@@ -144,7 +144,7 @@ class Attempt(Struct, frozen=True):
         try:
             return self._by_route()
         except BaseException:
-            if self.imaging and self.imaging.begun:  # whatever went wrong after it
+            if self.imaging and self.imaging.begun:  # also where a later step failed
                 self.job.imaging = self.imaging
             elif self.imaging:
                 self.imaging.close()
@@ -182,7 +182,7 @@ class Attempt(Struct, frozen=True):
         return reports.of_glance(job, work, slowest_link(targets, "link_out_bytes_per_s"))
 
     def _admitted(self) -> list[Target]:
-        """None of a job whose processes have yet to make their first call."""
+        """Returns the targets; none for a job whose processes have yet to make their first call."""
         node, job, course = self.node, self.job, self.course
         heard = await_hello(job, course.left, lambda: node.control(job.world))
         there = departures.staying(heard)
@@ -194,7 +194,7 @@ class Attempt(Struct, frozen=True):
         return targets
 
     def _heard(self) -> set[int]:
-        """Pids of all who have an agent, and of our own that have a context."""
+        """Returns the pids of all processes with an agent, and of the workers, which have a context."""
         ours = {worker.pid for worker in self.node.fleet.living_workers()}
         return ours.union(*(job.processes for job in self.node.jobs.all()))
 
@@ -216,7 +216,7 @@ class Attempt(Struct, frozen=True):
                 imaging.fail(error)
             raise
         job.decision = work.decision
-        if not any(alive(target.process.identity) for target in targets):  # whoever has heard of it, or has not yet
+        if not any(alive(target.process.identity) for target in targets):  # even if the daemon has not heard of it yet
             node.forget_decision(job)
             raise departures.ending(job)
         departures.settle_ends(job)

@@ -99,7 +99,7 @@ class Attempt(Struct, frozen=True):
         return reports.of_restore(job, done, slowest_link(targets, "link_in_bytes_per_s"))
 
     def _moves(self, used: Collection[str]) -> dict[str, str]:
-        """Of `gcr restore --device`. Raises UnsupportedState, DriverTooOld, WrongDevice; nothing was touched."""
+        """Returns the moves of `gcr restore --device`. Raises UnsupportedState, DriverTooOld, WrongDevice."""
         if not self.request.devices:
             return {}
         control = self.node.control(self.job.world)

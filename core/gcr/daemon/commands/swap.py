@@ -53,7 +53,7 @@ class Swap(Struct, frozen=True):
         return {"out": out, "in": {**back, "wall_s": time.monotonic() - left}}
 
     def _refuse(self) -> None:
-        """What can be seen before A is touched. Raises NoSuchJob, NotOurs, UsageError, WrongState."""
+        """Refuses before the first job is touched. Raises NoSuchJob, NotOurs, UsageError, WrongState."""
         back = self.node.jobs.find(self.request.back, self.caller.may_use)
         self.caller.check_owner(back.owner, f"job {back.name}")
         if self.request.out in (back.name, back.pid, *back.processes):

@@ -32,10 +32,10 @@ def carry_out(node: Coordinator, job: Job, plan: Plan, targets: list[Target]) ->
         try:
             plan.run()
         except BaseException:
-            job.decision = plan.decision  # decided stays decided, whatever went wrong after it
+            job.decision = plan.decision  # a decision stands, also where a later step failed
             departures.settle_ends(job)
             node.recovery.begin_if_uneven(job)
-            if not job.living:  # nobody is left that it is about
+            if not job.living:  # no process is left that it is about
                 with suppress(OSError):
                     node.forget_decision(job)
             raise

@@ -1,8 +1,8 @@
-"""Images as the daemon has them made, each by a helper process of its own.
+"""Images that the daemon has made, each by a helper process of its own.
 
 claimed   beside the checkpoint's PREPARE; before anything stops the name must be claimed and the store usable
 parent    of a job that runs on: the image before says which chunks need not be copied
-lent      once the job is suspended, or goes on: the helper holds the copy still, whatever becomes of the job
+lent      once the job is suspended, or goes on: the helper holds the copy still, also if the job ends
 written   in the background; the image is there when its manifest is, whether the daemon lives to hear of it or not
 """
 
@@ -126,7 +126,7 @@ class Imaging(Struct, eq=False):
             for target in with_data:
                 self._lend(target, _staged(target), partial=False)
             self.write(with_data, created, course)
-        except Exception as error:  # the job is suspended, whatever becomes of its image
+        except Exception as error:  # the job is suspended, with or without its image
             self.fail(error)
             self.close()
 

@@ -68,7 +68,7 @@ class OpenedImage:
         return self.helper.load(pid, _left(self.course), reading)
 
     def _reading(self) -> Reading:
-        """Of one call: its silence is counted from its beginning."""
+        """Returns the patience of one call: its silence is counted from its beginning."""
         return Reading(self.store, self.course, self.patience)
 
 

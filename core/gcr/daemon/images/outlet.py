@@ -28,7 +28,7 @@ COMMIT_S = 600.0  # of silence while a file system without direct writes brings 
 
 
 class ImageOutlet(Struct):
-    """Implements engine.streaming.Outlet. `unhurried`: nobody has named a deadline, so the disk may take its time.
+    """Implements engine.streaming.Outlet. `unhurried`: no caller has named a deadline, so the disk may take its time.
 
     begun: called once it is known that the job goes this way
     """
@@ -75,7 +75,7 @@ class ImageOutlet(Struct):
             self.imaging.ready().withdraw(self.imaging.order.patience)
         except PeerGone:
             self.imaging.remove_published()
-        except GcrError as error:  # it is of no use to anybody: the job has run since
+        except GcrError as error:  # it is of no use: the job has run since
             order = self.imaging.order
             log.warning("job %s: image %s was not taken back: %s", order.job, order.name, error)
 

@@ -1,4 +1,4 @@
-"""A store that does not answer: its disk or its server hangs, and with it whoever looks at it.
+"""A store that does not answer: its disk or its server hangs, and with it each process that looks at it.
 
 Only an image helper looks at a store on behalf of a job, and only what needs that store waits for the helper, for as
 long as the setting `store_s` says. A helper that hangs is left to itself: it ends as soon as the kernel lets it.
@@ -47,10 +47,10 @@ class Reading(Struct):
 
 
 class Unhurried(Struct):
-    """Implements Patience where nobody waits: the disk may hang. But a helper that is stopped, and does not even say so
-    for `patience` seconds, keeps memory from others: it is given up, once.
+    """Implements Patience where no caller waits: the disk may hang. But a helper that is stopped, and sends nothing for
+    `patience` seconds, keeps memory from others: it is given up, once.
 
-    What was waited is counted, not the clock: on a machine that was suspended as a whole nobody has been silent.
+    Seconds of waiting are counted, not the clock: after a suspension of the whole machine no helper has been silent.
     """
 
     tell: Callable[[Mapping[str, Any]], object] = lambda _now: None

@@ -1,4 +1,4 @@
-"""Where the bytes of a job that comes back are: which image has them, if one has, and the user who can read it."""
+"""The source of the bytes of a job that comes back: its image, if there is one, and the user that can read it."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ from gcr.peers.image import StorePlace
 
 
 def image_of(job: Job, request: RestoreRequest, key: Sequence[int]) -> tuple[str, StorePlace] | None:
-    """Which image the job's bytes come from, and its store: the one asked for, or the one that alone has them.
+    """Returns the image with the job's bytes and its store: the one asked for, or the one that alone has them.
 
     Raises UsageError, and WrongKey where only the caller can have the key.
     """
@@ -30,7 +30,7 @@ def image_of(job: Job, request: RestoreRequest, key: Sequence[int]) -> tuple[str
 
 
 def acting(job: Job, request: RestoreRequest, caller: Caller) -> Acting:
-    """For the user who can read the image: the caller, or the one for whom the only copy was written.
+    """Returns the user that can read the image: the caller, or the owner of the only copy.
 
     Raises NotOurs where this daemon cannot act as that user.
     """

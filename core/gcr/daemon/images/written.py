@@ -1,4 +1,4 @@
-"""Whether the image that a daemon meant to write before it died is there."""
+"""The search for the image that a daemon meant to write before it died."""
 
 import logging
 import time
@@ -18,7 +18,7 @@ LOOK_EVERY = 0.5  # seconds
 
 
 def is_written(record: DecisionRecord, start: Callable[[Acting], ImagePeer], patience: float) -> bool:
-    """Whether the record's image has the bytes of its transaction, and is durable.
+    """Returns whether the record's image has the bytes of its transaction, and is durable.
 
     A helper that has begun to write goes on without its daemon: it is waited for. An encrypted image is taken to be
     there: only the user has the key, and will name it. patience: as `store_s`.
@@ -47,7 +47,7 @@ def _is_of(record: DecisionRecord, kept: KeptImage, start: Callable[[Acting], Im
 
 
 def _is_being_written(kept: KeptImage, start: Callable[[Acting], ImagePeer], patience: float) -> bool:
-    """Whether a writer has claimed the name, or has published the image since."""
+    """Returns whether a writer has claimed the name, or has published the image since."""
     with _helper(kept, start) as helper, answering(kept.store, patience), suppress(ImageExists):
         helper.begin(StorePlace(kept.store), kept.name, None, patience)
         return False
