@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from machine import ROOT, VICTIMS, Machine, Victim, alive, kill
-from worlds import ASCEND, NVIDIA, slowly
+from worlds import AMD, ASCEND, NVIDIA, World, slowly
 
 from gcr.native import sim_dir
 
@@ -280,22 +280,51 @@ def test_a_restore_that_the_runtime_refuses_leaves_the_job_suspended(ascend: Mac
     assert job.ask("?") == before
 
 
-def test_a_worker_of_another_vendor_s_job_that_is_over_is_not_in_the_way(tmp_path: Path) -> None:
-    """Workers stay for a while; one that nobody needs goes before a restore wants the device for itself."""
+@pytest.mark.parametrize("other", [AMD, NVIDIA], ids=str)
+def test_a_worker_of_another_vendor_s_job_that_is_over_is_not_in_the_way(tmp_path: Path, other: World) -> None:
+    """Workers stay for a while; an unused one goes before a restore wants the device for itself.
+
+    Another vendor may name the device by another UUID.
+    """
     machine = machine_of(tmp_path)
     try:
-        program = (sys.executable, str(VICTIMS / NVIDIA.told))
-        over = Victim("over", machine.begin("run", "--name", "over", "--simulate", "nvidia", "--", *program))
-        assert over.hear() == "ready"
-        assert over.ask("alloc 1 300000") == "ok"
-        assert machine.gcr("checkpoint", "over").code == 0
+        over = job_of(machine, other)
+        assert machine.gcr("checkpoint", "over", *other.options).code == 0
         assert machine.gcr("restore", "over").code == 0
         machine.end(over)
-        assert machine.children("gcr.worker\0nvidia")
+        assert machine.children(f"gcr.worker\0{other.vendor}")
         job = machine.told("llm", "alloc 1 300000")
         before = job.ask("?")
         swap(machine)
-        assert not machine.children("gcr.worker\0nvidia")
+        assert not machine.children(f"gcr.worker\0{other.vendor}")
         assert job.ask("?") == before
     finally:
         machine.close()
+
+
+def test_a_worker_of_another_vendor_that_its_job_needs_is_named_with_the_job(tmp_path: Path) -> None:
+    machine = machine_of(tmp_path)
+    try:
+        over = job_of(machine, AMD)
+        assert machine.gcr("checkpoint", "over", *AMD.options).code == 0
+        assert machine.gcr("restore", "over").code == 0
+        job = machine.told("llm", "alloc 1 300000")
+        assert machine.gcr("checkpoint", "llm").code == 0
+        refused = machine.gcr("restore", "llm")
+        assert code_of(refused) == (3, "device_shared"), refused.body
+        assert "a worker of gcr's for job over (" in refused.body["error"]["message"]
+        machine.end(over)
+        assert machine.gcr("restore", "llm").code == 0
+        assert job.ask("?")
+    finally:
+        machine.close()
+
+
+def job_of(machine: Machine, other: World) -> Victim:
+    """A job named `over` of another vendor, with the same simulated devices."""
+    extra = [f"{name}={value}" for name, value in other.environment().items()]
+    words = ("run", "--name", "over", "--simulate", other.vendor, "--", sys.executable, str(VICTIMS / other.told))
+    job = Victim("over", machine.begin_other("env", *extra, sys.executable, "-m", "gcr", "--json", *words))
+    assert job.hear() == "ready"
+    assert job.ask("alloc 1 300000") == "ok"
+    return job

@@ -88,6 +88,12 @@ def test_an_image_that_is_being_written_is_told_after_another_was_asked_for() ->
 def test_a_worker_of_gcr_s_own_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It may be all that keeps a process from its device."""
     coordinator = Coordinator(Config(), Journal(tmp_path / "journal"))
-    monkeypatch.setattr(type(coordinator.fleet), "living_workers", lambda _fleet: [Mock(pid=7)])
+    world = World("nvidia")
+    monkeypatch.setattr(
+        type(coordinator.fleet), "worker_of", lambda _fleet, pid: (world, "GPU-1") if pid == 7 else None
+    )
     assert coordinator.who(7) == "process 7, a worker of gcr's, which ends when idle (setting worker_idle_s)"
     assert coordinator.who(8) == "process 8"
+    coordinator.jobs.add(Job("llm", "", world))
+    with coordinator.jobs.all()[0].changing("restore"):
+        assert coordinator.who(7) == "process 7, a worker of gcr's for job llm"

@@ -50,8 +50,8 @@ class Coordinator:
     def control(self, world: World) -> ControlPeer:
         return self.fleet.control(world)
 
-    def leave(self, device: str) -> None:
-        self.fleet.leave(device, self.needs_worker)
+    def leave(self, device: str, users: Collection[int]) -> None:
+        self.fleet.leave(device, users, self.needs_worker)
 
     def give_up_snapshots(self, devices: Collection[str]) -> None:
         self.fleet.give_up_snapshots(devices)
@@ -63,8 +63,12 @@ class Coordinator:
         job = next((job for job in self.jobs.all() if pid in job.processes), None)
         if job:
             return f"process {pid} of job {job.name}, {reports.shown(job.state)}"
-        ours = any(worker.pid == pid for worker in self.fleet.living_workers())
-        return f"process {pid}" + ", a worker of gcr's, which ends when idle (setting worker_idle_s)" * ours
+        ours = self.fleet.worker_of(pid)
+        if ours is None:
+            return f"process {pid}"
+        served = ", ".join(job.name for job in self.jobs.all() if job.needs_worker(*ours))
+        said = f" for job {served}" if served else ", which ends when idle (setting worker_idle_s)"
+        return f"process {pid}, a worker of gcr's{said}"
 
     def has_image(self, record: DecisionRecord) -> bool:
         return is_written(record, self.fleet.image_helper, self.config.store_s)

@@ -123,12 +123,22 @@ class Fleet(Struct):
             if not child.lives and child.process.poll() is not None:
                 self._workers.pop(key, None)
 
-    def leave(self, device: str, busy: Callable[[World, str], bool]) -> None:
-        """End the workers of one device that no job needs, and wait for it."""
+    def leave(self, device: str, users: Collection[int], busy: Callable[[World, str], bool]) -> None:
+        """Ends the workers of one device that no job needs, and waits for their ends.
+
+        users: pids that the device counts; another vendor may know the same device by another UUID
+        """
         for key, child in list(self._workers.items()):
-            if key[1] == device and child.lives and not busy(*key):
+            there = key[1] == device or child.process.pid in users
+            if there and child.lives and not busy(*key):
+                log.info("worker %d of %s leaves the device to a job", child.process.pid, key[1])
                 _end(child.process, child.channel)
                 self._workers.pop(key, None)
+
+    def worker_of(self, pid: int) -> tuple[World, str] | None:
+        """Returns the world and the device of the worker with this pid."""
+        found = (key for key, child in list(self._workers.items()) if child.process.pid == pid and child.lives)
+        return next(found, None)
 
     def close(self) -> None:
         for worker in self._workers.values():

@@ -31,6 +31,7 @@ class AgentControl(Struct, frozen=True):
     helper: ControlPeer
     process: Process
     transaction: int
+    who: Callable[[int], str]  # names a process
 
     @property
     def means(self) -> ControlMeans:
@@ -45,6 +46,9 @@ class AgentControl(Struct, frozen=True):
     def free_bytes(self) -> dict[str, int]:
         return self.helper.free_bytes()
 
+    def holders(self, device: str) -> Mapping[int, int]:
+        return self.helper.holders(device)
+
     def lock(self, _pid: int, deadline: float) -> None:
         self._step(SnapshotStep.LOCK, deadline)
 
@@ -56,7 +60,7 @@ class AgentControl(Struct, frozen=True):
         try:
             self._step(SnapshotStep.RESTORE, deadline)
         except DriverError as error:
-            refuse_shared(self.helper, pid, self.helper.inspect(pid).bytes_by_device, because=error)
+            refuse_shared(self.helper, pid, self.helper.inspect(pid).bytes_by_device, self.who, because=error)
             raise
 
     def unlock(self, _pid: int, deadline: float) -> None:
@@ -75,21 +79,16 @@ class AgentControl(Struct, frozen=True):
         self.process.agent.snapshot(self.transaction, step, deadline + 2)
 
 
-def process(pid: int) -> str:
-    return f"process {pid}"
-
-
 def refuse_shared(
     helper: "ControlPeer | AgentControl",
     pid: int,
     devices: Iterable[str],
-    who: Callable[[int], str] = process,
+    who: Callable[[int], str],
     because: Exception | None = None,
 ) -> None:
     """Raises DeviceShared, with the other processes' names, for a process that needs its devices to itself."""
-    peer = helper.helper if isinstance(helper, AgentControl) else helper
     for device in devices:
-        others = {other: size for other, size in peer.holders(device).items() if other != pid}
+        others = {other: size for other, size in helper.holders(device).items() if other != pid}
         if others:
             names = ", ".join(f"{who(other)} ({size >> 20} MiB)" for other, size in sorted(others.items()))
             text = f"process {pid} can only come back to a device that nobody else uses; on {device} there is {names}"

@@ -42,8 +42,8 @@ class Node(Protocol):
         """Returns a living control helper."""
         ...
 
-    def leave(self, device: str) -> None:
-        """Ends workers with a context there that no job needs."""
+    def leave(self, device: str, users: Collection[int]) -> None:
+        """Ends workers with a context there that no job needs. `users`: pids that the device counts."""
         ...
 
     def who(self, pid: int) -> str:

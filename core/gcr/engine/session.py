@@ -81,7 +81,7 @@ class Session:
         helper = self.node.control(self.world)
         if helper.means is not ControlMeans.AGENT:
             return helper
-        return AgentControl(helper, self.process, self.transaction)
+        return AgentControl(helper, self.process, self.transaction, self.node.who)
 
     @property
     def keeps_context(self) -> bool:

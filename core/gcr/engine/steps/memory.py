@@ -36,7 +36,7 @@ class MakeMemory(Struct, frozen=True):
         discard(target)  # left there by an attempt that could not be taken back
         if target.keeps_context and not self.restore.data_only:
             for device in target.bytes_by_device:
-                node.leave(device)
+                node.leave(device, target.control.holders(device))
             refuse_shared(target.control, target.pid, target.bytes_by_device, node.who)
         if not target.bytes_by_device:  # a context and no memory: nothing was staged
             return
@@ -95,7 +95,9 @@ class MakeMemory(Struct, frozen=True):
         try:
             worker.create(target.hold, ballast)
         except NoRoom:
-            self.restore.node.give_up_snapshots([worker.device])
+            node = self.restore.node
+            node.give_up_snapshots([worker.device])
+            quietly("leave", lambda: node.leave(worker.device, target.control.holders(worker.device)))
             with short_on(worker.device):
                 worker.create(target.hold, ballast)
 
