@@ -1,17 +1,16 @@
 """The belongings of a process with its keepers: memory that it was given back, and its staged copy."""
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from gcr.errors import DeadlinePassed, RolledBack
 from gcr.job.process import Process
 from gcr.memory.escrow import MOST_STAGED, Keeper
 from gcr.memory.layout import SealedTable
+from gcr.protocol.batches import BATCH, gathered
 from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.engine")
-
-STAGED_BATCH = 200  # descriptors in one answer of a keeper
 
 
 def keep(process: Process, keeper: Keeper, ids: Sequence[int], fds: Sequence[int]) -> None:
@@ -23,18 +22,23 @@ def keep(process: Process, keeper: Keeper, ids: Sequence[int], fds: Sequence[int
         log.warning("job %s: process %d: restored without its keeper: %s", process.job, pid, error)
 
 
+def _staged(keeper: Keeper, pid: int) -> Iterator[list[int]]:
+    came = 0
+    while fresh := keeper.unstage(pid, came, BATCH):
+        yield fresh
+        came += len(fresh)
+        if came > MOST_STAGED:
+            raise RolledBack(f"the keeper of process {pid} gives more segments than there can be")
+
+
 def staged_with(keeper: Keeper, pid: int, transaction: int) -> list[int]:
     """Returns the sealed tables and segments that the keeper has of this suspension; the caller's.
 
     A keeper that was away may have those of an earlier one: none are returned then.
     Raises RolledBack, PeerGone, DamagedTable.
     """
-    found: list[int] = []
+    found = gathered(_staged(keeper, pid))
     try:
-        while fresh := keeper.unstage(pid, len(found), STAGED_BATCH):
-            found += fresh
-            if len(found) > MOST_STAGED:
-                raise RolledBack(f"the keeper of process {pid} gives more segments than there can be")
         if found and (staged := SealedTable.from_fd(found[0]).transaction) != transaction:
             log.warning("process %d: its keeper has the copy of transaction %d, not %d", pid, staged, transaction)
             close_all(found)

@@ -25,6 +25,7 @@ from gcr.image_helper.answering import Answer, store_of, telling
 from gcr.image_helper.lent import Lent
 from gcr.image_helper.streaming import Streams
 from gcr.memory.layout import SealedTable
+from gcr.protocol.batches import Incoming
 from gcr.protocol.channel import Request
 from gcr.protocol.seqpacket import close_all
 from gcr.version import __version__
@@ -42,7 +43,7 @@ class Writing(Struct):
     _answers: int = 0  # of the store, so far: the caller sees that the store does answer
     _parent: tuple[Parent | None, str | None] | None = None
     _written: str | None = None  # the image's name, once it is durable
-    _arriving: dict[int, list[int]] = field(default_factory=dict)  # descriptors by pid, until all have come
+    _arriving: Incoming = field(default_factory=Incoming)  # descriptors by pid
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def finish(self) -> None:
@@ -94,25 +95,17 @@ class Writing(Struct):
 
     def op_lend(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
         """Takes the staged copy of one process and holds it still; `partial`: one made for this image alone."""
-        if (arrived := self._arrived(body, fds)) is not None:
+        if (arrived := self._arriving.add(int(body["pid"]), fds, body["total"])) is not None:
             self.lent.take(int(body["pid"]), arrived, bool(body["partial"]))
 
     def op_lend_ring(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
         """Takes the sealed table of a device and the ring through which its bytes pass; holds the ring's memory."""
-        if (arrived := self._arrived(body, fds)) is not None:
+        if (arrived := self._arriving.add(int(body["pid"]), fds, body["total"])) is not None:
             table, *ring = arrived
             try:
                 self.streams.open(SealedTable.from_fd(table), ring, body["slot_bytes"])
             finally:
                 close_all(arrived)
-
-    def _arrived(self, body: Mapping[str, Any], fds: list[int]) -> list[int] | None:
-        """Collects descriptors that come in several messages. Returns all `total` of them, or None before the last."""
-        pid = int(body["pid"])
-        arrived = self._arriving.setdefault(pid, [])
-        arrived += fds
-        fds.clear()
-        return self._arriving.pop(pid) if len(arrived) == body["total"] else None
 
     def op_take(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> None:
         """Takes a window that lies in a slot; the slot is free when this returns. Raises StoreUnusable, UsageError."""

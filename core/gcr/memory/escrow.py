@@ -13,6 +13,7 @@ from typing import Protocol
 from msgspec import Struct, field
 
 from gcr.errors import NoDescriptors, RolledBack, typed
+from gcr.protocol.batches import batches
 from gcr.protocol.seqpacket import close_all
 
 MOST_STAGED = 1 << 16  # descriptors of one process; as in shim/src/core/staged.h
@@ -146,8 +147,7 @@ class Escrow(Struct):
             try:
                 mine = set(self.ids(pid))
                 lacking = [id for id in other.ids(pid) if id not in mine]
-                parts = (lacking[at : at + batch] for at in range(0, len(lacking), batch))
-                return sum(self._copy_some(other, pid, part) for part in parts)
+                return sum(self._copy_some(other, pid, part) for _, part in batches(lacking, batch))
             finally:
                 with self._lock:
                     self._dropped.pop(pid, None)
@@ -175,8 +175,8 @@ class Escrow(Struct):
             mine = self.ids(pid)
             if only and (stale := sorted({*other.ids(pid)} - {*mine})):
                 other.drop(pid, stale)
-            for at in range(0, len(mine), batch):
-                self._give_some(other, pid, mine[at : at + batch])
+            for _, part in batches(mine, batch):
+                self._give_some(other, pid, part)
 
     def _give_some(self, other: Keeper, pid: int, ids: Sequence[int]) -> None:
         with self._lock:

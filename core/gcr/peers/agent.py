@@ -41,12 +41,12 @@ from gcr.protocol.agentwire import (
     StatusReply,
     TransactionRecord,
 )
+from gcr.protocol.batches import batches, gathered
 from gcr.protocol.channel import AgentError, Channel, Received
 from gcr.protocol.seqpacket import close_all
 from gcr.protocol.wire import AgentFlag, ErrorCode, FrameType, HelloRecord, SnapshotPhase, SnapshotStep
 
 ANSWER_TIMEOUT = 10.0
-STAGE_BATCH = 200
 MAPPINGS_S = 60.0
 
 
@@ -132,28 +132,25 @@ class AgentPeer(Struct):
         return SnapshotPhase(SnapshotReply.unpack(answer.payload).phase)
 
     def stage(self, transaction: int, fds: Sequence[int]) -> None:
-        for first in range(0, len(fds), STAGE_BATCH):
-            request = StageRequest(transaction=transaction, offset=first, total=len(fds))
-            self._ask(FrameType.STAGE, request.pack(), fds[first : first + STAGE_BATCH])
+        for offset, part in batches(fds):
+            request = StageRequest(transaction=transaction, offset=offset, total=len(fds))
+            self._ask(FrameType.STAGE, request.pack(), part)
 
     def unstage(self, transaction: int) -> list[int]:
         """Duplicates of the staged descriptors; the agent keeps its own until `drop`. Raises StagedGone."""
-        found: list[int] = []
-        total = 1
-        try:
-            while len(found) < total:
-                request = StageRequest(transaction=transaction, offset=len(found), total=0)
-                frame = self._ask(FrameType.UNSTAGE, request.pack())
-                found += (fresh := frame.take_fds())
-                total = StageRequest.unpack(frame.payload).total
-                if total > MOST_STAGED:
-                    raise RolledBack(f"agent {self.identity.pid} says that it holds {total} segments")
-                if not fresh and len(found) < total:
-                    raise StagedGone(f"the program of process {self.identity.pid} closed what was staged with it")
-        except BaseException:
-            close_all(found)
-            raise
-        return found
+        return gathered(self._staged(transaction))
+
+    def _staged(self, transaction: int) -> Iterator[list[int]]:
+        came, total = 0, 1
+        while came < total:
+            request = StageRequest(transaction=transaction, offset=came, total=0)
+            frame = self._ask(FrameType.UNSTAGE, request.pack())
+            yield (fresh := frame.take_fds())
+            came, total = came + len(fresh), StageRequest.unpack(frame.payload).total
+            if total > MOST_STAGED:
+                raise RolledBack(f"agent {self.identity.pid} says that it holds {total} segments")
+            if not fresh and came < total:
+                raise StagedGone(f"the program of process {self.identity.pid} closed what was staged with it")
 
     def drop(self, transaction: int) -> None:
         self._ask(FrameType.DROP, _named(transaction))

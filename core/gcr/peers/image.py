@@ -4,15 +4,16 @@ It raises what the helper raised, PeerGone or DeadlinePassed.
 """
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
 
 from gcr.errors import RolledBack
 from gcr.image.files.manifest import Manifest
-from gcr.peers.waiting import BATCH, CALL_TIMEOUT, Patience
+from gcr.peers.waiting import CALL_TIMEOUT, Patience
 from gcr.processes import ProcessIdentity
+from gcr.protocol.batches import BATCH, batches, gathered
 from gcr.protocol.channel import Channel
 from gcr.protocol.seqpacket import close_all
 
@@ -64,14 +65,14 @@ class ImagePeer(Struct):
     def lend(self, pid: int, fds: Sequence[int], partial: bool) -> None:
         """Lends the copy of a process, staged or (`partial`) for the image alone. It stays while the helper lives."""
         body = {"pid": pid, "total": len(fds), "partial": partial}
-        for first in range(0, len(fds), BATCH):
-            self._call("lend", body, CALL_TIMEOUT, fds[first : first + BATCH])
+        for _, part in batches(fds):
+            self._call("lend", body, CALL_TIMEOUT, part)
 
     def lend_ring(self, pid: int, fds: Sequence[int], slot_bytes: int) -> None:
         """A device's bytes are to come through a ring: the sealed table, and the ring's memory."""
         body = {"pid": pid, "total": len(fds), "slot_bytes": slot_bytes}
-        for first in range(0, len(fds), BATCH):
-            self._call("lend_ring", body, CALL_TIMEOUT, fds[first : first + BATCH])
+        for _, part in batches(fds):
+            self._call("lend_ring", body, CALL_TIMEOUT, part)
 
     def take(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, patience: Patience) -> None:
         """Takes the bytes of a window (slot, offset on the line, size); the slot is free then. Raises StoreUnusable."""
@@ -121,18 +122,16 @@ class ImagePeer(Struct):
     def load(self, pid: int, timeout: float, patience: Patience) -> list[int]:
         """All of a process, as a checkpoint stages it: descriptors, the caller's. Raises Damaged, NoRoom …"""
         total = self._asked("load", {"pid": pid}, timeout, patience)["descriptors"]
-        fds: list[int] = []
-        try:
-            while len(fds) < total:
-                body = {"pid": pid, "offset": len(fds), "limit": BATCH}
-                fresh = self.channel.call_json("loaded", body, timeout=CALL_TIMEOUT)[1]
-                fds += fresh
-                if not fresh:
-                    raise RolledBack(f"image helper {self.pid} gave fewer descriptors than it said")
-        except BaseException:
-            close_all(fds)
-            raise
-        return fds
+        return gathered(self._loaded(pid, total))
+
+    def _loaded(self, pid: int, total: int) -> Iterator[list[int]]:
+        came = 0
+        while came < total:
+            body = {"pid": pid, "offset": came, "limit": BATCH}
+            yield (fresh := self.channel.call_json("loaded", body, timeout=CALL_TIMEOUT)[1])
+            came += len(fresh)
+            if not fresh:
+                raise RolledBack(f"image helper {self.pid} gave fewer descriptors than it said")
 
     def _call(self, op: str, body: Mapping[str, object], timeout: float, fds: Sequence[int] = ()) -> dict[str, Any]:
         answer, extra = self.channel.call_json(op, body, fds, timeout=timeout)

@@ -8,8 +8,9 @@ from collections.abc import Sequence
 from msgspec import Struct
 
 from gcr.errors import DeadlinePassed
-from gcr.peers.waiting import BATCH, BRIEF, CALL_TIMEOUT
+from gcr.peers.waiting import BRIEF, CALL_TIMEOUT
 from gcr.processes import is_stopped
+from gcr.protocol.batches import batches
 from gcr.protocol.channel import Channel
 from gcr.protocol.operations.operation import A, Nothing, Operation, ask
 from gcr.protocol.operations.supervisor import (
@@ -46,8 +47,8 @@ class SupervisorPeer(Struct):
         return self._asked(Take(pid, tuple(ids)))[1]
 
     def stage(self, pid: int, fds: Sequence[int], offset: int = 0) -> None:
-        for first in range(0, len(fds), BATCH):
-            self._call(Stage(pid, offset + first), fds[first : first + BATCH])
+        for first, part in batches(fds):
+            self._call(Stage(pid, offset + first), part)
 
     def unstage(self, pid: int, offset: int, limit: int) -> list[int]:
         return self._asked(Unstage(pid, offset, limit))[1]

@@ -6,7 +6,6 @@ from typing import Any, Protocol
 CALL_TIMEOUT = 15.0  # seconds
 BRIEF = 1.0  # seconds for a process that left the last call without an answer: a program may stand still meanwhile
 START_TIMEOUT = 60.0  # seconds for the start of a child on a busy machine
-BATCH = 200  # descriptors in one call
 Progress = Callable[[dict[str, Any]], None]
 
 

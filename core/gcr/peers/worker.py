@@ -9,7 +9,8 @@ from typing import Any
 from msgspec import Struct
 
 from gcr.drain import HandleSpec, spec_to_json
-from gcr.peers.waiting import BATCH, BRIEF, CALL_TIMEOUT, Progress
+from gcr.peers.waiting import BRIEF, CALL_TIMEOUT, Progress
+from gcr.protocol.batches import batches
 from gcr.protocol.channel import Channel
 from gcr.protocol.seqpacket import close_all
 
@@ -149,9 +150,9 @@ class WorkerPeer(Struct):
 
         left: the device whose bytes they are, this worker's own unless the process comes back on another one.
         """
-        for first in range(0, len(fds), BATCH):
-            body = {"hold": hold, "owner": owner, "left": left, "offset": first, "total": len(fds)}
-            self._call("reclaim", body, fds[first : first + BATCH], timeout=60.0)
+        for offset, part in batches(fds):
+            body = {"hold": hold, "owner": owner, "left": left, "offset": offset, "total": len(fds)}
+            self._call("reclaim", body, part, timeout=60.0)
 
     def create(self, hold: str, ballast: int) -> None:
         """Physical memory for everything in the table, and `ballast` bytes more; raises NoRoom, nothing kept."""

@@ -15,6 +15,7 @@ from gcr.errors import UsageError, WrongState
 from gcr.hashing.baseline import Baseline
 from gcr.memory.arena import Arena
 from gcr.memory.layout import SealedTable
+from gcr.protocol.batches import Incoming
 from gcr.protocol.channel import Request
 from gcr.protocol.seqpacket import close_all
 from gcr.worker.attachment import Attachment
@@ -41,7 +42,7 @@ class WorkerService:
     cold_s: float
     link: dict[str, float] = field(default_factory=dict)
     holdings: dict[str, Holding] = field(default_factory=dict)
-    _incoming: dict[str, list[int]] = field(default_factory=dict)
+    _incoming: Incoming = field(default_factory=Incoming)
     _lock: Lock = field(default_factory=Lock)
     _room: Lock = field(default_factory=Lock)  # taken before a holding's: one call at a time takes free room
     preparing: Preparing = field(init=False)
@@ -195,7 +196,7 @@ class WorkerService:
     def _forget(self, hold: str) -> None:
         with self._lock:
             self.holdings.pop(hold, None)
-            close_all(self._incoming.pop(hold, []))
+        self._incoming.drop(hold)
 
     def op_knows(self, body: dict[str, Any], _fds: list[int], _request: Request) -> Any:
         with self._lock:
@@ -203,17 +204,11 @@ class WorkerService:
         return {"known": known is not None and known.copy.layout is not None}, (), False
 
     def op_reclaim(self, body: dict[str, Any], fds: list[int], _request: Request) -> None:
-        arrived = self._incoming.setdefault(body["hold"], [])
         if body["offset"] == 0:  # an earlier attempt was cut off
-            close_all(arrived)
-            arrived.clear()
-        arrived += fds
-        fds.clear()
-        if len(arrived) < body["total"]:
-            return
-        arrived = self._incoming.pop(body["hold"])
-        table, segments = _sort_out(arrived, body["left"])
-        self.holding(body).copy.reclaim(table, segments)
+            self._incoming.drop(body["hold"])
+        if (arrived := self._incoming.add(body["hold"], fds, body["total"])) is not None:
+            table, segments = _sort_out(arrived, body["left"])
+            self.holding(body).copy.reclaim(table, segments)
 
     def op_create(self, body: dict[str, Any], _fds: list[int], _request: Request) -> None:
         self.holding(body).create(body["ballast"])

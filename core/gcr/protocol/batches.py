@@ -1,0 +1,50 @@
+"""Descriptors that one message does not hold: cut into batches, put together again, and gathered page by page."""
+
+from collections.abc import Hashable, Iterable, Iterator, Sequence
+from threading import Lock
+from typing import TypeVar
+
+from msgspec import Struct, field
+
+from gcr.protocol.seqpacket import close_all
+
+BATCH = 200  # descriptors in one message
+
+T = TypeVar("T")
+
+
+def batches(items: Sequence[T], size: int = BATCH) -> Iterator[tuple[int, Sequence[T]]]:
+    """Yields the items in order, at most `size` at a time, each time with the number of those before."""
+    return ((first, items[first : first + size]) for first in range(0, len(items), size))
+
+
+def gathered(pages: Iterable[Sequence[int]]) -> list[int]:
+    """Returns the descriptors of all pages, the caller's. Those that came are closed if a page raises."""
+    found: list[int] = []
+    try:
+        for page in pages:
+            found += page
+    except BaseException:
+        close_all(found)
+        raise
+    return found
+
+
+class Incoming(Struct):
+    """Descriptors that come in several messages, by a key, until all have come. Thread-safe."""
+
+    _came: dict[Hashable, list[int]] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def add(self, key: Hashable, fds: list[int], total: int) -> list[int] | None:
+        """Takes the descriptors of a message. Returns all `total` of them, or None before the last message."""
+        with self._lock:
+            came = self._came.setdefault(key, [])
+            came += fds
+            fds.clear()
+            return self._came.pop(key) if len(came) >= total else None
+
+    def drop(self, key: Hashable) -> None:
+        """Closes those that came, since the rest does not."""
+        with self._lock:
+            close_all(self._came.pop(key, []))

@@ -1,0 +1,56 @@
+"""Descriptors in several messages: none is lost, none is sent twice, and none stays open after an error."""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gcr.protocol.batches import BATCH, Incoming, batches, gathered
+
+
+def open_descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+@pytest.mark.parametrize("count", [0, 1, BATCH - 1, BATCH, BATCH + 1, 3 * BATCH])
+def test_batches_are_all_in_order_and_small_enough(count: int) -> None:
+    items, found = [*range(count)], [*batches(range(count))]
+    assert [item for _, part in found for item in part] == items
+    assert [offset for offset, _ in found] == [*range(0, count, BATCH)]
+    assert all(0 < len(part) <= BATCH for _, part in found)
+
+
+def test_pages_are_gathered_until_there_are_no_more() -> None:
+    assert gathered([[1, 2], [3]]) == [1, 2, 3]
+    assert gathered([]) == []
+
+
+def test_a_page_that_fails_leaves_no_descriptor_open() -> None:
+    def pages() -> Iterator[list[int]]:
+        yield [os.dup(0), os.dup(0)]
+        raise OSError("gone")
+
+    before = open_descriptors()
+    with pytest.raises(OSError, match="gone"):
+        gathered(pages())
+    assert open_descriptors() == before
+
+
+def test_descriptors_of_several_messages_come_together_by_their_key() -> None:
+    incoming = Incoming()
+    first, other, last = [11, 12], [21], [13]
+    assert incoming.add("a", first, 3) is None
+    assert incoming.add("b", other, 1) == [21]
+    assert incoming.add("a", last, 3) == [11, 12, 13]
+    assert (first, other, last) == ([], [], []), "they are the receiver's now"
+    assert incoming.add("a", [14], 2) is None, "nothing is left of the former"
+
+
+def test_the_beginning_of_what_does_not_come_is_closed() -> None:
+    incoming, before = Incoming(), open_descriptors()
+    incoming.add("a", [os.dup(0)], 2)
+    incoming.drop("b")
+    assert open_descriptors() == before + 1
+    incoming.drop("a")
+    assert open_descriptors() == before
