@@ -12,7 +12,7 @@ DEVICE = "GPU-1"
 
 def target(counts, covered):
     status = SimpleNamespace(devices=[SimpleNamespace(covered_bytes=covered)])
-    return SimpleNamespace(pid=7, counts=counts, look=lambda: status)
+    return SimpleNamespace(pid=7, books=SimpleNamespace(counts=counts), look=lambda: status)
 
 
 @pytest.mark.parametrize("counts", [{}, {DEVICE: 0}])

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import Any
 
-from acl_calls import D2D, HBM_HUGE, MiB, acl, attempt, create, launch, mapped, properties, read, reserve, use, write
+from acl_calls import D2D, HBM_HUGE, MiB, acl, attempt, create, fetched, launch, mapped, properties, reserve, use, write
 
 HUGE_PAGE = 2 * MiB
 
@@ -36,7 +36,7 @@ class AclDevice:
         write(address, data)
 
     def read(self, address: int, size: int) -> bytearray:
-        return read(address, size)
+        return fetched(address, size)
 
     def fill(self, address: int, words: int, half: int, stream: Any) -> int:
         acl.aclrtMemsetAsync(address, 8 * words, half & 0xFF, 8 * words, stream)

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hip import hip
-from hip_calls import U64, check, code, create, filled, mapped, properties, read, reserve, write
+from hip_calls import U64, check, code, create, fetched, filled, mapped, properties, reserve, write
 
 TO_DEVICE = hip.hipMemcpyKind.hipMemcpyDeviceToDevice
 MINIMUM = hip.hipMemAllocationGranularity_flags.hipMemAllocationGranularityMinimum
@@ -53,7 +53,7 @@ class HipDevice:
         write(address, data)
 
     def read(self, address: int, size: int) -> bytearray:
-        return read(address, size)
+        return fetched(address, size)
 
     def fill(self, address: int, words: int, half: int, stream: Any) -> int:
         signed = half - (1 << 32) if half >> 31 else half

@@ -81,7 +81,7 @@ class Missed:
         try:
             (self._directory / str(pid)).unlink(missing_ok=True)
         except OSError as error:
-            log.warning("the record of what the supervisor of process %d missed stays: %s", pid, error)
+            log.warning("a record of handles that a supervisor missed stays: %s", error)
 
     def _append(self, pid: int, lines: Iterable[str]) -> None:
         if self._directory is None:

@@ -40,7 +40,7 @@ def staged_with(keeper: Keeper, pid: int, transaction: int) -> list[int]:
     found = gathered(_staged(keeper, pid))
     try:
         if found and (staged := SealedTable.from_fd(found[0]).transaction) != transaction:
-            log.warning("process %d: its keeper has the copy of transaction %d, not %d", pid, staged, transaction)
+            log.warning("a keeper has the copy of transaction %d, not %d", staged, transaction)
             close_all(found)
             found = []
     except BaseException:
