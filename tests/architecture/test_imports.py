@@ -40,7 +40,6 @@ WIDE = {
     "gcr/daemon/arrivals.py Arrivals": "to be divided",
     "gcr/daemon/jobs.py Job": "to be divided",
     "gcr/errors.py": "to be divided",
-    "gcr/job/process.py Process": "to be divided",
     "gcr/peers/worker.py WorkerPeer": "to be divided",
     "gcr/worker/service.py WorkerService": "to be divided",
 }

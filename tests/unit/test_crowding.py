@@ -47,7 +47,8 @@ def jobs_of(**sizes: int) -> tuple[Job, Jobs]:
     for pid, (name, size) in enumerate({"llm": 3, **sizes}.items(), 1):
         job = Job(name, "t", world, pid=pid)
         state = State.SUSPENDED if name == "llm" else State.RUNNING
-        process = Process(name, ProcessIdentity(pid, 1), state, bytes_by_device={"GPU-0": size * GIB})
+        process = Process(name, ProcessIdentity(pid, 1), state)
+        process.suspension.bytes_by_device = {"GPU-0": size * GIB}
         job.processes[pid] = process
         jobs.add(job)
     return jobs.find("llm"), jobs

@@ -58,8 +58,8 @@ def swap(driver: Driver) -> DriverSwap:
     journal = SimpleNamespace(amend=lambda *_: None, forget=lambda *_: None)
     node: Any = SimpleNamespace(control=lambda _world: driver, config=Config(), journal=journal)
     process = Process("7", ProcessIdentity(7, 8), State.SUSPENDED, Way.DRIVER)
-    process.bytes_by_device = {HERE: SIZE}
-    process.placement = Placement(EXCHANGED)
+    process.suspension.bytes_by_device = {HERE: SIZE}
+    process.suspension.placement = Placement(EXCHANGED)
     return DriverSwap(process, node, World("nvidia"), Course("restore", 1, 60.0))
 
 
@@ -146,7 +146,7 @@ def test_its_decision_is_written_before_the_driver_is_asked() -> None:
     one, _ = running(said)
     checkpoint_of(one).run()
     assert said == [f"decide driver {{'{HERE}': {SIZE}}}", "lock", "checkpoint"]
-    assert (one.process.state, one.process.bytes_by_device, one.after) == (State.SUSPENDED, {HERE: SIZE}, {})
+    assert (one.process.state, one.process.suspension.bytes_by_device, one.after) == (State.SUSPENDED, {HERE: SIZE}, {})
 
 
 def test_what_the_driver_refuses_is_thawed_and_its_decision_forgotten() -> None:

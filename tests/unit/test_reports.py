@@ -25,8 +25,8 @@ def process(handles: Mapping[int, int]) -> Process:
     """As it was looked at: bytes of one handle, by ordinal."""
     made = Process("llm", ProcessIdentity(7, 1))
     devices = tuple(DeviceRecord(UUIDS[n], n, 1, covered_bytes=size) for n, size in handles.items())
-    made.last_status = StatusReply(StatusRecord(), devices)
-    made.uuids = dict(enumerate((ONE, OTHER)))
+    made.seen.status = StatusReply(StatusRecord(), devices)
+    made.seen.uuids = dict(enumerate((ONE, OTHER)))
     return made
 
 

@@ -58,7 +58,7 @@ class Made:
         agent = Recorder("agent", self.said, **answers)
         agent.channel = SimpleNamespace(closed=SimpleNamespace(is_set=lambda: False))
         process = Process("llm", identity, at_rest, way, peer=agent)  # type: ignore[arg-type]
-        process.bytes_by_device, process.ballast_by_device = {DEVICE: SIZE}, {DEVICE: 5}
+        process.suspension.bytes_by_device, process.suspension.ballast_by_device = {DEVICE: SIZE}, {DEVICE: 5}
         target = Recorder("target", self.said, **answers)
         target.process, target.pid, target.transaction, target.hold, target.owner = process, 1, 7, "1.1", "llm/1"
         target.moves, target.keeps_context, target.copy, target.world = moves or {}, False, None, None
@@ -228,7 +228,7 @@ def test_a_process_whose_driver_has_shut_down_is_let_go():
     made.target.node = made.restore.node
     made.target.spare = Recorder("spare", made.said)
     made.undone()
-    assert (made.process.state, made.process.ending, made.restore.adrift) == (State.RUNNING, True, set())
+    assert (made.process.state, made.process.seen.ending, made.restore.adrift) == (State.RUNNING, True, set())
 
 
 def test_a_process_copies_its_bytes_in_after_its_control_state(monkeypatch):
@@ -257,7 +257,11 @@ def test_the_decision_says_where_the_process_is_now():
     open.decide(made.restore)
     (known,) = made.restore.decision.processes
     assert (made.said, made.restore.decision.kind) == (["journal.decide"], "restored")
-    assert (known.bytes, known.ballast, made.process.bytes_by_device) == ({OTHER: SIZE}, {OTHER: 5}, {OTHER: SIZE})
+    assert (known.bytes, known.ballast, made.process.suspension.bytes_by_device) == (
+        {OTHER: SIZE},
+        {OTHER: 5},
+        {OTHER: SIZE},
+    )
 
 
 def test_every_gate_opens_before_what_was_staged_is_dropped():

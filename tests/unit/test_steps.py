@@ -227,7 +227,7 @@ def test_memory_that_cannot_be_mapped_back_stays_with_gcr():
 def test_a_process_whose_driver_has_shut_down_goes_on_to_its_end():
     made = Made(State.HANDED_OVER, map_back=DriverGone("it ends"))
     HandOver(made.work).map_back(made.target)
-    assert (made.state, made.work.leftovers.out, made.target.process.ending) == (State.RUNNING, set(), True)
+    assert (made.state, made.work.leftovers.out, made.target.process.seen.ending) == (State.RUNNING, set(), True)
 
 
 @pytest.mark.parametrize("short", [NoRoom("taken", missing=1), NoDescriptors("none left")])
@@ -368,7 +368,7 @@ def test_the_decision_names_every_process(way, kind):
     decide.decide(made.work)
     (known,) = made.work.decision.processes  # type: ignore[union-attr]
     assert (made.said[-1], known.pid, known.bytes, known.ballast) == (f"decide {kind}", 1, {DEVICE: SIZE}, {DEVICE: 5})
-    assert made.target.process.bytes_by_device == {DEVICE: SIZE}
+    assert made.target.process.suspension.bytes_by_device == {DEVICE: SIZE}
 
 
 def test_nothing_is_decided_where_a_byte_was_not_copied():

@@ -31,6 +31,7 @@ from gcr.job.placement import Placement
 from gcr.job.process import Prepared, Process
 from gcr.job.runs import identifier, note_end
 from gcr.job.states import State, Strategy, Way
+from gcr.job.suspension import Suspension
 from gcr.names import JOB_NAME
 from gcr.peers.agent import AgentPeer
 from gcr.peers.supervisor import SupervisorPeer
@@ -378,11 +379,11 @@ class Arrivals:
                 continue
             try:
                 devices = process.look().devices
-                uuids = [process.uuids[device.ordinal] for device in devices]
+                uuids = [process.seen.uuids[device.ordinal] for device in devices]
                 self._coordinator.labels.learn(job.world, uuids, self._coordinator.control(job.world).devices)
                 for device in devices:
                     if device.covered_bytes:
-                        self._prepare_device(job, process, process.uuids[device.ordinal], device.covered_bytes)
+                        self._prepare_device(job, process, process.seen.uuids[device.ordinal], device.covered_bytes)
             except GcrError as error:
                 log.info("job %s: process %d: arena not prepared: %s", job.name, process.identity.pid, error)
 
@@ -431,10 +432,9 @@ def _suspended(job: Job, record: DecisionRecord, identity: ProcessIdentity, know
         State.RESTORING if record.kind == "restored" else at_rest,
         Way.DATA_ONLY if data_only else Way.WHOLE,
         copied_out=known.copied_out,
-        transaction=record.transaction,
-        bytes_by_device=dict(known.bytes),
-        ballast_by_device=dict(known.ballast),
-        placement=Placement(known.now, known.tried),
+        suspension=Suspension(
+            record.transaction, dict(known.bytes), dict(known.ballast), Placement(known.now, known.tried)
+        ),
         waits=known.waits,
     )
 

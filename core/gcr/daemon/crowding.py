@@ -114,7 +114,8 @@ def _who_could_leave(crowd: Crowd, job: Job, missing: int) -> list[str]:
 
 def _where_else(crowd: Crowd, job: Job, devices: Sequence[Device]) -> list[str]:
     """Another device of the same model, with room for all that the job has on this one."""
-    needed, used = sum(process.bytes_by_device.get(crowd.device.uuid, 0) for process in job.living), _used(job)
+    here, used = crowd.device.uuid, _used(job)
+    needed = sum(process.suspension.bytes_by_device.get(here, 0) for process in job.living)
     for index, other in enumerate(devices):
         free = other.total_bytes - other.used_bytes
         if needed and other.uuid not in used and other.name == crowd.device.name and free > needed + (needed >> 4):
@@ -123,7 +124,7 @@ def _where_else(crowd: Crowd, job: Job, devices: Sequence[Device]) -> list[str]:
 
 
 def _used(job: Job) -> set[str]:
-    return {device for process in job.living for device in process.bytes_by_device}
+    return {device for process in job.living for device in process.suspension.bytes_by_device}
 
 
 def _largest(sizes: Mapping[Key, int]) -> list[tuple[Key, int]]:

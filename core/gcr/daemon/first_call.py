@@ -50,7 +50,7 @@ def suspend(
             process = job.processes.get(pid)
             if process is None or not process.identity.is_same(identity):  # the program before an exec
                 process = job.processes[pid] = Process(job.name, identity)
-            process.waits, process.transaction = True, course.transaction
+            process.waits, process.suspension.transaction = True, course.transaction
             process.settle(State.DATA_SUSPENDED if data_only else State.SUSPENDED)
     course.mark("vram_free")
     options = Options.off_the_device(data_only)

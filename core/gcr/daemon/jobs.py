@@ -116,7 +116,7 @@ class Job(Struct):
             return State.EXITED if self.finished else State.RUNNING
         present = list(self.processes.values())
         begun = [process for process in present if not process.waits]
-        staying = [process for process in begun or present if not process.ending]  # the others run on to their end
+        staying = [process for process in begun or present if not process.seen.ending]  # the others run on to their end
         return job_state(process.state for process in staying or present)
 
     @property

@@ -28,9 +28,9 @@ def of_job(job: Job, ready: Ready) -> dict[str, int] | None:
     """Bytes that a checkpoint needs, and that are ready; None of a job that has none to take off its devices."""
     wanted = there = 0
     for process in job.living:
-        if process.state != State.RUNNING or process.strategy == Strategy.DRIVER or process.last_status is None:
+        if process.state != State.RUNNING or process.strategy == Strategy.DRIVER or process.seen.status is None:
             continue
-        for device in process.last_status.devices:
+        for device in process.seen.status.devices:
             wanted += device.covered_bytes
-            there += min(device.covered_bytes, ready.get((process.uuids[device.ordinal], process.hold), 0))
+            there += min(device.covered_bytes, ready.get((process.seen.uuids[device.ordinal], process.hold), 0))
     return {"wanted_bytes": wanted, "ready_bytes": there} if wanted else None

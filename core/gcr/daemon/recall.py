@@ -30,6 +30,6 @@ def _is_of(run: runs.Run, job: Job) -> bool:
 def recall_labels(job: Job, labels: Labels, devices: Callable[[], Sequence[Device]]) -> None:
     """Short names of the devices that the job has left. Asks the driver; raises nothing."""
     try:
-        labels.learn(job.world, sorted({uuid for p in job.living for uuid in p.bytes_by_device}), devices)
+        labels.learn(job.world, sorted({uuid for p in job.living for uuid in p.suspension.bytes_by_device}), devices)
     except GcrError as error:
         log.info("job %s: its devices have no short names: %s", job.name, error)

@@ -62,10 +62,14 @@ class Recovery:
         if status.phase == AgentPhase.RUNNING and not status.flags & 3 and job.decision is None:
             process.settle(State.RUNNING)  # it lost its connection before anything was released, and went on by itself
             return None
-        target = Target(process, status.transaction or process.transaction, self._node, job.world, job.keeper)
-        target.books.suspended = dict(process.bytes_by_device)
+        target = Target(
+            process, status.transaction or process.suspension.transaction, self._node, job.world, job.keeper
+        )
+        target.books.suspended = dict(process.suspension.bytes_by_device)
         if not target.books.suspended:
-            target.books.suspended = {process.uuids[d.ordinal]: d.covered_bytes for d in found.devices if d.handles}
+            target.books.suspended = {
+                process.seen.uuids[d.ordinal]: d.covered_bytes for d in found.devices if d.handles
+            }
         return target
 
     def begin_if_uneven(self, job: Job) -> None:

@@ -128,7 +128,7 @@ def of_restore(job: Job, done: Restore, link: float | None) -> dict[str, Any]:
 
 def of_driver_restore(job: Job, done: DriverSwap) -> dict[str, Any]:
     total = done.course.since_start("running")
-    size = sum(done.process.bytes_by_device.values())
+    size = sum(done.process.suspension.bytes_by_device.values())
     rate = size / total if total else None
     return {
         "job": job.name,
@@ -169,9 +169,9 @@ def _only_in(job: Job) -> dict[str, Any] | None:
 
 def rows(process: Process) -> list[dict[str, Any]]:
     """One row a process and device; a process that has allocated nothing yet has one without a device."""
-    status = process.last_status
+    status = process.seen.status
     if status is None:
-        devices = process.bytes_by_device or {"": 0}
+        devices = process.suspension.bytes_by_device or {"": 0}
         return [{**_empty(process, uuid), "bytes": size} for uuid, size in devices.items()]
     uncovered = {reason_name(u.reason): u.bytes for u in status.uncovered if u.count}
     found = []
@@ -179,7 +179,7 @@ def rows(process: Process) -> list[dict[str, Any]]:
         extra = uncovered if index == 0 else {}
         found.append(
             {
-                **_empty(process, process.uuids[device.ordinal]),
+                **_empty(process, process.seen.uuids[device.ordinal]),
                 "bytes": device.covered_bytes + sum(extra.values()),
                 "covered_bytes": device.covered_bytes,
                 "uncovered": extra,
@@ -214,7 +214,7 @@ def used(devices: Sequence[DeviceRecord]) -> Sequence[DeviceRecord]:
 
 def strategy(process: Process) -> str:
     """Returns the strategy by which its data leaves, or would."""
-    flags = process.last_status.status.flags if process.last_status else 0
+    flags = process.seen.status.status.flags if process.seen.status else 0
     return Strategy.COPYOUT if unexportable(flags) else process.strategy
 
 

@@ -62,7 +62,7 @@ class Ballasts(Struct):
 
         Never less than an earlier checkpoint found, unless there is no more room.
         """
-        known, own = target.process.ballast_by_device.get(device, 0), self._own(target, device)
+        known, own = target.process.suspension.ballast_by_device.get(device, 0), self._own(target, device)
         return min(max(known, int(own * FACTOR)), own + self.room.spare(device))
 
     def keep(self, target: Target) -> None:

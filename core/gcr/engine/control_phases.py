@@ -152,7 +152,7 @@ class ControlPhases(Struct, frozen=True):
 
 def recorded_phases(process: Process, node: Node, control: Callable[[], Control], onto: Moves) -> ControlPhases:
     """Returns phases that note each step in the decision that stands."""
-    place, pid = process.placement, process.identity.pid
+    place, pid = process.suspension.placement, process.identity.pid
 
     def placed(known: ProcessDecision) -> ProcessDecision:
         return replace(known, now=place.now, tried=place.tried) if known.pid == pid else known

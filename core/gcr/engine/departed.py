@@ -16,7 +16,7 @@ def depart(target: Target) -> None:
     The driver refuses every call of the program, as it does without gcr; so the program goes on to its end.
     """
     log.info("job %s: process %d: its driver has shut down; it goes on to its end", target.process.job, target.pid)
-    target.process.ending = True
+    target.process.seen.ending = True
     quietly("open the gate", target.resume)
     for device in target.bytes_by_device:
         if worker := target.node.warm_worker(target.world, device):

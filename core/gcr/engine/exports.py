@@ -40,7 +40,7 @@ class Exports(Struct):
 
     def choose_strategy(self) -> None:
         """Chooses `copyout` where nothing can be exported or a worker gets no context. Call `look` before."""
-        session, status = self.session, self.session.process.last_status
+        session, status = self.session, self.session.process.seen.status
         assert status
         used = [session.books.reports.ordinals()[device.ordinal] for device in status.devices if device.handles]
         session.process.copied_out = unexportable(status.status.flags) or not all(map(session.attach, used))

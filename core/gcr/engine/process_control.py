@@ -20,7 +20,7 @@ class ProcessControl(Struct, frozen=True):
 
     def _unrecorded_phases(self) -> ControlPhases:
         """Returns phases that note nothing: before the decision there is no record to note it in."""
-        return ControlPhases(self.session.pid, lambda: self.session.control, self.session.process.placement)
+        return ControlPhases(self.session.pid, lambda: self.session.control, self.session.process.suspension.placement)
 
     def freeze(self, deadline: float) -> None:
         session = self.session

@@ -117,8 +117,8 @@ def restore_alone(target: Target, node: Node) -> None:
     process = target.process
     process.way = Way.DATA_ONLY
     process.settle(State.DATA_SUSPENDED)
-    process.bytes_by_device = dict(target.bytes_by_device)
-    process.transaction = target.transaction
+    process.suspension.bytes_by_device = dict(target.bytes_by_device)
+    process.suspension.transaction = target.transaction
     decision = _suspended_as_they_are([target])
     course = Course("recover", target.transaction, node.config.drain_s)
     plan_of(Restore(process.job, [target], decision, node, course)).run()

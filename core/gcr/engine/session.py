@@ -53,12 +53,12 @@ class Session:
     @property
     def generation(self) -> int:
         """Returns the generation of the last status; only a restore changes it."""
-        status = self.process.last_status or self.process.look()
+        status = self.process.seen.status or self.process.look()
         return status.status.generation
 
     @property
     def ballast_by_device(self) -> Mapping[str, int]:
-        return moved(self.process.ballast_by_device, self.moves)
+        return moved(self.process.suspension.ballast_by_device, self.moves)
 
     @property
     def bytes_by_device(self) -> Mapping[str, int]:
@@ -73,7 +73,7 @@ class Session:
 
         A driver restores control state there, but takes no memory in.
         """
-        return any(device not in self.process.uuids.values() for device in self.bytes_by_device)
+        return any(device not in self.process.seen.uuids.values() for device in self.bytes_by_device)
 
     @property
     def control(self) -> "ControlPeer | AgentControl":
@@ -142,7 +142,7 @@ class Session:
     def come_back(self, moves: Moves) -> None:
         """Prepares the books for a suspended process that comes back on these devices."""
         self.moves = moves
-        self.books.suspended = moved(self.process.bytes_by_device, moves)
+        self.books.suspended = moved(self.process.suspension.bytes_by_device, moves)
 
     def left(self, device: str) -> str:
         """Returns the device that the process left, given the one it comes back on."""

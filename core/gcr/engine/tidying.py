@@ -14,7 +14,7 @@ log = logging.getLogger("gcr.engine")
 
 def forget_freed(process: Process, ids: Sequence[int], node: Node, world: World, keeper: Keeper) -> None:
     """Makes workers and keeper let go of handles that the process has freed."""
-    for device in set(process.uuids.values()):
+    for device in set(process.seen.uuids.values()):
         worker = node.warm_worker(world, device)
         if worker:
             quietly("forget", partial(worker.forget, process.hold, ids))

@@ -31,10 +31,10 @@ def decision_of(job: str, targets: Sequence[Target], node: Node) -> DecisionReco
     for known in decision.processes if decision else ():
         for target in targets:
             if target.pid == known.pid:
-                target.process.transaction = target.transaction
-                target.process.bytes_by_device = dict(known.bytes)
-                target.process.ballast_by_device = dict(known.ballast)
-                target.process.placement = Placement(known.now, known.tried)
+                target.process.suspension.transaction = target.transaction
+                target.process.suspension.bytes_by_device = dict(known.bytes)
+                target.process.suspension.ballast_by_device = dict(known.ballast)
+                target.process.suspension.placement = Placement(known.now, known.tried)
     return decision
 
 

@@ -8,9 +8,9 @@ from msgspec import Struct, field
 
 from gcr.devices import uuid_text
 from gcr.errors import GcrError, PeerGone
-from gcr.job.moves import Moves, moved
-from gcr.job.placement import Placement
+from gcr.job.moves import Moves
 from gcr.job.states import State, Strategy, Way, after, before, move, settled
+from gcr.job.suspension import Suspension
 from gcr.peers.agent import AgentPeer
 from gcr.processes import FileAccess, ProcessIdentity, alive
 from gcr.protocol.agentwire import StatusReply
@@ -32,6 +32,14 @@ class Prepared(Struct, frozen=True):
         return worker_pid == self.worker_pid and size <= self.bytes and now - self.asked_at < ASK_AGAIN
 
 
+class AgentView(Struct):
+    """The last view that a process's agent has given of it."""
+
+    status: StatusReply | None = None
+    uuids: dict[int, str] = field(default_factory=dict)  # ordinal in the process -> UUID
+    ending: bool = False  # the process is in exit(), or its driver has shut down
+
+
 class Process(Struct):
     job: str
     identity: ProcessIdentity
@@ -40,15 +48,10 @@ class Process(Struct):
     copied_out: bool = False  # by its own agent, `copyout`; chosen anew at each checkpoint
     peer: AgentPeer | None = None
     file_access: FileAccess | None = None  # when it was first heard of
-    transaction: int = 0  # of the suspension it is in
-    bytes_by_device: dict[str, int] = field(default_factory=dict)
-    ballast_by_device: dict[str, int] = field(default_factory=dict)
-    placement: Placement = field(default_factory=Placement)
+    suspension: Suspension = field(default_factory=Suspension)
     waits: bool = False  # it has nothing on a device: its first call of a driver waits until the job runs
-    last_status: StatusReply | None = None
-    uuids: dict[int, str] = field(default_factory=dict)  # ordinal in the process -> UUID
+    seen: AgentView = field(default_factory=AgentView)
     prepared: dict[str, "Prepared"] = field(default_factory=dict)  # by device UUID
-    ending: bool = False  # it is in exit(), or its driver has shut down
     _lock: Lock = field(default_factory=Lock)
 
     @property
@@ -69,20 +72,20 @@ class Process(Struct):
     @property
     def departed(self) -> bool:
         """It has ended, or its driver has, as far as that is known: it can neither be suspended nor brought back."""
-        return self.ending or self.ended
+        return self.seen.ending or self.ended
 
     def look(self) -> StatusReply:
         """Ask the agent how things stand, and remember it."""
         status = self.agent.status()
-        before = self.last_status.status.flags if self.last_status else 0
+        before = self.seen.status.status.flags if self.seen.status else 0
         if status.status.flags & ~before & AgentFlag.MAPS_OVER:
             log.info("job %s: process %d: its runtime keeps released memory: mapped over", self.job, self.identity.pid)
         if status.status.flags & ~before & AgentFlag.RESERVES_AGAIN:
             text = "job %s: process %d: its runtime keeps released memory: addresses reserved again"
             log.info(text, self.job, self.identity.pid)
-        self.last_status = status
-        self.ending = bool(status.status.flags & AgentFlag.ENDING)
-        self.uuids.update({d.ordinal: uuid_text(d.uuid) for d in status.devices})
+        self.seen.status = status
+        self.seen.ending = bool(status.status.flags & AgentFlag.ENDING)
+        self.seen.uuids.update({d.ordinal: uuid_text(d.uuid) for d in status.devices})
         return status
 
     def begin(self) -> None:
@@ -94,11 +97,9 @@ class Process(Struct):
 
     def runs_on(self, moves: Moves) -> None:
         """It came back on these devices: what was known by those that it left."""
-        self.placement = Placement()
+        self.suspension.came_back(moves)
         if moves:
-            self.uuids = {ordinal: moves.get(uuid, uuid) for ordinal, uuid in self.uuids.items()}
-            self.bytes_by_device = moved(self.bytes_by_device, moves)
-            self.ballast_by_device = moved(self.ballast_by_device, moves)
+            self.seen.uuids = {ordinal: moves.get(uuid, uuid) for ordinal, uuid in self.seen.uuids.items()}
             self.prepared.clear()  # elsewhere
 
     @property

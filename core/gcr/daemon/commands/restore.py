@@ -70,7 +70,7 @@ class Attempt(Struct, frozen=True):
             raise departures.ending(job)
         if not resting or job.decision is None:
             raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
-        used = {device for p in resting for device in (*p.bytes_by_device, *p.ballast_by_device)}
+        used = {device for p in resting for device in (*p.suspension.bytes_by_device, *p.suspension.ballast_by_device)}
         moves = self._moves(used)
         moved = {old: new for old, new in moves.items() if old in used}
         if job.decision.kind == "driver":
@@ -82,7 +82,7 @@ class Attempt(Struct, frozen=True):
         self, resting: list[Process], decision: DecisionRecord, moves: Mapping[str, str]
     ) -> dict[str, Any]:
         node, job, course = self.node, self.job, self.course
-        targets = [target_of(node, job, process, process.transaction) for process in resting]
+        targets = [target_of(node, job, process, process.suspension.transaction) for process in resting]
         for target in targets:
             refuse_stopped(target)
             target.come_back(moves)

@@ -55,7 +55,7 @@ class Record(Struct, frozen=True):
 
     def do(self, undo: Transaction) -> None:
         swap = self.swap
-        swap.process.placement = Placement()
+        swap.process.suspension.placement = Placement()
         swap.course.left(swap.node.config.drain_s)
         swap.course.tell("freezing", message="the driver carries the data")
         undo.push("record", partial(swap.node.journal.forget, swap.job))
@@ -108,7 +108,7 @@ class FreezeWhole(Struct, frozen=True):
 def suspended(swap: DriverSwap) -> None:
     """Follows the checkpoint: the process is off its device."""
     swap.process.move(State.SUSPENDED)
-    swap.process.bytes_by_device = swap.before
+    swap.process.suspension.bytes_by_device = swap.before
     swap.after = dict(swap.node.control(swap.world).inspect(swap.pid).bytes_by_device)
     swap.course.mark("vram_free")
 
@@ -124,7 +124,7 @@ class ThawWhole(Struct, frozen=True):
         swap, limit = self.swap, self.swap.node.config.drain_s
         phases = self._phases()
         phases.await_answer()
-        if phases.settled() != ControlPhase.CHECKPOINTED and swap.process.placement.now != self.moves:
+        if phases.settled() != ControlPhase.CHECKPOINTED and swap.process.suspension.placement.now != self.moves:
             phases.to(ControlPhase.CHECKPOINTED, limit)  # its memory elsewhere takes no other program's room then
         if phases.settled() == ControlPhase.CHECKPOINTED:
             self._make_sure_of_room()
@@ -140,7 +140,7 @@ class ThawWhole(Struct, frozen=True):
         """Raises NoRoom before it begins: a restore that finds too little memory loses the process for good."""
         swap = self.swap
         free = swap.node.control(swap.world).free_bytes()
-        for device, size in moved(swap.process.bytes_by_device, self.moves).items():
+        for device, size in moved(swap.process.suspension.bytes_by_device, self.moves).items():
             missing = size + RESTORE_MARGIN - free.get(device, 0)
             if missing > 0:
                 text = f"device {device} lacks {units.size(missing)}"

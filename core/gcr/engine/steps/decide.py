@@ -39,8 +39,8 @@ def record(work: Work, target: Target) -> ProcessDecision:
     """Returns what is decided of one process, which knows from then on what it had."""
     identity = target.process.identity
     ballast = {device: work.ballasts.of(target, device) for device in target.devices}
-    target.process.ballast_by_device = ballast
-    target.process.bytes_by_device = dict(target.bytes_by_device)
-    target.process.transaction = target.transaction
+    target.process.suspension.ballast_by_device = ballast
+    target.process.suspension.bytes_by_device = dict(target.bytes_by_device)
+    target.process.suspension.transaction = target.transaction
     size, copied_out = dict(target.bytes_by_device), target.process.copied_out
     return ProcessDecision(identity.pid, identity.start_time, size, ballast, copied_out, stack=identity.stack)

@@ -46,7 +46,7 @@ class MakeMemory(Struct, frozen=True):
 
     def _surrender_left(self, target: Target) -> None:
         """Makes the workers of the devices that the process leaves let go of its bytes; other workers get them."""
-        for device in target.process.bytes_by_device:
+        for device in target.process.suspension.bytes_by_device:
             worker = self.restore.node.warm_worker(target.world, device) if device in target.moves else None
             if worker:
                 worker.surrender(target.hold)

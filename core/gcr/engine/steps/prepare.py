@@ -29,7 +29,7 @@ class Prepare(Struct, frozen=True):
             undo.push("export", partial(self.forget_exports, target))
             undo.push("prepare", partial(self.run_on, target))
             target.process.way = work.options.way
-            target.process.placement = Placement()  # it runs: this checkpoint counts from where it is
+            target.process.suspension.placement = Placement()  # it runs: this checkpoint counts from where it is
         side_by_side(target.exports.choose_strategy for target in work.targets)
         side_by_side(target.exports.export_new for target in work.targets)
         if work.options.data_only:
