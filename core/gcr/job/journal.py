@@ -1,8 +1,8 @@
 """The journal: one decision record per suspended job. Present, the checkpoint is rolled forward; absent, rolled back.
 
-A record is written to a temporary file and renamed, so that whatever process dies at any point, it is wholly there or
-not at all. A copy of it follows. The daemon that decided keeps its records in memory as well, and writes again what is
-removed or damaged behind its back. A record of which neither file reads back is set aside and reported, never trusted.
+A record is written to a temporary file and renamed, so that it is wholly there or not at all, whichever process
+dies at any point. A copy of it follows. The daemon that decided keeps its records in memory as well, and writes again
+those that others remove or damage. A record of which neither file reads back is set aside and reported, never trusted.
 
     <directory>/<job>.json        {"digest": "<blake2b of the record's JSON>", "record": {…}}: the decision
     <directory>/<job>.copy        the same; read where the first is damaged or gone
@@ -124,7 +124,7 @@ class Journal:
         self._directory = own_directory(directory)
         self._lock = Lock()
         self._known: dict[str, DecisionRecord] = {}  # what stands, by job
-        self._over: set[str] = set()  # jobs whose record no longer stands, and that the disk did not let go
+        self._over: set[str] = set()  # jobs without a valid record, though the disk still has one
 
     def decide(self, record: DecisionRecord) -> None:
         """Records a decision; it outlives any process. Raises OSError; then the former decision stands.
@@ -184,7 +184,7 @@ class Journal:
             self.give_up(record.job)
 
     def _take_back(self, job: str, before: DecisionRecord | None) -> None:
-        """Where the disk fails again, the record on it stands for nothing here; `mend` puts that right later."""
+        """Takes back a failed decision. If the disk fails again, its record is ignored until `mend` corrects it."""
         path = self._path(job)
         try:
             if before is None:

@@ -65,7 +65,7 @@ class Offer(Struct):
         self.escrow.put(asked.pid, asked.ids, fds)
 
     def _forget_former(self, pid: int) -> None:
-        """Closes what is kept of a process that has ended, whose pid another one may have by now."""
+        """Closes the descriptors kept for an ended process; another process may have its pid by now."""
         former = self._kept.get(pid)
         if former and not alive(former):
             self.escrow.forget(pid)

@@ -11,7 +11,7 @@
         assert job.ask() == before
 
 Each test has a machine of its own, with a daemon in a private directory; all of it ends with the test, and the logs of
-a failed one are shown. It is not an entry point of pytest's: installing gcr changes nobody's test run.
+a failed one are shown. It is not an entry point of pytest's: installing gcr changes no test run.
 """
 
 import sys
