@@ -1,7 +1,7 @@
-"""Who comes and goes: supervisors, agents, and what their leaving means for a job.
+"""Arrivals and departures of supervisors and agents, and the effect of a departure on its job.
 
-A new daemon learns everything here: supervisors register again, agents say where they stand, the journal says what was
-decided. A job with a stranded process is recovered as soon as everyone who can help is back.
+A new daemon learns everything here: supervisors register again, agents report their phase, and the journal has the
+decisions. A job with a stranded process is recovered once its supervisor and processes are back, or after a time limit.
 """
 
 import logging
@@ -51,7 +51,7 @@ Told = Callable[[ProcessIdentity], object]
 
 
 def _ignore(_identity: ProcessIdentity) -> None:
-    """For a daemon that leaves nothing to a successor."""
+    """Does nothing: for a daemon that leaves nothing to a successor."""
 
 
 class Arrivals:
@@ -89,12 +89,12 @@ class Arrivals:
                 self._begin_recovery(job)
 
     def _recall(self, job: Job) -> None:
-        """What is shown of it."""
+        """Reads again the facts of a job that gcr shows: its program and the labels of its devices."""
         recall_program(job)
         recall_labels(job, self._coordinator.labels, lambda: self._coordinator.control(job.world).devices())
 
     def _ask_driver(self, job: Job) -> None:
-        """Suspended if the driver has it; else its checkpoint never came that far, or its restore was over."""
+        """Takes each process's state from the driver: suspended if the driver holds it, else running."""
         try:
             for process in job.living:
                 process.way = Way.DRIVER
@@ -108,7 +108,7 @@ class Arrivals:
             job.settled.set()
 
     def _unlocked_phase(self, job: Job, pid: int) -> ControlPhase:
-        """Its phase once it is not between two. r580 says LOCKED while a call goes on whose caller died."""
+        """Returns the phase once the process is not between two. r580 reports LOCKED during a call of a dead caller."""
         control, end = self._coordinator.control(job.world), time.monotonic() + self._coordinator.config.drain_s
         recorded_phases(job.processes[pid], self._coordinator, lambda: control, {}).await_answer()
         while (phase := control.phase(pid)) in (ControlPhase.LOCKED, ControlPhase.BUSY) and time.monotonic() < end:
@@ -139,7 +139,7 @@ class Arrivals:
         return job
 
     def _journaled(self, asked: Registration) -> Job | None:
-        """A job known only from the journal belongs to the supervisor whose program is one of its processes."""
+        """Returns a job known only from the journal: it belongs to the supervisor that runs one of its processes."""
         job = self._jobs.by_name.get(asked.name or "")
         if job is None or job.token or job.supervised:
             return None
@@ -171,9 +171,9 @@ class Arrivals:
     # ---- agents -----------------------------------------------------------------------------------------------
 
     def agent(self, peer: AgentPeer, welcome: Callable[[bool], None]) -> Process:
-        """A process said HELLO: for the first time, again, or to a new daemon.
+        """Takes in a process that said HELLO: for the first time, again, or to a new daemon.
 
-        `welcome` answers it, told whether its first call is to wait. Raises PeerGone where nobody takes the answer.
+        `welcome` answers it, told whether its first call is to wait. Raises PeerGone if the process takes no answer.
         """
         self._end_former(peer.identity)
         with self._lock, self._jobs.lock:
@@ -201,7 +201,7 @@ class Arrivals:
         return process
 
     def _end_former(self, newcomer: ProcessIdentity) -> None:
-        """Whoever had this pid before, or the same process before an exec: its ids mean nothing to the newcomer."""
+        """Ends the former process of this pid, or this one before an exec: its ids mean nothing to the newcomer."""
         for job in self._jobs.all():
             process = job.processes.get(newcomer.pid)
             if process is not None and not process.identity.is_same(newcomer):
@@ -247,7 +247,7 @@ class Arrivals:
             quietly("duplicates made up", partial(self._make_up, process))
 
     def _begin_recovery(self, job: Job) -> None:
-        """In the background, once everyone who can help is back; until then nothing else begins on this job."""
+        """Recovers in the background, once all its peers are back; until then nothing else begins on this job."""
         with self._lock:
             job.recovery_due = True
             if job.settled.is_set() and not job.busy:
@@ -255,7 +255,7 @@ class Arrivals:
                 threading.Thread(target=self._recover, args=(job,), name="gcr-recover", daemon=True).start()
 
     def _recover(self, job: Job) -> None:
-        """Until no process came meanwhile: without a journal nobody knows how many there are."""
+        """Repeats until no process came meanwhile: without a journal their number is not known."""
         done = False
         try:
             while self._more_to_recover(job):
@@ -284,7 +284,7 @@ class Arrivals:
             time.sleep(POLL)
 
     def agent_left(self, process: Process, channel: Channel) -> None:
-        """Its process ended, or only its connection: then it comes back."""
+        """Handles the end of an agent's connection: its process has ended, or connects again."""
         if process.peer is None or process.peer.channel is not channel:
             return
         end = time.monotonic() + TOGETHER_WITHIN
@@ -318,8 +318,8 @@ class Arrivals:
         self._drop_if_over(job)
 
     def _drop_if_over(self, job: Job) -> None:
-        """The last of its processes takes it along: once it is gone nobody would release what they left."""
-        with self._lock, self._jobs.lock:  # without a supervisor nobody else says so
+        """Removes a job after its last process: once that is gone, no other event would release its memory."""
+        with self._lock, self._jobs.lock:  # without a supervisor no other peer says so
             job.finished = job.finished or not (job.supervised or job.processes)
         if not job.finished or job.busy or any(alive(p.identity) for p in job.living):
             return
@@ -329,7 +329,7 @@ class Arrivals:
             return
         self._coordinator.journal.forget(job.name)  # while no other job can have the name
         with self._lock, self._jobs.lock:
-            if job.living:  # who has come meanwhile: a program that became a daemon is just another process of it
+            if job.living:  # a process came meanwhile: a program that became a daemon is just another process of it
                 return
             self._jobs.remove(job)
         job.adopted.close()
@@ -337,7 +337,7 @@ class Arrivals:
             _note_end(job.name, job.token, job.was)
 
     def released(self, pid: int, ids: Sequence[int]) -> None:
-        """A process freed handles that we hold as well; when this returns nobody does."""
+        """Drops handles that a process freed and the daemon holds as well; when this returns no keeper holds them."""
         target = self._jobs.targets.get(pid)
         if target:
             target.exports.released(ids)
@@ -347,7 +347,10 @@ class Arrivals:
                 forget_freed(process, ids, self._coordinator, job.world, job.keeper())
 
     def descriptors(self, pid: int, ids: Sequence[int]) -> list[int]:
-        """Of handles that a process was given back and cannot export again; the caller's. Raises NotKept, NoSuchJob."""
+        """Returns descriptors, the caller's, of handles that a process got back and cannot export again.
+
+        Raises NotKept, NoSuchJob.
+        """
         for job in self._jobs.all():
             if pid in job.processes:
                 return job.keeper().take(pid, ids)
@@ -410,7 +413,7 @@ class Arrivals:
 
 
 def _note_end(job: str, token: str, was: State) -> None:
-    """Its supervisor did not."""
+    """Records the end of a job whose supervisor did not."""
     try:
         note_end(job, identifier(token) if token else None, reports.shown(was))
     except (OSError, GcrError) as error:
@@ -418,7 +421,7 @@ def _note_end(job: str, token: str, was: State) -> None:
 
 
 def stranded(peer: AgentPeer) -> bool:
-    """Its process is in the middle of something this daemon does not know of."""
+    """Returns True for a process in the middle of a command that this daemon does not know."""
     flags = peer.hello.flags & (AgentFlag.STAGED | AgentFlag.FROZEN)
     return peer.hello.phase != AgentPhase.RUNNING or bool(flags)
 
@@ -446,7 +449,7 @@ def owner_or_ours(pid: int) -> int:
 
 
 def _world_as_seen(named: World, vendor: int) -> World:
-    """A job's first process tells whose devices it uses; a simulated world, or a plugin's, was chosen by name."""
+    """Returns the world of the vendor that a job's first process names; simulated worlds and plugins' stay as named."""
     if named.simulated or named.backend not in OURS.values():
         return named
     return World(OURS.get(vendor, named.backend))

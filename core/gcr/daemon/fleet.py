@@ -110,12 +110,12 @@ class Fleet(Struct):
         return [child.peer for child in list(self._workers.values()) if child.lives]
 
     def give_up_snapshots(self, devices: Collection[str]) -> None:
-        """What workers keep for a moment only is given back: somebody needs the room. It is free when this returns."""
+        """Has workers give up their snapshots, since the room is needed. It is free when this returns."""
         there = [worker for worker in self.living_workers() if worker.device in devices]
         side_by_side(partial(quietly, "give up snapshots", worker.give_up_snapshots) for worker in there)
 
     def retire(self, idle: float, busy: Callable[[World, str], bool]) -> None:
-        """End workers that nobody used for `idle` seconds and no job needs; reap the dead."""
+        """Ends workers that were idle for more than `idle` seconds and that no job needs; reaps the dead."""
         for key, child in list(self._workers.items()):
             if child.lives and time.monotonic() - child.used_at > idle and not busy(*key):
                 log.info("worker %d of %s was idle", child.process.pid, key[1])
@@ -162,7 +162,7 @@ class Fleet(Struct):
 
 
 def _end(process: "subprocess.Popen[bytes]", channel: Channel) -> None:
-    """One that hangs in its driver ends when the kernel lets it; nobody waits for that."""
+    """Ends a child; does not wait for one that hangs in its driver until the kernel lets it end."""
     channel.close()
     if not _gone(process):
         process.kill()

@@ -86,7 +86,7 @@ def refuse_without_driver(pid: int, world: World) -> None:
 
 
 def _vendor_of(pid: int) -> str | None:
-    """Whose devices it has open."""
+    """Returns the vendor of the devices that the process has open; None if there are none or it may not be read."""
     try:
         return next((vendor for vendor, path in DEVICE_FILES.items() if open_files(pid, path)), None)
     except PermissionError:
@@ -120,7 +120,7 @@ def _refuse_unheard(job: Job, control: Callable[[], ControlPeer]) -> None:
 
 
 def with_driver(job: Job) -> Mapping[int, str]:
-    """By pid, which driver the program and its descendants have loaded; of those that have one."""
+    """Returns the driver that the program and each descendant has loaded, by pid; without those that have none."""
     found = {pid: _loaded_driver(pid) for pid in _family(job)}
     return {pid: driver for pid, driver in found.items() if driver}
 
@@ -135,14 +135,14 @@ def _past_gcr(job: Job, control: Callable[[], ControlPeer]) -> tuple[int, str] |
 
 
 def _in_reach(pid: int) -> bool:
-    """Whether the shim is loaded, and has a daemon to ask: the first call of a driver is seen then."""
+    """Returns True if the shim is loaded and has a daemon to ask: gcr sees the first call of a driver then."""
     env = environment_of(pid)
     shim = Path(env.get("LD_PRELOAD", "").partition(":")[0]).name
     return bool(shim and env.get("GCR_SOCKET") and maps_contain(pid, [f"/{shim}"]))
 
 
 def _held_if_known(pids: Collection[int], control: Callable[[], ControlPeer]) -> Counter[int]:
-    """Nothing where there is no backend that could tell."""
+    """Returns bytes held, by pid; nothing if no backend can tell."""
     try:
         return _held_by(pids, control()) if pids else Counter()
     except GcrError as error:
@@ -155,11 +155,11 @@ def _family(job: Job) -> Sequence[int]:
 
 
 def refuse_unheard_beside(job: Job, heard: Callable[[], Container[int]], control: ControlPeer, left: Left) -> None:
-    """Where its program, or a descendant, has device memory and no agent: the job would leave by half, unnoticed.
+    """Refuses a job of which a process has device memory and no agent: only half of the job would leave.
 
-    One that began just now is given time to say a word. Raises UnsupportedState.
+    A process that began just now is given time to connect. Raises UnsupportedState.
     """
-    has_a_device = _loaded_driver if job.world.simulated else _vendor_of  # whose files are fewer than its mappings
+    has_a_device = _loaded_driver if job.world.simulated else _vendor_of  # a process has fewer open files than mappings
     unheard = [pid for pid in _family(job) if pid not in heard() and has_a_device(pid)]
     for pid, held in _held_by(unheard, control).items():
         if _stays_unheard(pid, heard, left):

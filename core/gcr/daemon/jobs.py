@@ -1,4 +1,4 @@
-"""The jobs gcrd knows: who supervises them, their processes, and who may change them just now."""
+"""The jobs gcrd knows: their supervisors, their processes, and the one command that may change each."""
 
 import itertools
 import logging
@@ -76,7 +76,7 @@ class Job(Struct):
         return self.supervisor is not None and not self.supervisor.channel.closed.is_set()
 
     def keeper(self) -> Keeper:
-        """Who keeps duplicates: the supervisor while it lives, and this daemon."""
+        """Returns the keepers of duplicates: the supervisor while it lives, and this daemon."""
         if self.supervisor is not None and not self.supervisor.channel.closed.is_set():
             return BothKeepers(self.name, self.supervisor, self.adopted, self.missed)
         return SoleKeeper(self.name, self.adopted, self.missed)
@@ -91,9 +91,9 @@ class Job(Struct):
             log.info("job %s: duplicates of %d handles of process %d made up", self.name, made, pid)
 
     def hand_on(self, process: Process, batch: int) -> None:
-        """A supervisor that was away has what the daemon has, in the place of what is other memory by now.
+        """Gives a supervisor that was away the daemon's duplicates; they replace those of memory that is gone.
 
-        Of a suspended process nobody has any memory.
+        No duplicates of a suspended process are kept.
         """
         at_rest = process.state in (State.SUSPENDED, State.DATA_SUSPENDED) and self.settled.is_set() and not self.busy
         if self.supervisor is not None:
@@ -106,12 +106,12 @@ class Job(Struct):
 
     @property
     def begun(self) -> list[Process]:
-        """Its living processes that have made a call of a driver."""
+        """Returns the living processes that have made a call of a driver."""
         return [p for p in self.living if not p.waits]
 
     @property
     def state(self) -> State:
-        """That of the processes which have something on a device, if there are any."""
+        """Returns the state of the processes that have made a driver call; of all, if none has."""
         if not self.processes:
             return State.EXITED if self.finished else State.RUNNING
         present = list(self.processes.values())
@@ -121,7 +121,7 @@ class Job(Struct):
 
     @property
     def holds_newcomers(self) -> bool:
-        """Whether the first call of another process must wait: the job is off its devices, or may be on its way."""
+        """Returns True if the first call of a new process must wait: the job is off its devices, or may be leaving."""
         at_work = (State.RUNNING, State.LOST)
         return self.busy or self.decision is not None or any(p.state not in at_work for p in self.begun)
 
@@ -132,12 +132,12 @@ class Job(Struct):
         return job_state(states) if states else State.RUNNING
 
     def has_program(self, pid: int) -> None:
-        """Its age is that of its program, whichever daemon is asked."""
+        """Sets the program; the job's age is that of its program, whichever daemon is asked."""
         self.pid, self.started = pid, started_at(pid)
 
     @contextmanager
     def changing(self, what: str) -> Iterator[None]:
-        """At most one transaction a job, and none before a recovery is over. Raises WrongState when there is one."""
+        """Allows one transaction a job, and none before a recovery is over. Raises WrongState if there is one."""
         if what != "recover" and not self.settled.wait(RECOVERY_PATIENCE):
             raise WrongState(f"job {self.name} is still being recovered", state=self.state, hint="gcr recover")
         if not self._changing.acquire(blocking=False):
@@ -149,7 +149,7 @@ class Job(Struct):
 
     @property
     def keeps_contexts(self) -> bool:
-        """Suspended as a whole, or about to be: its contexts are in the way of others who want to come back."""
+        """Returns True if the job is suspended, or about to be: its contexts take room from jobs that come back."""
         return self.busy or self.state not in (State.RUNNING, State.EXITED, State.DATA_SUSPENDED)
 
     @property
@@ -157,7 +157,7 @@ class Job(Struct):
         return self._changing.locked()
 
     def needs_worker(self, world: World, device: str) -> bool:
-        """One of its processes runs on that device, or may be about to. What is suspended needs none: it is staged."""
+        """Returns True if a process of it runs there, or soon may. A suspended job needs none: it is staged."""
         if world != self.world:
             return False
         return self.busy or any(p.state == State.RUNNING and device in p.prepared for p in self.living)
@@ -180,11 +180,11 @@ class Jobs(Struct):
         return missing
 
     def find(self, target: str | int, may_see: Callable[[int], bool] = lambda _owner: True) -> Job:
-        """By name, or by the pid of any of its processes. Raises NoSuchJob.
+        """Returns the job of this name, or of the process with this pid. Raises NoSuchJob.
 
         `may_see`: whether the error may name jobs of a user.
 
-        A name that a new daemon does not know may be that of a job whose supervisor is about to register again.
+        A name that a new daemon does not know may be that of a job that its supervisor is about to register again.
         """
         while (job := self._known(target)) is None:
             if time.monotonic() > self.began + self._patience(target):
@@ -221,7 +221,7 @@ class Jobs(Struct):
 
     @contextmanager
     def changing(self, job: Job, what: str) -> Iterator[None]:
-        """As Job.changing. A process that comes meanwhile waits at its first call, until the job runs again."""
+        """Does as Job.changing. A process that comes meanwhile waits at its first call, until the job runs again."""
         try:
             with job.changing(what):
                 with self.lock:  # a process that was welcomed before is in the list now

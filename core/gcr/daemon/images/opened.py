@@ -81,9 +81,9 @@ def opened(
     patience: float,
     unhurried: bool,
 ) -> Iterator[OpenedImage | None]:
-    """An image, by name and store, to come back with instead of what is in host memory; None: no image was asked for.
+    """Opens the image, by name and store, to restore from instead of host memory. Yields None if none was asked for.
 
-    unhurried: nobody has named a deadline, so the disk may take its time, as long as it is not silent.
+    unhurried: no caller has named a deadline, so the disk may take its time, as long as it is not silent.
     It is of these very processes. No chunk was looked at yet. Raises NoSuchImage, WrongImage, Damaged, StoreUnusable,
     Interrupted, DeadlinePassed.
     """
