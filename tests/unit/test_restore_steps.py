@@ -72,6 +72,7 @@ class Made:
         target.keeper = lambda: self.keeper
         target.imports = Recorder("imports", self.said, **answers)
         target.imports.given_back = {1}
+        target.control = Recorder("driver", self.said, **answers)
         target.control_state = Recorder("control", self.said, **answers)
         target.staged = self._descriptors
         self.target, self.process = target, process
@@ -153,7 +154,8 @@ def test_a_move_takes_the_bytes_from_the_device_that_is_left():
 
 def test_room_that_gcr_has_for_a_moment_is_given_up_before_a_restore_is_refused():
     made = Made(knows=True, create=[NoRoom("full", missing=1), None])
-    assert made.does(MakeMemory(made.restore))[-3:] == ["worker.create", "node.give_up_snapshots", "worker.create"]
+    room = ["node.give_up_snapshots", "driver.holders", "node.leave"]
+    assert made.does(MakeMemory(made.restore))[-5:] == ["worker.create", *room, "worker.create"]
     made = Made(knows=True, create=[NoRoom("full", missing=1), NoRoom("full", missing=1)])
     with pytest.raises(NoRoom) as caught:
         made.does(MakeMemory(made.restore))
