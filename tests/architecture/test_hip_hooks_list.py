@@ -1,4 +1,4 @@
-"""hip.def against the vendor's declarations: every function of the runtime, once, with a class somebody chose.
+"""hip.def against the vendor's declarations: every function of the runtime, once, with a class chosen by hand.
 
 There is no ROCm on PyPI; hip-python lists every function, and `make` fetches it before the tests. Names are read here
 by code that shares nothing with tools/.

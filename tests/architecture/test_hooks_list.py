@@ -23,7 +23,7 @@ INLINE_IN_THE_HEADER = {"cuGetProcAddress_v2_ptsz"}
 
 
 def wheel_include() -> Path | None:
-    """Where the package nvidia-cuda-runtime keeps cuda.h."""
+    """Returns the folder in which the package nvidia-cuda-runtime keeps cuda.h."""
     spec = importlib.util.find_spec("nvidia")
     folders = list(spec.submodule_search_locations or []) if spec else []
     found = [Path(folder, "cu13/include") for folder in folders if Path(folder, "cu13/include/cuda.h").is_file()]

@@ -158,7 +158,7 @@ def opens_for_writing(node: ast.Call) -> bool:
 
 
 def core_that_globs(root: Path) -> list[str]:
-    """From Python 3.12 on it finds nothing in a directory that cannot be read; gcr.listing says so."""
+    """Returns the calls of glob: from Python 3.12 on it hides a directory that cannot be read; gcr.listing does not."""
     paths = (*sources(root / "core"), *sources(root / "backends"))
     return [
         f"{path}:{node.lineno}"

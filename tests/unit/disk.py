@@ -29,7 +29,7 @@ Contents = frozenset[tuple[str, frozenset[tuple[str, bytes]]]]
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """What may be on the disk or not. Exactly one of: bytes of a file, its length, names of a folder.
+    """A change that may be on the disk or not. Exactly one of: bytes of a file, its length, names of a folder.
 
     Without bytes, and without a length: the file reaches to `at`, where it was shorter.
     """
@@ -68,7 +68,7 @@ class State:
         return State({i: bytearray(c) for i, c in self.files.items()}, {f: dict(n) for f, n in self.folders.items()})
 
     def contents(self) -> Contents:
-        """What a program would find."""
+        """Returns the folders and files that a program would find."""
         return frozenset(
             (folder, frozenset((name, bytes(self.files.get(inode, b""))) for name, inode in names.items()))
             for folder, names in self.folders.items()

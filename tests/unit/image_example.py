@@ -51,7 +51,7 @@ def _block(lines: Iterator[str]) -> str:
 
 
 def dump(data: bytes, width: int = 16) -> Iterator[str]:
-    """As `hexdump -C` has it: a line that is the same as the one before is a star."""
+    """Yields the lines of `hexdump -C`: a line that is the same as the one before is a star."""
     last, starred = b"", False
     for at in range(0, len(data), width):
         row = data[at : at + width]

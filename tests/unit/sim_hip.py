@@ -34,7 +34,7 @@ def kernels():
 
 
 def runtime() -> Path:
-    """Where the simulated libamdhip64 and librocm_smi64 are."""
+    """Returns the folder of the simulated libamdhip64 and librocm_smi64."""
     return sim_dir("amd")
 
 
@@ -56,7 +56,7 @@ class HipMachine(Machine):
         return int(self.smi("rsmi_dev_memory_usage_get", device, 0))
 
     def smi(self, function: str, *arguments: int) -> int:
-        """What a function of ROCm SMI with one 64-bit result answers. It must succeed."""
+        """Returns the result of a function of ROCm SMI with one 64-bit result. It must succeed."""
         program = f"""
             import ctypes
             library, value = ctypes.CDLL("librocm_smi64.so"), ctypes.c_uint64()

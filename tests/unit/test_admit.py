@@ -1,4 +1,4 @@
-"""What is refused before anything is touched, of what only the device can say."""
+"""Refusals before anything is touched that rest on the device's own answers."""
 
 from types import SimpleNamespace
 

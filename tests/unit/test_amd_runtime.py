@@ -1,4 +1,4 @@
-"""What gcr's own table over hip-python says where the runtime is not installed."""
+"""Errors of gcr's own table over hip-python without an installed runtime."""
 
 from types import SimpleNamespace
 

@@ -35,7 +35,7 @@ sys.stdin.read()
 
 
 class Pins:
-    """What is pinned, as a driver would keep it: overlaps and unknown addresses are errors."""
+    """Pinned ranges, as a driver would keep them: overlaps and unknown addresses are errors."""
 
     def __init__(self) -> None:
         self.now: dict[int, int] = {}
@@ -322,7 +322,7 @@ def test_a_closed_arena_makes_nothing_more(pins):
     arena.close()
     arena.close()
     assert (pins.now, arena.bytes) == ({}, 0)
-    assert os.pread(copy, 4, 0) == b"mine"  # whoever else holds it keeps the bytes
+    assert os.pread(copy, 4, 0) == b"mine"  # another holder keeps the bytes
     os.close(copy)
     with pytest.raises(RolledBack, match="closed"):
         arena.take("llm", 1)

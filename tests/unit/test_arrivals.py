@@ -1,4 +1,4 @@
-"""Whoever arrives is whole before anybody sees it: commands come at any instant."""
+"""A process that arrives is complete before a command sees it: commands come at any instant."""
 
 import os
 import subprocess
@@ -96,7 +96,7 @@ def test_no_process_is_seen_without_its_agent(monkeypatch):
 
 @pytest.mark.parametrize("when", ["forget", "close"])
 def test_who_comes_while_its_job_is_dropped_is_in_a_job(monkeypatch, when):
-    """As the successor of a program that became a daemon, whose parent and supervisor have just ended."""
+    """It succeeds a program that became a daemon; parent and supervisor have just ended."""
     jobs = Jobs()
     monkeypatch.setattr(module, "file_access", lambda _pid: FileAccess((0, 0, 0, 0), None))
     peer = Peer(
@@ -122,7 +122,7 @@ def test_who_comes_while_its_job_is_dropped_is_in_a_job(monkeypatch, when):
 
 
 def test_a_job_that_no_supervisor_ever_came_for_ends_with_its_last_process(monkeypatch):
-    """As that of an orphan which a new daemon heard of by itself."""
+    """The job is that of an orphan, known to a new daemon by its agent alone."""
     monkeypatch.setattr(module, "file_access", lambda _pid: FileAccess((0, 0, 0, 0), None))
     nobody = SimpleNamespace(living_workers=list)
     coordinator = SimpleNamespace(jobs=Jobs(), fleet=nobody, forget_decision=lambda _job: None)

@@ -15,7 +15,7 @@ _pressed_in: str | None = None
 
 
 def _press(where: str) -> None:
-    """As if the terminal did, at the next chance that the interpreter has."""
+    """Presses Ctrl-C as a terminal would, at the interpreter's next chance."""
     if _pressed_in == where:
         os.kill(os.getpid(), signal.SIGINT)
 

@@ -1,4 +1,4 @@
-"""How much room a process may ask for on its way back."""
+"""Room that a process may ask for on its way back."""
 
 from types import SimpleNamespace
 
@@ -31,7 +31,7 @@ def test_what_is_free_is_spare_whatever_the_program_allocates_meanwhile():
     assert room.spare(DEVICE) == 30
     alone.bytes_by_device[DEVICE] = 120
     assert room.spare(DEVICE) == 10
-    alone.bytes_by_device[DEVICE] = 140  # somebody else freed something as well
+    alone.bytes_by_device[DEVICE] = 140  # another process freed something as well
     assert room.spare(DEVICE) == 0
 
 
@@ -44,7 +44,7 @@ def test_processes_on_one_device_share_it():
 
 
 def test_a_context_without_data_has_its_share_as_well():
-    """What the driver needs for it at a restore is ballast like any other, margin included."""
+    """The driver's need for it at a restore is ballast like any other, margin included."""
     free = {DEVICE: 30, OTHER: 8}
     both = [target(free, GPU_1=100, GPU_2=0), target(free, GPU_2=5)]
     room = Room(both)

@@ -33,7 +33,7 @@ def test_the_same_memory_serves_again_and_a_larger_one_from_then_on() -> None:
     assert address(bounce.buffer(10)) == address(small)
     large = bounce.buffer(2 * HUGE_PAGE)
     assert address(bounce.buffer(1000)) == address(large)
-    small[:] = bytes(1000)  # who still has it may look at it
+    small[:] = bytes(1000)  # an earlier holder may still look at it
 
 
 def test_each_thread_has_its_own() -> None:
@@ -58,7 +58,7 @@ def test_a_kernel_without_huge_pages_gives_small_ones(monkeypatch: pytest.Monkey
 
 @given(pieces)
 def test_every_byte_moves_and_no_other(parts: list[tuple[int, int, int, bool]]) -> None:
-    """Of pieces of any size, with gaps between targets, or sources, or neither; some sources may not be written to."""
+    """Moves pieces of any size, with gaps between targets, sources, or neither; some sources are read-only."""
     source, target = bytearray(range(1, 251)) * 3, bytearray(700)
     expected, sources, targets, here, there = bytearray(700), [], [], 0, 0
     for size, gap, other, fixed in parts:

@@ -52,7 +52,7 @@ def test_each_number_once_in_any_order(groups: list[list[int]]) -> None:
 
 
 def test_of_a_chunk_no_object_is_left_to_the_garbage_collector(tmp_path: Path) -> None:
-    """Which would stop all threads to look at millions of them."""
+    """The collector would stop all threads to look at millions of objects."""
     data = bytes_of(1, 300 * SMALL)
     with ImageWriter(Store(tmp_path / "store"), "warm", chunk_bytes=SMALL) as writer:
         writer.add([(mapped(data[: 20 * SMALL]), {})])

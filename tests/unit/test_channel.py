@@ -44,7 +44,7 @@ pytestmark = pytest.mark.timeout(30)
 
 
 def descriptors() -> dict[str, str]:
-    """What this process has open, but for the listing itself."""
+    """Returns the open descriptors of this process, without that of the listing itself."""
     found = {}
     for entry in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(OSError):
@@ -421,7 +421,7 @@ def test_a_peer_that_dies_ends_every_call(connect_pair):
 
 
 def test_who_hears_that_the_peer_is_gone_finds_the_channel_closed(monkeypatch):
-    """Whatever the reader does meanwhile: he may ask at once who takes the place of the one that is gone."""
+    """This holds at any point of the reader thread: the caller may look for the peer's successor at once."""
 
     def late(sock):
         received = receive_packet(sock)

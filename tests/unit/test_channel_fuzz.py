@@ -1,4 +1,4 @@
-"""Hostile peers: whatever comes in, the connection at most closes, and no descriptor, thread or word gets out."""
+"""Hostile peers: on any input the connection at most closes, and no descriptor, thread or word gets out."""
 
 import contextlib
 import os
@@ -113,7 +113,7 @@ def mutated(rng: random.Random) -> bytes:
 
 
 def answers(sock: socket.socket, request: int) -> bool:
-    """Whether the peer answers this request before the connection ends."""
+    """Returns True if the peer answers this request before the connection ends."""
     with contextlib.suppress(ConnectionResetError):
         while packet := sock.recv(MAX_FRAME):
             if decode(packet).request == request:

@@ -100,7 +100,7 @@ class Scene:
         self.phases().to(ControlPhase.CHECKPOINTED, 30.0)
 
     def successor(self):
-        """What a daemon knows that starts now."""
+        """Returns the knowledge of a daemon that starts now."""
         now, tried, _ = self.written[-1] if self.written else ({}, None, 0)
         return replace(self, placement=Placement(now, tried))
 
@@ -177,7 +177,7 @@ def test_a_call_that_outlives_its_caller_is_waited_for(scene, first, then, by_su
 
 
 def test_one_that_refuses_because_of_an_earlier_call_goes_where_that_leads(scene, monkeypatch):
-    """Nobody waited long enough for that, and what was asked for next was refused."""
+    """No caller waited long enough for that, and the next request was refused."""
     monkeypatch.setattr(module, "UNANSWERED", 0.05)
     scene.driver.deaths, scene.driver.looks = 1, 1 << 30
     with pytest.raises(PeerGone):
@@ -213,7 +213,7 @@ def test_a_call_that_never_came_to_the_driver_leaves_it_where_it_was(scene, monk
 
 @pytest.mark.parametrize("then", [{}, TURNED])
 def test_back_elsewhere_it_is_not_where_it_should_be(scene, then):
-    """Whoever was to freeze it again did not come to it."""
+    """The daemon that was to freeze it again did not come to it."""
     scene.thaw(EXCHANGED)
     scene.thaw(then)
     scene.successor().freeze()

@@ -26,7 +26,7 @@ UNUSED = 2**22 - 1
 
 
 def test_a_job_comes_back_as_a_whole_or_not_at_all(tmp_path: Path) -> None:
-    """What an undo did not reach of it is recovered first."""
+    """Processes that an undo did not reach are recovered first."""
     coordinator = Coordinator(Config(), Journal(tmp_path / "journal"))
     job = Job("llm", "", World("nvidia"))
     job.decision = DecisionRecord("llm", 1, "checkpoint", 0.0, (), "nvidia", False)

@@ -1,4 +1,4 @@
-"""A restore that finds no room says who has it, and what would make some."""
+"""A restore that finds no room names the holders of the memory and a way to make room."""
 
 from types import SimpleNamespace
 from typing import Any

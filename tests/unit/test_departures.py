@@ -52,7 +52,7 @@ def test_an_end_that_was_there_before_explains_no_failure(job: Job) -> None:
 
 
 def test_an_end_is_for_good(job: Job, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In the middle of an exec the kernel may name the former program again."""
+    """The kernel may name the former program again in the middle of an exec."""
     seen = iter([False, True, True, True])
     monkeypatch.setattr(module, "alive", lambda identity: identity.pid == os.getpid() or next(seen))
     assert without_departed(job, failing(0)) == "done at call 1"

@@ -1,4 +1,4 @@
-"""The recipes of examples/deploy, by the validators of those who define what they are."""
+"""The recipes of examples/deploy, checked by the validators of their formats."""
 
 import shutil
 import subprocess

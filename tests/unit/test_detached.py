@@ -16,7 +16,7 @@ SPEC = JobSpec(("true",), None, detach=True)
 
 
 def test_the_program_stays_supervised_where_its_starter_has_left(monkeypatch):
-    """By Ctrl-C, say: the program may run by then."""
+    """The starter has left by Ctrl-C, say: the program may run by then."""
 
     def run(_spec, started, may_start):
         may_start()

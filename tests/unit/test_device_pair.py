@@ -1,4 +1,4 @@
-"""What two devices may have in use after one case and the next: what a job leaves behind is a leak."""
+"""Memory that two devices may have in use after each case: bytes that a job leaves behind are a leak."""
 
 import sys
 from pathlib import Path

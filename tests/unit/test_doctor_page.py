@@ -1,4 +1,4 @@
-"""What `gcr doctor` says to people, read as somebody who has had gcr for two minutes."""
+"""The page of `gcr doctor`, read as by a user who installed gcr two minutes ago."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def facilities(**ok: bool) -> dict[str, Capability]:
 
 
 def absent(name: str = "zinc", counts: bool = False) -> Vendor:
-    """A vendor whose library is not installed: six checks, five of which only meet what the first one met."""
+    """Returns a vendor without its library: six checks, five of which fail like the first."""
     later = ("device", "memory", "descriptors", "checkpoint_api", "rdma")
     checks = [
         Check("driver", False, counts, NO_LIBRARY, f"install {name}'s driver"),
@@ -121,7 +121,7 @@ def test_a_broken_plugin_is_shown_and_does_not_make_the_machine_unfit() -> None:
 
 
 def unbound(name: str) -> Vendor:
-    """A vendor whose bindings are not installed: a demonstration on its device would not start."""
+    """Returns a vendor without its bindings: a demonstration on its device would not start."""
     return Vendor(name, False, facilities(), [], [Check("bindings", False, False, "no module zinc", "pip install it")])
 
 

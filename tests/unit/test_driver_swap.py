@@ -25,7 +25,7 @@ EXCHANGED = {HERE: THERE, THERE: HERE}
 
 
 class Driver:
-    """It has brought the process to another device, and somebody took the room that it had before."""
+    """A driver that brought the process to another device; another program took its former room."""
 
     def __init__(self, free: dict[str, int]) -> None:
         self.free, self.at, self.phase_now = free, THERE, ControlPhase.LOCKED

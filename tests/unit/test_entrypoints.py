@@ -1,4 +1,4 @@
-"""What is read from the files of the installed distributions is what the standard library finds."""
+"""Entry points read from the files of the installed distributions are those that the standard library finds."""
 
 import sys
 from importlib import metadata

@@ -198,7 +198,7 @@ def test_a_keeper_that_cannot_take_a_successor_lets_go_of_what_it_had() -> None:
 
 
 def test_a_keeper_that_was_away_has_what_the_other_has() -> None:
-    """In the place of other memory under the same id. What only it has may be all there is of that."""
+    """It replaces other memory under the same id. A copy that only it has may be the only one."""
     own, away = Escrow(), Escrow()
     fresh = file_of(b"fresh")
     own.put(10, [1, 2], [fresh, fresh])

@@ -1,4 +1,4 @@
-"""The end of a process of gcr's: its code and what it printed, whatever its threads do just then."""
+"""The end of a process of gcr: its code and its output, at any point of its threads."""
 
 import os
 import subprocess

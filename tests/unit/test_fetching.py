@@ -238,7 +238,7 @@ def test_a_thread_has_one_pack_open_and_none_in_the_end(tmp_path: Path) -> None:
 def test_after_a_pack_that_is_not_there_the_one_before_is_opened_anew(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What its descriptors were may be others' by then."""
+    """The numbers of its descriptors may be those of other files by then."""
     monkeypatch.setattr(fetching, "READERS", 1)
     one, gone = packed(tmp_path, 1), packed(tmp_path, 2)
     gone.path.unlink()
@@ -272,7 +272,7 @@ def test_what_cannot_have_its_threads_leaves_none(monkeypatch: pytest.MonkeyPatc
 
 
 def test_its_threads_are_there_from_the_beginning(pack: PackReader, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A job that found none later would have a buffer, and nobody could say whose it is."""
+    """A job without a thread would keep a buffer that no other job can use."""
     memory = memoryview(bytearray(COUNT * SIZE))
     with Fetcher(3, SIZE, lambda _: None) as made:
         monkeypatch.setattr(Thread, "start", lambda _: pytest.fail("another thread"))

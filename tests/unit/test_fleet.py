@@ -1,4 +1,4 @@
-"""Children that answer no more: they are ended before others take their place, and nobody waits for what cannot end."""
+"""Children that answer no more: others take their place after their end; no caller waits for one that cannot end."""
 
 import subprocess
 import threading
@@ -45,7 +45,7 @@ def child(process: Process, silent: bool, answers: bool) -> Child[Any]:
 
 @pytest.mark.parametrize(("silent", "answers"), [(False, False), (True, True)])
 def test_one_that_answers_serves_on(silent: bool, answers: bool) -> None:
-    """And who left no call without an answer is not asked."""
+    """A child that has answered every call is not asked."""
     process = Process()
     assert child(process, silent, answers).serves() and not process.killed
 

@@ -1,4 +1,4 @@
-"""Whose devices a process uses that gcr did not start."""
+"""The vendor of the devices of a process that gcr did not start."""
 
 import os
 import subprocess
@@ -74,7 +74,7 @@ def patient(limit: float) -> float:
 
 
 def uncounted() -> Any:
-    """Of a machine that has no backend for it."""
+    """Raises as a machine without a backend for the driver."""
     raise BackendMissing("none")
 
 
@@ -84,7 +84,7 @@ def called_off(_limit: float) -> float:
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """Of this process, which may have a driver loaded."""
+    """Returns a job of this process, which may have a driver loaded."""
     monkeypatch.setattr(foreign, "HELLO_SECONDS", 0.05)
     monkeypatch.setattr(foreign, "LATE_HELLO_SECONDS", 60.0)
     return SimpleNamespace(pid=os.getpid(), living=[], begun=[], processes={}, finished=False)
@@ -125,7 +125,7 @@ def test_nobody_is_waited_for_once_the_caller_has_left(job: Any, monkeypatch: py
 
 
 class Counted:
-    """What the device counts, by pid."""
+    """A device's own count of bytes, by pid."""
 
     def __init__(self, **sizes: int) -> None:
         self.sizes = {int(name.lstrip("p")): size for name, size in sizes.items()}
@@ -139,7 +139,7 @@ class Counted:
 
 @pytest.fixture
 def half_heard(job: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A job on a simulated device, of which everybody has a driver loaded."""
+    """Returns a job on a simulated device; all its processes have a driver loaded."""
     monkeypatch.setattr(foreign, "DRIVERS", ("libc.so",))
     job.world = World("nvidia", simulated=True)
     return job

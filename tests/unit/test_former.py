@@ -1,4 +1,4 @@
-"""What is left of jobs that were suspended when the machine went down."""
+"""Remains of jobs that were suspended when the machine went down."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ KEPT = KeptImage("/store", "warm")
 
 @pytest.fixture(autouse=True)
 def folder(monkeypatch, tmp_path):
-    """Of a daemon at the same socket, before the machine was started again."""
+    """Returns the folder of a daemon at the same socket, before the machine was started again."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path / "run"))
     monkeypatch.delenv("GCR_SOCKET", raising=False)

@@ -38,7 +38,7 @@ quickly = settings(max_examples=60, deadline=None)
 
 
 def here() -> list[Isa]:
-    """What this processor can compute with."""
+    """Returns the instruction sets that this processor has."""
     found = []
     for isa in Isa:
         try:
@@ -150,7 +150,7 @@ def test_digests_come_in_the_order_of_the_chunks_and_depend_on_nothing_else(seed
     fixed=st.booleans(),
 )
 def test_pieces_have_the_digests_that_each_has_alone(parts: list[tuple[int, bool]], fixed: bool) -> None:
-    """Whether they lie side by side or apart; `fixed`: in memory that cannot be written."""
+    """Pieces lie side by side or apart; `fixed`: in memory that cannot be written."""
     memory, pieces, at = bytearray(noise(6 * (3 * TILE_BYTES + 1), 5)), list[memoryview](), 0
     whole = memoryview(bytes(memory) if fixed else memory)
     for size, apart in parts:

@@ -43,7 +43,7 @@ def test_a_source_that_does_not_compile_says_where() -> None:
 
 
 def test_every_driver_that_gcr_works_with_knows_this_ptx() -> None:
-    """r570 speaks CUDA 12.8, whose PTX is 8.7."""
+    """r570 speaks CUDA 12.8, that is PTX 8.7."""
     lines = COMPILED.read_text().splitlines()
     assert ".version 8.4" in lines
     assert ".target sm_70" in lines

@@ -32,7 +32,7 @@ def text_of(node: ast.expr) -> str:
 
 
 def hints() -> Iterator[tuple[str, str]]:
-    """Of the files that have the word: to parse all of them would be a quarter of what collecting all tests takes."""
+    """Yields the hints of files that have the word; to parse all files would take a quarter of the collection time."""
     texts = [(path, path.read_text()) for path in PLACES]
     for path, text in texts:
         for node in ast.walk(ast.parse(text if "hint" in text.lower() else "")):

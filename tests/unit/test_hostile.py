@@ -45,7 +45,7 @@ def away(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
-    """Where it is pulled to. It has an image."""
+    """Returns the store that pulls; it has an image."""
     made = Store(tmp_path / "here")
     write(made, "mine", [bytes_of(3, 9000)])
     return made
@@ -203,7 +203,7 @@ LEAVES = st.one_of(
 
 
 def places(body: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
-    """Where something can be put into an image's JSON."""
+    """Returns the places at which a value can be put into an image's JSON."""
     inner = body.items() if isinstance(body, dict) else enumerate(body) if isinstance(body, list) else ()
     return [at, *(place for key, value in inner for place in places(value, (*at, key)))]
 
@@ -211,7 +211,7 @@ def places(body: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_manifest_with_anything_in_it_is_refused_or_whole(store: Store, away: Path, data: st.DataObject) -> None:
-    """Whatever stands there: what is pulled can be verified."""
+    """With any value in it, an image that was pulled can be verified."""
     path = away / "images/warm.json"
     before = path.read_bytes()
     at = data.draw(st.sampled_from(places(json.loads(before)["image"])[1:]))

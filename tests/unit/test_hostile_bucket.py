@@ -1,4 +1,4 @@
-"""A bucket whose server answers as it likes: each answer is a typed error, in bounded time and memory."""
+"""A bucket with a hostile server: each answer is a typed error, in bounded time and memory."""
 
 import socket
 import time

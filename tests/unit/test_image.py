@@ -98,7 +98,7 @@ def test_what_was_written_comes_back(store: Store) -> None:
 
 
 def test_an_image_may_have_more_packs_than_a_process_may_have_files(plain: Store) -> None:
-    """One that hardly changes is built upon hundreds that came before."""
+    """An image that hardly changes is built upon hundreds of earlier ones."""
     allocations = [bytes_of(number, 100) for number in range(40)]
     for number in range(1, len(allocations) + 1):
         write(plain, f"i{number}", allocations[:number])
@@ -171,13 +171,13 @@ def packed(folder: Path, names: Sequence[bytes], cipher: Cipher = PLAIN) -> Pack
     """A pack that says it has chunks of these names."""
     writer = PackWriter(folder, cipher, BLOCK)
     entries = writer.place([(name, 1) for name in names])
-    if cipher is not PLAIN:  # whose index has a tag of each
+    if cipher is not PLAIN:  # an encrypted index has a tag of each
         writer.write(entries, [mapped(b"x") for _ in entries])
     return PackReader(folder / f"{writer.finish().id}.pack", cipher)
 
 
 def test_what_a_store_has_takes_little_memory(tmp_path: Path) -> None:
-    """Of the writer of an image, before it writes: a store of 100 TiB has 400 million chunks."""
+    """Measures an image's writer before it writes: a store of 100 TiB has 400 million chunks."""
     many = 50_000
     pack = packed(tmp_path, [hashlib.sha256(number.to_bytes(8)).digest() for number in range(many)])
     tracemalloc.start()
@@ -243,7 +243,7 @@ IMPOSSIBLE = {
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)
 def test_nobody_writes_where_an_image_says_and_no_memory_is(plain: Store, what: str) -> None:
-    """Its digests may be right, and its table made by anybody."""
+    """Its digests may be right, and its table forged."""
     manifest = write(plain, "warm", [bytes_of(1, 100), bytes_of(2, 100)])
     (process,) = manifest.processes
     refuse_impossible(manifest)
@@ -304,7 +304,7 @@ def test_what_another_image_needs_stays(store: Store) -> None:
 
 @pytest.mark.parametrize("busy", [False, True], ids=["nobody else", "others at work"])
 def test_an_image_that_has_taken_a_doomed_name_stays(store: Store, busy: bool) -> None:
-    """Somebody decided by the one before. What the new one needs stays as well."""
+    """The removal was decided by the former image. The packs of the new one stay as well."""
     write(store, "old", [bytes_of(2, MANY)])
     write(store, "warm", [bytes_of(1, MANY)])
     seals = {name: store.images.manifest(name).seal() for name in ("old", "warm")}
@@ -320,7 +320,7 @@ def test_an_image_that_has_taken_a_doomed_name_stays(store: Store, busy: bool) -
 def test_an_image_that_takes_the_name_while_the_lock_is_waited_for_stays(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also where nobody has said more than the name."""
+    """This holds also if the caller gave no more than the name."""
     write(store, "warm", [bytes_of(1, MANY)])
     monkeypatch.setattr(Removal, "_is_only_copy", lambda *_: True)
 
@@ -562,7 +562,7 @@ def test_nothing_is_built_upon_what_was_found_damaged(store: Store) -> None:
     damaged = bytearray(pack.read_bytes())
     damaged[CHUNK_BYTES] ^= 1
     pack.write_bytes(damaged)
-    write(store, "two", data)  # nobody has looked yet
+    write(store, "two", data)  # no reader has looked yet
     with pytest.raises(Damaged):
         read(store, "two")
     assert write(store, "three", data).costs.bytes_written == 2 * CHUNK_BYTES
@@ -602,7 +602,7 @@ def test_every_pack_is_looked_at_also_one_of_the_same_bytes_as_another(plain: St
 def test_what_the_disk_has_is_looked_at_and_not_what_is_in_memory(
     plain: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of every pack, before a byte of its chunks is read."""
+    """Every pack leaves the cache before a byte of its chunks is read."""
     write(plain, "warm", [bytes_of(1, MANY)])
     real, calls = os.posix_fadvise, []
 
@@ -716,7 +716,7 @@ def test_what_a_first_image_has_twice_was_not_in_the_store_before(store: Store) 
 
 
 def test_how_long_the_program_stood_still_is_told(store: Store) -> None:
-    """Of a checkpoint after which it ran on, too."""
+    """The time is told for a checkpoint after which the program ran on, too."""
     manifest = write(store, "warm", [bytes_of(1, MANY)])
     live = replace(
         manifest, timings={"stop": 1.0, "quiesced": 1.5, "snapshotted": 1.75, "running": 2.0, "drained": 9.0}

@@ -1,4 +1,4 @@
-"""Encrypted stores: who has not the key sees nothing, changes nothing unseen, and is told so before anything else."""
+"""Encrypted stores: a user without the key reads nothing, changes nothing unseen, and is told so first."""
 
 import os
 import re
@@ -63,7 +63,7 @@ def test_nothing_of_what_was_written_can_be_read(store: Store, tmp_path: Path) -
 
 
 def blocks(store: Store) -> set[bytes]:
-    """Of packs, but for their headers."""
+    """Returns the blocks of packs, without their headers."""
     return {
         data[at : at + BLOCK] for data in contents(store.packs.folder).values() for at in range(BLOCK, len(data), BLOCK)
     }
@@ -120,7 +120,7 @@ def test_an_empty_store_becomes_an_encrypted_one(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     write(store, "warm", DATA)
     store.remove(["warm"])
-    (store.packs.folder / f"{'0' * 32}.pack").write_bytes(DATA[0])  # of somebody who died
+    (store.packs.folder / f"{'0' * 32}.pack").write_bytes(DATA[0])  # of a writer that died
     encrypted = Store(store.path, OURS)
     assert not list(store.packs.folder.iterdir())
     write(encrypted, "warm", DATA)
@@ -222,7 +222,7 @@ def placed(entries: Sequence[Entry]) -> bytes:
 
 
 def test_a_chunk_is_of_its_pack_its_place_and_its_name_alone() -> None:
-    """Also for who could move its tag with it."""
+    """This holds also if its tag is moved with it."""
     disk, entry = memoryview(bytearray(2 * BLOCK)), Entry(b"n" * 32, 1, 100)
     pack = OURS.pack("0" * 32)
     pack.to_disk([entry], [mapped(DATA[0][:100])], disk)

@@ -33,7 +33,7 @@ Images = dict[str, list[bytes]]
 def survives(
     root: Path, act: Callable[[Store], object], may_be: Images, must_be: Images, cipher: Cipher = PLAIN
 ) -> int:
-    """How many states were looked at."""
+    """Checks every state that a crash may leave; returns their number."""
     store = Store(root / "store", cipher)
     write(store, "old", OLD)
     disk = Disk(store.path)
@@ -85,7 +85,7 @@ def test_while_an_image_is_pulled(tmp_path: Path, cipher: Cipher) -> None:
 
 
 def pushing(root: Path, cipher: Cipher) -> Callable[[Store], object]:
-    """Sends the new image from another store into this one, whose disk may fail."""
+    """Sends the new image from another store into this one; its disk may fail."""
     source = Store(root / "source", cipher)
     write(source, "new", NEW)
     return lambda store: push(source, "new", store.path.as_uri(), Transfer("push"))
@@ -120,10 +120,10 @@ def test_while_a_damaged_pack_is_replaced(
 
 
 def test_what_somebody_did_not_sync_is_synced_by_who_pushes(tmp_path: Path) -> None:
-    """Files of the image that lie in the folder under their names, and nobody knows how they came there."""
+    """Files of the image lie in the folder under their names, of unknown origin."""
     act, store, source = pushing(tmp_path, PLAIN), Store(tmp_path / "store"), tmp_path / "source"
     disk = Disk(store.path)
-    with store.used(), disk.recorded():  # nobody tidies up
+    with store.used(), disk.recorded():  # no cleaner runs
         for theirs in (*source.glob("packs/*.pack"), source / "images/new.chunks", source / "images/new.hashes"):
             fd = os.open(store.path / theirs.relative_to(source), os.O_WRONLY | os.O_CREAT, 0o600)
             os.write(fd, theirs.read_bytes())
@@ -171,7 +171,7 @@ def test_while_one_is_removed(tmp_path: Path) -> None:
 
 
 SYNCED = {
-    "pack": (".pack.new", ".pack"),  # who pushes syncs it again by its name
+    "pack": (".pack.new", ".pack"),  # a push syncs it again by its name
     "packs folder": ("packs",),
     "references": (".chunks",),
     "hashes": (".hashes",),

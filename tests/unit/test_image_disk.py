@@ -81,7 +81,7 @@ def test_whichever_call_fails_old_images_are_whole_and_the_new_one_too_or_not_th
 
 
 def test_an_image_whose_last_sync_fails_is_not_there(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever was told so takes nothing away any more."""
+    """The caller was told so and removes nothing any more."""
     real = os.fsync
 
     def fsync(fd: int) -> None:
@@ -174,7 +174,7 @@ def test_a_disk_that_cannot_be_read_gives_nothing(store: Store, call: str) -> No
 
 @pytest.mark.parametrize("folder", ["packs", "images"])
 def test_a_folder_that_cannot_be_listed_is_no_empty_one(store: Store, folder: str) -> None:
-    """What is not known to be needed would go."""
+    """Files that are not known to be needed would be removed."""
     write(store, "other", NEW)
     for step in (store.clean, lambda: store.remove(["other"]), store.sweep, store.images.names):
         with unlisted(store.path / folder), suppress(StoreUnusable, OSError):
@@ -247,7 +247,7 @@ def test_an_image_on_a_disk_that_cannot_be_written_to_can_be_read(tmp_path: Path
 
 @pytest.mark.parametrize("number", [errno.ENOSPC, errno.EROFS, errno.EDQUOT, errno.EIO])
 def test_a_store_that_cannot_be_made_is_unusable(tmp_path: Path, number: int) -> None:
-    """That is said of its disk, not of its owner or mode."""
+    """The error names its disk, not its owner or mode."""
     failing = OSError(number, os.strerror(number))
     with patch.object(Path, "mkdir", side_effect=failing), pytest.raises(StoreUnusable, match=errno.errorcode[number]):
         Store(tmp_path / "store")

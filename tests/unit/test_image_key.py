@@ -1,4 +1,4 @@
-"""Where the key of a store comes from: what is no key is refused, by name, and nothing of it is repeated."""
+"""Sources of a store's key: an invalid key is refused by its source's name, and never repeated."""
 
 import base64
 import os
@@ -190,7 +190,7 @@ def test_it_is_read_once_and_not_shown(tmp_path: Path) -> None:
 
 
 def test_a_key_that_was_lost_on_its_way_is_missed() -> None:
-    """Or the image would be written for anybody to read."""
+    """Otherwise the image would be written in the clear."""
     request = RestoreRequest(target="llm", store="/store", image="warm")
     sealed = replace(request, encrypted=True)
     assert place_of(request, []).of("warm") == {"store": "/store", "encrypted": False, "name": "warm"}

@@ -1,4 +1,4 @@
-"""Writers, and one who cleans up, on one store, each killed at a random instant and followed by another."""
+"""Writers and a cleaner on one store, each killed at a random instant and followed by another."""
 
 import random
 import subprocess

@@ -1,4 +1,4 @@
-"""What keeps a disk busy: room ahead of what is written, and the next thing asked of it while names are computed."""
+"""A busy disk: room is made ahead of the writes, and the next read is asked for while names are computed."""
 
 import errno
 import os
@@ -143,7 +143,7 @@ def test_where_no_room_is_had_it_is_written_all_the_same(
 
 
 def test_the_next_is_read_while_names_are_compared(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By one thread each."""
+    """One thread reads, one compares."""
     data, second = bytes_of(1, 3 * GROUP), Event()
     write(store, "warm", [data])
     reads, real_blocks, real_name = [0], OpenPack.blocks, store.cipher.name_of
@@ -168,7 +168,7 @@ def test_the_next_is_read_while_names_are_compared(store: Store, monkeypatch: py
 
 
 def test_a_disk_is_asked_for_what_lies_in_a_row(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By few, whatever the number of threads that compute names."""
+    """Few threads ask, for any number of threads that compute names."""
     data, real_blocks = bytes_of(1, 16 * GROUP), OpenPack.blocks
     write(store, "warm", [data])
     asked, under_way, most, lock, all_ask = list[int](), [0], [0], Lock(), Event()
@@ -312,7 +312,7 @@ def test_a_group_ends_where_the_next_does_not_follow(numbers: list[int]) -> None
 def test_memory_for_reading_and_writing_is_bounded(
     store: Store, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
-    """Whatever the size of chunks."""
+    """This holds for any size of chunks."""
     made, most = Counter[int](), max(GROUP, chunk_bytes)
 
     def making(size: int) -> memoryview:

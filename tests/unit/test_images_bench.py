@@ -104,7 +104,7 @@ def hold_stops(machine: SimulatedMachine, count: int) -> None:
 
 @pytest.mark.skipif(find_spec("torch") is None, reason="PyTorch is not installed")
 def test_standstill_by_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On the processor: nothing of it is a figure."""
+    """Runs on the processor: its numbers are no results."""
     monkeypatch.setattr(standstill, "UNDISTURBED_SECONDS", 0.5)
     monkeypatch.setenv("GCR_BENCHMARK_STORE", str(tmp_path))
     ways = [*standstill.by_torch(standstill.program(1 / 8, 0.5, "--device", "cpu"), cycles=2)]
@@ -204,7 +204,7 @@ def test_bursts_beside_a_plain_writer_and_reader(tmp_path: Path, monkeypatch: py
 
 
 def test_a_way_is_another_writer_and_reader(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the memory that they take."""
+    """The memory that they take tells the ways apart."""
     made, way = Counter[int](), image_bursts.Way(asking=1, waiting=2, group_bytes=MIB)
     monkeypatch.setattr(image_bursts, "WARM_BYTES", MIB)
     monkeypatch.setattr(bounce, "huge_buffer", lambda size: made.update([size]) or bounced(size))

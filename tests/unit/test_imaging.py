@@ -1,4 +1,4 @@
-"""How the image of a checkpoint is begun, and begun again since a process of its job has ended."""
+"""The begin of a checkpoint's image, and its new begin after the end of a process."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""From an image through a ring to a device: every window once, one hand on a slot, and what fails stops the rest."""
+"""Copies from an image through a ring to a device: every window once, one user a slot; a failure stops the rest."""
 
 import threading
 import time
@@ -15,7 +15,7 @@ from gcr.errors import Damaged, DeadlinePassed, Interrupted, NoRoom, RolledBack
 from gcr.testing.machine import PATIENCE, until
 
 WINDOW = 100  # bytes
-MANY = 4000  # windows, for which nobody waits
+MANY = 4000  # windows; no test waits for them all
 Step = tuple[str, int, str, int]  # what, pid, device, offset
 
 

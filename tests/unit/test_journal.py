@@ -1,4 +1,4 @@
-"""Decision records: whole or absent whatever instant the daemon dies at, and never trusted when damaged."""
+"""Decision records: whole or absent if the daemon dies at any instant, and never trusted when damaged."""
 
 import errno
 import json
@@ -228,7 +228,7 @@ print("decided")
 
 
 def decide_and_die(folder: Path, helper: Path, calls: int) -> bool:
-    """Whether `decide` returned before the child had made `calls` system calls."""
+    """Returns True if `decide` returned before the child had made `calls` system calls."""
     (helper / "tests_record.py").write_text(
         f"from gcr.job.journal import DecisionRecord, ProcessDecision\nRECORD = {RECORD!r}"
     )
@@ -286,7 +286,7 @@ def failing_at(monkeypatch, chosen: int, number: int) -> list[str]:
 @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
 @pytest.mark.parametrize("earlier", [[], [RECORD]], ids=["first", "later"])
 def test_a_disk_that_fails_at_any_call_leaves_one_decision_or_the_other(folder, monkeypatch, number, earlier):
-    """With an error what stood stands, without one the new decision does; for the successor as well."""
+    """After an error the former decision stands, else the new one; for the successor as well."""
     failed = set()
     for chosen in range(20):
         shutil.rmtree(folder, ignore_errors=True)

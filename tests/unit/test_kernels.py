@@ -144,7 +144,7 @@ def test_pointers_are_told_from_other_words_where_the_compiler_says_so() -> None
 
 
 def test_sections_of_a_cubin_may_lie_outside_of_the_file() -> None:
-    """Shared and global memory, of section types that are the vendor's: they take no room, whatever their size."""
+    """Shared and global memory, of section types that are the vendor's: they take no room at any size."""
     (image,) = inspect_file(DATA / "relocatable.cubin")
     assert (image.target, layout(image)) == ("sm_90", {"shared": (8, [(0, 8)])})
 
@@ -273,7 +273,7 @@ def test_what_is_not_a_code_object_in_a_bundle_is_shown_as_unread(read: Read) ->
 
 
 def code_object(*kernels: object) -> bytes:
-    """An ELF file with nothing but a note, whose metadata list `kernels`."""
+    """Returns an ELF file with a note alone; its metadata list `kernels`."""
     metadata = msgpack.packb({"amdhsa.target": "amdgcn-amd-amdhsa--gfx90a", "amdhsa.kernels": list(kernels)})
     return amd_elf(struct.pack("<III", 7, len(metadata), 32) + b"AMDGPU\0\0" + metadata)
 

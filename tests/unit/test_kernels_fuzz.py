@@ -1,4 +1,4 @@
-"""Whatever is done to a file, the reader answers or refuses with one of its own errors, soon and in bounded memory."""
+"""The reader answers any damaged file, or refuses it with its own error, soon and in bounded memory."""
 
 import tempfile
 import time
@@ -33,7 +33,7 @@ FUZZ = settings(max_examples=60, deadline=None, suppress_health_check=[HealthChe
 
 
 def answers_or_refuses(content: bytes) -> bool:
-    """Whether it was read; any other exception is the test's failure."""
+    """Returns True if the file was read; any error but a refusal fails the test."""
     with tempfile.NamedTemporaryFile() as file:
         file.write(content)
         file.flush()

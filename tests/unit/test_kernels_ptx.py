@@ -1,4 +1,4 @@
-"""What is proven from PTX: each way in which a write can hide from the reader, and what must not hide a proof."""
+"""Proofs from PTX: each way in which a write can hide from the reader, and code that must not hide a proof."""
 
 from pathlib import Path
 

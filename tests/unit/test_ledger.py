@@ -1,4 +1,4 @@
-"""The daemon's log has one INFO line a transaction: job, bytes, seconds, who asked; refusals and failures too."""
+"""The daemon's log has one INFO line a transaction: job, bytes, seconds, caller; refusals and failures too."""
 
 import ast
 import logging

@@ -1,4 +1,4 @@
-"""What an image helper was lent goes back as soon as the image is written, and nobody waits for the unmapping."""
+"""Memory lent to an image helper goes back as soon as the image is written; no caller waits for the unmapping."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""What the library exports, and what it refuses before any daemon is asked."""
+"""The library's exports, and its refusals before any daemon is asked."""
 
 import ast
 import inspect

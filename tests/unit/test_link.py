@@ -45,7 +45,7 @@ def daemon(link: DaemonLink, monkeypatch: pytest.MonkeyPatch) -> Iterator[Channe
 
 
 def test_a_supervisor_does_what_it_is_asked_in_that_order(link: DaemonLink, daemon: Channel) -> None:
-    """As of one that was stopped meanwhile: the memory that came back would be let go, and the former one kept."""
+    """A supervisor that was stopped meanwhile would else close the memory that came back and keep the former."""
     with Path("/dev/null").open() as file:
         pid = os.getpid()
         daemon.send_json(FrameType.CALL, 101, {"op": "put", "pid": pid, "ids": [1]}, [file.fileno()], 1.0)

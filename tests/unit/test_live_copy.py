@@ -1,4 +1,4 @@
-"""What a live copy says is to be copied again, against a look at each chunk; and where it puts what is new."""
+"""The chunks that a live copy copies again, against a look at each chunk; and the place of new ones."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -23,7 +23,7 @@ def digests(marks: list[int]) -> bytes:
 
 
 def begun(size: int, parents: list[int] | None) -> LiveCopy:
-    """Of one allocation, which a parent may have."""
+    """Returns a live copy of one allocation; a parent may have it."""
     known = {} if parents is None else {1: (size, digests(parents))}
     live = LiveCopy(Layout({1: 0}, size), Baseline(KEY, known))
     live.begin({1: size})
@@ -38,7 +38,7 @@ def begun(size: int, parents: list[int] | None) -> LiveCopy:
 def test_what_is_neither_in_the_arena_nor_in_the_parent_is_copied_and_nothing_else(
     chunks: list[tuple[int, int | None, int]], last: int, has_parent: bool
 ) -> None:
-    """Of each chunk: what the parent has, what was copied live if it was, what lies there at the cut."""
+    """Takes for each chunk its content in the parent, in the live copy if there is one, and at the cut."""
     size = (len(chunks) - 1) * CHUNK_BYTES + last
     live = begun(size, [parent for parent, _, _ in chunks] if has_parent else None)
     for number, (_, copied, _) in enumerate(chunks):

@@ -1,4 +1,4 @@
-"""What `make` would do, and the script that brings CI a browser."""
+"""The commands of `make`, and the script that brings CI a browser."""
 
 import subprocess
 from pathlib import Path
@@ -10,7 +10,7 @@ SCRIPT = ROOT / "tools" / "install_browser.sh"
 
 
 def would(*words: str) -> str:
-    """The commands of a target whose stamps are all out of date."""
+    """Returns the commands of a target with all its stamps out of date."""
     command = ["make", "--dry-run", "--always-make", *words]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True, timeout=60).stdout
 

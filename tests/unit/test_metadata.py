@@ -1,4 +1,4 @@
-"""What a package index shows of gcr: project URLs, and a readme with links that work there."""
+"""The page of gcr in a package index: project URLs, and a readme with links that work there."""
 
 import re
 import runpy

@@ -1,4 +1,4 @@
-"""Which device comes in whose place, of what a user asked for."""
+"""The pairs of devices, old and new, for a user's request."""
 
 import pytest
 from hypothesis import given
@@ -17,7 +17,7 @@ PRESENT = [Device(uuid, "NVIDIA H200", 1 << 37, 0) for uuid in UUIDS]
     [
         ({}, {A}, {}),
         ({"0": "0"}, {A}, {}),
-        ({"0": "1"}, {A}, {A: B, B: A}),  # who is displaced takes the place that became free
+        ({"0": "1"}, {A}, {A: B, B: A}),  # a displaced device takes the place that became free
         ({A: "1", "1": A}, {A, B}, {A: B, B: A}),
         ({A.removeprefix("GPU-"): B.upper().replace("GPU-", "GPU-")}, {A}, {A: B, B: A}),
         ({"0": "1", "1": "2"}, {A, B}, {A: B, B: C, C: A}),

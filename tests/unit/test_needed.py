@@ -1,4 +1,4 @@
-"""Which images a command keeps: the records of all daemons of the user, of other machines and of former boots."""
+"""Images that a command keeps: by the records of all the user's daemons, of other machines and of former boots."""
 
 import json
 import os
@@ -46,7 +46,7 @@ def folder_at(socket):
 
 
 def elsewhere(folder, **facts):
-    """As if another machine, or this one before it was started again, had written it."""
+    """Rewrites the folder as of another machine, or of this one before its last boot."""
     file = folder.path / "about.json"
     file.write_text(json.dumps({**json.loads(file.read_text()), **facts}))
 

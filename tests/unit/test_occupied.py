@@ -28,7 +28,7 @@ def occupied() -> Iterator[Occupied]:
 
 
 def said(occupied: Occupied) -> list[tuple[str, int]]:
-    """What an agent reads, row by row."""
+    """Returns the rows that an agent reads."""
     with mmap.mmap(occupied.fd, PAGE_BYTES, mmap.MAP_SHARED, mmap.PROT_READ) as page:
         rows = OccupiedRecord.unpack_many(page[:], 0, OCCUPIED_DEVICES)
     return [(uuid_text(row.uuid), row.occupied) for row in rows if row.uuid != bytes(16)]
@@ -87,7 +87,7 @@ def test_who_needs_room_of_one_device_costs_no_other_its_image():
 
 @pytest.mark.parametrize("made", [0, 1, PeerGone("the worker died")])
 def test_it_is_said_before_a_worker_makes_room(occupied, made):
-    """And taken back where there is none; of one that did not answer nobody knows, until all is over."""
+    """The row is taken back if there is no room; after no answer it stays until all is over."""
     seen = []
 
     def make_room(_hold, _limit):

@@ -1,4 +1,4 @@
-"""Every native part loads with glibc 2.28, whatever glibc it was built with."""
+"""Every native part loads with glibc 2.28, though built with a newer one."""
 
 import runpy
 import subprocess

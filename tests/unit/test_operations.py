@@ -1,4 +1,4 @@
-"""Operations between gcr's processes: what crosses the socket, who serves it, and whose the descriptors are."""
+"""Operations between gcr's processes: the bytes on the socket, the server, and the owner of descriptors."""
 
 import json
 import os

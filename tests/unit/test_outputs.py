@@ -1,4 +1,4 @@
-"""The log of a detached job whose supervisor was killed."""
+"""The log of a detached job after its supervisor was killed."""
 
 import os
 from pathlib import Path
@@ -27,7 +27,7 @@ def job(token: str = TOKEN) -> Job:
 
 
 def log_of(supervisor: int) -> Path:
-    """Of a job with that supervisor, full."""
+    """Returns the full log of a job with that supervisor."""
     identity, me = runs.identifier(TOKEN), os.getpid()
     log = runs.log_path("llm", identity)
     log.write_text("x" * 100)

@@ -1,4 +1,4 @@
-"""How the overhead benchmark reckons: the loss that was put in comes out, its bound covers it, nothing gives zero."""
+"""The arithmetic of the overhead benchmark: it finds a known loss, its bound covers it, no loss gives zero."""
 
 import json
 import math
@@ -167,7 +167,7 @@ def test_quiet_is_a_matter_of_cpu_time(monkeypatch):
 
 
 def test_the_quantiles_err_upwards():
-    """Between two degrees of freedom that are listed the smaller one's is taken."""
+    """The smaller of two listed degrees of freedom is taken."""
     from stats import upper_bound
 
     assert upper_bound([0.0, 1.0]) == pytest.approx(0.5 + 6.314 * math.sqrt(0.5) / math.sqrt(2))

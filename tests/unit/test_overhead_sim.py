@@ -48,7 +48,7 @@ serve(lambda: hashlib.sha256(download(address, 4 << 20)).hexdigest())
 
 @pytest.fixture
 def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A private simulated machine in the environment of whatever is started."""
+    """Puts a private simulated machine into the environment of programs that the test starts."""
     state = Path("/dev/shm") / f"gcr-test-{tmp_path.name}-{os.getpid()}"
     (tmp_path / "run").mkdir(mode=0o700)
     for name, value in {

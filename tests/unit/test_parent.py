@@ -1,4 +1,4 @@
-"""Which image another one builds upon, what has changed since, and chunks that are added by their names."""
+"""The image that another builds upon, the changes since, and chunks that are added by their names."""
 
 import sys
 import tracemalloc
@@ -158,7 +158,7 @@ def test_a_chunk_that_is_added_by_name_is_not_looked_at(store: Store) -> None:
 
 
 def test_a_chunk_that_the_store_lacks_is_never_added_by_name(store: Store) -> None:
-    """Whatever lies in memory in its place would be stored as it."""
+    """Other bytes in memory in its place would be stored as the chunk."""
     with ImageWriter(store, "one") as writer:
         with pytest.raises(Damaged, match="no chunk"):
             writer.add([(mapped(bytes(100)), {0: Chunk(name_of(b"x"), bytes(16))})])

@@ -1,4 +1,4 @@
-"""Which shim and which simulated driver `gcr run` chooses: a backend's own, where it brings one."""
+"""The shim and the simulated driver that `gcr run` chooses: a backend's own, if it brings one."""
 
 from collections.abc import Iterator
 from pathlib import Path

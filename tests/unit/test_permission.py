@@ -1,4 +1,4 @@
-"""The lines of the threat model in docs/security.md: who may ask the daemon for what, and what its children load."""
+"""The threat model of docs/security.md, line by line: permissions of callers, and libraries that children load."""
 
 import logging
 import os
@@ -65,7 +65,7 @@ def acting_as(uid: int) -> Iterator[None]:
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """A daemon that admits one other user; nobody listens for it."""
+    """Yields a daemon that admits one other user; no thread serves its socket."""
     coordinator = Coordinator(Config(), Journal(tmp_path / "journal"))
     with socket.socket() as listener:
         yield Server(listener, coordinator, frozenset({os.getuid(), 0, OTHER}), Presence(tmp_path))
@@ -202,7 +202,7 @@ def test_a_backends_name_is_no_option_of_a_child(name: object) -> None:
         worlds.backend_name(name)
 
 
-# ---- who may ask for what -----------------------------------------------------------------------------------------
+# ---- permissions of callers -----------------------------------------------------------------------------------------
 
 
 @root_only
@@ -256,7 +256,7 @@ def test_another_user_registers_jobs_of_its_own(server: Server, peer: Callable[.
 
 @root_only
 def test_another_user_takes_no_job_of_ours_over(server: Server, peer: Callable[..., Channel]) -> None:
-    """As of one that a new daemon knows from the journal: it has no token yet."""
+    """A new daemon knows such a job from the journal: it has no token yet."""
     job = Job("llm", "", World("nvidia"))
     server.coordinator.jobs.add(job)
     with sleeping(OTHER) as pid, pytest.raises(NotOurs):

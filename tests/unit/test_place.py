@@ -1,4 +1,4 @@
-"""Where the store is: a folder, never a URL."""
+"""The place of a store: a folder, never a URL."""
 
 import json
 from collections.abc import Iterator

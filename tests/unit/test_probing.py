@@ -1,4 +1,4 @@
-"""What a backend's probe is made of: absence, and whatever a vendor's library raises, are answers."""
+"""The parts of a backend's probe: absence, and any error of a vendor's library, are answers."""
 
 import pytest
 
@@ -77,7 +77,7 @@ def test_a_driver_that_fails_is_no_absence_unless_the_vendor_says_so() -> None:
 
 
 class Exporting:
-    """As much of a VmmDriver as a trial needs; `export` ends as told."""
+    """The part of a VmmDriver that a trial needs; `export` ends as told."""
 
     granularity = 4096
 

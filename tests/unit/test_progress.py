@@ -1,4 +1,4 @@
-"""What is told of a transfer: bytes that only grow, the last second's rate, a share of links that are known."""
+"""Reports of a transfer: bytes that only grow, the last second's rate, a share of links that are known."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Recovery goes on until nothing is left to be done: whoever gives up leaves a program standing for ever."""
+"""Recovery goes on until nothing is left to be done: giving up would leave a program stopped for ever."""
 
 import threading
 from types import SimpleNamespace

@@ -71,13 +71,13 @@ def store(tmp_path: Path, cipher: Cipher) -> Store:
 
 @pytest.fixture
 def other(tmp_path: Path, cipher: Cipher) -> Store:
-    """Where images are pulled to."""
+    """Returns the store to which images are pulled."""
     return Store(tmp_path / "other", cipher)
 
 
 @pytest.fixture
 def away(tmp_path: Path) -> Path:
-    """The folder of the remote; nobody has made it."""
+    """Returns the folder of the remote; it does not exist yet."""
     return tmp_path / "far away"
 
 
@@ -90,7 +90,7 @@ def small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def as_bucket(away: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The folder is asked for objects, as a bucket is; nobody locks it."""
+    """Has the folder asked for objects, as a bucket is; no writer locks it."""
     away.mkdir()
     for module in ("pull", "push"):
         monkeypatch.setattr(f"gcr.image.remote.{module}.remote_at", Remote)
@@ -98,7 +98,7 @@ def as_bucket(away: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(params=[Folder, Remote], ids=["folder", "bucket"])
 def kind(request: pytest.FixtureRequest) -> type[Remote]:
-    """Of what is asked for where an image is pushed to."""
+    """Returns the kind of the remote to which an image is pushed."""
     if request.param is Remote:
         request.getfixturevalue("as_bucket")
     found: type[Remote] = request.param
@@ -121,7 +121,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def rewritten(path: Path, cipher: Cipher, change: Callable[[dict[str, object]], object]) -> None:
-    """A manifest of another image, whose digest is right: of somebody who has the key."""
+    """Rewrites a manifest, with a right digest, as an attacker with the key can."""
     file = f"images/{path.name}"
     document = json.loads(cipher.decrypt(file, path.read_bytes(), path))
     change(document["image"])
@@ -277,7 +277,7 @@ def test_a_pack_of_another_image_is_not_replaced_by_who_pulls(tmp_path: Path) ->
 
 
 def with_one_id(folder: Path) -> tuple[Store, Store]:
-    """Two stores, each with an image of one pack; both packs have the same id, as somebody has made it."""
+    """Two stores, each with an image of one pack; both packs have the same id, by forgery."""
     precious, evil = Store(folder / "precious"), Store(folder / "evil")
     (mine,), (theirs,) = write(precious, "warm", [COMMON]).packs, write(evil, "evil", [OWN]).packs
     (evil.packs.folder / f"{theirs.id}.pack").rename(evil.packs.folder / f"{mine.id}.pack")
@@ -324,7 +324,7 @@ def test_what_is_damaged_of_an_image_that_is_here_is_pulled_again(store: Store, 
 def test_what_is_pulled_again_and_found_damaged_meanwhile_is_refused_once(
     store: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By somebody who has opened the one before."""
+    """A reader that has opened the former pack finds the damage."""
     write(store, "warm", [COMMON])
     pushed(store, away)
     path = found_damaged(store)
@@ -418,7 +418,7 @@ def test_an_image_is_not_there_if_a_pack_of_it_is_found_damaged_meanwhile(
 
 
 def failing_once(ending: str) -> tuple[list[str], Callable[[int], None]]:
-    """For os.fsync: of files whose names end so the first is not synced; and which were, from then on."""
+    """Returns the names synced after a failure, and an os.fsync that fails once, for names with this ending."""
     real, synced = os.fsync, list[str]()
 
     def fsync(fd: int) -> None:
@@ -450,7 +450,7 @@ def test_what_failed_to_be_synced_is_pulled_again(
 def test_what_failed_to_be_synced_is_pushed_again(
     store: Store, away: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
-    """Also a pack of somebody who did not sync it."""
+    """This holds also for a pack that another writer did not sync."""
     manifest = write(store, "warm", [COMMON])
     if there:
         pushed(store, away)
@@ -513,7 +513,7 @@ def test_what_a_killed_push_has_left_in_a_folder_goes(tmp_path: Path, name: str)
 def test_what_is_sent_is_what_was_looked_at(
     store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Whatever takes its name meanwhile."""
+    """Another image may take its name meanwhile."""
     write(store, "warm", [COMMON])
     real = Images.stored_beside
 
@@ -559,7 +559,7 @@ INDEXES = {
 
 @pytest.mark.parametrize("what", INDEXES)
 def test_nothing_is_fetched_by_an_index_that_no_pack_has(tmp_path: Path, what: str, small_parts: None) -> None:
-    """Its seal may be right: somebody has made it."""
+    """Its seal may be right: it is forged."""
     evil, mine = Store(tmp_path / "evil"), Store(tmp_path / "mine")
     (pack,) = write(evil, "evil", [COMMON]).packs
     index, at = b"".join(PLACED.pack(*each) for each in INDEXES[what]), 3 * BLOCK
@@ -791,7 +791,7 @@ def test_a_pull_that_brings_nothing_makes_it_wait_another_day(
 def test_nothing_is_cleaned_up_while_an_image_moves(
     store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Neither here nor, in a folder, there."""
+    """Nothing is cleaned up here nor, in a folder, there."""
     write(store, "warm", [COMMON])
     real, busy = Folder.has, []
 
@@ -889,7 +889,7 @@ def test_an_image_that_arrives_meanwhile_is_not_touched(
 def test_nobody_else_writes_an_image_of_that_name_into_the_folder(
     store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
-    """Neither a job of that store nor another push, whatever is under the name; and who came later left nothing."""
+    """Neither a job of that store nor another push does, whether the name is taken or not; they leave nothing."""
     write(store, "warm", [COMMON])
     write(other, "warm", [OWN])
     if there:
@@ -918,7 +918,7 @@ def test_nobody_else_writes_an_image_of_that_name_into_the_folder(
 def test_who_claims_the_name_before_a_push_has_ended_keeps_it(
     store: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What was pushed is removed at once, and another image begun."""
+    """The pushed image is removed at once, and another begun."""
     write(store, "warm", [COMMON])
     real, begun = Folder.publish, []
 

@@ -1,4 +1,4 @@
-"""What a report says of a process: what it had when its books were closed, not when it was last looked at."""
+"""A report tells what a process had when its books were closed, not when it was last looked at."""
 
 from collections.abc import Mapping
 from types import SimpleNamespace
@@ -22,7 +22,7 @@ ONE, OTHER = map(uuid_text, UUIDS)
 
 
 def process(handles: Mapping[int, int]) -> Process:
-    """As it was looked at: bytes of one handle, by ordinal."""
+    """Returns a process after a look at it: bytes of one handle, by ordinal."""
     made = Process("llm", ProcessIdentity(7, 1))
     devices = tuple(DeviceRecord(UUIDS[n], n, 1, covered_bytes=size) for n, size in handles.items())
     made.seen.status = StatusReply(StatusRecord(), devices)
@@ -31,7 +31,7 @@ def process(handles: Mapping[int, int]) -> Process:
 
 
 def table(*held: tuple[str, int]) -> AllocationTable:
-    """Of a device and bytes each."""
+    """Returns a table of allocations; each has a device and bytes."""
     every = {id: Allocation(HandleSpec(id, size), device, ()) for id, (device, size) in enumerate(held, start=1)}
     return AllocationTable(1, {0: ONE, 1: OTHER}, every)
 

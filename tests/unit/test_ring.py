@@ -1,4 +1,4 @@
-"""A ring, against a device whose memory is the host's: what passes through it window by window is what was there."""
+"""A ring, against a device in host memory: bytes pass through it unchanged, window by window."""
 
 import ctypes
 import os
@@ -28,7 +28,7 @@ ABOUT = {"job": "llm", "pid": 7, "start_time": 8, "transaction": 9, "ordinals": 
 
 @dataclass
 class Copying:
-    """In flight until it is waited for."""
+    """A copy in flight until a caller waits for it."""
 
     spans: Sequence[Span]
     to_host: bool
@@ -105,7 +105,7 @@ class Held:
         return b"".join(bytes(self.memory[id]) for id in order)
 
     def slot(self, number: int, size: int) -> bytes:
-        """As the image helper sees it: the segments behind one another."""
+        """Returns a slot as the image helper sees it: the segments behind one another."""
         assert self.holding.copy.ring
         parts = self.holding.copy.ring.segments.parts
         seen = b"".join(os.pread(part.fd, part.size, 0) for part in parts)
@@ -142,7 +142,7 @@ def test_all_that_is_held_passes_through_a_ring_and_comes_back(
             fill(program.holding, window, LONG)
             seen += program.slot(window[0], window[2])
         assert seen == program.line()
-        assert not program.holding.memory.transfers  # nobody waits for them again
+        assert not program.holding.memory.transfers  # no caller waits for them again
 
         back, at = seen, 0
         for memory in program.memory.values():
@@ -155,7 +155,7 @@ def test_all_that_is_held_passes_through_a_ring_and_comes_back(
 
 
 def put_into_slot(program: Held, slot: int, data: bytes) -> None:
-    """As the image helper does: it has the segments' descriptors."""
+    """Writes as the image helper does: by the segments' descriptors."""
     assert program.holding.copy.ring
     at, done, first = slot * program.holding.copy.ring.slot_bytes, 0, 0
     for part in program.holding.copy.ring.segments:
@@ -243,7 +243,7 @@ def test_without_a_ring_or_a_line_nothing_is_copied() -> None:
 
 
 def test_the_memory_of_a_ring_is_not_given_back_under_a_copy() -> None:
-    """One that its caller no longer waits for goes on writing there."""
+    """A copy without a waiting caller goes on writing there."""
     device = Device(slow=True)
     with held(device, [SLOT]) as program:
         make_ring(program.holding, SLOT, 2, 2)
@@ -325,7 +325,7 @@ def test_the_daemon_has_a_ring_made_filled_sealed_and_dropped() -> None:
 
 
 def test_a_ring_that_is_surrendered_is_never_used_again() -> None:
-    """Whoever read into it may hang, and go on."""
+    """A reader into it may hang, and go on later."""
     with held(Device(), [SLOT], limit=2 * SLOT) as program:
         make_ring(program.holding, SLOT, 2, 2)
         lay_out_held(program.holding)

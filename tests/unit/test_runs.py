@@ -1,4 +1,4 @@
-"""Records of jobs: what is known of a job's end, whoever died, and how many are kept."""
+"""Records of jobs: a job's end is known after any death of gcr's processes, and the number of records is bounded."""
 
 import errno
 import json

@@ -88,7 +88,7 @@ def test_a_place_where_nothing_can_be_made_is_refused(tmp_path):
 
 @pytest.fixture(params=["no home", "a home that cannot be written to"])
 def homeless(monkeypatch, request, tmp_path):
-    """As in a container whose user is a number alone."""
+    """Sets up a container with a user that is a number alone."""
     if request.param == "no home":
         monkeypatch.delenv("HOME")
         monkeypatch.setattr("pwd.getpwuid", lambda _uid: {}[0])

@@ -1,4 +1,4 @@
-"""One daemon a socket, whatever its starters meet, and whatever is removed while it lives."""
+"""One daemon a socket, in any state that its starters meet, and with any file removed while it lives."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def take(path, patience=0.2):
 
 
 def end(seat):
-    """As the kernel does it with the process."""
+    """Ends a seat as the kernel does with the process."""
     seat.listener.close()
     for lock in seat.locks:
         lock.release()
@@ -129,7 +129,7 @@ def test_a_starter_that_passes_by_does_not_take_the_seat(path):
 
 
 def test_a_runtime_directory_that_cannot_be_made_is_waited_for(path, tmp_path):
-    """As after a logout: the next login makes it."""
+    """A logout removes it, and the next login makes it."""
     seat = take(path)
     shutil.rmtree(tmp_path / "run")
     (tmp_path / "run").write_text("")

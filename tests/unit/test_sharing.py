@@ -1,4 +1,4 @@
-"""What is seen of a process from outside: its files alone, in /proc."""
+"""The facts of a process that are seen from outside: by its files in /proc alone."""
 
 import errno
 import mmap

@@ -19,7 +19,7 @@ CALLBACKS = {"aclrtSnapShotCallbackRegister", "aclrtSnapShotCallbackUnregister"}
 SNAPSHOT = {
     f"aclrtSnapShotProcess{step}" for step in ("Lock", "Unlock", "Backup", "Restore")
 }  # no parameters until 9.1
-NOT_IN_ACL = {"rtSnapShotProcessGetState"}  # of libruntime.so, whose header is not public in every release
+NOT_IN_ACL = {"rtSnapShotProcessGetState"}  # of libruntime.so; its header is not public in every release
 OWN_CONSTANTS = re.compile(r"ACL_MEM_MALLOC_PAGE_MASK|RT_PROCESS_STATE_\w+")
 STRUCTURES = {
     "aclrtMemLocation": ("id", "type"),

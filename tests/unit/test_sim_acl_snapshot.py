@@ -1,7 +1,7 @@
 """The simulated snapshot API: its states, what waits while locked, what a restore needs and what it loses.
 
-The order is that of the vendor's open source (runtime 9.1). Whatever waits for ever does so in a thread that the test
-looks at with a deadline.
+The order is that of the vendor's open source (runtime 9.1). A call that waits for ever does so in a thread that
+the test looks at with a deadline.
 """
 
 import subprocess

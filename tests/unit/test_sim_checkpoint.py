@@ -47,7 +47,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def act(machine: Machine, pid: int, what: str) -> str:
-    """What a caller of the checkpoint functions printed, all in one line."""
+    """Returns the output of a caller of the checkpoint functions, in one line."""
     return " ".join(machine.run(CALLER.format(pid=pid) + "    " + what))
 
 

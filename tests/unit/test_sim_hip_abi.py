@@ -105,7 +105,7 @@ def our_constants() -> list[str]:
 
 
 def our_values(lines: list[str], folder: Path) -> list[int]:
-    """What a C compiler makes of these expressions over our header."""
+    """Returns a C compiler's values of these expressions over our header."""
     source, program = folder / "ours.c", folder / "ours"
     prints = "".join(f'    printf("%lld\\n", (long long)({line}));\n' for line in lines)
     source.write_text(f'#include <stdio.h>\n#include "abi/hip.h"\nint main(void) {{\n{prints}    return 0;\n}}\n')

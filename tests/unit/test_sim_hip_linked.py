@@ -156,7 +156,7 @@ void* dlsym(void* handle, const char* name) {
 
 
 def test_lookups_go_through_the_programs_dlsym(tmp_path):
-    """As in the real runtime: so a wrapper that an interposer gives for a name is what hipGetProcAddress answers."""
+    """The real runtime does so: hipGetProcAddress returns the wrapper that an interposer gives for a name."""
     source, preload = tmp_path / "dlsym.c", tmp_path / "dlsym.so"
     source.write_text(LOOKUPS)
     compile_c("-shared", "-fPIC", source, "-ldl", "-o", preload)

@@ -1,4 +1,4 @@
-"""What some real HIP runtimes do wrong, as modes of the simulated machine, and the ways around it."""
+"""Faults of some real HIP runtimes, as modes of the simulated machine, and the ways around them."""
 
 import sys
 from pathlib import Path
@@ -98,7 +98,7 @@ def test_a_leak_does_not_reach_memory_that_the_runtime_mapped_itself(leaky):
 
 
 def test_memory_moves_to_another_process_although_its_maker_leaks(leaky):
-    """What is exported lives on elsewhere; the maker's leak is its own mapping of the same memory."""
+    """Exported memory lives on elsewhere; the maker's leak is its own mapping of the same memory."""
     program = """
         at = mapped(handle := create(4 * MIB), 4 * MIB)
         write(at, b"kept")

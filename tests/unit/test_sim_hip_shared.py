@@ -1,5 +1,5 @@
-"""What processes share through the simulated HIP runtime, and what others see of them: by descriptors, by handles,
-in the management library and in the kernel's files."""
+"""Memory that processes share through the simulated HIP runtime, and its traces: descriptors, handles, the
+management library and the kernel's files."""
 
 import socket
 import sys

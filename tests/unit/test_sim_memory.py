@@ -1,4 +1,4 @@
-"""The simulator's memory: what the kernel counts, who may touch it, and that no death leaves a byte behind."""
+"""The simulator's memory: the kernel's count, the permissions, and that no death leaves a byte behind."""
 
 import signal
 import socket

@@ -1,4 +1,4 @@
-"""What a soak calls a drift: what the last quarter has more of than the second."""
+"""The drift of a soak: the excess of the last quarter over the second."""
 
 import sys
 from pathlib import Path

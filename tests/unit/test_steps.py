@@ -249,7 +249,7 @@ def test_a_process_that_copies_itself_is_refused_where_the_bytes_stream():
 
 
 class Copy:
-    """In the place of an AgentCopy: all of the device was moved."""
+    """A stand-in for an AgentCopy: all of the device was moved."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.moved = {DEVICE: SIZE}

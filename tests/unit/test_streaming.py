@@ -145,7 +145,7 @@ def passing(pid: int, device: str, sizes: Sequence[int], seed: int, slots: int =
 def test_what_passes_through_rings_is_the_image(
     tmp_path_factory: pytest.TempPathFactory, cipher: Cipher, sizes: list[list[int]], order: random.Random
 ) -> None:
-    """Of several devices and processes, window by window, in any order."""
+    """Passes windows of several devices and processes, in any order."""
     store = Store(tmp_path_factory.mktemp("s") / "store", cipher)
     devices = [passing(7 + number // 2, f"GPU-{number % 2}", each, number) for number, each in enumerate(sizes)]
     streams = Streams(SLOT)
@@ -169,7 +169,7 @@ def test_what_passes_through_rings_is_the_image(
                 target = bytearray(handle.spec.size)
                 reader.read(each.table.pid, device, handle.offset, memoryview(target))
                 assert target == each.line[handle.offset : handle.offset + handle.spec.size]
-    for sealed in tables:  # whoever reads it into host memory has room there
+    for sealed in tables:  # a reader into host memory has room there
         for part in by_device(sealed):
             end = max(handle.offset + handle.spec.size for handle in part.handles)
             assert end <= sum(segment.size for segment in part.segments) < end + SLOT
@@ -255,7 +255,7 @@ def brought(store: Store, each: Passing, windows: int) -> Iterator[ImageService]
 
 
 def test_an_image_whose_last_window_never_came_is_not_written(tmp_path: Path) -> None:
-    """Of the image's chunks those that came say nothing of how many there are."""
+    """The chunks that came do not tell how many the image has."""
     store = Store(tmp_path / "store")
     with (
         passing(7, "GPU-0", [2 * SLOT], 1) as each,
@@ -267,7 +267,7 @@ def test_an_image_whose_last_window_never_came_is_not_written(tmp_path: Path) ->
 
 
 def test_a_ring_is_free_when_its_image_is_durable_and_the_image_is_kept_until_the_helper_ends(tmp_path: Path) -> None:
-    """Whoever then asks for room is not told that an image is still being written."""
+    """A later request for room is not told that an image is still being written."""
     store = Store(tmp_path / "store")
     with passing(7, "GPU-0", [2 * SLOT], 1) as each, brought(store, each, 2) as service:
         assert is_held_still(each.fd)
@@ -302,7 +302,7 @@ def test_no_device_is_opened_late_or_twice(tmp_path: Path) -> None:
 
 @dataclass
 class Worker:
-    """Its ring is looked at: no slot is filled that somebody still has."""
+    """A worker that checks its ring: no slot is filled while it is in use."""
 
     outlet: "Outlet"
     device: str = "GPU-0"

@@ -1,4 +1,4 @@
-"""When a daemon hands over to one of another version."""
+"""The hand-over of a daemon to one of another version."""
 
 import random
 import threading

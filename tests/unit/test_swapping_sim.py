@@ -225,7 +225,7 @@ program.step = lambda: step() if program.steps < WARM else last()
 def test_none_is_begun_that_could_not_end_in_time(
     world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As long as the first needed, each of those at work may need."""
+    """Each victim at work may need as long as the first."""
     monkeypatch.setattr(swapping, "AT_ONCE", 1)
     monkeypatch.setattr(swapping, "run", lambda *_: {"gcr": {"lane_s": 50.0}})
     wanted = [victim(name, "vmm_victim.py") for name in ("one", "two")]

@@ -1,6 +1,6 @@
-"""Copies for images, against a device whose memory is the host's: what arena and parent have together is what it held.
+"""Copies for images, against a device in host memory: arena and parent together have the bytes it held.
 
-Whatever was written, freed and allocated between the parent, the live copy and the cut.
+This holds for any writes, frees and allocations between the parent, the live copy and the cut.
 """
 
 import ctypes
@@ -131,7 +131,7 @@ def holding(device: Device) -> Iterator[Holding]:
 
 
 def look(made: Holding, device: Device) -> None:
-    """What the program has by now."""
+    """Takes in the allocations that the program has by now."""
     for id in [*made.memory.specs]:
         if id not in device.memory_of and made.copy.live:
             made.copy.live.forget(id)
@@ -144,7 +144,7 @@ def sealed(made: Holding) -> PartialTable:
 
 
 def image(made: Holding, parent: Mapping[int, bytes], found: PartialTable | None = None) -> dict[int, bytes]:
-    """As its writer puts it together, of what was sealed."""
+    """Returns the image's bytes as its writer puts them together from the sealed table."""
     found = found or sealed(made)
     assert made.copy.segments
     out = {}
@@ -165,7 +165,7 @@ def baseline(memory: Mapping[int, bytes]) -> Baseline:
 
 
 def written(data: bytes, number: int, value: int) -> bytes:
-    """One chunk is of this value."""
+    """Returns the data with one chunk filled with this value."""
     at = number * CHUNK_BYTES % max(1, len(data))
     at -= at % CHUNK_BYTES
     size = min(CHUNK_BYTES, len(data) - at)
@@ -174,7 +174,7 @@ def written(data: bytes, number: int, value: int) -> bytes:
 
 @dataclass(frozen=True)
 class Act:
-    """On what is held: write a chunk, free, or allocate."""
+    """One act on held memory: write a chunk, free, or allocate."""
 
     kind: int
     which: int
@@ -229,7 +229,7 @@ def test_what_is_copied_and_what_the_parent_has_is_what_lay_there_at_the_cut(
 def test_what_goes_by_a_snapshot_is_what_lay_there_at_the_cut(
     first: list[Act], last: list[Act], after: list[Act], live: bool, has_parent: bool, spare: int
 ) -> None:
-    """Whatever is written, freed and allocated before it is read, and however much of it there was room for."""
+    """This holds for any writes, frees and allocations before it is read, and for any room."""
     device, ids = Device(spare=spare), iter(range(1, 1000))
     device.put(next(ids), random.Random(1).randbytes(SIZES[3]))
     act(device, first, ids)
@@ -280,7 +280,7 @@ def test_portions_are_the_same_copies(sizes: list[int], limit: int) -> None:
 
 @pytest.mark.parametrize("error", [NoRoom("full", missing=1), None])
 def test_without_a_snapshot_it_is_copied_while_it_stands(error: NoRoom | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Somebody was faster, or the drain moves nothing."""
+    """Another process took the room, or the drain moves nothing."""
     device = Device(spare=1 << 20)
     device.put(1, random.Random(1).randbytes(CHUNK_BYTES))
     if error is None:
@@ -303,7 +303,7 @@ def fails(error: Exception) -> Callable[..., Any]:
 
 @contextmanager
 def snapshotted(spare: int = 1 << 20) -> Iterator[tuple[Device, Holding]]:
-    """At the cut, not read yet."""
+    """Yields a holding with a snapshot at the cut, not read yet."""
     device = Device(spare=spare)
     device.put(1, random.Random(1).randbytes(4 * CHUNK_BYTES))
     with holding(device) as made:
@@ -441,7 +441,7 @@ def test_what_goes_by_a_snapshot_has_its_room_on_the_host_after_the_cut() -> Non
 
 @pytest.mark.parametrize("spare", [0, 8 * CHUNK_BYTES])
 def test_what_is_copied_at_the_cut_has_its_room_there(spare: int) -> None:
-    """Where the snapshot has room for some of it, or there is none."""
+    """The snapshot has room for some of it, or there is none."""
     with grown(spare) as (device, made):
         assert copy_out(made, LONG, lambda _: None)["snapshot"] <= spare + SPARE_SHARE
         assert made.copy.arena.pinned_bytes == made.copy.arena.bytes
@@ -460,7 +460,7 @@ def test_no_room_on_the_host_after_the_cut_is_said_and_the_snapshot_given_back(m
 
 
 class Clock:
-    """That moves only where somebody sleeps: no pause of the machine's own is counted."""
+    """A clock that moves only in sleeps: no pause of the machine's own is counted."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -582,7 +582,7 @@ def test_what_is_no_baseline_is_refused() -> None:
 
 
 def test_nothing_is_lost_with_room_that_was_given_back_before_anything_was_in_it() -> None:
-    """By a program that found none, at the cost of nobody's image: another device may have its part in a snapshot."""
+    """A program that found no room gets it, at the cost of no image: another device may have a snapshot."""
     device = Device(spare=1 << 20)
     device.put(1, random.Random(1).randbytes(CHUNK_BYTES))
     with holding(device) as made:

@@ -47,7 +47,7 @@ class Channel:
 
 @dataclass
 class Agent:
-    """Every handle is KEPT and in everybody's hands already: nothing needs a descriptor."""
+    """Every handle is KEPT and with all its keepers already: nothing needs a descriptor."""
 
     handles: list[HandleRecord]
     places: list[MappingRecord]
@@ -206,7 +206,7 @@ def test_a_freed_handle_is_out_of_the_books_and_must_not_come_back(monkeypatch):
 
 @pytest.mark.parametrize("freed", [[2], [1, 2, 3], [1, 5]], ids=repr)
 def test_a_free_whose_message_is_on_its_way_stops_no_checkpoint(monkeypatch, freed):
-    """Of a program whose frees no longer wait for the daemon's answer. What is alive without a mapping stays."""
+    """The program's frees no longer wait for the daemon's answer. A live handle without a mapping stays."""
     agent = Agent([kept(id) for id in range(1, 6)], [place(1), place(2), place(3), place(5)])
     target, told = target_of(agent), []
     target.look()
@@ -240,7 +240,7 @@ class Busy(Agent):
     ids=["fewer each time", "few once", "none once", "as many each time"],
 )
 def test_what_a_program_makes_while_it_is_caught_up_with_is_caught_up_with(more, left):
-    """Until it makes no more than go at once, or it is no use."""
+    """Exports until the program makes no more handles than go at once, or it is of no use."""
     agent = Busy([kept(1)], [])
     agent.more = more
     target, reserved = target_of(agent), []
@@ -255,7 +255,7 @@ def test_what_a_program_makes_while_it_is_caught_up_with_is_caught_up_with(more,
 
 
 def test_what_others_just_made_is_waited_for_and_never_taken_for_its_own():
-    """Room for the driver is reckoned from what the process has itself, in whatever moment others are."""
+    """Room for the driver is computed from the process's own memory, independent of the moment of others."""
     target = target_of(Agent([kept(1)], [place(1)]))
     target.look()
     target.exports.export_new()
@@ -275,7 +275,7 @@ def test_a_device_that_nobody_copied_is_noticed():
 
 
 class Orphaned(Agent):
-    """What it has nobody keeps. It makes memory anew while there is room, and can export it then."""
+    """No keeper has its memory. It makes memory anew while there is room, and can export it then."""
 
     def __init__(self, handles, room=True):
         super().__init__(handles, [place(h.id) for h in handles])

@@ -1,4 +1,4 @@
-"""Each end that obeys a daemon asks the kernel whose process listens, before the first byte."""
+"""Each end that obeys a daemon asks the kernel for the listening user, before the first byte."""
 
 import os
 import socket
@@ -22,7 +22,7 @@ root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can become an
 
 @contextmanager
 def listening_as(uid: int, path: Path) -> Iterator[socket.socket]:
-    """A socket of another user, in a folder that everybody may write: it answers nothing."""
+    """Yields a socket of another user, in a folder that all users may write; it answers nothing."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as sock:
         sock.bind(str(path))
         os.seteuid(uid)

@@ -1,4 +1,4 @@
-"""How device memory is cut up to be hashed, with a kernel and a driver whose device memory is the host's."""
+"""The cuts of device memory for hashing, with a kernel and a driver whose device memory is the host's."""
 
 import ctypes
 import itertools
@@ -100,7 +100,7 @@ class HostKernel:
 
 
 class HostDriver:
-    """As much of gcr.vmm.VmmDriver as a copy to the host needs, and its stream."""
+    """The part of gcr.vmm.VmmDriver that a copy to the host needs, and its stream."""
 
     def __init__(self) -> None:
         self.pinned: set[int] = set()

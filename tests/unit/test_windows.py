@@ -33,7 +33,7 @@ PID, DEVICE = 7, "GPU-1"
 
 @st.composite
 def tables(draw: st.DrawFn) -> SealedTable:
-    """Of two devices, the allocations in no order, with gaps between some."""
+    """Returns a table of two devices, allocations in no order, with gaps between some."""
     places = draw(st.lists(st.tuples(st.integers(1, 5 * CHUNK), st.integers(0, CHUNK), st.booleans()), min_size=1))
     handles, ends = [], {"GPU-1": 0, "GPU-2": 0}
     for number, (size, gap, first) in enumerate(places):

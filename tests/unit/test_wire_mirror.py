@@ -105,7 +105,7 @@ def test_unreserved_fields_are_the_constructor_s():
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory) -> dict[str, int]:
-    """What the C compiler says of the header: size and offsets of every struct, value of every enumerator."""
+    """Returns the C compiler's view of the header: size and offsets of every struct, value of every enumerator."""
     compiler = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     assert compiler, "a C compiler is a prerequisite of this repository"
     lines = []

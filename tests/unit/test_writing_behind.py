@@ -1,4 +1,4 @@
-"""A pack is written behind the back of whoever adds to it: no error of a disk is lost, and no buffer."""
+"""A pack is written behind the back of its writer: no error of a disk is lost, and no buffer."""
 
 import errno
 import os

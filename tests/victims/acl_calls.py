@@ -28,7 +28,7 @@ def use(device: int = 0) -> None:
 
 
 def used() -> int:
-    """Bytes in use on the current device, by everybody."""
+    """Returns the bytes in use on the current device, by all processes."""
     free, total = acl.aclrtGetMemInfo(HBM)
     return int(total - free)
 
@@ -52,7 +52,7 @@ def mapped(handle: int, size: int, at: int = 0) -> int:
 
 
 def export(handle: int, *pids: int) -> int:
-    """A shareable handle for these processes, or for everybody."""
+    """Returns a shareable handle for these processes, or for all."""
     name = int(acl.aclrtMemExportToShareableHandle(handle, 0, 0 if pids else EVERYBODY))
     if pids:
         acl.aclrtMemSetPidToShareableHandle(name, (ctypes.c_int32 * len(pids))(*pids), len(pids))

@@ -74,12 +74,12 @@ class Program(Told):
         return "ok"
 
     def snapshot(self) -> str:
-        """Of itself, as a program may."""
+        """Makes a snapshot of this process itself, as a program may."""
         lock(), backup(), restore(), unlock()
         return "ok"
 
     def callbacks(self) -> str:
-        """At every stage of a snapshot of this process, whoever makes it; they may ask, and not wait."""
+        """Registers callbacks for every stage of a snapshot of this process; they may ask the runtime, not wait."""
         self.called = SnapShotCallBack(self.ask_the_runtime)
         for stage in range(LOCK_PRE, UNLOCK_POST + 1):
             acl.aclrtSnapShotCallbackRegister(stage, self.called, None)

@@ -38,7 +38,7 @@ class Array:
 
 
 class Plain:
-    """How a worker has its memory: by the runtime's plain calls."""
+    """A worker's memory, from the runtime's plain calls."""
 
     def __init__(self, worker: "Worker") -> None:
         self.worker, self.device = worker, worker.device
@@ -134,7 +134,7 @@ class Worker:
         return found
 
     def digest(self) -> bytes:
-        """Of contents alone: addresses may differ."""
+        """Returns a digest of the contents alone: addresses may differ."""
         state = hashlib.sha256()
         for array in self.arrays:
             state.update(self.verify(array))

@@ -1,4 +1,4 @@
-"""Distributed data parallel training by PyTorch: a process for each device, whose gradients NCCL sums.
+"""Distributed data parallel training by PyTorch: a process for each device; NCCL sums their gradients.
 
 The parent uses no device: it tells the ranks when to take a step and says what they computed. --ranks: how many.
 """

@@ -1,4 +1,4 @@
-"""What the victims that run on every vendor's devices want of a runtime; each vendor's module has one of these."""
+"""The runtime calls of victims that run on every vendor's devices; each vendor's module implements this."""
 
 import importlib
 from collections.abc import Callable
@@ -23,10 +23,10 @@ class Device(Protocol):
     def allocate(self, size: int) -> int: ...
 
     def free(self, address: int, stream: Any = None) -> None:
-        """`stream`: the only one whose work may still use it."""
+        """Frees memory. `stream`: no work of another stream may still use it."""
 
     def allocate_ordered(self, size: int, stream: Any) -> int:
-        """Stream-ordered: whoever uses it in another stream comes after this one."""
+        """Allocates in stream order: uses in another stream come after this one."""
 
     def free_ordered(self, address: int, stream: Any) -> None: ...
 

@@ -1,4 +1,4 @@
-"""How a victim talks, and how it takes its steps.
+"""The dialogue of a victim with its caller, and its steps.
 
 Interactive: `ready`, then a line for each line asked. Held: `ready`, then one line says how much to do: a number of
 steps (with a comma between those of several threads), or `on`: until standard input ends. At the end it says how much
@@ -24,7 +24,7 @@ class Program(Protocol):
         """A part of its work, and what came of it."""
 
     def digest(self) -> str:
-        """Of everything it holds."""
+        """Returns a digest of everything the program holds."""
 
 
 def say(text: str) -> None:
@@ -32,7 +32,7 @@ def say(text: str) -> None:
 
 
 def note(text: str) -> None:
-    """What may differ from run to run."""
+    """Prints a text that may differ from run to run."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -53,7 +53,7 @@ def parser(description: str | None, steps: int = 20) -> argparse.ArgumentParser:
 
 
 def perform(options: argparse.Namespace, program: Program) -> None:
-    """Its steps, each with what came of it, and its digest at the end."""
+    """Takes the program's steps, printing the result of each, and prints its digest at the end."""
     for _ in range(WARM if options.interactive or options.hold else 0):
         program.step()
     if options.interactive:
@@ -88,11 +88,11 @@ def numbers(much: str) -> Iterator[int]:
 
 
 def held() -> str:
-    """How much to do, once somebody says it."""
+    """Returns how much to do, once the caller says it."""
     say("ready")
     return sys.stdin.readline().strip()
 
 
 def over() -> bool:
-    """Whether standard input has ended."""
+    """Returns True if standard input has ended."""
     return bool(select.select([sys.stdin], [], [], 0)[0])

@@ -2,10 +2,10 @@
 
 Each thread has a stream and some buffers. In round after round it stamps them in order, each whole with the number of
 the round; every third with one of two values in turn, A and B; and every third with one that is the same for many
-rounds, so that an image has it as the one before. Beside them it allocates and frees. So whoever stops it
+rounds, so that an image has it as the one before. Beside them it allocates and frees. So a stop
 between two operations finds each buffer of one stamp, and no buffer more than a round behind the one before it.
 
-Speaks with whoever asks: each line is answered by the rounds that each thread has finished, and begun.
+Answers each line with the rounds that each thread has finished, and begun.
 `--buffers` of `--bytes` each, in `--threads`. The first line after `ready` is asked for says where they are.
 """
 
@@ -29,7 +29,7 @@ LARGEST = 4 << 20
 
 
 def stamp(number: int, epoch: int) -> int:
-    """Of 32 bits: what buffer `number` holds after round `epoch`, which counts from 1."""
+    """Returns the 32 bits that buffer `number` holds after round `epoch`, which counts from 1."""
     if number % 3 == 1:
         return SAME | epoch // SLOWLY
     return (A, B)[epoch % 2] if number % 3 == 2 else epoch

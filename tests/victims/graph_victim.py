@@ -1,7 +1,7 @@
 """Inference by CUDA graphs: a checkpoint must not make their addresses or their nodes stale.
 
 Each step feeds the model's answer back to it, so that nothing is forgotten. Captured by hand; with --compile by
-torch.compile(mode="reduce-overhead"), whose kernels are Triton's and whose graphs have pools of their own.
+torch.compile(mode="reduce-overhead"): its kernels are Triton's and its graphs have pools of their own.
 """
 
 import hashlib

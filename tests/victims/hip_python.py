@@ -19,7 +19,7 @@ REQUIREMENTS = {
 
 
 def folder(version: str) -> Path:
-    """What to put on PYTHONPATH for that generation; fetched at the first use. Raises CalledProcessError."""
+    """Returns the folder for PYTHONPATH of that generation; fetched at the first use. Raises CalledProcessError."""
     home = ROOT / "build" / "hip-python"
     home.mkdir(parents=True, exist_ok=True)
     with (home / "lock").open("w") as lock:

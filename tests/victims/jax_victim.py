@@ -1,4 +1,4 @@
-"""JAX: a training step with Adam, compiled by XLA, whose parameters and moments are donated to the next.
+"""JAX: a training step with Adam, compiled by XLA; its parameters and moments are donated to the next.
 
 XLA's allocator makes VMM calls of its own. Preallocation is off, so that growth is seen.
 """

@@ -25,7 +25,7 @@ class LendingDevice(Device, Protocol):
         """A code."""
 
     def range_of(self, address: int) -> tuple[int, int]:
-        """Where the allocation begins that contains it, and its bytes."""
+        """Returns the begin and the bytes of the allocation that contains the address."""
 
 
 class Lending(Program):
@@ -34,7 +34,7 @@ class Lending(Program):
         self.lending = device
         self.borrowed: list[int] = []
 
-    # ---- who lends --------------------------------------------------------------------------------------------
+    # ---- the lender -------------------------------------------------------------------------------------------
 
     def lend(self, size: int, inside: int = 0) -> str:
         """A new allocation; the blob is asked for with an address so far into it."""
@@ -57,10 +57,10 @@ class Lending(Program):
         self.device.free(address)
         return "ok"
 
-    # ---- who borrows ------------------------------------------------------------------------------------------
+    # ---- the borrower -----------------------------------------------------------------------------------------
 
     def borrow(self, blob: str, flags: int = ONLY_FLAG) -> str:
-        """Which one it is, counted from 0, its bytes and their digest; or a code."""
+        """Returns the number of the borrowed allocation, from 0, its bytes and their digest; or a code."""
         code, address = self.lending.borrow(bytes.fromhex(blob.removeprefix("x")), flags)
         if code:
             return f"code {code}"
@@ -83,16 +83,16 @@ class Lending(Program):
         return f"code {self.lending.give_back(self.borrowed[index])}"
 
     def free_borrowed(self, index: int) -> str:
-        """By the plain call, which is not for it."""
+        """Tries to free borrowed memory by the plain call, which must refuse."""
         return f"code {self.lending.try_to_free(self.borrowed[index])}"
 
     def shake(self) -> str:
-        """A signal five thousand times a second from here on, whose handler does nothing."""
+        """Sends a signal five thousand times a second from here on; its handler does nothing."""
         signal.signal(signal.SIGALRM, lambda _number, _frame: None)
         signal.setitimer(signal.ITIMER_REAL, 0.0002, 0.0002)
         return "ok"
 
     def forget(self) -> str:
-        """What was given back: another may come to be at its address."""
+        """Forgets memory that was given back: another allocation may get its address."""
         self.borrowed.clear()
         return "ok"

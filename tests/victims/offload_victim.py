@@ -1,4 +1,4 @@
-"""A trainer whose optimizer's state is in pinned host memory: copied to the device and back at each step.
+"""A trainer with its optimizer's state in pinned host memory: copied to the device and back at each step.
 
 Two streams take turns, so that one layer's state is on its way while another's is used. --gib: of pinned state.
 """

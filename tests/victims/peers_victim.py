@@ -36,7 +36,7 @@ class Array:
     value: int
 
     def read(self) -> bytes:
-        """Its bytes, which are what they should be."""
+        """Returns the array's bytes; ends the program if they are wrong."""
         found = download(self.address, self.words * 8)
         if found != struct.pack("<Q", self.value) * self.words:
             raise SystemExit(f"victim: an array of {self.words} words is not all {self.value:#x}")
@@ -44,7 +44,7 @@ class Array:
 
 
 class Side:
-    """One of the two devices, and what lives there."""
+    """One of the two devices, with its arrays."""
 
     def __init__(self, ordinal: int, kernels: str | None) -> None:
         self.ordinal = ordinal
@@ -68,7 +68,7 @@ class Side:
         check(driver.cuCtxSetCurrent(self.context))
 
     def reach(self, other: "Side") -> int:
-        """What the driver answers to peer access."""
+        """Returns the driver's answer to a request for peer access."""
         self.enter()
         return int(driver.cuCtxEnablePeerAccess(other.context, 0)[0])
 
@@ -96,7 +96,7 @@ class Side:
         array.value = half << 32 | half
 
     def change(self, array: Array, value: int) -> None:
-        """From here, wherever it lies."""
+        """Changes an array from this device, on whichever device it lies."""
         if self.add is None:
             self.fill(array, value)
             return

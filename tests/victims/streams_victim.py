@@ -14,7 +14,7 @@ THREADS, ROUNDS, WIDTH = 4, 12, 768
 
 
 class Lane:
-    """What one thread holds: two streams, a state and weights."""
+    """The objects of one thread: two streams, a state and weights."""
 
     def __init__(self, torch: Any, number: int) -> None:
         self.torch = torch

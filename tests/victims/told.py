@@ -102,7 +102,7 @@ class Program:
         return self.take(1 << 40)
 
     def take(self, limit: int) -> str:
-        """Up to `limit` bytes of physical memory, whatever is left of the device. Says how much it got."""
+        """Takes what is left of the device, up to `limit` bytes of physical memory. Returns the bytes it got."""
         size, taken = limit, 0
         granule = self.device.granule()
         while (size := size // granule * granule) and taken < limit:

@@ -57,7 +57,7 @@ class Program(Lending):
         return str(int(check(driver.cuMemExportToShareableHandle(handle, POSIX, 0))))
 
     def import_from(self, pid: str, fd: str) -> str:
-        """A handle whose descriptor another process holds."""
+        """Imports a handle from a descriptor of another process."""
         own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
         self.kept.append(check(driver.cuMemImportFromShareableHandle(own, POSIX)))
         return "ok"
@@ -90,7 +90,7 @@ class Program(Lending):
         return "ok"
 
     def release(self) -> str:
-        """On a thread of its own, which a closed gate parks."""
+        """Sets the flag on a thread of its own, which a closed gate parks."""
         return self.begin(lambda: check(driver.cuMemsetD32Async(self.flag, 1, 1, self.other)))
 
     def open_door(self) -> str:
@@ -122,7 +122,7 @@ class Program(Lending):
         return "ok"
 
     def done(self) -> str:
-        """Whether that thread has ended, and then the stream too."""
+        """Says whether that thread has ended, and then the stream too."""
         assert self.thread
         self.thread.join(0.05)
         if self.thread.is_alive():
@@ -179,7 +179,7 @@ class Program(Lending):
 
 
 def is_gcrs(fd: int) -> bool:
-    """Whether a descriptor is the connection to the daemon, or where others come for memory that was lent."""
+    """Returns True if a descriptor is the connection to the daemon, or the socket for borrowers of lent memory."""
     try:
         if not stat.S_ISSOCK(os.fstat(fd).st_mode):
             return False
@@ -192,7 +192,7 @@ def is_gcrs(fd: int) -> bool:
 
 
 def is_of_copy(fd: int) -> bool:
-    """Whether a descriptor is of a memory file that a worker has staged."""
+    """Returns True if a descriptor is of a memory file that a worker has staged."""
     try:
         name = str(Path(f"/proc/self/fd/{fd}").readlink())
     except OSError:

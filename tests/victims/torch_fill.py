@@ -42,7 +42,10 @@ class Fill:
         return out.random_(0, (1 << 31) - 1, generator=generator)
 
     def checksum(self, buffer: object) -> int:
-        """Of every word, weighted by its place within each MiB and by the MiB (mod 2^32, so order does not matter)."""
+        """Returns a sum of every word, weighted by its place within each MiB and by the MiB.
+
+        Computed mod 2^32, so order does not matter.
+        """
         whole = buffer.numel() // WEIGHTS * WEIGHTS
         rows = buffer[:whole].view(-1, WEIGHTS)
         total = int(buffer[whole:].sum(dtype=self.torch.int64))

@@ -25,7 +25,7 @@ BACKENDS = Path(__file__).parents[3] / "backends/amd"
 
 
 def world(folder: Path, generation: str, **settings: str) -> Mapping[str, str]:
-    """What a process must see to use that hip-python on a simulated machine of its own."""
+    """Returns the environment of a process that uses this hip-python on a simulated machine of its own."""
     state = folder / "machine"
     state.mkdir(mode=0o700, exist_ok=True)
     path = [str(hip_python.folder(generation)), str(VICTIMS), str(BACKENDS), *filter(None, sys.path)]

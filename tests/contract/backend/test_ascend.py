@@ -23,7 +23,7 @@ CONTEXT = 16 << 20
 
 
 def world(folder: Path, version: str = "", **settings: str) -> Mapping[str, str]:
-    """What a process must see to use a simulated machine of its own through one CANN release."""
+    """Returns the environment of a process that uses a simulated machine of its own through one CANN release."""
     state = folder / "machine"
     state.mkdir(mode=0o700, exist_ok=True)
     libraries = sim_dir(f"ascend-{version}" if version else "ascend")

@@ -1,4 +1,4 @@
-"""Where device memory is hashed on the SIMULATED devices, and what happens when the device cannot."""
+"""Hashes of device memory on the SIMULATED devices, and the way out when the device cannot hash."""
 
 import os
 import shutil
@@ -127,7 +127,7 @@ def _released(peer: Peer, where: object) -> None:
 
 @pytest.fixture(params=["7.2", "10"])
 def hiprtc(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[..., Mapping[str, str]]:
-    """A stand-in for hiprtc, whose code objects are what a simulated device can run."""
+    """Builds a stand-in for hiprtc; a simulated device can run its code objects."""
     folder = tmp_path / "rocm" / "lib"
     folder.mkdir(parents=True)
     library, source = folder / "libhiprtc.so", FOLDER / "hiprtc_standin.c"

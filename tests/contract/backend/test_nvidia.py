@@ -165,7 +165,7 @@ def test_a_checkpoint_without_a_lock_names_call_and_result(environment: Mapping[
 
 
 def fault(environment: Mapping[str, str], pid: int, rule: str) -> None:
-    """From now on `rule` holds in process `pid`; see shim/sim/core/fault.h."""
+    """Sets a fault `rule` for process `pid` from now on; see shim/sim/core/fault.h."""
     function, n, action = rule.split(":")
     (Path(environment["GCR_SIM_STATE"]) / "faults").write_text(f"{function}@{pid}:{n}:{action}\n")
 

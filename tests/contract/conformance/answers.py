@@ -1,4 +1,4 @@
-"""What the conformance program answered on a real device, and which of its answers differ under gcr on purpose."""
+"""Answers of the conformance program on a real device, and those that differ under gcr on purpose."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

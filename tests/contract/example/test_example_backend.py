@@ -35,7 +35,7 @@ def run(*command: str, seconds: float = 20.0, cwd: Path, env: dict[str, str] | N
 
 @pytest.fixture(scope="module")
 def reader(tmp_path_factory: pytest.TempPathFactory) -> "Reader":
-    """Who has followed the text up to its last command, which runs the suite."""
+    """Returns a reader that has followed the text up to its last command, which runs the suite."""
     made = Reader(tmp_path_factory.mktemp("reader"))
     made.said = made.do("\n".join(blocks()).rpartition(SUITE)[0], made.folder)
     return made

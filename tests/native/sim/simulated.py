@@ -101,7 +101,7 @@ class Program:
         return self.hear()
 
     def quiet(self, seconds: float) -> bool:
-        """Nothing was said for so long."""
+        """Returns True if the process printed nothing for so many seconds."""
         import select
 
         assert self.process.stdout

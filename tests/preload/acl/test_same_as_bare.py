@@ -1,6 +1,6 @@
-"""Each program says the same bare and preloaded on the simulated ACL runtime: return codes, bytes, what pointers are.
+"""Each program prints the same bare and preloaded on the simulated ACL runtime: return codes, bytes, kinds of pointers.
 
-Nobody listens to the agent here; tests/e2e/test_ascend.py is about checkpoints. A hang is a failure.
+No daemon listens to the agent here; tests/e2e/test_ascend.py is about checkpoints. A hang is a failure.
 """
 
 import os
@@ -46,7 +46,7 @@ class Runs:
         return self._run("preloaded", program, LD_PRELOAD=str(shim_path()))
 
     def same(self, program: str) -> str:
-        """What both say. Fails when they differ, or say nothing."""
+        """Returns the output of both runs. Fails if they differ, or print nothing."""
         said = self.preloaded(program)
         assert said
         assert said == self.bare(program)

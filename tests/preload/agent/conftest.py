@@ -148,7 +148,7 @@ class Machine:
         return puppet, agent
 
     def both(self, lines: Sequence[str]) -> tuple[list[str], list[str]]:
-        """What a script says bare, and preloaded without a daemon."""
+        """Returns the output of a script bare, and preloaded without a daemon."""
         answers = []
         for preload in (False, True):
             shutil.rmtree(self.folder / "sim", ignore_errors=True)

@@ -136,7 +136,7 @@ def handles_in(payload: bytes) -> list[Handle]:
 
 @dataclass
 class Agent:
-    """One connection of one agent. `held` is what it exported to us and we have not let go of."""
+    """One connection of one agent. `held`: handles that it exported to us and we have not closed."""
 
     link: socket.socket
     hello: Hello
@@ -375,7 +375,7 @@ class Agent:
 
 
 class Page:
-    """What it says is occupied; `fd` goes with every welcome."""
+    """The daemon's page of occupied devices; `fd` goes with every welcome."""
 
     def __init__(self) -> None:
         size = OCCUPIED.size * OCCUPIED_DEVICES
@@ -403,7 +403,7 @@ class Daemon:
         self.page = Page()
         self.with_page = True
         self.flags = flags
-        self.silent = False  # nobody is welcomed
+        self.silent = False  # no agent is welcomed
         self._unanswered: list[socket.socket] = []
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._listener.bind(str(path))

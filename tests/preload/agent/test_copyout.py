@@ -128,7 +128,7 @@ def test_the_bytes_are_where_the_table_says(closed):
 
 
 def test_memory_that_was_made_anew_can_be_exported_again(target):
-    """What came back by import cannot: whoever gave it keeps it."""
+    """Memory that came back by import cannot: the process that exported it keeps it."""
     puppet, agent = target
     puppet.must("alloc a 0x200000", "fill a 3", "sync")
     agent.take()

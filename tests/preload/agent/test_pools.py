@@ -168,7 +168,7 @@ def test_the_driver_has_what_pools_hold(same, begin):
 
 
 def test_what_is_freed_beside_a_capture_is_not_lost(same):
-    """In a thread's own stream, and in one that is destroyed then."""
+    """Frees in a thread's own stream, and in one that is destroyed afterwards."""
     same([
         "stream u", "stream v", "ownalloc a 0xc800000", "asyncalloc b 0xc800000 v", "capture u 0", "ownfree a",
         "asyncfree b v", "destroystream v", "endcapture u", "sync", "asyncalloc c 0x18000000 s",
@@ -187,7 +187,7 @@ def test_a_plain_free_does_not_wait(machine):
 
 @pytest.mark.parametrize("destroyed", [[], ["destroystream s"]])
 def test_plainly_freed_memory_is_not_given_to_another_stream_early(machine, destroyed):
-    """Whoever had the memory before may still use it, though its last user is done. Whatever context is current."""
+    """An earlier user may still use the memory, though its last user is done. The current context does not matter."""
     puppet = machine.ready()
     puppet.must("stream u", "context c 0", "use p", "asyncalloc a 0x1e00000 s", "callback s")
     puppet.must("asyncfree a s", "asyncalloc b 0x1e00000 s", *destroyed, "use c", "free b", "use p")

@@ -1,4 +1,4 @@
-"""What the daemon asks and what the agent does, step by step, with its bytes checked by the program."""
+"""Requests of the daemon and actions of the agent, step by step; the program checks its bytes."""
 
 import os
 import struct
@@ -276,7 +276,7 @@ MALFORMED = {
     "ids": frame(KINDS["import"], 5, ID_LIST.pack(7, 4, 0), 0),
     "moves": frame(KINDS["moved"], 5, struct.pack("<QII", 7, 2, 32) + bytes(32)),
 }
-LATER = ("ids", "moves")  # before that they are refused, whatever they say
+LATER = ("ids", "moves")  # before that they are refused, with any content
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def test_a_call_in_flight_is_waited_for(target):
 
 @pytest.mark.parametrize("calls", [1, 12])
 def test_a_host_callback_that_waits_for_a_parked_thread(target, calls):
-    """The thread that will open the door parks first; without pulses nobody would ever open it."""
+    """The thread that will open the door parks first; without pulses no thread would ever open it."""
     puppet, agent = target
     puppet.must("alloc a 4096", "stream u", "callback s")
     agent.export()

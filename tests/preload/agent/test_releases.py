@@ -28,7 +28,7 @@ def took(puppet, *lines: str) -> float:
 
 @pytest.mark.parametrize("stopped", [False, True])
 def test_one_wait_and_then_none(held, stopped):
-    """Whether the daemon reads and does not answer, or is stopped and its socket fills."""
+    """Holds if the daemon reads and does not answer, and if it is stopped and its socket fills."""
     puppet, agent, ids = held
     agent.answer_questions = False
     if stopped:
@@ -42,12 +42,12 @@ def test_one_wait_and_then_none(held, stopped):
 
 
 def test_once_answers_are_prompt_again_a_free_waits(held):
-    """The memory is free for whoever allocates next."""
+    """The memory is free for the next allocation."""
     puppet, agent, ids = held
     agent.answer_questions = False
     took(puppet, "free a0")
     agent.answer_all()
-    assert took(puppet, "free a1") < PROMPT / 2  # the answer to the first was late: nobody waits yet
+    assert took(puppet, "free a1") < PROMPT / 2  # the answer to the first was late: no free waits yet
     assert wait_for(lambda: ids[1] in agent.released)
     agent.answer_all()
     time.sleep(0.2)

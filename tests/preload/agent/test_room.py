@@ -1,6 +1,6 @@
-"""A program that finds no room on a device: what gcr has there for a moment is given back before the program is told.
+"""A program finds no room on a device: gcr gives back its temporary memory there before the program is told.
 
-It asks where the daemon's page says so, whatever its own state is, and nowhere else: asking costs time.
+It asks in any state of its own, but only for devices that the daemon's page names: asking costs time.
 """
 
 import os
@@ -141,7 +141,7 @@ def test_a_daemon_that_hangs_is_waited_for_once(machine, full):
 
 @pytest.mark.parametrize("when", ["asked", "not asked", "the next is there"])
 def test_a_daemon_that_dies_is_not_waited_for_but_its_workers_end(machine, full, when):
-    """Their memory is free in a moment, and nobody is there to say when: the next daemon says nothing of it."""
+    """Their memory is free in a moment, and no daemon is there to say when: the next one says nothing of it."""
     puppet, agent, make_room, device = full
     agent.answer_questions = False
     machine.daemon.page.say(0, device, 1)

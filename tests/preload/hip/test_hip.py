@@ -66,7 +66,7 @@ def test_a_runtime_that_is_too_old_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_one_shim_serves_two_vendors_in_one_process(tmp_path: Path) -> None:
-    """What each is told and holds is its own. Hand-overs of both at once: tests/native/device."""
+    """Requests and held memory of one vendor never reach the other. Hand-overs of both at once: tests/native/device."""
     program = build(tmp_path, "both.c", "-ldl")
     env = environment(tmp_path)
     answers = []

@@ -25,7 +25,7 @@ DEADLINE_S = 60
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One line of cuda.def: what the list says of a symbol. `macro` is GCR_HOOK, GCR_ALONE or GCR_ALIAS."""
+    """One line of cuda.def: the facts of a symbol. `macro` is GCR_HOOK, GCR_ALONE or GCR_ALIAS."""
 
     macro: str
     symbol: str
@@ -72,9 +72,9 @@ def workshop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def shim() -> Path:
-    """The interposer with stand-ins, built by the project's own rules: once, whoever of several runs needs it first.
+    """Builds the interposer with stand-ins by the project's own rules: once, for several runs at the same time.
 
-    Where the shim itself was built, if that was from here: most of it is the same.
+    Uses the shim's own build folder, if that was built from here: most of it is the same.
     """
     places = [Path(os.environ.get(native.VARIABLE, ROOT / "build/editable")), ROOT / "build/hooks"]
     build = next((place for place in places if _built_from_here(place)), places[-1])
@@ -113,13 +113,13 @@ def compile_c(workshop: Path) -> Compile:
 
 @pytest.fixture(scope="session")
 def driver(workshop: Path, compile_c: Compile, listed: list[Entry]) -> Path:
-    """The folder of a libcuda.so.1 whose every function says its own name; bound to itself, as real ones are."""
+    """Returns the folder of a libcuda.so.1 in which each function says its name; bound to itself, as real ones are."""
     return build_driver(workshop, compile_c, listed, "driver", "-Wl,-Bsymbolic")
 
 
 @pytest.fixture(scope="session")
 def loose_driver(workshop: Path, compile_c: Compile, listed: list[Entry]) -> Path:
-    """The same, but whoever interposes its names is found in its stead, even by itself."""
+    """Returns the same, but a library that interposes its names is found in its stead, even by itself."""
     return build_driver(workshop, compile_c, listed, "loose")
 
 

@@ -1,4 +1,4 @@
-"""A user's own LD_PRELOAD behind ours, and programs that interpose: nobody is left out, nobody reaches himself."""
+"""A user's own LD_PRELOAD behind ours, and programs that interpose: none is left out, none calls itself."""
 
 from pathlib import Path
 
