@@ -1,41 +1,34 @@
 """Arrivals and departures of supervisors and agents, and the effect of a departure on its job.
 
 A new daemon learns everything here: supervisors register again, agents report their phase, and the journal has the
-decisions. A job with a stranded process is recovered once its supervisor and processes are back, or after a time limit.
+decisions (survivors.py). A job with a stranded process is recovered once its supervisor and processes are
+back, or after a time limit.
 """
 
 import logging
-import os
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from gcr.control import ControlPhase
-from gcr.daemon import outputs, reports
+from gcr.daemon import outputs, reports, survivors
 from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.ended import note_job_end
 from gcr.daemon.foreign import world_of_process
 from gcr.daemon.jobs import Job
 from gcr.daemon.permission import Caller
-from gcr.daemon.recall import recall_labels, recall_program
+from gcr.daemon.recall import recall_program
 from gcr.daemon.registration import Registration, own_pid, registration
-from gcr.daemon.worlds import recorded_world
-from gcr.engine.control_phases import recorded_phases
 from gcr.engine.node import World
-from gcr.engine.recover import driver_phase
 from gcr.engine.tidying import forget_freed, quietly
 from gcr.errors import GcrError, NameTaken, NoSuchJob, WrongState
-from gcr.job.journal import DecisionRecord, ProcessDecision
-from gcr.job.placement import Placement
 from gcr.job.process import Prepared, Process
-from gcr.job.runs import identifier, note_end
-from gcr.job.states import State, Strategy, Way
-from gcr.job.suspension import Suspension
+from gcr.job.states import State, Strategy
 from gcr.names import JOB_NAME
 from gcr.peers.agent import AgentPeer
 from gcr.peers.supervisor import SupervisorPeer
-from gcr.processes import ProcessIdentity, alive, file_access, identify, owner_uid, started_at
+from gcr.processes import ProcessIdentity, alive, file_access, identify, started_at
 from gcr.protocol.channel import Channel
 from gcr.protocol.wire import AgentFlag, AgentPhase, Vendor
 
@@ -63,59 +56,9 @@ class Arrivals:
         self._lock = threading.RLock()
         self._ending = threading.RLock()  # before the others; held until nothing of a dead process is left
 
-    # ---- a daemon starts --------------------------------------------------------------------------------------
-
     def load_journal(self) -> None:
-        """Jobs that were suspended when the last daemon ended."""
-        for record in self._coordinator.journal.records():
-            job = Job(record.job, token="", world=recorded_world(record), decision=record)
-            for known in record.processes:
-                identity = ProcessIdentity(known.pid, known.start_time, known.stack)
-                if alive(identity):
-                    job.owner = owner_or_ours(known.pid)
-                    job.processes[known.pid] = _suspended(job, record, identity, known)
-                    job.context_on |= {*known.bytes, *known.ballast}
-                    job.started = min(job.started, started_at(known.pid))
-            if not job.processes:
-                self._coordinator.journal.forget(record.job)
-                _note_end(record.job, "", State.SUSPENDED)
-                continue
-            self._jobs.add(job)
-            threading.Thread(target=self._recall, args=(job,), name="gcr-recall", daemon=True).start()
-            if record.kind == "driver":
-                job.settled.clear()
-                threading.Thread(target=self._ask_driver, args=(job,), name="gcr-recover", daemon=True).start()
-            else:
-                self._begin_recovery(job)
-
-    def _recall(self, job: Job) -> None:
-        """Reads again the facts of a job that gcr shows: its program and the labels of its devices."""
-        recall_program(job)
-        recall_labels(job, self._coordinator.labels, lambda: self._coordinator.control(job.world).devices())
-
-    def _ask_driver(self, job: Job) -> None:
-        """Takes each process's state from the driver: suspended if the driver holds it, else running."""
-        try:
-            for process in job.living:
-                process.way = Way.DRIVER
-                process.settle(driver_phase(self._unlocked_phase(job, process.identity.pid)))
-            if job.state == State.RUNNING:
-                self._coordinator.journal.forget(job.name)
-                job.decision = None
-        except GcrError as error:
-            log.error("job %s: not recovered: %s", job.name, error)
-        finally:
-            job.settled.set()
-
-    def _unlocked_phase(self, job: Job, pid: int) -> ControlPhase:
-        """Returns the phase once the process is not between two. r580 reports LOCKED during a call of a dead caller."""
-        control, end = self._coordinator.control(job.world), time.monotonic() + self._coordinator.config.drain_s
-        recorded_phases(job.processes[pid], self._coordinator, lambda: control, {}).await_answer()
-        while (phase := control.phase(pid)) in (ControlPhase.LOCKED, ControlPhase.BUSY) and time.monotonic() < end:
-            if phase == ControlPhase.LOCKED:
-                quietly("unlock", lambda: control.unlock(pid, 1.0))
-            time.sleep(POLL)
-        return phase
+        """Learns of the jobs that were suspended when the last daemon ended."""
+        survivors.load_journal(self._coordinator, self._begin_recovery)
 
     # ---- supervisors ------------------------------------------------------------------------------------------
 
@@ -334,7 +277,7 @@ class Arrivals:
             self._jobs.remove(job)
         job.adopted.close()
         if not job.told:
-            _note_end(job.name, job.token, job.was)
+            note_job_end(job.name, job.token, job.was)
 
     def released(self, pid: int, ids: Sequence[int]) -> None:
         """Drops handles that a process freed and the daemon holds as well; when this returns no keeper holds them."""
@@ -412,40 +355,10 @@ class Arrivals:
             )
 
 
-def _note_end(job: str, token: str, was: State) -> None:
-    """Records the end of a job whose supervisor did not."""
-    try:
-        note_end(job, identifier(token) if token else None, reports.shown(was))
-    except (OSError, GcrError) as error:
-        log.warning("job %s: its end is not noted: %s", job, error)
-
-
 def stranded(peer: AgentPeer) -> bool:
     """Returns True for a process in the middle of a command that this daemon does not know."""
     flags = peer.hello.flags & (AgentFlag.STAGED | AgentFlag.FROZEN)
     return peer.hello.phase != AgentPhase.RUNNING or bool(flags)
-
-
-def _suspended(job: Job, record: DecisionRecord, identity: ProcessIdentity, known: ProcessDecision) -> Process:
-    data_only = record.kind == "data_only"
-    at_rest = State.DATA_SUSPENDED if data_only else State.SUSPENDED
-    return Process(
-        job.name,
-        identity,
-        State.RESTORING if record.kind == "restored" else at_rest,
-        Way.DATA_ONLY if data_only else Way.WHOLE,
-        copied_out=known.copied_out,
-        suspension=Suspension(
-            record.transaction, dict(known.bytes), dict(known.ballast), Placement(known.now, known.tried)
-        ),
-        waits=known.waits,
-    )
-
-
-def owner_or_ours(pid: int) -> int:
-    """The user of a process; the daemon's own where it is just ending."""
-    found = owner_uid(pid)
-    return os.getuid() if found is None else found
 
 
 def _world_as_seen(named: World, vendor: int) -> World:

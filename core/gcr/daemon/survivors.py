@@ -1,0 +1,106 @@
+"""Jobs that outlived their daemon, suspended: a new daemon learns them from the journal."""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+
+from gcr.control import ControlPhase
+from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.ended import note_job_end
+from gcr.daemon.jobs import Job
+from gcr.daemon.recall import recall_labels, recall_program
+from gcr.daemon.worlds import recorded_world
+from gcr.engine.control_phases import recorded_phases
+from gcr.engine.recover import driver_phase
+from gcr.engine.tidying import quietly
+from gcr.errors import GcrError
+from gcr.job.journal import DecisionRecord, ProcessDecision
+from gcr.job.placement import Placement
+from gcr.job.process import Process
+from gcr.job.states import State, Way
+from gcr.job.suspension import Suspension
+from gcr.processes import ProcessIdentity, alive, owner_uid, started_at
+
+log = logging.getLogger("gcr.daemon")
+
+POLL = 0.05  # seconds
+
+
+def load_journal(node: Coordinator, recover: Callable[[Job], object]) -> None:
+    """Adds the jobs of the journal whose processes live. `recover` begins the recovery of one."""
+    for record in node.journal.records():
+        job = Job(record.job, token="", world=recorded_world(record), decision=record)
+        for known in record.processes:
+            identity = ProcessIdentity(known.pid, known.start_time, known.stack)
+            if alive(identity):
+                job.owner = owner_or_ours(known.pid)
+                job.processes[known.pid] = _suspended(job, record, identity, known)
+                job.context_on |= {*known.bytes, *known.ballast}
+                job.started = min(job.started, started_at(known.pid))
+        if not job.processes:
+            node.journal.forget(record.job)
+            note_job_end(record.job, "", State.SUSPENDED)
+            continue
+        node.jobs.add(job)
+        threading.Thread(target=_recall, args=(node, job), name="gcr-recall", daemon=True).start()
+        if record.kind == "driver":
+            job.settled.clear()
+            threading.Thread(target=_ask_driver, args=(node, job), name="gcr-recover", daemon=True).start()
+        else:
+            recover(job)
+
+
+def _recall(node: Coordinator, job: Job) -> None:
+    """Reads again the facts of a job that gcr shows: its program and the labels of its devices."""
+    recall_program(job)
+    recall_labels(job, node.labels, lambda: node.control(job.world).devices())
+
+
+def _ask_driver(node: Coordinator, job: Job) -> None:
+    """Takes each process\'s state from the driver: suspended if the driver holds it, else running."""
+    try:
+        for process in job.living:
+            process.way = Way.DRIVER
+            process.settle(driver_phase(_unlocked_phase(node, job, process.identity.pid)))
+        if job.state == State.RUNNING:
+            node.journal.forget(job.name)
+            job.decision = None
+    except GcrError as error:
+        log.error("job %s: not recovered: %s", job.name, error)
+    finally:
+        job.settled.set()
+
+
+def _unlocked_phase(node: Coordinator, job: Job, pid: int) -> ControlPhase:
+    """Returns the phase once the process is not between two. r580 reports LOCKED during a call of a dead caller."""
+    control, end = node.control(job.world), time.monotonic() + node.config.drain_s
+    recorded_phases(job.processes[pid], node, lambda: control, {}).await_answer()
+    while (phase := control.phase(pid)) in (ControlPhase.LOCKED, ControlPhase.BUSY) and time.monotonic() < end:
+        if phase == ControlPhase.LOCKED:
+            quietly("unlock", lambda: control.unlock(pid, 1.0))
+        time.sleep(POLL)
+    return phase
+
+
+def _suspended(job: Job, record: DecisionRecord, identity: ProcessIdentity, known: ProcessDecision) -> Process:
+    data_only = record.kind == "data_only"
+    at_rest = State.DATA_SUSPENDED if data_only else State.SUSPENDED
+    return Process(
+        job.name,
+        identity,
+        State.RESTORING if record.kind == "restored" else at_rest,
+        Way.DATA_ONLY if data_only else Way.WHOLE,
+        copied_out=known.copied_out,
+        suspension=Suspension(
+            record.transaction, dict(known.bytes), dict(known.ballast), Placement(known.now, known.tried)
+        ),
+        waits=known.waits,
+    )
+
+
+def owner_or_ours(pid: int) -> int:
+    """Returns the user of a process; the daemon's own for a process that is just ending."""
+    found = owner_uid(pid)
+    return os.getuid() if found is None else found
