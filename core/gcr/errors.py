@@ -85,10 +85,7 @@ class UnsupportedState(Refused):
 
 
 class NoRoom(Refused):
-    """Host or device memory, or a store's disk, is short: by `missing` bytes, None where nothing can tell.
-
-    `device`: the UUID of the device that is short.
-    """
+    """Memory or a store's disk is short by `missing` bytes (None: unknown). `device`: the UUID of a full device."""
 
     code = "no_room"
     missing: int | None = None

@@ -38,7 +38,6 @@ WIDE = {
     "gcr/testing/peer_main.py Service": "one method for each method of the drain that it serves",
     "gcr/daemon/arrivals.py Arrivals": "to be divided",
     "gcr/daemon/jobs.py Job": "to be divided",
-    "gcr/errors.py": "to be divided",
     "gcr/peers/worker.py WorkerPeer": "to be divided",
     "gcr/worker/service.py WorkerService": "to be divided",
 }
