@@ -10,8 +10,8 @@ from gcr.job.states import State
 
 
 def release(work: Work) -> None:
-    """Lets go of the memory of a job that is decided to be suspended, and waits until the device counts it free."""
-    side_by_side(partial(_let_go, work, target) for target in work.targets)
+    """Releases the memory of a job that is decided to be suspended, and waits until the device counts it free."""
+    side_by_side(partial(_release_one, work, target) for target in work.targets)
     for target in work.targets:
         if target.process.state != State.EXITED:  # one that died after the decision stops no other
             target.process.move(State.DATA_SUSPENDED if work.options.data_only else State.SUSPENDED)
@@ -19,7 +19,7 @@ def release(work: Work) -> None:
     work.course.mark("vram_free")
 
 
-def _let_go(work: Work, target: Target) -> None:
+def _release_one(work: Work, target: Target) -> None:
     work.ballasts.settle(target)
     for worker in target.workers():
         quietly("release", partial(worker.release, target.hold))
