@@ -16,6 +16,9 @@ NATIVE_SOURCES = $(shell find CMakeLists.txt core/gcr/hashing/chunk_hash.h shim 
 FORMATTED = $(shell find core shim docs tests/native tests/preload tests/victims \
 	-name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.hpp' 2>/dev/null)
 
+ALONE = $(shell grep -rl --include='test_*.py' 'mark\.alone' tests)  # to collect all files takes seconds
+
+MAKEFLAGS += --jobs=$(JOBS)  # a package index, and tests that wait, leave cores to a build
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 unexport PYTHONDONTWRITEBYTECODE  # tests start thousands of processes, each of which would compile what it imports
 
@@ -33,7 +36,7 @@ demo: .venv/.installed ## checkpoint and restore a program on a SIMULATED GPU
 test: .venv/.test $(if $(PYTEST_ARGS),,native-test) ## every test that needs no GPU
 ifeq ($(PYTEST_ARGS),)
 	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
-	$(BIN)/python -m pytest -m "alone and not slow"
+	$(BIN)/python -m pytest -m "alone and not slow" $(ALONE)
 else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif

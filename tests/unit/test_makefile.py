@@ -22,6 +22,12 @@ def test_a_part_of_the_tests_builds_no_sanitized_tree() -> None:
     assert "SANITIZE" not in part
 
 
+def test_what_must_run_alone_is_run_so_wherever_it_is() -> None:
+    files = {path for path in (ROOT / "tests").rglob("test_*.py") if "@pytest.mark.alone" in path.read_text()}
+    (line,) = [line for line in would("test").splitlines() if '"alone and not slow"' in line]
+    assert {str(path.relative_to(ROOT)) for path in files} <= set(line.split())
+
+
 def test_the_demonstration_tells_what_it_builds_and_that_it_is_simulated() -> None:
     told = [line for line in would("demo").splitlines() if line.startswith("echo ")]
     assert len(told) == 2 and all("SIMULATED" in line for line in told), told
