@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "hooks/libraries.h"
+#include "hooks/names.h"
 #include "vendor/vendor.h"
 
 namespace gcr {
@@ -18,17 +19,8 @@ constexpr const char* kNames[] = {
 #undef GCR_HOOK
 };
 
-constexpr int compare(const char* a, const char* b) {
-    while (*a != 0 && *a == *b) ++a, ++b;
-    return static_cast<unsigned char>(*a) - static_cast<unsigned char>(*b);
-}
-
-constexpr bool sorted() {
-    for (int i = 1; i < kSymbolCount; ++i)
-        if (compare(kNames[i - 1], kNames[i]) >= 0) return false;
-    return true;
-}
-static_assert(sorted(), "vendor/hooks.def is searched by name: every symbol once, in byte order");
+static_assert(are_sorted(kNames, 0, kSymbolCount),
+              "vendor/hooks.def is searched by name: every symbol once, in byte order");
 
 bool looks_like_it(const char* name) {
     return strncmp(name, vendor::kPrefix, sizeof vendor::kPrefix - 1) == 0;
@@ -54,17 +46,7 @@ const Library* library_like(const char* name) {
 }
 
 Index find_symbol(const char* symbol) {
-    int low = 0, high = kSymbolCount;
-    while (low < high) {
-        int middle = (low + high) / 2;
-        int order = strcmp(kNames[middle], symbol);
-        if (order == 0) return static_cast<Index>(middle);
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return kNoSymbol;
+    return find_name(kNames, 0, kSymbolCount, symbol);
 }
 
 const char* name_of(Index index) {

@@ -4,22 +4,16 @@
 // allocation, nothing but the gate and the call.
 #include "core/inside.h"
 #include "hooks/calls.h"
+#include "hooks/export.h"
 #include "hooks/real.h"
 
 using gcr::vendor::Result;
 namespace real = gcr::real;
 
-#define GCR_EXPORT(symbol, parameters)                              \
-    __asm__(".symver gcr_wrap_" #symbol ", " #symbol "@GCR_HOOKS"); \
-    extern "C" __attribute__((visibility("default"), aligned(gcr::kCacheLine))) Result gcr_wrap_##symbol parameters
+#define GCR_EXPORT(symbol, parameters) GCR_EXPORT_AS(Result, symbol, parameters)
 
-// Inside a gated call the caller is the driver or the shim: it wants the driver, untranslated.
-#define GCR_WRAP_ALLOCATE(symbol, parameters, arguments)     \
-    GCR_EXPORT(symbol, parameters) {                         \
-        if (gcr::reentered()) return real::symbol arguments; \
-        gcr::GateEntry in_flight;                            \
-        return gcr::vendor::on_##symbol arguments;           \
-    }
+#define GCR_WRAP_ALLOCATE(symbol, parameters, arguments) \
+    GCR_ALLOCATE_INSIDE(vendor, gcr::reentered, symbol, parameters, arguments)
 
 #define GCR_WRAP_ENQUEUE(symbol, parameters, arguments) \
     GCR_CALL_INSIDE(gcr::GateEntry, Result, symbol, parameters, arguments)

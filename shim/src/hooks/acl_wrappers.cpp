@@ -8,21 +8,16 @@
 #include "core/coverage.h"
 #include "core/inside.h"
 #include "hooks/acl_calls.h"
+#include "hooks/export.h"
 #include "hooks/real.h"
 
 using namespace gcr::acl_abi;
 namespace real = gcr::real;
 
-#define GCR_EXPORT(symbol, parameters)                              \
-    __asm__(".symver gcr_wrap_" #symbol ", " #symbol "@GCR_HOOKS"); \
-    extern "C" __attribute__((visibility("default"), aligned(gcr::kCacheLine))) aclError gcr_wrap_##symbol parameters
+#define GCR_EXPORT(symbol, parameters) GCR_EXPORT_AS(aclError, symbol, parameters)
 
-#define GCR_WRAP_ALLOCATE(symbol, parameters, arguments)         \
-    GCR_EXPORT(symbol, parameters) {                             \
-        if (gcr::inside_a_call()) return real::symbol arguments; \
-        gcr::GateEntry in_flight;                                \
-        return gcr::acl::on_##symbol arguments;                  \
-    }
+#define GCR_WRAP_ALLOCATE(symbol, parameters, arguments) \
+    GCR_ALLOCATE_INSIDE(acl, gcr::inside_a_call, symbol, parameters, arguments)
 
 #define GCR_WRAP_ENQUEUE(symbol, parameters, arguments)          \
     GCR_EXPORT(symbol, parameters) {                             \

@@ -5,6 +5,7 @@
 #include "core/coverage.h"
 #include "core/inside.h"
 #include "hooks/cuda_calls.h"
+#include "hooks/export.h"
 #include "hooks/proc_address.h"
 #include "hooks/real.h"
 
@@ -20,17 +21,10 @@ void trim_pools_in_flight() {
 
 }  // namespace
 
-#define GCR_EXPORT(symbol, parameters)                              \
-    __asm__(".symver gcr_wrap_" #symbol ", " #symbol "@GCR_HOOKS"); \
-    extern "C" __attribute__((visibility("default"), aligned(gcr::kCacheLine))) CUresult gcr_wrap_##symbol parameters
+#define GCR_EXPORT(symbol, parameters) GCR_EXPORT_AS(CUresult, symbol, parameters)
 
-// Inside a gated call the caller is the driver or the shim: it wants the driver, untranslated.
-#define GCR_WRAP_ALLOCATE(symbol, parameters, arguments)     \
-    GCR_EXPORT(symbol, parameters) {                         \
-        if (gcr::reentered()) return real::symbol arguments; \
-        gcr::GateEntry in_flight;                            \
-        return gcr::cuda::on_##symbol arguments;             \
-    }
+#define GCR_WRAP_ALLOCATE(symbol, parameters, arguments) \
+    GCR_ALLOCATE_INSIDE(cuda, gcr::reentered, symbol, parameters, arguments)
 
 #define GCR_WRAP_ENQUEUE(symbol, parameters, arguments) \
     GCR_CALL_INSIDE(gcr::GateEntry, CUresult, symbol, parameters, arguments)

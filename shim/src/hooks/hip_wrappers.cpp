@@ -8,6 +8,7 @@
 // inside a call goes straight to the runtime.
 #include "core/coverage.h"
 #include "core/inside.h"
+#include "hooks/export.h"
 #include "hooks/hip_calls.h"
 #include "hooks/hip_lookups.h"
 #include "hooks/real.h"
@@ -28,7 +29,7 @@ void trim_pools_in_flight() {
 
 #define GCR_EXPORT(symbol, parameters)                                                                \
     __asm__(".globl " #symbol "\n.type " #symbol ", @function\n.set " #symbol ", gcr_wrap_" #symbol); \
-    extern "C" __attribute__((visibility("default"), aligned(gcr::kCacheLine))) hipError_t gcr_wrap_##symbol parameters
+    GCR_WRAPPER(hipError_t, symbol, parameters)
 
 #define GCR_WRAP_ALLOCATE(symbol, parameters, arguments)                 \
     GCR_EXPORT(symbol, parameters) {                                     \

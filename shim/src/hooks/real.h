@@ -12,28 +12,9 @@
 #include "abi/acl.h"
 #include "abi/cuda.h"
 #include "abi/hip.h"
-#include "hooks/slots.h"
+#include "hooks/original.h"
 
 namespace gcr {
-namespace hooks {
-
-template <Index kIndex, class Signature>
-struct Original;
-
-template <Index kIndex, class Result, class... P>
-struct Original<kIndex, Result(P...)> {
-    using Function = Result (*)(P...);
-
-    Result operator()(P... arguments) const {
-        Function function = reinterpret_cast<Function>(original(kIndex));
-        return __builtin_expect(function != nullptr, 1) ? function(arguments...) : static_cast<Result>(missing(kIndex));
-    }
-
-    Function found() const { return reinterpret_cast<Function>(found_earlier(kIndex)); }
-};
-
-}  // namespace hooks
-
 namespace real {
 
 using namespace cuda_abi;

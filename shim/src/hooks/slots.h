@@ -8,36 +8,12 @@
 #ifndef GCR_HOOKS_SLOTS_H
 #define GCR_HOOKS_SLOTS_H
 
-#include <stdint.h>
-
 #include <atomic>
+
+#include "hooks/indices.h"
 
 namespace gcr {
 namespace hooks {
-
-// Every symbol of every vendor's list, in the order of libraries.h.
-enum Index : uint16_t {
-#define GCR_HOOK(symbol, ...) k_##symbol,
-#define GCR_ALONE(symbol, ...) k_##symbol,
-#include "hooks/cuda.def"
-    kCudaEnd,
-    kCudaFirst = 0,
-    kBeforeHip = kCudaEnd - 1,  // enumerators count on from here
-#define GCR_HOOK(symbol, ...) k_##symbol,
-#define GCR_ALONE(symbol, ...) k_##symbol,
-#include "hooks/hip.def"
-    kHipEnd,
-    kHipFirst = kCudaEnd,
-    kBeforeAcl = kHipEnd - 1,
-#define GCR_HOOK(symbol, ...) k_##symbol,
-#define GCR_ALONE(symbol, ...) k_##symbol,
-#include "hooks/acl.def"
-    kAclEnd,
-    kAclFirst = kHipEnd,
-    kSymbolCount = kAclEnd,
-    kNoSymbol = 0xffff,
-};
-constexpr int kLibraries = 3;
 
 // hidden: read by its address, not by a pointer to it
 extern std::atomic<void*> slots[kSymbolCount] __attribute__((visibility("hidden")));

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "hooks/libraries.h"
+#include "hooks/names.h"
 
 namespace gcr {
 namespace hooks {
@@ -36,11 +37,6 @@ constexpr Variant kListed[] = {
 };
 constexpr int kVariantCount = sizeof(kListed) / sizeof(kListed[0]);
 
-constexpr int compare(const char* a, const char* b) {
-    while (*a != 0 && *a == *b) ++a, ++b;
-    return static_cast<unsigned char>(*a) - static_cast<unsigned char>(*b);
-}
-
 constexpr bool before(const Variant& a, const Variant& b) {
     int order = compare(a.base, b.base);
     if (order != 0) return order < 0;
@@ -61,12 +57,6 @@ constexpr Variants sorted() {
     return out;
 }
 
-constexpr bool names_are_sorted(int first, int end) {
-    for (int i = first + 1; i < end; ++i)
-        if (compare(kNames[i - 1], kNames[i]) >= 0) return false;
-    return true;
-}
-
 constexpr bool newest_version_is_right() {
     int newest = 0;
     for (const Variant& variant : kListed)
@@ -74,9 +64,10 @@ constexpr bool newest_version_is_right() {
     return newest == kNewestVersion;
 }
 
-static_assert(names_are_sorted(kCudaFirst, kCudaEnd), "cuda.def is searched by name: every symbol once, in byte order");
-static_assert(names_are_sorted(kAclFirst, kAclEnd), "acl.def is searched by name: every symbol once, in byte order");
-static_assert(names_are_sorted(kHipFirst, kHipEnd), "hip.def is searched by name: every symbol once, in byte order");
+static_assert(are_sorted(kNames, kCudaFirst, kCudaEnd),
+              "cuda.def is searched by name: every symbol once, in byte order");
+static_assert(are_sorted(kNames, kAclFirst, kAclEnd), "acl.def is searched by name: every symbol once, in byte order");
+static_assert(are_sorted(kNames, kHipFirst, kHipEnd), "hip.def is searched by name: every symbol once, in byte order");
 static_assert(newest_version_is_right(), "kNewestVersion follows cuda.def");
 constexpr Variants kVariants = sorted();
 
@@ -102,17 +93,7 @@ bool is_of(int position, const char* base) {
 Index find_symbol(const char* symbol) {
     const Library* library = library_like(symbol);
     if (library == nullptr) return kNoSymbol;
-    int low = library->first, high = library->end;
-    while (low < high) {
-        int middle = (low + high) / 2;
-        int order = strcmp(kNames[middle], symbol);
-        if (order == 0) return static_cast<Index>(middle);
-        if (order < 0)
-            low = middle + 1;
-        else
-            high = middle;
-    }
-    return kNoSymbol;
+    return find_name(kNames, library->first, library->end, symbol);
 }
 
 Index find_variant(const char* base, int version, bool per_thread) {
