@@ -3,9 +3,7 @@
 // Stream-ordered allocation. Pools of device memory that nobody else can be given are served from memory of ours
 // (device/pools.h); what is allocated in a stream that captures, and pools that can be exported, are the driver's, and
 // counted while they live.
-#include "device/pools.h"
-
-#include <initializer_list>
+#include "device/pool_calls.h"
 
 #include "cuda/captures.h"
 #include "cuda/carried.h"
@@ -21,13 +19,8 @@ namespace cuda {
 namespace {
 
 using device::PinnedPool;
-using device::Pool;
 
 constexpr unsigned short kNoUsage = 0;
-
-uint64_t key_of(CUmemoryPool pool) {
-    return reinterpret_cast<uint64_t>(pool);
-}
 
 bool servable(const CUmemPoolProps& props) {
     return props.location.type == CU_MEM_LOCATION_TYPE_DEVICE && props.allocType == CU_MEM_ALLOCATION_TYPE_PINNED &&
@@ -40,38 +33,39 @@ Reason pool_reason(const CUmemPoolProps& props) {
     return wire::kReasonHostNuma;
 }
 
-uint32_t policies_of(CUmemoryPool handle) {
-    uint32_t found = 0;
-    for (uint32_t policy : {device::kReuseOpportunistic, device::kReuseInternal}) {
-        int on = 1;
-        real::cuMemPoolGetAttribute(handle, policy, &on);
-        if (on != 0) found |= device::policy_bit(policy);
+PinnedPool record_pool(CUmemoryPool handle, CUdevice device, uint64_t limit);
+
+struct Driver {
+    using Pool = CUmemoryPool;
+    using Attribute = CUmemPool_attribute;
+    using Access = CUmemAccessDesc;
+    using Result = CUresult;
+    static constexpr Result kDone = CUDA_SUCCESS;
+    static constexpr auto kOnDevice = CU_MEM_LOCATION_TYPE_DEVICE;
+    static constexpr auto kNoAccess = CU_MEM_ACCESS_FLAGS_PROT_NONE;
+
+    static Result count_devices(int* count) { return real::cuDeviceGetCount(count); }
+    static Result default_pool(Pool* found, int device) { return real::cuDeviceGetDefaultMemPool(found, device); }
+    static Result get_attribute(Pool pool, uint32_t which, void* value) {
+        return real::cuMemPoolGetAttribute(pool, which, value);
     }
-    return found;
-}
+    static Result set_attribute(Pool pool, uint32_t which, void* value) {
+        return real::cuMemPoolSetAttribute(pool, which, value);
+    }
+    static Result trim_to(Pool pool, size_t keep) { return real::cuMemPoolTrimTo(pool, keep); }
+    static Result set_access(Pool pool, const Access* accesses, size_t count) {
+        return real::cuMemPoolSetAccess(pool, accesses, count);
+    }
+    static PinnedPool record(Pool pool, int device, uint64_t limit) { return record_pool(pool, device, limit); }
+};
+using Pools = device::PoolCalls<Driver>;
 
 PinnedPool record_pool(CUmemoryPool handle, CUdevice device, uint64_t limit) {
     if (!streams_have_ids() || !device::facts_of(state, device).shareable) return {};
     uint64_t threshold = 0;
     RelaxedMode relaxed;  // the program did not ask this, so it may break no capture
     if (real::cuMemPoolGetAttribute(handle, device::kThreshold, &threshold) != CUDA_SUCCESS) return {};
-    return device::record_pool(state, key_of(handle), {device, limit, threshold, policies_of(handle)});
-}
-
-bool is_default_of(CUmemoryPool pool, CUdevice device) {
-    CUmemoryPool found = nullptr;
-    return real::cuDeviceGetDefaultMemPool(&found, device) == CUDA_SUCCESS && found == pool;
-}
-
-// Null: the driver's to serve. A default pool is recorded when it is first seen.
-PinnedPool known_pool(CUmemoryPool handle) {
-    PinnedPool pool = device::find_pool(state, key_of(handle));
-    if (pool) return pool;
-    int count = 0;
-    real::cuDeviceGetCount(&count);
-    for (CUdevice device = 0; device < count; device++)
-        if (is_default_of(handle, device)) return record_pool(handle, device, 0);
-    return {};
+    return device::record_pool(state, Pools::key_of(handle), {device, limit, threshold, Pools::policies_of(handle)});
 }
 
 CUdevice device_of(const StreamName& stream) {
@@ -83,7 +77,7 @@ PinnedPool current_pool(const StreamName& stream) {
     CUdevice device = device_of(stream);
     CUmemoryPool handle = nullptr;
     if (device < 0 || real::cuDeviceGetMemPool(&handle, device) != CUDA_SUCCESS) return {};
-    return known_pool(handle);
+    return Pools::known(state, handle);
 }
 
 // True: `result` is the answer.
@@ -118,7 +112,7 @@ CUresult allocate_in_stream(CUdeviceptr* dptr, size_t bytes, CUstream stream, bo
 }
 
 auto the(CUmemoryPool pool) {
-    return [pool](const StreamName&) { return known_pool(pool); };
+    return [pool](const StreamName&) { return Pools::known(state, pool); };
 }
 
 bool is_plain_allocation(CUdeviceptr address) {
@@ -205,48 +199,25 @@ CUresult on_cuMemPoolCreate(CUmemoryPool* pool, const CUmemPoolProps* poolProps)
 }
 
 CUresult on_cuMemPoolDestroy(CUmemoryPool pool) {
-    Pool* ours = device::take_pool(state, key_of(pool));
-    CUresult result = free_carried(key_of(pool), [&](uint64_t) { return real::cuMemPoolDestroy(pool); });
-    if (result == CUDA_SUCCESS)
-        device::leave_pool(state, ours);
-    else
-        device::put_back_pool(state, ours);
-    return result;
+    return Pools::destroy(state, pool, [&] {
+        return free_carried(Pools::key_of(pool), [&](uint64_t) { return real::cuMemPoolDestroy(pool); });
+    });
 }
 
 CUresult on_cuMemPoolTrimTo(CUmemoryPool pool, size_t minBytesToKeep) {
-    CUresult result = real::cuMemPoolTrimTo(pool, minBytesToKeep);
-    PinnedPool ours = result == CUDA_SUCCESS ? device::find_pool(state, key_of(pool)) : PinnedPool();
-    if (ours) device::trim_pool(state, ours.get(), minBytesToKeep);
-    return result;
+    return Pools::trim_to(state, pool, minBytesToKeep);
 }
 
 CUresult on_cuMemPoolGetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
-    CUresult result = real::cuMemPoolGetAttribute(pool, attr, value);
-    PinnedPool ours = result == CUDA_SUCCESS ? device::find_pool(state, key_of(pool)) : PinnedPool();
-    uint64_t more = !ours ? 0 : device::counted(state, *ours.get(), attr);
-    if (more != 0) *static_cast<uint64_t*>(value) += more;  // the driver counts what it serves itself
-    return result;
+    return Pools::get_attribute(state, pool, attr, value);
 }
 
 CUresult on_cuMemPoolSetAttribute(CUmemoryPool pool, CUmemPool_attribute attr, void* value) {
-    CUresult result = real::cuMemPoolSetAttribute(pool, attr, value);
-    PinnedPool ours = result == CUDA_SUCCESS ? device::find_pool(state, key_of(pool)) : PinnedPool();
-    if (!ours) return result;
-    if (attr == device::kThreshold) device::set_threshold(state, key_of(pool), *static_cast<const uint64_t*>(value));
-    device::set_policy(state, ours.get(), attr, *static_cast<const int*>(value) != 0);
-    device::reset_most(state, ours.get(), attr);  // the driver takes nothing but 0
-    return result;
+    return Pools::set_attribute(state, pool, attr, value);
 }
 
 CUresult on_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, size_t count) {
-    CUresult result = real::cuMemPoolSetAccess(pool, map, count);
-    PinnedPool ours = result == CUDA_SUCCESS ? known_pool(pool) : PinnedPool();
-    for (size_t i = 0; ours && i < count; i++)
-        if (map[i].location.type == CU_MEM_LOCATION_TYPE_DEVICE)
-            device::set_pool_access(state, ours.get(), device::device_bit(map[i].location.id),
-                                    map[i].flags != CU_MEM_ACCESS_FLAGS_PROT_NONE);
-    return result;
+    return Pools::set_access(state, pool, map, count);
 }
 
 // Whoever holds such a pool elsewhere goes on using its memory: counted for good.

@@ -3,9 +3,7 @@
 // Stream-ordered allocation. Pools of device memory that nobody else can be given are served from memory of ours
 // (device/pools.h); what is allocated in a stream that captures, and pools that can be exported, are the runtime's, and
 // counted while they live.
-#include "device/pools.h"
-
-#include <initializer_list>
+#include "device/pool_calls.h"
 
 #include "device/allocations.h"
 #include "device/devices.h"
@@ -20,7 +18,6 @@ namespace hip {
 namespace {
 
 using device::PinnedPool;
-using device::Pool;
 
 bool servable(const hipMemPoolProps& props) {
     return props.location.type == hipMemLocationTypeDevice && props.allocType == hipMemAllocationTypePinned &&
@@ -32,43 +29,44 @@ Reason pool_reason(const hipMemPoolProps& props) {
     return device ? kCovered : wire::kReasonHostNuma;
 }
 
-uint32_t policies_of(hipMemPool_t handle) {
-    uint32_t found = 0;
-    for (uint32_t policy : {device::kReuseOpportunistic, device::kReuseInternal}) {
-        int on = 1;
-        real::hipMemPoolGetAttribute(handle, policy, &on);
-        if (on != 0) found |= device::policy_bit(policy);
+PinnedPool record_pool(hipMemPool_t handle, int device, uint64_t limit);
+
+struct Driver {
+    using Pool = hipMemPool_t;
+    using Attribute = hipMemPoolAttr;
+    using Access = hipMemAccessDesc;
+    using Result = hipError_t;
+    static constexpr Result kDone = hipSuccess;
+    static constexpr auto kOnDevice = hipMemLocationTypeDevice;
+    static constexpr auto kNoAccess = hipMemAccessFlagsProtNone;
+
+    static Result count_devices(int* count) { return real::hipGetDeviceCount(count); }
+    static Result default_pool(Pool* found, int device) { return real::hipDeviceGetDefaultMemPool(found, device); }
+    static Result get_attribute(Pool pool, uint32_t which, void* value) {
+        return real::hipMemPoolGetAttribute(pool, which, value);
     }
-    return found;
-}
+    static Result set_attribute(Pool pool, uint32_t which, void* value) {
+        return real::hipMemPoolSetAttribute(pool, which, value);
+    }
+    static Result trim_to(Pool pool, size_t keep) { return real::hipMemPoolTrimTo(pool, keep); }
+    static Result set_access(Pool pool, const Access* accesses, size_t count) {
+        return real::hipMemPoolSetAccess(pool, accesses, count);
+    }
+    static PinnedPool record(Pool pool, int device, uint64_t limit) { return record_pool(pool, device, limit); }
+};
+using Pools = device::PoolCalls<Driver>;
 
 PinnedPool record_pool(hipMemPool_t handle, int device, uint64_t limit) {
     if (!streams_have_ids() || !device::facts_of(state, device).shareable) return {};
     uint64_t threshold = 0;
     if (real::hipMemPoolGetAttribute(handle, device::kThreshold, &threshold) != hipSuccess) return {};
-    return device::record_pool(state, key_of(handle), {device, limit, threshold, policies_of(handle)});
-}
-
-bool is_default_of(hipMemPool_t pool, int device) {
-    hipMemPool_t found = nullptr;
-    return real::hipDeviceGetDefaultMemPool(&found, device) == hipSuccess && found == pool;
-}
-
-// Null: the runtime's to serve. A default pool is recorded when it is first seen.
-PinnedPool known_pool(hipMemPool_t handle) {
-    PinnedPool pool = device::find_pool(state, key_of(handle));
-    if (pool) return pool;
-    int count = 0;
-    real::hipGetDeviceCount(&count);
-    for (int device = 0; device < count; device++)
-        if (is_default_of(handle, device)) return record_pool(handle, device, 0);
-    return {};
+    return device::record_pool(state, key_of(handle), {device, limit, threshold, Pools::policies_of(handle)});
 }
 
 PinnedPool current_pool(const StreamName& stream) {
     hipMemPool_t handle = nullptr;
     bool known = real::hipDeviceGetMemPool(&handle, static_cast<int>(stream.owner)) == hipSuccess;
-    return known ? known_pool(handle) : PinnedPool();
+    return known ? Pools::known(state, handle) : PinnedPool();
 }
 
 // True: `result` is the answer.
@@ -129,7 +127,7 @@ hipError_t on_hipMallocAsync(void** dev_ptr, size_t size, hipStream_t stream) {
 
 hipError_t on_hipMallocFromPoolAsync(void** dev_ptr, size_t size, hipMemPool_t mem_pool, hipStream_t stream) {
     return allocate_in_stream(
-        dev_ptr, size, stream, [&](const StreamName&) { return known_pool(mem_pool); },
+        dev_ptr, size, stream, [&](const StreamName&) { return Pools::known(state, mem_pool); },
         [&] { return real::hipMallocFromPoolAsync(dev_ptr, size, mem_pool, stream); });
 }
 
@@ -151,49 +149,24 @@ hipError_t on_hipMemPoolCreate(hipMemPool_t* mem_pool, const hipMemPoolProps* po
 }
 
 hipError_t on_hipMemPoolDestroy(hipMemPool_t mem_pool) {
-    Pool* ours = device::take_pool(state, key_of(mem_pool));
-    hipError_t result = free_carried(mem_pool, [&] { return real::hipMemPoolDestroy(mem_pool); });
-    if (result == hipSuccess)
-        device::leave_pool(state, ours);
-    else
-        device::put_back_pool(state, ours);
-    return result;
+    return Pools::destroy(state, mem_pool,
+                          [&] { return free_carried(mem_pool, [&] { return real::hipMemPoolDestroy(mem_pool); }); });
 }
 
 hipError_t on_hipMemPoolTrimTo(hipMemPool_t mem_pool, size_t min_bytes_to_hold) {
-    hipError_t result = real::hipMemPoolTrimTo(mem_pool, min_bytes_to_hold);
-    PinnedPool ours = result == hipSuccess ? device::find_pool(state, key_of(mem_pool)) : PinnedPool();
-    if (ours) device::trim_pool(state, ours.get(), min_bytes_to_hold);
-    return result;
+    return Pools::trim_to(state, mem_pool, min_bytes_to_hold);
 }
 
 hipError_t on_hipMemPoolGetAttribute(hipMemPool_t mem_pool, hipMemPoolAttr attr, void* value) {
-    hipError_t result = real::hipMemPoolGetAttribute(mem_pool, attr, value);
-    PinnedPool ours = result == hipSuccess ? device::find_pool(state, key_of(mem_pool)) : PinnedPool();
-    uint64_t more = !ours ? 0 : device::counted(state, *ours.get(), attr);
-    if (more != 0) *static_cast<uint64_t*>(value) += more;  // the runtime counts what it serves itself
-    return result;
+    return Pools::get_attribute(state, mem_pool, attr, value);
 }
 
 hipError_t on_hipMemPoolSetAttribute(hipMemPool_t mem_pool, hipMemPoolAttr attr, void* value) {
-    hipError_t result = real::hipMemPoolSetAttribute(mem_pool, attr, value);
-    PinnedPool ours = result == hipSuccess ? device::find_pool(state, key_of(mem_pool)) : PinnedPool();
-    if (!ours) return result;
-    if (attr == device::kThreshold)
-        device::set_threshold(state, key_of(mem_pool), *static_cast<const uint64_t*>(value));
-    device::set_policy(state, ours.get(), attr, *static_cast<const int*>(value) != 0);
-    device::reset_most(state, ours.get(), attr);
-    return result;
+    return Pools::set_attribute(state, mem_pool, attr, value);
 }
 
 hipError_t on_hipMemPoolSetAccess(hipMemPool_t mem_pool, const hipMemAccessDesc* desc_list, size_t count) {
-    hipError_t result = real::hipMemPoolSetAccess(mem_pool, desc_list, count);
-    PinnedPool ours = result == hipSuccess ? known_pool(mem_pool) : PinnedPool();
-    for (size_t i = 0; ours && i < count; i++)
-        if (desc_list[i].location.type == hipMemLocationTypeDevice)
-            device::set_pool_access(state, ours.get(), device::device_bit(desc_list[i].location.id),
-                                    desc_list[i].flags != hipMemAccessFlagsProtNone);
-    return result;
+    return Pools::set_access(state, mem_pool, desc_list, count);
 }
 
 // Whoever holds such a pool elsewhere goes on using its memory: counted for good.
