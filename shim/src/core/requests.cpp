@@ -4,77 +4,21 @@
 // before the row allowed it. Runs on the agent's thread.
 #include <stdio.h>
 #include <string.h>
-#include <sys/uio.h>
 
 #include "core/copies.h"
 #include "core/coverage.h"
 #include "core/ending.h"
 #include "core/gate.h"
+#include "core/replies.h"
 #include "core/session.h"
 #include "interpose/bypass.h"
 
 namespace gcr {
 namespace {
 
+using namespace replies;
+
 constexpr uint32_t kMaxQuiesceMs = 600000;
-
-// What a handler did: answered, or the frame contradicts itself and the connection must close.
-enum Outcome { kAnswered, kMalformed };
-
-const Frame& request() {
-    return *session.frame;
-}
-
-template <typename Record>
-const Record& asked() {
-    return *request().record<Record>();
-}
-
-bool send_reply(const iovec* parts, int count, const int* descriptors = nullptr, uint32_t descriptor_count = 0) {
-    uint16_t type = static_cast<uint16_t>(wire::kReply | request().header.type);
-    return session.channel.send(type, request().header.request, parts, count, descriptors, descriptor_count);
-}
-
-template <typename Record>
-Outcome reply(const Record& record) {
-    iovec part{const_cast<Record*>(&record), sizeof record};
-    send_reply(&part, 1);
-    return kAnswered;
-}
-
-Outcome reply_transaction() {
-    return reply(wire::TransactionRecord{session.transaction.load()});
-}
-
-Outcome reply_count(const Tally& tally) {
-    return reply(wire::CountRecord{session.transaction.load(), tally.handles, tally.bytes});
-}
-
-// What a driver answers that has shut down is told apart from its other refusals.
-Failure told_apart(const Failure& failure) {
-    if (failure.code != wire::kDriver || !session.vendors.gone(failure.vendor_error)) return failure;
-    note_ending();
-    return {wire::kDriverGone, failure.vendor_error, "its driver has shut down"};
-}
-
-Outcome refuse(const Failure& cause, const Stuck* stuck = nullptr) {
-    Failure failure = told_apart(cause);
-    wire::ErrorRecord record{};
-    record.code = failure.code;
-    record.vendor_error = failure.vendor_error;
-    record.details = stuck == nullptr ? 0 : stuck->count;
-    const char* call = failure.call == nullptr ? "" : failure.call;
-    snprintf(record.message, sizeof record.message, "%s%s%s", call, *call == '\0' ? "" : " ", failure.message);
-    iovec parts[] = {{&record, sizeof record}, {nullptr, 0}};
-    if (stuck != nullptr)
-        parts[1] = {const_cast<wire::StuckRecord*>(stuck->records), stuck->count * sizeof stuck->records[0]};
-    session.channel.send(wire::kError, request().header.request, parts, 2);
-    return kAnswered;
-}
-
-Outcome refuse(uint32_t code, const char* message) {
-    return refuse(Failure{code, 0, message});
-}
 
 // ---- looking --------------------------------------------------------------------------------------------------
 
