@@ -37,7 +37,7 @@ enum FrameType {
     // agent -> daemon
     kHello = 1,     // HelloRecord; reply WelcomeRecord, an agent's with the descriptor of a page of OccupiedRecords.
                     // First frame of every connection, whatever its role.
-    kReleased = 2,  // IdList: handles the program freed while others held them. The reply says everyone let go.
+    kReleased = 2,  // IdList: handles the program freed while others held them. The reply says all holders let go.
     kLetGo = 3,     // OccupiedRecord: out of memory on that device. The reply says that what was occupied is free.
     kDescriptor = 4,  // IdList of one: a handle flagged kHandleKept. The reply has its descriptor.
 
@@ -143,7 +143,7 @@ enum ErrorCode {
 
 enum HandleFlag {
     // The handle came to this process by import (a restore, a rollback). r580 refuses to export it a second time
-    // (INVALID_VALUE), so whoever gave it keeps the descriptor for as long as the handle lives.
+    // (INVALID_VALUE), so the process that gave it keeps the descriptor for as long as the handle lives.
     kHandleKept = 1,
     // The runtime gives no descriptor for it: EXPORT lists it without one, and its bytes leave by kCopyOut.
     kHandleUnexportable = 2,
@@ -207,7 +207,7 @@ struct WelcomeRecord {
 
 // A row of the page that comes with an agent's WelcomeRecord: a memory file sealed against shrinking, kOccupiedDevices
 // rows, written by the daemon and mapped by agents to read. A row keeps its device. `occupied` is set before anything is
-// taken there, and cleared once all was given back: whoever finds no room asks then (kLetGo), and never otherwise.
+// taken there, and cleared once all was given back: without room an agent asks then (kLetGo), never otherwise.
 struct OccupiedRecord {
     uint8_t uuid[16];  // as kStatus gives it; written before `occupied` is
     uint32_t occupied;  // 0, or 1: gcr has memory of the device for a moment, and gives it back on kLetGo

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One exported function a line of vendor/hooks.def. They are the launch path of somebody else's program: no lock, no
+// One exported function a line of vendor/hooks.def. They are the launch path of the user's program: no lock, no
 // allocation, nothing but the gate and the call.
 #include "core/inside.h"
 #include "hooks/calls.h"

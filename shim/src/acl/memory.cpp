@@ -147,7 +147,7 @@ aclError on_aclrtMemPoolFreeAsync(void* ptr, aclrtStream stream) {
     return state.carried.free_with(key_of(ptr), [&] { return real::aclrtMemPoolFreeAsync(ptr, stream); });
 }
 
-// Room of ours that is not allocated right now is nobody's.
+// Room of ours that is not allocated right now has no owner.
 aclError on_aclrtMemGetAddressRange(void* ptr, void** pbase, size_t* psize) {
     {
         Guard guard(state.lock);

@@ -53,7 +53,7 @@ void leave(const Entered& entered) {
 
 Result synchronize(Owner* owner) {
     PinnedContext context(pin_context_of(owner->device));
-    if (context.device() != owner->device) return ACL_SUCCESS;  // nobody can have enqueued anything
+    if (context.device() != owner->device) return ACL_SUCCESS;  // no thread can have enqueued anything
     CurrentContext scope(context.handle());
     return real::aclrtSynchronizeDevice();
 }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A guest's rules. This code lives in somebody else's process:
+// A guest's rules. This code lives in the user's process:
 //   never exit, abort, print, or touch a signal · keep errno · never allocate or lock on a launch path · no daemon: inert
 //   no wait without a deadline · close no descriptor but our own · between freeze and thaw, no driver call
 //   whatever fails: answer with an error, leave the program running
@@ -179,14 +179,14 @@ void serve() {
     }
 }
 
-// Nobody leads any more. What was only prepared is over; what is suspended waits for the next daemon.
+// No daemon leads any more. What was only prepared is over; what is suspended waits for the next daemon.
 void lose_connection() {
     session.channel.close();
     session.releases.lose();
     if (session.has_parked) session.parked->close_descriptors();
     session.has_parked = false;
     if (in_phase(wire::kPrepared) || in_phase(wire::kQuiesced)) end_transaction();
-    session.occupied.lose(kWorkersEndMs);  // before who asked is told that nobody is there
+    session.occupied.lose(kWorkersEndMs);  // before the thread that asked is told that no daemon is there
     session.questions.abandon();
 }
 

@@ -21,7 +21,7 @@ namespace gcr {
 void start_agent(const VendorOps* vendor);
 
 wire::AgentPhase agent_phase();
-bool agent_is_alive();  // false: nobody leads this process, or not yet
+bool agent_is_alive();  // false: no daemon leads this process, or not yet
 
 // A handle that was exported is about to be released: everyone who holds it lets go before this returns, or nobody is
 // there any more, or a deadline passed. By the thread that frees, in flight, holding no lock.

@@ -67,7 +67,7 @@ class Blocks {
     dispose();  // gives back its host memory, knows no range any more; no destructor: some live as long as the process
     bool add(Range* range, uint32_t units);
     void remove(Range* range);  // only when whole
-    bool whole(const Range& range) const;  // one free block, and everybody may have it
+    bool whole(const Range& range) const;  // one free block, and every stream may have it
     Block* take(uint32_t units) { return take(&free_, units); }
     Block* take(FreeBlocks* from, uint32_t units);
     void give(Block* block) { give(&free_, block); }

@@ -87,7 +87,7 @@ class Address {
     bool fits_ = false;
 };
 
-// The kernel says who listens. A path proves nothing: another user may have made its folder.
+// The kernel names the listener. A path proves nothing: another user may have made its folder.
 bool speaks_for_daemon(int fd, long trusted_user) {
     ucred peer{};
     socklen_t size = sizeof peer;

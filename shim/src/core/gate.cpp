@@ -135,8 +135,8 @@ void step_in(std::atomic<uint32_t>& count) {
     count.store(1, std::memory_order_seq_cst);
 }
 
-// Either this thread sees the gate open after it wrote kParked, or whoever opens it sees kParked and wakes it: seq_cst. A
-// handler's call on this thread may take an admission along.
+// Either this thread sees the gate open after it wrote kParked, or the thread that opens it sees kParked and wakes it:
+// seq_cst. A handler's call on this thread may take an admission along.
 void wait_at_gate(Slot* slot) {
     do {
         step_out(slot->depth);
@@ -242,7 +242,7 @@ void open_after_thaw() {
 
 uint32_t calls_in_flight() {
     return count_slots([](const Slot* slot) {
-        // in this order: who was admitted counts itself in before it gives that up
+        // in this order: an admitted thread counts itself in before it gives that up
         return slot->parking.load(std::memory_order_seq_cst) == kAdmitted || is_inside(slot, slot->depth);
     });
 }

@@ -2,7 +2,7 @@
 //
 // The gate: calls that enqueue work or change allocations mark themselves in flight here and wait while it is closed.
 //
-// Who      any thread, through GateEntry; the agent alone closes, pulses and opens.
+// Callers  any thread, through GateEntry; the agent alone closes, pulses and opens.
 // Cost     open gate, after a thread's first call: some ten instructions and the thread's own cache line; no lock, no
 //          allocation, no system call. A program that waits for nothing makes a million calls a second, most of them
 //          questions that the driver answers in a few ns.
@@ -29,8 +29,8 @@ namespace gcr {
 
 enum Look : uint32_t {
     kGo = 0,
-    kLookCloser = 1,  // the gate is closed, or calls are frozen, or nobody fences for all
-    kFresh = 2,  // a slot nobody has told anything yet
+    kLookCloser = 1,  // the gate is closed, or calls are frozen, or no thread fences for all
+    kFresh = 2,  // a slot that was told nothing yet
 };
 
 enum Parking : uint32_t {
@@ -56,7 +56,7 @@ struct alignas(kCacheLine) Slot {
 extern __thread Slot* thread_slot __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 // Cold: kept out of the wrappers' own cache lines. Count the call in, wait if it must, and return the calling thread's
-// slot; the first call of a thread takes one. Where memory is exhausted it gets one that nobody looks at.
+// slot; the first call of a thread takes one. Where memory is exhausted it gets one that no thread looks at.
 __attribute__((cold, noinline)) Slot* enter_gate_slowly();
 __attribute__((cold, noinline)) Slot* enter_passively_slowly();
 
@@ -141,7 +141,7 @@ class PassiveEntry {
 
 // ---- the agent's side -------------------------------------------------------------------------------------------
 void prepare_gate();  // once, before the first close: asks the kernel for process-wide fences
-void leave_gate_open();  // nobody will ever close it: calls need no fence of their own
+void leave_gate_open();  // it will never be closed: calls need no fence of their own
 void use_process_fences(bool wanted);  // false: calls fence for themselves
 void close_gate();
 void open_gate();

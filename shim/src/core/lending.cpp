@@ -27,7 +27,7 @@ constexpr int kListenMs = 500;  // also how soon a socket closed by the program 
 constexpr int kBacklog = 64;
 
 struct Lender {
-    Lock lock;  // for who begins
+    Lock lock;  // for the thread that begins
     std::atomic<uint32_t> there{0};  // release: `name` and `secret` are set
     uint64_t name = 0;
     uint64_t secret[2] = {};
@@ -75,7 +75,7 @@ long uninterrupted(const Deadline& deadline, Call call) {
     return result;
 }
 
-// Of the same user, or of root, who may look into this process anyway.
+// Of the same user, or of root, which may look into this process anyway.
 bool trusted(int fd) {
     ucred other{};
     socklen_t size = sizeof other;

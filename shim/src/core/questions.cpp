@@ -19,7 +19,7 @@ bool Questions::wait(Question* question, uint32_t deadline_ms) {
     Deadline deadline(deadline_ms);
     while (question->answered.load(std::memory_order_acquire) == 0 && !deadline.passed())
         futex_wait(&question->answered, 0, deadline.left_ms());
-    Guard guard(lock_);  // nobody delivers to a question that is about to leave the stack
+    Guard guard(lock_);  // no thread delivers to a question that is about to leave the stack
     for (Question** place = &first_; *place != nullptr; place = &(*place)->next) {
         if (*place != question) continue;
         *place = question->next;

@@ -16,15 +16,15 @@ struct Question {
     uint64_t request;
     std::atomic<uint32_t> answered{0};
     Question* next;
-    int descriptor = -1;  // that came with the answer; whoever asked owns it
+    int descriptor = -1;  // that came with the answer; the thread that asked owns it
 };
 
 class Questions {
   public:
     void open(Question* question);  // gives it its request id
-    uint64_t number();  // a request id whose answer nobody waits for
+    uint64_t number();  // a request id whose answer no thread waits for
     bool wait(Question* question, uint32_t deadline_ms);  // false: no answer in time; the question is closed either way
-    bool deliver(uint64_t request, int descriptor = -1);  // true: somebody owns the descriptor now
+    bool deliver(uint64_t request, int descriptor = -1);  // true: a thread owns the descriptor now
     void abandon();  // the connection ended
     void reset_after_fork();
 

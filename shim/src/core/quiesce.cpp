@@ -115,7 +115,7 @@ struct Closing {
     }
 };
 
-// A driver that is stuck may also be stuck for whoever looks: a thread of its own, and only so long.
+// A driver that is stuck may also be stuck for a thread that looks: a thread of its own, and only so long.
 void observe(Stuck* stuck) {
     uint32_t in_flight = calls_in_flight();
     if (session.observer.begin(observe_job)) session.observer.wait(kObserveMs);

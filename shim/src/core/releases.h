@@ -2,7 +2,7 @@
 //
 // Releases: what the program freed while others held it, and how long its free waits for them to let go.
 //
-// Prompt    a free tells the daemon and waits for its answer: the memory is free then, for whoever allocates next.
+// Prompt    a free tells the daemon and waits for its answer: the memory is free then, for the next allocation.
 // Slow      after an answer that did not come in time no free waits, until one comes in time again. The others hold their
 //           descriptors a little longer; an id is never reused, so nothing is taken for something else.
 // Unsaid    what could not be sent is said when it can be, to the next daemon if need be: it may hold descriptors, too.
@@ -39,7 +39,7 @@ class Releases {
     uint32_t take(uint64_t* ids, uint32_t limit);
 
     std::atomic<bool> slow_{false};  // relaxed: a hint
-    std::atomic<uint64_t> asked_{0};  // the request of a release that nobody waits for; 0: none
+    std::atomic<uint64_t> asked_{0};  // the request of a release that no thread waits for; 0: none
     std::atomic<uint64_t> asked_at_{0};  // ms
     uint64_t say_from_ = 0;  // ms; the agent's thread alone
     struct Told {

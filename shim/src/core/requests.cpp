@@ -277,7 +277,7 @@ Outcome on_resume() {
     return reply(over);
 }
 
-// ---- who may do what, when ------------------------------------------------------------------------------------
+// ---- requests and their phases --------------------------------------------------------------------------------
 
 constexpr uint32_t in(wire::AgentPhase phase) {
     return 1u << phase;

@@ -52,7 +52,7 @@ void end_transaction();  // nothing exported any more; the gate opens last
 void let_begin();
 void open_when_all_is_back();  // once more, after a transaction that ended with an address lost
 
-// To whoever asked; its descriptors are theirs, or closed.
+// To the thread that asked; the descriptors are its own, or closed.
 void deliver_reply(Frame* reply);
 
 // Reads what has arrived within timeout_us. Replies are delivered; one request is set aside. False: connection lost.

@@ -75,7 +75,7 @@ class OwnedFd {
     FileIdentity identity_;
 };
 
-// A file in memory that has these bytes and cannot be cut short: whoever maps them is never ended by SIGBUS.
+// A file in memory that has these bytes and cannot be cut short: a process that maps them is never ended by SIGBUS.
 bool holds_for_good(int file, uint64_t offset, uint64_t size);
 
 // As close(), without being a point where the program may cancel its thread: no lock of ours would be released then.

@@ -43,7 +43,7 @@ void close_all(const int* descriptors, uint32_t count) {
 
 }  // namespace
 
-// ---- who is there -----------------------------------------------------------------------------------------------
+// ---- vendors that are there -------------------------------------------------------------------------------------
 
 bool Vendors::add(const VendorOps* vendor) {
     uint32_t number = number_of(*vendor);

@@ -19,9 +19,9 @@ namespace gcr {
 class Vendors {
   public:
     bool add(const VendorOps* vendor);  // again and again: once; true: it is new
-    uint32_t first() const { return first_.load(std::memory_order_acquire); }  // wire::Vendor: who was added first
+    uint32_t first() const { return first_.load(std::memory_order_acquire); }  // wire::Vendor: the one added first
 
-    const VendorOps* whose(uint64_t id) const;  // null: nobody's
+    const VendorOps* whose(uint64_t id) const;  // null: no vendor's
 
     void enter_thread() const;  // every vendor's driver, with the calling thread
     void enter_new();  // those added since the last time; by the agent's thread, which also learns their devices
@@ -33,7 +33,7 @@ class Vendors {
     bool gone(int32_t error) const;  // `error` is what a driver that has shut down answers, and one has
     void status(wire::StatusRecord* status, Array<wire::DeviceRecord>* devices) const;
 
-    // Failed with nothing in the batch; a failure after some of it is met again by who asks for more.
+    // Failed with nothing in the batch; a failure after some of it is met again by the next request.
     Failure export_after(uint64_t after_id, ExportBatch* batch) const;
     void mappings_after(uint64_t cursor, MappingPage* page) const;
     Failure synchronize() const;
@@ -47,7 +47,7 @@ class Vendors {
     Failure map(Tally* tally) const;
     Failure discard(Tally* tally) const;
     bool lend(const Blob& blob, Lent* lent, int* descriptor) const;  // see lending.h
-    Failure snapshot(wire::SnapshotStep step) const;  // of the vendors that have such a thing; nobody has: kRefused
+    Failure snapshot(wire::SnapshotStep step) const;  // of the vendors that have such a thing; none has: kRefused
     wire::SnapshotPhase snapshot_phase() const;  // of the first that has
     bool all_addresses() const;  // none was lost at a hand-over; makes no driver call
     bool regain_addresses()
@@ -58,7 +58,7 @@ class Vendors {
 
     void lock_for_fork();
     void unlock_after_fork();
-    void reset_after_fork();  // in the child: nobody, until its own first call
+    void reset_after_fork();  // in the child: none, until its own first call
 
   private:
     static constexpr uint32_t kLimit = wire::kThirdParty + 1;

@@ -10,7 +10,7 @@ namespace gcr {
 namespace cuda {
 
 uint32_t captures_in_progress();         // no lock, no driver call
-bool capture_forbids_allocation();       // in the calling thread, by its capture mode and everybody's captures
+bool capture_forbids_allocation();  // in the calling thread, by its capture mode and the captures of all threads
 bool is_capturing(CUstream stream, bool per_thread);
 // It captures, or the driver would not say: a call for it is the driver's. The legacy stream while it would depend on one.
 bool may_capture(CUstream stream, bool per_thread);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Contexts: who owns memory and streams, and which devices their peers give access to. A context takes with it what
+// Contexts: they own memory and streams, and their peers give access to devices. A context takes with it what
 // was allocated in it; the driver does not know that our memory belongs there, so it goes right after.
 #include "cuda/contexts.h"
 
@@ -111,7 +111,7 @@ bool has_no_context(CUdevice device) {
 }
 
 // Pools are the device's, and cuda.h says that cuCtxDestroy leaves their memory: it goes when the device is reset, with
-// its primary context and with nobody else on it.
+// its primary context and with no other user of it.
 CUresult primary_left(CUresult result, CUdevice device) {
     if (result == CUDA_SUCCESS && is_primary_inactive(device)) device::free_pools_of(state, device, has_no_context);
     return result;
@@ -171,7 +171,7 @@ CUresult reset_primary(CUdevice device, Reset call) {
 
 // A primary context that was reset is still current, but no longer a context.
 bool alive() {
-    if (captures_in_progress() > 0) return true;  // asking would break a capture; and who captures is alive
+    if (captures_in_progress() > 0) return true;  // asking would break a capture; and a context that captures is alive
     CUresult result = real::cuStreamQuery(nullptr);
     return result == CUDA_SUCCESS || result == CUDA_ERROR_NOT_READY;
 }

@@ -193,7 +193,7 @@ Result copy_to_host(void* host, uint64_t address, uint64_t size) {
     return real::cuMemcpyDtoH_v2(host, address, size);
 }
 
-// From pageable memory the call returns once the bytes are staged, on their way still: whoever unmaps then faults the
+// From pageable memory the call returns once the bytes are staged, on their way still: an unmap then faults the
 // context (719 on an H200 with r580).
 Result copy_to_device(uint64_t address, const void* host, uint64_t size) {
     CUresult result = real::cuMemcpyHtoD_v2(address, host, size);

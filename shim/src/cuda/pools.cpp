@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stream-ordered allocation. Pools of device memory that nobody else can be given are served from memory of ours
+// Stream-ordered allocation. Pools of device memory that no other process can be given are served from memory of ours
 // (device/pools.h); what is allocated in a stream that captures, and pools that can be exported, are the driver's, and
 // counted while they live.
 #include "device/pool_calls.h"
@@ -120,8 +120,8 @@ bool is_plain_allocation(CUdeviceptr address) {
     return state.allocations.find(address) != nullptr;
 }
 
-// True: somebody's capture forbids work in this stream, and the driver, asked of the stream, said so and broke it. Told to
-// free it would look at the address first, and ours is nothing to it.
+// True: a capture of the program forbids work in this stream, and the driver, asked of the stream, said so and broke
+// it. Told to free it would look at the address first, and ours is nothing to it.
 bool forbidden_beside_captures(CUstream stream, bool per_thread, CUresult* result) {
     if (captures_in_progress() == 0) return false;
     *result = per_thread ? real::cuStreamQuery_ptsz(stream) : real::cuStreamQuery(stream);
@@ -220,7 +220,7 @@ CUresult on_cuMemPoolSetAccess(CUmemoryPool pool, const CUmemAccessDesc* map, si
     return Pools::set_access(state, pool, map, count);
 }
 
-// Whoever holds such a pool elsewhere goes on using its memory: counted for good.
+// Another process that holds such a pool goes on using its memory: counted for good.
 CUresult on_cuMemPoolExportToShareableHandle(void* handle_out, CUmemoryPool pool, CUmemAllocationHandleType handleType,
                                              unsigned long long flags) {
     CUresult result = real::cuMemPoolExportToShareableHandle(handle_out, pool, handleType, flags);

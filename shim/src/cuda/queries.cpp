@@ -14,7 +14,7 @@ namespace gcr {
 namespace cuda {
 namespace {
 
-// An address that is nobody's. Room of ours that is not allocated right now must look like that, too.
+// An address without an owner. Room of ours that is not allocated right now must look like that, too.
 constexpr CUdeviceptr kNowhere = 512;
 
 // What may be told without the lock. A launch may ask of every pointer it passes: one look at the tables a question.

@@ -77,7 +77,7 @@ CUresult on_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle,
     CUmemAllocationProp asked{};
     real::cuMemGetAllocationPropertiesFromHandle(&asked, made);
     Reason reason = shHandleType == CU_MEM_HANDLE_TYPE_FABRIC ? wire::kReasonFabric : wire::kReasonShareableImport;
-    return give_id(handle, made, 0, asked, reason);  // its size is only known to who made it
+    return give_id(handle, made, 0, asked, reason);  // only its maker knows its size
 }
 
 CUresult on_cuMemMapArrayAsync(CUarrayMapInfo* mapInfoList, unsigned int count, CUstream hStream) {

@@ -16,7 +16,7 @@ Result allocate(State& state, Owner* owner, uint64_t size, uint64_t* address);
 Result allocate_as(State& state, Owner* owner, uint64_t size, const Properties& asked, uint64_t granularity,
                    uint64_t* address);
 
-// A free has two halves. take_allocation: nobody finds it any more, its memory is as it was; null: not one of ours.
+// A free has two halves. take_allocation: no look-up finds it any more, its memory is as it was; null: not one of ours.
 // Then one of: free_when_idle(), put_off(), or take_back(), which makes the free not to have happened.
 Allocation* take_allocation(State& state, uint64_t address);
 void take_back(State& state, Allocation* allocation);

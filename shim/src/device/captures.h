@@ -38,7 +38,7 @@ class Captures {
     Lock& lock() { return lock_; }  // for fork alone
 
     // The count grows while the call is still in flight: an agent that finds no call in flight finds the capture. And
-    // while `settling` is held: whoever holds it and finds no capture meets none. It is never held at the gate.
+    // while `settling` is held: a thread that holds it and finds no capture meets none. It is never held at the gate.
     // owner: asked after a success.
     template <typename Owner, typename Begin>
     auto begin(Lock& settling, const CapturedStream& stream, uint32_t mode, Owner owner, Begin call) {

@@ -12,7 +12,7 @@ namespace gcr {
 namespace device {
 
 // Bytes between a handle that is here and host memory; done when it returns. Whatever of the handle the program has
-// mapped, and whoever may read it there, makes no difference.
+// mapped, and which devices may read it there, makes no difference.
 Failure copy_piece(State& state, Direction direction, uint64_t id, uint64_t offset, void* host, uint64_t size);
 
 }  // namespace device

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Exports: handles leave as descriptors while the program runs. The agent holds its batch lock meanwhile; a handle
-// chosen here is marked under state.lock, so whoever frees it waits for the batch lock, and the daemon hears of it first.
+// chosen here is marked under state.lock, so a thread that frees it waits for the batch lock, and the daemon hears of
+// it first.
 #include <fcntl.h>
 #include <sys/socket.h>
 #include <unistd.h>

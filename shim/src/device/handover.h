@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The hand-over: physical memory leaves as descriptors, and comes back to the same addresses with the same access.
-// The agent's thread. While the gate is closed nobody else changes the tables; exports also run while the program does.
-// Steps that a process with several vendors must do for all or for none have their undo beside them.
+// The agent's thread. While the gate is closed no other thread changes the tables; exports also run while the program
+// does. Steps that a process with several vendors must do for all or for none have their undo beside them.
 #ifndef GCR_DEVICE_HANDOVER_H
 #define GCR_DEVICE_HANDOVER_H
 
@@ -30,7 +30,8 @@ void release_exported(State& state, Tally* tally);  // cannot fail, nor be undon
 
 // Takes the descriptors: each is closed, whatever happens. Failed: nothing of this list is kept.
 Failure import_handles(State& state, const uint64_t* ids, const int* descriptors, uint32_t count, Tally* tally);
-// Instead of an import: new memory of the same kind at the same addresses, which nobody else keeps. kNoRoom says so.
+// Instead of an import: new memory of the same kind at the same addresses, which no other process keeps. kNoRoom says
+// so.
 Failure create_handles(State& state, const uint64_t* ids, uint32_t count, Tally* tally);
 void discard_handles(State& state, const uint64_t* ids, uint32_t count);  // undoes either
 bool all_imported(State& state);

@@ -126,7 +126,7 @@ Result close_last(State& state, Allocation* allocation) {
 }  // namespace
 
 bool offer(State& state, uint64_t address, Blob* blob) {
-    learn_devices(state);  // who opens it looks for the device by its uuid
+    learn_devices(state);  // the process that opens it looks for the device by its uuid
     if (!begin_blob(blob, state.ops->vendor)) return false;
     Guard guard(state.lock);
     Allocation* allocation = allocation_at(state, address);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The program's own mappings: where it mapped which handle, and who may use it. Plain allocations lie in mappings as
-// well; those are no business of the program's calls.
+// The program's own mappings: where it mapped which handle, and which devices may use it. Plain allocations lie in
+// mappings as well; those are no business of the program's calls.
 #ifndef GCR_DEVICE_MAPPINGS_H
 #define GCR_DEVICE_MAPPINGS_H
 
@@ -12,7 +12,7 @@ namespace device {
 
 // All in flight, no lock held.
 
-// The driver mapped it. Failed: it is unmapped again, since nobody would bring it back.
+// The driver mapped it. Failed: it is unmapped again, since no restore would bring it back.
 Result record_mapping(State& state, Handle* handle, uint64_t address, uint64_t size, uint64_t offset);
 
 // The driver's unmap, and everything that follows. invalid_value where the range touches a plain allocation.

@@ -60,7 +60,7 @@ struct StreamName {
     uint64_t owner;  // whose end is its end. CUDA: a context
     uint64_t id;
     bool per_thread;  // handle 0 is the thread's own
-    bool of_thread;  // the calling thread's own: nobody else can name it
+    bool of_thread;  // the calling thread's own: no other thread can name it
 };
 
 // What a thread of ours must undo; the vendor's own.
@@ -123,7 +123,7 @@ struct DeviceOps {
     // ---- mappings. HIP and ACL map whole physical memory only (offset 0, its size)
     Result (*map)(uint64_t address, uint64_t size, uint64_t offset, uint64_t real);
     Result (*unmap)(uint64_t address, uint64_t size);
-    // Who is in `write` reads and writes, who is only in `read` reads; others stay as they are. Both 0: success.
+    // A device in `write` reads and writes, a device only in `read` reads; others stay as they are. Both 0: success.
     Result (*set_access)(uint64_t address, uint64_t size, uint32_t read, uint32_t write);
     Result (*drop_access)(uint64_t address, uint64_t size, uint32_t devices);
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Physical memory that can be handed over: made exportable where descriptors exist, released only after everyone else let go.
+// Physical memory that can be handed over: made exportable where descriptors exist, released only after all other
+// holders let go.
 #ifndef GCR_DEVICE_PHYSICAL_H
 #define GCR_DEVICE_PHYSICAL_H
 
@@ -14,11 +15,11 @@ struct Physical {
     bool exportable;  // or its bytes are copied out: ours to care for
 };
 
-// The driver's create, exportable where it agrees, else as asked. Out of memory while exports exist: everyone lets go,
-// one more try. In flight, no lock held.
+// The driver's create, exportable where it agrees, else as asked. Out of memory while exports exist: all holders let
+// go, one more try. In flight, no lock held.
 Result create_physical(State& state, uint64_t size, const Properties& asked, uint64_t flags, Physical* made);
 
-// The same, asking nobody to let go.
+// The same, without asking other holders to let go.
 Result create_once(State& state, uint64_t size, const Properties& asked, uint64_t flags, Physical* made);
 
 // Gives physical memory back once neither the program nor a mapping needs it. `handle` is dying and out of the table;

@@ -140,7 +140,7 @@ void bury(State& state, Pool* pool) {
     free(pool);
 }
 
-// Whoever has it pinned may be adding a segment: both are asked at once.
+// A thread that has it pinned may be adding a segment: both are asked at once.
 bool in_use(State& state, const Pool& pool) {
     Guard guard(state.lock);
     return pool.pins > 0 || !pool.segments.empty();
@@ -277,7 +277,7 @@ bool is_in_pool(State& state, uint64_t address) {
     return allocation != nullptr && pool_of(*allocation->mapping) != nullptr;
 }
 
-// Where nobody else can record an event later: in a thread's own stream, and beside a capture.
+// Where no other thread can record an event later: in a thread's own stream, and beside a capture.
 bool free_in_stream(State& state, uint64_t address, const StreamName& stream) {
     if (!stream.of_thread && state.ops->captures() == 0) return free_block(state, address, stream).pool != nullptr;
     Guard across(state.settling);
@@ -306,7 +306,7 @@ void trim_pool(State& state, Pool* pool, uint64_t keep) {
     take_free_segments(state, pool, keep, &leaving);
 }
 
-// Not during a capture: then nobody knows what is free, and it is left for who waits after it.
+// Not during a capture: what is free is not known then, and is left for the next wait after it.
 void trim_to_thresholds(State& state) {
     Leaving leaving(state);
     Guard across(state.settling);

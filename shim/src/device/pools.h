@@ -3,10 +3,10 @@
 // Pools: stream-ordered allocation. A pool cuts segments, regions of at least 32 MiB, into blocks. The pool itself, its
 // policies and its threshold are the driver's object; only its memory is ours.
 //
-// Order   what was freed in a stream may be given out in that stream at once: it waits for everybody else until the
+// Order   what was freed in a stream may be given out in that stream at once: other streams wait for it until the
 //         stream got there: it is idle, or an event that was recorded after it has passed. The driver's opportunistic reuse; an
 //         allocation that finds no memory also waits for other streams, as its internal dependencies would. What is freed out of
-//         order goes to the stream it was allocated in, which may still have work of those who had the memory before.
+//         order goes to the stream it was allocated in, which may still have work of earlier owners of the memory.
 // Growth  a new segment where nothing free fits; whole free segments go when the program waits for the device and the pool
 //         holds more than its threshold.
 // Events  pool_streams.h. Segments: segments.h.
@@ -26,7 +26,7 @@ struct PoolStream {
     uint64_t held;  // allocations made in it and not freed, and those being made
     uint64_t event;  // the vendor's; 0: none
     bool recorded;  // and not seen to have passed
-    bool unmarked;  // the driver would not record it: nobody is told when the stream's work is done
+    bool unmarked;  // the driver would not record it: the end of the stream's work is not known
     bool gone;  // the stream was destroyed: no more is freed in it
 };
 
@@ -47,7 +47,7 @@ struct PoolTerms {
     uint32_t policies = kEveryPolicy;  // those switched on
 };
 
-// `key` is the driver's handle. Owner::slabs: free for everybody.
+// `key` is the driver's handle. Owner::slabs: free for every stream.
 struct Pool : TreeNode<Pool>, Owner {
     Array<PoolStream*> streams;
     Array<Mapping*> segments;
@@ -96,7 +96,7 @@ Pool* take_pool(State& state, uint64_t handle);  // null: none of ours
 void put_back_pool(State& state, Pool* pool);  // the driver kept it; null: does nothing
 void leave_pool(State& state, Pool* pool);  // the driver destroyed it; null: does nothing
 
-// The driver's code where there is no memory, also after everybody else's frees were waited for.
+// The driver's code where there is no memory, also after the frees of all other streams were waited for.
 Result allocate_in_pool(State& state, Pool* pool, const StreamName& stream, uint64_t size, uint64_t* address);
 bool is_in_pool(State& state, uint64_t address);  // what allocate_in_pool() returned, and not freed
 bool free_in_stream(State& state, uint64_t address, const StreamName& stream);  // false: not one of ours (any more)
@@ -105,7 +105,7 @@ Result give_to_pool(State& state, const Allocation& allocation);  // freed out o
 void trim_pool(State& state, Pool* pool, uint64_t keep);  // gives back whole free segments, down to `keep` bytes
 void trim_to_thresholds(State& state);  // the program waited for the device
 bool trim_all(State& state);  // true: memory was given back
-void settle_pools(State& state);  // a capture is about to begin: after that nobody may ask what is free
+void settle_pools(State& state);  // a capture is about to begin: after that no thread may ask what is free
 void set_threshold(State& state, uint64_t handle, uint64_t bytes);
 void set_policy(State& state, Pool* pool, uint32_t policy, bool on);  // anything but a PoolPolicy: does nothing
 uint64_t counted(State& state, const Pool& pool, uint32_t counter);  // of our memory; 0 for what is no counter

@@ -33,7 +33,7 @@ struct Content {
     Reason reason;
 };
 
-// False: the peers changed since; the access must be set again before anybody is given the region.
+// False: the peers changed since; the access must be set again before the region is given out.
 bool record(State& state, const Content& content, const Address& address, const Access& access, Mapping* region) {
     Guard guard(state.lock);
     if (access.as_of != state.peer_changes) return false;

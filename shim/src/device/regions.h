@@ -18,7 +18,7 @@ Result make_region_of(State& state, Owner* owner, const Properties& asked, uint6
 Result make_region_over(State& state, Owner* owner, uint64_t real, const Properties& asked, uint64_t size,
                         Reason reason, bool slab, Mapping** made);
 
-// Under state.lock: forgets the region. Nobody finds it any more; give_region() may now take it down.
+// Under state.lock: forgets the region. No look-up finds it any more; give_region() may now take it down.
 void forget_region(State& state, Mapping* region);
 Result give_region(State& state, Mapping* region);  // unlocked
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // What the shim knows of one vendor's device memory in this process: physical memory by id, mappings by address, what
-// the program allocated, and who owns it. One State a vendor; a process may use several.
+// the program allocated, and its owners. One State a vendor; a process may use several.
 //
 // Lock   one lock guards all of it but the ledgers, which have their own. It is never held across a driver call; it
 //        comes after the agent's batch lock.
@@ -56,7 +56,7 @@ struct Handle : TreeNode<Handle> {
     bool dying;  // being destroyed: no longer exported, no longer found
 };
 
-// Whose memory this is when another process lent it; process 0: nobody's but ours.
+// Whose memory this is when another process lent it; process 0: ours alone.
 struct Origin {
     uint64_t process;
     uint64_t id;  // there: of the allocation or of the physical memory
@@ -105,7 +105,7 @@ struct Owner {
 struct Reservation : TreeNode<Reservation> {
     uint64_t size;
     bool lost;  // given up for an instant, and not had again yet
-    bool fenced;  // meanwhile nobody is there, and nobody is let in
+    bool fenced;  // meanwhile no thread is there, and none is let in
 };
 
 // What makes released memory leave while its address stays reserved.
@@ -149,10 +149,11 @@ struct State {
     Array<Allocation*> put_off;  // freed during a capture; given back after it
     std::atomic<bool> any_put_off{false};
 
-    // Across driver calls, before `lock`. Nobody else waits for them; a child has them free, since neither thread is there.
-    Lock exporting;  // the lender, from finding a handle until it has its descriptor; who destroys a lent handle waits
-    Lock opening;  // who opens or closes what another process lent
-    Lock settling;  // who records or asks the events of pools, or begins a capture
+    // Across driver calls, before `lock`. No other thread waits for them; a child has them free, since neither thread
+    // is there.
+    Lock exporting;  // the lender, until a handle has its descriptor; a thread that destroys a lent handle waits
+    Lock opening;  // a thread that opens or closes what another process lent
+    Lock settling;  // a thread that records or asks the events of pools, or begins a capture
 
     Ledger carried;  // what the driver keeps for the program and we do not hand over
     Ledger pinned;  // host memory
@@ -204,7 +205,7 @@ inline bool is_placed(const State& state) {
 }
 
 // ---- fork ---------------------------------------------------------------------------------------------------------
-// In the order in which they nest; nobody holds two but as state.lock, then another.
+// In the order in which they nest; a thread holds two only as state.lock, then another.
 void each_lock(State& state, void (Lock::*act)());
 // In the child: what the tables named belongs to the parent. The nodes themselves are left: a few kilobytes, once.
 void forget_all_after_fork(State& state);

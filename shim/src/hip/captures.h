@@ -10,7 +10,7 @@ namespace gcr {
 namespace hip {
 
 uint32_t captures_in_progress();    // no lock, no call of the runtime
-bool capture_forbids_allocation();  // in the calling thread, by its capture mode and everybody's captures
+bool capture_forbids_allocation();  // in the calling thread, by its capture mode and the captures of all threads
 bool is_capturing(hipStream_t stream, bool per_thread);
 // It captures, or the runtime would not say: a call for it is the runtime's. The legacy stream while it would depend on one.
 bool may_capture(hipStream_t stream);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Devices: who owns memory and streams, and whose peers reach it. A reset takes with it what was allocated there; the
-// runtime does not know that our memory belongs to it, so it goes right after.
+// Devices: they own memory and streams, and have peers that reach it. A reset takes with it what was allocated there;
+// the runtime does not know that our memory belongs to it, so it goes right after.
 #include "hip/devices.h"
 
 #include "core/agent.h"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Stream-ordered allocation. Pools of device memory that nobody else can be given are served from memory of ours
+// Stream-ordered allocation. Pools of device memory that no other process can be given are served from memory of ours
 // (device/pools.h); what is allocated in a stream that captures, and pools that can be exported, are the runtime's, and
 // counted while they live.
 #include "device/pool_calls.h"
@@ -169,7 +169,7 @@ hipError_t on_hipMemPoolSetAccess(hipMemPool_t mem_pool, const hipMemAccessDesc*
     return Pools::set_access(state, mem_pool, desc_list, count);
 }
 
-// Whoever holds such a pool elsewhere goes on using its memory: counted for good.
+// Another process that holds such a pool goes on using its memory: counted for good.
 hipError_t on_hipMemPoolExportToShareableHandle(void* shared_handle, hipMemPool_t mem_pool,
                                                 hipMemAllocationHandleType handle_type, unsigned int flags) {
     hipError_t result = real::hipMemPoolExportToShareableHandle(shared_handle, mem_pool, handle_type, flags);

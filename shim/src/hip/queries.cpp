@@ -13,7 +13,7 @@ namespace gcr {
 namespace hip {
 namespace {
 
-// An address that is nobody's. Room of ours that is not allocated right now must look like that, too.
+// An address without an owner. Room of ours that is not allocated right now must look like that, too.
 constexpr uint64_t kNowhere = 512;
 
 // What may be told without the lock.

@@ -144,7 +144,7 @@ hipError_t on_hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t* h
     if (!device::give_same_id(state, key_of(made), &id)) {
         hipMemAllocationProp asked{};
         real::hipMemGetAllocationPropertiesFromHandle(&asked, made);
-        // its size is only known to who made it
+        // only its maker knows its size
         result = device::give_id(state, key_of(made), 0, Properties::of(asked), wire::kReasonShareableImport, &id);
     }
     if (result == hipSuccess) *handle = as_handle(id);

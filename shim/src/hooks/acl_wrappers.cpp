@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The wrappers: one function for every GCR_HOOK of acl.def, exported under the runtime's name (see exports.map).
-// They are the launch path of somebody else's program: no lock, no allocation, nothing but the gate and the call.
+// They are the launch path of the user's program: no lock, no allocation, nothing but the gate and the call.
 //
 // ACL, and libraries beside it, call the runtime below through exports (rt*) that are hooked, too. A call from inside a
 // call goes straight on.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The wrappers: one function for every GCR_HOOK of cuda.def, exported under the driver's name (see exports.map).
-// They are the launch path of somebody else's program: no lock, no allocation, nothing but the gate and the call.
+// They are the launch path of the user's program: no lock, no allocation, nothing but the gate and the call.
 #include "core/coverage.h"
 #include "core/inside.h"
 #include "hooks/cuda_calls.h"

@@ -2,7 +2,7 @@
 //
 // The wrappers: one function for every GCR_HOOK of hip.def, exported under the runtime's name, without a version: the
 // runtime has some twenty version nodes, and references with any of them bind to a definition without one.
-// They are the launch path of somebody else's program: no lock, no allocation, nothing but the gate and the call.
+// They are the launch path of the user's program: no lock, no allocation, nothing but the gate and the call.
 //
 // The runtime calls some of its own exports through the PLT, so these functions are also what it meets. A call from
 // inside a call goes straight to the runtime.

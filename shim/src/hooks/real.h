@@ -2,7 +2,7 @@
 //
 // The driver's own functions: gcr::real::<symbol>(…) for every GCR_HOOK of the lists.
 //
-// Who      any thread, any time. No lock; the first call of a symbol looks it up, later calls load one pointer.
+// Callers  any thread, any time. No lock; the first call of a symbol looks it up, later calls load one pointer.
 // Answer   what the driver says. Where it has no such symbol, or is not loaded: what libraries.cpp says, which is never
 //          seen by a program that could have made the call bare.
 // Ask      gcr::real::has_<symbol>() before a call whose absence matters.

@@ -18,7 +18,7 @@ using hooks::Index;
 
 Lookup go_to(void* target) {
     return {target, nullptr};
-}  // nobody there: null is the answer too
+}  // no object there: null is the answer too
 Lookup give(void* answer) {
     return {nullptr, answer};
 }

@@ -16,8 +16,8 @@ struct Lookup {
     void* answer;
 };
 
-// Fills the slot of `index` with whoever follows us in the global scope, if anybody does. To be called before the
-// program's own lookup, so that the program's is the last the loader's dlerror remembers.
+// Fills the slot of `index` with the object that follows us in the global scope, if there is one. To be called before
+// the program's own lookup, so that the program's is the last the loader's dlerror remembers.
 void prepare(hooks::Index index);
 
 // `found` is what the bare program would have been given; `caller` an address in the code that asked.
