@@ -14,7 +14,7 @@ from worlds import NVIDIA, ON_DEVICE, World
 
 @pytest.fixture
 def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]:
-    """In the world that the test's parameters name, NVIDIA's without any."""
+    """Yields a machine in the world that the test's parameters name, NVIDIA's without any."""
     where: World = getattr(request, "param", NVIDIA)
     if ON_DEVICE and where is not NVIDIA:
         pytest.skip("the device is NVIDIA's")

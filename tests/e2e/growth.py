@@ -27,7 +27,7 @@ class Growth:
 
     @classmethod
     def of(cls, machine: Machine, job: Victim) -> "Growth":
-        """Everybody of a machine with one job that was swapped before."""
+        """Watches all processes of a machine with one job that was swapped before."""
         (worker,) = machine.children("gcr.worker")
         pids = {"target": machine.target(job.name), "supervisor": job.supervisor.pid, "gcrd": machine.daemon()}
         helpers = zip(["control helper"], machine.children("gcr.control_helper"), strict=False)  # AMD's may have none
@@ -88,7 +88,7 @@ def leads_to(link: Path) -> str:
 
 
 def private_bytes(pid: int) -> int:
-    """Resident, and nobody else's: not the arena's, not the simulated device's."""
+    """Returns the private resident bytes: not the arena's, not the simulated device's."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (kib,) = (line.split()[1] for line in lines if line.startswith("RssAnon:"))
     return int(kib) << 10

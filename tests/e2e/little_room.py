@@ -15,7 +15,7 @@ MIDDLE = "checkpoint.filled_7"
 
 
 def room(machine: Machine, nbytes: int) -> None:
-    """In the arenas of workers that start from here on; there is one no longer."""
+    """Limits the arenas of workers that start from here on; kills those that run."""
     machine.extra |= {
         "GCR_CONFIG": str(machine.folder / "config.toml"),
         "GCR_SLOT_BYTES": str(SLOT),

@@ -78,7 +78,7 @@ class Machine(SimulatedMachine):
         return job
 
     def allocating(self, *arguments: str) -> list[str]:
-        """The command of a program whose threads know every word of theirs (tests/victims/alloc_victim.py)."""
+        """Returns the command of a program that checks every word of its threads (tests/victims/alloc_victim.py)."""
         return [sys.executable, ALLOC, "--vendor", self.vendor, *arguments]
 
     def start(self) -> tuple[Victim, str]:
@@ -123,7 +123,7 @@ class Machine(SimulatedMachine):
         return back
 
     def comes_back(self, job: Victim, before: str) -> None:
-        """Whatever state it is in now, it can be brought to run, swapped once more, and is what it was."""
+        """Brings the job back from any state, swaps it once more, and checks that it is unchanged."""
         if self.settled() != "running":
             self.come_back()
         assert job.ask() == before
@@ -132,7 +132,7 @@ class Machine(SimulatedMachine):
         assert job.ask() == before
 
     def settled(self) -> str:
-        """Its state once it is none that passes.
+        """Returns the job's state once it is a lasting one.
 
         A supervisor starts the next daemon itself, but for ten seconds no other: the first is waited for.
         """
@@ -168,7 +168,7 @@ class Machine(SimulatedMachine):
             held.unlink(missing_ok=True)
 
     def leaves(self, leave: Callable[[], object]) -> None:
-        """Somebody who waits for the daemon leaves, and the daemon has heard of it."""
+        """Has a waiting caller leave, and returns when the daemon has heard of it."""
         before = self._connections()
         leave()
         until(lambda: before - self._connections(), PATIENCE, "the daemon has closed the connection")
@@ -200,7 +200,7 @@ def kill(*pids: int) -> None:
 
 
 def bytes_short(answer: Answer) -> int:
-    """How much is missing, as a refusal for lack of room says it: in its field and to people alike."""
+    """Returns the missing bytes of a refusal for lack of room; its field and its message must agree."""
     error = answer.body["error"]
     found = re.search(r"([\d.]+) (B|KiB|MiB|GiB) short", error["message"])
     assert found, error

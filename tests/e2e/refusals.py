@@ -1,4 +1,4 @@
-"""What a refusal looks like from outside, and that its program never felt it."""
+"""Refusals as seen from outside; the refused program runs on unchanged."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +16,7 @@ def refused(answer: Answer, code: str, exit_code: int = 3) -> str:
 
 @contextmanager
 def untouched(machine: Machine, job: Victim) -> Iterator[None]:
-    """Within the block a job is refused; it goes on as if nobody had asked."""
+    """Checks that a job refused within the block goes on unchanged."""
     before = job.ask()
     yield
     assert job.ask() == before

@@ -39,7 +39,7 @@ def says(job: Victim, script: Sequence[str]) -> list[str]:
 
 
 def bare(machine: Machine, command: Sequence[str], script: Sequence[str]) -> list[str]:
-    """What it answers without gcr, on the same devices."""
+    """Returns the program's answers without gcr, on the same devices."""
     job = machine.begin_bare(*command)
     said = says(job, script)
     assert job.supervisor.poll() is None

@@ -1,6 +1,6 @@
-"""What is AMD's alone: both generations of its Python binding, runtimes of every release, and the device's own count.
+"""Tests of AMD alone: both generations of its Python binding, runtimes of every release, and the device's own count.
 
-The data leaves and comes back, the process and its context stay. What jobs of every vendor do is tested elsewhere.
+The data leaves and comes back, the process and its context stay. Jobs of every vendor are tested elsewhere.
 """
 
 import subprocess
@@ -140,7 +140,7 @@ def test_the_whole_device_cannot_be_given_back(make: Make, linked: str) -> None:
 
 
 def test_a_job_whose_vendor_nobody_named_is_served_by_the_right_backend(make: Make, linked: str) -> None:
-    """As on a machine with such devices. The kernel has none here, so more than the choice cannot be seen."""
+    """The machine has such devices, but not in its kernel: so only the choice is tested."""
     machine = make(LD_LIBRARY_PATH=str(sim_dir("amd")), GCR_SIMULATE="amd", GCR_PLUGINS="gcr_nvidia,gcr_amd")
     command = [sys.executable, "-m", "gcr", "run", "--name", "llm", "--", linked, "--interactive", "2", "20"]
     job = machine.ready(Victim("llm", machine.begin_other(*command)))

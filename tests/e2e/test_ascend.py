@@ -1,6 +1,6 @@
-"""What is Ascend's alone: snapshots that a process's own agent makes, of every release; who may be beside it; refusals.
+"""Tests of Ascend alone: snapshots by a process's own agent, of every release; other users of the device; refusals.
 
-What jobs of every vendor do is tested elsewhere.
+Jobs of every vendor are tested elsewhere.
 """
 
 import subprocess
@@ -19,7 +19,7 @@ CONTEXT = 16 << 20
 
 
 def machine_of(folder: Path, version: str = "") -> Machine:
-    """A machine whose jobs see the runtime of one CANN release."""
+    """Returns a machine with the runtime of one CANN release for its jobs."""
     extra = ASCEND.environment()
     if version:
         extra |= {"GCR_SIM_KERNELS": str(sim_dir(f"ascend-{version}") / "kernels.so"), "GCR_SIM_CANN_VERSION": version}
@@ -256,7 +256,7 @@ def test_a_snapshot_that_fails_is_taken_back(tmp_path: Path, call: str) -> None:
 
 
 def test_a_checkpoint_is_taken_back_though_others_use_the_device(ascend: Machine) -> None:
-    """By Unlock alone: a restore would be refused."""
+    """Unlock alone takes it back: a restore would be refused."""
     job = ascend.told("llm", "alloc 3 300000")
     before = job.ask("?")
     ascend.begin_bare(sys.executable, TOLD)

@@ -165,7 +165,7 @@ def gcr_backends():
 
 @pytest.fixture
 def strangers(make: Make, tmp_path: Path) -> Callable[..., Machine]:
-    """strangers(first=("Good", 1), …): a machine whose gcr has these modules as plugins, besides NVIDIA's."""
+    """Returns a maker: strangers(first=("Good", 1), …) is a machine with these modules as plugins, besides NVIDIA's."""
 
     def machine(**modules: tuple[str, int]) -> Machine:
         for name, (kind, interface) in modules.items():
@@ -198,7 +198,7 @@ def test_of_two_plugins_of_one_name_the_first_serves_and_the_second_is_listed(
 
 
 def starts_nothing(machine: Machine, mark: Path) -> str:
-    """What `gcr run` says when it refuses to start a program for the stranger."""
+    """Returns the message of `gcr run` when it refuses to start a program for the stranger."""
     for options in (("--backend", "stranger", "run"), ("run", "--simulate", "stranger")):
         answer = machine.gcr(*options, "--", "touch", str(mark))
         assert code_of(answer) == (125, "backend_missing"), answer.body

@@ -1,6 +1,6 @@
-"""Several jobs, commands at random, and kill -9 of whatever gcr runs, at random: nobody's bytes are ever lost.
+"""Several jobs, commands at random, and kill -9 of gcr's processes at random: no job's bytes are ever lost.
 
-What is asked is seeded; what meets what is not. Part of `make soak`.
+The requests are seeded; their timing is not. Part of `make soak`.
 """
 
 import os

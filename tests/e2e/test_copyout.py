@@ -101,7 +101,7 @@ def test_a_full_device_is_copied_out_and_back(crowded: Machine) -> None:
 
 
 def test_it_comes_back_without_room_for_a_context(crowded: Machine) -> None:
-    """What it left is taken but for its own share: no worker can have a context, the agent copies in as it did out."""
+    """Its room is taken but for its own share: no worker can have a context, so its agent copies in as it did out."""
     job, before = start(crowded)
     hog = crowd(crowded)
     assert crowded.children("gcr.worker") == []
@@ -186,7 +186,7 @@ def test_on_a_full_device_a_checkpoint_that_fails_leaves_the_job_running(crowded
 
 
 def comes_back(machine: Machine, job: Victim, before: str) -> None:
-    """Whatever state it is in now, it can be brought to run, swapped once more, and is what it was."""
+    """Brings the job back from any state, swaps it once more, and checks that it is unchanged."""
     if machine.until_state("llm", "running", "suspended", "data_suspended") != "running":
         back = machine.ask("restore", "llm")
         assert back.code == 0, back.body
@@ -199,7 +199,7 @@ def comes_back(machine: Machine, job: Victim, before: str) -> None:
     assert job.ask() == before
 
 
-# ---- somebody takes the room meanwhile ------------------------------------------------------------------------------
+# ---- the room is taken meanwhile ------------------------------------------------------------------------------------
 
 
 def take_the_room(machine: Machine) -> Victim:
@@ -210,7 +210,7 @@ def take_the_room(machine: Machine) -> Victim:
 
 
 def test_a_rollback_without_room_leaves_the_job_suspended(closed: Machine) -> None:
-    """What was released is in nobody's escrow: the job is not lost, it waits for the room."""
+    """Released memory is in no escrow: the job is not lost, it waits for the room."""
     job, before = start(closed)
     held = closed.folder / "held"
     closed.inject(f"checkpoint.frozen hold {held}", "checkpoint.staged fail")
@@ -237,7 +237,7 @@ def test_a_rollback_without_room_leaves_the_job_suspended(closed: Machine) -> No
 @pytest.mark.slow
 @pytest.mark.parametrize("leave", [-12 * MIB, 0])
 def test_one_of_two_processes_finds_no_room(closed: Machine, leave: int) -> None:
-    """Who can run on does; a restore brings the rest."""
+    """A process with room runs on; a restore brings the rest."""
     pair = closed.run("llm", sys.executable, str(VICTIMS / "pair_victim.py"))
     closed.targets("llm", 2)
     before = pair.ask()
@@ -279,11 +279,11 @@ def test_a_daemon_dies_and_there_is_no_room_to_go_back(closed: Machine) -> None:
     comes_back(closed, job, before)
 
 
-# ---- who dies -------------------------------------------------------------------------------------------------------
+# ---- deaths ---------------------------------------------------------------------------------------------------------
 
 
 def strike(machine: Machine, job: Victim, who: str, step: str) -> None:
-    """Kill whoever it is while a checkpoint stands at the step."""
+    """Kills a process of gcr while a checkpoint stands at the step."""
     with machine.held_at(f"checkpoint.{step}"):
         running = machine.command("checkpoint")
         machine.wait_held()

@@ -31,7 +31,7 @@ def supervisor(_machine: Machine, job: Victim) -> list[int]:
 
 
 def target(machine: Machine, job: Victim) -> list[int]:
-    return [pid for pid in machine.children(ALLOC) if pid != job.supervisor.pid]  # whose words name it as well
+    return [pid for pid in machine.children(ALLOC) if pid != job.supervisor.pid]  # its command line names it as well
 
 
 OURS: Sequence[Who] = (gcrd, worker, control_helper, supervisor)
@@ -39,7 +39,7 @@ MOST_DANGEROUS = {"checkpoint": "handed_over", "restore": "refilled"}
 
 
 def strike(machine: Machine, job: Victim, who: Who, command: str, step: str) -> None:
-    """Kill whoever it is while the command stands at the step."""
+    """Kills a process while the command stands at the step."""
     with machine.held_at(f"{command}.{step}"):
         running = machine.command(command)
         machine.wait_held()
@@ -71,9 +71,9 @@ def takes_part(world: World, who: Who, command: str) -> bool:
 
 
 def deaths(command: str, everybody: Sequence[Who]) -> pytest.MarkDecorator:
-    """Everybody at every step of every world; `slow` where NVIDIA's, or the daemon's death, stands for it.
+    """Returns every process at every step of every world; `slow` if NVIDIA's, or the daemon's death, stands for it.
 
-    What is left of a row when not slow is the step at which most is in flight. On a device each step is a test of its
+    A row that is not slow has only the step at which most is in flight. On a device each step is a test of its
     own, for its deadline.
     """
     rows = []
@@ -160,7 +160,7 @@ def test_a_suspended_job_outlives_the_daemon_and_its_worker(machine: Machine) ->
 
 @everywhere(slow=[AMD, AMD_QUIRKS])
 def test_the_supervisor_dies_and_then_the_checkpoint_fails(machine: Machine) -> None:
-    """What was handed over is in nobody's escrow but the daemon's own: imported memory cannot be exported again."""
+    """Handed-over memory is only in the daemon's own escrow: imported memory cannot be exported again."""
     job, before = machine.start()
     held = machine.folder / "held"
     machine.inject(f"checkpoint.handed_over hold {held}", "checkpoint.staged fail")

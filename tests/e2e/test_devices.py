@@ -36,7 +36,7 @@ def test_both_devices_are_left_and_come_back(machine: Machine) -> None:
 
 @pytest.mark.parametrize("command", [slowly("checkpoint"), "restore"])
 def test_somebody_dies_while_both_are_on_their_way(machine: Machine, command: str) -> None:
-    """Where most is in flight; of two workers the one."""
+    """The process dies when most is in flight; of two workers one does."""
     job = Job.start(machine)
     step = MOST_DANGEROUS[command]
     for module in ("gcr.worker", "gcr.control_helper", "gcr.daemon", "gcr run"):
@@ -190,7 +190,7 @@ def test_no_room_on_the_other_device(machine: Machine) -> None:
 
 @SLOW
 def test_no_room_on_one_of_two_exchanged_devices(machine: Machine) -> None:
-    """Nobody takes what one device left for that of the other afterwards."""
+    """Bytes that left one device are not taken for the other's afterwards."""
     job = Job.start(machine)
     first, second = job.devices
     job.leave()
@@ -277,7 +277,7 @@ def test_a_process_that_gcr_did_not_start_moves_as_well(machine: Machine) -> Non
 
 
 def test_one_that_moved_leaves_from_where_it_is(machine: Machine) -> None:
-    """Though the daemon that moved it died and said so to nobody."""
+    """The daemon that moved it died and told no caller of the move."""
     stranger = machine.begin_bare(*command("--interactive"))
     pid = stranger.supervisor.pid
     assert stranger.ask("step 5") == "ok"
@@ -297,7 +297,7 @@ def test_one_that_moved_leaves_from_where_it_is(machine: Machine) -> None:
 @SLOW
 @pytest.mark.parametrize("machine", [{"GCR_SIM_CONTROL_MS": "6000"}], indirect=True)
 def test_a_move_that_outlives_its_daemon_is_over_for_the_next_one(machine: Machine) -> None:
-    """It runs where the driver brought it, and nobody takes it home, where there is no room."""
+    """It runs where the driver brought it; it is not taken home, where there is no room."""
     stranger = machine.begin_bare("env", "CUDA_VISIBLE_DEVICES=0", sys.executable, TOLD)
     assert stranger.ask("alloc 5 1000000") == "ok"
     said, pid = stranger.ask(), stranger.supervisor.pid
@@ -334,7 +334,7 @@ def test_a_context_that_stayed_does_not_move(machine: Machine) -> None:
 
 
 def test_jobs_that_see_one_device_each_whoever_started_the_daemon(machine: Machine) -> None:
-    """What hides devices from the program that a daemon was started for hides them from no other job."""
+    """A setting that hides devices from the program that started a daemon hides them from no other job."""
     jobs = {}
     for name, seen in (("one", "1"), ("two", "2"), ("three", "0")):
         machine.extra["CUDA_VISIBLE_DEVICES"] = seen

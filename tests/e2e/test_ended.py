@@ -1,4 +1,4 @@
-"""What is known of a job that has ended, and of what it printed, whoever died before it."""
+"""Facts of a job that has ended, and its output, after any earlier death of gcr's processes."""
 
 import json
 import os

@@ -29,7 +29,7 @@ def bare(machine: Machine, *command: str) -> Victim:
 
 
 def answers(server: Victim) -> tuple[str, list[str]]:
-    """Where it serves, and its answers."""
+    """Returns the server's address, and its answers."""
     address = server.hear().removeprefix("serving on ")
     return address, [ask(address, prompt) for prompt in PROMPTS]
 

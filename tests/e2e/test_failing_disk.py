@@ -28,7 +28,7 @@ class Disk:
     control: Path
 
     def fail(self, folder: Path, number: int, error: int) -> None:
-        """From now on the calls that change something below `folder` count."""
+        """Counts calls that change something below `folder` from now on; the one of this number fails."""
         (self.control / "calls").unlink(missing_ok=True)
         fresh = self.control / "fresh"
         fresh.write_text(f"{number} {error} {folder}")
@@ -54,7 +54,7 @@ def imaged(machine: Machine, store: Path) -> Answer:
 
 
 def is_whole(path: Path) -> list[str]:
-    """The images of this store, all of whose bytes are right."""
+    """Returns the images of this store; checks that all their bytes are right."""
     if not path.exists():
         return []
     store = Store(path)

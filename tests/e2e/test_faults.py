@@ -1,7 +1,7 @@
-"""A fault at every step: the target runs on, or is as suspended as before, and a retry succeeds.
+"""A fault at every step: the target runs on, or is suspended as before, and a retry succeeds.
 
-Each step in turn on the same job: what one failure left behind would show at the next. NVIDIA's world and AMD's with
-quirks differ in all that matters here, who copies and whether control state is saved; the others are slow.
+Each step in turn on the same job: remains of one failure would show at the next. NVIDIA's world and AMD's with
+quirks differ in all that matters here, the copying process and saved control state; the others are slow.
 """
 
 import time
@@ -71,7 +71,7 @@ def is_recovered(machine: Machine) -> None:
 @pytest.mark.parametrize("step", ["handed_over", "staged"])
 @everywhere(slow=[AMD, ASCEND])
 def test_a_failure_that_cannot_be_taken_back_at_once_loses_nothing(machine: Machine, step: str) -> None:
-    """Whoever comes next finds the memory where it was."""
+    """The next command finds the memory in its place."""
     job, before = machine.start()
     fails_and_is_not_taken_back(machine, step)
     is_recovered(machine)

@@ -36,7 +36,7 @@ def began(job: Victim) -> None:
 
 
 def comes_to(machine: Machine) -> Victim:
-    """Another process of the job, begun now: whatever has its token belongs to it."""
+    """Starts another process of the job: a process with the job's token belongs to it."""
     of_job = Path(f"/proc/{machine.target('llm')}/environ").read_bytes().decode().split("\0")
     env = dict(pair.split("=", 1) for pair in of_job if "=" in pair)
     return Victim("child", machine._popen([sys.executable, str(VICTIMS / machine.where.told)], env))

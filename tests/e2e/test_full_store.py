@@ -1,4 +1,4 @@
-"""Stores whose file system has too little room: told before a job stops for it, or met in the middle of writing."""
+"""Stores on a file system with too little room: told before a job stops for it, or met in the middle of writing."""
 
 import subprocess
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""What can hang a stop, through the whole of gcr: work that ends only if a parked thread goes on (docs/design.md)."""
+"""Causes of a hanging stop, through all of gcr: work that ends only if a parked thread goes on (docs/design.md)."""
 
 import subprocess
 import time
@@ -22,7 +22,7 @@ def warm(machine: Machine) -> Victim:
 
 
 def stopping(machine: Machine, *options: str) -> "subprocess.Popen[str]":
-    """A checkpoint whose gate is closed just now."""
+    """Returns a checkpoint with its gate closed just now."""
     running = machine.begin("checkpoint", "llm", *options)
     until(lambda: machine.job("llm")["state"] == "prepared" or None, 10, "it is prepared")
     time.sleep(0.5)

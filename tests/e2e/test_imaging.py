@@ -96,7 +96,7 @@ def test_what_the_store_has_is_not_written_again(machine: Machine) -> None:
 
 
 def test_the_job_may_run_before_its_image_is_durable(machine: Machine) -> None:
-    """Nothing that it does then, and no other checkpoint, changes a byte of the image."""
+    """No act of the job then, and no other checkpoint, changes a byte of the image."""
     job = machine.told("llm", "alloc 8 4194304")
     away(machine, "undisturbed")
     machine.come_back()
@@ -316,7 +316,7 @@ def test_a_job_that_cannot_be_taken_back_is_left_suspended(machine: Machine) -> 
 
 
 def test_an_image_that_fails_in_the_background_leaves_the_job_away(machine: Machine) -> None:
-    """Whoever did not wait for it was told that the job is suspended; it stays so."""
+    """A caller that did not wait was told that the job is suspended; it stays so."""
     job, before = machine.start()
     machine.inject(f"image.write hold {machine.folder / 'held'}", "image.commit die")
     assert machine.gcr("checkpoint", "llm", "--image", "warm", "--store", str(store_of(machine))).code == 0
@@ -397,7 +397,7 @@ def test_the_process_may_end_while_its_image_is_written(machine: Machine) -> Non
 
 
 def hanging(machine: Machine, suffix: str) -> Path:
-    """The next file of this kind that somebody opens is one of which nothing is heard, until this one is gone."""
+    """Has the next open of such a file hang until the returned file is gone."""
     held = machine.folder / "held"
     machine.inject(f"store.read{suffix} hold {held}")
     return held

@@ -1,6 +1,6 @@
-"""Images of a job that runs on, each built upon the one before: what is copied, what is in them, and what is refused.
+"""Images of a job that runs on, each built upon the one before: the copied bytes, the contents, and refusals.
 
-What an image has to have is taken from one of the same job suspended, all of whose bytes were copied and named.
+The expected contents are those of an image of the same job suspended: all its bytes were copied and named.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ def started(machine: Machine) -> Victim:
 
 
 def memory(machine: Machine, name: str) -> dict[int, bytes]:
-    """By address in the program, from the bytes of an image, each of whose files is right."""
+    """Returns the image's bytes by address in the program; checks that each file of the image is right."""
     store = store_of(machine)
     assert machine.gcr("verify", name, "--deep", "--store", str(store.path)).code == 0
     with ImageReader(store, name) as reader:
@@ -102,7 +102,7 @@ def test_what_was_freed_goes_and_what_is_new_is_copied(machine: Machine) -> None
 
 
 def arena_bytes(machine: Machine) -> int:
-    """Of the worker's host memory that copies go to."""
+    """Returns the bytes of the worker's host memory for copies."""
     (worker,) = machine.children("gcr.worker")
     lines = [line.split() for line in Path(f"/proc/{worker}/maps").read_text().splitlines() if "gcr-arena" in line]
     ends = [[int(end, 16) for end in line[0].split("-")] for line in lines]
@@ -285,7 +285,7 @@ def test_a_damaged_hash_keeps_nobody_from_a_restore(machine: Machine) -> None:
     ["copied_live", slowly("drained"), slowly("running")],
 )
 def test_whoever_dies_the_job_is_whole_and_can_leave(machine: Machine, who: str, step: str) -> None:
-    """Nothing is left of a copy that lacks what the parent has: the next checkpoint has every byte."""
+    """No copy is left that lacks bytes of the parent: the next checkpoint has every byte."""
     job = started(machine)
     taken(machine, "one", "--live")
     job.ask("again 4")

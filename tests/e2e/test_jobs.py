@@ -80,7 +80,7 @@ def test_the_daemon_dies_between_the_first_process_and_the_second(machine: Machi
 
 
 def used(machine: Machine) -> int:
-    """Bytes the device counts, whoever has them."""
+    """Returns the bytes that the device counts, of all processes."""
     script = "import pynvml as n; n.nvmlInit(); print(n.nvmlDeviceGetMemoryInfo(n.nvmlDeviceGetHandleByIndex(0)).used)"
     return int(machine.bare(sys.executable, "-c", script))
 
@@ -256,7 +256,7 @@ def test_no_other_thread_takes_a_signal_from_the_supervisor(machine: Machine) ->
 
 
 def test_a_signal_that_was_ignored_stays_ignored(machine: Machine) -> None:
-    """As under nohup."""
+    """Programs under nohup rely on this."""
     script = "import signal; print(signal.getsignal(signal.SIGHUP).name, flush=True); input()"
     ignoring = "import os, signal, sys; signal.signal(1, signal.SIG_IGN); os.execv(sys.argv[1], sys.argv[1:])"
     command = [sys.executable, "-m", "gcr", "run", "--simulate", "nvidia", "--", sys.executable, "-c", script]

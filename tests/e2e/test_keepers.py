@@ -1,4 +1,4 @@
-"""Who keeps memory that a process was given back, and cannot export again: any of them may die, and all of them."""
+"""Keepers of memory that a process got back and cannot export again: any of them may die, and all of them."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ CONTEXT = 16 << 20
 
 
 def gone(machine: Machine, job: Victim, who: str) -> None:
-    """It has died, and whatever follows from that has been done."""
+    """Kills a process and waits until its death has been dealt with."""
     if who == "supervisor":
         kill(job.supervisor.pid)
         job.supervisor.wait()
@@ -33,7 +33,7 @@ def swapped_once(machine: Machine) -> tuple[Victim, str]:
 
 @everywhere(slow=[AMD, AMD_QUIRKS, ASCEND])
 def test_all_keepers_die(machine: Machine) -> None:
-    """As of a program that became a daemon, once the daemon is stopped: its memory is made anew."""
+    """Its memory is made anew, as for a program that became a daemon after gcr's daemon stopped."""
     job, before = swapped_once(machine)
     gone(machine, job, "supervisor")
     gone(machine, job, "daemon")
@@ -44,7 +44,7 @@ def test_all_keepers_die(machine: Machine) -> None:
 
 @pytest.mark.parametrize("deaths", [("daemon", "supervisor"), ("worker", "supervisor")], ids="-".join)
 def test_two_die_one_after_the_other(machine: Machine, deaths: Sequence[str]) -> None:
-    """What the first had is copied from the second before it dies."""
+    """The first one's copies are made again from the second before that dies."""
     job, before = swapped_once(machine)
     gone(machine, job, deaths[0])
     if deaths[0] == "daemon":
@@ -66,7 +66,7 @@ def test_a_supervisor_that_was_away_lets_go_of_what_the_job_no_longer_has(machin
 
 
 def away_over_a_restore(machine: Machine) -> tuple[Victim, str]:
-    """A job whose supervisor has the memory of an earlier restore, and whose daemon has just died; what it holds now.
+    """Returns a job and its content; its supervisor has memory of an earlier restore, its daemon has just died.
 
     A daemon that the supervisor had not met checkpointed and restored the job.
     """

@@ -1,7 +1,7 @@
 """The daemon dies with a job of two processes in the middle of something, and they come back one after the other.
 
 A process that is stopped (SIGSTOP) cannot say HELLO: so each of the two is the late one once, within the time that a
-new daemon waits for everybody, and (slow) beyond it.
+new daemon waits for all, and (slow) beyond it.
 """
 
 import os

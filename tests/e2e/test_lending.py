@@ -22,7 +22,7 @@ BOTH = pytest.mark.parametrize("machine", [at(world) for world in LENDERS], indi
 
 
 def dialogue(lender: Victim, borrower: Victim) -> list[str]:
-    """What both say; nothing in it depends on addresses."""
+    """Returns the answers of both; none depends on addresses."""
     said: list[str] = []
 
     def ask(who: Victim, line: str) -> str:
@@ -90,7 +90,7 @@ def test_what_cannot_be_opened(machine: Machine) -> None:
     blob = lender.ask(f"lend {LARGE}")
     before = borrower.ask()
     values = BLOB.unpack_from(bytes.fromhex(blob[1:]))
-    for field in range(1, 6):  # whose, the secret, where, which
+    for field in range(1, 6):  # owner, secret, place, number
         wrong = [value ^ (field == index) for index, value in enumerate(values)]
         assert borrower.ask(f"borrow x{BLOB.pack(*wrong).hex():0<128}") == "code 1"
     assert lender.ask("drop_newest") == "ok"
@@ -112,12 +112,12 @@ def test_a_forked_child_does_not_stand_in_for_its_parent(machine: Machine) -> No
     assert alive(child)
     began = time.monotonic()
     assert borrower.ask(f"borrow {blob}") == "code 1"
-    assert time.monotonic() - began < 5  # nobody was waited for
+    assert time.monotonic() - began < 5  # no process was waited for
     os.kill(child, signal.SIGKILL)
 
 
 def test_freed_while_it_is_asked_for(machine: Machine) -> None:
-    """What the borrower sees is all of it or a refusal; what the lender frees is free."""
+    """The borrower sees all of it or a refusal; memory that the lender frees is free."""
     machine.extra["GCR_PREPARE_ARENA"] = "no"  # and no worker's context comes to the device meanwhile
     lender, borrower = machine.told("lender"), machine.told("borrower")
     free, opened = lender.ask("free_bytes"), 0
@@ -139,7 +139,7 @@ def test_freed_while_it_is_asked_for(machine: Machine) -> None:
 
 @BOTH
 def test_signals_do_not_come_between(machine: Machine) -> None:
-    """As in a program under a sampling profiler."""
+    """A program under a sampling profiler has such signals."""
     lender, borrower = machine.told("lender"), machine.told("borrower")
     blob = lender.ask(f"lend {SMALL}")
     assert borrower.ask("shake") == "ok"
@@ -150,7 +150,7 @@ def test_signals_do_not_come_between(machine: Machine) -> None:
 
 
 def test_the_lenders_descriptors_are_closed(machine: Machine) -> None:
-    """A program that closes everything, and puts something else in its place: who comes later is still served."""
+    """A program closes all descriptors, and puts others in their place: a later borrower is still served."""
     lender, borrower = machine.told("lender"), machine.told("borrower")
     blob = lender.ask(f"lend {LARGE}")
     assert int(lender.ask("close_all")) == 2
@@ -161,7 +161,7 @@ def test_the_lenders_descriptors_are_closed(machine: Machine) -> None:
         time.sleep(0.1)
 
 
-# ---- who else comes to a lender's socket ---------------------------------------------------------------------------
+# ---- strangers at a lender's socket --------------------------------------------------------------------------------
 
 
 def visit(blob: bytes, act: Callable[[socket.socket], bytes]) -> bytes:
@@ -173,7 +173,7 @@ def visit(blob: bytes, act: Callable[[socket.socket], bytes]) -> bytes:
 
 
 def test_a_stranger_at_the_door(machine: Machine) -> None:
-    """No secret, no descriptor; and who says nothing keeps nobody waiting for long."""
+    """Without the secret there is no descriptor; a silent visitor keeps no borrower waiting for long."""
     lender, borrower = machine.told("lender"), machine.told("borrower")
     blob = bytes.fromhex(lender.ask(f"lend {LARGE}")[1:])
     fields = BLOB.unpack_from(blob)

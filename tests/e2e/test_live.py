@@ -44,7 +44,7 @@ def rounds(job: Victim) -> list[tuple[int, int]]:
 
 
 def contents(store: Store, name: str, addresses: Sequence[int], size: int) -> list[bytes]:
-    """What an image has of some memory of its only process, by the program's own addresses."""
+    """Returns an image's bytes at addresses of its only process."""
     with ImageReader(store, name) as reader:
         table = reader.manifest.processes[0].table
         memory = {}
@@ -106,7 +106,7 @@ def glance(
 
 
 def schedules(machine: Machine, count: int, seed: int) -> list[float]:
-    """Of each image, how much of what was copied at the cut went by a snapshot."""
+    """Returns for each image the share of bytes copied at the cut that went by a snapshot."""
     chance = random.Random(seed)
     words = ("--vendor", machine.vendor, "--seed", str(seed), "--bytes", str(SIZE), "--buffers", str(BUFFERS))
     job = machine.run("llm", sys.executable, str(VICTIMS / "epoch_victim.py"), *words)

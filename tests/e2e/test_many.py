@@ -166,7 +166,7 @@ def warm(machine: Machine, name: str) -> bool:
 
 
 def arena_bytes(machine: Machine, worker: int) -> int | None:
-    """What a worker has, once that no longer changes and no job is left but the one that stays."""
+    """Returns a worker's bytes, once they no longer change and only the job that stays is left."""
     with machine.connected() as client:
         if len(client.request("ps")["jobs"]) > 1:
             return None
@@ -214,5 +214,5 @@ def test_nothing_stays_behind(machine: Machine, suspended: bool) -> None:
 
 
 def in_shared_memory() -> set[str]:
-    """What is there besides the simulated machines of the tests."""
+    """Returns the files there besides the simulated machines of the tests."""
     return {path.name for path in Path("/dev/shm").iterdir() if "gcr-test-" not in path.name}

@@ -1,4 +1,4 @@
-"""What goes wrong while a job comes back on other devices: it is suspended as before, and can come back on any."""
+"""Failures while a job comes back on other devices: it is suspended as before, and can come back on any."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from machine import PATIENCE, Answer, Machine, kill, until
 from two_devices import Job, bare, three_devices
 from worlds import NVIDIA, SLOW, slowly
 
-CONTROL_MS = 4000  # so long that whoever dies in it has a successor before it is over
+CONTROL_MS = 4000  # so long that a process that dies in it has a successor before it is over
 STEPS = NVIDIA.before_it_runs()
 
 
@@ -35,7 +35,7 @@ def begin(job: Job, **more: object) -> "Future[Answer]":
 
 
 def comes_back_either_way(job: Job, otherwise: bool) -> None:
-    """Where it was, or on the devices that could not be had before; and leaves from there."""
+    """Brings the job back on its devices, or on those that had failed; it leaves from there and returns."""
     first, second = job.devices
     job.come_back(*((second, first) if otherwise else ()))
     job.leave()
@@ -182,7 +182,7 @@ def test_a_driver_that_does_not_want_to(machine: Machine) -> None:
 
 @pytest.mark.slow  # the agent is given ten seconds for each answer
 def test_one_that_is_stopped_is_taken_back_when_it_goes_on(machine: Machine) -> None:
-    """Its control state is on the other devices, and nobody can freeze it there."""
+    """Its control state is on the other devices, and cannot be frozen there."""
     job = Job.start(machine)
     job.leave()
     with stopped(job, "back") as running:

@@ -75,7 +75,7 @@ def older(machine: Machine, command: str) -> dict[str, Any]:
 
 
 def test_a_daemon_of_an_earlier_version_hands_over(machine: Machine) -> None:
-    """As after an upgrade while a job is suspended: the next command finds it, unless something is under way."""
+    """After an upgrade with a suspended job the next command finds the job, unless another is under way."""
     old = machine.begin_other(sys.executable, "-c", OLDER)
     until(machine.socket.exists, 20, "it serves")
     job = machine.told("llm")

@@ -1,4 +1,4 @@
-"""What a checkpoint and a restore say of themselves on the way, over a simulated link that is slow on purpose."""
+"""Progress reports of a checkpoint and a restore, over a simulated link that is slow on purpose."""
 
 import os
 import re
@@ -33,7 +33,7 @@ def big(machine: Machine) -> Victim:
 
 
 def told(machine: Machine, command: str) -> tuple[list[dict[str, Any]], dict[str, Any]]:
-    """What it says on the way, and in the end."""
+    """Returns the reports on the way, and the answer."""
     reports: list[dict[str, Any]] = []
     with machine.connected() as client:
         answer = client.request(command, {"target": "llm"}, timeout=60, on_progress=reports.append)

@@ -1,4 +1,4 @@
-"""What gcr will not do: each refusal typed, with its exit code, and the program exactly as it was."""
+"""Refusals of gcr: each typed, with its exit code, and the program exactly as before."""
 
 import os
 import signal
@@ -37,7 +37,7 @@ MIB = 1 << 20
 NO_PROCESS = "4194301"  # beyond the kernel's largest pid
 
 
-# ---- who ---------------------------------------------------------------------------------------------------------
+# ---- users -------------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("command", ["checkpoint", "restore"])
@@ -85,7 +85,7 @@ def test_a_job_that_uses_no_device(machine: Machine) -> None:
 
 
 def test_a_process_of_another_user(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Root's own daemon may touch it, so the daemon under test believes to be somebody else's."""
+    """Root's own daemon may touch it, so the daemon under test takes itself for another user's."""
     theirs = subprocess.Popen(["/bin/sleep", "60"], cwd="/", user=NOBODY if os.getuid() == 0 else None)
     coordinator = Coordinator(load({}), Journal(tmp_path))
     monkeypatch.setattr(os, "getuid", lambda: NOBODY - 1)
@@ -175,7 +175,7 @@ def test_too_little_time_is_taken_back(machine: Machine) -> None:
 
 @everywhere(slow=[AMD, ASCEND])  # the daemon looks, whichever the vendor
 def test_a_stopped_program(machine: Machine) -> None:
-    """By SIGSTOP, or in a debugger: nobody waits for it, on neither way."""
+    """It is stopped by SIGSTOP, or in a debugger: no command waits for it, on neither way."""
     job = machine.told("llm", "alloc 3 100000")
     before, pid = job.ask(), machine.target("llm")
     for command, options in (("checkpoint", machine.where.options), ("restore", ())):
@@ -202,7 +202,7 @@ def test_memory_that_is_not_the_programs_alone(machine: Machine, told: str, says
 
 
 def test_memory_lent_to_another_process(machine: Machine) -> None:
-    """By the driver itself, whose own memory a program is given when there is none of ours."""
+    """The driver lends its own memory, which a program gets if gcr has none."""
     job = machine.told("llm")
     (machine.simulated / "faults").write_text("cuMemCreate:1+:fail=2\n")
     assert len(job.ask(f"lend {4 * MIB}")) == 129

@@ -27,7 +27,7 @@ def rude(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def waits(machine: Machine) -> bool:
-    """Whether the job's process is a new one, which has nothing on a device yet."""
+    """Returns True if the job's process is a new one without anything on a device."""
     return [row["state"] for row in machine.job("llm")["processes"]] == ["suspended"]  # type: ignore[index]
 
 
@@ -108,7 +108,7 @@ def test_a_program_that_runs_itself_again_in_a_checkpoint_with_an_image(machine:
 
 @pytest.mark.parametrize("suspended", [False, True])
 def test_a_program_that_becomes_one_without_a_device(machine: Machine, rude: str, suspended: bool) -> None:
-    """Whether it came back from a suspension before or is in one: nobody keeps memory or a state of it."""
+    """Before or in a suspension: gcr keeps no memory and no state of it."""
     job = machine.run("llm", rude)
     swap(machine)
     if suspended:
@@ -150,7 +150,7 @@ print(*(row.pid for row in n.nvmlDeviceGetComputeRunningProcesses(n.nvmlDeviceGe
 
 
 def test_a_child_that_drops_the_preload(machine: Machine) -> None:
-    """The job would leave by half, and nobody would know."""
+    """Else half of the job would leave, without a word."""
     child = shlex.join(["env", "-u", "LD_PRELOAD", sys.executable, "-c", UNHEARD])
     program = shlex.join([sys.executable, str(VICTIMS / "told_victim.py")])
     job = machine.run("llm", "sh", "-c", f"{child} & exec {program}")

@@ -66,7 +66,7 @@ def test_past_any_preload(machine: Machine, rude: str, plugin: str, how: str) ->
 
 
 def test_beside_calls_that_are_seen(machine: Machine, rude: str, plugin: str) -> None:
-    """A plugin of the program could call the driver while nobody may."""
+    """A plugin of the program could call the driver while calls are forbidden."""
     command = [rude, "beside", plugin]
     expected = bare(machine, command, SCRIPT)
     job = machine.run("llm", *command)
@@ -148,7 +148,7 @@ def at_last(machine: Machine, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["checkpoint", "restore"])
 def test_a_connection_that_the_program_closes(machine: Machine, command: str) -> None:
-    """At every step: the agent connects anew, whatever was begun is finished or taken back, and nothing is lost."""
+    """At every step the agent connects anew, the command is finished or taken back, and nothing is lost."""
     steps = NVIDIA.checkpoint() if command == "checkpoint" else NVIDIA.restore()
     job = machine.told("llm", "alloc 3 100000")
     before = job.ask()
@@ -170,7 +170,7 @@ def test_a_connection_that_the_program_closes(machine: Machine, command: str) ->
 
 @pytest.mark.slow
 def test_a_program_that_takes_what_it_did_not_open(machine: Machine, rude: str) -> None:
-    """It closes gcr's descriptors again and again, and has files of its own there: whatever comes of a command."""
+    """It closes gcr's descriptors again and again for files of its own. Commands may fail; the job stays whole."""
     script = ["?", "storm takeovers", "calm takeovers", "?"]
     expected = bare(machine, [rude], script)
     job = machine.run("llm", rude)

@@ -1,6 +1,6 @@
-"""A snapshot in device memory, while it is held: of an image of a job that runs on.
+"""A snapshot in device memory, while it is held for the image of a job that runs on.
 
-The memory comes back whoever dies, and nobody who finds no room for it is told so: neither the job nor another one.
+The memory comes back after any death, and no program is refused room because of it: neither the job nor another.
 """
 
 import os
@@ -102,7 +102,7 @@ def test_it_is_said_for_as_long_as_it_is_there(machine: Machine, step: str) -> N
 
 
 def content(machine: Machine, name: str) -> tuple[list[int], list[bytes]]:
-    """Which allocations an image has, and the names of their chunks, which are right."""
+    """Returns an image's allocations and the names of their chunks; checks the chunks."""
     store = Store(machine.folder / "store")
     assert machine.gcr("verify", name, "--deep", "--store", str(store.path)).code == 0
     manifest = store.images.manifest(name)
@@ -112,7 +112,7 @@ def content(machine: Machine, name: str) -> tuple[list[int], list[bytes]]:
 
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_what_the_program_does_while_it_is_read_is_not_in_it(machine: Machine) -> None:
-    """The image is of the cut, whatever is written, freed and allocated after it; and what is freed is free."""
+    """The image is of the cut, in spite of later writes, frees and allocations; freed memory is free."""
     job = machine.told("llm", f"alloc 8 {EACH}")
     taken(machine, "before")
     cut = content(machine, "before")
@@ -154,7 +154,7 @@ def test_where_there_is_little_room_it_has_what_fits(machine: Machine) -> None:
 
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_a_program_that_needs_the_room_gets_it(machine: Machine) -> None:
-    """It says what it says without gcr; the image is lost, and whoever waits for it hears why."""
+    """It answers as without gcr; the image is lost, and a waiting caller is told why."""
     # with contexts and a snapshot that is more than the device has; without the snapshot it is less
     lines = [f"alloc 8 {EACH}", f"alloc 12 {EACH}", "?"]
     said = contents(machine, *lines)
@@ -177,7 +177,7 @@ def test_a_program_that_needs_the_room_gets_it(machine: Machine) -> None:
 
 
 def contents(machine: Machine, *lines: str) -> list[str]:
-    """What a program says to these lines alone on the device."""
+    """Returns a program's answers to these lines when it is alone on the device."""
     bare = machine.stranger()
     said = [bare.ask(line) for line in lines]
     bare.supervisor.kill()
@@ -188,7 +188,7 @@ def contents(machine: Machine, *lines: str) -> list[str]:
 @pytest.mark.parametrize("begun", ["before", "meanwhile"])
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_another_job_that_needs_the_room_gets_it(machine: Machine, begun: str) -> None:
-    """With its 120 MiB, contexts and a snapshot of 64 there is more than the device has; without the snapshot, less."""
+    """Its 120 MiB, contexts and a snapshot of 64 MiB exceed the device; without the snapshot they fit."""
     machine.memory = 256 * MIB
     lines = [f"alloc 15 {EACH}", "?"]
     said = contents(machine, *lines)
@@ -225,7 +225,7 @@ def test_from_when_it_is_made_nobody_lacks_its_room(machine: Machine, step: str)
 @pytest.mark.parametrize("another", [False, True])
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
 def test_nobody_lacks_its_room_when_the_daemon_dies(machine: Machine, another: bool) -> None:
-    """Nobody is there to be asked, or a daemon that knows of nothing: the program waits for the worker's end."""
+    """No daemon is there to be asked, or one without knowledge: the program waits for the worker's end."""
     machine.memory = 256 * MIB
     lines = [f"alloc 15 {EACH}", "?"]
     said = contents(machine, *lines)

@@ -1,6 +1,6 @@
 """A process of gcr's is stopped, by a signal or with its cgroup, and stays so: it says nothing, and is not dead either.
 
-Nobody may be kept waiting by it for longer than by one that died and a deadline; least of all a program.
+No caller may wait for it longer than for a dead process and a deadline; least of all a program.
 """
 
 import os
@@ -32,7 +32,7 @@ def stopped(*pids: int) -> Iterator[None]:
 
 
 def stop_at(machine: Machine, step: str, pid: int) -> None:
-    """In the middle of a checkpoint, which fails then."""
+    """Stops a process in the middle of a checkpoint, which then fails."""
     with machine.held_at(step):
         going = machine.command("checkpoint")
         machine.wait_held()

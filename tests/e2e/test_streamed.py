@@ -1,4 +1,4 @@
-"""A restore from an image goes through a few slots of host memory: more bytes than they have, and whatever happens."""
+"""A restore from an image goes through a few slots of host memory: more bytes than they have, and with any failure."""
 
 import os
 import resource
@@ -62,7 +62,7 @@ def counted(machine: Machine, pid: int) -> tuple[int, int]:
 
 @contextmanager
 def in_the_middle(machine: Machine, command: str = "", step: str = "image.read") -> Iterator["Future[Answer]"]:
-    """Of a restore whose first window is not read within the block, and all others are."""
+    """Yields a restore of which the first window is not read within the block, and all others are."""
     with machine.held_at(step):
         going = machine.asking.submit(back, machine, *command.split())
         machine.wait_held()
@@ -70,7 +70,7 @@ def in_the_middle(machine: Machine, command: str = "", step: str = "image.read")
 
 
 def returns(machine: Machine, job: Victim, before: str) -> None:
-    """From the same image, and once more."""
+    """Checks that the job comes back from the same image, and once more."""
     assert machine.settled() == machine.where.suspended
     came = back(machine)
     assert (came.code, came.body.get("state"), came.body.get("streamed")) == (0, "running", True), came.body
@@ -100,13 +100,13 @@ def test_more_than_the_slots_hold_comes_back(machine: Machine) -> None:
 
 
 def shared_memory(pid: int) -> int:
-    """What of a process's resident memory is memfds, its own and those of others."""
+    """Returns the resident bytes of a process in memfds, its own and those of others."""
     (line,) = (one for one in Path(f"/proc/{pid}/status").read_text().splitlines() if one.startswith("RssShmem"))
     return int(line.split()[1]) << 10
 
 
 def test_host_memory_is_that_of_the_slots(machine: Machine) -> None:
-    """Once nobody has a copy of the job, but who staged it: neither helper nor arena ever has more than a ring."""
+    """After the death of the workers neither helper nor arena ever has more than a ring."""
     machine.extra |= {"GCR_PREPARE_ARENA": "0"}
     job, before = suspended(machine)
     kill(*machine.children("gcr.worker"))
@@ -124,7 +124,7 @@ def test_host_memory_is_that_of_the_slots(machine: Machine) -> None:
 
 
 def test_it_comes_back_beside_those_who_fill_the_arena(machine: Machine) -> None:
-    """Its share of host memory is theirs; what is needed for a job to come back is not refused for that."""
+    """Its share of host memory is theirs; the room for a job to come back is not refused for that."""
     settings = machine.folder / "config.toml"
     settings.write_text("")  # one that is named must be there
     machine.extra |= {"GCR_CONFIG": str(settings), "GCR_PREPARE_ARENA": "0"}

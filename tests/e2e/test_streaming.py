@@ -19,7 +19,7 @@ from gcr.image.store.store import Store
 
 
 def comes_back(machine: Machine, job: Victim, before: str) -> None:
-    """From the image alone, through a ring as well."""
+    """Brings the job back from the image alone, through a ring as well."""
     machine.come_back()
     assert job.ask() == before
 
@@ -30,7 +30,7 @@ def nothing_is_left(machine: Machine) -> None:
     assert (store.images.names(), list(store.packs.folder.iterdir())) == ([], [])
     assert not [
         path.name for path in store.images.folder.iterdir() if path.name != "warm.json.new"
-    ]  # its claim is nobody's
+    ]  # no process has its claim
 
 
 def refusal(machine: Machine, *flags: str) -> dict[str, object]:
@@ -145,7 +145,7 @@ def test_without_room_for_two_slots_it_is_refused(machine: Machine) -> None:
 
 
 def test_memory_is_that_of_the_ring_however_much_passes(machine: Machine) -> None:
-    """Of the worker's arena, and of what the helper has for itself, while it goes on."""
+    """Both the worker's arena and the helper's own memory are bounded while it goes on."""
     job, before = large(machine, "alloc 50 4194304")
     own, arena = [], []
     with machine.held_at("checkpoint.filled_90"):
@@ -429,7 +429,7 @@ def test_the_only_copy_of_a_job_that_ended_may_go(machine: Machine) -> None:
 
 
 def test_an_image_that_is_about_to_be_the_only_copy_stays(machine: Machine) -> None:
-    """Between the instant at which it is durable and the decision."""
+    """The removal comes after the image is durable and before the decision."""
     job, before = large(machine)
     with machine.held_at("checkpoint.durable"):
         running = machine.begin(*words(machine))
@@ -458,7 +458,7 @@ def test_the_key_of_an_encrypted_store_is_asked_for(machine: Machine) -> None:
 
 
 def test_a_helper_that_is_stopped_keeps_no_job_stopped(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nobody has named a deadline, and the disk may take its time; this one says nothing."""
+    """No caller has named a deadline, and the disk may take its time; this one is silent."""
     monkeypatch.setenv("GCR_STORE_S", "3")
     job, before = large(machine)
     held = machine.folder / "held"

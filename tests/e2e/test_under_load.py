@@ -25,7 +25,7 @@ from gcr.rendezvous.client import Client
 THREADS = 3
 MEDIAN_CYCLE = 0.120  # seconds; 0.04 s on an idle machine of two cores, of which the program itself keeps one busy
 SLOWEST_CYCLE = 1.0  # seconds that a machine full of other work is given
-WARM = 20  # cycles before anybody's growth is looked at
+WARM = 20  # cycles before growth is looked at
 
 
 @dataclass
@@ -71,7 +71,7 @@ class Storm:
         self.uncovered.update(reason for process in gone["processes"] for reason in process["uncovered"])
 
     def watch(self, job: Victim) -> None:
-        """From here on, everybody's growth."""
+        """Watches the growth of all processes from here on."""
         if self.growth is None:
             self.growth = Growth.of(self.machine, job)
         self.growth.look()
@@ -88,7 +88,7 @@ class Storm:
 def storm(
     machine: Machine, cycles: int, seconds: float, seed: int, watched: bool = False, more: tuple[str, ...] = ()
 ) -> Storm:
-    """As many cycles as asked, or as fit into `seconds`; then the program must find every word right, as a bare one."""
+    """Runs so many cycles, or as fit into `seconds`; then the program must find every word right, as a bare one."""
     counters = Counters(machine.folder / "progress")
     job = machine.run("llm", *load(machine, counters.path, seconds + 60, seed), *more, ready=False)
     until(lambda: counters.path.exists() and all(begun for begun, _ in counters.read()), 20, "its threads work")
@@ -114,7 +114,7 @@ def load(machine: Machine, progress: Path, seconds: float, seed: int) -> list[st
 
 
 def alone(machine: Machine, counters: Counters, seed: int, seconds: float, more: tuple[str, ...]) -> str:
-    """What a bare run says whose threads do as many steps; it needs no longer than they did."""
+    """Returns the output of a bare run with as many steps a thread; it may take no longer."""
     steps = ",".join(str(begun) for begun, _ in counters.read())
     return machine.bare(
         *machine.allocating("--steps", steps, *same(machine, seed), *more), timeout=seconds + 60

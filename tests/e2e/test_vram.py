@@ -135,10 +135,10 @@ def steal(pid: int, fd: int) -> int:
 
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
 def test_nobody_waits_for_a_context_that_stays(machine: Machine) -> None:
-    """Also where some of the memory came by a restore, and counts for nobody or for a worker, and some is new."""
+    """This holds also if some memory came by a restore, counted for no process or for a worker, and some is new."""
     waited: tuple[list[float], list[float]] = ([], [])
     while not all(min(each, default=1.0) < A_COUNT_THAT_LAGS for each in waited):
-        assert len(waited[0]) < 5, waited  # who waits does so each time; who is held up by others does not
+        assert len(waited[0]) < 5, waited  # a real wait occurs each time; a delay by other load does not
         job = machine.told("llm", "alloc 1 5000")
         for each in waited:
             phases = machine.ask("checkpoint", "llm", data_only=True).body["phases_s"]
@@ -173,7 +173,7 @@ for line in sys.stdin:
 
 
 def test_a_program_with_a_context_and_no_memory(machine: Machine) -> None:
-    """Nothing is handed over there, and yet the device is asked, and room is wanted for the driver."""
+    """No memory is handed over, and yet the device is asked, and room is needed for the driver."""
     job = machine.run("bare", sys.executable, "-c", BARE_CONTEXT)
     gone = machine.gcr("checkpoint", "bare").body
     assert (gone["ok"], gone["bytes"], gone["vram_after_bytes"]) == (True, 0, 0), gone
@@ -190,7 +190,7 @@ def test_a_program_with_a_context_and_no_memory(machine: Machine) -> None:
 
 @everywhere(slow=[NVIDIA, AMD_QUIRKS])
 def test_memory_that_comes_after_the_first_count_keeps_nobody_waiting(machine: Machine) -> None:
-    """What a context has is known only once the program stands: its memory is not mistaken for the context's."""
+    """A context's size is known only once the program stands: its memory is not mistaken for the context's."""
     job = machine.told("llm", "alloc 5 1000000")
     with machine.held_at("checkpoint.prepared"):
         running = machine.command("checkpoint")

@@ -1,4 +1,4 @@
-"""The ways back of a checkpoint that fails, when somebody is quick or somebody else is dead."""
+"""The ways back of a checkpoint that fails, when another program is quick or a process of gcr is dead."""
 
 import subprocess
 import time
@@ -49,7 +49,7 @@ def machine_is_frozen(machine: Machine) -> bool:
 
 @pytest.mark.parametrize("then", ["supervisor", "supervisor and worker later", "worker"])
 def test_kept_handles_survive_the_death_of_either_keeper(machine: Machine, then: str) -> None:
-    """After a rollback nobody can export what the program has imported: whoever is left hands its descriptors on."""
+    """After a rollback the program cannot export memory it imported: the keeper that is left hands descriptors on."""
     job = machine.told("llm")
     job.ask("alloc 20 1000000")
     before = job.ask()

@@ -31,7 +31,7 @@ def command(*more: str) -> list[str]:
 
 
 def bare(machine: Machine, steps: int) -> str:
-    """What it says after so many steps without gcr."""
+    """Returns the program's output after so many steps without gcr."""
     return machine.bare(*command("--steps", str(steps))).strip()
 
 
@@ -69,7 +69,7 @@ class Job:
         return gone
 
     def come_back(self, *onto: str) -> Answer:
-        """On the devices that it left, or on these two."""
+        """Brings the job back on the devices that it left, or on these two."""
         wanted = (onto[0], onto[1]) if onto else self.devices
         moved = {old: new for old, new in zip(self.devices, wanted, strict=True) if old != new}
         back = self.machine.ask("restore", "llm", devices=moved)
@@ -91,11 +91,11 @@ class Job:
         self.work(1)
 
     def most_is_on(self) -> str:
-        """The first device has more than the second, whoever it counts the memory for."""
+        """Returns the device that has most; the count does not depend on the owner."""
         found = self.counted()
         return max(found, key=lambda device: found[device][0])
 
     def counted(self) -> dict[str, tuple[int, int]]:
-        """By device: bytes in use, and those of this process, asked by a program that is no part of gcr."""
+        """Returns by device the bytes in use, and those of this process, as asked by a program outside gcr."""
         rows = self.machine.bare(sys.executable, "-c", COUNTED.format(pid=self.pid)).split()
         return {rows[i]: (int(rows[i + 1]), int(rows[i + 2])) for i in range(0, len(rows), 3)}

@@ -116,7 +116,7 @@ def _pipe() -> Iterator[list[int]]:
 
 
 def _drain(fds: Sequence[int], end: float) -> list[bytes]:
-    """What comes through each until all are at their end, or the time has come."""
+    """Returns the bytes of each descriptor until all are at their end, or until the time `end`."""
     said = dict.fromkeys(fds, b"")
     poll = select.poll()
     for fd in fds:
@@ -219,7 +219,7 @@ def _reopen_streams() -> None:
 
 
 def _stream(fd: int, mode: str, old: io.TextIOWrapper, newline: str | None) -> io.TextIOWrapper:
-    """As CPython opens it (create_stdio in pylifecycle.c)."""
+    """Opens a stream as CPython does (create_stdio in pylifecycle.c)."""
     raw = old.write_through  # with PYTHONUNBUFFERED
     binary = open(fd, mode, buffering=0 if raw and fd else -1, closefd=False)  # noqa: SIM115
     lines = not raw and (binary.isatty() or fd == 2)

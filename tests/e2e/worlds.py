@@ -1,4 +1,4 @@
-"""Where the suite runs: one world for each vendor, and for each way in which its drivers differ. All are SIMULATED.
+"""Worlds in which the suite runs: one for each vendor, and for each way in which its drivers differ. All are SIMULATED.
 
 A test that takes the fixture `machine` runs on NVIDIA's; `everywhere` runs it once in each world.
 """
@@ -64,7 +64,7 @@ class World:
         return ("--data-only",) if self.data_only else ()
 
     def handles(self, count: int) -> str:
-        """What to tell a program, so that it has memory of its own here."""
+        """Returns the line for a program to have memory of its own here."""
         return f"handles {count} {int('noexport' not in self.quirks)}"
 
     def environment(self) -> dict[str, str]:

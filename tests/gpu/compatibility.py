@@ -66,7 +66,7 @@ of what it holds at the end. The other columns:
 
 
 def render(measured: Sequence[tuple[Path, str]]) -> str:
-    """Of folders and their commits. Raises SystemExit where no victim has been run: then there is nothing to say."""
+    """Renders the results in folders, with their commits. Raises SystemExit if no victim has been run."""
     found = {name: _first(measured, name) for name in PIECES}
     if not any(piece["result"]["runs"] for piece, _ in found.values() if piece):
         raise SystemExit(f"no victim has been run: none of {', '.join(PIECES)} is there")
@@ -148,7 +148,7 @@ def _rate(outcome: Result) -> str:
 
 
 def _below(runs: Mapping[str, Result]) -> Iterator[str]:
-    """What does not fit into a table: uncovered bytes by reason, and what gcr said where it refused."""
+    """Yields the facts that fit into no table: uncovered bytes by reason, and messages of refusals."""
     for name, run in runs.items():
         swaps, errors = run["gcr"]["swaps"], run["gcr"]["errors"]
         if left := _most_left(swaps):

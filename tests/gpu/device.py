@@ -58,7 +58,7 @@ def smoke() -> Result:
 
 
 def namespace() -> Result:
-    """The same in a pid namespace, as in a container: who counts by process may know it by another number."""
+    """Runs the same in a pid namespace, as in a container: a driver may count a process under another pid."""
     with tempfile.TemporaryDirectory() as folder:
         words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, __file__, folder, "smoke"]
         environment = {**os.environ, "XDG_RUNTIME_DIR": folder}  # a daemon that lives there as well
@@ -84,7 +84,7 @@ def faults() -> Result:
 
 
 def image_tests() -> Result:
-    """Images of every kind, and what becomes of them when somebody dies, on the device."""
+    """Tests images of every kind on the device, and their fate when a process dies."""
     return _e2e(["tests/e2e/test_imaging.py", "tests/e2e/test_incremental.py"])
 
 
@@ -164,7 +164,7 @@ def image_ways() -> Result:
 
 
 def image_bursts() -> Result:
-    """How many ask that disk at once, and for how much; needs no device."""
+    """Measures how many requests a disk serves best at once, and of which size; needs no device."""
     with tempfile.TemporaryDirectory(dir=os.environ.get("GCR_BENCHMARK_STORE"), prefix="gcr-bursts-") as folder:
         return {"ok": True, **bursts.measure(Path(folder), 3 << 29, 200)}
 

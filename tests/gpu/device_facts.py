@@ -1,4 +1,4 @@
-"""What the design leans on and only hardware can say: collected, not judged (`ok` means that it could be)."""
+"""Facts that the design rests on and only hardware can tell: collected, not judged (`ok`: it could be collected)."""
 
 import os
 import socket
@@ -82,7 +82,7 @@ def collect() -> dict[str, Any]:
 
 
 def exported_descriptor() -> dict[str, Any]:
-    """What kind of file an exported handle is."""
+    """Returns the kind of file of an exported handle."""
     context = driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(0)[1])[1]
     driver.cuCtxSetCurrent(context)
     prop = driver.CUmemAllocationProp()
@@ -178,7 +178,7 @@ class Sharer:
 
 
 def who_is_counted() -> dict[str, Any]:
-    """MiB the device counts for whoever made memory and whoever imported it, step by step."""
+    """Returns the MiB that the device counts for the maker and the importer of memory, step by step."""
     one, other = Sharer(), Sharer()
     found: dict[str, Any] = {}
 

@@ -34,7 +34,7 @@ sys.stdin.readline()
 control.restore(int(sys.argv[1]), {}, 60.0)
 """
 MORE_BYTES = 64 << 20  # that a device may have in use after a case, beyond what it had after the first
-ENABLED = "704 704"  # peer access, of whoever asks for it again
+ENABLED = "704 704"  # peer access that is asked for again
 SECONDS = 60.0
 Result = dict[str, Any]
 
@@ -59,7 +59,7 @@ def check(kernels: Path | None = None, flags: Sequence[str] = ()) -> Result:
 
 
 def growth(left: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
-    """What a device has in use after a case beyond what it had after the first, by when each has its worker."""
+    """Yields the growth of a device's used bytes after a case, since the first, when each device has its worker."""
     first = next(iter(left.values()))
     for name, used in left.items():
         for uuid, most in first.items():
@@ -68,7 +68,7 @@ def growth(left: Mapping[str, Mapping[str, int]]) -> Iterator[str]:
 
 
 def ask_driver(kernels: Path | None = None) -> Result:
-    """Nothing here is gcr's: an answer that differs from those in docs/benchmarks-history.md is news, not a failure."""
+    """Asks the driver alone: an answer that differs from docs/benchmarks-history.md is news, not a failure."""
     first, second = two()
     peers = [*PEERS, *MIB, *(("--kernels", str(kernels)) if kernels else ())]
     exchange = {first: second, second: first}
@@ -93,7 +93,7 @@ def two() -> tuple[str, str]:
 
 
 def recorded(attempt: Callable[..., Result]) -> Callable[..., Result]:
-    """What ends an attempt is a result as well: the others are made all the same."""
+    """Records the error that ends an attempt as its result; the others are made all the same."""
 
     def made(*arguments: Any) -> Result:
         try:
@@ -125,7 +125,7 @@ def pair(command: Sequence[str], flags: Sequence[str], restores: Sequence[Mappin
 
 @recorded
 def single(flags: Sequence[str], environment: Mapping[str, str], first: str, second: str) -> Result:
-    """From the one to the other, and back."""
+    """Moves a program from one device to the other, and back."""
     with Program(ONE, "single", environment, flags) as program:
         before, rounds = program.ask(), []
         for old, new in ((first, second), (second, first)):
@@ -182,7 +182,7 @@ def asked(command: Sequence[str], environment: Mapping[str, str], pairs: Mapping
 
 @recorded
 def orphaned() -> Result:
-    """What the driver says of a process while nobody waits for its restore any more."""
+    """Records the driver's phases of a process after the caller of its restore was killed."""
     control = NvidiaControl()
     with Program(LARGE, None) as program:
         before = program.ask()

@@ -81,7 +81,7 @@ def expected(way: str) -> int:
 
 @dataclass
 class Tally:
-    """What came of the instants of one way."""
+    """Results of the instants of one way."""
 
     instants: int = 0
     checkpoints: Counter[str] = field(default_factory=Counter)  # "done", or an error's code
@@ -101,7 +101,7 @@ class Tally:
 
 @dataclass
 class Swap:
-    """How long the parts of a swap take, as the last ones did; so instants are spread over all of it."""
+    """Durations of a swap's parts, from the last swaps; so instants are spread over all of it."""
 
     out: list[float] = field(default_factory=lambda: [0.1])
     back: list[float] = field(default_factory=lambda: [0.1])
@@ -326,7 +326,7 @@ def bare(program: Path, ways: Sequence[str], times: int, env: Mapping[str, str])
 
 
 def piece() -> Result:
-    """Of tests/gpu/device.sh: 25 instants each. Goes on where an earlier call stopped. Raises NotYet in between."""
+    """Runs a piece of tests/gpu/device.sh: 25 instants each. Continues an earlier call. Raises NotYet in between."""
     from outlive import NotYet
 
     out = Path(sys.argv[1]) / "endings-so-far.json"

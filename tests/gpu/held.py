@@ -18,7 +18,7 @@ from program import GCR
 from gcr_nvidia import devices
 
 LAST_WORDS_SECONDS = 2.0
-LOOK_SECONDS = 0.2  # nobody says when a process has ended
+LOOK_SECONDS = 0.2  # no event tells that a process has ended
 STEP = re.compile(r"step (\d+)\b")
 
 
@@ -27,15 +27,15 @@ class Silent(Exception):
 
 
 def device_bytes(pid: int) -> int:
-    """What the devices count for a process, all of them together."""
+    """Returns the bytes that all devices together count for a process."""
     return sum(devices.bytes_of(pid).values())
 
 
 @dataclass(frozen=True)
 class World:
-    """Where victims run: on this machine's devices, or in a test on simulated ones.
+    """The devices on which victims run: this machine's, or simulated ones in a test.
 
-    flags: of `gcr run` · environment: of a bare program · bytes_of: what the devices count for a process
+    flags: of `gcr run` · environment: of a bare program · bytes_of: the devices' count for a process
     """
 
     flags: Sequence[str] = ()
@@ -118,12 +118,12 @@ class Held:
             raise Silent(f"ended with {self.process.returncode} and did not say how much it did")
 
     def _hear_out(self) -> None:
-        """What it started may have its outputs open still, and live on."""
+        """Reads the rest of its output; children may live on with the outputs open."""
         for reader in self._readers:
             reader.join(LAST_WORDS_SECONDS)
 
     def done(self) -> str:
-        """How much it did, by its own word; empty until it says so."""
+        """Returns how much the victim did, by its own word; empty until it says so."""
         return next((line.split()[1] for line in reversed(self.stdout) if line.startswith("steps ")), "")
 
     def last_words(self) -> str:

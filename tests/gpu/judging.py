@@ -1,4 +1,4 @@
-"""What is held against a victim's run: conditions that are all stated here, and a verdict that follows from them."""
+"""Judges a victim's run: all conditions are stated here, and the verdict follows from them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ Result = Mapping[str, Any]
 
 
 def faults(victim: Victim, run: Result) -> list[str]:
-    """What must not be: another result than bare, a swap that failed, a checkpoint that should have been refused."""
+    """Returns the faults: another result than bare, a failed swap, a checkpoint that should have been refused."""
     if failed := run.get("failed"):
         return [f"{failed}{_first(run['gcr']['errors'])}"]
     return [*_of_output(run), *_of_swaps(victim, run)]
@@ -59,7 +59,7 @@ def _of_swaps(victim: Victim, run: Result) -> Iterator[str]:
 
 
 def is_refusal(error: Result) -> bool:
-    """For what the program is, and with nothing of it touched."""
+    """Returns True if the program was refused for its kind, untouched."""
     return (error["during"], error["code"], error["state"]) == ("checkpoint", UNSUPPORTED, "running")
 
 
@@ -78,6 +78,6 @@ def covered_share(run: Result) -> float | None:
 
 
 def inflation(run: Result) -> float | None:
-    """How much more the device counts for the program than bare, both held before their first step."""
+    """Returns the share of bytes that the device counts for the program beyond bare, before the first step."""
     bare = run["bare"]["held_bytes"]
     return run["gcr"]["held_bytes"] / bare - 1 if bare else None

@@ -69,7 +69,7 @@ def soak(outliving: Outliving, victim: Victim, swaps: int, world: World) -> Resu
 
 @dataclass
 class Watch:
-    """What everyone who takes part holds, every so many swaps."""
+    """Samples of the memory that each process holds, every so many swaps."""
 
     outliving: Outliving
     world: World
@@ -104,7 +104,7 @@ def held_by(pid: int) -> dict[str, int]:
 
 
 def drifts(samples: Sequence[Row], swaps: Sequence[Row]) -> Iterator[str]:
-    """What the last quarter has more of than the second: by the first, what is kept for good is there."""
+    """Yields the growth of the last quarter over the second; memory kept for good is there by the first."""
     if len(samples) < 4:
         yield f"only {len(samples)} samples"
         return

@@ -1,8 +1,8 @@
-"""Runs one victim: first under gcr, swapped while it computes, then bare for as many steps as it did by then.
+"""Runs one victim: first under gcr, swapped while it computes, then bare for the same number of steps.
 
-The bare run comes last because nobody knows before how many steps will have been taken when the last swap is over.
-Several victims may start, end and run bare at once, but only the one that has the lane is swapped, and nobody waits for
-the lane at work: what is measured is a swap of a program that has the device nearly to itself.
+The bare run comes last because the number of steps is known only when the last swap is over.
+Several victims may start, end and run bare at once, but only the one that has the lane is swapped, and none works while
+it waits for the lane: so a swap is measured with the device nearly to itself.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ Result = dict[str, Any]
 
 @dataclass(frozen=True)
 class Plan:
-    """How often, and what else is done after each swap, while the program runs."""
+    """The number of swaps, and an act after each swap, while the program runs."""
 
     swaps: int
     after: Callable[[Held], None] = lambda _running: None
@@ -69,7 +69,7 @@ def run_all(victims: Sequence[Victim], world: World, folder: Path, seconds: floa
 
 
 def run(victim: Victim, world: World, folder: Path, lane: Lane, plan: Plan | None = None) -> Result:
-    """`folder`: for what must be compiled · `lane`: held while it is swapped. Whatever goes wrong is in the result."""
+    """Runs a victim; any error is in the result. `folder`: for compiled programs · `lane`: held while it is swapped."""
     began, shimmed, bare, plan = time.monotonic(), {"swaps": [], "errors": []}, {}, plan or Plan(SWAPS)
     result: Result = {"version": "", "swaps_wanted": plan.swaps, "gcr": shimmed, "bare": bare}
     try:
@@ -85,7 +85,7 @@ def run(victim: Victim, world: World, folder: Path, lane: Lane, plan: Plan | Non
 
 
 def version(victim: Victim) -> str:
-    """Of the distributions that bring its module, or of its compiler; empty without either."""
+    """Returns the version of its module's distributions, or of its compiler; empty without either."""
     names = sorted(set(importlib.metadata.packages_distributions().get(victim.package, [])))
     return " ".join(f"{name} {importlib.metadata.version(name)}" for name in names) or compiler(victim)
 
@@ -113,7 +113,7 @@ def _under_gcr(victim: Victim, plan: Plan, command: Sequence[str], world: World,
 
 
 def _held_bytes(running: Held, world: World) -> int:
-    """By it and all that it started, as the devices count them."""
+    """Returns the bytes held by the program and its descendants, as the devices count them."""
     return sum(world.bytes_of(pid) for pid in (running.process.pid, *family(running.process.pid)))
 
 

@@ -19,7 +19,7 @@ RELEASE = re.compile(r"\d+\.\d+(?:\.\d+)?")
 
 
 class Wanted(StrEnum):
-    """What a checkpoint must come to. The output must be that of a bare run in any case."""
+    """The wanted result of a checkpoint. The output must be that of a bare run in any case."""
 
     SWAPPED = "swapped"
     REFUSED = "refused"
@@ -119,7 +119,7 @@ def program(victim: Victim, folder: Path) -> list[str]:
 
 
 def compiler(victim: Victim) -> str:
-    """Which one a program needs, in its own words; empty for none."""
+    """Returns the version of the compiler that a program needs, in its own words; empty for none."""
     found = COMPILERS.get(Path(victim.command.split()[0]).suffix)
     if found is None or shutil.which(found[0]) is None:
         return ""

@@ -25,7 +25,7 @@ FLAGS = (
     "--disable-gpu",
     "--disable-dev-shm-usage",
     "--no-first-run",
-    "--host-resolver-rules=MAP * ~NOTFOUND",  # nor does the browser itself ask anybody anything
+    "--host-resolver-rules=MAP * ~NOTFOUND",  # the browser itself asks no server either
     "--remote-debugging-pipe",
 )
 
@@ -78,7 +78,7 @@ class Page:
         return frame
 
     def look(self, width: int, scheme: str) -> None:
-        """As one sees it on a screen so wide, who likes it `light` or `dark`."""
+        """Shows the page on a screen of this width, in the scheme `light` or `dark`."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=900, deviceScaleFactor=1, mobile=False)
         self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
 
@@ -99,7 +99,7 @@ class Page:
 
 @contextmanager
 def opened(folder: Path) -> Iterator[Page]:
-    """A browser whose profile is in this folder; it ends with the block."""
+    """Starts a browser with its profile in this folder; it ends with the block."""
     pipes = [folder / "commands", folder / "answers"]
     for pipe in pipes:
         os.mkfifo(pipe)

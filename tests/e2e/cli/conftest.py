@@ -55,7 +55,7 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def gcr_command(arguments: Sequence[str]) -> list[str]:
-    """For what a test starts itself: terminals, signals, closed streams, limits."""
+    """Returns the command for tests that start gcr themselves: terminals, signals, closed streams, limits."""
     return [sys.executable, "-m", "gcr", *arguments]
 
 

@@ -1,4 +1,4 @@
-"""Backends of strangers on the command line: broken ones are typed errors, and harm nobody else."""
+"""Backends of strangers on the command line: broken ones are typed errors, and harm no other."""
 
 import os
 from pathlib import Path

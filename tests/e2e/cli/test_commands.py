@@ -428,7 +428,7 @@ def test_the_socket_of_a_stranger_is_refused(gcr: Gcr, home: Path) -> None:
         pytest.skip("only root can make a socket that belongs to somebody else")
     place = home / "open" / "gcrd.sock"
     place.parent.mkdir()
-    # The kernel notes who called listen(), which is what connecting clients are told.
+    # The kernel notes the caller of listen(), and names it to connecting clients.
     lines = (
         "import os, socket, sys, time",
         "s = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)",

@@ -35,7 +35,7 @@ def built() -> None:
 
 @pytest.fixture(autouse=True)
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Where demonstrations leave logs of what failed. A short path: the simulated machine has sockets in it."""
+    """Yields the folder for logs of failed demonstrations. Its path is short, for sockets of the simulated machine."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         monkeypatch.setenv("TMPDIR", folder)
         monkeypatch.setattr(tempfile, "tempdir", folder)

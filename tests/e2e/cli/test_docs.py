@@ -54,7 +54,7 @@ def test_every_error_code_is_documented_with_its_exit_code() -> None:
     text = (DOCS / "troubleshooting.md").read_text()
     rows = dict(re.findall(r"^\| `([a-z_]+)` \| (\d+) \|", text, re.MULTILINE))
     expected = {code: str(kind.exit) for code, kind in reference.error_codes().items()}
-    expected["cannot_start"] = "125"  # whatever fails before the program started is 125
+    expected["cannot_start"] = "125"  # any failure before the program's start is 125
     assert rows == expected
 
 

@@ -1,4 +1,4 @@
-"""`gcr doctor` on the machine it runs on, whatever that has: a page that a newcomer can read, and the same as JSON."""
+"""`gcr doctor` on the machine it runs on, with any devices: a page that a newcomer can read, and the same as JSON."""
 
 import os
 import re
@@ -16,7 +16,7 @@ MOST_LINES = 45
 
 
 def simulated(home: Path) -> dict[str, str]:
-    """As a program under `gcr run --simulate nvidia` sees the machine."""
+    """Returns the environment of a program under `gcr run --simulate nvidia`."""
     state = home / "machine"
     state.mkdir(mode=0o700)
     return {"LD_LIBRARY_PATH": str(sim_dir("nvidia")), "GCR_SIMULATE": "nvidia", "GCR_SIM_STATE": str(state)}

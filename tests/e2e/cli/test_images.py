@@ -58,7 +58,7 @@ def test_without_a_store_there_are_no_images_and_none_is_made(gcr: Gcr, home: Pa
 
 @pytest.mark.parametrize("there", [False, True])
 def test_where_a_disk_is_missing_nothing_is_said_to_be_good_and_nothing_made(gcr: Gcr, home: Path, there: bool) -> None:
-    """Whoever mounts it is not to find another store in its place."""
+    """A later mount must not find another store in its place."""
     disk = home / "disk"
     if there:
         disk.mkdir(mode=0o700)
@@ -154,7 +154,7 @@ def test_a_dry_run_beside_an_image_that_cannot_be_read_promises_no_bytes(gcr: Gc
 
 
 def test_an_image_that_takes_a_doomed_name_meanwhile_is_kept(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Between the decision and the lock."""
+    """The new image comes between the decision and the lock."""
     for number, name in enumerate(("other", "warm", "last"), 1):
         write(store, name, [bytes_of(number, 4096)], created=float(number))
     real = Store.remove
@@ -219,7 +219,7 @@ EVERY: dict[str, tuple[str, ...]] = {
 
 @contextmanager
 def silent(home: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """The next manifest that anybody reads is on a disk that does not answer, until the block ends."""
+    """Has the disk not answer at the next read of a manifest, until the block ends."""
     held = home / "held"
     (home / "faults").write_text(f"store.read.json hold {held}\n")
     monkeypatch.setenv("GCR_FAULTS", str(home / "faults"))
@@ -454,7 +454,7 @@ def test_a_time_is_a_number(gcr: Gcr) -> None:
 
 
 def test_the_newest_is_kept_although_the_clock_was_set_back(store: Store) -> None:
-    """By who was built upon whom; names that were taken again, in a circle or not, change nothing."""
+    """Parents decide; names that were taken again, in a circle or not, change nothing."""
     made = write(store, "first", [bytes_of(1, 4096)], created=at(4, 9))
 
     def child(name: str, parent: str, created: float) -> Manifest:

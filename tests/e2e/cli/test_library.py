@@ -90,7 +90,7 @@ def test_what_makes_no_sense_is_refused_before_anybody_is_asked(wrong: dict[str,
 
 
 def test_run_checkpoint_restore_and_the_program_never_knew(capfd: pytest.CaptureFixture[str], home: Path) -> None:
-    pipe = home / "stdin"  # the program works for as long as somebody has it open
+    pipe = home / "stdin"  # the program works for as long as the test has it open
     os.mkfifo(pipe)
     line = shlex.join(["exec", *WORK]) + f" < {shlex.quote(str(pipe))}"
     with library.run(["sh", "-c", line], name="llm", simulate="nvidia") as job, pipe.open("w") as stdin:

@@ -36,7 +36,7 @@ START_S = 60.0
 SERVE = """
 import sys
 from moto.server import ThreadedMotoServer
-server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)  # a port that is nobody's when it is taken
+server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)  # a port that is free when it is taken
 server.start()
 print(server.get_host_and_port()[1], flush=True)
 sys.stdin.read()

@@ -24,7 +24,7 @@ from .fake_daemon import CHECKPOINT, RESTORE, FakeDaemon, answering, raising
 
 @pytest.fixture
 def specs(monkeypatch: pytest.MonkeyPatch) -> list[JobSpec]:
-    """What the supervisor was asked for; every job ends with code 7."""
+    """Returns the supervisor's requests; every job ends with code 7."""
     asked: list[JobSpec] = []
 
     def run(spec: JobSpec) -> Outcome:

@@ -119,7 +119,7 @@ def test_bars_are_as_long_as_what_they_stand_for(page: tuple[browser.Page, Path,
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [320, 390, 640, 1280])
 def test_on_any_screen(page: tuple[browser.Page, Path, dict[str, Any]], width: int, scheme: str) -> None:
-    """Nothing is cut off, lies on something else or can hardly be read, and nobody scrolls sideways."""
+    """No text is cut off, covered or hard to read, and no screen scrolls sideways."""
     tab, file, _ = page
     tab.look(width, scheme)
     tab.open(file)

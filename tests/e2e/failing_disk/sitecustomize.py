@@ -1,4 +1,4 @@
-"""A disk that fails at one call: Python loads this module first in every process whose PYTHONPATH has this folder.
+"""A disk that fails at one call: Python loads this module first if PYTHONPATH has this folder.
 
 A test copies it to a folder of its own. `rule` there says `NUMBER ERRNO FOLDER`: of the calls that change something
 below FOLDER, by any process, the one of this number fails, from 0. `calls` has a line for each of them.
@@ -48,7 +48,7 @@ def meet(call: str, path: str) -> None:
 
 
 def path_of(named: object) -> str:
-    """Of a path, or of a descriptor."""
+    """Returns the path of a path, or of a descriptor."""
     if isinstance(named, int):
         return str(Path(f"/proc/self/fd/{named}").readlink())
     return os.fsdecode(named) if isinstance(named, str | bytes | os.PathLike) else ""
