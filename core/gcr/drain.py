@@ -6,7 +6,7 @@ Sizes are bytes, addresses are integers, times are seconds. Every method may rai
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -119,7 +119,7 @@ class DataDrain(Protocol):
         ...
 
     def move(self, moves: Sequence[Move]) -> Transfer:
-        """Start copying within the device."""
+        """Starts copying within the device. A drain may do without it: see CopiesWithin."""
         ...
 
     def hash(
@@ -131,13 +131,6 @@ class DataDrain(Protocol):
         A program stands still for it, and may have hundreds of ranges: what a call costs should not grow with them.
         A chunk that is written meanwhile gets the hash of some mixture of what it held.
         Raises ValueError for a size of chunks that there is not, DeadlinePassed after `timeout` seconds.
-        """
-        ...
-
-    def make_ready_to_hash(self, timeout: float = 120.0) -> None:
-        """Do now what only the first `hash` would do: it comes while a program stands still.
-
-        A drain may do without this method. Raises DeadlinePassed after `timeout` seconds.
         """
         ...
 
@@ -157,6 +150,27 @@ class DataDrain(Protocol):
 
     def close(self) -> None:
         """Give back everything, the context last."""
+        ...
+
+
+@runtime_checkable
+class CopiesWithin(Protocol):
+    """A DataDrain that copies within its device. Without this a program stands still for the whole copy of its data."""
+
+    def move(self, moves: Sequence[Move]) -> Transfer:
+        """Starts copying within the device."""
+        ...
+
+
+@runtime_checkable
+class PreparesHash(Protocol):
+    """A DataDrain whose first `hash` takes longer than the later ones, and that can do that work before."""
+
+    def make_ready_to_hash(self, timeout: float = 120.0) -> None:
+        """Does the work of the first `hash` now: that call comes while a program stands still.
+
+        Raises DeadlinePassed after `timeout` seconds.
+        """
         ...
 
 

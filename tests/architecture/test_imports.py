@@ -103,6 +103,13 @@ def backends_that_import_each_other(root: Path) -> list[str]:
     return found
 
 
+def core_that_guesses_what_a_backend_can(root: Path) -> list[str]:
+    """An optional part of a backend is a protocol with a name (gcr.backend, gcr.drain), which its author can read."""
+    asking = [path for path in sources(root / "core") if path.name != "arguments.py"]
+    calls = ((path, node) for path in asking for node in ast.walk(ast.parse(path.read_text())))
+    return sorted({str(path) for path, node in calls if isinstance(node, ast.Call) and called(node) == "hasattr"})
+
+
 def daemon_or_supervisor_that_loads_plugins(root: Path) -> list[str]:
     """Plugins are where vendor libraries come from; no import leads from these two processes there."""
     start = [path for part in ("daemon", "supervisor") for path in sources(root / "core/gcr" / part)]
@@ -233,6 +240,9 @@ RULES: dict[Callable[[Path], list[str]], list[tuple[str, str]]] = {
     backends_that_import_each_other: [
         ("backends/amd/gcr_amd/a.py", "from gcr_nvidia.uuids import raw"),
         ("backends/nvidia/gcr_nvidia/a.py", "def f():\n    import gcr_ascend"),
+    ],
+    core_that_guesses_what_a_backend_can: [
+        ("core/gcr/worker/a.py", "def f(drain):\n    return hasattr(drain, 'move')"),
     ],
     daemon_or_supervisor_that_loads_plugins: [
         ("core/gcr/daemon/a.py", "from gcr.plugins import load_plugins"),

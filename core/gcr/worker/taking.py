@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct, field
 
-from gcr.drain import DeviceRange, Span, Transfer
+from gcr.drain import CopiesWithin, DeviceRange, PreparesHash, Span, Transfer
 from gcr.errors import DeadlinePassed, DriverError, ImageFailed, NoRoom, RolledBack
 from gcr.hashing import CHUNK_BYTES
 from gcr.memory.layout import Segment, pack, spans, spans_of_parts
@@ -74,7 +74,7 @@ def copy_live(holding: Holding, deadline: float, progress: Progress) -> dict[str
 def make_ready(holding: Holding, deadline: float) -> None:
     """Prepares the hash of the cut while the program runs. An error here is logged; the cut may raise it again."""
     drain = holding.drain
-    if hasattr(drain, "make_ready_to_hash"):
+    if isinstance(drain, PreparesHash):
         try:
             drain.make_ready_to_hash(deadline)
         except (DeadlinePassed, DriverError) as error:
@@ -185,7 +185,7 @@ def make_room(holding: Holding, deadline: float) -> int:
     make_ready(holding, deadline)
     with holding.lock:
         drain, sizes = holding.drain, [*holding.memory.sizes.values()]
-    if not sizes or not hasattr(drain, "move"):
+    if not sizes or not isinstance(drain, CopiesWithin):
         return 0
     try:
         wanted = room_for(sizes, spare_bytes(drain.memory()))
