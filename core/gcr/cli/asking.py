@@ -213,7 +213,7 @@ def _outcome(line: Line, work: Callable[[Line], object]) -> tuple[str, object]:
 
 
 def _end_with(parent: int) -> None:
-    """Also with one that is killed."""
+    """Has this child end with its parent, also if the parent is killed."""
     import ctypes  # takes some milliseconds, which the parent need not
 
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -21,7 +21,7 @@ def jobs(context: click.Context, _param: click.Parameter, begun: str) -> list[Co
 
 
 def ended_jobs(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
-    """Also names of jobs that have ended."""
+    """Completes names of jobs, and of those that have ended."""
     known = jobs(context, param, begun)
     names = {item.value for item in known}
     over = sorted({(run.job, "ended") for run in in_time(_runs) if run.job not in names})

@@ -60,7 +60,7 @@ def _unknown(job: str) -> EndUnknown:
 
 
 def _still_there(name: str) -> bool:
-    """The daemon has it as a job: processes of it outlived its program and its supervisor."""
+    """Returns True if the daemon has the job: processes of it outlived its program and its supervisor."""
     try:
         with Client.connect(autostart=False) as client:
             return any(job["job"] == name for job in client.request("ps")["jobs"])

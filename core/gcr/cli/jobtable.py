@@ -30,7 +30,7 @@ def table(jobs: Sequence[Row], width: int | None) -> str:
 
 
 def _narrowed(lines: Sequence[str], width: int) -> list[str]:
-    """The command, which is last, is cut, or left out where too little of it could be seen."""
+    """Cuts the last column, the command; leaves it out if too little of it could be seen."""
     at = lines[0].rindex(HEAD[-1])
     if width - at < LEAST_COMMAND:
         return [text.cut(line[:at].rstrip(), width) for line in lines]

@@ -40,7 +40,7 @@ def run(fd: int, spec: Callable[[], JobSpec]) -> int:
 
 
 def _tell(library: socket.socket, answer: dict[str, Any]) -> None:
-    """The library may be gone, or have been told already."""
+    """Sends the answer; the library may be gone, or have an answer already."""
     with suppress(OSError):
         library.sendall(json.dumps(answer).encode() + b"\n")
         library.shutdown(socket.SHUT_RDWR)

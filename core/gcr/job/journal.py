@@ -366,7 +366,7 @@ def _holds(path: Path, content: bytes) -> bool:
 
 
 def _write_copy(path: Path, content: bytes) -> None:
-    """The decision stands without it."""
+    """Writes the copy; the decision stands without it, so an error is only logged."""
     try:
         _replace(_copy_of(path), content, synced=False)
     except OSError as error:

@@ -47,7 +47,7 @@ def _find(name: str, present: Sequence[Device]) -> str:
 
 
 def _refuse_displaced(moves: Moves, used: Collection[str]) -> None:
-    """Two of the job's devices would meet on one."""
+    """Raises WrongDevice if two of the job's devices would meet on one."""
     for old, new in moves.items():
         if new in used and new not in moves:
             text = f"the job uses {new} as well, and two of its devices cannot come back on one"

@@ -89,14 +89,14 @@ class Process(Struct):
         return status
 
     def begin(self) -> None:
-        """It may make its first call. One that cannot be told now connects again, and its next welcome tells it."""
+        """Allows the first call. A process that cannot be told now connects again, and its next welcome tells it."""
         try:
             self.agent.begin()
         except GcrError as error:
             log.info("job %s: process %d was not told to begin: %s", self.job, self.identity.pid, error)
 
     def runs_on(self, moves: Moves) -> None:
-        """It came back on these devices: what was known by those that it left."""
+        """Records the devices on which the process came back: facts known by the old ones move along."""
         self.suspension.came_back(moves)
         if moves:
             self.seen.uuids = {ordinal: moves.get(uuid, uuid) for ordinal, uuid in self.seen.uuids.items()}

@@ -110,7 +110,7 @@ class AgentPeer(Struct):
         self._ask(FrameType.DISCARD, _named(transaction), timeout=60.0)
 
     def begin(self) -> None:
-        """A process that its welcome held back may make its first call of a driver."""
+        """Allows the first driver call of a process that its welcome held back."""
         self._ask(FrameType.BEGIN, _named(0))
 
     def resume(self, transaction: int) -> None:
@@ -123,7 +123,7 @@ class AgentPeer(Struct):
         self._ask(FrameType.THAW, _named(transaction))
 
     def snapshot(self, transaction: int, step: SnapshotStep, timeout: float = ANSWER_TIMEOUT) -> SnapshotPhase:
-        """A step of the runtime's snapshot of its own process, or a look; the phase after it.
+        """Takes a step of the runtime's snapshot of its own process, or looks; returns the phase after it.
 
         Raises UnsupportedState where no runtime of the process makes snapshots, DriverError.
         """

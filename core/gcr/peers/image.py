@@ -52,13 +52,13 @@ class ImagePeer(Struct):
     def parent(
         self, processes: Sequence[ProcessIdentity], timeout: float, patience: Patience
     ) -> tuple[str | None, str | None]:
-        """The image of the same processes that this one builds upon, and why it is no newer one."""
+        """Returns the image of the same processes that this one builds upon, and why it is no newer one."""
         rows = [[each.pid, each.start_time, each.stack] for each in processes]
         found = self._asked("parent", {"processes": rows}, timeout, patience)
         return found["parent"], found["refused"]
 
     def baseline(self, pid: int) -> int:
-        """A descriptor of what the parent has of a process, as a Baseline; the caller's."""
+        """Returns a descriptor, the caller's, of the Baseline of a process: the chunks that the parent has."""
         (fd,) = self.channel.call_json("baseline", {"pid": pid}, timeout=CALL_TIMEOUT)[1]
         return fd
 
@@ -69,7 +69,7 @@ class ImagePeer(Struct):
             self._call("lend", body, CALL_TIMEOUT, part)
 
     def lend_ring(self, pid: int, fds: Sequence[int], slot_bytes: int) -> None:
-        """A device's bytes are to come through a ring: the sealed table, and the ring's memory."""
+        """Lends a ring through which a device's bytes are to come: the sealed table, and the ring's memory."""
         body = {"pid": pid, "total": len(fds), "slot_bytes": slot_bytes}
         for _, part in batches(fds):
             self._call("lend_ring", body, CALL_TIMEOUT, part)
@@ -84,11 +84,11 @@ class ImagePeer(Struct):
         self._call("withdraw", {}, timeout)
 
     def remove(self, store: StorePlace, name: str, created: float, timeout: float) -> None:
-        """An image of that instant that a helper published before it died, if it did."""
+        """Removes the image of that instant, if a helper published it before it died."""
         self._call("remove", {**store.of(name), "created": created}, timeout, store.key)
 
     def write(self, facts: Mapping[str, Any], timeout: float, patience: Patience) -> dict[str, Any]:
-        """The image is durable: what it cost. Raises StoreUnusable, and PeerGone, which leaves that open."""
+        """Makes the image durable; returns its costs. Raises StoreUnusable; PeerGone, which leaves the result open."""
         return self._asked("write", facts, timeout, patience)
 
     def manifest(self, store: StorePlace, name: str, timeout: float, patience: Patience) -> Manifest:

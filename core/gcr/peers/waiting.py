@@ -13,9 +13,9 @@ class Patience(Protocol):
     """Decides how long to wait for a helper that may hang or be stopped. An exception it raises ends the wait."""
 
     def heard(self, now: Mapping[str, Any]) -> None:
-        """The helper told how far it is."""
+        """Takes in the helper's progress."""
         ...
 
     def heard_nothing(self) -> None:
-        """The helper told nothing for a moment."""
+        """Takes in that the helper was silent for a moment."""
         ...

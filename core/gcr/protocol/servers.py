@@ -48,7 +48,7 @@ class Servers:
         return True
 
     def _wait(self, task: Callable[[], None]) -> bool:
-        """The lock is held."""
+        """Queues a task if there is room; the caller holds the lock."""
         room = len(self._backlog) < self._bounds.waiting
         if room:
             self._backlog.append(task)

@@ -73,7 +73,7 @@ class DaemonFolder(Struct, frozen=True):
         return self.path / "journal"
 
     def about(self) -> About | None:
-        """None where nothing readable says it."""
+        """Returns the facts of the daemon; None if they cannot be read."""
         try:
             return About(**json.loads((self.path / "about.json").read_bytes()))
         except (OSError, ValueError, TypeError):

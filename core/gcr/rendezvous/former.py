@@ -51,7 +51,7 @@ def settle() -> None:
 
 
 def _note_end(folder: DaemonFolder, record: DecisionRecord) -> None:
-    """A later job may have the name: only one of that boot is meant."""
+    """Notes the end of a job of that boot; a later job may have the same name."""
     about, newest = folder.about(), next(iter(runs_of(record.job)), None)
     if about and newest and newest.boot == about.boot:
         note_end(record.job, newest.id, "data_suspended" if record.kind == "data_only" else "suspended")

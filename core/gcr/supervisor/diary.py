@@ -50,19 +50,19 @@ class Diary(Struct):
         self.log = str(path)
 
     def begin(self, job: str, command: Sequence[str], pid: int) -> None:
-        """The program runs."""
+        """Writes the start of the program."""
         self._run = _begun(job, self._id, command, pid, self.log)
         self._write("the start")
         _tried("remove old records", lambda: runs.prune(self._settings.keep_jobs))
 
     def end(self, returned: int) -> None:
-        """It has ended: `Popen.returncode`."""
+        """Writes the end of the program. returned: `Popen.returncode`."""
         if self._run:
             self._run = replace(self._run, end=End.of_code(returned))
             self._write("the end")
 
     def add(self, was: object) -> None:
-        """The daemon says in which state the job was then."""
+        """Adds the job's state at the end, as the daemon reports it."""
         if self._run and self._run.end and isinstance(was, str):
             self._run = replace(self._run, end=replace(self._run.end, was=was))
             self._write("the end")

@@ -53,7 +53,7 @@ def send(source: Peer, where: DeviceRange, handles: Sequence[HandleSpec], target
 
 
 def eventually(condition: Callable[[], bool]) -> bool:
-    """A driver may give memory back a little after the call."""
+    """Waits for a condition: a driver may give memory back a little after the call."""
     give_up = time.monotonic() + SETTLE_SECONDS
     while not condition():
         if time.monotonic() > give_up:

@@ -59,7 +59,7 @@ class Job:
         return True
 
     def hear(self, patience: float = PATIENCE) -> str:
-        """Its next line."""
+        """Returns the job's next line."""
         assert self.supervisor.stdout
         ready, _, _ = select.select([self.supervisor.stdout], [], [], patience)
         assert ready, f"{self.name} said nothing for {patience:g} s"
@@ -112,14 +112,14 @@ class SimulatedMachine:
     # ---- commands ---------------------------------------------------------------------------------------------
 
     def gcr(self, *arguments: str, timeout: float = 60.0) -> Answer:
-        """One command, with --json; its exit code and its object."""
+        """Runs one command with --json; returns its exit code and its object."""
         command = [sys.executable, "-m", "gcr", "--json", *arguments]
         done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=timeout)
         body = json.loads(done.stdout) if done.stdout.strip() else {}
         return Answer(done.returncode, body, done.stderr)
 
     def ask(self, command: str, target: str | int = "", **more: Any) -> Answer:
-        """The same without the start of a command: through a connection of the test's own, when there is a daemon."""
+        """Does the same without a process: through a connection of the test's own, if there is a daemon."""
         try:
             client = self.connected()
         except (DaemonUnavailable, PeerGone):  # it is dead, or dying
@@ -133,7 +133,7 @@ class SimulatedMachine:
             return Answer(error.exit, {"error": error_to_json(error)}, "")
 
     def connected(self, any_version: bool = False) -> Client:
-        """A connection to the daemon. Raises DaemonUnavailable."""
+        """Returns a connection to the daemon. Raises DaemonUnavailable."""
         before = os.environ.get("GCR_SOCKET")
         os.environ["GCR_SOCKET"] = str(self.socket)
         try:
@@ -145,17 +145,17 @@ class SimulatedMachine:
                 os.environ["GCR_SOCKET"] = before
 
     def begin(self, *arguments: str) -> "subprocess.Popen[str]":
-        """A command that is not waited for."""
+        """Starts a command without waiting for it."""
         return self._popen([sys.executable, "-m", "gcr", "--json", *arguments])
 
     def begin_other(self, *command: str) -> "subprocess.Popen[str]":
-        """A program of this machine that is no command of gcr's."""
+        """Starts a program of this machine that is no command of gcr."""
         return self._popen(command)
 
     # ---- programs ---------------------------------------------------------------------------------------------
 
     def run(self, name: str, *argv: str, ready: bool = True) -> Job:
-        """A job. `ready`: wait for its first line, which must be that word."""
+        """Starts a job. `ready`: wait for its first line, which must be that word."""
         command = [sys.executable, "-m", "gcr", "run", "--name", name, *self.world, "--", *argv]
         job = Job(name, self._popen(command))
         return self.ready(job) if ready else job
@@ -171,7 +171,7 @@ class SimulatedMachine:
         return done.stdout
 
     def begin_bare(self, *argv: str) -> Job:
-        """A program on the same simulated devices that gcr knows nothing of."""
+        """Starts a program without gcr on the same simulated devices."""
         return self.ready(Job("bare", self._popen(argv, self.bare_env())))
 
     def job(self, name: str) -> dict[str, Any] | None:
@@ -186,7 +186,7 @@ class SimulatedMachine:
         return str(until(found, patience, f"{name} becomes {' or '.join(states)}"))
 
     def _jobs(self) -> dict[str, Any] | None:
-        """None from a daemon that is dying just now."""
+        """Returns the answer of `ps`; None if the daemon is dying just now."""
         answer = self.ask("ps")
         return answer.body if answer.code == 0 else None
 
@@ -199,7 +199,7 @@ class SimulatedMachine:
     # ---- processes --------------------------------------------------------------------------------------------
 
     def daemon(self) -> int:
-        """Its pid; the command starts it if there is none."""
+        """Returns the daemon's pid; starts one if there is none."""
         return int(self.gcr("daemon", "start").body["pid"])
 
     def children(self, module: str) -> list[int]:

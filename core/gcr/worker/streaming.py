@@ -82,7 +82,7 @@ def _pass(holding: Holding, window: Window, deadline: float, copy: Copy) -> None
 
 
 def _ring(holding: Holding) -> Ring:
-    """The lock is held."""
+    """Returns the ring; the caller holds the lock. Raises WrongState without one."""
     if holding.copy.ring is None:
         raise WrongState("there is no ring: none was made, or it was given up meanwhile")
     return holding.copy.ring

@@ -79,5 +79,5 @@ def _cells(argument: "Argument") -> tuple[str, ...]:
 
 
 def _printable(name: str) -> str:
-    """A file may hold what a terminal would obey."""
+    """Returns a name without control characters: a terminal would obey those that a file may hold."""
     return "".join(letter if letter.isprintable() else "?" for letter in name)

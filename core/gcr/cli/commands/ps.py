@@ -87,7 +87,7 @@ def _ended(jobs: Jobs) -> list[Run]:
 
 
 def jobs_of(options: Options) -> Jobs:
-    """No daemon is started where nothing says that there is a job. Raises NotAllKnown rather than say "none"."""
+    """Returns the jobs; starts no daemon if there is no trace of a job. Raises NotAllKnown rather than say "none"."""
     if not any_trace():
         return []
     with Client.connect() as client:
@@ -103,7 +103,7 @@ def jobs_of(options: Options) -> Jobs:
 
 @cache
 def _say_once(text: str) -> None:
-    """Also where jobs are looked at every second."""
+    """Prints a text once, also if jobs are looked at every second."""
     say(text)
 
 
