@@ -258,7 +258,7 @@ def test_open_verbs(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
 def idle(pid: int) -> Any:
     """A target that runs and has nothing unusual."""
     status = StatusReply(StatusRecord(phase=AgentPhase.RUNNING), (), ())
-    return SimpleNamespace(pid=pid, look=lambda: status, reports=ReportedAllocations())
+    return SimpleNamespace(pid=pid, look=lambda: status, books=SimpleNamespace(reports=ReportedAllocations()))
 
 
 # ---- room --------------------------------------------------------------------------------------------------------
