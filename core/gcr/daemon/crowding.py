@@ -56,7 +56,7 @@ def naming_holders(job: Job, jobs: Jobs, fleet: Fleet) -> Iterator[None]:
 
 
 def explained(short: NoRoom, job: Job, jobs: Jobs, fleet: Fleet) -> NoRoom:
-    """The same refusal, with names where they can be had."""
+    """Returns the same refusal, with the names of holders if they are known."""
     if short.device is None or short.missing is None:
         return short
     try:

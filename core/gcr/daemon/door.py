@@ -41,7 +41,7 @@ class Door(Struct):
     _lock: Lock = field(default_factory=Lock)
 
     def take(self, listener: socket.socket) -> None:
-        """The next connection. Raises OSError where `listener` itself fails."""
+        """Takes the next connection. Raises OSError if `listener` itself fails."""
         if self._reserve is None:
             self._reserve = _reserved()
         try:

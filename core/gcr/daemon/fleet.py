@@ -181,7 +181,7 @@ def _gone(process: "subprocess.Popen[bytes]") -> bool:
 def start_child(
     module: str, arguments: list[str], environment: Mapping[str, str], acting: Acting = AS_OURSELVES
 ) -> tuple["subprocess.Popen[bytes]", Channel]:
-    """A helper's process and the channel to it. One that acts for another user is given no log of ours."""
+    """Starts a helper; returns its process and channel. A helper that acts for another user gets no log of ours."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs, open_log(None if acting.caller else f"{module.split('.')[-1]}.log") as out:
         process = subprocess.Popen(

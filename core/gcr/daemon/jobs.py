@@ -64,7 +64,7 @@ class Job(Struct):
 
     @property
     def imaging(self) -> Imaging | None:
-        """The last image that was asked for."""
+        """Returns the last image that was asked for."""
         return self.images[-1] if self.images else None
 
     @imaging.setter
@@ -82,7 +82,7 @@ class Job(Struct):
         return SoleKeeper(self.name, self.adopted, self.missed)
 
     def make_up(self, pid: int, batch: int) -> None:
-        """A daemon that has just come has what the supervisor kept of a process: either of them may die next."""
+        """Copies a process's duplicates from the supervisor to a new daemon: either of them may die next."""
         supervisor = self.supervisor
         if supervisor is None:
             return
@@ -127,7 +127,7 @@ class Job(Struct):
 
     @property
     def was(self) -> State:
-        """Its state when its program ended, or so far as it goes on, its state."""
+        """Returns the job's state when its program ended; its present state while it goes on."""
         states = list(self.ended_as.values()) or [process.state for process in self.living]
         return job_state(states) if states else State.RUNNING
 

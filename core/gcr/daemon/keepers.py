@@ -26,7 +26,7 @@ class BothKeepers(Struct, frozen=True):
     missed: Missed = field(default_factory=Missed)
 
     def put(self, pid: int, ids: Sequence[int], fds: Sequence[int]) -> None:
-        """The daemon's duplicates are made first, as far as it has descriptors. Raises what the supervisor raises."""
+        """Makes the daemon's duplicates first, as far as it has descriptors. Raises what the supervisor raises."""
         with self.own.copying:  # a copy that is under way would bring what was there before
             self._put_own(pid, ids, fds)
             with self._told(pid, ids):
@@ -148,7 +148,7 @@ class SoleKeeper(Struct, frozen=True):
         self.own.unstage_all(pid)
 
     def forget(self, pid: int) -> None:
-        """A supervisor that comes back lets go of processes that have ended by itself."""
+        """Forgets a process that has ended; a supervisor that comes back does so by itself."""
         self.missed.forget(pid)
         self.own.forget(pid)
 

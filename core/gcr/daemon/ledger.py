@@ -33,7 +33,7 @@ class Entry(Struct, frozen=True):
             self._write(self.op, answer, time.monotonic() - self.began)
 
     def failed(self, error: GcrError) -> None:
-        """Also of commands that only look: what a user was told is in the log."""
+        """Logs an error, also of commands that only look: the log has every error that a user was shown."""
         names = [str(self.body[name]) for name in ("target", "out", "in") if self.body.get(name)]
         about = f"job {', '.join(names)}: " if names else ""
         how = "refused" if isinstance(error, Refused) else "failed"

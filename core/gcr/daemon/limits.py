@@ -34,7 +34,7 @@ def _limited() -> Iterator[str]:
 
 
 def _processors() -> Iterator[str]:
-    """The kernel leaves out processors that a cpuset of a cgroup forbids."""
+    """Allows all processors; the kernel leaves out those that a cgroup's cpuset forbids."""
     before = os.sched_getaffinity(0)
     try:
         os.sched_setaffinity(0, range(os.sysconf("SC_NPROCESSORS_CONF")))

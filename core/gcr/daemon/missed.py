@@ -75,7 +75,7 @@ class Missed:
                 self._forget(pid)
 
     def _forget(self, pid: int) -> None:
-        """A record that stays has the supervisor let go of more than it must, nothing else."""
+        """Removes the record; one that stays only has the supervisor drop more than it must."""
         if self._ids.pop(pid, self) is self or self._directory is None:
             return
         try:

@@ -48,7 +48,7 @@ def checked_name(name: object) -> str:
 
 
 def own_pid(pid: object, owner: int) -> int | None:
-    """A label, of which a process of another user is not called: None for that."""
+    """Returns the pid if it is of a process of this user, else None: a job is not named by another user's process."""
     return pid if isinstance(pid, int) and not isinstance(pid, bool) and owner_uid(pid) == owner else None
 
 

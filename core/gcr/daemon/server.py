@@ -89,7 +89,7 @@ class Server:
 
     @contextmanager
     def command(self) -> Iterator[None]:
-        """A client's command is under way within. Raises DaemonUnavailable from a daemon that is about to end."""
+        """Counts a client's command as under way. Raises DaemonUnavailable if the daemon is about to end."""
         with self._lock:
             if self._closing:
                 raise DaemonUnavailable("this daemon is about to end; nothing was touched", hint="the same once more")

@@ -202,12 +202,12 @@ def refusal() -> str:
 
 
 def again(run: Run) -> Run:
-    """The same job, as things stand now."""
+    """Returns the record of the same job, as it stands now."""
     return _seen(_read(_path(run)) or run)
 
 
 def note_end(job: str, identity: str | None, was: str) -> None:
-    """The job is over, and its supervisor was killed before it could say how. Raises OSError, UnsafeRuntime.
+    """Notes the end of a job whose supervisor was killed before it could. Raises OSError, UnsafeRuntime.
 
     Without an `identity` the newest job of that name is meant. What a supervisor wrote stands.
     """
@@ -284,7 +284,7 @@ def _changed(path: Path) -> float:
 
 
 def _read(path: Path) -> Run | None:
-    """None for a record that is gone, or is none."""
+    """Returns the record; None if it is gone, or is no record."""
     try:
         return Run.from_json(json.loads(path.read_bytes()))
     except FileNotFoundError:

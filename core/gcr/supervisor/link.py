@@ -48,7 +48,7 @@ class DaemonLink:
         return answer
 
     def tell(self, op: str, body: Mapping[str, object]) -> Mapping[str, Any]:
-        """One call to the daemon, which may have died: then PeerGone, and the line is being rebuilt."""
+        """Calls the daemon once. Raises PeerGone if it has died; the line is being rebuilt then."""
         channel = self._channel
         if channel is None:
             raise PeerGone("no daemon just now")

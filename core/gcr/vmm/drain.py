@@ -236,7 +236,7 @@ def _closing(handles: Sequence[Handed]) -> Iterator[None]:
 
 @contextmanager
 def _naming(handed: Handed) -> Iterator[None]:
-    """A refused descriptor is reported with the handle it was said to be."""
+    """Adds the handle's id to the error of a refused descriptor."""
     try:
         yield
     except NotDeviceMemory as refused:

@@ -122,7 +122,7 @@ def _foreign(node: Coordinator, pid: int, backend: str | None, caller: Caller, u
 
 @contextmanager
 def _forgetting_untouched(node: Coordinator, job: Job) -> Iterator[None]:
-    """A process that gcr did not start, and that is as it was before it was asked for, is no job of ours."""
+    """Forgets, after an error, a job of a process that gcr did not start and left as it was."""
     try:
         yield
     except BaseException:

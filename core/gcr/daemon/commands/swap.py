@@ -75,7 +75,7 @@ class Swap(Struct, frozen=True):
         return str(restore.run(self.node, request, Asked(self.progress(out), Event(), caller=self.caller))["state"])
 
     def _undone(self, error: GcrError) -> GcrError:
-        """A is restored, also where no one waits for it any more. Returns the error that says so."""
+        """Restores A, also if no caller waits any more. Returns the error that reports it."""
         out, back = self.request.out, self.request.back
         failed = f"{back} could not be restored: {error.message}"
         try:

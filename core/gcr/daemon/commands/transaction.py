@@ -57,7 +57,7 @@ def refuse_other_backend(job: Job, wanted: str | None) -> None:
 
 @contextmanager
 def saying_state(job: Job) -> Iterator[None]:
-    """Every error of a command says in which state it leaves the job (docs/contract.md §4)."""
+    """Adds to a command's error the state in which it leaves the job (docs/contract.md §4)."""
     try:
         yield
     except GcrError as error:

@@ -92,7 +92,7 @@ class Claim(Struct, eq=False):
         course.tell("checking", message=text)
 
     def close(self) -> None:
-        """The helper finishes what it has begun to write, and ends. Does not wait for that."""
+        """Has the helper end once it has written what it began; does not wait for that."""
         self._release_key(self._over)
         if self._peer:
             self._peer.channel.close()

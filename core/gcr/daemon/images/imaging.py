@@ -223,7 +223,7 @@ class Imaging(Struct, eq=False):
             log.warning("job %s: image %s was not taken back: %s", order.job, order.name, error)
 
     def close(self) -> None:
-        """The helper finishes what it has begun to write, and ends. Does not wait for that."""
+        """Has the helper end once it has written what it began; does not wait for that."""
         self.claim.close()
 
     # ---- for callers --------------------------------------------------------------------------------------------
