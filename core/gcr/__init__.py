@@ -28,7 +28,6 @@ if TYPE_CHECKING:
         BackendMissing,
         CannotStart,
         DaemonUnavailable,
-        Damaged,
         DeadlinePassed,
         DeviceShared,
         DriverError,
@@ -37,12 +36,8 @@ if TYPE_CHECKING:
         EndUnknown,
         GcrError,
         HashMissed,
-        ImageExists,
-        ImageFailed,
-        ImageNeeded,
         Interrupted,
         JobEnding,
-        KeyUnusable,
         LibraryMissing,
         Lost,
         MoveRefused,
@@ -53,12 +48,10 @@ if TYPE_CHECKING:
         NoOutput,
         NoRecord,
         NoRoom,
-        NoSuchImage,
         NoSuchJob,
         NotAGpuProcess,
         NotAllKnown,
         NotDeviceMemory,
-        NotDurable,
         NotOurs,
         NotRead,
         NotTakenBack,
@@ -68,8 +61,6 @@ if TYPE_CHECKING:
         StagedGone,
         StandsStill,
         StillRuns,
-        StoreBusy,
-        StoreUnusable,
         Stuck,
         SwapFailed,
         Unanswered,
@@ -77,10 +68,21 @@ if TYPE_CHECKING:
         UnsupportedState,
         UsageError,
         WrongDevice,
-        WrongImage,
-        WrongKey,
         WrongState,
         WrongVersion,
+    )
+    from gcr.imageerrors import (
+        Damaged,
+        ImageExists,
+        ImageFailed,
+        ImageNeeded,
+        KeyUnusable,
+        NoSuchImage,
+        NotDurable,
+        StoreBusy,
+        StoreUnusable,
+        WrongImage,
+        WrongKey,
     )
     from gcr.library.calls import attach, images, jobs, run, swap
     from gcr.library.job import Job
@@ -161,6 +163,19 @@ __all__ = [
 ]
 
 _LIBRARY = ("attach", "images", "jobs", "run", "swap")
+_IMAGE_ERRORS = (
+    "Damaged",
+    "ImageExists",
+    "ImageFailed",
+    "ImageNeeded",
+    "KeyUnusable",
+    "NoSuchImage",
+    "NotDurable",
+    "StoreBusy",
+    "StoreUnusable",
+    "WrongImage",
+    "WrongKey",
+)
 
 
 def __getattr__(name: str) -> object:
@@ -175,6 +190,8 @@ def _home(name: str) -> str:
         return "library.job"
     if name in _LIBRARY:
         return "library.calls"
+    if name in _IMAGE_ERRORS:
+        return "imageerrors"
     return "api.reports" if name.endswith(("Report", "Info")) else "errors"
 
 

@@ -301,62 +301,6 @@ class Interrupted(GcrError):
     code, exit = "interrupted", 130
 
 
-class NoSuchImage(Refused):
-    code = "no_such_image"
-
-
-class ImageExists(Refused):
-    """There is an image of that name, or one is being written."""
-
-    code = "image_exists"
-
-
-class ImageNeeded(Refused):
-    """A suspended job has its bytes in this image and nowhere else."""
-
-    code = "image_needed"
-
-
-class WrongImage(Refused):
-    """The image is of another version, or not an image at all."""
-
-    code = "wrong_image"
-
-
-class WrongKey(Refused):
-    """The store is encrypted with another key, or none was given; or it is not encrypted, and one was."""
-
-    code = "wrong_key"
-
-
-class KeyUnusable(Refused):
-    """The file or the command that should have the key gives none, or the file is open to others."""
-
-    code = "key_unusable"
-
-
-class StoreUnusable(Refused):
-    """The store is full, read-only, gone, silent, without hard links, or another user's."""
-
-    code = "store_unusable"
-
-
-class StoreBusy(Refused):
-    """Others read from it or write to it, for longer than was waited."""
-
-    code = "store_busy"
-
-
-class Damaged(GcrError):
-    """A file of the store is not what was written."""
-
-    code, exit = "damaged", 6
-
-    @classmethod
-    def of(cls, path: object, what: str, hint: str = "gcr verify --deep; restore another image") -> Self:
-        return cls(f"{path}: {what}", hint=hint)
-
-
 BROKEN = "a device, its driver or gcr computes wrongly: gcr doctor; report it with the log"
 
 
@@ -366,18 +310,6 @@ class HashMissed(RolledBack):
     code = "hash_missed"
 
 
-class ImageFailed(GcrError):
-    """There is no such image, and the job runs on; `state` says so where it could not be taken back, or had changed."""
-
-    code, exit = "image_failed", 4
-
-
-class NotDurable(GcrError):
-    """The checkpoint is done, and its image is still being written: it was not waited for any longer."""
-
-    code, exit = "not_durable", 4
-
-
 def typed(error: Exception) -> GcrError:
     """Returns gcr's errors as they are, a lack of descriptors as NoDescriptors, and any other as an internal error."""
     if isinstance(error, GcrError):
@@ -385,14 +317,3 @@ def typed(error: Exception) -> GcrError:
     if isinstance(error, OSError) and error.errno in (errno.EMFILE, errno.ENFILE):
         return NoDescriptors(f"process {os.getpid()}: {error.strerror}")
     return GcrError("internal error; the traceback is in the log")
-
-
-def all_errors() -> dict[str, type[GcrError]]:
-    """Every error by code; used to rebuild an error that crossed a socket."""
-    found: dict[str, type[GcrError]] = {}
-    kinds: list[type[GcrError]] = [GcrError]
-    while kinds:
-        kind = kinds.pop()
-        found[kind.code] = kind
-        kinds.extend(kind.__subclasses__())
-    return found

@@ -15,7 +15,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from imaging import bytes_of, mapped
 
-from gcr.errors import Damaged
 from gcr.image.chunks.chunk import name_of
 from gcr.image.chunks.entry import BLOCK
 from gcr.image.crypto.cipher import PLAIN
@@ -23,6 +22,7 @@ from gcr.image.pack.reader import OpenPack, PackReader
 from gcr.image.pack.writer import PackWriter
 from gcr.image.read import fetching
 from gcr.image.read.fetching import READERS, WAITING, Fetcher, Group
+from gcr.imageerrors import Damaged
 from gcr.testing.machine import until
 
 SIZE = 2 * BLOCK

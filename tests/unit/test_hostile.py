@@ -21,7 +21,7 @@ from imaging import bytes_of, write
 from test_image import check
 from test_remote import pulled, pushed, rewritten
 
-from gcr.errors import Damaged, GcrError
+from gcr.errors import GcrError
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.chunk import name_of
 from gcr.image.chunks.entry import BLOCK
@@ -29,6 +29,7 @@ from gcr.image.crypto.cipher import PLAIN
 from gcr.image.files.references import RECORD_BYTES
 from gcr.image.pack import format as packs
 from gcr.image.store.store import Store
+from gcr.imageerrors import Damaged
 
 DATA = [bytes_of(1, CHUNK_BYTES + 5000), bytes_of(2, 9000), bytes(CHUNK_BYTES)]
 ROOM = 1 << 30  # bytes of address space that a pull may take beyond what the test has

@@ -10,8 +10,9 @@ import pytest
 
 pytest.importorskip("obstore")
 
-from gcr.errors import Damaged, GcrError, StoreUnusable
+from gcr.errors import GcrError
 from gcr.image.remote.remote import Remote
+from gcr.imageerrors import Damaged, StoreUnusable
 
 SIZE = 1 << 16
 TIB = 1 << 40

@@ -28,7 +28,6 @@ from imaging import CIPHERS, bytes_of, described, mapped, write
 
 from gcr.cli.commands.verify import _all_checked
 from gcr.cli.picture import facts
-from gcr.errors import Damaged, ImageExists, ImageNeeded, NoSuchImage, StoreBusy, StoreUnusable, WrongImage
 from gcr.hashing import HashKey
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.entry import BLOCK, Entry
@@ -49,6 +48,7 @@ from gcr.image.write.rate import Rate
 from gcr.image.write.writer import Contents, ImageWriter
 from gcr.image_helper.reading import refuse_impossible
 from gcr.image_helper.service import ImageService
+from gcr.imageerrors import Damaged, ImageExists, ImageNeeded, NoSuchImage, StoreBusy, StoreUnusable, WrongImage
 
 MANY = 3 * CHUNK_BYTES + 4096
 

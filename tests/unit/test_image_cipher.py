@@ -17,7 +17,7 @@ from image_example import DOCUMENT
 from imaging import CIPHERS, KEY, bytes_of, described, mapped, write
 from test_image import check, flipped, read
 
-from gcr.errors import Damaged, LibraryMissing, StoreBusy, WrongImage, WrongKey
+from gcr.errors import LibraryMissing
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.chunk import name_of
 from gcr.image.chunks.entry import BLOCK, PLACED, Entry
@@ -27,6 +27,7 @@ from gcr.image.crypto.ciphers import cipher_of
 from gcr.image.store.mark import MARK, NEW_MARK
 from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
+from gcr.imageerrors import Damaged, StoreBusy, WrongImage, WrongKey
 
 OURS, OTHER = CIPHERS["encrypted"], cipher_of(bytes(32))
 DATA = [bytes_of(1, 3 * CHUNK_BYTES + 100), bytes_of(2, CHUNK_BYTES)]

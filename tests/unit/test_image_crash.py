@@ -15,13 +15,13 @@ from disk import Disk
 from imaging import CIPHERS, bytes_of, write
 from test_image import check, read
 
-from gcr.errors import Damaged
 from gcr.image.crypto.cipher import PLAIN, Cipher
 from gcr.image.pack import writer as packing
 from gcr.image.remote.pull import pull
 from gcr.image.remote.push import push
 from gcr.image.remote.transfer import Transfer
 from gcr.image.store.store import Store
+from gcr.imageerrors import Damaged
 
 OLD = [bytes_of(1, 9000), bytes_of(2, 5000)]
 NEW = [bytes_of(1, 9000), bytes_of(3, 9000), bytes(100)]

@@ -17,7 +17,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from imaging import CIPHERS, bytes_of, write
 from test_image import check, read
 
-from gcr.errors import Damaged, StoreUnusable
 from gcr.hashing import CHUNK_BYTES
 from gcr.image.disk.durable import NO_LINKS
 from gcr.image.files.names import PROBE
@@ -26,6 +25,7 @@ from gcr.image.remote.push import push
 from gcr.image.remote.transfer import Transfer
 from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
+from gcr.imageerrors import Damaged, StoreUnusable
 
 OLD = [bytes_of(1, 9000), bytes_of(2, 5000)]
 NEW = [bytes_of(1, 9000), bytes_of(3, 2 * CHUNK_BYTES + 100), bytes(100)]

@@ -11,9 +11,10 @@ from msgspec.structs import replace
 
 from gcr.api.requests import RestoreRequest
 from gcr.daemon.images.order import place_of
-from gcr.errors import DeadlinePassed, GcrError, KeyUnusable, UsageError
+from gcr.errors import DeadlinePassed, GcrError, UsageError
 from gcr.image.crypto import key as keys
 from gcr.image.crypto.key import KeySource, lent_key
+from gcr.imageerrors import KeyUnusable
 
 KEY = bytes(range(100, 132))
 SECRET = "correct horse battery staple 123"  # 32 characters

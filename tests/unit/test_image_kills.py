@@ -37,7 +37,7 @@ import sys
 sys.path.insert(0, sys.argv[1])
 from pathlib import Path
 from imaging import CIPHERS
-from gcr.errors import NoSuchImage, StoreBusy
+from gcr.imageerrors import NoSuchImage, StoreBusy
 from gcr.image.store.store import Store
 store = Store(Path(sys.argv[2]), CIPHERS[sys.argv[4]])
 print("ready", flush=True)

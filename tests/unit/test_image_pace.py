@@ -22,7 +22,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 from imaging import bytes_of, described, mapped, write
 from test_image import check, read
 
-from gcr.errors import Damaged
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.entry import BLOCK
 from gcr.image.crypto.ciphers import cipher_of
@@ -38,6 +37,7 @@ from gcr.image.read import fetching
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
+from gcr.imageerrors import Damaged
 
 PATIENCE = 10.0
 

@@ -11,7 +11,8 @@ import pytest
 
 from gcr.engine.inflow import FEWEST_SLOTS, MOST_SLOTS, Inflow, Inlet
 from gcr.engine.node import Course
-from gcr.errors import Damaged, DeadlinePassed, Interrupted, NoRoom, RolledBack
+from gcr.errors import DeadlinePassed, Interrupted, NoRoom, RolledBack
+from gcr.imageerrors import Damaged
 from gcr.testing.machine import PATIENCE, until
 
 WINDOW = 100  # bytes

@@ -12,9 +12,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from imaging import table
 
-from gcr.errors import StoreUnusable
 from gcr.image_helper.lent import Lent
 from gcr.image_helper.service import ImageService
+from gcr.imageerrors import StoreUnusable
 from gcr.memory.addresses import HUGE_PAGE
 from gcr.memory.memfiles import filled_memfd, is_held_still
 

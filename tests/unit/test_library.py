@@ -3,21 +3,30 @@
 import ast
 import inspect
 import subprocess
+import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 import gcr
-from gcr import errors
+from gcr import errors, imageerrors
 from gcr.api.reports import ImageInfo, JobInfo
 from gcr.errors import GcrError, UsageError
 from gcr.library.arguments import check_stream, checked_environment, checked_folder, words_of
 
 
-def test_every_error_is_exported() -> None:
-    kinds = {name for name, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, GcrError)}
+@pytest.mark.parametrize("module", [errors, imageerrors])
+def test_every_error_is_exported(module: ModuleType) -> None:
+    kinds = {name for name, kind in inspect.getmembers(module, inspect.isclass) if issubclass(kind, GcrError)}
     assert kinds <= set(gcr.__all__)
-    assert all(getattr(gcr, name) is getattr(errors, name) for name in kinds)
+    assert all(getattr(gcr, name) is getattr(module, name) for name in kinds)
+
+
+def test_an_error_of_an_image_is_rebuilt_in_a_process_that_has_imported_no_image() -> None:
+    code = "from gcr.protocol.jsonbody import *; print(error_from_json({'code': 'wrong_key', 'exit': 3}).__class__)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout == f"{imageerrors.WrongKey}\n", done.stderr
 
 
 def test_what_a_type_checker_sees_is_what_is_there() -> None:

@@ -10,8 +10,9 @@ from click.testing import CliRunner
 from gcr.cli.main import SUBCOMMANDS, gcr
 from gcr.daemon.jobs import RETURN_S, Job, Jobs
 from gcr.engine.node import World
-from gcr.errors import NoSuchImage, NoSuchJob
+from gcr.errors import NoSuchJob
 from gcr.image.store.store import Store
+from gcr.imageerrors import NoSuchImage
 from gcr.names import meant
 
 

@@ -15,11 +15,11 @@ from imaging import described
 from gcr.daemon.images.imaging import NO_TIMEOUT
 from gcr.daemon.images.opened import OpenedImage, opened
 from gcr.engine.node import Course
-from gcr.errors import Damaged, WrongImage
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.files.manifest import Manifest
 from gcr.image.write.placing import Counts
 from gcr.image.write.writer import Contents
+from gcr.imageerrors import Damaged, WrongImage
 from gcr.memory.layout import SealedTable
 from gcr.peers.image import StorePlace
 from gcr.processes import ProcessIdentity

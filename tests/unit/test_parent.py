@@ -13,7 +13,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from imaging import bytes_of, described, mapped, write
 
-from gcr.errors import Damaged
 from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey, hash_bytes
 from gcr.image.chunks.chunk import Chunk, cut, name_of
 from gcr.image.files.manifest import Manifest
@@ -26,6 +25,7 @@ from gcr.image.store.images import Images
 from gcr.image.store.store import Store
 from gcr.image.write.parent import Allocation, Parent, parent_of
 from gcr.image.write.writer import ImageWriter
+from gcr.imageerrors import Damaged
 
 SIZE = 3 * CHUNK_BYTES + 100
 WHO = (7, 8, 3)  # as in imaging.py

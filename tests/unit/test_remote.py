@@ -22,18 +22,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from imaging import CIPHERS, bytes_of, described, mapped, write
 from test_image import check, files, flipped, read
 
-from gcr.errors import (
-    Damaged,
-    DeadlinePassed,
-    ImageExists,
-    LibraryMissing,
-    NoSuchImage,
-    StoreBusy,
-    StoreUnusable,
-    UsageError,
-    WrongImage,
-    WrongKey,
-)
+from gcr.errors import DeadlinePassed, LibraryMissing, UsageError
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.chunk import name_of
 from gcr.image.chunks.entry import BLOCK, PLACED
@@ -54,6 +43,7 @@ from gcr.image.store.mark import MARK
 from gcr.image.store.packs import Packs
 from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
+from gcr.imageerrors import Damaged, ImageExists, NoSuchImage, StoreBusy, StoreUnusable, WrongImage, WrongKey
 
 OTHER = cipher_of(bytes(32))
 COMMON, OWN = bytes_of(1, 5 * CHUNK_BYTES), bytes_of(2, 3 * CHUNK_BYTES + 100)

@@ -21,18 +21,7 @@ from gcr.daemon.images.outlet import ImageOutlet
 from gcr.drain import HandleSpec
 from gcr.engine.node import Course
 from gcr.engine.streaming import SLOTS, Stream
-from gcr.errors import (
-    GcrError,
-    ImageFailed,
-    ImageNeeded,
-    Interrupted,
-    NoRoom,
-    PeerGone,
-    RolledBack,
-    StoreBusy,
-    StoreUnusable,
-    UsageError,
-)
+from gcr.errors import GcrError, Interrupted, NoRoom, PeerGone, RolledBack, UsageError
 from gcr.hashing import CHUNK_BYTES
 from gcr.image.chunks.lines import by_device
 from gcr.image.chunks.windows import ImagedLine, lines_of
@@ -42,6 +31,7 @@ from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
 from gcr.image_helper.service import ImageService
 from gcr.image_helper.streaming import Streams
+from gcr.imageerrors import ImageFailed, ImageNeeded, StoreBusy, StoreUnusable
 from gcr.job.journal import DecisionRecord, Journal, KeptImage, ProcessDecision, standing
 from gcr.job.states import State
 from gcr.memory.addresses import round_up

@@ -16,13 +16,14 @@ sys.path.insert(0, str(Path(__file__).parent))
 from imaging import CIPHERS, bytes_of, write
 
 from gcr.drain import HandleSpec
-from gcr.errors import Damaged, UsageError
+from gcr.errors import UsageError
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.lines import Slots
 from gcr.image.chunks.windows import ImagedLine, lines_of
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
+from gcr.imageerrors import Damaged
 from gcr.memory.addresses import HUGE_PAGE
 from gcr.memory.layout import SealedHandle, SealedTable
 from gcr.memory.memfiles import NotASegment, filled_memfd

@@ -14,7 +14,6 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from imaging import bytes_of, described, mapped
 
-from gcr.errors import StoreUnusable
 from gcr.image.chunks.chunk import name_of
 from gcr.image.chunks.entry import BLOCK
 from gcr.image.crypto.cipher import PLAIN
@@ -23,6 +22,7 @@ from gcr.image.pack.reader import PackReader
 from gcr.image.pack.writer import WAITING, WRITERS, PackWriter, _File
 from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
+from gcr.imageerrors import StoreUnusable
 from gcr.testing.machine import PATIENCE, until
 
 SIZE = 2 * BLOCK

@@ -7,7 +7,7 @@ import pytest
 
 from gcr.daemon.images import written as module
 from gcr.daemon.images.written import is_written
-from gcr.errors import ImageExists, NoSuchImage, StoreUnusable, WrongKey
+from gcr.imageerrors import ImageExists, NoSuchImage, StoreUnusable, WrongKey
 
 RECORD: Any = SimpleNamespace(
     job="llm", transaction=7, image=SimpleNamespace(store="/store", name="warm", encrypted=False, user=None)

@@ -21,8 +21,9 @@ from msgspec import Struct, field
 
 from gcr import config
 from gcr.cli.options import Options
-from gcr.errors import DeadlinePassed, GcrError, NoSuchImage, PeerGone
+from gcr.errors import DeadlinePassed, GcrError, PeerGone
 from gcr.image.store.location import opened, silent, store_path, without_store
+from gcr.imageerrors import NoSuchImage
 from gcr.protocol.jsonbody import error_from_json, error_to_json
 
 if TYPE_CHECKING:

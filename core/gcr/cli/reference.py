@@ -10,7 +10,8 @@ import click
 from gcr import config
 from gcr.cli import environment, manual
 from gcr.cli.main import gcr
-from gcr.errors import GcrError, all_errors
+from gcr.errorcodes import all_errors
+from gcr.errors import GcrError
 
 _WIDTH = 100
 _HEAD = """\

@@ -17,7 +17,8 @@ from gcr.daemon.jobs import Job, Jobs
 from gcr.engine.node import Course, Node, decide, undecide
 from gcr.engine.restore import Restore
 from gcr.engine.work import Options, Work
-from gcr.errors import WrongImage, WrongState
+from gcr.errors import WrongState
+from gcr.imageerrors import WrongImage
 from gcr.job.journal import DecisionRecord, ProcessDecision
 from gcr.job.process import Process
 from gcr.job.states import State

@@ -7,12 +7,13 @@ from typing import Any
 from msgspec import Struct, field
 
 from gcr import config, units
-from gcr.errors import Damaged, NoRoom, UsageError, WrongImage
+from gcr.errors import NoRoom, UsageError
 from gcr.faults import reach
 from gcr.image.chunks.lines import FreshLine, Slots, by_device
 from gcr.image.files.manifest import Manifest
 from gcr.image.read.reader import ImageReader
 from gcr.image_helper.answering import Answer, store_of, telling
+from gcr.imageerrors import Damaged, WrongImage
 from gcr.memory.hostmemory import available_host_bytes
 from gcr.memory.layout import SealedTable
 from gcr.memory.memfiles import NO_MEMORY

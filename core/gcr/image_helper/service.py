@@ -14,13 +14,14 @@ from typing import Any
 
 from msgspec import Struct, field
 
-from gcr.errors import NoSuchImage, PeerGone, UsageError
+from gcr.errors import PeerGone, UsageError
 from gcr.image.disk.durable import sync_images
 from gcr.image.disk.failing import usable
 from gcr.image.store.location import is_none, without_store
 from gcr.image_helper.answering import Answer, store_of, telling
 from gcr.image_helper.reading import Reading
 from gcr.image_helper.writing import Writing
+from gcr.imageerrors import NoSuchImage
 from gcr.protocol.channel import Request
 from gcr.protocol.seqpacket import close_all
 

@@ -10,7 +10,8 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from gcr.errors import GcrError, Interrupted, Lost, Refused, RolledBack, UsageError, all_errors
+from gcr.errorcodes import all_errors
+from gcr.errors import GcrError, Interrupted, Lost, Refused, RolledBack, UsageError
 from gcr.protocol.record import BadFrame
 from gcr.protocol.wire import MAX_FRAME, FrameHeader
 

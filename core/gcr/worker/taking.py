@@ -12,8 +12,9 @@ from concurrent.futures import ThreadPoolExecutor
 from msgspec import Struct, field
 
 from gcr.drain import CopiesWithin, DeviceRange, PreparesHash, Span, Transfer
-from gcr.errors import DeadlinePassed, DriverError, ImageFailed, NoRoom, RolledBack
+from gcr.errors import DeadlinePassed, DriverError, NoRoom, RolledBack
 from gcr.hashing import CHUNK_BYTES
+from gcr.imageerrors import ImageFailed
 from gcr.memory.layout import Segment, pack, spans, spans_of_parts
 from gcr.memory.partial import Where
 from gcr.worker.holding import Holding

@@ -21,11 +21,11 @@ sys.path.insert(0, str(Path(__file__).parents[2] / "unit"))
 from imaging import bytes_of, write
 
 from gcr.cli.commands.prune import _pruned
-from gcr.errors import Damaged
 from gcr.image.files.manifest import Manifest, _digest
 from gcr.image.files.smallfiles import MOST_MANIFEST
 from gcr.image.store.retention import doomed
 from gcr.image.store.store import Store
+from gcr.imageerrors import Damaged
 from gcr.testing.machine import alive, until
 
 from .conftest import DEADLINE, Gcr, gcr_command

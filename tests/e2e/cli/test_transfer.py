@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 import gcr as library
+from gcr.errorcodes import all_errors
 from gcr.errors import (
     DeadlinePassed,
     DriverError,
@@ -22,7 +23,6 @@ from gcr.errors import (
     NoSuchJob,
     UnsupportedState,
     WrongState,
-    all_errors,
 )
 from gcr.protocol.channel import Request
 

@@ -12,7 +12,7 @@ from gcr.cli import text
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
-from gcr.errors import Damaged, NoSuchImage, WrongImage
+from gcr.imageerrors import Damaged, NoSuchImage, WrongImage
 
 if TYPE_CHECKING:
     from gcr.image.files.manifest import Manifest

@@ -11,7 +11,8 @@ from gcr.cli.asking import asked
 from gcr.cli.commands.images import facts
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
-from gcr.errors import Damaged, NoSuchImage, Refused, UsageError
+from gcr.errors import Refused, UsageError
+from gcr.imageerrors import Damaged, NoSuchImage
 
 if TYPE_CHECKING:
     from gcr.image.files.manifest import Manifest

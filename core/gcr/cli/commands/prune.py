@@ -12,7 +12,8 @@ from gcr.cli.asking import asked
 from gcr.cli.needed import images_of_former_boots, needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
-from gcr.errors import Damaged, StoreBusy, UsageError, WrongImage
+from gcr.errors import UsageError
+from gcr.imageerrors import Damaged, StoreBusy, WrongImage
 
 if TYPE_CHECKING:
     from gcr.image.files.manifest import Manifest

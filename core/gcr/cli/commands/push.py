@@ -8,8 +8,8 @@ import click
 from gcr.cli import completing
 from gcr.cli.moving import move
 from gcr.cli.options import Options, common_options, examples, store_option
-from gcr.errors import NoSuchImage
 from gcr.image.store.location import opened, store_path
+from gcr.imageerrors import NoSuchImage
 
 if TYPE_CHECKING:
     from gcr.image.crypto.key import KeySource

@@ -11,8 +11,9 @@ from gcr.cli import completing, summaries
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_targets, store_option
 from gcr.cli.transfer import transfer
-from gcr.errors import NoSuchImage, UsageError
+from gcr.errors import UsageError
 from gcr.image.store.location import store_of
+from gcr.imageerrors import NoSuchImage
 
 if TYPE_CHECKING:
     from gcr.image.store.store import Store

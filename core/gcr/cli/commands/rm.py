@@ -12,8 +12,8 @@ from gcr.cli.asking import asked
 from gcr.cli.needed import needed_images
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
-from gcr.errors import NoSuchImage
 from gcr.image.store.location import store_path
+from gcr.imageerrors import NoSuchImage
 from gcr.rendezvous import former
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from gcr.cli import completing
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
-from gcr.errors import Damaged, NoSuchImage, StoreUnusable, WrongImage
 from gcr.image.store.location import is_named, store_path
+from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable, WrongImage
 
 if TYPE_CHECKING:
     from gcr.image.pack.format import Pack

@@ -34,7 +34,8 @@ from gcr.engine.node import Course
 from gcr.engine.routes import checkpoint, driver, running_on
 from gcr.engine.target import Target
 from gcr.engine.work import Options, Work
-from gcr.errors import GcrError, ImageFailed, NoSuchJob, UnsupportedState, WrongState
+from gcr.errors import GcrError, NoSuchJob, UnsupportedState, WrongState
+from gcr.imageerrors import ImageFailed
 from gcr.job.states import State, Strategy, Way
 from gcr.processes import alive
 

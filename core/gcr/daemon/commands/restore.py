@@ -28,7 +28,8 @@ from gcr.engine.node import Course
 from gcr.engine.restore import Restore
 from gcr.engine.routes.driver import restore_of
 from gcr.engine.routes.restore import plan_of
-from gcr.errors import UnsupportedState, WrongImage, WrongState
+from gcr.errors import UnsupportedState, WrongState
+from gcr.imageerrors import WrongImage
 from gcr.job.journal import DecisionRecord
 from gcr.job.moves import moves_of
 from gcr.job.process import Process

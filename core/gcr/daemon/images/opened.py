@@ -10,10 +10,10 @@ from gcr.daemon.images.imaging import NO_TIMEOUT
 from gcr.daemon.images.silence import WATCHED_S, Reading
 from gcr.engine.node import Course
 from gcr.engine.target import Target
-from gcr.errors import WrongImage
 from gcr.image.chunks.lines import by_device
 from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
 from gcr.image.files.manifest import Cut, Manifest
+from gcr.imageerrors import WrongImage
 from gcr.peers.image import ImagePeer, StorePlace
 from gcr.processes import ProcessIdentity, alive
 from gcr.protocol.seqpacket import close_all

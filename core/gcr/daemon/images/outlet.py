@@ -19,7 +19,8 @@ from gcr.engine.routes import checkpoint
 from gcr.engine.streaming import Window
 from gcr.engine.target import Target
 from gcr.engine.work import Work
-from gcr.errors import DeadlinePassed, GcrError, ImageFailed, Interrupted, PeerGone
+from gcr.errors import DeadlinePassed, GcrError, Interrupted, PeerGone
+from gcr.imageerrors import ImageFailed
 from gcr.job.journal import KeptImage
 
 log = logging.getLogger("gcr.daemon")

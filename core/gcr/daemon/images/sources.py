@@ -6,7 +6,7 @@ from gcr.api.requests import RestoreRequest
 from gcr.daemon.images.order import place_of
 from gcr.daemon.jobs import Job
 from gcr.daemon.permission import AS_OURSELVES, Acting, Caller, acting_for
-from gcr.errors import WrongImage, WrongKey
+from gcr.imageerrors import WrongImage, WrongKey
 from gcr.peers.image import StorePlace
 
 

@@ -23,10 +23,10 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gcr.errors import Damaged, WrongImage, WrongKey
 from gcr.image.chunks.entry import PLACED, Entry, as_stored, padded
 from gcr.image.crypto.cipher import FILE_MAGIC, Forged, PackCipher, check_of, mark_of
 from gcr.image.disk.bounce import Bounce, move_each
+from gcr.imageerrors import Damaged, WrongImage, WrongKey
 
 KEY_BYTES = 32
 TAG_BYTES = 16

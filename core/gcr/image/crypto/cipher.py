@@ -12,10 +12,10 @@ from collections.abc import Sequence
 from struct import Struct
 from typing import Protocol
 
-from gcr.errors import Damaged, WrongImage, WrongKey
 from gcr.image.chunks.chunk import name_of, name_of_zeros
 from gcr.image.chunks.entry import PLACED, Entry, as_stored
 from gcr.image.disk.bounce import move_each
+from gcr.imageerrors import Damaged, WrongImage, WrongKey
 
 FILE_MAGIC = b"GCRFILE\0"  # begins any small file of an encrypted store
 PACK_VERSIONS = (1, 2)  # plain, encrypted

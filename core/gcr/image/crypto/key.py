@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Self
 
 from gcr import config
-from gcr.errors import DeadlinePassed, GcrError, KeyUnusable, UsageError
+from gcr.errors import DeadlinePassed, GcrError, UsageError
+from gcr.imageerrors import KeyUnusable
 from gcr.runtime import expanded
 
 KEY_BYTES = 32

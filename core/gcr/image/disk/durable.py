@@ -6,8 +6,8 @@ import stat
 from contextlib import suppress
 from pathlib import Path
 
-from gcr.errors import StoreUnusable
 from gcr.image.disk.failing import usable
+from gcr.imageerrors import StoreUnusable
 
 NO_LINKS = (errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP)  # of link(), from file systems without hard links
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gcr.errors import Damaged, StoreUnusable
+from gcr.imageerrors import Damaged, StoreUnusable
 
 
 @contextmanager

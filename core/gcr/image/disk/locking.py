@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from gcr.errors import ImageExists, StoreBusy
+from gcr.imageerrors import ImageExists, StoreBusy
 
 LOCK = "lock"
 POLL = 0.05

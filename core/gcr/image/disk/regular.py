@@ -5,9 +5,9 @@ import os
 import stat
 from pathlib import Path
 
-from gcr.errors import Damaged
 from gcr.faults import reach
 from gcr.image.disk.failing import readable
+from gcr.imageerrors import Damaged
 
 
 def open_file(path: Path) -> int:

@@ -15,10 +15,10 @@ from typing import Any, Self, TypeVar
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
-from gcr.errors import Damaged, NoSuchImage, StoreUnusable, WrongImage
 from gcr.hashing.chunks import CHUNK_BYTES, check_chunk_bytes
 from gcr.image.chunks.chunk import name_of
 from gcr.image.pack.format import Pack
+from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable, WrongImage
 from gcr.memory.layout import DamagedTable, SealedTable
 from gcr.names import meant
 

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 from msgspec import Struct
 
-from gcr.errors import Damaged
 from gcr.hashing.chunks import CHUNK_BYTES, DIGEST_BYTES, chunk_count
 from gcr.hashing.key import SECRET_BYTES
 from gcr.image.chunks.chunk import cut, name_of
@@ -16,6 +15,7 @@ from gcr.image.crypto.cipher import Cipher
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.names import hashes_path, manifest_path, references_path
 from gcr.image.files.references import RECORD_BYTES
+from gcr.imageerrors import Damaged
 
 MOST_MANIFEST = 64 << 20  # bytes, for about 100,000 allocations
 MOST_BESIDE = 1 << 30  # bytes of references, or of hashes, for an image of 6 TiB

@@ -10,7 +10,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gcr.errors import Damaged, WrongImage
 from gcr.image.chunks.chunk import NAME_BYTES, name_of
 from gcr.image.chunks.entry import BLOCK, Entry, padded, stored_bytes
 from gcr.image.crypto.cipher import PACK_VERSIONS, Cipher, Forged
@@ -18,6 +17,7 @@ from gcr.image.disk.bounce import Bounce, move_each
 from gcr.image.disk.failing import readable
 from gcr.image.disk.regular import open_file
 from gcr.image.pack.format import FACTS, FILE, FOOTER, FOOTER_MAGIC, HEADER, HEADER_MAGIC, SUFFIX, Footer, Pack
+from gcr.imageerrors import Damaged, WrongImage
 
 _BOUNCE = Bounce()
 

@@ -12,11 +12,11 @@ from typing import Self
 
 from msgspec import Struct
 
-from gcr.errors import Damaged
 from gcr.image.chunks.entry import Entry, stored_bytes
 from gcr.image.disk.bounce import buffers
 from gcr.image.disk.threads import started
 from gcr.image.pack.reader import OpenPack, PackReader
+from gcr.imageerrors import Damaged
 
 READERS = 3  # threads that read from the disk
 WAITING = 3  # more buffers, with chunks that are compared

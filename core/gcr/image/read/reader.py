@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Self
 
-from gcr.errors import Damaged, UsageError
+from gcr.errors import UsageError
 from gcr.image.chunks.entry import BLOCK, Entry, padded
 from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
 from gcr.image.disk.failing import usable
@@ -17,6 +17,7 @@ from gcr.image.pack.format import GROUP_BYTES, Pack
 from gcr.image.pack.reader import PackReader
 from gcr.image.read.fetching import Fetcher, Group
 from gcr.image.store.store import Store
+from gcr.imageerrors import Damaged
 
 Wanted = tuple[Reference, memoryview]  # a chunk, and its target
 

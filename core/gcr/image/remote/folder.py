@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import unquote
 
-from gcr.errors import Damaged, ImageExists, StoreUnusable, UnsafeRuntime
+from gcr.errors import UnsafeRuntime
 from gcr.image.crypto.cipher import PLAIN, Cipher
 from gcr.image.disk.durable import sync, sync_file, write_all, write_file
 from gcr.image.disk.failing import usable
@@ -20,6 +20,7 @@ from gcr.image.pack.format import UNFINISHED, Pack
 from gcr.image.remote.remote import Remote, pack_path, parsed
 from gcr.image.store.claim import Claim
 from gcr.image.store.store import Store
+from gcr.imageerrors import Damaged, ImageExists, StoreUnusable
 
 
 def remote_at(url: str, cipher: Cipher = PLAIN) -> Remote:

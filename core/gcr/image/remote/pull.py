@@ -24,7 +24,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gcr.errors import Damaged, NoSuchImage, WrongImage
 from gcr.hashing.chunks import MAX_CHUNK_BYTES
 from gcr.image.chunks.entry import BLOCK, Entry, padded
 from gcr.image.crypto.cipher import PLAIN, Cipher
@@ -43,6 +42,7 @@ from gcr.image.remote.push import Moved
 from gcr.image.remote.remote import Remote, pack_path
 from gcr.image.remote.transfer import PART, Transfer
 from gcr.image.store.store import Store
+from gcr.imageerrors import Damaged, NoSuchImage, WrongImage
 
 _AGAIN = "push it again"
 

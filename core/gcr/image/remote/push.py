@@ -16,7 +16,6 @@ from typing import Self
 
 from msgspec import Struct
 
-from gcr.errors import ImageExists, StoreUnusable
 from gcr.image.disk.failing import usable
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.names import manifest_path
@@ -26,6 +25,7 @@ from gcr.image.remote.folder import remote_at
 from gcr.image.remote.remote import Remote, pack_path
 from gcr.image.remote.transfer import PART, PARTS, Transfer
 from gcr.image.store.store import Store
+from gcr.imageerrors import ImageExists, StoreUnusable
 
 _TRIES = 3  # to publish an image that other processes remove meanwhile
 _MOST_REQUESTS = 10_000  # for one object of S3

@@ -20,7 +20,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 from urllib.parse import SplitResult, urlsplit
 
-from gcr.errors import Damaged, ImageExists, LibraryMissing, StoreUnusable, UsageError
+from gcr.errors import LibraryMissing, UsageError
 from gcr.image.chunks.entry import BLOCK
 from gcr.image.crypto.cipher import PLAIN, Cipher
 from gcr.image.files.manifest import Manifest
@@ -30,6 +30,7 @@ from gcr.image.pack.format import SUFFIX as PACK
 from gcr.image.pack.format import Footer, Pack
 from gcr.image.store.mark import MARK, MOST_MARK
 from gcr.image.store.packs import ANOTHER_PACK
+from gcr.imageerrors import Damaged, ImageExists, StoreUnusable
 
 if TYPE_CHECKING:
     from obstore import GetResult

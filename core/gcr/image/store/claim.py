@@ -13,12 +13,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gcr.errors import ImageExists, StoreUnusable
 from gcr.image.disk.durable import rehearse_publishing, sync, write_file, write_synced
 from gcr.image.disk.locking import claim, unclaim
 from gcr.image.files.manifest import at
 from gcr.image.files.names import PROBE, claim_path, hashes_path, pulled_path, references_path
 from gcr.image.store.images import Images
+from gcr.imageerrors import ImageExists, StoreUnusable
 
 
 class Claim(Struct, frozen=True):

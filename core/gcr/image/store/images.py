@@ -8,7 +8,6 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gcr.errors import Damaged, NoSuchImage, WrongImage
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.disk.failing import usable
 from gcr.image.disk.regular import read_file
@@ -26,6 +25,7 @@ from gcr.image.files.smallfiles import (
     manifest_of,
     references_file,
 )
+from gcr.imageerrors import Damaged, NoSuchImage, WrongImage
 from gcr.listing import listed
 
 log = logging.getLogger(__name__)

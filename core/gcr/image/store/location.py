@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gcr import config
-from gcr.errors import NoSuchImage, StoreUnusable, UsageError
+from gcr.errors import UsageError
+from gcr.imageerrors import NoSuchImage, StoreUnusable
 from gcr.runtime import data_dir, expanded
 
 if TYPE_CHECKING:

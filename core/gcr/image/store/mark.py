@@ -9,11 +9,11 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gcr.errors import Damaged, WrongKey
 from gcr.image.crypto.cipher import FILE_MAGIC, Cipher
 from gcr.image.disk.durable import sync, write_file
 from gcr.image.disk.regular import read_file
 from gcr.image.store.images import Images
+from gcr.imageerrors import Damaged, WrongKey
 
 MARK = "gcr-store"  # gcr made every other file of the folder
 NEW_MARK = "gcr-store.new"

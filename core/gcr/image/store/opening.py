@@ -4,12 +4,12 @@ import fcntl
 from contextlib import suppress
 from pathlib import Path
 
-from gcr.errors import StoreUnusable
 from gcr.image.disk.durable import sync
 from gcr.image.disk.failing import usable
 from gcr.image.disk.locking import LOCK, locked
 from gcr.image.store.cleaning import Cleaner
 from gcr.image.store.mark import MARK, NEW_MARK, Mark
+from gcr.imageerrors import StoreUnusable
 from gcr.listing import listed
 from gcr.runtime import check_own_directory
 

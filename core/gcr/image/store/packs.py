@@ -8,12 +8,12 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gcr.errors import Damaged, WrongImage
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.disk.durable import sync
 from gcr.image.pack.format import DISTRUSTED, Pack
 from gcr.image.pack.format import SUFFIX as PACK
 from gcr.image.pack.reader import PackReader
+from gcr.imageerrors import Damaged, WrongImage
 from gcr.listing import listed
 
 log = logging.getLogger(__name__)

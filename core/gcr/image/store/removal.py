@@ -8,12 +8,12 @@ from contextlib import suppress
 
 from msgspec import Struct
 
-from gcr.errors import Damaged, ImageNeeded, NoSuchImage, StoreBusy, WrongImage
 from gcr.image.disk.locking import locked
 from gcr.image.files.manifest import SUFFIX as MANIFEST
 from gcr.image.files.manifest import none_called
 from gcr.image.store.cleaning import Cleaner
 from gcr.image.store.images import Images
+from gcr.imageerrors import Damaged, ImageNeeded, NoSuchImage, StoreBusy, WrongImage
 
 log = logging.getLogger(__name__)
 

@@ -8,10 +8,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from gcr.errors import Damaged, WrongImage
 from gcr.image.disk.durable import size_of
 from gcr.image.files.manifest import Manifest
 from gcr.image.store.leftovers import unneeded
+from gcr.imageerrors import Damaged, WrongImage
 
 if TYPE_CHECKING:
     from gcr.image.store.store import Store

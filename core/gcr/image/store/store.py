@@ -11,7 +11,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gcr.errors import StoreBusy
 from gcr.image.crypto.cipher import PLAIN, Cipher
 from gcr.image.disk.durable import unlink
 from gcr.image.disk.locking import locked
@@ -22,6 +21,7 @@ from gcr.image.store.mark import Mark
 from gcr.image.store.opening import open_store
 from gcr.image.store.packs import Packs
 from gcr.image.store.removal import Removal
+from gcr.imageerrors import StoreBusy
 
 
 @dataclass(slots=True)

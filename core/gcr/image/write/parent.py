@@ -18,7 +18,6 @@ from dataclasses import dataclass, field
 
 from msgspec import Struct
 
-from gcr.errors import Damaged, NoSuchImage
 from gcr.hashing import DIGEST_BYTES, HashKey
 from gcr.hashing.baseline import Baseline
 from gcr.hashing.chunks import chunk_count
@@ -26,6 +25,7 @@ from gcr.image.chunks.chunk import Chunk, cut
 from gcr.image.files.manifest import ImagedProcess, Manifest
 from gcr.image.store.retention import newest_first
 from gcr.image.write.writer import ImageWriter
+from gcr.imageerrors import Damaged, NoSuchImage
 
 log = logging.getLogger("gcr.image")
 

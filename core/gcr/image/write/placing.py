@@ -5,7 +5,6 @@ from threading import Lock
 
 from msgspec import Struct
 
-from gcr.errors import Damaged
 from gcr.image.chunks.chunk import Chunk
 from gcr.image.chunks.entry import Entry
 from gcr.image.files.references import ZEROS
@@ -14,6 +13,7 @@ from gcr.image.pack.writer import PackWriter
 from gcr.image.store.store import Store
 from gcr.image.write.brought import Brought
 from gcr.image.write.known import Known
+from gcr.imageerrors import Damaged
 
 Piece = tuple[int, memoryview, Chunk | None]  # a chunk's number in the image and its bytes; None: they are to be named
 
