@@ -157,7 +157,7 @@ def store_option(command: Decorated) -> Decorated:
             metavar="FILE",
             expose_value=False,
             callback=_keep,
-            help="The store is encrypted with the key in this file; '': it is not, whatever the settings say.",
+            help="The store is encrypted with the key in this file; '': it is not, in spite of the settings.",
         ),
         click.option("--store", metavar="DIR", help="Where images are kept, instead of the setting `store`."),
     ):

@@ -48,7 +48,7 @@ class Caller(Struct, frozen=True):
 
 
 OURSELVES = Caller()
-"""The daemon itself, where nobody else asked."""
+"""The daemon itself, if no other caller asked."""
 
 
 def caller_of(sock: socket.socket) -> Caller:

@@ -334,7 +334,7 @@ class Channel:
         try:
             request.fail(error)
         except (PeerGone, DeadlinePassed) as gone:
-            log.info("%s: nobody to tell %s: %s", self.name, error, gone)
+            log.info("%s: no peer to tell %s: %s", self.name, error, gone)
 
     def _finish(self) -> None:
         self._shut_down()  # wakes the thread that holds `_send_lock`

@@ -134,7 +134,7 @@ def _try_connect(sock: socket.socket, path: Path) -> bool:
     except BlockingIOError:  # its backlog is full
         return False
     except OSError as error:
-        raise DaemonUnavailable(f"nobody listens at {path}: {error.strerror}") from error
+        raise DaemonUnavailable(f"no daemon listens at {path}: {error.strerror}") from error
     return True
 
 
@@ -147,7 +147,7 @@ def _remove_stale(path: Path) -> None:
         except DaemonUnavailable:
             path.unlink()
         else:
-            raise OSError(errno.EADDRINUSE, "somebody listens already", str(path))
+            raise OSError(errno.EADDRINUSE, "another process listens already", str(path))
 
 
 @contextmanager

@@ -64,7 +64,7 @@ def _started(fields: dict[str, Any]) -> str:
 
 
 @command.command("stop", epilog=examples("gcr daemon stop", "gcr daemon stop --force"))
-@click.option("--force", is_flag=True, help="Also while a job is suspended: whoever holds its state keeps it.")
+@click.option("--force", is_flag=True, help="Also while a job is suspended: the processes that hold its state keep it.")
 @common_options
 @click.pass_obj
 def stop(options: Options, force: bool) -> None:

@@ -44,7 +44,7 @@ def command(ctx: click.Context, /, program: tuple[str, ...], on_behalf: int | No
     """Run CMD so that it can be checkpointed, in the foreground like any parent, and return its exit code.
 
     CMD sees the same devices, and behaves as it would without gcr. The code is 125 if gcr failed before CMD started.
-    With --json one object is printed once CMD has ended, or with -d once it runs; what CMD prints is its own affair.
+    With --json one object is printed once CMD has ended, or with -d once it runs; gcr leaves CMD's own output alone.
     With -d it goes to a file, which `gcr logs` shows.
     """
     options = ctx.ensure_object(Options)

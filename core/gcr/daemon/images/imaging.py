@@ -271,7 +271,7 @@ def asked_for(
     former: those of earlier attempts at the request; the new one is added to them.
     """
     if request.stop:
-        text = "an image holds device memory alone, which is of no use to anybody once its process has ended"
+        text = "an image holds device memory alone, which is of no use once its process has ended"
         raise UnsupportedState(text, hint="the same without --stop: the job stays suspended, and off its device")
     if not request.image:
         return None
