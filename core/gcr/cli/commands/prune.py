@@ -30,8 +30,7 @@ if TYPE_CHECKING:
 def command(options: Options, store: str | None, keep_last: int | None, keep_daily: int | None, dry_run: bool) -> None:
     """Remove all images but those that a rule keeps.
 
-    Days count where there is an image. Kept is also one that cannot be read, and one that a suspended job has nothing
-    else than.
+    Only days with an image count. An image that cannot be read is kept, and so is a suspended job's only copy.
     """
     if keep_last is None and keep_daily is None:
         raise UsageError("nothing says what to keep", hint="gcr prune --keep-last 5")
