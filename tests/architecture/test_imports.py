@@ -39,7 +39,6 @@ WIDE = {
     "gcr/daemon/arrivals.py Arrivals": "to be divided",
     "gcr/daemon/jobs.py Job": "to be divided",
     "gcr/peers/worker.py WorkerPeer": "to be divided",
-    "gcr/worker/service.py WorkerService": "to be divided",
 }
 
 # Modules of core that open files for writing, and what they write. Images are written by gcr/image/ alone.

@@ -14,9 +14,11 @@ from gcr.control import ControlMeans, ControlPhase, Refusal
 from gcr.control_helper.__main__ import ControlService
 from gcr.errors import PeerGone, RolledBack, UsageError
 from gcr.memory.escrow import Escrow
-from gcr.protocol.operations import control, supervisor
+from gcr.protocol.operations import control, supervisor, worker
 from gcr.protocol.operations.operation import Answer, Dispatcher, Nothing, Operation, ask
 from gcr.supervisor.offer import Offer
+from gcr.worker.holdings import Holdings
+from gcr.worker.service import WorkerService
 
 
 def declared(table: ModuleType) -> list[type[Operation[Any]]]:
@@ -28,6 +30,7 @@ def declared(table: ModuleType) -> list[type[Operation[Any]]]:
 SERVED = [
     (supervisor, Offer(Escrow()).operations()),
     (control, ControlService("no_such_backend")._operations),
+    (worker, WorkerService(Holdings(cast("Any", None), cast("Any", None), "GPU-1"), 0.0).operations),
 ]
 
 
@@ -45,6 +48,12 @@ SAID = [
     (supervisor.Note("x"), {"text": "x"}),
     (control.Restore(7, 1.5, {"GPU-1": "GPU-2"}), {"pid": 7, "deadline": 1.5, "devices": {"GPU-1": "GPU-2"}}),
     (control.Lock(7, 1.5), {"pid": 7, "deadline": 1.5}),
+    (worker.Adopt("7.1", ((5, 4096, 1, 0, 0, 0),)), {"hold": "7.1", "handles": [[5, 4096, 1, 0, 0, 0]]}),
+    (
+        worker.Reclaim("7.1", "llm/7", "GPU-1", 0, 3),
+        {"hold": "7.1", "owner": "llm/7", "left": "GPU-1", "offset": 0, "total": 3},
+    ),
+    (worker.Fill("7.1", (1, 4096, 512), 1.5), {"hold": "7.1", "window": [1, 4096, 512], "deadline": 1.5}),
 ]
 
 

@@ -18,6 +18,7 @@ from gcr.memory.arena import Arena
 from gcr.memory.layout import SealedTable
 from gcr.memory.memfiles import hold_still
 from gcr.worker.holding import Holding
+from gcr.worker.holdings import Holdings
 from gcr.worker.service import WorkerService
 from gcr.worker.streaming import drop_ring, empty, fill, lay_out_held, make_ring
 
@@ -298,7 +299,8 @@ def test_the_daemon_has_a_ring_made_filled_sealed_and_dropped() -> None:
     device = Device()
     with held(device, [2 * SLOT + 4096]) as program:
         attachment = cast("Any", SimpleNamespace(drain=device))
-        service = WorkerService(attachment, program.holding.copy.arena, "GPU-1", 0.0, holdings={"h": program.holding})
+        holdings = Holdings(attachment, program.holding.copy.arena, "GPU-1", {"h": program.holding})
+        service = WorkerService(holdings, 0.0)
 
         def ask(**body: Any) -> Asked:
             asked = Asked(hold="h", **body)

@@ -22,6 +22,7 @@ from gcr.protocol.channel import Channel, Request
 from gcr.protocol.servers import COORDINATOR
 from gcr.worker.attachment import Attachment
 from gcr.worker.guarded import guarded
+from gcr.worker.holdings import Holdings
 from gcr.worker.service import WorkerService
 
 gcr.starting.imported()
@@ -75,7 +76,7 @@ def make_service(backend: str, device: str) -> WorkerService:
         threads=min(config.threads, max(1, cores // 2)),
         hurry=cores,
     )
-    return WorkerService(attachment, arena, device, time.monotonic() - began)
+    return WorkerService(Holdings(attachment, arena, device), time.monotonic() - began)
 
 
 def main(argv: list[str]) -> int:

@@ -2,9 +2,14 @@
 
 import logging
 
+from msgspec import Struct, field
+
 from gcr.drain import DataDrain, HandleSpec, Span
 from gcr.errors import GcrError
 from gcr.memory.arena import Arena
+from gcr.protocol.channel import Request
+from gcr.worker.attachment import Attachment
+from gcr.worker.telling import Progress
 
 log = logging.getLogger("gcr.worker")
 
@@ -12,6 +17,23 @@ SAMPLE = 64 << 20  # of the device beside a running program: little, and only wh
 PLENTY = 8 * SAMPLE
 ROUNDS = 3
 TIMEOUT = 30.0
+OUT, IN = "link_out_bytes_per_s", "link_in_bytes_per_s"
+
+
+class Link(Struct):
+    """The link of a worker's device, with its `speeds` once they are measured."""
+
+    attachment: Attachment
+    arena: Arena
+    speeds: dict[str, float] = field(default_factory=dict)
+
+    def measure(self) -> None:
+        if not self.speeds and self.attachment.attached:
+            self.speeds = measure_link(self.attachment.drain, self.arena)
+
+    def teller(self, request: Request, which: str) -> Progress:
+        """Returns a progress callback that adds the speed of the link, once it was measured."""
+        return lambda report: request.progress({**report, "link_bytes_per_s": self.speeds.get(which)})
 
 
 def measure_link(drain: DataDrain, arena: Arena) -> dict[str, float]:
@@ -34,7 +56,7 @@ def measure_link(drain: DataDrain, arena: Arena) -> dict[str, float]:
             back = min(drain.write(span).wait(TIMEOUT) for _ in range(ROUNDS))
         finally:
             drain.release(where)
-        return {"link_out_bytes_per_s": size / out, "link_in_bytes_per_s": size / back}
+        return {OUT: size / out, IN: size / back}
     except GcrError as error:
         log.info("link not measured: %s", error)
         return {}

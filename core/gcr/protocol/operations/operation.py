@@ -84,6 +84,9 @@ Handler = Callable[[Any, list[int], Request], Answer | None]
 """Carries out an operation. The descriptors of the request are closed after it, unless it clears the list."""
 
 
+Handlers = dict[type[Operation[Any]], Handler]
+
+
 class Dispatcher(Struct, frozen=True):
     """Serves requests for operations. `who`: the process that serves them, for errors."""
 

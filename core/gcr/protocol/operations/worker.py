@@ -1,0 +1,295 @@
+"""The operations of a device's worker: what it holds of processes, their copies in its arena, and its rings.
+
+A `hold` names the part of one process in one transaction; an `owner` names the process in messages.
+"""
+
+from typing import Any, Generic
+
+from msgspec import Struct
+
+from gcr.protocol.operations.operation import A, Nothing, Operation
+
+Row = tuple[int, ...]
+"""A HandleSpec as `spec_to_json` writes it."""
+
+
+class OfProcess(Operation[A], Generic[A], frozen=True):
+    hold: str
+
+
+class Named(OfProcess[A], Generic[A], frozen=True):
+    owner: str
+
+
+class Bytes(Struct, frozen=True):
+    bytes: int
+
+
+class Moved(Struct, frozen=True):
+    bytes: int
+    seconds: float
+
+
+# The device.
+
+
+class Ready(Operation[Nothing], frozen=True):
+    op = "ready"
+
+
+class Attached(Struct, frozen=True):
+    attached: bool
+
+
+class Attach(Operation[Attached], frozen=True):
+    op = "attach"
+
+
+class Detach(Operation[Nothing], frozen=True):
+    op = "detach"
+
+
+class Counted(Struct, frozen=True):
+    """`by_pid`: bytes that the device counts for a process; `unexplained`: those of no process and no holding."""
+
+    by_pid: dict[int, int]
+    unexplained: int
+
+
+class Memory(Operation[Counted], frozen=True):
+    op = "memory"
+
+
+class ArenaFacts(Struct, frozen=True, omit_defaults=True):
+    """`cold_s`: seconds that the worker's start took. A speed is missing until it is measured."""
+
+    bytes: int
+    pinned_bytes: int
+    cold_s: float
+    link_out_bytes_per_s: float | None = None
+    link_in_bytes_per_s: float | None = None
+
+
+class ArenaState(Operation[ArenaFacts], frozen=True):
+    op = "arena"
+
+
+class Prepare(Named[Nothing], frozen=True):
+    op = "prepare"
+
+    bytes: int
+
+
+class PreparedBytes(Struct, frozen=True):
+    """Bytes by hold."""
+
+    bytes: dict[str, int]
+
+
+class Prepared(Operation[PreparedBytes], frozen=True):
+    op = "prepared"
+
+
+# All of a process.
+
+
+class Release(OfProcess[Nothing], frozen=True):
+    op = "release"
+
+
+class Forfeit(OfProcess[Nothing], frozen=True):
+    op = "forfeit"
+
+
+class Surrender(OfProcess[Nothing], frozen=True):
+    op = "surrender"
+
+
+# Its device memory.
+
+
+class HeldIds(Struct, frozen=True):
+    ids: tuple[int, ...]
+
+
+class Held(OfProcess[HeldIds], frozen=True):
+    op = "held"
+
+
+class Adopt(OfProcess[Nothing], frozen=True):
+    op = "adopt"
+    takes = "a descriptor of each handle, in the order of `handles`"
+
+    handles: tuple[Row, ...]
+
+
+class Forget(OfProcess[Nothing], frozen=True):
+    op = "forget"
+
+    ids: tuple[int, ...]
+
+
+class Export(OfProcess[Nothing], frozen=True):
+    op = "export"
+    gives = "a descriptor of each handle, in the order of `ids`"
+
+    ids: tuple[int, ...]
+
+
+class Create(OfProcess[Nothing], frozen=True):
+    op = "create"
+
+    ballast: int
+
+
+class HoldBallast(OfProcess[Nothing], frozen=True):
+    op = "hold_ballast"
+
+    bytes: int
+
+
+class DropBallast(OfProcess[Nothing], frozen=True):
+    op = "drop_ballast"
+
+
+# Its copy in the arena. A `deadline` is in seconds.
+
+
+class Reserve(Named[Nothing], frozen=True):
+    op = "reserve"
+
+    bytes: int
+
+
+class LayOut(Named[Nothing], frozen=True):
+    op = "lay_out"
+
+    handles: tuple[Row, ...]
+
+
+class CompareWith(Named[Nothing], frozen=True):
+    op = "compare_with"
+    takes = "a Baseline"
+
+
+class CopiedLive(Moved, frozen=True):
+    copied: int
+
+
+class CopyLive(Named[CopiedLive], frozen=True):
+    op = "copy_live"
+
+    deadline: float
+
+
+class Drained(Moved, frozen=True):
+    """`copied`: bytes that the copy lacked; `snapshot`: bytes of these that are still on the device."""
+
+    copied: int
+    handles: int
+    snapshot: int
+
+
+class Drain(Named[Drained], frozen=True):
+    op = "drain"
+
+    deadline: float
+    paranoid: bool
+
+
+class Seal(OfProcess[Nothing], frozen=True):
+    """`about`: facts of the process, for the table; `partial`: for an image alone."""
+
+    op = "seal"
+    gives = "the sealed table, then the segments"
+
+    about: dict[str, Any]
+    partial: bool
+
+
+class ForgetCopy(OfProcess[Nothing], frozen=True):
+    op = "forget_copy"
+
+
+class IsKnown(Struct, frozen=True):
+    known: bool
+
+
+class Knows(OfProcess[IsKnown], frozen=True):
+    op = "knows"
+
+
+class Reclaim(Named[Nothing], frozen=True):
+    """Descriptors from `offset` on, of `total`; `left`: the device whose bytes they are."""
+
+    op = "reclaim"
+    takes = "sealed tables, each with its segments"
+
+    left: str
+    offset: int
+    total: int
+
+
+class Refill(OfProcess[Moved], frozen=True):
+    op = "refill"
+
+    deadline: float
+
+
+# Its snapshot on the device.
+
+
+class MakeRoom(OfProcess[Bytes], frozen=True):
+    op = "make_room"
+
+    deadline: float
+
+
+class CopyOn(OfProcess[Moved], frozen=True):
+    op = "copy_on"
+
+    deadline: float
+
+
+class GiveUpSnapshots(Operation[Nothing], frozen=True):
+    op = "give_up_snapshots"
+
+
+# Its ring. A `window` is a slot, an offset on the line, and a size.
+
+
+class Slots(Struct, frozen=True):
+    slots: int
+
+
+class MakeRing(Named[Slots], frozen=True):
+    """`most` and `least`: slots; `beyond`: the arena's limit does not count."""
+
+    op = "make_ring"
+    gives = "the memory of the slots, in order"
+
+    slot_bytes: int
+    most: int
+    least: int
+    beyond: bool
+
+
+class LayOutHeld(OfProcess[Bytes], frozen=True):
+    op = "lay_out_held"
+
+
+class Passing(OfProcess[Nothing], frozen=True):
+    window: tuple[int, int, int]
+    deadline: float
+
+
+class Fill(Passing, frozen=True):
+    op = "fill"
+
+
+class Empty(Passing, frozen=True):
+    op = "empty"
+
+
+class DropRing(OfProcess[Nothing], frozen=True):
+    op = "drop_ring"

@@ -1,0 +1,57 @@
+"""The holdings of a worker: one for each process that it keeps something of."""
+
+from threading import Lock
+
+from msgspec import Struct, field
+
+from gcr.errors import WrongState
+from gcr.memory.arena import Arena
+from gcr.worker.attachment import Attachment
+from gcr.worker.holding import Holding
+
+
+class Holdings(Struct):
+    """The holdings by their holds. Thread-safe."""
+
+    attachment: Attachment
+    arena: Arena
+    device: str
+    _by_hold: dict[str, Holding] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def of(self, hold: str, name: str | None = None) -> Holding:
+        """Returns the holding of a process, which is made where there is none. The name is for messages."""
+        with self._lock:
+            known = self._by_hold.get(hold)
+            if known is None:
+                known = self._by_hold[hold] = Holding(self.attachment, self.arena, self.device, owner=hold)
+            known.name = known.name if name is None else name
+            return known
+
+    def known(self, hold: str) -> Holding | None:
+        """Returns the holding of a process, None where there is none; an operation that releases makes none."""
+        with self._lock:
+            return self._by_hold.get(hold)
+
+    def all(self) -> list[Holding]:
+        with self._lock:
+            return [*self._by_hold.values()]
+
+    def remove(self, hold: str) -> None:
+        with self._lock:
+            self._by_hold.pop(hold, None)
+
+    def detach(self) -> None:
+        """Gives the context back. Raises WrongState while memory is held with it."""
+        with self._lock:
+            for known in self._by_hold.values():
+                known.settle()
+            holding = [name for name, known in self._by_hold.items() if known.uses_the_device]
+            if holding:
+                raise WrongState(f"memory of {len(holding)} processes is held with this worker's context")
+            self.attachment.detach()
+
+    def device_bytes(self) -> int:
+        """Returns the bytes of device memory that all holdings have."""
+        with self._lock:
+            return sum(known.device_bytes for known in self._by_hold.values())

@@ -1,0 +1,1 @@
+"""The operations of a worker, a table for each kind of memory."""

@@ -1,0 +1,44 @@
+"""The operations on device memory that a worker holds of a process."""
+
+from msgspec import Struct
+
+from gcr.drain import Handed, spec_from_json
+from gcr.protocol.channel import Request
+from gcr.protocol.operations import worker as ops
+from gcr.protocol.operations.operation import Answer, Handlers
+from gcr.worker.holdings import Holdings
+
+
+class HandleServing(Struct, frozen=True):
+    holdings: Holdings
+
+    def operations(self) -> Handlers:
+        of = self.holdings.of
+        return {
+            ops.Held: lambda asked, _fds, _request: Answer(self._held(asked)),
+            ops.Adopt: self._adopt,
+            ops.Forget: lambda asked, _fds, _request: self._forget(asked),
+            ops.Export: lambda asked, _fds, _request: Answer(fds=of(asked.hold).memory.export(asked.ids)),
+            ops.Create: lambda asked, _fds, _request: of(asked.hold).create(asked.ballast),
+            ops.HoldBallast: lambda asked, _fds, _request: of(asked.hold).memory.hold_ballast(asked.bytes),
+            ops.DropBallast: lambda asked, _fds, _request: self._drop_ballast(asked),
+        }
+
+    def _held(self, asked: ops.Held) -> ops.HeldIds:
+        known = self.holdings.known(asked.hold)
+        return ops.HeldIds(tuple(known.memory.ids()) if known else ())
+
+    def _adopt(self, asked: ops.Adopt, fds: list[int], _request: Request) -> None:
+        specs = [spec_from_json(item) for item in asked.handles]
+        handed = [Handed(spec, fd) for spec, fd in zip(specs, fds, strict=True)]
+        drain, holding = self.holdings.attachment.drain, self.holdings.of(asked.hold)
+        fds.clear()  # the drain closes them
+        holding.memory.adopt(handed, drain)
+
+    def _forget(self, asked: ops.Forget) -> None:
+        if known := self.holdings.known(asked.hold):
+            known.forget(asked.ids)
+
+    def _drop_ballast(self, asked: ops.DropBallast) -> None:
+        if known := self.holdings.known(asked.hold):
+            known.memory.drop_ballast()

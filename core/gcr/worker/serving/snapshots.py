@@ -1,0 +1,41 @@
+"""The operations on the snapshot of a process, which waits in free device memory for its copy."""
+
+import time
+from threading import Lock
+
+from msgspec import Struct, convert, field
+
+from gcr.protocol.channel import Request
+from gcr.protocol.operations import worker as ops
+from gcr.protocol.operations.operation import Answer, Handlers
+from gcr.worker.holdings import Holdings
+from gcr.worker.link import OUT, Link
+from gcr.worker.snapshot import LAST_READ_S
+from gcr.worker.taking import copy_on, give_up_snapshot, make_room
+
+
+class SnapshotServing(Struct, frozen=True):
+    holdings: Holdings
+    link: Link
+    room: Lock = field(default_factory=Lock)  # taken before a holding's: one call at a time takes free room
+
+    def operations(self) -> Handlers:
+        return {
+            ops.MakeRoom: lambda asked, _fds, _request: Answer(self._make_room(asked)),
+            ops.CopyOn: lambda asked, _fds, request: Answer(self._copy_on(asked, request)),
+            ops.GiveUpSnapshots: lambda _asked, _fds, _request: self._give_up(),
+        }
+
+    def _make_room(self, asked: ops.MakeRoom) -> ops.Bytes:
+        with self.room:
+            return ops.Bytes(make_room(self.holdings.of(asked.hold), asked.deadline))
+
+    def _copy_on(self, asked: ops.CopyOn, request: Request) -> ops.Moved:
+        teller = self.link.teller(request, OUT)
+        return convert(copy_on(self.holdings.of(asked.hold), asked.deadline, teller), ops.Moved)
+
+    def _give_up(self) -> None:
+        end = time.monotonic() + LAST_READ_S
+        with self.room:
+            for holding in self.holdings.all():
+                give_up_snapshot(holding, end)
