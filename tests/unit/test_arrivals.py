@@ -11,6 +11,7 @@ import pytest
 from gcr.daemon import arrivals as module
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.supervision import Supervision
 from gcr.engine.node import World
 from gcr.errors import PeerGone
 from gcr.job.process import Process
@@ -113,7 +114,7 @@ def test_who_comes_while_its_job_is_dropped_is_in_a_job(monkeypatch, when):
 
     does = {"forget": lambda *_: None, "close": lambda: None, when: comes}
     arrivals = Arrivals(SimpleNamespace(jobs=jobs, journal=SimpleNamespace(forget=does["forget"])))
-    job = Job("llm", "t", World("nvidia"), adopted=SimpleNamespace(close=does["close"]))
+    job = Job("llm", "t", World("nvidia"), supervision=Supervision(adopted=SimpleNamespace(close=does["close"])))
     jobs.add(job)
     arrivals.finished("t")
     (listed,) = jobs.all()
@@ -157,11 +158,11 @@ def test_a_recovery_sees_processes_that_came_while_it_waited(monkeypatch, late):
     coordinator = SimpleNamespace(jobs=Jobs(), recovery=SimpleNamespace(tried=lambda _job: happens("try", late)))
     arrivals, job = Arrivals(coordinator), job_of(coordinator.jobs, True)
     arrivals._wait_together = lambda _job: happens("wait", not late)
-    job.recovery_due = True
-    job.settled.clear()
+    job.turn.recovery_due = True
+    job.turn.settled.clear()
     arrivals._recover(job)
     assert happened == ["wait", "try"] * (1 + late)
-    assert job.settled.is_set() and not job.recovery_due
+    assert job.turn.settled.is_set() and not job.turn.recovery_due
 
 
 @pytest.mark.parametrize("ends", [False, True])
@@ -191,7 +192,7 @@ def test_a_job_is_as_old_as_its_program_whichever_daemon_is_asked():
             body = {"name": "llm", "token": "t" * 32, "argv": ["sleep"], "pid": pid, "supervisor_pid": os.getpid()}
             job = arrivals.supervisor(peer, {**body, "backend": None, "simulate": None, "sim_environment": {}})
             arrivals.started("t" * 32, child.pid)
-            ages.append(job.started)
+            ages.append(job.program.started)
     finally:
         child.kill()
         child.wait()

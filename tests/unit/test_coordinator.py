@@ -77,9 +77,9 @@ def test_an_image_that_is_being_written_is_told_after_another_was_asked_for() ->
     job, first, second, third = Job("llm", "", World("nvidia")), Mock(), Mock(), Mock()
     first.state, second.state, third.state = "writing", "durable", "writing"
     for each in (first, second, third, third):
-        job.imaging = each
-    assert job.images == [first, third]
-    assert job.imaging is third
+        job.results.add(each)
+    assert job.results.images == [first, third]
+    assert job.results.imaging is third
     rows = [{"name": "warm", "state": "failed"}, {"name": "next", "state": "writing"}]
     shown = {"simulated": False, "image": rows[-1], "images": rows}
     assert jobtable._of_job(shown) == ["image warm NOT WRITTEN", "image next being written"]

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 
 from gcr.backend import Device
 from gcr.daemon.crowding import explained, naming_holders
-from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.jobs import Job, Jobs, Program
 from gcr.engine.node import World
 from gcr.errors import DeadlinePassed, NoRoom
 from gcr.job.process import Process
@@ -45,7 +45,7 @@ def jobs_of(**sizes: int) -> tuple[Job, Jobs]:
     """`llm`, which wants to come back to device 0, and jobs that run there, by their GiB."""
     jobs, world = Jobs(), World("nvidia")
     for pid, (name, size) in enumerate({"llm": 3, **sizes}.items(), 1):
-        job = Job(name, "t", world, pid=pid)
+        job = Job(name, "t", world, program=Program(pid=pid))
         state = State.SUSPENDED if name == "llm" else State.RUNNING
         process = Process(name, ProcessIdentity(pid, 1), state)
         process.suspension.bytes_by_device = {"GPU-0": size * GIB}

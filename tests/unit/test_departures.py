@@ -70,9 +70,9 @@ def test_where_no_process_is_left_it_says_so(job: Job, monkeypatch: pytest.Monke
 def test_where_the_program_lives_on_it_is_not_said_to_end(job: Job) -> None:
     """It became one without a device, say."""
     job.processes.clear()
-    job.pid = os.getpid()
+    job.program.pid = os.getpid()
     assert isinstance(ending(job), NotAGpuProcess)
-    job.pid = OTHER
+    job.program.pid = OTHER
     assert isinstance(ending(job), JobEnding)
 
 
@@ -84,7 +84,7 @@ def test_what_comes_in_place_of_an_end_is_what_it_is_begun_again_with(job: Job) 
         if living.identity.pid in job.processes:
             return "done"
         job.processes[living.identity.pid] = living
-        job.ends += 1
+        job.ends.count += 1
         raise ending(job)
 
     assert without_departed(job, attempt) == "done"

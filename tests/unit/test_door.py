@@ -15,7 +15,7 @@ from gcr.config import Config
 from gcr.daemon import server as module
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
-from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.jobs import Job, Jobs, Program
 from gcr.daemon.server import Server
 from gcr.engine.node import World
 from gcr.errors import PeerGone
@@ -132,7 +132,7 @@ def test_who_says_nothing_is_let_go(server: Server, come: Callable[[], Channel])
 def test_a_job_that_cannot_be_looked_after_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     jobs = Jobs()
     for name in ("bad", "good"):
-        jobs.add(Job(name, name, World("nvidia"), started=float(name == "good")))
+        jobs.add(Job(name, name, World("nvidia"), program=Program(started=float(name == "good"))))
     arrivals = Arrivals(
         cast("Any", SimpleNamespace(jobs=jobs, config=SimpleNamespace(prepare_arena=False, job_log_bytes=1 << 20)))
     )

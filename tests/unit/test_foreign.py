@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from gcr.daemon import foreign
+from gcr.daemon.jobs import Ends, Program
 from gcr.daemon.permission import OURSELVES
 from gcr.engine.node import World
 from gcr.errors import BackendMissing, Interrupted, NoSuchJob, NotAGpuProcess, UnsupportedState
@@ -87,7 +88,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Returns a job of this process, which may have a driver loaded."""
     monkeypatch.setattr(foreign, "HELLO_SECONDS", 0.05)
     monkeypatch.setattr(foreign, "LATE_HELLO_SECONDS", 60.0)
-    return SimpleNamespace(pid=os.getpid(), living=[], begun=[], processes={}, finished=False)
+    return SimpleNamespace(program=Program(pid=os.getpid()), living=[], begun=[], processes={}, ends=Ends())
 
 
 def test_an_agent_that_is_late_is_waited_for_if_there_is_a_driver(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +114,7 @@ def test_a_driver_that_gcr_hears_nothing_of_is_named(job: Any, monkeypatch: pyte
 
 def test_a_job_that_is_over_is_not_waited_for(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(foreign, "HELLO_SECONDS", 60.0)
-    job.finished = True
+    job.ends.finished = True
     with pytest.raises(NotAGpuProcess):
         foreign.await_hello(job, patient, uncounted)
 

@@ -245,11 +245,11 @@ def test_another_user_registers_jobs_of_its_own(server: Server, peer: Callable[.
     with sleeping() as ours, sleeping(OTHER) as theirs:
         assert register(supervisor, pid=ours)["name"] == "llm"
         job = server.coordinator.jobs.by_name["llm"]
-        assert (job.owner, job.pid) == (OTHER, None)  # a pid of ours is none of its
+        assert (job.owner, job.program.pid) == (OTHER, None)  # a pid of ours is none of its
         supervisor.call_json("started", {"pid": ours}, timeout=10)
-        assert job.pid is None
+        assert job.program.pid is None
         supervisor.call_json("started", {"pid": theirs}, timeout=10)
-        assert job.pid == theirs
+        assert job.program.pid == theirs
     with pytest.raises(UsageError, match="registers one job"):
         register(supervisor, name="second", token="other")
 
@@ -261,7 +261,7 @@ def test_another_user_takes_no_job_of_ours_over(server: Server, peer: Callable[.
     server.coordinator.jobs.add(job)
     with sleeping(OTHER) as pid, pytest.raises(NotOurs):
         register(peer(OTHER, Role.SUPERVISOR), pid=pid)
-    assert job.supervisor is None and not job.token
+    assert job.supervision.supervisor is None and not job.token
     agent = SimpleNamespace(
         channel=SimpleNamespace(peer=SimpleNamespace(uid=OTHER)),
         hello=SimpleNamespace(token="", job="llm"),

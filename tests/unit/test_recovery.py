@@ -53,7 +53,7 @@ def test_it_goes_on_as_long_as_it_fails_and_commands_do_not_wait_for_that(
 ) -> None:
     recovery = Failing(jobs, 10, error)
     recovery.begin_if_uneven(job)
-    assert job.settled.wait(10), "nobody may ever change the job again"
+    assert job.turn.settled.wait(10), "nobody may ever change the job again"
     assert recovery.over.wait(10), f"given up after {recovery.calls}"
     assert recovery.calls == 11
 
@@ -61,7 +61,7 @@ def test_it_goes_on_as_long_as_it_fails_and_commands_do_not_wait_for_that(
 def test_of_a_job_that_is_gone_nothing_is_asked_any_more(jobs: Jobs, job: Job) -> None:
     recovery = Failing(jobs, 1 << 30, DeadlinePassed("it is stopped"))
     recovery.begin_if_uneven(job)
-    assert job.settled.wait(10)
+    assert job.turn.settled.wait(10)
     jobs.remove(job)
     for thread in threading.enumerate():
         if thread.name == "gcr-recover":

@@ -20,7 +20,8 @@ def server(oldest=1, newest=3, busy=False, settled=True):
     event = threading.Event()
     if settled:
         event.set()
-    job = SimpleNamespace(name="llm", living=[SimpleNamespace(peer=peer)], busy=busy, settled=event)
+    turn = SimpleNamespace(settled=event)
+    job = SimpleNamespace(name="llm", living=[SimpleNamespace(peer=peer)], busy=busy, turn=turn)
     jobs = SimpleNamespace(all=lambda: [job], awaited=None)
     presence = SimpleNamespace(come=None, gone=None, awaited=None)
     return Server(SimpleNamespace(), SimpleNamespace(jobs=jobs), frozenset(), presence)

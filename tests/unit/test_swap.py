@@ -9,7 +9,7 @@ from gcr.api.requests import CheckpointRequest, RestoreRequest, SwapRequest
 from gcr.daemon.commands import checkpoint, restore
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.swap import Swap
-from gcr.daemon.jobs import Job, Jobs
+from gcr.daemon.jobs import Job, Jobs, Program
 from gcr.engine.node import World
 from gcr.errors import GcrError, Interrupted, Lost, NoRoom, SwapFailed, Unanswered, UsageError, WrongState
 from gcr.job.process import Process
@@ -23,7 +23,7 @@ class Node:
     def __init__(self, **failing: GcrError) -> None:
         self.jobs, self.done, self.failing = Jobs(), [], failing
         for pid, name, state in ((1, "llm", State.RUNNING), (2, "bb", State.SUSPENDED)):
-            job = Job(name, "t", World("nvidia"), pid=pid)
+            job = Job(name, "t", World("nvidia"), program=Program(pid=pid))
             job.processes[pid] = Process(name, ProcessIdentity(pid, 1), state)
             self.jobs.add(job)
 

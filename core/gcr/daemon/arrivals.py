@@ -16,7 +16,7 @@ from gcr.daemon import outputs, reports, survivors
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.ended import note_job_end
 from gcr.daemon.foreign import world_of_process
-from gcr.daemon.jobs import Job
+from gcr.daemon.jobs import Job, Program
 from gcr.daemon.permission import Caller
 from gcr.daemon.recall import recall_program
 from gcr.daemon.registration import Registration, own_pid, registration
@@ -72,9 +72,9 @@ class Arrivals:
                 job = Job(name, asked.token, asked.world, owner=asked.owner)
                 self._jobs.add(job)
             Caller(asked.owner).check_owner(job.owner, f"job {job.name}")
-            job.supervisor, job.argv, job.token = peer, asked.argv, asked.token
+            job.supervision.supervisor, job.program.argv, job.token = peer, asked.argv, asked.token
             if asked.pid:
-                job.has_program(asked.pid)
+                job.program.runs_as(asked.pid)
             if identity := identify(peer.pid):
                 self._come(identity)
         if job.begun:  # their agents were faster
@@ -84,7 +84,7 @@ class Arrivals:
     def _journaled(self, asked: Registration) -> Job | None:
         """Returns a job known only from the journal: it belongs to the supervisor that runs one of its processes."""
         job = self._jobs.by_name.get(asked.name or "")
-        if job is None or job.token or job.supervised:
+        if job is None or job.token or job.supervision.lasts:
             return None
         if not asked.runs:
             raise NameTaken(f"there is a job {job.name!r} already, suspended", hint="another --name; gcr ps")
@@ -93,22 +93,22 @@ class Arrivals:
     def started(self, token: str, pid: object) -> None:
         job = self._jobs.with_token(token)
         if job and (own := own_pid(pid, job.owner)):
-            job.has_program(own)
+            job.program.runs_as(own)
 
     def finished(self, token: str) -> dict[str, Any]:
         """The program ended; its job does too, unless processes of it live on. Returns its last report and state."""
         job = self._jobs.with_token(token)
         if job is None:
             return {"report": None, "was": None}
-        job.finished = job.told = True
+        job.ends.finished = job.ends.told = True
         was = job.was
         self._drop_if_over(job)
-        return {"report": job.last_report, "was": reports.shown(was)}
+        return {"report": job.results.report, "was": reports.shown(was)}
 
     def supervisor_left(self, job: Job) -> None:
-        if not job.finished:
+        if not job.ends.finished:
             log.warning("job %s: its supervisor is gone; adopted", job.name)
-        job.finished = job.finished or not any(alive(p.identity) for p in job.living)
+        job.ends.finished = job.ends.finished or not any(alive(p.identity) for p in job.living)
         self._drop_if_over(job)
 
     # ---- agents -----------------------------------------------------------------------------------------------
@@ -160,7 +160,7 @@ class Arrivals:
         if job is None:  # its supervisor has not come back, or never will
             began, uid = started_at(peer.identity.pid), peer.channel.peer.uid
             world = world_of_process(peer.identity.pid)
-            job = Job(self._name_for(peer), peer.hello.token, world, started=began, owner=uid)
+            job = Job(self._name_for(peer), peer.hello.token, world, owner=uid, program=Program(started=began))
             self._jobs.add(job)
         return job
 
@@ -171,7 +171,7 @@ class Arrivals:
 
     def _settle_in(self, process: Process) -> None:
         job = self._jobs.by_name.get(process.job)
-        if job is not None and job.supervisor is None:
+        if job is not None and job.supervision.supervisor is None:
             recall_program(job)
         try:
             process.look()
@@ -182,7 +182,7 @@ class Arrivals:
     def _make_up(self, process: Process) -> None:
         job = self._jobs.by_name.get(process.job)
         if job is not None:
-            job.make_up(process.identity.pid, self._coordinator.config.batch)
+            job.supervision.make_up(job.name, process.identity.pid, self._coordinator.config.batch)
 
     def _make_up_all(self, job: Job) -> None:
         for process in job.begun:
@@ -192,9 +192,9 @@ class Arrivals:
     def _begin_recovery(self, job: Job) -> None:
         """Recovers in the background, once all its peers are back; until then nothing else begins on this job."""
         with self._lock:
-            job.recovery_due = True
-            if job.settled.is_set() and not job.busy:
-                job.settled.clear()
+            job.turn.recovery_due = True
+            if job.turn.settled.is_set() and not job.busy:
+                job.turn.settled.clear()
                 threading.Thread(target=self._recover, args=(job,), name="gcr-recover", daemon=True).start()
 
     def _recover(self, job: Job) -> None:
@@ -204,25 +204,25 @@ class Arrivals:
             while self._more_to_recover(job):
                 self._wait_together(job)
                 with self._lock:
-                    job.recovery_due = False  # processes that came so far are seen by the attempt
+                    job.turn.recovery_due = False  # processes that came so far are seen by the attempt
                 done = self._coordinator.recovery.tried(job)
         finally:
-            job.settled.set()
+            job.turn.settled.set()
         if not done:
             self._coordinator.recovery.begin(job)
 
     def _more_to_recover(self, job: Job) -> bool:
         with self._lock:
-            due, job.recovery_due = job.recovery_due, False
+            due, job.turn.recovery_due = job.turn.recovery_due, False
             if not due:
-                job.settled.set()
+                job.turn.settled.set()
             return due
 
     def _wait_together(self, job: Job) -> None:
         end = time.monotonic() + TOGETHER_WITHIN
         while time.monotonic() < end:
             missing = [p for p in job.begun if p.peer is None and alive(p.identity)]
-            if job.supervised and not missing:
+            if job.supervision.lasts and not missing:
                 return
             time.sleep(POLL)
 
@@ -246,7 +246,7 @@ class Arrivals:
             job = self._jobs.by_name.get(process.job)
             if job is not None and job.processes.get(process.identity.pid) is process:
                 if was not in (State.RUNNING, State.EXITED):
-                    job.ended_as[process.identity.pid] = was
+                    job.ends.states[process.identity.pid] = was
                 self._release(job, process)
 
     def _release(self, job: Job, process: Process) -> None:
@@ -255,7 +255,7 @@ class Arrivals:
             quietly("forfeit", partial(worker.forfeit, process.hold))
         quietly("forget", lambda: job.keeper().forget(pid))
         job.processes.pop(pid, None)
-        job.ends += 1
+        job.ends.count += 1
         if not job.busy:
             self._coordinator.forget_decision(job)
         self._drop_if_over(job)
@@ -263,8 +263,8 @@ class Arrivals:
     def _drop_if_over(self, job: Job) -> None:
         """Removes a job after its last process: once that is gone, no other event would release its memory."""
         with self._lock, self._jobs.lock:  # without a supervisor no other peer says so
-            job.finished = job.finished or not (job.supervised or job.processes)
-        if not job.finished or job.busy or any(alive(p.identity) for p in job.living):
+            job.ends.finished = job.ends.finished or not (job.supervision.lasts or job.processes)
+        if not job.ends.finished or job.busy or any(alive(p.identity) for p in job.living):
             return
         if unheard := job.living:  # of their end
             for process in unheard:
@@ -275,8 +275,8 @@ class Arrivals:
             if job.living:  # a process came meanwhile: a program that became a daemon is just another process of it
                 return
             self._jobs.remove(job)
-        job.adopted.close()
-        if not job.told:
+        job.supervision.adopted.close()
+        if not job.ends.told:
             note_job_end(job.name, job.token, job.was)
 
     def released(self, pid: int, ids: Sequence[int]) -> None:

@@ -30,12 +30,12 @@ def without_departed(job: Job, attempt: Callable[[], Answer]) -> Answer:
     Raises what `attempt` raises; JobEnding where no process is left.
     """
     while True:
-        before, ends = _departed(job), job.ends
+        before, ends = _departed(job), job.ends.count
         try:
             return attempt()
         except GcrError as error:
             staying(list(job.processes.values()))  # asks them
-            if job.ends == ends and _departed(job) <= before:
+            if job.ends.count == ends and _departed(job) <= before:
                 raise
             if not staying(job.living):
                 raise ending(job) from error
@@ -88,7 +88,7 @@ def _unheard(process: Process) -> bool:
 
 def ending(job: Job) -> GcrError:
     """Why nothing can be done with a job all processes of which have departed. Their program may live on without."""
-    program = identify(job.pid) if job.pid else None
+    program = identify(job.program.pid) if job.program.pid else None
     if job.processes or not (program and alive(program)):
         return JobEnding(f"job {job.name} is ending: its processes have ended, or are in exit()", hint="gcr ps --all")
     return NotAGpuProcess("no process of this job uses a device", hint="gcr ps")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Container, Mapping, Sequence
 from pathlib import Path
 
-from gcr.daemon.jobs import Job
+from gcr.daemon.jobs import Job, Program
 from gcr.daemon.permission import Caller
 from gcr.daemon.worlds import backend_name, simulated_world
 from gcr.engine.node import World
@@ -55,7 +55,7 @@ def foreign_job(pid: int, backend: str | None, caller: Caller, unknown: NoSuchJo
         caller.check_owner(owner, f"process {pid}")
     name = str(pid)
     world = world_of_process(pid, backend_name(backend) if backend else None)
-    job = Job(name, token="", world=world, pid=pid, owner=owner)
+    job = Job(name, token="", world=world, program=Program(pid=pid), owner=owner)
     job.processes[pid] = Process(name, identity, way=Way.DRIVER)
     return job
 
@@ -100,7 +100,7 @@ def await_hello(job: Job, left: Left, control: Callable[[], ControlPeer]) -> Seq
     loaded, and after a longer while where one has it out of the shim's reach.
     """
     began = time.monotonic()
-    while not (found := job.begun) and not job.finished:
+    while not (found := job.begun) and not job.ends.finished:
         left(POLL)
         waited = time.monotonic() - began
         if waited > HELLO_SECONDS and (waited > LATE_HELLO_SECONDS or _past_gcr(job, control) is None):
@@ -151,7 +151,7 @@ def _held_if_known(pids: Collection[int], control: Callable[[], ControlPeer]) ->
 
 
 def _family(job: Job) -> Sequence[int]:
-    return (job.pid, *descendants(job.pid)) if job.pid else ()
+    return (job.program.pid, *descendants(job.program.pid)) if job.program.pid else ()
 
 
 def refuse_unheard_beside(job: Job, heard: Callable[[], Container[int]], control: ControlPeer, left: Left) -> None:

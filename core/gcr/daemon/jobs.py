@@ -8,14 +8,15 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import PurePath
 from re import sub
-from threading import Event, Lock, RLock, Thread
+from threading import RLock, Thread
 from typing import Any
 
 from msgspec import Struct, field
 
 from gcr.daemon.images.imaging import Imaging
-from gcr.daemon.keepers import BothKeepers, SoleKeeper
 from gcr.daemon.missed import Missed
+from gcr.daemon.supervision import Supervision
+from gcr.daemon.turn import Turn
 from gcr.engine.node import World
 from gcr.engine.target import Target
 from gcr.errors import DeviceShared, GcrError, NameTaken, NoSuchJob, WrongState
@@ -23,9 +24,8 @@ from gcr.job.journal import DecisionRecord
 from gcr.job.process import Process
 from gcr.job.runs import refuse_ended
 from gcr.job.states import State, job_state
-from gcr.memory.escrow import Escrow, Keeper
+from gcr.memory.escrow import Keeper
 from gcr.names import meant
-from gcr.peers.supervisor import SupervisorPeer
 from gcr.processes import ProcessIdentity, started_at
 
 log = logging.getLogger("gcr.daemon")
@@ -35,70 +35,65 @@ RETURN_S = 2.0  # within which the jobs of a daemon that died have come to its s
 AWAIT_S = 10.0  # the same for processes of which it did
 
 
+class Program(Struct):
+    """The program of a job."""
+
+    argv: tuple[str, ...] = ()
+    pid: int | None = None
+    started: float = field(default_factory=time.time)
+
+    def runs_as(self, pid: int) -> None:
+        """Sets its process; the job's age is that of its program, whichever daemon is asked."""
+        self.pid, self.started = pid, started_at(pid)
+
+
+class Ends(Struct):
+    """The ends of a job's program and of its processes."""
+
+    finished: bool = False
+    told: bool = False  # its supervisor said how the program ended
+    states: dict[int, State] = field(default_factory=dict)  # of processes that ended off their device, since it left
+    count: int = 0  # processes of it that have ended so far
+
+
+class Results(Struct):
+    """The last report of a job, and the images that were asked for."""
+
+    report: dict[str, Any] | None = None
+    images: list[Imaging] = field(default_factory=list)  # the last one, and those before that were being written then
+
+    @property
+    def imaging(self) -> Imaging | None:
+        """The last image that was asked for."""
+        return self.images[-1] if self.images else None
+
+    def add(self, last: Imaging) -> None:
+        self.images = [each for each in self.images if each is not last and each.state == "writing"] + [last]
+
+
 class Job(Struct):
     name: str
     token: str
     world: World
-    argv: tuple[str, ...] = ()
-    pid: int | None = None  # of the program itself
     owner: int = field(default_factory=os.getuid)  # the user that registered it, or that owns its processes
-    started: float = field(default_factory=time.time)
-    supervisor: SupervisorPeer | None = None
-    adopted: Escrow = field(default_factory=Escrow)  # the daemon's duplicates: the keeper once the supervisor is gone
-    missed: Missed = field(default_factory=Missed)  # what the supervisor has not heard of its escrow
+    program: Program = field(default_factory=Program)
+    supervision: Supervision = field(default_factory=Supervision)
     processes: dict[int, Process] = field(default_factory=dict)
     decision: DecisionRecord | None = None
-    last_report: dict[str, Any] | None = None
-    images: list[Imaging] = field(default_factory=list)  # the last one, and those before that were being written then
-    finished: bool = False
-    told: bool = False  # its supervisor said how the program ended
-    ended_as: dict[int, State] = field(default_factory=dict)  # processes that ended off their device, since it left
+    results: Results = field(default_factory=Results)
+    ends: Ends = field(default_factory=Ends)
     context_on: frozenset[str] = frozenset()  # devices where a context stays when it is suspended as a whole
-    settled: Event = field(default_factory=Event)  # cleared while a recovery is due or under way
-    ends: int = 0  # processes of it that have ended so far
-    recovery_due: bool = False  # a stranded process has come that the recovery under way may not have seen
-    _changing: Lock = field(default_factory=Lock)
-
-    def __post_init__(self) -> None:
-        self.settled.set()
-
-    @property
-    def imaging(self) -> Imaging | None:
-        """Returns the last image that was asked for."""
-        return self.images[-1] if self.images else None
-
-    @imaging.setter
-    def imaging(self, last: Imaging) -> None:
-        self.images = [each for each in self.images if each is not last and each.state == "writing"] + [last]
-
-    @property
-    def supervised(self) -> bool:
-        return self.supervisor is not None and not self.supervisor.channel.closed.is_set()
+    turn: Turn = field(default_factory=Turn)
 
     def keeper(self) -> Keeper:
         """Returns the keepers of duplicates: the supervisor while it lives, and this daemon."""
-        if self.supervisor is not None and not self.supervisor.channel.closed.is_set():
-            return BothKeepers(self.name, self.supervisor, self.adopted, self.missed)
-        return SoleKeeper(self.name, self.adopted, self.missed)
-
-    def make_up(self, pid: int, batch: int) -> None:
-        """Copies a process's duplicates from the supervisor to a new daemon: either of them may die next."""
-        supervisor = self.supervisor
-        if supervisor is None:
-            return
-        self.missed.told(pid, supervisor.drop)
-        if made := self.adopted.copy_from(supervisor, pid, batch):
-            log.info("job %s: duplicates of %d handles of process %d made up", self.name, made, pid)
+        return self.supervision.keeper(self.name)
 
     def hand_on(self, process: Process, batch: int) -> None:
-        """Gives a supervisor that was away the daemon's duplicates; they replace those of memory that is gone.
-
-        No duplicates of a suspended process are kept.
-        """
-        at_rest = process.state in (State.SUSPENDED, State.DATA_SUSPENDED) and self.settled.is_set() and not self.busy
-        if self.supervisor is not None:
-            self.missed.told(process.identity.pid, self.supervisor.drop)
-            self.adopted.copy_to(self.supervisor, process.identity.pid, batch, only=at_rest)
+        """Gives a supervisor that was away the daemon's duplicates. No duplicates of a suspended process are kept."""
+        suspended = process.state in (State.SUSPENDED, State.DATA_SUSPENDED)
+        at_rest = suspended and self.turn.settled.is_set() and not self.busy
+        self.supervision.hand_on(process.identity.pid, batch, at_rest)
 
     @property
     def living(self) -> list[Process]:
@@ -113,7 +108,7 @@ class Job(Struct):
     def state(self) -> State:
         """Returns the state of the processes that have made a driver call; of all, if none has."""
         if not self.processes:
-            return State.EXITED if self.finished else State.RUNNING
+            return State.EXITED if self.ends.finished else State.RUNNING
         present = list(self.processes.values())
         begun = [process for process in present if not process.waits]
         staying = [process for process in begun or present if not process.seen.ending]  # the others run on to their end
@@ -128,24 +123,20 @@ class Job(Struct):
     @property
     def was(self) -> State:
         """Returns the job's state when its program ended; its present state while it goes on."""
-        states = list(self.ended_as.values()) or [process.state for process in self.living]
+        states = list(self.ends.states.values()) or [process.state for process in self.living]
         return job_state(states) if states else State.RUNNING
-
-    def has_program(self, pid: int) -> None:
-        """Sets the program; the job's age is that of its program, whichever daemon is asked."""
-        self.pid, self.started = pid, started_at(pid)
 
     @contextmanager
     def changing(self, what: str) -> Iterator[None]:
         """Allows one transaction a job, and none before a recovery is over. Raises WrongState if there is one."""
-        if what != "recover" and not self.settled.wait(RECOVERY_PATIENCE):
+        if what != "recover" and not self.turn.settled.wait(RECOVERY_PATIENCE):
             raise WrongState(f"job {self.name} is still being recovered", state=self.state, hint="gcr recover")
-        if not self._changing.acquire(blocking=False):
+        if not self.turn.take():
             raise WrongState(f"job {self.name} is being checkpointed or restored just now", state=self.state)
         try:
             yield
         finally:
-            self._changing.release()
+            self.turn.give_back()
 
     @property
     def keeps_contexts(self) -> bool:
@@ -154,7 +145,7 @@ class Job(Struct):
 
     @property
     def busy(self) -> bool:
-        return self._changing.locked()
+        return self.turn.busy
 
     def needs_worker(self, world: World, device: str) -> bool:
         """Returns True if a process of it runs there, or soon may. A suspended job needs none: it is staged."""
@@ -215,7 +206,7 @@ class Jobs(Struct):
     def _known(self, target: str | int) -> Job | None:
         with self.lock:
             for job in self.by_name.values():
-                if target == job.name or target == job.pid or target in job.processes:
+                if target == job.name or target == job.program.pid or target in job.processes:
                     return job
         return None
 
@@ -253,7 +244,7 @@ class Jobs(Struct):
         with self.lock:
             if job.name in self.by_name:
                 raise NameTaken(f"there is a job {job.name!r} already", hint="another --name; gcr ps shows this one")
-            job.missed = self.missed
+            job.supervision.missed = self.missed
             self.by_name[job.name] = job
 
     def claim(self, job: Job, devices: Collection[str]) -> None:
@@ -284,7 +275,7 @@ class Jobs(Struct):
 
     def all(self) -> list[Job]:
         with self.lock:
-            return sorted(self.by_name.values(), key=lambda job: job.started)
+            return sorted(self.by_name.values(), key=lambda job: job.program.started)
 
 
 class Active:

@@ -12,7 +12,7 @@ log = logging.getLogger("gcr.daemon")
 
 def bound(job: Job, most: int) -> None:
     """Bounds the log of a job whose supervisor has died; a supervisor that lives does that itself. Raises nothing."""
-    if job.supervised or not job.token:
+    if job.supervision.lasts or not job.token:
         return
     try:
         path = runs.log_path(job.name, identity := runs.identifier(job.token))

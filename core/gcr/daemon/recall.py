@@ -17,10 +17,10 @@ def recall_program(job: Job) -> None:
     """Command and pid, as the supervisor wrote them down at the start. Raises nothing."""
     with suppress(OSError, GcrError):
         run = next((run for run in runs.runs_of(job.name) if run.end is None and _is_of(run, job)), None)
-        if run and not job.argv:
-            job.argv = run.command
+        if run and not job.program.argv:
+            job.program.argv = run.command
             if run.program_lives:
-                job.has_program(run.pid)
+                job.program.runs_as(run.pid)
 
 
 def _is_of(run: runs.Run, job: Job) -> bool:

@@ -56,7 +56,7 @@ class Recovery:
             return None
         found = process.look()
         status = found.status
-        at_rest = process.state in (State.SUSPENDED, State.DATA_SUSPENDED) and job.settled.is_set()
+        at_rest = process.state in (State.SUSPENDED, State.DATA_SUSPENDED) and job.turn.settled.is_set()
         if at_rest:
             return None
         if status.phase == AgentPhase.RUNNING and not status.flags & 3 and job.decision is None:
@@ -79,14 +79,14 @@ class Recovery:
 
     def begin(self, job: Job) -> None:
         """Tries at once, while commands wait for it, and then now and then, until it succeeds."""
-        job.settled.clear()
+        job.turn.settled.clear()
         threading.Thread(target=self._go_on, args=(job,), name="gcr-recover", daemon=True).start()
 
     def _go_on(self, job: Job) -> None:
         try:
             done = self._try(job, AT_ONCE)
         finally:
-            job.settled.set()
+            job.turn.settled.set()
         if not done:
             self._try(job, chain(LATER, repeat(FOR_GOOD)))
 

@@ -149,14 +149,14 @@ def of_job(job: Job, labels: Labels) -> dict[str, Any]:
     found = [row for process in job.living for row in rows(process)]
     return {
         "job": job.name,
-        "pid": job.pid,
+        "pid": job.program.pid,
         "state": shown(job.state),
-        "started": units.moment(job.started),
+        "started": units.moment(job.program.started),
         "simulated": job.world.simulated,
         "backend": job.world.backend,
-        "command": list(job.argv),
-        "image": job.imaging.row() if job.imaging else None,
-        "images": [each.row() for each in job.images],
+        "command": list(job.program.argv),
+        "image": job.results.imaging.row() if job.results.imaging else None,
+        "images": [each.row() for each in job.results.images],
         "only_in": _only_in(job),
         "processes": [{**row, "label": labels.of(job.world, row["device"])} for row in found],
     }

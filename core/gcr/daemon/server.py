@@ -103,7 +103,7 @@ class Server:
     def close_if_idle(self, own: int = 0) -> str:
         """Take no more commands, unless something is under way, which is returned. `own`: commands that ask for it."""
         with self._lock:
-            busy = [job.name for job in self.coordinator.jobs.all() if job.busy or not job.settled.is_set()]
+            busy = [job.name for job in self.coordinator.jobs.all() if job.busy or not job.turn.settled.is_set()]
             under_way = f"job {busy[0]} is being changed" if busy else "a command" * (self._commands > own)
             self._closing = self._closing or not under_way
         return under_way

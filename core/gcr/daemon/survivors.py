@@ -38,7 +38,7 @@ def load_journal(node: Coordinator, recover: Callable[[Job], object]) -> None:
                 job.owner = owner_or_ours(known.pid)
                 job.processes[known.pid] = _suspended(job, record, identity, known)
                 job.context_on |= {*known.bytes, *known.ballast}
-                job.started = min(job.started, started_at(known.pid))
+                job.program.started = min(job.program.started, started_at(known.pid))
         if not job.processes:
             node.journal.forget(record.job)
             note_job_end(record.job, "", State.SUSPENDED)
@@ -46,7 +46,7 @@ def load_journal(node: Coordinator, recover: Callable[[Job], object]) -> None:
         node.jobs.add(job)
         threading.Thread(target=_recall, args=(node, job), name="gcr-recall", daemon=True).start()
         if record.kind == "driver":
-            job.settled.clear()
+            job.turn.settled.clear()
             threading.Thread(target=_ask_driver, args=(node, job), name="gcr-recover", daemon=True).start()
         else:
             recover(job)
@@ -70,7 +70,7 @@ def _ask_driver(node: Coordinator, job: Job) -> None:
     except GcrError as error:
         log.error("job %s: not recovered: %s", job.name, error)
     finally:
-        job.settled.set()
+        job.turn.settled.set()
 
 
 def _unlocked_phase(node: Coordinator, job: Job, pid: int) -> ControlPhase:

@@ -57,9 +57,9 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> dict[str
             with _forgetting_untouched(node, job):
                 attempt = partial(_attempted, node, job, course, request, image)
                 report, imaging = departures.without_departed(job, attempt)
-                job.last_report = report
+                job.results.report = report
         if imaging:
-            job.imaging = imaging
+            job.results.add(imaging)
             try:
                 imaging.check()
                 if request.wait == "durable":
@@ -146,7 +146,7 @@ class Attempt(Struct, frozen=True):
             return self._by_route()
         except BaseException:
             if self.imaging and self.imaging.begun:  # also where a later step failed
-                self.job.imaging = self.imaging
+                self.job.results.add(self.imaging)
             elif self.imaging:
                 self.imaging.close()
             raise
@@ -176,7 +176,7 @@ class Attempt(Struct, frozen=True):
                 self.node.recovery.begin_if_uneven(job)
                 if isinstance(error, ImageFailed):  # it runs, and others may ask what became of its image
                     imaging.fail(error)
-                    job.imaging = imaging
+                    job.results.add(imaging)
                     imaging.check()
                 raise
         imaging.write([target for target in targets if target.bytes_by_device], time.time(), course)
@@ -208,8 +208,10 @@ class Attempt(Struct, frozen=True):
         node.jobs.claim(job, {device for target in keeping for device in target.books.counts})
         options = Options.off_the_device(data_only, self.request.live, self.request.paranoid)
         work = Work.of(job.name, targets, node, course, options)
-        begun = partial(setattr, job, "imaging", imaging)
-        plan = imaged(work, imaging, not self.request.timeout, begun) if imaging else checkpoint.plan_of(work)
+        if imaging:
+            plan = imaged(work, imaging, not self.request.timeout, partial(job.results.add, imaging))
+        else:
+            plan = checkpoint.plan_of(work)
         try:
             carry_out(node, job, plan, targets)
         except Exception as error:

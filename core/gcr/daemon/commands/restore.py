@@ -76,8 +76,8 @@ class Attempt(Struct, frozen=True):
         moved = {old: new for old, new in moves.items() if old in used}
         if job.decision.kind == "driver":
             return {**self._by_driver(moves), "moved": moved}
-        job.last_report = {**self._from_memory(resting, job.decision, moves), "moved": moved}
-        return job.last_report
+        job.results.report = {**self._from_memory(resting, job.decision, moves), "moved": moved}
+        return job.results.report
 
     def _from_memory(
         self, resting: list[Process], decision: DecisionRecord, moves: Mapping[str, str]
@@ -93,7 +93,7 @@ class Attempt(Struct, frozen=True):
             done = Restore(job.name, targets, decision, node, course, image)
             carry_out(node, job, plan_of(done), targets)
         job.decision = None
-        job.ended_as.clear()
+        job.ends.states.clear()
         node.recovery.begin_if_uneven(job)
         departures.refuse_silence(targets)
         departures.settle_ends(job)

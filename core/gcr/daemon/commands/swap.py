@@ -56,7 +56,7 @@ class Swap(Struct, frozen=True):
         """Refuses before the first job is touched. Raises NoSuchJob, NotOurs, UsageError, WrongState."""
         back = self.node.jobs.find(self.request.back, self.caller.may_use)
         self.caller.check_owner(back.owner, f"job {back.name}")
-        if self.request.out in (back.name, back.pid, *back.processes):
+        if self.request.out in (back.name, back.program.pid, *back.processes):
             raise UsageError("a swap is of two jobs: one leaves, another comes back")
         if back.busy or back.state not in RESTING:
             text = f"job {back.name} is not suspended, it is {back.state}"
