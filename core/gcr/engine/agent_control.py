@@ -91,6 +91,6 @@ def refuse_shared(
         others = {other: size for other, size in helper.holders(device).items() if other != pid}
         if others:
             names = ", ".join(f"{who(other)} ({size >> 20} MiB)" for other, size in sorted(others.items()))
-            text = f"process {pid} can only come back to a device that nobody else uses; on {device} there is {names}"
+            text = f"process {pid} only comes back to a device that no other process uses; on {device} there is {names}"
             hint = "wait until they have ended, or end them; then gcr restore"
             raise DeviceShared(text, hint=hint) from because
