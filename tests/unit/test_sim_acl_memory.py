@@ -161,6 +161,7 @@ def test_events_order_streams_and_measure_time(machine: AclMachine) -> None:
         first, second = acl.aclrtCreateStream(), acl.aclrtCreateStream()
         begin, end = acl.aclrtCreateEventWithFlag(8), acl.aclrtCreateEventWithFlag(8)
         acl.aclrtRecordEvent(begin, first)
+        acl.aclrtSynchronizeEvent(begin)  # on a busy machine its stream may come to it late
         held = threading.Event()
         acl.aclrtLaunchHostFunc(first, (callback := HostFunc(lambda _argument: (held.wait(20), None)[1])), None)
         kernels.launch("fill", address, 1024, 1, stream=first)
