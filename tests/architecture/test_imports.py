@@ -37,7 +37,6 @@ WIDE = {
     "gcr/protocol/agentwire.py StatusRecord": "the fields of a wire record (wire.h)",
     "gcr/testing/peer_main.py Service": "one method for each method of the drain that it serves",
     "gcr/daemon/arrivals.py Arrivals": "to be divided",
-    "gcr/peers/worker.py WorkerPeer": "to be divided",
 }
 
 # Modules of core that open files for writing, and what they write. Images are written by gcr/image/ alone.

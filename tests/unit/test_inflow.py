@@ -69,27 +69,28 @@ class Worker:
     disk: Disk
     left: str = ""
     slots: int = MOST_SLOTS
-    rings: list[str] = field(default_factory=list)
+    made: list[str] = field(default_factory=list)
     emptied: list[tuple[str, int]] = field(default_factory=list)
+    rings = property(lambda self: self)
 
-    def make_ring(
+    def make(
         self, hold: str, _owner: str, slot_bytes: int, most: int, least: int, beyond: bool
     ) -> tuple[int, list[int]]:
-        assert (slot_bytes, most, least, beyond) == (4096, MOST_SLOTS, FEWEST_SLOTS, True) and not self.rings
+        assert (slot_bytes, most, least, beyond) == (4096, MOST_SLOTS, FEWEST_SLOTS, True) and not self.made
         if not self.slots:
             raise NoRoom("none", missing=1)
-        self.rings.append(hold)
+        self.made.append(hold)
         return self.slots, []
 
     def empty(self, hold: str, window: tuple[int, int, int], deadline: float) -> None:
         slot, offset, size = window
-        assert self.rings == [hold] and size == WINDOW and 0 < deadline <= 5
+        assert self.made == [hold] and size == WINDOW and 0 < deadline <= 5
         pid, there = self.disk.slots.pop((self.left or self.device, slot))
         assert (str(pid), there) == (hold, offset), "what was read is what is copied"
         self.emptied.append((hold, offset))
 
-    def drop_ring(self, hold: str) -> None:
-        self.rings.remove(hold)
+    def drop(self, hold: str) -> None:
+        self.made.remove(hold)
 
 
 def inlet(pid: int, worker: Worker) -> Inlet:
@@ -111,7 +112,7 @@ def test_every_window_of_every_process_comes_to_its_device_once() -> None:
     every = [number * WINDOW for number in range(disk.count)]
     assert sorted(one.emptied) == [("7", at) for at in every] + [("8", at) for at in every]
     assert sorted(two.emptied) == [("7", at) for at in every]
-    assert one.rings == two.rings == [], "and the memory is the arena's again"
+    assert one.made == two.made == [], "and the memory is the arena's again"
     assert {key: each["bytes"] for key, each in flow.done.items()} == dict.fromkeys(
         [(7, "GPU-1"), (8, "GPU-1"), (7, "GPU-2")], disk.count * WINDOW
     )
@@ -137,7 +138,7 @@ def test_damage_ends_it_and_the_ring_stays_with_whoever_may_still_write_to_it(ba
     flow = inflow(disk)
     with pytest.raises(Damaged, match=f"at {bad}"):
         flow.run([inlet(7, one), inlet(8, one), inlet(7, two)])
-    assert one.rings and not any(hold == "8" for hold, _ in one.emptied), "nothing new is begun"
+    assert one.made and not any(hold == "8" for hold, _ in one.emptied), "nothing new is begun"
     assert ("7", bad) not in one.emptied + two.emptied
     if bad == 0:
         assert len(one.emptied) + len(two.emptied) < disk.count, "the others stop"

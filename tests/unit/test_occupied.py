@@ -97,7 +97,7 @@ def test_it_is_said_before_a_worker_makes_room(occupied, made):
         return made
 
     work = SimpleNamespace(node=SimpleNamespace(occupying=occupied.on))
-    worker = SimpleNamespace(device=ONE, make_room=make_room)
+    worker = SimpleNamespace(device=ONE, copies=SimpleNamespace(make_room=make_room))
     fails = pytest.raises(PeerGone) if isinstance(made, Exception) else nullcontext()
     with ExitStack() as occupying:
         with fails:

@@ -46,6 +46,12 @@ class Recorder:
         return call
 
 
+class RecordedWorker(Recorder):
+    """A worker whose parts record under its own name."""
+
+    handles = copies = rings = property(lambda self: self)
+
+
 class Made:
     """A restore of one suspended process, in which one step is done."""
 
@@ -64,7 +70,7 @@ class Made:
         target.moves, target.keeps_context, target.copy, target.world = moves or {}, False, None, None
         here = target.moves.get(DEVICE, DEVICE)
         target.bytes_by_device, target.ballast_by_device = {here: SIZE}, {here: 5}
-        self.worker = Recorder("worker", self.said, **answers)
+        self.worker = RecordedWorker("worker", self.said, **answers)
         self.worker.device = here
         target.workers = lambda: [self.worker]
         target.left = lambda device: DEVICE if target.moves else device

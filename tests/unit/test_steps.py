@@ -50,6 +50,12 @@ class Recorder:
         return call
 
 
+class RecordedWorker(Recorder):
+    """A worker whose parts record under its own name."""
+
+    handles = copies = rings = property(lambda self: self)
+
+
 class Target(Recorder):
     """A process of a job on one device, with its agent, worker and keeper."""
 
@@ -70,7 +76,7 @@ class Target(Recorder):
         self.books = SimpleNamespace(table=table)
         answers = {"drain": lambda *_: dict(done), "seal": lambda *_: [], "make_room": True, **answers}
         answers = {"copy_on": {"bytes": SIZE, "seconds": 2.0}, "copy_live": {"copied": SIZE}, **answers}
-        self.its_worker = Recorder("worker", said, **answers)
+        self.its_worker = RecordedWorker("worker", said, **answers)
         self.its_worker.device = DEVICE
         self.its_keeper = Recorder("keeper", said, **answers)
         self.exports = Recorder("exports", said, export_new=1)

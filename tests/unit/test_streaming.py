@@ -300,8 +300,9 @@ class Worker:
     filled: list[tuple[int, int, int]] = field(default_factory=list)
     asked: list[tuple[int, int]] = field(default_factory=list)
     forgotten: int = 0
+    copies = rings = property(lambda self: self)
 
-    def make_ring(self, _hold: str, _owner: str, _slot: int, most: int, least: int) -> tuple[int, list[int]]:
+    def make(self, _hold: str, _owner: str, _slot: int, most: int, least: int) -> tuple[int, list[int]]:
         self.asked.append((most, least))
         if self.room < least:
             raise NoRoom("host memory is 5 bytes short", missing=5)
@@ -343,12 +344,12 @@ def test_the_ring_of_one_device_goes_when_there_is_none_of_the_other() -> None:
     made: list[int] = []
 
     class Ringed(Worker):
-        def make_ring(self, *_how: object) -> tuple[int, list[int]]:
+        def make(self, *_how: object) -> tuple[int, list[int]]:
             made.append(os.memfd_create("ring"))
             return 8, [made[-1]]
 
     class Dead(Worker):
-        def make_ring(self, *_how: object) -> tuple[int, list[int]]:
+        def make(self, *_how: object) -> tuple[int, list[int]]:
             raise PeerGone("the worker died")
 
     workers = [Ringed(cast("Any", None)), Dead(cast("Any", None), "GPU-1")]

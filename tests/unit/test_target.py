@@ -82,6 +82,7 @@ class Holder:
 
     known: list[int]
     unexplained: int = 0
+    handles = copies = property(lambda self: self)
 
     def held(self, _hold):
         return set(self.known)

@@ -107,7 +107,7 @@ class WayBack(Struct):
         """Gives it up; the driver is about to need the room."""
         self.settle()
         for worker in self.target.workers():
-            quietly("drop ballast", partial(worker.drop_ballast, self.target.hold))
+            quietly("drop ballast", partial(worker.handles.drop_ballast, self.target.hold))
 
     def _take(self) -> None:
         for worker in self.target.workers():
@@ -118,7 +118,7 @@ class WayBack(Struct):
         *more, least = self.sizes[worker.device]
         for size in more:
             try:
-                return worker.hold_ballast(self.target.hold, size)
+                return worker.handles.hold_ballast(self.target.hold, size)
             except NoRoom:
                 continue
-        return worker.hold_ballast(self.target.hold, least)
+        return worker.handles.hold_ballast(self.target.hold, least)

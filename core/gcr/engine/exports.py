@@ -113,7 +113,7 @@ class Exports(Struct):
         self.session.keeper().put(self.session.pid, [spec.id for spec in specs], fds)
         self._spare(specs, fds)
         if not self.session.process.copied_out:
-            self.session.worker(device).adopt(self.session.hold, specs, fds)
+            self.session.worker(device).handles.adopt(self.session.hold, specs, fds)
         for spec in specs:
             self.unkept.pop(spec.id, None)
 
@@ -132,13 +132,13 @@ class Exports(Struct):
         held, escrowed = self._held(device, worker), set(keeper.ids(pid))
         self.unkept.update({h.id: h.size for h in kept if h.id not in held and h.id not in escrowed})
         if missing := [h for h in kept if h.id not in held and h.id in escrowed]:
-            consume(keeper.take(pid, ids_of(missing)), partial(worker.adopt, hold, specs_of(missing)))
+            consume(keeper.take(pid, ids_of(missing)), partial(worker.handles.adopt, hold, specs_of(missing)))
         if missing := [h for h in kept if h.id not in escrowed and h.id in held]:
-            consume(worker.export(hold, ids_of(missing)), partial(keeper.put, pid, ids_of(missing)))
+            consume(worker.handles.export(hold, ids_of(missing)), partial(keeper.put, pid, ids_of(missing)))
 
     def _held(self, device: str, worker: WorkerPeer) -> set[int]:
         if device not in self._held_before:
-            self._held_before[device] = worker.held(self.session.hold)
+            self._held_before[device] = worker.handles.held(self.session.hold)
         return self._held_before[device]
 
     def released(self, ids: Sequence[int]) -> None:

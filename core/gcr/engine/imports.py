@@ -57,7 +57,7 @@ class Imports(Struct):
         """
         session = self.session
         warm = [session.node.warm_worker(session.world, device) for device in session.bytes_by_device]
-        held = {id for worker in warm if worker for id in worker.held(session.hold)}
+        held = {id for worker in warm if worker for id in worker.handles.held(session.hold)}
         try:
             return held | set(session.keeper().ids(session.pid))
         except DeadlinePassed:
@@ -93,10 +93,10 @@ class Imports(Struct):
     def give_from_workers(self, keep: bool = False) -> None:
         """Maps what the workers hold at the old addresses, without access yet. `keep` puts it in escrow as well."""
         for worker in self.session.workers():
-            wanted = sorted(worker.held(self.session.hold) - self.given_back)
+            wanted = sorted(worker.handles.held(self.session.hold) - self.given_back)
             for ids in batched(wanted, self.session.node.config.batch):
                 began = time.monotonic()
-                fds = worker.export(self.session.hold, ids)
+                fds = worker.handles.export(self.session.hold, ids)
                 exported = time.monotonic()
                 consume(fds, partial(self._give, ids, keep=keep))
                 now = time.monotonic()

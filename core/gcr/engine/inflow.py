@@ -95,7 +95,9 @@ class Inflow(Struct):
         began, device, copy = time.monotonic(), target.left(worker.device), (target.pid, worker.device)
         left = self.image.windows(target.pid, device, self.slot_bytes)
         windows = _Windows(left, self._failed, partial(meter.at, copy))
-        slots, fds = worker.make_ring(target.hold, target.owner, self.slot_bytes, MOST_SLOTS, FEWEST_SLOTS, beyond=True)
+        slots, fds = worker.rings.make(
+            target.hold, target.owner, self.slot_bytes, MOST_SLOTS, FEWEST_SLOTS, beyond=True
+        )
         try:
             self.image.lend_slots(device, self.slot_bytes, fds)
         finally:
@@ -106,7 +108,7 @@ class Inflow(Struct):
         if windows.bytes != meter.sizes[copy]:
             text = f"{windows.bytes} bytes of process {target.pid} were copied, there are {meter.sizes[copy]}"
             raise RolledBack(text)
-        worker.drop_ring(target.hold)
+        worker.rings.drop(target.hold)
         self.done[copy] = {"bytes": windows.bytes, "seconds": time.monotonic() - began}
         meter.at(copy, self.done[copy])
 
@@ -116,7 +118,7 @@ class Inflow(Struct):
             for offset, size in windows:
                 window = slot, offset, size
                 self.image.read(target.pid, device, window)
-                worker.empty(target.hold, window, self.course.left(self.copy_s))
+                worker.rings.empty(target.hold, window, self.course.left(self.copy_s))
                 windows.add(size)
 
     @contextmanager

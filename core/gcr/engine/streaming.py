@@ -106,13 +106,13 @@ class Stream(Struct):
             raise
 
     def _reserve_one(self, target: Target, worker: WorkerPeer, most: int) -> None:
-        made = worker.make_ring(target.hold, target.owner, self.slot_bytes, most, SLOTS[-1])
+        made = worker.rings.make(target.hold, target.owner, self.slot_bytes, most, SLOTS[-1])
         self.rings[target.pid, worker.device] = made
 
     def give_back(self, targets: Sequence[Target]) -> None:
         for target in targets:
             for worker in target.workers():
-                quietly("give the ring back", partial(worker.forget_copy, target.hold))
+                quietly("give the ring back", partial(worker.copies.forget_copy, target.hold))
         self.close()
 
     def open(self, target: Target, about: Mapping[str, object]) -> None:
@@ -120,8 +120,8 @@ class Stream(Struct):
         for worker in target.workers():
             if (target.pid, worker.device) not in self.rings:  # its first memory there came after PREPARE
                 self._reserve_one(target, worker, SLOTS[-1])
-            worker.lay_out_held(target.hold)
-            sealed = worker.seal(target.hold, about)
+            worker.rings.lay_out_held(target.hold)
+            sealed = worker.copies.seal(target.hold, about)
             try:
                 table = SealedTable.from_fd(sealed[0])
                 line = ImagedLine.of([(handle, 0) for handle in table.handles], CHUNK_BYTES)
@@ -133,7 +133,7 @@ class Stream(Struct):
                 close_all(sealed)
 
     def drain(self, target: Target, worker: WorkerPeer, tell: Callable[[Mapping[str, int]], None]) -> dict[str, float]:
-        """Drains as WorkerPeer.drain does; every byte has been taken when it returns. On failure no slot is in use."""
+        """Drains as WorkerCopies.drain does. Every byte is taken when it returns; on failure no slot is in use."""
         began, key, done = time.monotonic(), (target.pid, worker.device), 0
         slots, (line, handles) = self.rings[key][0], self.lines[key]
         writing: list[Future[None]] = []
@@ -143,7 +143,7 @@ class Stream(Struct):
                     writing[number - slots].result()  # the slot is free again
                 self._refuse_vain(target)
                 window = number % slots, offset, size
-                worker.fill(target.hold, window, self.course.left(self.drain_s))
+                worker.rings.fill(target.hold, window, self.course.left(self.drain_s))
                 self.course.reach(f"filled_{number}")
                 writing.append(pool.submit(self.outlet.take, target.pid, worker.device, window))
                 done += size

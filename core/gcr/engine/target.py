@@ -33,12 +33,12 @@ class Target(Session):
         """Undoes the exports, and forgets what was copied of them."""
         self.forget_memory()
         for worker in self.workers():
-            quietly("forget the copy", partial(worker.forget_copy, self.hold))
+            quietly("forget the copy", partial(worker.copies.forget_copy, self.hold))
 
     def forget_memory(self) -> None:
         """Forgets the handles that the process can export again; what it was given back stays kept."""
         again = sorted(self.exports.fresh - self.imports.given_back)
         for worker in self.workers():
-            quietly("forget", partial(worker.forget, self.hold, again))
+            quietly("forget", partial(worker.handles.forget, self.hold, again))
         quietly("drop", lambda: self.keeper().drop(self.pid, again))
         self.spare.close()

@@ -17,7 +17,7 @@ def forget_freed(process: Process, ids: Sequence[int], node: Node, world: World,
     for device in set(process.seen.uuids.values()):
         worker = node.warm_worker(world, device)
         if worker:
-            quietly("forget", partial(worker.forget, process.hold, ids))
+            quietly("forget", partial(worker.handles.forget, process.hold, ids))
     quietly("drop", lambda: keeper.drop(process.identity.pid, ids))
 
 

@@ -52,7 +52,7 @@ class BringBack(Struct, frozen=True):
 
     def _refill(self, target: Target, worker: WorkerPeer, meter: Meter) -> None:
         copy, restore = (target.pid, worker.device), self.restore
-        done = worker.refill(target.hold, restore.node.config.drain_s, partial(meter.at, copy))
+        done = worker.copies.refill(target.hold, restore.node.config.drain_s, partial(meter.at, copy))
         restore.refilled[copy] = done
         meter.at(copy, done)
         restore.course.mark("refilled")
@@ -61,7 +61,7 @@ class BringBack(Struct, frozen=True):
         restore = self.restore
         if not restore.data_only:
             for worker in target.workers() if target.copy is None else ():
-                worker.drop_ballast(target.hold)
+                worker.handles.drop_ballast(target.hold)
             began, marks = time.monotonic(), restore.course.marks
             target.control_state.thaw(restore.node.config.control_s)
             marks["control_s"] = max(marks.get("control_s", 0.0), time.monotonic() - began)

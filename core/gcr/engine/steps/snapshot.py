@@ -39,7 +39,7 @@ class MakeRoom(Struct, frozen=True):
     def make(self, target: Target, worker: WorkerPeer, limit: float) -> None:
         until_over = self.occupying.enter_context(ExitStack())
         until_over.enter_context(self.work.node.occupying(worker.device))
-        if not worker.make_room(target.hold, limit):
+        if not worker.copies.make_room(target.hold, limit):
             until_over.close()
 
 
@@ -80,7 +80,7 @@ class ReadSnapshots(Struct, frozen=True):
 
     def _read(self, target: Target, worker: WorkerPeer, limit: float, meter: Meter) -> None:
         copy = target.pid, worker.device
-        done = worker.copy_on(target.hold, limit, partial(meter.at, copy))
+        done = worker.copies.copy_on(target.hold, limit, partial(meter.at, copy))
         if done["bytes"] != self.work.drained[copy]["snapshot"]:
             raise PeerGone(f"the worker of {worker.device} had not all of what it copied on the device")
         self.work.drained[copy]["seconds"] += done["seconds"]

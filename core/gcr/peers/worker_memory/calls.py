@@ -1,0 +1,38 @@
+"""Calls of a worker. They raise what the worker raised, PeerGone or DeadlinePassed."""
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from gcr.drain import HandleSpec, spec_to_json
+from gcr.peers.waiting import BRIEF, CALL_TIMEOUT, Progress
+from gcr.protocol.channel import Channel
+from gcr.protocol.operations import worker as ops
+from gcr.protocol.operations.operation import A, Nothing, Operation, ask
+from gcr.protocol.seqpacket import close_all
+
+
+class WorkerCalls(Struct):
+    """The channel to a worker, with the typed call that all its parts use."""
+
+    channel: Channel
+
+    def _call(
+        self,
+        operation: Operation[A],
+        fds: Sequence[int] = (),
+        timeout: float = CALL_TIMEOUT,
+        progress: Progress | None = None,
+    ) -> A:
+        timeout = min(timeout, BRIEF) if self.channel.silent else timeout
+        answer, extra = ask(self.channel, operation, fds, timeout=timeout, on_progress=progress)
+        close_all(extra)
+        return answer
+
+    def _given(self, operation: Operation[Nothing]) -> list[int]:
+        """Returns the descriptors of the answer, the caller's."""
+        return ask(self.channel, operation, timeout=CALL_TIMEOUT)[1]
+
+
+def rows(specs: Sequence[HandleSpec]) -> tuple[ops.Row, ...]:
+    return tuple(tuple(spec_to_json(spec)) for spec in specs)
