@@ -36,7 +36,6 @@ WIDE = {
     "gcr/job/runs.py Run": "the fields of a job's record on disk",
     "gcr/protocol/agentwire.py StatusRecord": "the fields of a wire record (wire.h)",
     "gcr/testing/peer_main.py Service": "one method for each method of the drain that it serves",
-    "gcr/daemon/arrivals.py Arrivals": "to be divided",
 }
 
 # Modules of core that open files for writing, and what they write. Images are written by gcr/image/ alone.

@@ -8,11 +8,11 @@ back, or after a time limit.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-from gcr.daemon import outputs, reports, survivors
+from gcr.daemon import outputs, reports, survivors, upkeep
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.ended import note_job_end
 from gcr.daemon.foreign import world_of_process
@@ -21,10 +21,10 @@ from gcr.daemon.permission import Caller
 from gcr.daemon.recall import recall_program
 from gcr.daemon.registration import Registration, own_pid, registration
 from gcr.engine.node import World
-from gcr.engine.tidying import forget_freed, quietly
-from gcr.errors import GcrError, NameTaken, NoSuchJob, WrongState
-from gcr.job.process import Prepared, Process
-from gcr.job.states import State, Strategy
+from gcr.engine.tidying import quietly
+from gcr.errors import GcrError, NameTaken, WrongState
+from gcr.job.process import Process
+from gcr.job.states import State
 from gcr.names import JOB_NAME
 from gcr.peers.agent import AgentPeer
 from gcr.peers.supervisor import SupervisorPeer
@@ -35,7 +35,6 @@ from gcr.protocol.wire import AgentFlag, AgentPhase, Vendor
 log = logging.getLogger("gcr.daemon")
 
 TOGETHER_WITHIN = 5.0  # a restarted daemon waits so long for supervisor and agents to come back
-ARENA_AHEAD = 1.05
 POLL = 0.05
 OURS: dict[int, str] = {Vendor.NVIDIA: "nvidia", Vendor.AMD: "amd", Vendor.ASCEND: "ascend"}
 
@@ -279,26 +278,6 @@ class Arrivals:
         if not job.ends.told:
             note_job_end(job.name, job.token, job.was)
 
-    def released(self, pid: int, ids: Sequence[int]) -> None:
-        """Drops handles that a process freed and the daemon holds as well; when this returns no keeper holds them."""
-        target = self._jobs.targets.get(pid)
-        if target:
-            target.exports.released(ids)
-            return
-        for job in self._jobs.all():
-            if process := job.processes.get(pid):
-                forget_freed(process, ids, self._coordinator, job.world, job.keeper())
-
-    def descriptors(self, pid: int, ids: Sequence[int]) -> list[int]:
-        """Returns descriptors, the caller's, of handles that a process got back and cannot export again.
-
-        Raises NotKept, NoSuchJob.
-        """
-        for job in self._jobs.all():
-            if pid in job.processes:
-                return job.keeper().take(pid, ids)
-        raise NoSuchJob(f"process {pid} is in no job")
-
     # ---- regularly --------------------------------------------------------------------------------------------
 
     def look_after(self) -> None:
@@ -317,34 +296,7 @@ class Arrivals:
         self._jobs.let_begin(job)
         outputs.bound(job, self._coordinator.config.job_log_bytes)
         if self._coordinator.config.prepare_arena and not job.busy:
-            self._prepare_arena(job)
-
-    def _prepare_arena(self, job: Job) -> None:
-        for process in job.living:
-            if process.state != State.RUNNING or process.strategy == Strategy.DRIVER:
-                continue
-            try:
-                devices = process.look().devices
-                uuids = [process.seen.uuids[device.ordinal] for device in devices]
-                self._coordinator.labels.learn(job.world, uuids, self._coordinator.control(job.world).devices)
-                for device in devices:
-                    if device.covered_bytes:
-                        self._prepare_device(job, process, process.seen.uuids[device.ordinal], device.covered_bytes)
-            except GcrError as error:
-                log.info("job %s: process %d: arena not prepared: %s", job.name, process.identity.pid, error)
-
-    def _prepare_device(self, job: Job, process: Process, device: str, covered: int) -> None:
-        """A worker with its context, and pinned room for what the process has there and some more."""
-        wanted, now = int(covered * ARENA_AHEAD), time.monotonic()
-        known = process.prepared.get(device)
-        warm = self._coordinator.warm_worker(job.world, device)
-        if known and warm and known.covers(warm.pid, covered, now):
-            return
-        worker = self._coordinator.worker(job.world, device)
-        worker.prepare(process.hold, f"{job.name}/{process.identity.pid}", wanted)
-        process.prepared[device] = Prepared(worker.pid, wanted, now)
-        if process.state == State.EXITED:  # meanwhile: the worker may have heard of its end before the wish
-            quietly("forfeit", partial(worker.forfeit, process.hold))
+            upkeep.prepare_arena(self._coordinator, job)
 
     def check_stoppable(self, force: bool) -> None:
         held = [job.name for job in self._jobs.all() if job.state not in (State.RUNNING, State.EXITED)]

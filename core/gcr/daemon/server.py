@@ -24,6 +24,7 @@ from gcr.api.requests import (
     SwapRequest,
     Target,
 )
+from gcr.daemon import handles
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.commands import checkpoint, looking, restore
 from gcr.daemon.commands.asked import Asked
@@ -215,10 +216,10 @@ class Connection:
         match request.frame.type:
             case FrameType.RELEASED:
                 ids = IdList.unpack(request.frame.payload)
-                self._server.arrivals.released(self.channel.peer.pid, ids.ids)
+                handles.released(self._server.coordinator, self.channel.peer.pid, ids.ids)
             case FrameType.DESCRIPTOR:
                 ids = IdList.unpack(request.frame.payload)
-                descriptors = self._server.arrivals.descriptors(self.channel.peer.pid, ids.ids)
+                descriptors = handles.descriptors(self._server.coordinator, self.channel.peer.pid, ids.ids)
             case FrameType.LET_GO:
                 full = OccupiedRecord.unpack(request.frame.payload)
                 self._server.coordinator.fleet.give_up_snapshots({uuid_text(full.uuid)})
