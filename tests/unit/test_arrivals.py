@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from gcr.daemon import arrivals as module
+from gcr.daemon import upkeep
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.supervision import Supervision
@@ -176,7 +177,7 @@ def test_nothing_is_prepared_for_a_process_that_ended_meanwhile(ends):
 
     worker = SimpleNamespace(pid=8, prepare=prepare, forfeit=lambda hold: asked.append(("forfeit", hold)))
     coordinator = SimpleNamespace(jobs=Jobs(), warm_worker=lambda *_: None, worker=lambda *_: worker)
-    Arrivals(coordinator)._prepare_device(Job("llm", "", World("nvidia")), process, "GPU-1", 1 << 20)
+    upkeep._prepare_device(coordinator, Job("llm", "", World("nvidia")), process, "GPU-1", 1 << 20)
     assert asked == [("prepare", "7.1"), ("forfeit", "7.1")][: 1 + ends]
 
 
