@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-from machine import ROOT, VICTIMS, Machine, Victim, alive, kill
+from machine import PATIENCE, ROOT, VICTIMS, Machine, Victim, alive, kill, until
 from worlds import AMD, ASCEND, NVIDIA, World, slowly
 
 from gcr.native import sim_dir
@@ -308,6 +308,7 @@ def test_a_worker_of_another_vendor_that_its_job_needs_is_named_with_the_job(tmp
         over = job_of(machine, AMD)
         assert machine.gcr("checkpoint", "over", *AMD.options).code == 0
         assert machine.gcr("restore", "over").code == 0
+        until(lambda: is_prepared(machine, "over"), PATIENCE, "its worker has room for its next checkpoint")
         job = machine.told("llm", "alloc 1 300000")
         assert machine.gcr("checkpoint", "llm").code == 0
         refused = machine.gcr("restore", "llm")
@@ -318,6 +319,11 @@ def test_a_worker_of_another_vendor_that_its_job_needs_is_named_with_the_job(tmp
         assert job.ask("?")
     finally:
         machine.close()
+
+
+def is_prepared(machine: Machine, name: str) -> bool:
+    arena = machine.job(name)["arena"]
+    return bool(arena and arena["ready_bytes"] == arena["wanted_bytes"] > 0)
 
 
 def job_of(machine: Machine, other: World) -> Victim:
