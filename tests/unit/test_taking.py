@@ -31,6 +31,7 @@ from gcr.memory.layout import DamagedTable, SealedTable
 from gcr.memory.partial import PartialTable, Where
 from gcr.protocol.jsonbody import sealed_memfd
 from gcr.worker import taking
+from gcr.worker.guarded import copies_within, guarded, prepares_hash
 from gcr.worker.holding import Holding
 from gcr.worker.live import addresses
 from gcr.worker.snapshot import SPARE_SHARE, portions, room_for, spare_bytes
@@ -641,3 +642,14 @@ def test_the_device_is_ready_to_hash_before_a_program_stops(error: Exception | N
             step(made, 60.0)
             assert device.said[:2] == ["ready", first]
             made.copy.give_room_back()
+
+
+class Plain:
+    """A drain without the optional parts."""
+
+
+@pytest.mark.parametrize("has", [copies_within, prepares_hash])
+def test_a_guarded_drain_has_the_optional_parts_of_its_drain(has: Callable[[Any], bool]) -> None:
+    assert has(guarded("nvidia", cast("Any", Announced())))
+    assert has(Announced())
+    assert not has(guarded("nvidia", cast("Any", Plain())))

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable
 from functools import partial, wraps
-from typing import Any, cast
+from typing import Any, TypeGuard, cast
 
-from gcr.drain import DataDrain
+from gcr.drain import CopiesWithin, DataDrain, PreparesHash
 from gcr.plugins import asked
 
 
@@ -14,6 +14,10 @@ class GuardedDrain:
     def __init__(self, backend: str, drain: DataDrain) -> None:
         self._backend = backend
         self._drain = drain
+
+    @property
+    def inner(self) -> DataDrain:
+        return self._drain
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._drain, name)
@@ -29,3 +33,16 @@ class GuardedDrain:
 
 def guarded(backend: str, drain: DataDrain) -> DataDrain:
     return cast(DataDrain, GuardedDrain(backend, drain))  # it has all attributes of the drain
+
+
+def copies_within(drain: DataDrain) -> TypeGuard[CopiesWithin]:
+    return isinstance(_behind_guard(drain), CopiesWithin)
+
+
+def prepares_hash(drain: DataDrain) -> TypeGuard[PreparesHash]:
+    return isinstance(_behind_guard(drain), PreparesHash)
+
+
+def _behind_guard(drain: DataDrain) -> DataDrain:
+    """From Python 3.12 on `isinstance` with a protocol does not see what `__getattr__` gives."""
+    return drain.inner if isinstance(drain, GuardedDrain) else drain

@@ -11,12 +11,13 @@ from concurrent.futures import ThreadPoolExecutor
 
 from msgspec import Struct, field
 
-from gcr.drain import CopiesWithin, DeviceRange, PreparesHash, Span, Transfer
+from gcr.drain import DeviceRange, Span, Transfer
 from gcr.errors import DeadlinePassed, DriverError, NoRoom, RolledBack
 from gcr.hashing import CHUNK_BYTES
 from gcr.imageerrors import ImageFailed
 from gcr.memory.layout import Segment, pack, spans, spans_of_parts
 from gcr.memory.partial import Where
+from gcr.worker.guarded import copies_within, prepares_hash
 from gcr.worker.holding import Holding
 from gcr.worker.live import SLICE_BYTES, LiveCopy, Part, hashes_of, parts_of, slices
 from gcr.worker.paranoid import compare
@@ -75,7 +76,7 @@ def copy_live(holding: Holding, deadline: float, progress: Progress) -> dict[str
 def make_ready(holding: Holding, deadline: float) -> None:
     """Prepares the hash of the cut while the program runs. An error here is logged; the cut may raise it again."""
     drain = holding.drain
-    if isinstance(drain, PreparesHash):
+    if prepares_hash(drain):
         try:
             drain.make_ready_to_hash(deadline)
         except (DeadlinePassed, DriverError) as error:
@@ -186,7 +187,7 @@ def make_room(holding: Holding, deadline: float) -> int:
     make_ready(holding, deadline)
     with holding.lock:
         drain, sizes = holding.drain, [*holding.memory.sizes.values()]
-    if not sizes or not isinstance(drain, CopiesWithin):
+    if not sizes or not copies_within(drain):
         return 0
     try:
         wanted = room_for(sizes, spare_bytes(drain.memory()))
