@@ -1,13 +1,8 @@
-"""Handles and their descriptors, a batch at a time."""
+"""The use of a batch of descriptors."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 from gcr.protocol.seqpacket import close_all
-
-
-def batched(ids: Sequence[int], size: int) -> Iterator[Sequence[int]]:
-    """Yields the ids in order, at most `size` at a time."""
-    return (ids[first : first + size] for first in range(0, len(ids), size))
 
 
 def consume(fds: Sequence[int], use: Callable[[Sequence[int]], object]) -> None:

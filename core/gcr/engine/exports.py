@@ -11,7 +11,7 @@ from threading import RLock
 from msgspec import Struct, field
 
 from gcr.drain import HandleSpec
-from gcr.engine.batches import batched, consume
+from gcr.engine.batches import consume
 from gcr.engine.copyout import unexportable
 from gcr.engine.session import Session
 from gcr.engine.tidying import forget_freed
@@ -21,6 +21,7 @@ from gcr.memory.escrow import Keeper
 from gcr.peers.paging import Paging
 from gcr.peers.worker import WorkerPeer
 from gcr.protocol.agentwire import ExportBatch, HandleRecord, IdList
+from gcr.protocol.batches import batches
 from gcr.protocol.seqpacket import close_all
 from gcr.protocol.wire import HandleFlag
 
@@ -190,5 +191,5 @@ class Exports(Struct):
     def _entrust_spares(self, keeper: Keeper) -> None:
         pid, spare = self.session.pid, self.session.spare
         held = set(keeper.ids(pid))
-        for ids in batched([i for i in spare.ids(pid) if i not in held], self.session.node.config.batch):
+        for _, ids in batches([i for i in spare.ids(pid) if i not in held], self.session.node.config.batch):
             consume(spare.take(pid, ids), partial(keeper.put, pid, ids))

@@ -8,11 +8,12 @@ from functools import partial
 from msgspec import Struct, field
 
 from gcr.engine import duplicates
-from gcr.engine.batches import batched, consume
+from gcr.engine.batches import consume
 from gcr.engine.copyout import AgentCopy, StagedCopy, create
 from gcr.engine.session import Session
 from gcr.engine.tidying import quietly
 from gcr.errors import DeadlinePassed, NoDescriptors, NoRoom, PeerGone
+from gcr.protocol.batches import batches
 from gcr.protocol.wire import AgentPhase, FrameType
 
 log = logging.getLogger("gcr.engine")
@@ -73,7 +74,7 @@ class Imports(Struct):
         """Yields ids and descriptors; none where the keeper is gone or silent, since the workers have the same."""
         keeper, pid = self.session.keeper(), self.session.pid
         try:
-            for ids in batched(keeper.ids(pid), self.session.node.config.batch):
+            for _, ids in batches(keeper.ids(pid), self.session.node.config.batch):
                 yield ids, keeper.take(pid, ids)
         except (PeerGone, DeadlinePassed) as error:
             log.warning("job %s: process %d: nothing from its keeper: %s", self.session.process.job, pid, error)
@@ -82,7 +83,7 @@ class Imports(Struct):
         """Gives the process what the keeper lost when it died."""
         spare, pid = self.session.spare, self.session.pid
         missing = [i for i in spare.ids(pid) if i not in self.given_back]
-        for ids in batched(missing, self.session.node.config.batch):
+        for _, ids in batches(missing, self.session.node.config.batch):
             consume(spare.take(pid, ids), partial(self._give_and_keep, ids))
 
     def _give_and_keep(self, ids: Sequence[int], fds: Sequence[int]) -> None:
@@ -94,7 +95,7 @@ class Imports(Struct):
         """Maps what the workers hold at the old addresses, without access yet. `keep` puts it in escrow as well."""
         for worker in self.session.workers():
             wanted = sorted(worker.handles.held(self.session.hold) - self.given_back)
-            for ids in batched(wanted, self.session.node.config.batch):
+            for _, ids in batches(wanted, self.session.node.config.batch):
                 began = time.monotonic()
                 fds = worker.handles.export(self.session.hold, ids)
                 exported = time.monotonic()
