@@ -9,8 +9,7 @@
 // Versions   HELLO offers [oldest, newest]; WELCOME names the one chosen. No overlap is an error, not a guess.
 // Replies    every request is answered by one frame with the same `request` and type kReply|type, or kError.
 //            A malformed frame closes that connection and changes nothing else.
-// Mirror     core/gcr/protocol/wire.py. tests/unit/test_wire_mirror.py compares the two, field by field.
-//
+// Mirror     core/gcr/protocol/wire.py and agentwire.py. tests/unit/test_wire_mirror.py compares them, field by field.
 //   0        4       6       8                16       20       24
 //   | magic  | ver.  | type  | request        | length | fds    | payload (length bytes) ...
 //   | GCRW   | u16   | u16   | u64            | u32    | u32    |
