@@ -113,7 +113,7 @@ def test_every_window_of_every_process_comes_to_its_device_once() -> None:
     assert sorted(one.emptied) == [("7", at) for at in every] + [("8", at) for at in every]
     assert sorted(two.emptied) == [("7", at) for at in every]
     assert one.made == two.made == [], "and the memory is the arena's again"
-    assert {key: each["bytes"] for key, each in flow.done.items()} == dict.fromkeys(
+    assert {key: each.bytes for key, each in flow.done.items()} == dict.fromkeys(
         [(7, "GPU-1"), (8, "GPU-1"), (7, "GPU-2")], disk.count * WINDOW
     )
     assert {device for what, _, device, _ in disk.steps if what == "lent"} == {"GPU-1", "GPU-9"}

@@ -9,6 +9,7 @@ import pytest
 
 from gcr.errors import DriverError
 from gcr.memory.arena import Arena
+from gcr.protocol.operations.worker import Moved
 from gcr.testing.machine import until
 from gcr.worker import preparing, steps
 from gcr.worker.holding import Holding
@@ -133,13 +134,13 @@ def test_steps_of_a_checkpoint_or_restore_are_what_is_not_disturbed(made, monkey
     worker = WorkerService(Holdings(cast("Any", SimpleNamespace()), made.arena, "GPU-1", {"7.1": kept}), 0.0)
     monkeypatch.setattr(worker.preparing, "before", lambda: None)
     assert not worker.steps.busy()
-    worker.serve(cast("Any", Asked(op="prepare", hold="8.1", owner="llm/8", bytes=0)))
+    worker.serve(cast("Any", Asked(op="prepare", hold="8.1", bytes=0)))
     assert not worker.steps.busy()
     worker.serve(cast("Any", Asked(op="reserve", hold="8.1", owner="llm/8", bytes=2 * MIB)))
     assert worker.steps.busy(), "the program is about to stop"
     monkeypatch.setattr(steps, "QUIET_AFTER_S", 0.0)
     assert not worker.steps.busy()
     seen = []
-    monkeypatch.setattr(Holding, "copy_in", lambda *_: seen.append(worker.steps.busy()) or {"bytes": 0, "seconds": 0.0})
+    monkeypatch.setattr(Holding, "copy_in", lambda *_: seen.append(worker.steps.busy()) or Moved(0, 0.0))
     worker.serve(cast("Any", Asked(op="refill", hold="8.1", deadline=1.0)))
     assert seen == [True] and not worker.steps.busy()

@@ -22,6 +22,7 @@ from gcr.job.journal import DecisionRecord, ProcessDecision
 from gcr.job.process import Process
 from gcr.job.states import State, Way
 from gcr.processes import identify
+from gcr.protocol.operations.worker import Moved
 
 DEVICE, OTHER = "GPU-1", "GPU-2"
 SIZE = 6 << 20
@@ -59,7 +60,7 @@ class Made:
         self.said: list[str] = []
         identity = identify(1)
         assert identity
-        answers = {"refill": {"bytes": SIZE, "seconds": 1.0}, "attach": True, "free_bytes": {}, **answers}
+        answers = {"refill": Moved(SIZE, 1.0), "attach": True, "free_bytes": {}, **answers}
         at_rest, way = (State.DATA_SUSPENDED, Way.DATA_ONLY) if data_only else (State.SUSPENDED, Way.WHOLE)
         agent = Recorder("agent", self.said, **answers)
         agent.channel = SimpleNamespace(closed=SimpleNamespace(is_set=lambda: False))
@@ -188,7 +189,7 @@ def test_where_no_worker_can_the_process_copies_itself_if_its_device_has_room(wh
 def test_an_image_is_on_the_device_before_the_process_is_touched(monkeypatch):
     class Inflow:
         def __init__(self, *_: Any) -> None:
-            self.done = {(1, DEVICE): {"bytes": SIZE, "seconds": 1.0}}
+            self.done = {(1, DEVICE): Moved(SIZE, 1.0)}
 
         def run(self, pairs: Any) -> None:
             assert [(target.pid, worker.device) for target, worker in pairs] == [(1, DEVICE)]
@@ -205,7 +206,7 @@ def test_data_comes_back_beside_the_control_state_and_both_are_taken_back():
     said = made.does(BringBack(made.restore))
     assert sorted(said) == ["control.thaw", "imports.give_from_workers", "worker.drop_ballast", "worker.refill"]
     assert said.index("worker.drop_ballast") < said.index("control.thaw") < said.index("imports.give_from_workers")
-    assert made.restore.refilled == {(1, DEVICE): {"bytes": SIZE, "seconds": 1.0}}
+    assert made.restore.refilled == {(1, DEVICE): Moved(SIZE, 1.0)}
     assert made.undone() == [*FRESH, *FRESH, "control.freeze_again"]
     assert made.target.imports.given_back == set()
 
@@ -251,7 +252,7 @@ def test_a_process_copies_its_bytes_in_after_its_control_state(monkeypatch):
     made = Made()
     made.target.copy = SimpleNamespace(sizes=dict)
     assert made.does(BringBack(made.restore)) == ["control.thaw", "imports.create"]
-    assert made.restore.refilled[1, DEVICE] == {"bytes": SIZE, "seconds": 2.0}
+    assert made.restore.refilled[1, DEVICE] == Moved(SIZE, 2.0)
 
 
 @pytest.mark.parametrize(("moves", "said"), [({}, ["agent.map"]), ({DEVICE: OTHER}, ["agent.moved", "agent.map"])])

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from gcr.config import Config
 from gcr.engine.node import Course
@@ -28,6 +29,7 @@ from gcr.job.journal import KeptImage
 from gcr.job.process import Process
 from gcr.job.states import State, Way
 from gcr.processes import identify
+from gcr.protocol.operations.worker import CopiedLive, Drained, Moved
 
 DEVICE = "GPU-1"
 SIZE = 6 << 20
@@ -50,6 +52,10 @@ class Recorder:
         return call
 
 
+def drained(**other: Any) -> Drained:
+    return replace(Drained(SIZE, 1.0, copied=SIZE, handles=1, snapshot=0), **other)
+
+
 class RecordedWorker(Recorder):
     """A worker whose parts record under its own name."""
 
@@ -61,7 +67,7 @@ class Target(Recorder):
 
     def __init__(self, said: list[str], state: State, way: Way, pid: int = 0, **answers: Any) -> None:
         super().__init__("target", said, **answers)
-        done = {"bytes": SIZE, "handles": 1, "copied": SIZE, "seconds": 1.0, "snapshot": 0}
+        done = drained()
         identity = identify(1)
         assert identity
         self.agent = Recorder("agent", said)
@@ -74,8 +80,8 @@ class Target(Recorder):
         allocation = SimpleNamespace(spec=SimpleNamespace(size=SIZE))
         table = SimpleNamespace(bytes=SIZE, of_device=lambda _device: [allocation], mappings=list, ordinals={})
         self.books = SimpleNamespace(table=table)
-        answers = {"drain": lambda *_: dict(done), "seal": lambda *_: [], "make_room": True, **answers}
-        answers = {"copy_on": {"bytes": SIZE, "seconds": 2.0}, "copy_live": {"copied": SIZE}, **answers}
+        answers = {"drain": done, "seal": lambda *_: [], "make_room": True, **answers}
+        answers = {"copy_on": Moved(SIZE, 2.0), "copy_live": CopiedLive(SIZE, 1.0, copied=SIZE), **answers}
         self.its_worker = RecordedWorker("worker", said, **answers)
         self.its_worker.device = DEVICE
         self.its_keeper = Recorder("keeper", said, **answers)
@@ -272,7 +278,7 @@ def test_a_process_copies_itself_and_its_copy_is_staged(monkeypatch):
     assert made.does(CopyOut(made.work, made.meter)) == []
     made.target.process.copied_out = True
     assert made.does(CopyOut(made.work, made.meter)) == ["agent.stage", "keeper.stage"]
-    assert made.work.drained[1, DEVICE]["bytes"] == SIZE
+    assert made.work.drained[1, DEVICE].bytes == SIZE
     assert made.undone() == ["keeper.unstage_all", "agent.drop"]
 
 
@@ -302,9 +308,9 @@ def test_with_data_only_the_control_state_is_not_touched():
     assert (made.undone(), made.state) == ([], State.HANDED_OVER)
 
 
-@pytest.mark.parametrize("wrong", [{"bytes": SIZE - 1, "handles": 1}, {"bytes": SIZE, "handles": 2}])
+@pytest.mark.parametrize("wrong", [{"bytes": SIZE - 1}, {"handles": 2}])
 def test_a_worker_that_copied_something_else_than_the_books_say_fails_it(wrong):
-    made = Made(State.HANDED_OVER, Way.DATA_ONLY, drain=wrong)
+    made = Made(State.HANDED_OVER, Way.DATA_ONLY, drain=drained(**wrong))
     with pytest.raises(PeerGone, match="not all there are"):
         freeze_and_drain.drain(made.work, made.target, made.meter)
     assert made.work.drained == {}
@@ -343,7 +349,7 @@ def streamed(made: Made) -> None:
     outlet: Any = Recorder("outlet", made.said)
     outlet.kept_in = KeptImage("warm", "/store")
     made.work.stream = SimpleNamespace(outlet=outlet, kept_in=None)  # type: ignore[assignment]
-    made.work.drained[1, DEVICE] = {"bytes": SIZE}
+    made.work.drained[1, DEVICE] = drained()
 
 
 def test_an_image_is_durable_before_the_decision_and_withdrawn_without_one():
@@ -370,7 +376,7 @@ def test_without_a_stream_there_is_no_image_to_write_or_withdraw():
 @pytest.mark.parametrize(("way", "kind"), [(Way.WHOLE, "checkpoint"), (Way.DATA_ONLY, "data_only")])
 def test_the_decision_names_every_process(way, kind):
     made = Made(State.FROZEN_DRAINED, way)
-    made.work.drained[1, DEVICE] = {"bytes": SIZE}
+    made.work.drained[1, DEVICE] = drained()
     decide.decide(made.work)
     (known,) = made.work.decision.processes  # type: ignore[union-attr]
     assert (made.said[-1], known.pid, known.bytes, known.ballast) == (f"decide {kind}", 1, {DEVICE: SIZE}, {DEVICE: 5})
@@ -379,7 +385,7 @@ def test_the_decision_names_every_process(way, kind):
 
 def test_nothing_is_decided_where_a_byte_was_not_copied():
     made = Made(State.FROZEN_DRAINED)
-    made.work.drained[1, DEVICE] = {"bytes": SIZE - 1}
+    made.work.drained[1, DEVICE] = drained(bytes=SIZE - 1)
     with pytest.raises(PeerGone):
         decide.decide(made.work)
     assert (made.said, made.work.decision) == ([], None)
@@ -429,7 +435,7 @@ def test_a_device_is_occupied_until_the_snapshot_is_read(snapshot):
     with ExitStack() as occupying:
         assert made.does(MakeRoom(made.work, occupying)) == ["occupied", "worker.make_room"]
         assert made.does(DrainStanding(made.work)) == ["worker.drain"]
-        made.work.drained[1, DEVICE]["snapshot"] = snapshot
+        made.work.drained[1, DEVICE] = drained(snapshot=snapshot)
         read = made.does(ReadSnapshots(made.work, occupying))
         assert read == (["target.forget_memory", "worker.copy_on", "free"] if snapshot else [])
         made.said.clear()
@@ -437,8 +443,8 @@ def test_a_device_is_occupied_until_the_snapshot_is_read(snapshot):
 
 
 def test_a_snapshot_of_which_a_part_was_read_fails():
-    made = Made(State.RUNNING, Way.RUNNING_ON, copy_on={"bytes": 1, "seconds": 1.0})
-    made.work.drained[1, DEVICE] = {"bytes": SIZE, "snapshot": SIZE}
+    made = Made(State.RUNNING, Way.RUNNING_ON, copy_on=Moved(1, 1.0))
+    made.work.drained[1, DEVICE] = drained(snapshot=SIZE)
     with pytest.raises(PeerGone, match="not all"):
         made.does(ReadSnapshots(made.work, ExitStack()))
 

@@ -374,7 +374,7 @@ def test_a_slot_is_filled_again_once_it_is_free_and_others_meanwhile() -> None:
     worker, told = Worker(outlet), list[Mapping[str, int]]()
     sizes = [9 * SLOT, 100, 7 * SLOT]
     done = stream_of(outlet, sizes).drain(target_of(worker), cast("Any", worker), told.append)
-    assert (done["bytes"], done["handles"]) == (sum(sizes), 3)
+    assert (done.bytes, done.handles) == (sum(sizes), 3)
     assert sorted(outlet.taken) == sorted(worker.filled)
     assert sum(size for *_, size in outlet.taken) == sum(sizes)
     assert 1 < outlet.most <= 3 and not outlet.busy

@@ -219,7 +219,7 @@ def test_what_is_copied_and_what_the_parent_has_is_what_lay_there_at_the_cut(
         done = copy_out(made, LONG, lambda _: None, paranoid)
         assert image(made, before) == now
         total = sum(map(len, now.values()))
-        assert done["bytes"] == total
+        assert done.bytes == total
         if paranoid:
             assert device.moved >= total
         elif now == before:
@@ -246,14 +246,14 @@ def test_what_goes_by_a_snapshot_is_what_lay_there_at_the_cut(
         assert room == sum(map(len, device.room.values())) <= spare + SPARE_SHARE
         now, device.moved = {id: device.holds(id) for id in device.memory_of}, 0
         done = copy_out(made, LONG, lambda _: None)
-        assert device.moved == done["copied"] - done["snapshot"]
-        assert done["snapshot"] == min(room, done["copied"])
+        assert device.moved == done.copied - done.snapshot
+        assert done.snapshot == min(room, done.copied)
         found = sealed(made)
         act(device, after, ids)
         made.forget([id for id in made.memory.specs if id not in device.memory_of])
         look(made, device)
-        assert copy_on(made, LONG, lambda _: None)["bytes"] == done["snapshot"]
-        assert (device.moved, device.room) == (done["copied"], {})
+        assert copy_on(made, LONG, lambda _: None).bytes == done.snapshot
+        assert (device.moved, device.room) == (done.copied, {})
         assert image(made, before, found) == now
 
 
@@ -295,8 +295,8 @@ def test_without_a_snapshot_it_is_copied_while_it_stands(error: NoRoom | None, m
         monkeypatch.setattr(Device, "create", fails(error))
     with holding(device) as made:
         assert make_room(made, LONG) == 0
-        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
-        assert copy_on(made, LONG, lambda _: None)["bytes"] == 0
+        assert copy_out(made, LONG, lambda _: None).snapshot == 0
+        assert copy_on(made, LONG, lambda _: None).bytes == 0
         assert image(made, {}) == {1: device.holds(1)}
 
 
@@ -314,7 +314,7 @@ def snapshotted(spare: int = 1 << 20) -> Iterator[tuple[Device, Holding]]:
     device.put(1, random.Random(1).randbytes(4 * CHUNK_BYTES))
     with holding(device) as made:
         assert make_room(made, LONG) == 4 * CHUNK_BYTES
-        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 4 * CHUNK_BYTES
+        assert copy_out(made, LONG, lambda _: None).snapshot == 4 * CHUNK_BYTES
         yield device, made
 
 
@@ -327,7 +327,7 @@ def test_room_that_somebody_needs_is_given_back_before_the_cut_at_no_cost() -> N
         give_up_snapshot(made, began + LONG)
         assert time.monotonic() - began < LONG / 2
         assert (device.room, made.device_bytes) == ({}, CHUNK_BYTES)
-        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
+        assert copy_out(made, LONG, lambda _: None).snapshot == 0
         assert image(made, {}) == {1: device.holds(1)}
 
 
@@ -340,8 +340,8 @@ def test_a_snapshot_that_is_not_read_in_time_is_lost_and_said_to_be() -> None:
         assert device.moved == 0, "it read what was given back"
         made.forget_copy()
         look(made, device)
-        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
-        assert copy_on(made, LONG, lambda _: None)["bytes"] == 0, "the next one is lost as well"
+        assert copy_out(made, LONG, lambda _: None).snapshot == 0
+        assert copy_on(made, LONG, lambda _: None).bytes == 0, "the next one is lost as well"
 
 
 def test_nobody_can_restore_from_a_copy_that_is_on_the_device_still() -> None:
@@ -362,7 +362,7 @@ def test_a_snapshot_that_is_being_read_is_waited_for() -> None:
         now, device.slowly = {1: device.holds(1)}, 0.3
         asker = threading.Thread(target=give_up_snapshot, args=(made, time.monotonic() + LONG))
         asker.start()
-        assert copy_on(made, LONG, lambda _: None)["bytes"] == 4 * CHUNK_BYTES
+        assert copy_on(made, LONG, lambda _: None).bytes == 4 * CHUNK_BYTES
         asker.join(5)
         assert not asker.is_alive() and device.room == {}
         assert image(made, {}) == now
@@ -401,9 +401,9 @@ def test_what_the_parent_has_is_not_copied_while_it_runs_either() -> None:
     with holding(device) as made:
         made.copy.parent = baseline(before)
         told: list[dict[str, Any]] = []
-        assert copy_live(made, LONG, told.append)["copied"] == device.moved == CHUNK_BYTES
+        assert copy_live(made, LONG, told.append).copied == device.moved == CHUNK_BYTES
         assert told == [{"bytes": CHUNK_BYTES, "total_bytes": CHUNK_BYTES}]
-        assert copy_out(made, LONG, lambda _: None)["copied"] == 0
+        assert copy_out(made, LONG, lambda _: None).copied == 0
         assert image(made, before) == {1: device.holds(1)}
 
 
@@ -416,7 +416,7 @@ def test_room_for_what_was_made_since_a_live_copy_is_taken_before_the_cut(monkey
         look(made, device)
         made.copy.reserve_known(44 * CHUNK_BYTES)
         monkeypatch.setattr(made.copy.arena, "take", None)
-        assert copy_out(made, LONG, lambda _: None)["copied"] == 40 * CHUNK_BYTES
+        assert copy_out(made, LONG, lambda _: None).copied == 40 * CHUNK_BYTES
         assert image(made, {}) == {id: device.holds(id) for id in (1, 2)}
 
 
@@ -436,11 +436,11 @@ def grown(spare: int) -> Iterator[tuple[Device, Holding]]:
 def test_what_goes_by_a_snapshot_has_its_room_on_the_host_after_the_cut() -> None:
     with grown(spare=44 * CHUNK_BYTES) as (device, made):
         there = made.copy.arena.pinned_bytes
-        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 40 * CHUNK_BYTES
+        assert copy_out(made, LONG, lambda _: None).snapshot == 40 * CHUNK_BYTES
         assert made.copy.arena.pinned_bytes == there < made.copy.arena.bytes, "the program stood while room was made"
         found, now = sealed(made), {id: device.holds(id) for id in (1, 2)}
         device.put(1, bytes(4 * CHUNK_BYTES))
-        assert copy_on(made, LONG, lambda _: None)["bytes"] == 40 * CHUNK_BYTES
+        assert copy_on(made, LONG, lambda _: None).bytes == 40 * CHUNK_BYTES
         assert made.copy.arena.pinned_bytes == made.copy.arena.bytes
         assert image(made, {}, found) == now
 
@@ -449,7 +449,7 @@ def test_what_goes_by_a_snapshot_has_its_room_on_the_host_after_the_cut() -> Non
 def test_what_is_copied_at_the_cut_has_its_room_there(spare: int) -> None:
     """The snapshot has room for some of it, or there is none."""
     with grown(spare) as (device, made):
-        assert copy_out(made, LONG, lambda _: None)["snapshot"] <= spare + SPARE_SHARE
+        assert copy_out(made, LONG, lambda _: None).snapshot <= spare + SPARE_SHARE
         assert made.copy.arena.pinned_bytes == made.copy.arena.bytes
         copy_on(made, LONG, lambda _: None)
         assert image(made, {}) == {id: device.holds(id) for id in (1, 2)}
@@ -491,11 +491,11 @@ def test_a_live_copy_copies_for_a_part_of_the_time(clock: Clock) -> None:
     device = Device(slowly=0.05)
     device.put(1, random.Random(1).randbytes(8 * CHUNK_BYTES))
     with holding(device) as made:
-        assert copy_live(made, LONG, lambda _: None)["copied"] == 8 * CHUNK_BYTES
+        assert copy_live(made, LONG, lambda _: None).copied == 8 * CHUNK_BYTES
         assert (took := clock.now) > (3 / COPYING_SHARE + 1) * 0.05 - 1e-9
         device.put(1, bytes(8 * CHUNK_BYTES))
         look(made, device)
-        assert copy_out(made, LONG, lambda _: None)["copied"] == 8 * CHUNK_BYTES
+        assert copy_out(made, LONG, lambda _: None).copied == 8 * CHUNK_BYTES
         assert clock.now - took < took / 2
 
 
@@ -503,7 +503,7 @@ def test_no_pause_of_a_live_copy_is_what_a_deadline_is_missed_by(clock: Clock) -
     device = Device(slowly=0.1)
     device.put(1, random.Random(1).randbytes(8 * CHUNK_BYTES))
     with holding(device) as made:
-        assert copy_live(made, 0.6, lambda _: None)["copied"] == 8 * CHUNK_BYTES
+        assert copy_live(made, 0.6, lambda _: None).copied == 8 * CHUNK_BYTES
         assert clock.now <= 0.6 < 0.9 * (3 / COPYING_SHARE + 1) * 0.1
 
 
@@ -519,9 +519,7 @@ def test_nobody_can_restore_from_a_copy_that_lacks_something() -> None:
             read(made.copy.seal_for_image(ABOUT).to_memfd(), SealedTable.from_fd)
         made.forget_copy()
         look(made, device)
-        assert copy_out(made, LONG, lambda _: None)["copied"] == 3 * CHUNK_BYTES, (
-            "the parent is forgotten with the copy"
-        )
+        assert copy_out(made, LONG, lambda _: None).copied == 3 * CHUNK_BYTES, "the parent is forgotten with the copy"
         assert {each.spec.id for each in made.copy.seal(ABOUT).handles} == {1}
 
 
@@ -594,9 +592,9 @@ def test_nothing_is_lost_with_room_that_was_given_back_before_anything_was_in_it
     with holding(device) as made:
         assert make_room(made, LONG) > 0
         give_up_snapshot(made, time.monotonic() + LONG)
-        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
+        assert copy_out(made, LONG, lambda _: None).snapshot == 0
         assert image(made, {}) == {1: device.holds(1)}
-        assert copy_on(made, LONG, lambda _: None)["bytes"] == 0
+        assert copy_on(made, LONG, lambda _: None).bytes == 0
 
 
 def test_room_in_which_nothing_is_may_be_given_back_after_the_cut() -> None:
@@ -605,9 +603,9 @@ def test_room_in_which_nothing_is_may_be_given_back_after_the_cut() -> None:
     with holding(device) as made:
         made.copy.parent = baseline({1: data})
         assert make_room(made, LONG) > 0
-        assert copy_out(made, LONG, lambda _: None)["snapshot"] == 0
+        assert copy_out(made, LONG, lambda _: None).snapshot == 0
         give_up_snapshot(made, time.monotonic() + LONG)
-        assert copy_on(made, LONG, lambda _: None)["bytes"] == 0
+        assert copy_on(made, LONG, lambda _: None).bytes == 0
 
 
 class Announced(Device):

@@ -21,15 +21,15 @@ from gcr.protocol.agentwire import DeviceRecord
 def of_checkpoint(job: Job, done: Work, link: float | None) -> dict[str, Any]:
     course = done.course
     drained = list(done.drained.values())
-    size = int(sum(one["bytes"] for one in drained))
-    seconds = max((one["seconds"] for one in drained), default=0.0)
+    size = sum(one.bytes for one in drained)
+    seconds = max((one.seconds for one in drained), default=0.0)
     return {
         "job": job.name,
         "simulated": job.world.simulated,
         "state": shown(job.state),
         "strategy": _how(done),
         "bytes": size,
-        "bytes_copied": done.copied_live + int(sum(one.get("copied", one["bytes"]) for one in drained)),
+        "bytes_copied": done.copied_live + sum(one.copied for one in drained),
         "snapshot_bytes": done.snapshot_bytes,
         "streamed": done.stream is not None,
         "vram_free_s": course.since_start("vram_free"),
@@ -108,8 +108,8 @@ def of_driver_checkpoint(job: Job, done: DriverSwap) -> dict[str, Any]:
 def of_restore(job: Job, done: Restore, link: float | None) -> dict[str, Any]:
     course = done.course
     refilled = list(done.refilled.values())
-    size = int(sum(one["bytes"] for one in refilled))
-    seconds = max((one["seconds"] for one in refilled), default=0.0)
+    size = sum(one.bytes for one in refilled)
+    seconds = max((one.seconds for one in refilled), default=0.0)
     return {
         "job": job.name,
         "simulated": job.world.simulated,

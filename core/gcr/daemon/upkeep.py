@@ -44,7 +44,7 @@ def _prepare_device(node: Coordinator, job: Job, process: Process, device: str, 
     if known and warm and known.covers(warm.pid, covered, now):
         return
     worker = node.worker(job.world, device)
-    worker.prepare(process.hold, f"{job.name}/{process.identity.pid}", wanted)
+    worker.prepare(process.hold, wanted)
     process.prepared[device] = Prepared(worker.pid, wanted, now)
     if process.state == State.EXITED:  # meanwhile: the worker may have heard of its end before the wish
         quietly("forfeit", partial(worker.forfeit, process.hold))

@@ -11,6 +11,7 @@ from msgspec import Struct, field
 from gcr.engine.progress import Copy
 from gcr.engine.target import Target
 from gcr.errors import DeadlinePassed, PeerGone
+from gcr.protocol.operations.worker import Moved
 
 GONE_WITHIN = 5.0
 POLL = 0.002
@@ -98,9 +99,9 @@ def _look(target: Target, device: str) -> tuple[int, int]:
     return target.worker(device).counted(target.pid)
 
 
-def refuse_a_part(held: Mapping[int, int], drained: Mapping[Copy, Mapping[str, float]]) -> None:
+def refuse_a_part(held: Mapping[int, int], drained: Mapping[Copy, Moved]) -> None:
     """Raises PeerGone unless all bytes of each pid were copied: a worker counts only those of its own device."""
     for pid, size in held.items():
-        copied = sum(int(done["bytes"]) for (of, _device), done in drained.items() if of == pid)
+        copied = sum(done.bytes for (of, _device), done in drained.items() if of == pid)
         if copied != size:
             raise PeerGone(f"{copied} bytes of process {pid} were copied, and it holds {size}")

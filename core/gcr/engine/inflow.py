@@ -29,6 +29,7 @@ from gcr.engine.target import Target
 from gcr.errors import RolledBack
 from gcr.peers.waiting import Progress
 from gcr.peers.worker import WorkerPeer
+from gcr.protocol.operations.worker import Moved
 from gcr.protocol.seqpacket import close_all
 
 MOST_SLOTS, FEWEST_SLOTS = 4, 2  # one is read into while another is copied from
@@ -72,7 +73,7 @@ class Inflow(Struct):
     course: Course
     slot_bytes: int
     copy_s: float
-    done: dict[Copy, dict[str, float]] = field(default_factory=dict)
+    done: dict[Copy, Moved] = field(default_factory=dict)
     _failed: Event = field(default_factory=Event)
 
     def run(self, inlets: Sequence[Inlet]) -> None:
@@ -109,8 +110,8 @@ class Inflow(Struct):
             text = f"{windows.bytes} bytes of process {target.pid} were copied, there are {meter.sizes[copy]}"
             raise RolledBack(text)
         worker.rings.drop(target.hold)
-        self.done[copy] = {"bytes": windows.bytes, "seconds": time.monotonic() - began}
-        meter.at(copy, self.done[copy])
+        self.done[copy] = Moved(windows.bytes, time.monotonic() - began)
+        meter.at(copy, {"bytes": windows.bytes})
 
     def _one_slot(self, target: Target, worker: WorkerPeer, slot: int, windows: "_Windows") -> None:
         device = target.left(worker.device)

@@ -28,7 +28,7 @@ def copy_live(targets: Sequence[Target], course: Course, limit: float) -> int:
 
 def _copy(target: Target, worker: WorkerPeer, meter: Meter, limit: float, done: list[int]) -> None:
     found = worker.copies.copy_live(target.hold, target.owner, limit, partial(meter.at, (target.pid, worker.device)))
-    done.append(int(found["copied"]))
+    done.append(found.copied)
 
 
 def refuse_its_own_copy(targets: Sequence[Target]) -> None:

@@ -11,10 +11,11 @@ from gcr.engine.target import Target
 from gcr.errors import Lost
 from gcr.job.journal import DecisionRecord
 from gcr.job.states import State
+from gcr.protocol.operations.worker import Moved
 
 
 class Restore(Struct):
-    """One restore of a job. `refilled`: bytes and seconds of each copy, as the workers report them."""
+    """One restore of a job. `refilled`: the workers' reports of each copy."""
 
     job: str
     targets: Sequence[Target]
@@ -25,7 +26,7 @@ class Restore(Struct):
     cold: bool = False
     streamed: bool = False  # bytes came from the image, and were nowhere whole in host memory
     adrift: set[int] = field(default_factory=set)  # pids that an undo did not suspend again: recovery does
-    refilled: dict[Copy, dict[str, float]] = field(default_factory=dict)
+    refilled: dict[Copy, Moved] = field(default_factory=dict)
 
     @property
     def data_only(self) -> bool:

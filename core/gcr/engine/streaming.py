@@ -30,6 +30,7 @@ from gcr.job.journal import KeptImage
 from gcr.job.states import State
 from gcr.memory.layout import SealedTable
 from gcr.peers.worker import WorkerPeer
+from gcr.protocol.operations.worker import Drained
 from gcr.protocol.seqpacket import close_all
 
 SLOTS = (8, 4, 2)  # of each device, as many as all can have: one is filled while others are written
@@ -132,7 +133,7 @@ class Stream(Struct):
             finally:
                 close_all(sealed)
 
-    def drain(self, target: Target, worker: WorkerPeer, tell: Callable[[Mapping[str, int]], None]) -> dict[str, float]:
+    def drain(self, target: Target, worker: WorkerPeer, tell: Callable[[Mapping[str, int]], None]) -> Drained:
         """Drains as WorkerCopies.drain does. Every byte is taken when it returns; on failure no slot is in use."""
         began, key, done = time.monotonic(), (target.pid, worker.device), 0
         slots, (line, handles) = self.rings[key][0], self.lines[key]
@@ -150,7 +151,7 @@ class Stream(Struct):
                 tell({"bytes": done})
             for each in writing:
                 each.result()
-        return {"bytes": done, "copied": done, "seconds": time.monotonic() - began, "handles": handles}
+        return Drained(done, time.monotonic() - began, copied=done, handles=handles, snapshot=0)
 
     def _refuse_vain(self, target: Target) -> None:
         """Raises where the copy would be taken back anyway, since it may take long."""

@@ -15,6 +15,7 @@ from gcr.engine.target import Target
 from gcr.errors import NoDescriptors, NoRoom
 from gcr.job.journal import DecisionRecord, KeptImage
 from gcr.job.states import Way
+from gcr.protocol.operations.worker import Drained
 
 
 class Options(Struct, frozen=True):
@@ -57,7 +58,7 @@ class Work(Struct):
     options: Options
     count: DeviceCount
     ballasts: Ballasts
-    drained: dict[Copy, dict[str, float]] = field(default_factory=dict)
+    drained: dict[Copy, Drained] = field(default_factory=dict)
     copied_live: int = 0  # bytes
     stream: Stream | None = None
     decision: DecisionRecord | None = None
@@ -76,7 +77,7 @@ class Work(Struct):
     @property
     def snapshot_bytes(self) -> int:
         """Returns the bytes that were copied within the devices at the cut."""
-        return int(sum(one.get("snapshot", 0) for one in self.drained.values()))
+        return sum(one.snapshot for one in self.drained.values())
 
     def close(self) -> None:
         """Closes the daemon's own descriptors of what was copied."""

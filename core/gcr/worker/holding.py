@@ -8,10 +8,11 @@ from threading import RLock
 from gcr.drain import DataDrain, Span, Transfer
 from gcr.errors import RolledBack, WrongState
 from gcr.memory.arena import Arena
+from gcr.protocol.operations.worker import Moved
 from gcr.worker.attachment import Attachment
 from gcr.worker.held import HeldMemory
 from gcr.worker.hostcopy import HostCopy
-from gcr.worker.telling import Progress, Telling, outcome, wait_all
+from gcr.worker.telling import Progress, Telling, wait_all
 
 log = logging.getLogger("gcr.worker")
 
@@ -104,7 +105,7 @@ class Holding:
             self.release()
             self.forget_copy()
 
-    def copy_in(self, deadline: float, progress: Progress) -> dict[str, float]:
+    def copy_in(self, deadline: float, progress: Progress) -> Moved:
         """Copies to the device, segment after segment, each as soon as it is pinned."""
         began, drain, copy = time.monotonic(), self.drain, self.copy
         with self.lock:
@@ -122,4 +123,4 @@ class Holding:
         with self.lock:
             if copy.arriving:
                 copy.segments, copy.arriving = copy.arriving.finish(), None
-        return outcome(size, time.monotonic() - began)
+        return Moved(size, time.monotonic() - began)

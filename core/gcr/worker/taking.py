@@ -17,12 +17,13 @@ from gcr.hashing import CHUNK_BYTES
 from gcr.imageerrors import ImageFailed
 from gcr.memory.layout import Segment, pack, spans, spans_of_parts
 from gcr.memory.partial import Where
+from gcr.protocol.operations.worker import CopiedLive, Drained, Moved
 from gcr.worker.guarded import copies_within, prepares_hash
 from gcr.worker.holding import Holding
 from gcr.worker.live import SLICE_BYTES, LiveCopy, Part, hashes_of, parts_of, slices
 from gcr.worker.paranoid import compare
 from gcr.worker.snapshot import Snapshot, divide, portions, room_for, spare_bytes
-from gcr.worker.telling import Progress, Telling, outcome, wait_all
+from gcr.worker.telling import Progress, Telling, wait_all
 
 log = logging.getLogger("gcr.worker")
 
@@ -43,11 +44,8 @@ class AtTheCut(Struct):
     kept: dict[int, Sequence[Part]] = field(default_factory=dict)
 
 
-def copy_live(holding: Holding, deadline: float, progress: Progress) -> dict[str, float]:
-    """Copies the held bytes that the parent lacks, while the program runs and may free some; `copy_out` is the cut.
-
-    Returns the outcome, with the bytes `copied`.
-    """
+def copy_live(holding: Holding, deadline: float, progress: Progress) -> CopiedLive:
+    """Copies the held bytes that the parent lacks, while the program runs and may free some; `copy_out` is the cut."""
     began = time.monotonic()
     make_ready(holding, deadline)
     with holding.lock:
@@ -70,7 +68,7 @@ def copy_live(holding: Holding, deadline: float, progress: Progress) -> dict[str
             at_work += time.monotonic() - slice_at
             done, next_at = done + size, slice_at + copying / COPYING_SHARE
             progress({"bytes": done, "total_bytes": total})
-    return {**outcome(sum(sizes.values()), time.monotonic() - began), "copied": done}
+    return CopiedLive(sum(sizes.values()), time.monotonic() - began, done)
 
 
 def make_ready(holding: Holding, deadline: float) -> None:
@@ -136,11 +134,10 @@ def _plan(holding: Holding, parts: Parts, offsets: Mapping[int, int], segments: 
     return spans_of_parts(found, segments)
 
 
-def copy_out(holding: Holding, deadline: float, progress: Progress, paranoid: bool = False) -> dict[str, float]:
-    """Copies all bytes to the arena. Returns the outcome.
+def copy_out(holding: Holding, deadline: float, progress: Progress, paranoid: bool = False) -> Drained:
+    """Copies all bytes to the arena. `copy_on` brings those there that the snapshot has.
 
-    `copied`: bytes that neither a live copy nor the parent image had. `snapshot`: bytes of these that are still on the
-    device; `copy_on` brings them to the arena. paranoid: copies or compares all others as well. Raises HashMissed.
+    paranoid: copies or compares the bytes as well that a live copy or the parent image had. Raises HashMissed.
     """
     began = time.monotonic()
     with holding.lock:
@@ -160,8 +157,7 @@ def copy_out(holding: Holding, deadline: float, progress: Progress, paranoid: bo
         compare(holding, found.kept, layout.offsets, segments, began + deadline)
         live.cut = found.where
     copied, seconds = sum(span.size for span in plan), time.monotonic() - began
-    done = {**outcome(sum(sizes.values()), seconds), "copied": copied, "handles": len(layout.offsets)}
-    return {**done, "snapshot": moved}
+    return Drained(sum(sizes.values()), seconds, copied, len(layout.offsets), moved)
 
 
 def _begin(holding: Holding, plan: Sequence[Span]) -> tuple[Sequence[Transfer], int]:
@@ -204,7 +200,7 @@ def make_room(holding: Holding, deadline: float) -> int:
         return room.size if holding.copy.snapshot.room else 0
 
 
-def copy_on(holding: Holding, deadline: float, progress: Progress) -> dict[str, float]:
+def copy_on(holding: Holding, deadline: float, progress: Progress) -> Moved:
     """Copies the snapshot to the arena while the program runs, and gives its room back.
 
     Copies in slices, since a call that unmaps waits for the transfer in flight. Raises ImageFailed where the snapshot
@@ -215,7 +211,7 @@ def copy_on(holding: Holding, deadline: float, progress: Progress) -> dict[str, 
         snapshot = holding.copy.snapshot
         if snapshot is None or not snapshot.later:  # an empty snapshot, or one without room any more
             holding.copy.give_room_back()
-            return outcome(0, 0.0)
+            return Moved(0, 0.0)
         total = sum(span.size for span in snapshot.later)
     holding.copy.keep_promised()
     for portion in portions(snapshot.later, SLICE_BYTES):
@@ -228,7 +224,7 @@ def copy_on(holding: Holding, deadline: float, progress: Progress) -> dict[str, 
     with holding.lock:
         _refuse_lost(snapshot)
         holding.copy.give_room_back()
-    return outcome(total, time.monotonic() - began)
+    return Moved(total, time.monotonic() - began)
 
 
 def _refuse_lost(snapshot: Snapshot) -> None:

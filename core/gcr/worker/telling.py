@@ -44,7 +44,3 @@ def _ended(copy: Transfer, end: float) -> bool:
             raise
         return False
     return True
-
-
-def outcome(size: int, seconds: float) -> dict[str, float]:
-    return {"bytes": size, "seconds": seconds}

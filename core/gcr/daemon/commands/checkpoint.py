@@ -180,7 +180,7 @@ class Attempt(Struct, frozen=True):
                     imaging.check()
                 raise
         imaging.write([target for target in targets if target.bytes_by_device], time.time(), course)
-        return reports.of_glance(job, work, slowest_link(targets, "link_out_bytes_per_s"))
+        return reports.of_glance(job, work, slowest_link(targets, lambda arena: arena.link_out_bytes_per_s))
 
     def _admitted(self) -> list[Target]:
         """Returns the targets; none for a job whose processes have yet to make their first call."""
@@ -227,7 +227,7 @@ class Attempt(Struct, frozen=True):
             imaging.close()
         elif imaging and work.decision:
             imaging.write_staged(targets, work.decision.decided_at, course)
-        return reports.of_checkpoint(job, work, slowest_link(targets, "link_out_bytes_per_s"))
+        return reports.of_checkpoint(job, work, slowest_link(targets, lambda arena: arena.link_out_bytes_per_s))
 
     def _by_driver(self) -> dict[str, Any]:
         (process,) = self.job.living

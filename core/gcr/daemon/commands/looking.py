@@ -5,6 +5,8 @@ import os
 from functools import partial
 from typing import Any
 
+from msgspec import to_builtins
+
 from gcr.daemon import reports
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.permission import OURSELVES, Caller
@@ -47,7 +49,7 @@ def devices(node: Coordinator, caller: Caller = OURSELVES) -> dict[str, Any]:
 
 def status(node: Coordinator) -> dict[str, Any]:
     """Returns facts about the daemon and its workers."""
-    workers = [{"device": w.device, "pid": w.pid, **w.arena()} for w in node.fleet.living_workers()]
+    workers = [{"device": w.device, "pid": w.pid, **to_builtins(w.arena())} for w in node.fleet.living_workers()]
     return {
         "pid": os.getpid(),
         "version": __version__,

@@ -97,7 +97,7 @@ class Attempt(Struct, frozen=True):
         node.recovery.begin_if_uneven(job)
         departures.refuse_silence(targets)
         departures.settle_ends(job)
-        return reports.of_restore(job, done, slowest_link(targets, "link_in_bytes_per_s"))
+        return reports.of_restore(job, done, slowest_link(targets, lambda arena: arena.link_in_bytes_per_s))
 
     def _moves(self, used: Collection[str]) -> dict[str, str]:
         """Returns the moves of `gcr restore --device`. Raises UnsupportedState, DriverTooOld, WrongDevice."""

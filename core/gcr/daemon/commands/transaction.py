@@ -1,6 +1,6 @@
 """The parts that a checkpoint and a restore share."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from gcr.api.requests import TransferRequest
@@ -13,6 +13,7 @@ from gcr.engine.plan import Plan
 from gcr.engine.target import Target
 from gcr.errors import BackendMissing, GcrError
 from gcr.job.process import Process
+from gcr.protocol.operations.worker import ArenaFacts
 
 DEFAULT_TIMEOUT = 300.0
 
@@ -41,12 +42,12 @@ def carry_out(node: Coordinator, job: Job, plan: Plan, targets: list[Target]) ->
             raise
 
 
-def slowest_link(targets: Sequence[Target], which: str) -> float | None:
+def slowest_link(targets: Sequence[Target], speed: Callable[[ArenaFacts], float | None]) -> float | None:
     """Returns the rate of the slowest link used; None where none was measured, or its worker has died since."""
     rates: list[float] = []
     with suppress(GcrError):
         workers = [worker for target in targets for worker in target.workers()]
-        rates += filter(None, (worker.arena().get(which) for worker in workers))
+        rates += filter(None, (speed(worker.arena()) for worker in workers))
     return min(rates, default=None)
 
 

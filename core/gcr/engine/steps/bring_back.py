@@ -18,6 +18,7 @@ from gcr.engine.transaction import Transaction
 from gcr.errors import DriverGone
 from gcr.job.moves import moved
 from gcr.peers.worker import WorkerPeer
+from gcr.protocol.operations.worker import Moved
 from gcr.protocol.wire import FrameType
 
 
@@ -54,7 +55,7 @@ class BringBack(Struct, frozen=True):
         copy, restore = (target.pid, worker.device), self.restore
         done = worker.copies.refill(target.hold, restore.node.config.drain_s, partial(meter.at, copy))
         restore.refilled[copy] = done
-        meter.at(copy, done)
+        meter.at(copy, {"bytes": done.bytes})
         restore.course.mark("refilled")
 
     def _reenter(self, target: Target, meter: Meter) -> None:
@@ -84,7 +85,7 @@ class BringBack(Struct, frozen=True):
         )
         seconds = copy.run(FrameType.COPY_IN, course.left(limit))
         for device, size in moved(copy.moved, target.moves).items():
-            self.restore.refilled[target.pid, device] = {"bytes": size, "seconds": seconds}
+            self.restore.refilled[target.pid, device] = Moved(size, seconds)
         course.mark("refilled")
 
     def _take_back(self, target: Target, step: Callable[[Target], object]) -> None:

@@ -13,6 +13,7 @@ from gcr.engine.target import Target
 from gcr.engine.transaction import Transaction
 from gcr.engine.work import Work
 from gcr.errors import NoRoom
+from gcr.protocol.operations.worker import Drained
 from gcr.protocol.wire import FrameType
 
 
@@ -44,6 +45,7 @@ class CopyOut(Struct, frozen=True):
         )
         seconds = copy.run(FrameType.COPY_OUT, work.course.left(limit))
         for device, size in copy.moved.items():
-            work.drained[target.pid, device] = {"bytes": size, "seconds": seconds}
+            handles = len(target.books.table.of_device(device))
+            work.drained[target.pid, device] = Drained(size, seconds, copied=size, handles=handles, snapshot=0)
         work.course.mark("copied_out")
         keep(target, staged.fds)

@@ -75,7 +75,7 @@ def drain_device(work: Work, target: Target, worker: WorkerPeer, limit: float, m
     else:
         done = worker.copies.drain(target.hold, target.owner, limit, partial(meter.at, copy), work.options.paranoid)
     expected = target.books.table.of_device(worker.device)
-    if done["handles"] != len(expected) or done["bytes"] != sum(each.spec.size for each in expected):
-        raise PeerGone(f"the worker of {worker.device} copied {done['bytes']} bytes, not all there are")
+    if done.handles != len(expected) or done.bytes != sum(each.spec.size for each in expected):
+        raise PeerGone(f"the worker of {worker.device} copied {done.bytes} bytes, not all there are")
     work.drained[copy] = done
-    meter.at(copy, done)
+    meter.at(copy, {"bytes": done.bytes})

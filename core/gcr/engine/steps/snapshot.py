@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gcr.engine.count import refuse_a_part
 from gcr.engine.live import sizes_of
@@ -71,7 +72,7 @@ class ReadSnapshots(Struct, frozen=True):
             return
         side_by_side(target.forget_memory for target in work.targets)
         work.course.reach("reading")
-        meter = Meter(work.course, "reading", {key: int(one["snapshot"]) for key, one in work.drained.items()})
+        meter = Meter(work.course, "reading", {key: one.snapshot for key, one in work.drained.items()})
         meter.start()
         limit = work.course.left(work.node.config.drain_s)
         side_by_side(partial(self._read, target, worker, limit, meter) for target, worker in _pairs(work))
@@ -81,9 +82,10 @@ class ReadSnapshots(Struct, frozen=True):
     def _read(self, target: Target, worker: WorkerPeer, limit: float, meter: Meter) -> None:
         copy = target.pid, worker.device
         done = worker.copies.copy_on(target.hold, limit, partial(meter.at, copy))
-        if done["bytes"] != self.work.drained[copy]["snapshot"]:
+        drained = self.work.drained[copy]
+        if done.bytes != drained.snapshot:
             raise PeerGone(f"the worker of {worker.device} had not all of what it copied on the device")
-        self.work.drained[copy]["seconds"] += done["seconds"]
+        self.work.drained[copy] = replace(drained, seconds=drained.seconds + done.seconds)
 
 
 def _pairs(work: Work) -> Iterator[tuple[Target, WorkerPeer]]:

@@ -1,4 +1,4 @@
-"""Calls of a worker. They raise what the worker raised, PeerGone or DeadlinePassed."""
+"""Calls of a worker. They raise the worker's own error, PeerGone or DeadlinePassed."""
 
 from collections.abc import Sequence
 
@@ -24,6 +24,7 @@ class WorkerCalls(Struct):
         timeout: float = CALL_TIMEOUT,
         progress: Progress | None = None,
     ) -> A:
+        """Returns the answer, and closes descriptors that came with it."""
         timeout = min(timeout, BRIEF) if self.channel.silent else timeout
         answer, extra = ask(self.channel, operation, fds, timeout=timeout, on_progress=progress)
         close_all(extra)
@@ -35,4 +36,5 @@ class WorkerCalls(Struct):
 
 
 def rows(specs: Sequence[HandleSpec]) -> tuple[ops.Row, ...]:
+    """Returns handles as their rows in an operation."""
     return tuple(tuple(spec_to_json(spec)) for spec in specs)

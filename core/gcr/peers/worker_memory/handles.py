@@ -11,26 +11,29 @@ class WorkerHandles(WorkerCalls):
     """The operations on handles that the worker holds."""
 
     def held(self, hold: str) -> set[int]:
-        """Ids of the device memory it holds of a process."""
+        """Returns the ids of the device memory that the worker holds of a process."""
         return set(self._call(ops.Held(hold)).ids)
 
     def adopt(self, hold: str, specs: Sequence[HandleSpec], fds: Sequence[int]) -> None:
+        """Gives the worker handles by their descriptors, which stay the caller's."""
         self._call(ops.Adopt(hold, rows(specs)), fds)
 
     def forget(self, hold: str, ids: Sequence[int]) -> None:
+        """Makes the worker release these handles."""
         self._call(ops.Forget(hold, tuple(ids)))
 
     def export(self, hold: str, ids: Sequence[int]) -> list[int]:
-        """Descriptors of handles it holds, in order; the caller's."""
+        """Returns descriptors of held handles, in the order of `ids`; the caller's."""
         return self._given(ops.Export(hold, tuple(ids)))
 
     def create(self, hold: str, ballast: int) -> None:
-        """Physical memory for everything in the table, and `ballast` bytes more; raises NoRoom, nothing kept."""
+        """Makes physical memory for all handles of the copy, and ballast. Keeps none where it raises NoRoom."""
         self._call(ops.Create(hold, ballast), timeout=60.0)
 
     def hold_ballast(self, hold: str, nbytes: int) -> None:
-        """Occupy room for the driver's own needs; nothing if it holds some already. Raises NoRoom."""
+        """Occupies room for the driver's own needs, unless it does already. Raises NoRoom."""
         self._call(ops.HoldBallast(hold, nbytes))
 
     def drop_ballast(self, hold: str) -> None:
+        """Releases the ballast."""
         self._call(ops.DropBallast(hold))

@@ -11,26 +11,27 @@ class WorkerRings(WorkerCalls):
     def make(
         self, hold: str, owner: str, slot_bytes: int, most: int, least: int, beyond: bool = False
     ) -> tuple[int, list[int]]:
-        """Returns the number of slots, `least` to `most`, and their memory in order; the descriptors are the caller's.
+        """Makes a ring in place of reserved room, until `drop`, `forget_copy` or `surrender`. Raises NoRoom.
 
-        Instead of what was reserved; until `drop`, `forget_copy` or `surrender`. `beyond`: the arena's limit.
-        Raises NoRoom.
+        Returns the number of slots, `least` to `most`, and descriptors of their memory in order, the caller's.
+        beyond: ignores the arena's limit.
         """
         asked = ops.MakeRing(hold, owner, slot_bytes, most, least, beyond)
         made, fds = ask(self.channel, asked, timeout=120.0)
         return made.slots, fds
 
     def lay_out_held(self, hold: str) -> int:
-        """All that is held lies on a line from now on; its bytes. (What comes back lies as it was sealed.)"""
+        """Lays all held memory out on a line. Returns its bytes. Memory that comes back lies as it was sealed."""
         return self._call(ops.LayOutHeld(hold), timeout=60.0).bytes
 
     def fill(self, hold: str, window: tuple[int, int, int], deadline: float) -> None:
-        """Copy a window, slot and offset on the line and size, from the device. Raises RolledBack, DeadlinePassed."""
+        """Copies a window (slot, offset on the line, size) from the device. Raises RolledBack, DeadlinePassed."""
         self._call(ops.Fill(hold, window, deadline), timeout=deadline + 5)
 
     def empty(self, hold: str, window: tuple[int, int, int], deadline: float) -> None:
-        """The same from the slot to the device; `create` made the memory."""
+        """Copies a window from its slot to the memory that `create` made. Raises as `fill` does."""
         self._call(ops.Empty(hold, window, deadline), timeout=deadline + 5)
 
     def drop(self, hold: str) -> None:
+        """Gives the ring back to the arena."""
         self._call(ops.DropRing(hold), timeout=60.0)

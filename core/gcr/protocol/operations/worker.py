@@ -26,6 +26,8 @@ class Bytes(Struct, frozen=True):
 
 
 class Moved(Struct, frozen=True):
+    """Bytes that were moved, and the seconds that this took."""
+
     bytes: int
     seconds: float
 
@@ -74,7 +76,7 @@ class ArenaState(Operation[ArenaFacts], frozen=True):
     op = "arena"
 
 
-class Prepare(Named[Nothing], frozen=True):
+class Prepare(OfProcess[Nothing], frozen=True):
     op = "prepare"
 
     bytes: int
@@ -173,6 +175,8 @@ class CompareWith(Named[Nothing], frozen=True):
 
 
 class CopiedLive(Moved, frozen=True):
+    """`bytes`: all that is held; `copied`: those of them that the parent image lacks."""
+
     copied: int
 
 

@@ -2,7 +2,7 @@
 
 import os
 
-from msgspec import Struct, convert
+from msgspec import Struct
 
 from gcr.drain import spec_from_json
 from gcr.errors import UsageError
@@ -49,11 +49,11 @@ class CopyServing(Struct, frozen=True):
 
     def _copy_live(self, asked: ops.CopyLive, request: Request) -> ops.CopiedLive:
         holding = self.holdings.of(asked.hold, asked.owner)
-        return convert(copy_live(holding, asked.deadline, self.link.teller(request, OUT)), ops.CopiedLive)
+        return copy_live(holding, asked.deadline, self.link.teller(request, OUT))
 
     def _drain(self, asked: ops.Drain, request: Request) -> ops.Drained:
         holding, teller = self.holdings.of(asked.hold, asked.owner), self.link.teller(request, OUT)
-        return convert(copy_out(holding, asked.deadline, teller, asked.paranoid), ops.Drained)
+        return copy_out(holding, asked.deadline, teller, asked.paranoid)
 
     def _seal(self, asked: ops.Seal) -> list[int]:
         copy, about = self.holdings.of(asked.hold).copy, asked.about
@@ -82,7 +82,7 @@ class CopyServing(Struct, frozen=True):
 
     def _refill(self, asked: ops.Refill, request: Request) -> ops.Moved:
         holding = self.holdings.of(asked.hold)
-        return convert(holding.copy_in(asked.deadline, self.link.teller(request, IN)), ops.Moved)
+        return holding.copy_in(asked.deadline, self.link.teller(request, IN))
 
 
 def _sort_out(fds: list[int], device: str) -> tuple[SealedTable, list[int]]:

@@ -3,7 +3,7 @@
 import time
 from threading import Lock
 
-from msgspec import Struct, convert, field
+from msgspec import Struct, field
 
 from gcr.protocol.channel import Request
 from gcr.protocol.operations import worker as ops
@@ -32,7 +32,7 @@ class SnapshotServing(Struct, frozen=True):
 
     def _copy_on(self, asked: ops.CopyOn, request: Request) -> ops.Moved:
         teller = self.link.teller(request, OUT)
-        return convert(copy_on(self.holdings.of(asked.hold), asked.deadline, teller), ops.Moved)
+        return copy_on(self.holdings.of(asked.hold), asked.deadline, teller)
 
     def _give_up(self) -> None:
         end = time.monotonic() + LAST_READ_S
