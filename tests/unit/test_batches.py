@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gcr.protocol.batches import BATCH, Incoming, batches, gathered
+from gcr.errors import RolledBack
+from gcr.protocol.batches import BATCH, Incoming, batches, gathered, paged
 
 
 def open_descriptors() -> int:
@@ -34,6 +35,18 @@ def test_a_page_that_fails_leaves_no_descriptor_open() -> None:
     before = open_descriptors()
     with pytest.raises(OSError, match="gone"):
         gathered(pages())
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("count", [0, 1, BATCH, BATCH + 1])
+def test_a_source_is_asked_page_by_page_until_it_has_no_more(count: int) -> None:
+    assert paged(lambda at, limit: [*range(count)][at : at + limit], count, "a keeper") == [*range(count)]
+
+
+def test_a_source_that_gives_more_than_it_can_have_is_given_up_and_leaves_no_descriptor_open() -> None:
+    before = open_descriptors()
+    with pytest.raises(RolledBack, match="a keeper gives more descriptors than the 3"):
+        paged(lambda _at, _limit: [os.dup(0), os.dup(0)], 3, "a keeper")
     assert open_descriptors() == before
 
 

@@ -1,11 +1,12 @@
 """Descriptors that one message does not hold: cut into batches, put together again, and gathered page by page."""
 
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from threading import Lock
 from typing import TypeVar
 
 from msgspec import Struct, field
 
+from gcr.errors import RolledBack
 from gcr.protocol.seqpacket import close_all
 
 BATCH = 200  # descriptors in one message
@@ -16,6 +17,23 @@ T = TypeVar("T")
 def batches(items: Sequence[T], size: int = BATCH) -> Iterator[tuple[int, Sequence[T]]]:
     """Yields the items in order, at most `size` at a time, each time with the number of those before."""
     return ((first, items[first : first + size]) for first in range(0, len(items), size))
+
+
+def paged(page: Callable[[int, int], Sequence[int]], most: int, source: str) -> list[int]:
+    """Returns all descriptors of a source, the caller's: `page` is asked with offset and limit until it has no more.
+
+    Raises RolledBack for a source that gives more than `most`.
+    """
+    return gathered(_pages(page, most, source))
+
+
+def _pages(page: Callable[[int, int], Sequence[int]], most: int, source: str) -> Iterator[Sequence[int]]:
+    came = 0
+    while fresh := page(came, BATCH):
+        yield fresh
+        came += len(fresh)
+        if came > most:
+            raise RolledBack(f"{source} gives more descriptors than the {most} that it can have")
 
 
 def gathered(pages: Iterable[Sequence[int]]) -> list[int]:
