@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gcr.errors import RolledBack
+from gcr.errors import RolledBack, UsageError
 from gcr.protocol.batches import BATCH, Incoming, batches, gathered, paged
 
 
@@ -38,6 +38,33 @@ def test_a_page_that_fails_leaves_no_descriptor_open() -> None:
     assert open_descriptors() == before
 
 
+def test_descriptors_of_several_messages_come_together_by_their_key() -> None:
+    incoming = Incoming()
+    first, other, last = [11, 12], [21], [13]
+    assert incoming.add("a", first, 0, 3) is None
+    assert incoming.add("b", other, 0, 1) == [21]
+    assert incoming.add("a", last, 2, 3) == [11, 12, 13]
+    assert (first, other, last) == ([], [], []), "they are the receiver's now"
+    assert incoming.add("a", [14], 0, 2) is None, "nothing is left of the former"
+
+
+@pytest.mark.parametrize(("offset", "count"), [(1, 1), (3, 1), (2, 3)])
+def test_a_message_that_does_not_follow_the_one_before_is_refused(offset: int, count: int) -> None:
+    incoming, fds = Incoming(), [21] * count
+    incoming.add("a", [11, 12], 0, 4)
+    with pytest.raises(UsageError, match="come after 2"):
+        incoming.add("a", fds, offset, 4)
+    assert fds == [21] * count, "they are still the caller's"
+    assert incoming.add("a", [13, 14], 2, 4) == [11, 12, 13, 14]
+
+
+def test_the_first_message_begins_anew_and_closes_what_an_earlier_attempt_left() -> None:
+    incoming, before = Incoming(), open_descriptors()
+    incoming.add("a", [os.dup(0), os.dup(0)], 0, 3)
+    assert incoming.add("a", [21], 0, 1) == [21]
+    assert open_descriptors() == before
+
+
 @pytest.mark.parametrize("count", [0, 1, BATCH, BATCH + 1])
 def test_a_source_is_asked_page_by_page_until_it_has_no_more(count: int) -> None:
     assert paged(lambda at, limit: [*range(count)][at : at + limit], count, "a keeper") == [*range(count)]
@@ -50,19 +77,9 @@ def test_a_source_that_gives_more_than_it_can_have_is_given_up_and_leaves_no_des
     assert open_descriptors() == before
 
 
-def test_descriptors_of_several_messages_come_together_by_their_key() -> None:
-    incoming = Incoming()
-    first, other, last = [11, 12], [21], [13]
-    assert incoming.add("a", first, 3) is None
-    assert incoming.add("b", other, 1) == [21]
-    assert incoming.add("a", last, 3) == [11, 12, 13]
-    assert (first, other, last) == ([], [], []), "they are the receiver's now"
-    assert incoming.add("a", [14], 2) is None, "nothing is left of the former"
-
-
 def test_the_beginning_of_what_does_not_come_is_closed() -> None:
     incoming, before = Incoming(), open_descriptors()
-    incoming.add("a", [os.dup(0)], 2)
+    incoming.add("a", [os.dup(0)], 0, 2)
     incoming.drop("b")
     assert open_descriptors() == before + 1
     incoming.drop("a")

@@ -14,7 +14,7 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
-from unittest.mock import Mock, patch
+from unittest.mock import patch
 
 import pytest
 from hypothesis import given, settings
@@ -47,8 +47,9 @@ from gcr.image.write.known import Known
 from gcr.image.write.rate import Rate
 from gcr.image.write.writer import Contents, ImageWriter
 from gcr.image_helper.reading import refuse_impossible
-from gcr.image_helper.service import ImageService
+from gcr.image_helper.service import remove as remove_image
 from gcr.imageerrors import Damaged, ImageExists, ImageNeeded, NoSuchImage, StoreBusy, StoreUnusable, WrongImage
+from gcr.protocol.operations.image import Remove
 
 MANY = 3 * CHUNK_BYTES + 4096
 
@@ -348,10 +349,9 @@ def test_a_helpers_image_is_withdrawn_and_no_other_of_its_name(plain: Store, mon
         return real(self, *arguments, **options)
 
     monkeypatch.setattr(Store, "remove", remove)
-    body = {"store": str(plain.path), "encrypted": False, "name": "warm"}
-    ImageService().op_remove(body | {"created": 1.0}, [], Mock())
+    remove_image(Remove(str(plain.path), False, "warm", 1.0), [])
     assert read(plain, "warm") == [bytes_of(2, MANY)]
-    ImageService().op_remove(body | {"created": 2.0}, [], Mock())
+    remove_image(Remove(str(plain.path), False, "warm", 2.0), [])
     assert plain.images.names() == []
 
 

@@ -194,7 +194,7 @@ def test_a_key_that_was_lost_on_its_way_is_missed() -> None:
     """Otherwise the image would be written in the clear."""
     request = RestoreRequest(target="llm", store="/store", image="warm")
     sealed = replace(request, encrypted=True)
-    assert place_of(request, []).of("warm") == {"store": "/store", "encrypted": False, "name": "warm"}
+    assert place_of(request, []).of("warm") == ("/store", False, "warm")
     for asked, fds in ((sealed, []), (request, [3]), (sealed, [3, 4])):
         with pytest.raises(UsageError, match="did not arrive"):
             place_of(asked, fds)

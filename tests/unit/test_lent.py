@@ -17,6 +17,8 @@ from gcr.image_helper.service import ImageService
 from gcr.imageerrors import StoreUnusable
 from gcr.memory.addresses import HUGE_PAGE
 from gcr.memory.memfiles import filled_memfd, is_held_still
+from gcr.protocol.operations.image import Withdraw
+from gcr.protocol.operations.operation import Dispatcher
 
 
 @pytest.fixture
@@ -53,20 +55,11 @@ def test_what_was_lent_may_be_written_again_once_it_is_closed_and_is_unmapped_wh
 
 
 def test_who_waits_for_an_image_does_not_wait_for_the_unmapping(segment: int) -> None:
-    class Service(ImageService):
-        def op_over(self, _body: object, _fds: object, _request: object) -> None:
-            self.writing.lent.close()
-
-        def op_failed(self, _body: object, _fds: object, _request: object) -> None:
-            self.writing.lent.close()
-            raise StoreUnusable("the disk is full")
-
     class Request:
         mapped: bool | None = None
-        op = "over"
 
         def json(self) -> dict[str, str]:
-            return {"op": self.op}
+            return {"op": "withdraw"}
 
         def take_fds(self) -> list[int]:
             return []
@@ -74,13 +67,18 @@ def test_who_waits_for_an_image_does_not_wait_for_the_unmapping(segment: int) ->
         def reply_json(self, *_answer: object) -> None:
             self.mapped = is_mapped(segment)
 
-    service, request = Service(), Request()
+    def failed(*_: object) -> None:
+        service.writing.lent.close()
+        raise StoreUnusable("the disk is full")
+
+    service, request = ImageService(), Request()
     lend(service.writing.lent, segment)
+    service.operations = Dispatcher("a helper", {Withdraw: lambda *_: service.writing.lent.close()})
     service.serve(cast("Any", request))
     assert request.mapped is True
     assert not is_mapped(segment)
     lend(service.writing.lent, segment)
-    request.op = "failed"
+    service.operations = Dispatcher("a helper", {Withdraw: failed})
     with pytest.raises(StoreUnusable):
         service.serve(cast("Any", request))
     assert not is_mapped(segment), "nothing stays of an image that failed"

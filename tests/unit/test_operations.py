@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
 from typing import Any, cast
+from unittest.mock import Mock
 
 import pytest
 from msgspec import Struct
@@ -13,9 +14,14 @@ from msgspec import Struct
 from gcr.control import ControlMeans, ControlPhase, Refusal
 from gcr.control_helper.__main__ import ControlService
 from gcr.errors import PeerGone, RolledBack, UsageError
+from gcr.image_helper.service import ImageService
 from gcr.memory.escrow import Escrow
-from gcr.protocol.operations import control, supervisor, worker
+from gcr.peers.image import ImagePeer, StorePlace
+from gcr.processes import ProcessIdentity
+from gcr.protocol.batches import BATCH
+from gcr.protocol.operations import control, image, supervisor, worker
 from gcr.protocol.operations.operation import Answer, Dispatcher, Nothing, Operation, ask
+from gcr.protocol.seqpacket import close_all
 from gcr.supervisor.offer import Offer
 from gcr.worker.holdings import Holdings
 from gcr.worker.service import WorkerService
@@ -30,6 +36,7 @@ def declared(table: ModuleType) -> list[type[Operation[Any]]]:
 SERVED = [
     (supervisor, Offer(Escrow()).operations()),
     (control, ControlService("no_such_backend")._operations),
+    (image, ImageService().operations),
     (worker, WorkerService(Holdings(cast("Any", None), cast("Any", None), "GPU-1"), 0.0).operations),
 ]
 
@@ -48,6 +55,42 @@ SAID = [
     (supervisor.Note("x"), {"text": "x"}),
     (control.Restore(7, 1.5, {"GPU-1": "GPU-2"}), {"pid": 7, "deadline": 1.5, "devices": {"GPU-1": "GPU-2"}}),
     (control.Lock(7, 1.5), {"pid": 7, "deadline": 1.5}),
+    (
+        image.Begin("/store", True, "warm", None),
+        {"store": "/store", "encrypted": True, "name": "warm", "max_bytes_per_s": None},
+    ),
+    (image.Parent(((7, 90, 1),)), {"processes": [[7, 90, 1]]}),
+    (image.Baseline(7), {"pid": 7}),
+    (image.Lend(7, 200, 300, True), {"pid": 7, "offset": 200, "total": 300, "partial": True}),
+    (image.LendRing(7, 0, 3, 4096), {"pid": 7, "offset": 0, "total": 3, "slot_bytes": 4096}),
+    (image.Take(7, "GPU-1", (1, 4096, 512)), {"pid": 7, "device": "GPU-1", "window": [1, 4096, 512]}),
+    (image.Withdraw(), {}),
+    (
+        image.Write("llm", "nvidia", True, {"GPU-1": "H100"}, {7: image.ImagedAs(1, 2)}, 1.5, {"stop": 0.5}),
+        {
+            "job": "llm",
+            "backend": "nvidia",
+            "simulated": True,
+            "models": {"GPU-1": "H100"},
+            "processes": {"7": {"stack": 1, "generation": 2}},
+            "created": 1.5,
+            "timings": {"stop": 0.5},
+        },
+    ),
+    (
+        image.Open("/store", False, "warm", "ab01"),
+        {"store": "/store", "encrypted": False, "name": "warm", "seal": "ab01"},
+    ),
+    (image.LendSlots("GPU-1", 4096), {"device": "GPU-1", "slot_bytes": 4096}),
+    (image.Read(7, "GPU-1", (0, 0, 512)), {"pid": 7, "device": "GPU-1", "window": [0, 0, 512]}),
+    (image.Load(7), {"pid": 7}),
+    (image.Loaded(7, 200, 100), {"pid": 7, "offset": 200, "limit": 100}),
+    (image.ReadManifest("/store", False, "warm"), {"store": "/store", "encrypted": False, "name": "warm"}),
+    (image.Sync("/store"), {"store": "/store"}),
+    (
+        image.Remove("/store", False, "warm", 1.5),
+        {"store": "/store", "encrypted": False, "name": "warm", "created": 1.5},
+    ),
     (worker.Adopt("7.1", ((5, 4096, 1, 0, 0, 0),)), {"hold": "7.1", "handles": [[5, 4096, 1, 0, 0, 0]]}),
     (
         worker.Reclaim("7.1", "llm/7", "GPU-1", 0, 3),
@@ -69,6 +112,35 @@ def test_a_request_has_the_fields_that_other_versions_know(operation: Operation[
 def test_a_field_that_is_missing_or_of_another_type_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="put: "):
         supervisor.Put.from_json(body)
+
+
+@pytest.mark.parametrize(
+    ("operation", "field", "value"),
+    [
+        (image.Take(7, "GPU-1", (0, 0, 512)), "window", [-1, 0, 512]),
+        (image.Take(7, "GPU-1", (0, 0, 512)), "window", [0, 0]),
+        (image.Read(7, "GPU-1", (0, 0, 512)), "pid", "7"),
+        (image.Lend(7, 0, 1, False), "offset", -1),
+        (image.Lend(7, 0, 1, False), "total", 0),
+        (image.Loaded(7, 0, 100), "offset", -100),
+        (image.LendSlots("GPU-1", 4096), "slot_bytes", 0),
+        (image.Open("/store", False, "warm", "ab01"), "encrypted", "no"),
+        (image.Parent(((7, 90, 1),)), "processes", [[7, 90]]),
+        (image.Write("llm", "nvidia", True, {}, {7: image.ImagedAs(1, 2)}, 1.5, {}), "processes", {"x": {}}),
+    ],
+    ids=lambda each: getattr(each, "op", ""),
+)
+def test_an_image_helper_refuses_a_request_with_a_field_that_cannot_be(
+    operation: Operation[Any], field: str, value: object
+) -> None:
+    told = json.loads(json.dumps({"op": operation.op, **operation.to_json()}))
+    assert type(operation).from_json(told) == operation
+    request = SimpleNamespace(json=lambda: {**told, field: value}, take_fds=list)
+    with pytest.raises(UsageError, match=f"^{operation.op}: .*{field}"):
+        ImageService().serve(cast("Any", request))
+    del told[field]
+    with pytest.raises(UsageError, match=f"^{operation.op}: .*{field}"):
+        type(operation).from_json(told)
 
 
 class Peer:
@@ -119,6 +191,111 @@ def test_an_escrow_behind_a_socket_is_an_escrow() -> None:
     for fd in (copy, *staged, *pair):
         os.close(fd)
     assert open_descriptors() == before
+
+
+WRITTEN = image.Written(
+    parent="cold", bytes_total=3, bytes_changed=None, bytes_zero=1, bytes_written=2, parent_refused="why"
+)
+FACTS = image.Write("llm", "nvidia", True, {"GPU-1": "H100"}, {7: image.ImagedAs(1, 2)}, 1.5, {"stop": 0.5})
+
+
+class Told:
+    """An image helper that answers, keeps the requests, and tells of its progress."""
+
+    def __init__(self, *answers: Answer, progress: Mapping[str, Any] | None = None) -> None:
+        self.left, self.requests, self.progress, self.heard = [*answers], cast("list[Any]", []), progress, Mock()
+        kinds = declared(image)
+        self.peer = Peer(Dispatcher("an image helper", dict.fromkeys(kinds, self.carry_out)))
+
+    def carry_out(self, asked: Any, fds: list[int], _request: object) -> Answer:
+        self.requests.append((asked, len(fds)))
+        return self.left.pop(0) if self.left else Answer()
+
+    def call_json(self, op: str, body: Mapping[str, Any], fds: Sequence[int], **how: Any) -> Any:
+        if self.progress is not None and how["on_progress"]:
+            how["on_progress"](self.progress)
+        return self.peer.call_json(op, body, fds)
+
+    @property
+    def helper(self) -> ImagePeer:
+        return ImagePeer(cast("Any", self), 4711)
+
+
+@pytest.mark.parametrize(
+    ("call", "request_", "answer", "returned"),
+    [
+        (lambda h, s, _p: h.begin(s, "warm", 1e6, 1.0), image.Begin("/s", True, "warm", 1e6), image.Free(9), 9),
+        (
+            lambda h, _s, p: h.parent([ProcessIdentity(7, 90, 1)], 1.0, p),
+            image.Parent(((7, 90, 1),)),
+            image.ParentFound("cold", "why"),
+            ("cold", "why"),
+        ),
+        (lambda h, _s, p: h.take(7, "G", (1, 2, 3), 1.0, p), image.Take(7, "G", (1, 2, 3)), None, None),
+        (lambda h, _s, _p: h.withdraw(1.0), image.Withdraw(), None, None),
+        (lambda h, s, _p: h.remove(s, "warm", 1.5, 1.0), image.Remove("/s", True, "warm", 1.5), None, None),
+        (lambda h, _s, p: h.write(FACTS, 1.0, p), FACTS, WRITTEN, WRITTEN),
+        (lambda h, s, _p: h.sync(s, 1.0), image.Sync("/s"), None, None),
+        (lambda h, _s, p: h.read(7, "G", (1, 2, 3), 1.0, p), image.Read(7, "G", (1, 2, 3)), None, None),
+    ],
+    ids=lambda each: getattr(each, "op", ""),
+)
+def test_what_the_daemon_asks_of_an_image_helper_and_what_it_answers(
+    call: Any, request_: object, answer: Struct | None, returned: object
+) -> None:
+    told, before = Told(Answer(answer)), open_descriptors()
+    assert call(told.helper, StorePlace("/s", [0]), Mock()) == returned
+    asked, fds = told.requests[0]
+    assert (asked, fds) == (request_, isinstance(request_, image.InStore))
+    assert open_descriptors() == before
+
+
+def test_descriptors_lent_to_an_image_helper_come_in_messages_that_say_their_place() -> None:
+    told = Told()
+    told.helper.lend(7, [0] * (BATCH + 1), True)
+    told.helper.lend_ring(8, [0], 4096)
+    told.helper.lend_slots("G", 4096, [0])
+    assert told.requests == [
+        (image.Lend(7, 0, BATCH + 1, True), BATCH),
+        (image.Lend(7, BATCH, BATCH + 1, True), 1),
+        (image.LendRing(8, 0, 1, 4096), 1),
+        (image.LendSlots("G", 4096), 1),
+    ]
+
+
+def test_descriptors_of_a_loaded_process_are_asked_for_until_all_have_come() -> None:
+    told = Told(Answer(image.LoadedCount(3)), Answer(fds=[0, 1], kept=True), Answer(fds=[2], kept=True))
+    found = told.helper.load(7, 1.0, Mock())
+    assert [os.fstat(fd).st_ino for fd in found] == [os.fstat(fd).st_ino for fd in (0, 1, 2)]
+    assert [asked for asked, _ in told.requests[:3]] == [
+        image.Load(7),
+        image.Loaded(7, 0, BATCH),
+        image.Loaded(7, 2, BATCH),
+    ]
+    close_all(found)
+
+
+def test_a_baseline_comes_as_a_descriptor_of_the_callers() -> None:
+    told = Told(Answer(fds=[0], kept=True))
+    fd = told.helper.baseline(7)
+    assert (told.requests, os.fstat(fd).st_ino) == ([(image.Baseline(7), 0)], os.fstat(0).st_ino)
+    os.close(fd)
+
+
+@pytest.mark.parametrize("asked", [image.Loaded(7, 0, 1), image.Load(7), image.Baseline(7)], ids=lambda each: each.op)
+def test_an_image_helper_without_an_image_gives_no_descriptors(asked: Operation[Any]) -> None:
+    with pytest.raises(UsageError, match=r"no image is open|was not loaded|there is no parent"):
+        ImageService().serve(
+            cast("Any", SimpleNamespace(json=lambda: {"op": asked.op, **asked.to_json()}, take_fds=list))
+        )
+
+
+def test_progress_of_an_image_helper_is_typed_and_one_of_another_shape_ends_the_call() -> None:
+    patience = Mock()
+    Told(progress={"bytes": 1, "total_bytes": 2, "more": 3}).helper.read(7, "G", (0, 0, 1), 1.0, patience)
+    patience.heard.assert_called_once_with(image.Done(1, 2))
+    with pytest.raises(RolledBack, match="the progress of an image helper"):
+        Told(progress={"bytes": 1}).helper.read(7, "G", (0, 0, 1), 1.0, patience)
 
 
 def test_facts_of_a_driver_cross_the_socket() -> None:

@@ -37,6 +37,7 @@ from gcr.job.states import State
 from gcr.memory.addresses import round_up
 from gcr.memory.layout import SealedHandle, SealedTable
 from gcr.memory.memfiles import filled_memfd, is_held_still
+from gcr.protocol.operations import image as ops
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -215,29 +216,20 @@ def test_what_is_no_window_is_not_taken(tmp_path: Path, window: tuple[int, int, 
 
 
 NOBODY = cast("Any", None)  # hears how far it is
-FACTS = {
-    "processes": {"7": {"stack": 1, "generation": 1}},
-    "created": 1.0,
-    "job": "llm",
-    "backend": "nvidia",
-    "simulated": True,
-    "models": {"GPU-0": "a model"},
-    "timings": {},
-}
+FACTS = ops.Write("llm", "nvidia", True, {"GPU-0": "a model"}, {7: ops.ImagedAs(1, 1)}, 1.0, {})
 
 
 @contextmanager
 def brought(store: Store, each: Passing, windows: int) -> Iterator[ImageService]:
     """A helper that has taken the first windows of a line."""
     service = ImageService()
-    begin = {"store": str(store.path), "encrypted": False, "name": "warm", "max_bytes_per_s": None}
-    service.writing.op_begin(begin, [], NOBODY)
+    service.writing.begin(ops.Begin(str(store.path), False, "warm", None), [])
     service.writing.streams.open(each.table, [each.fd], SLOT)
-    service.writing.op_parent({"processes": []}, [], NOBODY)
+    service.writing.parent(ops.Parent(()), NOBODY)
     for number in range(windows):
         window = 0, number * SLOT, SLOT
         each.fill(window)
-        service.writing.op_take({"pid": 7, "device": "GPU-0", "window": window}, [], NOBODY)
+        service.writing.take(ops.Take(7, "GPU-0", window), NOBODY)
     try:
         yield service
     finally:
@@ -252,7 +244,7 @@ def test_an_image_whose_last_window_never_came_is_not_written(tmp_path: Path) ->
         brought(store, each, 1) as service,
         pytest.raises(RolledBack, match="never brought"),
     ):
-        service.writing.op_write(FACTS, [], NOBODY)
+        service.writing.write(FACTS, NOBODY)
     assert not store.images.names()
 
 
@@ -261,7 +253,7 @@ def test_a_ring_is_free_when_its_image_is_durable_and_the_image_is_kept_until_th
     store = Store(tmp_path / "store")
     with passing(7, "GPU-0", [2 * SLOT], 1) as each, brought(store, each, 2) as service:
         assert is_held_still(each.fd)
-        service.writing.op_write(FACTS, [], NOBODY)
+        service.writing.write(FACTS, NOBODY)
         assert not is_held_still(each.fd)
         with pytest.raises(StoreBusy):
             store.clean()

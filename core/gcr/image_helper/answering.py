@@ -1,28 +1,30 @@
-"""The parts that all operations of an image helper share: the answer, the store of a request, the progress."""
+"""The parts that operations of an image helper share: the store of a request, and the progress."""
 
 import resource
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from msgspec import to_builtins
 
 from gcr.errors import PeerGone
 from gcr.image.crypto.ciphers import cipher_of
 from gcr.image.crypto.key import lent_key
 from gcr.image.store.store import Store
 from gcr.protocol.channel import Request
+from gcr.protocol.operations.image import Done, InStore
 
-Answer = tuple[Mapping[str, Any], Sequence[int]]
 TELL_EVERY = 0.2  # seconds
 
 
-def store_of(body: Mapping[str, Any], fds: Sequence[int], pulse: Callable[[], object] = lambda: None) -> Store:
+def store_of(asked: InStore[Any], fds: Sequence[int], pulse: Callable[[], object] = lambda: None) -> Store:
     """Opens the store that a request names, as `StorePlace` does. Raises UsageError, StoreUnusable, WrongKey …"""
-    key = lent_key(fds, body["encrypted"])
+    key = lent_key(fds, asked.encrypted)
     if key:
         resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a core file would hold the key and the bytes it hides
-    return Store(Path(body["store"]), cipher_of(key), pulse)
+    return Store(Path(asked.store), cipher_of(key), pulse)
 
 
 @contextmanager
@@ -33,7 +35,7 @@ def telling(request: Request, done: Callable[[], int], total: int) -> Iterator[N
     def tell() -> None:
         with suppress(PeerGone):
             while not over.wait(TELL_EVERY):
-                request.progress({"bytes": done(), "total_bytes": total})
+                request.progress(to_builtins(Done(done(), total)))
 
     teller = threading.Thread(target=tell, name="gcr-progress", daemon=True)
     teller.start()

@@ -1,8 +1,7 @@
 """The operations that read one image: `open`, then `lend_slots` and `read`, or `load` and `loaded`."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -12,12 +11,14 @@ from gcr.faults import reach
 from gcr.image.chunks.lines import FreshLine, Slots, by_device
 from gcr.image.files.manifest import Manifest
 from gcr.image.read.reader import ImageReader
-from gcr.image_helper.answering import Answer, store_of, telling
+from gcr.image_helper.answering import store_of, telling
 from gcr.imageerrors import Damaged, WrongImage
 from gcr.memory.hostmemory import available_host_bytes
 from gcr.memory.layout import SealedTable
 from gcr.memory.memfiles import NO_MEMORY
 from gcr.protocol.channel import Request
+from gcr.protocol.operations import image as ops
+from gcr.protocol.operations.operation import Answer, Handlers
 
 WINDOW_BYTES = 1 << 30  # of a line in memory of the helper's own
 
@@ -34,37 +35,46 @@ class Reading(Struct):
     _came: list[int] = field(default_factory=list)
     _loaded: dict[int, list[int]] = field(default_factory=dict)  # descriptors by pid
 
-    def op_open(self, body: Mapping[str, Any], fds: list[int], request: Request) -> None:
+    def operations(self) -> Handlers:
+        return {
+            ops.Open: self._open,
+            ops.LendSlots: lambda asked, fds, _request: self._lend_slots(asked, fds),
+            ops.Read: lambda asked, _fds, request: self._read(asked, request),
+            ops.Load: lambda asked, _fds, request: Answer(self._load(asked.pid, request)),
+            ops.Loaded: lambda asked, _fds, _request: Answer(fds=self._some_loaded(asked), kept=True),
+        }
+
+    def _open(self, asked: ops.Open, fds: list[int], request: Request) -> None:
         """Opens an image; no file of it goes until the helper ends. Raises Damaged, WrongImage, NoSuchImage …"""
         with telling(request, lambda: 0, 0):
-            reader = ImageReader(store_of(body, fds), body["name"], config.load().threads, self._came.append)
+            reader = ImageReader(store_of(asked, fds), asked.name, config.load().threads, self._came.append)
             self._reader = self._stack.enter_context(reader)
         refuse_impossible(self._reader.manifest)
-        if self._reader.manifest.seal().hex() != body["seal"]:
-            raise WrongImage(f"image {body['name']} has just become another one")
+        if self._reader.manifest.seal().hex() != asked.seal:
+            raise WrongImage(f"image {asked.name} has just become another one")
 
-    def op_lend_slots(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
+    def _lend_slots(self, asked: ops.LendSlots, fds: list[int]) -> None:
         """Takes the memory that `read` fills for a device, and unmaps what it had before. Raises NotASegment."""
-        slots = Slots(fds, body["slot_bytes"])
-        if before := self._slots.pop(body["device"], None):
+        slots = Slots(fds, asked.slot_bytes)
+        if before := self._slots.pop(asked.device, None):
             before.close()
-        self._slots[body["device"]] = slots
+        self._slots[asked.device] = slots
 
-    def op_read(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> None:
+    def _read(self, asked: ops.Read, request: Request) -> None:
         """Reads a window into a slot, all of it compared, or raises Damaged … Several calls may run at once."""
-        slots = self._slots.get(body["device"])
+        slots = self._slots.get(asked.device)
         if self._reader is None or slots is None:
             raise UsageError("no image is open, or nothing to read it into")
-        slot, offset, size = body["window"]
+        slot, offset, size = asked.window
         with self._telling_all(request, self._reader):
             reach("image.read")
-            self._reader.read(body["pid"], body["device"], offset, slots.slot(slot, size))
+            self._reader.read(asked.pid, asked.device, offset, slots.slot(slot, size))
 
-    def op_load(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
+    def _load(self, pid: int, request: Request) -> ops.LoadedCount:
         """Reads all of one process into memory of the helper's own, or none of it. Raises Damaged, NoRoom …"""
         if self._reader is None:
             raise UsageError("no image is open")
-        pid, reader = int(body["pid"]), self._reader
+        reader = self._reader
         tables = [process.table for process in reader.manifest.processes if process.table.pid == pid]
         _refuse_without_room(reader.manifest.name, tables)
         with self._telling_all(request, reader), ExitStack() as stack:
@@ -72,11 +82,13 @@ class Reading(Struct):
             for line in lines:
                 _fill(line, reader, pid)
             self._loaded[pid] = [fd for line in lines for fd in line.staged()]
-        return {"descriptors": len(self._loaded[pid])}, ()
+        return ops.LoadedCount(len(self._loaded[pid]))
 
-    def op_loaded(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
-        """Returns some of the descriptors of a process that was loaded."""
-        return {}, self._loaded[int(body["pid"])][body["offset"] : body["offset"] + body["limit"]]
+    def _some_loaded(self, asked: ops.Loaded) -> list[int]:
+        """Returns some of the descriptors of a process that was loaded. Raises UsageError for any other."""
+        if asked.pid not in self._loaded:
+            raise UsageError(f"process {asked.pid} was not loaded")
+        return self._loaded[asked.pid][asked.offset : asked.offset + asked.limit]
 
     def _telling_all(self, request: Request, reader: ImageReader) -> AbstractContextManager[None]:
         """Tells how many bytes of the image all calls together have read."""

@@ -1,13 +1,11 @@
 """The operations by which an image helper writes one image: `begin` … `write`, or `withdraw`; see service.py."""
 
 import logging
-import os
 import threading
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import asdict
@@ -21,12 +19,14 @@ from gcr.image.files.manifest import Costs, Cut, ImagedProcess, Manifest, Source
 from gcr.image.write.parent import ChunkNames, Identity, Parent, parent_of
 from gcr.image.write.rate import Rate
 from gcr.image.write.writer import Contents, ImageWriter
-from gcr.image_helper.answering import Answer, store_of, telling
+from gcr.image_helper.answering import store_of, telling
 from gcr.image_helper.lent import Lent
 from gcr.image_helper.streaming import Streams
 from gcr.memory.layout import SealedTable
 from gcr.protocol.batches import Incoming
 from gcr.protocol.channel import Request
+from gcr.protocol.operations import image as ops
+from gcr.protocol.operations.operation import Answer, Handlers
 from gcr.protocol.seqpacket import close_all
 from gcr.version import __version__
 
@@ -51,34 +51,44 @@ class Writing(Struct):
         with self._lock:
             self._stack.close()
 
-    def op_begin(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> Answer:
+    def operations(self) -> Handlers:
+        return {
+            ops.Begin: lambda asked, fds, _request: Answer(self.begin(asked, fds)),
+            ops.Parent: lambda asked, _fds, request: Answer(self.parent(asked, request)),
+            ops.Baseline: lambda asked, _fds, _request: Answer(fds=[self._baseline(asked.pid)]),
+            ops.Lend: lambda asked, fds, _request: self._lend(asked, fds),
+            ops.LendRing: lambda asked, fds, _request: self._lend_ring(asked, fds),
+            ops.Take: lambda asked, _fds, request: self.take(asked, request),
+            ops.Withdraw: lambda _asked, _fds, _request: self._withdraw(),
+            ops.Write: lambda asked, _fds, request: Answer(self.write(asked, request)),
+        }
+
+    def begin(self, asked: ops.Begin, fds: list[int]) -> ops.Free:
         """Claims the name, and looks at the room. Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey …"""
         reach("image.begin")
-        store = store_of(body, fds, self._heard)
-        threads, rate = config.load().threads, Rate(body["max_bytes_per_s"])
+        store = store_of(asked, fds, self._heard)
+        threads, rate = config.load().threads, Rate(asked.max_bytes_per_s)
         for memory in (self.lent, self.streams):  # closed after the writer, which may be reading it
             self._stack.callback(memory.close)
-        self._writer = self._stack.enter_context(ImageWriter(store, body["name"], threads, rate))
+        self._writer = self._stack.enter_context(ImageWriter(store, asked.name, threads, rate))
         with usable(store.path):
-            return {"free": free_bytes(store.packs.folder)}, ()
+            return ops.Free(free_bytes(store.packs.folder))
 
     def _heard(self) -> None:
         self._answers += 1
 
-    def op_parent(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
+    def parent(self, asked: ops.Parent, request: Request) -> ops.ParentFound:
         """Returns the image that this one builds upon; no file of it goes from here on."""
         with telling(request, lambda: self._answers, 0):
-            parent, refused = self._found_parent({(each[0], each[1], each[2]) for each in body["processes"]})
-        return {"parent": parent.name if parent else None, "refused": refused}, ()
+            parent, refused = self._found_parent({*asked.processes})
+        return ops.ParentFound(parent.name if parent else None, refused)
 
-    def op_baseline(self, body: Mapping[str, Any], _fds: list[int], _request: Request) -> Answer:
-        """Returns a descriptor of the parent's hashes of one process."""
+    def _baseline(self, pid: int) -> int:
+        """Returns a descriptor of the parent's hashes of one process, the caller's."""
         parent = self._parent and self._parent[0]
         if parent is None:
             raise UsageError("there is no parent")
-        fd = parent.baseline(int(body["pid"])).to_memfd()
-        self._stack.callback(os.close, fd)
-        return {}, [fd]
+        return parent.baseline(pid).to_memfd()
 
     def _found_parent(self, who: Collection[Identity]) -> tuple[Parent | None, str | None]:
         """Looks for the parent once; the new image continues with its key. A broken image is no reason to fail."""
@@ -93,30 +103,30 @@ class Writing(Struct):
                 self._writer.key = self._parent[0].key
         return self._parent
 
-    def op_lend(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
+    def _lend(self, asked: ops.Lend, fds: list[int]) -> None:
         """Takes the staged copy of one process and holds it still; `partial`: one made for this image alone."""
-        if (arrived := self._arriving.add(int(body["pid"]), fds, body["total"])) is not None:
-            self.lent.take(int(body["pid"]), arrived, bool(body["partial"]))
+        if (arrived := self._arriving.add(asked.pid, fds, asked.offset, asked.total)) is not None:
+            self.lent.take(asked.pid, arrived, asked.partial)
 
-    def op_lend_ring(self, body: Mapping[str, Any], fds: list[int], _request: Request) -> None:
+    def _lend_ring(self, asked: ops.LendRing, fds: list[int]) -> None:
         """Takes the sealed table of a device and the ring through which its bytes pass; holds the ring's memory."""
-        if (arrived := self._arriving.add(int(body["pid"]), fds, body["total"])) is not None:
+        if (arrived := self._arriving.add(asked.pid, fds, asked.offset, asked.total)) is not None:
             table, *ring = arrived
             try:
-                self.streams.open(SealedTable.from_fd(table), ring, body["slot_bytes"])
+                self.streams.open(SealedTable.from_fd(table), ring, asked.slot_bytes)
             finally:
                 close_all(arrived)
 
-    def op_take(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> None:
+    def take(self, asked: ops.Take, request: Request) -> None:
         """Takes a window that lies in a slot; the slot is free when this returns. Raises StoreUnusable, UsageError."""
         if self._writer is None or self._parent is None:  # the hashes are made with the parent's key
             raise UsageError("no window is taken before it is known what the image builds upon")
         reach("image.take")
-        counts, (slot, offset, size) = self._writer.counts, body["window"]
+        counts = self._writer.counts
         with telling(request, lambda: counts.total, self.streams.total_bytes()):
-            self.streams.take(self._writer, (int(body["pid"]), body["device"]), (slot, offset, size))
+            self.streams.take(self._writer, (asked.pid, asked.device), asked.window)
 
-    def op_withdraw(self, _body: Mapping[str, Any], _fds: list[int], _request: Request) -> None:
+    def _withdraw(self) -> None:
         """Removes everything that was begun, also a durable image."""
         writer = self._writer
         with self._lock, usable(writer.store.path if writer else Path()):
@@ -124,7 +134,7 @@ class Writing(Struct):
             if writer and self._written:
                 writer.store.remove([self._written])
 
-    def op_write(self, body: Mapping[str, Any], _fds: list[int], request: Request) -> Answer:
+    def write(self, asked: ops.Write, request: Request) -> ops.Written:
         """Writes the image; it is durable when this returns. Raises StoreUnusable, ImageExists without an image."""
         assert self._writer
         counts, total = self._writer.counts, self.lent.total_bytes() + self.streams.total_bytes()
@@ -132,17 +142,17 @@ class Writing(Struct):
             began = time.monotonic()
             reach("image.write")
             tables = [*self.lent.tables(), *self.streams.tables()]
-            stacks = {int(pid): process["stack"] for pid, process in body["processes"].items()}
-            parent, refused = self._found_parent({(t.pid, t.start_time, stacks[t.pid]) for t in tables})
+            who = {(table.pid, table.start_time, _as_imaged(asked, table).stack) for table in tables}
+            parent, refused = self._found_parent(who)
             self._writer.add(self.lent.additions(parent))
             written = {**self.lent.written(self._writer, parent), **self.streams.written(self._writer)}
             reach("image.commit")
-            manifest = self._writer.commit(lambda contents: self._described(body, contents, tables, written))
+            manifest = self._writer.commit(lambda contents: self._described(asked, contents, tables, written))
             self._written = manifest.name
             self.streams.let_go()
             reach("image.published")
         log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.costs.bytes_written, time.monotonic() - began)
-        return {**asdict(manifest.costs), "parent_refused": refused}, ()
+        return ops.Written(**asdict(manifest.costs), parent_refused=refused)
 
     @contextmanager
     def _kept_locked(self) -> Iterator[None]:
@@ -159,18 +169,17 @@ class Writing(Struct):
             self._stack.close()
 
     def _described(
-        self, facts: Mapping[str, Any], contents: Contents, tables: Sequence[SealedTable], written: ChunkNames
+        self, asked: ops.Write, contents: Contents, tables: Sequence[SealedTable], written: ChunkNames
     ) -> Manifest:
         assert self._writer and self._parent
         parent = self._parent[0]
-        who = (facts["processes"][str(table.pid)] for table in tables)
-        processes = (ImagedProcess(t, each["stack"], each["generation"]) for t, each in zip(tables, who, strict=True))
+        known = ((table, _as_imaged(asked, table)) for table in tables)
         return Manifest(
             name=self._writer.name,
             cut=Cut.DEVICE,
-            created=facts["created"],
-            source=Source(facts["job"], facts["backend"], facts["simulated"], {"gcr": __version__}, facts["models"]),
-            processes=tuple(processes),
+            created=asked.created,
+            source=Source(asked.job, asked.backend, asked.simulated, {"gcr": __version__}, asked.models),
+            processes=tuple(ImagedProcess(table, each.stack, each.generation) for table, each in known),
             packs=tuple(contents.packs),
             chunks=contents.chunks,
             hashes=contents.hashes,
@@ -182,5 +191,12 @@ class Writing(Struct):
                 bytes_written=contents.counts.written,
             ),
             only_copy=bool(self.streams.tables()),
-            timings=facts["timings"],
+            timings=asked.timings,
         )
+
+
+def _as_imaged(asked: ops.Write, table: SealedTable) -> ops.ImagedAs:
+    """Raises UsageError for a process that was lent and that the request does not name."""
+    if found := asked.processes.get(table.pid):
+        return found
+    raise UsageError(f"the request says nothing of process {table.pid}")

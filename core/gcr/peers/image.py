@@ -4,7 +4,8 @@ It raises what the helper raised, PeerGone or DeadlinePassed.
 """
 
 import os
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
@@ -13,8 +14,10 @@ from gcr.errors import RolledBack
 from gcr.image.files.manifest import Manifest
 from gcr.peers.waiting import CALL_TIMEOUT, Patience
 from gcr.processes import ProcessIdentity
-from gcr.protocol.batches import BATCH, batches, gathered
+from gcr.protocol.batches import batches, paged
 from gcr.protocol.channel import Channel
+from gcr.protocol.operations import image as ops
+from gcr.protocol.operations.operation import A, Operation, ask
 from gcr.protocol.seqpacket import close_all
 
 
@@ -28,9 +31,9 @@ class StorePlace(Struct, frozen=True):
         """Returns the same place with a descriptor of its own. Raises OSError."""
         return StorePlace(self.path, [os.dup(fd) for fd in self.key])
 
-    def of(self, name: str) -> dict[str, Any]:
-        """Names an image in it."""
-        return {"store": self.path, "encrypted": bool(self.key), "name": name}
+    def of(self, name: str) -> tuple[str, bool, str]:
+        """Returns the fields of a request that name an image in it."""
+        return self.path, bool(self.key), name
 
 
 class ImagePeer(Struct):
@@ -45,104 +48,96 @@ class ImagePeer(Struct):
 
         Raises ImageExists, StoreUnusable, UnsafeRuntime, WrongKey, LibraryMissing.
         """
-        asked = {**store.of(name), "max_bytes_per_s": max_bytes_per_s}
-        free: int | None = self._call("begin", asked, timeout, store.key)["free"]
-        return free
+        return self._call(ops.Begin(*store.of(name), max_bytes_per_s), timeout, store.key).free
 
     def parent(
         self, processes: Sequence[ProcessIdentity], timeout: float, patience: Patience
     ) -> tuple[str | None, str | None]:
         """Returns the image of the same processes that this one builds upon, and why it is no newer one."""
-        rows = [[each.pid, each.start_time, each.stack] for each in processes]
-        found = self._asked("parent", {"processes": rows}, timeout, patience)
-        return found["parent"], found["refused"]
+        rows = tuple((each.pid, each.start_time, each.stack) for each in processes)
+        found = self._asked(ops.Parent(rows), timeout, patience)
+        return found.parent, found.refused
 
     def baseline(self, pid: int) -> int:
         """Returns a descriptor, the caller's, of the Baseline of a process: the chunks that the parent has."""
-        (fd,) = self.channel.call_json("baseline", {"pid": pid}, timeout=CALL_TIMEOUT)[1]
+        (fd,) = ask(self.channel, ops.Baseline(pid), timeout=CALL_TIMEOUT)[1]
         return fd
 
     def lend(self, pid: int, fds: Sequence[int], partial: bool) -> None:
         """Lends the copy of a process, staged or (`partial`) for the image alone. It stays while the helper lives."""
-        body = {"pid": pid, "total": len(fds), "partial": partial}
-        for _, part in batches(fds):
-            self._call("lend", body, CALL_TIMEOUT, part)
+        for offset, part in batches(fds):
+            self._call(ops.Lend(pid, offset, len(fds), partial), CALL_TIMEOUT, part)
 
     def lend_ring(self, pid: int, fds: Sequence[int], slot_bytes: int) -> None:
         """Lends a ring through which a device's bytes are to come: the sealed table, and the ring's memory."""
-        body = {"pid": pid, "total": len(fds), "slot_bytes": slot_bytes}
-        for _, part in batches(fds):
-            self._call("lend_ring", body, CALL_TIMEOUT, part)
+        for offset, part in batches(fds):
+            self._call(ops.LendRing(pid, offset, len(fds), slot_bytes), CALL_TIMEOUT, part)
 
-    def take(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, patience: Patience) -> None:
+    def take(self, pid: int, device: str, window: ops.Window, timeout: float, patience: Patience) -> None:
         """Takes the bytes of a window (slot, offset on the line, size); the slot is free then. Raises StoreUnusable."""
-        body = {"pid": pid, "device": device, "window": window}
-        self._asked("take", body, timeout, patience)
+        self._asked(ops.Take(pid, device, window), timeout, patience)
 
     def withdraw(self, timeout: float) -> None:
         """Removes everything of the image."""
-        self._call("withdraw", {}, timeout)
+        self._call(ops.Withdraw(), timeout)
 
     def remove(self, store: StorePlace, name: str, created: float, timeout: float) -> None:
         """Removes the image of that instant, if a helper published it before it died."""
-        self._call("remove", {**store.of(name), "created": created}, timeout, store.key)
+        self._call(ops.Remove(*store.of(name), created), timeout, store.key)
 
-    def write(self, facts: Mapping[str, Any], timeout: float, patience: Patience) -> dict[str, Any]:
+    def write(self, facts: ops.Write, timeout: float, patience: Patience) -> ops.Written:
         """Makes the image durable; returns its costs. Raises StoreUnusable; PeerGone, which leaves the result open."""
-        return self._asked("write", facts, timeout, patience)
+        return self._asked(facts, timeout, patience)
 
     def manifest(self, store: StorePlace, name: str, timeout: float, patience: Patience) -> Manifest:
         """Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""
-        found = self._asked("manifest", store.of(name), timeout, patience, store.key)
-        return Manifest.from_bytes(found["text"].encode(), name)
+        found = self._asked(ops.ReadManifest(*store.of(name)), timeout, patience, store.key)
+        return Manifest.from_bytes(found.text.encode(), name)
 
     def sync(self, store: StorePlace, timeout: float) -> None:
         """Makes what was published in a store outlive a crash of the machine. Raises StoreUnusable."""
-        self._call("sync", {"store": store.path}, timeout)
+        self._call(ops.Sync(store.path), timeout)
 
     def open(self, store: StorePlace, manifest: Manifest, timeout: float, patience: Patience) -> None:
         """Opens an image to read from; nothing of it is removed until the channel closes.
 
         Raises Damaged, NoSuchImage, WrongKey and others of the store.
         """
-        asked = {**store.of(manifest.name), "seal": manifest.seal().hex()}
-        self._asked("open", asked, timeout, patience, store.key)
+        self._asked(ops.Open(*store.of(manifest.name), manifest.seal().hex()), timeout, patience, store.key)
 
     def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
         """Lends the memory that `read` fills with the bytes of a device: consecutive, in slots of one size."""
-        self._call("lend_slots", {"device": device, "slot_bytes": slot_bytes}, CALL_TIMEOUT, fds)
+        self._call(ops.LendSlots(device, slot_bytes), CALL_TIMEOUT, fds)
 
-    def read(self, pid: int, device: str, window: tuple[int, int, int], timeout: float, patience: Patience) -> None:
-        """Whole chunks, each of them right when this returns: slot, offset on the line, size. Raises Damaged …
+    def read(self, pid: int, device: str, window: ops.Window, timeout: float, patience: Patience) -> None:
+        """Reads whole chunks; each is right when this returns. Raises Damaged …
 
         After any error the helper may still be writing to the slot.
         """
-        self._asked("read", {"pid": pid, "device": device, "window": window}, timeout, patience)
+        self._asked(ops.Read(pid, device, window), timeout, patience)
 
     def load(self, pid: int, timeout: float, patience: Patience) -> list[int]:
-        """All of a process, as a checkpoint stages it: descriptors, the caller's. Raises Damaged, NoRoom …"""
-        total = self._asked("load", {"pid": pid}, timeout, patience)["descriptors"]
-        return gathered(self._loaded(pid, total))
+        """Returns descriptors of all of a process, as a checkpoint stages it; the caller's. Raises Damaged, NoRoom …"""
+        total = self._asked(ops.Load(pid), timeout, patience).descriptors
+        found = paged(partial(self._loaded, pid), total, f"image helper {self.pid}")
+        if len(found) < total:
+            close_all(found)
+            raise RolledBack(f"image helper {self.pid} gave fewer descriptors than it said")
+        return found
 
-    def _loaded(self, pid: int, total: int) -> Iterator[list[int]]:
-        came = 0
-        while came < total:
-            body = {"pid": pid, "offset": came, "limit": BATCH}
-            yield (fresh := self.channel.call_json("loaded", body, timeout=CALL_TIMEOUT)[1])
-            came += len(fresh)
-            if not fresh:
-                raise RolledBack(f"image helper {self.pid} gave fewer descriptors than it said")
+    def _loaded(self, pid: int, offset: int, limit: int) -> list[int]:
+        return ask(self.channel, ops.Loaded(pid, offset, limit), timeout=CALL_TIMEOUT)[1]
 
-    def _call(self, op: str, body: Mapping[str, object], timeout: float, fds: Sequence[int] = ()) -> dict[str, Any]:
-        answer, extra = self.channel.call_json(op, body, fds, timeout=timeout)
+    def _call(self, operation: Operation[A], timeout: float, fds: Sequence[int] = ()) -> A:
+        answer, extra = ask(self.channel, operation, fds, timeout=timeout)
         close_all(extra)
         return answer
 
-    def _asked(
-        self, op: str, body: Mapping[str, object], timeout: float, patience: Patience, fds: Sequence[int] = ()
-    ) -> dict[str, Any]:
-        answer, extra = self.channel.call_json(
-            op, body, fds, timeout=timeout, on_progress=patience.heard, on_silence=patience.heard_nothing
-        )
+    def _asked(self, operation: Operation[A], timeout: float, patience: Patience, fds: Sequence[int] = ()) -> A:
+        def heard(now: dict[str, Any]) -> None:
+            patience.heard(ops.Done.told(now))
+
+        how: dict[str, Any] = {"on_progress": heard, "on_silence": patience.heard_nothing}
+        answer, extra = ask(self.channel, operation, fds, timeout=timeout, **how)
         close_all(extra)
         return answer

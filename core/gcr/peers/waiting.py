@@ -1,7 +1,9 @@
 """Deadlines of calls to other processes, and the progress they tell."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, Protocol
+
+from gcr.protocol.operations.image import Done
 
 CALL_TIMEOUT = 15.0  # seconds
 BRIEF = 1.0  # seconds for a process that left the last call without an answer: a program may stand still meanwhile
@@ -12,7 +14,7 @@ Progress = Callable[[dict[str, Any]], None]
 class Patience(Protocol):
     """Decides how long to wait for a helper that may hang or be stopped. An exception it raises ends the wait."""
 
-    def heard(self, now: Mapping[str, Any]) -> None:
+    def heard(self, now: Done) -> None:
         """Takes in the helper's progress."""
         ...
 

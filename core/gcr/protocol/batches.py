@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from msgspec import Struct, field
 
-from gcr.errors import RolledBack
+from gcr.errors import RolledBack, UsageError
 from gcr.protocol.seqpacket import close_all
 
 BATCH = 200  # descriptors in one message
@@ -54,15 +54,26 @@ class Incoming(Struct):
     _came: dict[Hashable, list[int]] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
 
-    def add(self, key: Hashable, fds: list[int], total: int) -> list[int] | None:
-        """Takes the descriptors of a message. Returns all `total` of them, or None before the last message."""
+    def add(self, key: Hashable, fds: list[int], offset: int, total: int) -> list[int] | None:
+        """Takes the descriptors of a message. Returns all `total` of them, or None before the last message.
+
+        A message with `offset` 0 begins anew: an earlier attempt was cut off.
+        Raises UsageError for a message that does not follow the one before; the descriptors stay the caller's then.
+        """
         with self._lock:
+            if offset == 0:
+                self._drop(key)
             came = self._came.setdefault(key, [])
+            if offset != len(came) or offset + len(fds) > total:
+                raise UsageError(f"descriptors {offset} to {offset + len(fds)} of {total} come after {len(came)}")
             came += fds
             fds.clear()
-            return self._came.pop(key) if len(came) >= total else None
+            return self._came.pop(key) if len(came) == total else None
 
     def drop(self, key: Hashable) -> None:
         """Closes those that came, since the rest does not."""
         with self._lock:
-            close_all(self._came.pop(key, []))
+            self._drop(key)
+
+    def _drop(self, key: Hashable) -> None:
+        close_all(self._came.pop(key, []))

@@ -31,6 +31,7 @@ from gcr.imageerrors import ImageFailed, NoSuchImage, NotDurable
 from gcr.job.states import State
 from gcr.peers.image import ImagePeer
 from gcr.peers.waiting import Patience
+from gcr.protocol.operations.image import ImagedAs, Write, Written
 from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.daemon")
@@ -146,13 +147,13 @@ class Imaging(Struct, eq=False):
         facts = self._described(with_data, time.time(), course)
         self._is_durable(self.ready().write(facts, NO_TIMEOUT, patience))
 
-    def _described(self, targets: Sequence[Target], created: float, course: Course) -> Mapping[str, Any]:
+    def _described(self, targets: Sequence[Target], created: float, course: Course) -> Write:
         self.created = created
-        return {**_facts(targets), "created": created, "timings": phases(course.marks, course.began)}
+        return _facts(targets, created, phases(course.marks, course.began))
 
     # ---- in the background --------------------------------------------------------------------------------------
 
-    def _write(self, facts: Mapping[str, Any]) -> None:
+    def _write(self, facts: Write) -> None:
         try:
             cost = self._written(facts)
         except Exception as error:  # the thread ends here: `failed` is the only way to tell
@@ -161,7 +162,7 @@ class Imaging(Struct, eq=False):
             self._is_durable(cost)
         self.close()
 
-    def _written(self, facts: Mapping[str, Any]) -> Mapping[str, Any]:
+    def _written(self, facts: Write) -> Written:
         """Returns the image's cost. A helper that died may have published it just before; then it is made durable."""
         peer = self.ready()
         told = partial(setattr, self, "progress")
@@ -170,8 +171,8 @@ class Imaging(Struct, eq=False):
         except PeerGone as gone:
             with suppress(NoSuchImage):
                 manifest = self._published()
-                if manifest.created == facts["created"]:
-                    return asdict(manifest.costs)
+                if manifest.created == facts.created:
+                    return Written(**asdict(manifest.costs), parent_refused=self.parent_refused)
             raise gone
 
     def _published(self) -> Manifest:
@@ -184,11 +185,11 @@ class Imaging(Struct, eq=False):
         finally:
             helper.channel.close()
 
-    def _is_durable(self, cost: Mapping[str, Any]) -> None:
+    def _is_durable(self, cost: Written) -> None:
         self.durable_s = time.monotonic() - self.order.began
-        stored = cost["bytes_written"]
-        self.cost = {**cost, "dedup_ratio": cost["bytes_total"] / stored if stored else None}
-        self.parent_refused = self.cost.get("parent_refused", self.parent_refused)
+        stored = cost.bytes_written
+        self.cost = {**asdict(cost), "dedup_ratio": cost.bytes_total / stored if stored else None}
+        self.parent_refused = cost.parent_refused
         line = "job %s: image %s is durable after %.2f s: %d bytes written"
         log.info(line, self.order.job, self.order.name, self.durable_s, stored)
         self.done.set()
@@ -291,19 +292,18 @@ def asked_for(
     return former[-1]
 
 
-def _facts(targets: Sequence[Target]) -> dict[str, Any]:
-    """Returns what an image says of its job, besides the bytes."""
+def _facts(targets: Sequence[Target], created: float, timings: dict[str, float]) -> Write:
+    """Returns the facts of the job that stand in its image, besides the bytes."""
     world = targets[0].world
-    return {
-        "job": targets[0].process.job,
-        "backend": world.backend,
-        "simulated": world.simulated,
-        "models": {device.uuid: device.name for device in targets[0].node.control(world).devices()},
-        "processes": {
-            str(target.pid): {"stack": target.process.identity.stack, "generation": target.generation}
-            for target in targets
-        },
-    }
+    return Write(
+        job=targets[0].process.job,
+        backend=world.backend,
+        simulated=world.simulated,
+        models={device.uuid: device.name for device in targets[0].node.control(world).devices()},
+        processes={target.pid: ImagedAs(target.process.identity.stack, target.generation) for target in targets},
+        created=created,
+        timings=timings,
+    )
 
 
 def _staged(target: Target) -> list[int]:

@@ -11,10 +11,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import asdict
 
 from gcr.engine.node import Course
 from gcr.errors import DeadlinePassed
 from gcr.image.store.location import silent
+from gcr.protocol.operations.image import Done
 from gcr.protocol.pending import SILENCE
 
 WATCHED_S = 2.0  # within which a Reading has looked at the deadline, and says it better than a call that was too late
@@ -33,12 +35,12 @@ class Reading(Struct):
     _bytes: int = 0
     _since: float = field(default_factory=time.monotonic)
 
-    def heard(self, now: Mapping[str, Any]) -> None:
-        if now["bytes"] != self._bytes:
-            self._bytes, self._since = now["bytes"], time.monotonic()
+    def heard(self, now: Done) -> None:
+        if now.bytes != self._bytes:
+            self._bytes, self._since = now.bytes, time.monotonic()
         self.heard_nothing()
-        if now["total_bytes"]:  # else they are answers, and no bytes
-            self.tell(now)
+        if now.total_bytes:  # else they are answers, and no bytes
+            self.tell(asdict(now))
 
     def heard_nothing(self) -> None:
         self.course.left(self.patience)
@@ -58,9 +60,9 @@ class Unhurried(Struct):
     give_up: Callable[[], object] = lambda: None
     _silent: float = 0.0  # seconds
 
-    def heard(self, now: Mapping[str, Any]) -> None:
+    def heard(self, now: Done) -> None:
         self._silent = 0.0
-        self.tell(now)
+        self.tell(asdict(now))
 
     def heard_nothing(self) -> None:
         self._silent += SILENCE

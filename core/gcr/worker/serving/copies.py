@@ -74,9 +74,7 @@ class CopyServing(Struct, frozen=True):
         return ops.IsKnown(known is not None and known.copy.layout is not None)
 
     def _reclaim(self, asked: ops.Reclaim, fds: list[int]) -> None:
-        if asked.offset == 0:  # an earlier attempt was cut off
-            self.incoming.drop(asked.hold)
-        if (arrived := self.incoming.add(asked.hold, fds, asked.total)) is not None:
+        if (arrived := self.incoming.add(asked.hold, fds, asked.offset, asked.total)) is not None:
             table, segments = _sort_out(arrived, asked.left)
             self.holdings.of(asked.hold, asked.owner).copy.reclaim(table, segments)
 

@@ -1,0 +1,211 @@
+"""The operations of an image helper, which writes one image, or reads one, or looks at a store."""
+
+from typing import Annotated, Any, Generic
+
+from msgspec import Meta, Struct, ValidationError, convert
+
+from gcr.errors import RolledBack
+from gcr.protocol.operations.operation import A, Nothing, Operation
+
+Count = Annotated[int, Meta(ge=0)]
+Size = Annotated[int, Meta(gt=0)]
+
+Window = tuple[Count, Count, Size]
+"""A slot, an offset on the line, and a size."""
+
+Identity = tuple[int, int, int]
+"""The pid, the start time and the address of the stack of a process."""
+
+
+class InStore(Operation[A], Generic[A], frozen=True):
+    """An image by its store and its name; `encrypted`: the descriptor of the store's key comes along."""
+
+    takes = "the store's key, if it is encrypted"
+
+    store: str
+    encrypted: bool
+    name: str
+
+
+class OfProcess(Operation[A], Generic[A], frozen=True):
+    pid: int
+
+
+class Lending(OfProcess[Nothing], frozen=True):
+    """Descriptors from `offset` on, of `total`."""
+
+    offset: Count
+    total: Size
+
+
+class Passing(OfProcess[Nothing], frozen=True):
+    device: str
+    window: Window
+
+
+class Done(Struct, frozen=True):
+    """The progress of an operation; without `total_bytes`, `bytes` counts answers of the store."""
+
+    bytes: int
+    total_bytes: int
+
+    @classmethod
+    def told(cls, body: dict[str, Any]) -> "Done":
+        """Returns the progress that a helper told. Raises RolledBack for a body of another shape."""
+        try:
+            return convert(body, cls)
+        except ValidationError as error:
+            raise RolledBack(f"the progress of an image helper: {error}") from error
+
+
+# The image that is written.
+
+
+class Free(Struct, frozen=True):
+    """`free`: bytes where the store is, None where that is not known."""
+
+    free: int | None
+
+
+class Begin(InStore[Free], frozen=True):
+    op = "begin"
+
+    max_bytes_per_s: float | None
+
+
+class ParentFound(Struct, frozen=True):
+    """`parent`: the image that this one builds upon; `refused`: why it is no newer one."""
+
+    parent: str | None
+    refused: str | None
+
+
+class Parent(Operation[ParentFound], frozen=True):
+    op = "parent"
+
+    processes: tuple[Identity, ...]
+
+
+class Baseline(OfProcess[Nothing], frozen=True):
+    op = "baseline"
+    gives = "a Baseline of the parent's chunks"
+
+
+class Lend(Lending, frozen=True):
+    """`partial`: the copy is for this image alone."""
+
+    op = "lend"
+    takes = "tables, each with its segments"
+
+    partial: bool
+
+
+class LendRing(Lending, frozen=True):
+    op = "lend_ring"
+    takes = "the sealed table of one device, then the memory of a ring"
+
+    slot_bytes: Size
+
+
+class Take(Passing, frozen=True):
+    op = "take"
+
+
+class Withdraw(Operation[Nothing], frozen=True):
+    op = "withdraw"
+
+
+class ImagedAs(Struct, frozen=True):
+    """A process at the cut. `generation`: of its allocations; its agent counts it."""
+
+    stack: int
+    generation: int
+
+
+class Written(Struct, frozen=True, kw_only=True):
+    """The costs of a durable image, as in its manifest; `parent_refused`: why its parent is no newer image."""
+
+    parent: str | None
+    bytes_total: int
+    bytes_changed: int | None
+    bytes_zero: int
+    bytes_written: int
+    parent_refused: str | None
+
+
+class Write(Operation[Written], frozen=True):
+    """Facts of the job, for the manifest. `models`: of devices, by UUID; `timings`: seconds from the request."""
+
+    op = "write"
+
+    job: str
+    backend: str
+    simulated: bool
+    models: dict[str, str]
+    processes: dict[int, ImagedAs]
+    created: float
+    timings: dict[str, float]
+
+
+# The image that is read.
+
+
+class Open(InStore[Nothing], frozen=True):
+    """`seal`: of the image's manifest, as hexadecimal digits."""
+
+    op = "open"
+
+    seal: str
+
+
+class LendSlots(Operation[Nothing], frozen=True):
+    op = "lend_slots"
+    takes = "the memory of the slots, in order"
+
+    device: str
+    slot_bytes: Size
+
+
+class Read(Passing, frozen=True):
+    op = "read"
+
+
+class LoadedCount(Struct, frozen=True):
+    descriptors: int
+
+
+class Load(OfProcess[LoadedCount], frozen=True):
+    op = "load"
+
+
+class Loaded(OfProcess[Nothing], frozen=True):
+    op = "loaded"
+    gives = "descriptors of the process from `offset` on, `limit` at most"
+
+    offset: Count
+    limit: Size
+
+
+# A store.
+
+
+class ManifestText(Struct, frozen=True):
+    text: str
+
+
+class ReadManifest(InStore[ManifestText], frozen=True):
+    op = "manifest"
+
+
+class Sync(Operation[Nothing], frozen=True):
+    op = "sync"
+
+    store: str
+
+
+class Remove(InStore[Nothing], frozen=True):
+    """The image of that name is removed if it is of the instant `created`."""
+
+    op = "remove"
+
+    created: float
