@@ -9,6 +9,9 @@ JOB_NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
 BACKEND_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
 """Names of vendors."""
 
+DEFAULT_BACKEND = "nvidia"
+"""The vendor of a job until its first process names another, and of a process that shows none."""
+
 
 def meant(wrong: str, known: Iterable[str]) -> str:
     """`; did you mean llm?`, to end a message with, where a name is near enough; else nothing."""

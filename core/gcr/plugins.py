@@ -1,7 +1,6 @@
 """Finds plugins. Each is loaded, registered, checked and asked in its own `try`: a broken one harms no other."""
 
 import logging
-import os
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from importlib import import_module
@@ -12,7 +11,7 @@ from msgspec import Struct, field
 
 from gcr import hookspecs
 from gcr.backend import INTERFACE_VERSION, Backend
-from gcr.entrypoints import EntryPoint, entry_points
+from gcr.entrypoints import ENVIRONMENT, EntryPoint, entry_points, modules_in_environment
 from gcr.errors import BackendMissing, GcrError
 
 Answer = TypeVar("Answer")
@@ -21,8 +20,6 @@ Candidate = tuple[str, str, Callable[[], object]]  # name, origin, what loads it
 log = logging.getLogger(__name__)
 
 _METHODS = ("probe", "devices", "drain", "control")
-ENVIRONMENT = "GCR_PLUGINS"
-"""Modules to load besides the entry points, comma-separated: for running from a source tree."""
 
 
 class BrokenPlugin(Struct, frozen=True):
@@ -98,7 +95,7 @@ def _candidates() -> Sequence[Candidate]:
     """Name, origin and loader of each, those of the environment last; a module is taken once."""
     entries = sorted(entry_points(hookspecs.PROJECT), key=lambda entry: (entry.name, entry.value))
     found = {entry.value: (entry.name, _origin(entry), entry.load) for entry in entries}
-    for module in filter(None, (word.strip() for word in os.environ.get(ENVIRONMENT, "").split(","))):
+    for module in modules_in_environment():
         name = module.rpartition(".")[2].removeprefix("gcr_")
         found.setdefault(module, (name, f"{ENVIRONMENT}={module}", partial(import_module, module)))
     return list(found.values())

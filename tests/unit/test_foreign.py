@@ -12,10 +12,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec import structs
 
 from gcr.daemon import foreign
 from gcr.daemon.jobs import Ends, Program
 from gcr.daemon.permission import OURSELVES
+from gcr.declarations import Declaration, declarations
 from gcr.engine.node import World
 from gcr.errors import BackendMissing, Interrupted, NoSuchJob, NotAGpuProcess, UnsupportedState
 
@@ -42,8 +44,11 @@ def holding(*paths: Path, **environment: str) -> Iterator[int]:
 @pytest.fixture
 def devices(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder in the place of /dev."""
-    files = {vendor: path.replace("/dev", str(tmp_path)) for vendor, path in foreign.DEVICE_FILES.items()}
-    monkeypatch.setattr(foreign, "DEVICE_FILES", files)
+    moved = {
+        vendor: structs.replace(each, device_files=[path.replace("/dev", str(tmp_path)) for path in each.device_files])
+        for vendor, each in declarations().items()
+    }
+    monkeypatch.setattr(foreign, "declarations", lambda: moved)
     for name in ("nvidia0", "kfd", "davinci3", "null"):
         (tmp_path / name).touch()
     return tmp_path
@@ -70,6 +75,11 @@ def test_a_process_that_is_gone_is_nobodys() -> None:
     assert foreign.world_of_process(2**22 + 1).backend == "nvidia"
 
 
+def drive_with(monkeypatch: pytest.MonkeyPatch, library: str) -> None:
+    """Lets this library be the only driver."""
+    monkeypatch.setattr(foreign, "declarations", lambda: {"nvidia": Declaration((library,))})
+
+
 def patient(limit: float) -> float:
     return limit
 
@@ -92,13 +102,13 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 
 def test_an_agent_that_is_late_is_waited_for_if_there_is_a_driver(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "DRIVERS", ("libc.so",))
+    drive_with(monkeypatch, "libc.so")
     threading.Timer(0.5, job.begun.append, ["its agent"]).start()
     assert foreign.await_hello(job, patient, uncounted) == ["its agent"]
 
 
 def test_where_nobody_has_a_driver_nobody_is_waited_for(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "DRIVERS", ("/no/such",))
+    drive_with(monkeypatch, "/no/such")
     began = time.monotonic()
     with pytest.raises(NotAGpuProcess, match="no process of this job uses a device"):
         foreign.await_hello(job, patient, uncounted)
@@ -106,7 +116,7 @@ def test_where_nobody_has_a_driver_nobody_is_waited_for(job: Any, monkeypatch: p
 
 
 def test_a_driver_that_gcr_hears_nothing_of_is_named(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "DRIVERS", ("libc.so",))
+    drive_with(monkeypatch, "libc.so")
     monkeypatch.setattr(foreign, "LATE_HELLO_SECONDS", 0.2)
     with pytest.raises(NotAGpuProcess, match=f"process {os.getpid()} has libc.so loaded"):
         foreign.await_hello(job, patient, uncounted)
@@ -120,7 +130,7 @@ def test_a_job_that_is_over_is_not_waited_for(job: Any, monkeypatch: pytest.Monk
 
 
 def test_nobody_is_waited_for_once_the_caller_has_left(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign, "DRIVERS", ("libc.so",))
+    drive_with(monkeypatch, "libc.so")
     with pytest.raises(Interrupted):
         foreign.await_hello(job, called_off, uncounted)
 
@@ -141,7 +151,7 @@ class Counted:
 @pytest.fixture
 def half_heard(job: Any, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Returns a job on a simulated device; all its processes have a driver loaded."""
-    monkeypatch.setattr(foreign, "DRIVERS", ("libc.so",))
+    drive_with(monkeypatch, "libc.so")
     job.world = World("nvidia", simulated=True)
     return job
 

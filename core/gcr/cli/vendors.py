@@ -4,8 +4,9 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar
 
 from gcr.backend import Backend, Capability, Device
+from gcr.declarations import FILE, broken_declarations
 from gcr.errors import BackendMissing
-from gcr.plugins import Plugins, load_plugins
+from gcr.plugins import BrokenPlugin, Plugins, load_plugins
 
 Answer = TypeVar("Answer")
 
@@ -13,6 +14,7 @@ Answer = TypeVar("Answer")
 def chosen(wanted: str | None) -> tuple[Plugins, list[Backend]]:
     """All plugins, and the backends to show: the one asked for, or all. Raises BackendMissing for an unknown one."""
     plugins = load_plugins()
+    plugins.broken += [BrokenPlugin(name, f"{FILE} of {name}", why) for name, why in broken_declarations().items()]
     if wanted is not None:
         return plugins, [plugins.backend(wanted)]
     return plugins, [plugins.backends[name] for name in sorted(plugins.backends)]

@@ -20,6 +20,7 @@ from gcr.daemon.jobs import Job, Program
 from gcr.daemon.permission import Caller
 from gcr.daemon.recall import recall_program
 from gcr.daemon.registration import Registration, own_pid, registration
+from gcr.declarations import declarations
 from gcr.engine.node import World
 from gcr.engine.tidying import quietly
 from gcr.errors import GcrError, NameTaken, WrongState
@@ -30,14 +31,12 @@ from gcr.peers.agent import AgentPeer
 from gcr.peers.supervisor import SupervisorPeer
 from gcr.processes import ProcessIdentity, alive, file_access, identify, started_at
 from gcr.protocol.channel import Channel
-from gcr.protocol.wire import AgentFlag, AgentPhase, Vendor
+from gcr.protocol.wire import AgentFlag, AgentPhase
 
 log = logging.getLogger("gcr.daemon")
 
 TOGETHER_WITHIN = 5.0  # a restarted daemon waits so long for supervisor and agents to come back
 POLL = 0.05
-OURS: dict[int, str] = {Vendor.NVIDIA: "nvidia", Vendor.AMD: "amd", Vendor.ASCEND: "ascend"}
-
 
 Told = Callable[[ProcessIdentity], object]
 
@@ -314,7 +313,11 @@ def stranded(peer: AgentPeer) -> bool:
 
 
 def _world_as_seen(named: World, vendor: int) -> World:
-    """Returns the world of the vendor that a job's first process names; simulated worlds and plugins' stay as named."""
-    if named.simulated or named.backend not in OURS.values():
+    """Returns the world of the vendor that a job's first process names.
+
+    A simulated world stays as named, and that of a backend with a shim of its own.
+    """
+    served = {each.vendor: backend for backend, each in declarations().items() if each.vendor}
+    if named.simulated or named.backend not in served.values():
         return named
-    return World(OURS.get(vendor, named.backend))
+    return World(served.get(vendor, named.backend))

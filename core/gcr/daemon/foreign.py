@@ -10,10 +10,12 @@ from pathlib import Path
 from gcr.daemon.jobs import Job, Program
 from gcr.daemon.permission import Caller
 from gcr.daemon.worlds import backend_name, simulated_world
+from gcr.declarations import declarations
 from gcr.engine.node import World
 from gcr.errors import GcrError, NoSuchJob, NotAGpuProcess, NotOurs, UnsupportedState
 from gcr.job.process import Process
 from gcr.job.states import State, Way
+from gcr.names import DEFAULT_BACKEND
 from gcr.peers.control import ControlPeer
 from gcr.processes import alive, descendants, file_access, identify, maps_contain, open_files, owner_uid
 
@@ -22,22 +24,20 @@ log = logging.getLogger("gcr.daemon")
 HELLO_SECONDS = 0.5
 LATE_HELLO_SECONDS = 4.0  # on a machine that is busy
 POLL = 0.01
-DRIVERS = ("libcuda.so", "libamdhip64.so", "libascendcl.so")
 Left = Callable[[float], float]
 """As a Course has it: raises where the caller's time is up, or it no longer wants it."""
-DEVICE_FILES = {"nvidia": "/dev/nvidia", "amd": "/dev/kfd", "ascend": "/dev/davinci"}
 
 
 def world_of_process(pid: int, otherwise: str | None = None) -> World:
     """The simulated world that the environment of a process of our own user names; for any other the real drivers.
 
-    otherwise: the vendor of one that has no device open, or that may not be looked into; else NVIDIA.
+    otherwise: the vendor of one that has no device open, or that may not be looked into; else DEFAULT_BACKEND.
     Raises NotOurs for another user's process in a simulated world.
     """
     env = environment_of(pid)
     if vendor := env.get("GCR_SIMULATE"):
         return simulated_world(vendor, env, sole_user(pid))
-    return World(_vendor_of(pid) or otherwise or "nvidia")
+    return World(_vendor_of(pid) or otherwise or DEFAULT_BACKEND)
 
 
 def foreign_job(pid: int, backend: str | None, caller: Caller, unknown: NoSuchJob | None = None) -> Job:
@@ -74,11 +74,14 @@ def sole_user(pid: int) -> int:
 
 
 def refuse_without_driver(pid: int, world: World) -> None:
-    """Raises NotAGpuProcess for a process that has no driver loaded and no device open; no driver is asked for it."""
-    if world.simulated or world.backend not in DEVICE_FILES:
+    """Raises NotAGpuProcess for a process that has no driver loaded and no device open; no driver is asked for it.
+
+    A backend that declares nothing is left to its driver.
+    """
+    if world.simulated or world.backend not in declarations():
         return
     try:
-        uses = any(maps_contain(pid, DRIVERS)) or any(open_files(pid, path) for path in DEVICE_FILES.values())
+        uses = _maps_driver(pid) or _opened(pid)
     except PermissionError:
         return
     if not uses:
@@ -88,9 +91,21 @@ def refuse_without_driver(pid: int, world: World) -> None:
 def _vendor_of(pid: int) -> str | None:
     """Returns the vendor of the devices that the process has open; None if there are none or it may not be read."""
     try:
-        return next((vendor for vendor, path in DEVICE_FILES.items() if open_files(pid, path)), None)
+        return _opened(pid)
     except PermissionError:
         return None
+
+
+def _opened(pid: int) -> str | None:
+    """Returns the vendor of which the process has a device open. Raises PermissionError."""
+    paths = ((vendor, path) for vendor, each in declarations().items() for path in each.device_files)
+    return next((vendor for vendor, path in paths if open_files(pid, path)), None)
+
+
+def _maps_driver(pid: int) -> str | None:
+    """Returns the driver that the process has loaded. Raises PermissionError."""
+    drivers = [library for each in declarations().values() for library in each.libraries]
+    return next(iter(maps_contain(pid, drivers)), None)
 
 
 def await_hello(job: Job, left: Left, control: Callable[[], ControlPeer]) -> Sequence[Process]:
@@ -195,7 +210,7 @@ def _lives(pid: int) -> bool:
 
 def _loaded_driver(pid: int) -> str | None:
     try:
-        return next(iter(maps_contain(pid, DRIVERS)), None)
+        return _maps_driver(pid)
     except PermissionError:
         return None
 

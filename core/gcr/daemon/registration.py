@@ -8,7 +8,7 @@ from msgspec import Struct
 from gcr.daemon.worlds import backend_name, simulated_world
 from gcr.engine.node import World
 from gcr.errors import UsageError
-from gcr.names import JOB_NAME
+from gcr.names import DEFAULT_BACKEND, JOB_NAME
 from gcr.processes import owner_uid
 
 _TOKEN_CHARACTERS = 64
@@ -58,4 +58,4 @@ def _world(body: Mapping[str, Any], owner: int) -> World:
         if not isinstance(told, Mapping):
             raise UsageError("a simulated job is registered with its environment")
         return simulated_world(backend_name(vendor), told, owner)
-    return World(backend_name(body.get("backend") or "nvidia"))
+    return World(backend_name(body.get("backend") or DEFAULT_BACKEND))

@@ -9,6 +9,7 @@ import pytest
 
 from gcr.backend import Device
 from gcr.control import ControlMeans
+from gcr.declarations import FILE, Declaration, declared_by
 from gcr.errors import BackendMissing
 from gcr.facilities import FACILITIES
 from gcr.testing.peer import Peer
@@ -48,10 +49,21 @@ class ContractBase:
         assert found, "no device: a contract of hardware needs some, real or simulated"
         return found[0]
 
+    @pytest.fixture
+    def declaration(self, first_peer: Peer) -> Declaration:
+        """Returns the declaration of this backend; gcr reads it and runs no code of the plugin."""
+        package, name = self.backend.partition(":")[0], first_peer.call("name")
+        declared = declared_by(package)
+        assert name in declared, f"{FILE} in the package {package} has no table [{name}]"
+        return declared[name]
+
 
 class BackendContract(ContractBase):
     def test_importing_it_loads_no_vendor_library(self, new_peer: MakePeer) -> None:
         assert new_peer().call("mapped", list(self.vendor_libraries)) == []
+
+    def test_its_plugin_declares_drivers_and_loads_none(self, declaration: Declaration, new_peer: MakePeer) -> None:
+        assert new_peer().call("mapped", list(declaration.libraries)) == []
 
     def test_a_probe_never_raises_and_every_answer_has_evidence(self, new_peer: MakePeer) -> None:
         answers = new_peer().call("probe")

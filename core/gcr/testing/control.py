@@ -13,8 +13,12 @@ from typing import IO, ClassVar
 
 import pytest
 
+from gcr.backend import Device
 from gcr.control import ControlMeans, ControlPhase
+from gcr.declarations import Declaration
+from gcr.devices import is_simulated
 from gcr.errors import DriverError
+from gcr.processes import maps_contain, open_files
 from gcr.testing.contract import ContractBase, MakePeer
 from gcr.testing.drain import eventually
 from gcr.testing.peer import Peer
@@ -94,6 +98,14 @@ class InspectContract(ContractBase):
         victim.digest()
         assert control.call("phase", victim.pid) is ControlPhase.RUNNING
         assert eventually(lambda: sum(control.call("inspect", victim.pid).bytes_by_device.values()) > 0)
+
+    def test_a_program_is_recognised_by_what_the_plugin_declares(
+        self, declaration: Declaration, victim: Victim, device: Device
+    ) -> None:
+        """The daemon looks at programs that gcr hears nothing of from outside: at their files, real devices' too."""
+        assert maps_contain(victim.pid, declaration.libraries), "the program has none of these libraries loaded"
+        opened = [path for path in declaration.device_files if open_files(victim.pid, path)]
+        assert opened or is_simulated(device.name), "the program has none of these device files open"
 
     def test_a_process_without_a_device_is_absent(self, control: Peer) -> None:
         sleeper = subprocess.Popen(["sleep", "60"])

@@ -62,6 +62,9 @@ class Service:
         status = Path("/proc/self/statm").read_text()
         return int(status.split()[0]) * mmap.PAGESIZE
 
+    def name(self) -> str:
+        return self._backend.name
+
     def probe(self) -> Sequence[Capability]:
         return list(self._backend.probe())
 

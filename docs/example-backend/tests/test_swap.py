@@ -11,6 +11,14 @@ from gcr.testing import Job, SimulatedMachine
 VICTIM_BYTES = 26 << 20  # what it asks for, at least
 VICTIM = (sys.executable, str(Path(__file__).with_name("victim.py")))
 
+WITH_A_CHILD = """
+import os, runpy, subprocess, sys
+bare = {name: value for name, value in os.environ.items() if name != "LD_PRELOAD"}
+child = subprocess.Popen(sys.argv[1:], env=bare, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+assert child.stdout.readline() == b"ready\\n"
+runpy.run_path(sys.argv[-1], run_name="__main__")
+"""
+
 
 @pytest.mark.parametrize("options", [(), ("--data-only",)], ids=["all of it", "data only"])
 def test_a_job_goes_and_comes_back_as_it_was(gcr_machine: SimulatedMachine, options: tuple[str, ...]) -> None:
@@ -57,4 +65,14 @@ def test_the_name_of_the_backend_alone_chooses_the_shim(
     before = gcr_machine.ready(job).ask()
     assert gcr_machine.gcr("checkpoint", "llm").body["strategy"] == "handoff"
     assert gcr_machine.gcr("restore", "llm").code == 0
+    assert job.ask() == before
+
+
+def test_a_process_that_gcr_hears_nothing_of_is_not_left_behind(gcr_machine: SimulatedMachine) -> None:
+    """The daemon recognises it by the driver that `gcr.toml` declares."""
+    job = gcr_machine.run("llm", sys.executable, "-c", WITH_A_CHILD, *VICTIM)
+    before = job.ask()
+    refused = gcr_machine.gcr("checkpoint", "llm")
+    assert refused.body["error"]["code"] == "unsupported_state", refused.body
+    assert "gcr hears nothing of it" in refused.body["error"]["message"]
     assert job.ask() == before

@@ -40,6 +40,9 @@ class AcmeControl:
         used = {devices.uuid_of(n): devices.users_of(n).get(pid, 0) for n in range(devices.count())}
         return ProcessView(pid, phase, where_it_has_bytes(used), ())
 
+    def holders(self, device: str) -> Mapping[int, int]:
+        return devices.users_of(devices.ordinal_of(device))
+
     def lock(self, pid: int, deadline: float) -> None:
         timeout = c_uint(max(1, math.ceil(deadline * 1000)))
         ours = deadline + _GRACE_SECONDS
