@@ -33,6 +33,7 @@ from gcr.protocol.agentwire import (
     StatusRecord,
     StatusReply,
 )
+from gcr.protocol.operations.worker import Moved
 from gcr.protocol.wire import HandleFlag, MappingRecord
 
 MiB = 1 << 20
@@ -268,7 +269,7 @@ def test_what_others_just_made_is_waited_for_and_never_taken_for_its_own():
 
 
 def test_a_device_that_nobody_copied_is_noticed():
-    whole = {(1, "one"): {"bytes": 5}, (1, "other"): {"bytes": 7}, (2, "one"): {"bytes": 3}}
+    whole = {(1, "one"): Moved(5, 1.0), (1, "other"): Moved(7, 1.0), (2, "one"): Moved(3, 1.0)}
     refuse_a_part({1: 12, 2: 3, 3: 0}, whole)
     part = {copy: done for copy, done in whole.items() if copy != (1, "other")}
     with pytest.raises(PeerGone, match=r"^5 bytes of process 1 were copied, and it holds 12$"):
