@@ -11,22 +11,6 @@ from gcr.job.states import State
 from gcr.processes import file_access, is_stopped, open_verbs
 from gcr.protocol.wire import AgentPhase, Reason
 
-WHY = {
-    Reason.MANAGED: "uses unified (managed) memory",
-    Reason.MULTICAST: "uses multicast memory (NVLS)",
-    Reason.IPC_EXPORT: "shares device memory with another process (CUDA IPC export)",
-    Reason.IPC_IMPORT: "shares device memory with another process (CUDA IPC import)",
-    Reason.SHAREABLE_EXPORT: "exported device memory to another process",
-    Reason.SHAREABLE_IMPORT: "imported device memory of another process",
-    Reason.DMA_BUF: "exported device memory as a dma-buf, which a network card may write to",
-    Reason.HOST_NUMA: "holds physical memory on the host (HOST_NUMA)",
-    Reason.FABRIC: "shares device memory over the fabric",
-    Reason.EXTERNAL: "imported memory or semaphores of another API",
-    Reason.SPARSE: "maps its memory into sparse arrays",
-    Reason.GREEN_CONTEXT: "uses green contexts",
-    Reason.COUNT: "uses something that only a newer gcr has a name for",
-}
-
 
 def admit(targets: Sequence[Target]) -> None:
     """Refuses processes that cannot be suspended. Raises WrongState, UnsupportedState; nothing was touched."""
@@ -149,7 +133,7 @@ def refuse_crowded_devices(targets: Sequence[Target]) -> None:
 
 
 def refusal(pid: int, reason: Reason, nbytes: int) -> str:
-    what = WHY.get(reason, f"uses {reason_name(reason)}")
+    what = reason.why or f"uses {reason_name(reason)}"
     size = f" ({nbytes / 2**20:.0f} MiB)" if nbytes else ""
     return f"process {pid} {what}{size}. The driver would take this job and could not give it back."
 

@@ -1,6 +1,7 @@
 """The numbers of the wire protocol: limits, frame types, flags, errors, reasons. Mirror of the enums of wire.h."""
 
 from enum import IntEnum, IntFlag
+from typing import Self
 
 MAGIC = 0x57524347
 VERSION = 1
@@ -125,29 +126,35 @@ class ErrorCode(IntEnum):
 
 
 class Reason(IntEnum):
-    """Why bytes are not handed over."""
+    """Why bytes are not handed over. `why`: the words of a refusal, "" for bytes that the driver carries, slowly."""
+
+    why: str
+
+    def __new__(cls, number: int, why: str = "") -> Self:
+        made = int.__new__(cls, number)
+        made._value_, made.why = number, why
+        return made
 
     POOL = 1
     ARRAY = 2
     CAPTURE = 3
-    MANAGED = 4
-    MULTICAST = 5
-    IPC_EXPORT = 6
-    IPC_IMPORT = 7
-    SHAREABLE_EXPORT = 8
-    SHAREABLE_IMPORT = 9
-    DMA_BUF = 10
-    HOST_NUMA = 11
-    FABRIC = 12
-    EXTERNAL = 13
-    SPARSE = 14
+    MANAGED = 4, "uses unified (managed) memory"
+    MULTICAST = 5, "uses multicast memory (NVLS)"
+    IPC_EXPORT = 6, "shares device memory with another process (CUDA IPC export)"
+    IPC_IMPORT = 7, "shares device memory with another process (CUDA IPC import)"
+    SHAREABLE_EXPORT = 8, "exported device memory to another process"
+    SHAREABLE_IMPORT = 9, "imported device memory of another process"
+    DMA_BUF = 10, "exported device memory as a dma-buf, which a network card may write to"
+    HOST_NUMA = 11, "holds physical memory on the host (HOST_NUMA)"
+    FABRIC = 12, "shares device memory over the fabric"
+    EXTERNAL = 13, "imported memory or semaphores of another API"
+    SPARSE = 14, "maps its memory into sparse arrays"
     UNEXPORTABLE = 15
-    GREEN_CONTEXT = 16
+    GREEN_CONTEXT = 16, "uses green contexts"
     BEFORE_SHIM = 17
-    COUNT = 18  # how many there are, not one of them
+    COUNT = 18, "uses something that only a newer gcr has a name for"  # their number, and what a newer shim counts
 
 
-CARRIED_REASONS = frozenset({Reason.POOL, Reason.ARRAY, Reason.CAPTURE, Reason.UNEXPORTABLE, Reason.BEFORE_SHIM})
-"""The driver carries these bytes, slowly."""
+CARRIED_REASONS = frozenset(reason for reason in Reason if not reason.why)
 REFUSED_REASONS = frozenset(Reason) - CARRIED_REASONS - {Reason.COUNT}
 """The driver would take such a process and never give it back (docs/design.md)."""

@@ -148,26 +148,26 @@ enum HandleFlag {
     kHandleUnexportable = 2,
 };
 
-// Why bytes are not handed over. `carry`: the driver carries them, slowly. `refuse`: the driver would take the
-// process and never give it back (docs/design.md).
+// Why bytes are not handed over. The driver carries some, slowly. With any other it would take the process and never
+// give it back (docs/design.md): UncoveredRecord.refuse says so, and core/coverage.cpp which.
 enum Reason {
-    kReasonPool = 1,  // carry: stream-ordered allocation
-    kReasonArray = 2,  // carry: arrays, mipmaps, textures
-    kReasonCapture = 3,  // carry: allocated inside a stream capture or graph
-    kReasonManaged = 4,  // refuse: unified (UVM) memory
-    kReasonMulticast = 5,  // refuse
-    kReasonIpcExport = 6,  // refuse: cuIpcGetMemHandle / cuIpcGetEventHandle
-    kReasonIpcImport = 7,  // refuse: cuIpcOpenMemHandle / cuIpcOpenEventHandle
-    kReasonShareableExport = 8,  // refuse: the program exported a handle itself
-    kReasonShareableImport = 9,  // refuse
-    kReasonDmaBuf = 10,  // refuse: cuMemGetHandleForAddressRange
-    kReasonHostNuma = 11,  // refuse: physical memory on the host
-    kReasonFabric = 12,  // refuse
-    kReasonExternal = 13,  // refuse: external memory and semaphores, graphics interop
-    kReasonSparse = 14,  // refuse: sparse arrays over the program's handles
-    kReasonUnexportable = 15,  // carry: the driver would not make this allocation exportable
-    kReasonGreenContext = 16,  // refuse: green contexts and devices carved into resources
-    kReasonBeforeShim = 17,  // carry: allocated through a pointer the shim never saw
+    kReasonPool = 1,  // stream-ordered allocation
+    kReasonArray = 2,  // arrays, mipmaps, textures
+    kReasonCapture = 3,  // allocated inside a stream capture or graph
+    kReasonManaged = 4,  // unified (UVM) memory
+    kReasonMulticast = 5,
+    kReasonIpcExport = 6,  // cuIpcGetMemHandle / cuIpcGetEventHandle
+    kReasonIpcImport = 7,  // cuIpcOpenMemHandle / cuIpcOpenEventHandle
+    kReasonShareableExport = 8,  // the program exported a handle itself
+    kReasonShareableImport = 9,
+    kReasonDmaBuf = 10,  // cuMemGetHandleForAddressRange
+    kReasonHostNuma = 11,  // physical memory on the host
+    kReasonFabric = 12,
+    kReasonExternal = 13,  // external memory and semaphores, graphics interop
+    kReasonSparse = 14,  // sparse arrays over the program's handles
+    kReasonUnexportable = 15,  // the driver would not make this allocation exportable
+    kReasonGreenContext = 16,  // green contexts and devices carved into resources
+    kReasonBeforeShim = 17,  // allocated through a pointer the shim never saw
     kReasonCount = 18,
 };
 
