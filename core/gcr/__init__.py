@@ -13,16 +13,8 @@ from typing import TYPE_CHECKING
 from gcr.version import __version__
 
 if TYPE_CHECKING:
-    from gcr.api.reports import (
-        CheckpointReport,
-        ImageInfo,
-        JobInfo,
-        ProcessInfo,
-        ProcessReport,
-        Report,
-        RestoreReport,
-        SwapReport,
-    )
+    from gcr.api.listings import ImageInfo, JobInfo, ProcessInfo
+    from gcr.api.reports import CheckpointReport, ProcessReport, Report, RestoreReport, SwapReport
     from gcr.errors import (
         AddressTaken,
         BackendMissing,
@@ -192,7 +184,9 @@ def _home(name: str) -> str:
         return "library.calls"
     if name in _IMAGE_ERRORS:
         return "imageerrors"
-    return "api.reports" if name.endswith(("Report", "Info")) else "errors"
+    if name.endswith("Info"):
+        return "api.listings"
+    return "api.reports" if name.endswith("Report") else "errors"
 
 
 def __dir__() -> list[str]:

@@ -1,6 +1,7 @@
 """Commands on jobs that are in no state for them."""
 
 import os
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -8,13 +9,18 @@ from unittest.mock import Mock
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from reported import checkpointed, job_info, restored
+
+from gcr.api.listings import ImageState
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.cli import jobtable
 from gcr.config import Config
 from gcr.daemon.commands import checkpoint, restore
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.coordinator import Coordinator
-from gcr.daemon.jobs import Job
+from gcr.daemon.jobs import Job, Results
 from gcr.engine.node import World
 from gcr.errors import BackendMissing, JobEnding, WrongState
 from gcr.job.journal import DecisionRecord, Journal, ProcessDecision
@@ -72,6 +78,16 @@ def test_a_backend_that_is_not_the_job_s_is_refused(tmp_path: Path, command: Any
         command.run(coordinator, kind(target="llm", backend="amd"), Asked(lambda _report: None, threading.Event()))
 
 
+def test_a_report_that_tells_more_replaces_the_last_one_alone() -> None:
+    results, last = Results(), checkpointed()
+    results.report = last
+    results.amend(last, more := checkpointed(image="warm"))
+    assert results.report is more
+    results.report = back = restored()
+    results.amend(more, last)
+    assert results.report is back
+
+
 def test_an_image_that_is_being_written_is_told_after_another_was_asked_for() -> None:
     """And one that is on disk, or failed before, no longer is."""
     job, first, second, third = Job("llm", "", World("nvidia")), Mock(), Mock(), Mock()
@@ -80,9 +96,9 @@ def test_an_image_that_is_being_written_is_told_after_another_was_asked_for() ->
         job.results.add(each)
     assert job.results.images == [first, third]
     assert job.results.imaging is third
-    rows = [{"name": "warm", "state": "failed"}, {"name": "next", "state": "writing"}]
-    shown = {"simulated": False, "image": rows[-1], "images": rows}
-    assert jobtable._of_job(shown) == ["image warm NOT WRITTEN", "image next being written"]
+    states = {"warm": "failed", "last": "durable", "next": "writing"}
+    rows = tuple(ImageState(name=name, state=state, durable_s=None, error=None) for name, state in states.items())
+    assert jobtable._of_job(job_info(images=rows)) == ["image warm NOT WRITTEN", "image next being written"]
 
 
 def test_a_worker_of_gcr_s_own_is_called_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

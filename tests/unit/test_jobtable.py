@@ -1,19 +1,30 @@
 """The table of jobs keeps to a terminal's width; a pipe gets everything."""
 
+import sys
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from reported import job_info, process
+
+from gcr.api.listings import JobInfo, OnlyCopy
 from gcr.cli import jobtable
 
 UUID = "GPU-00000000-0000-0000-0000-000000000001"
 
 
-def job(**more: Any) -> dict[str, Any]:
-    process = {"pid": 4711, "state": "running", "device": UUID, "label": "nvidia:0", "bytes": 36 << 30}
+PROCESS = process(device=UUID, label="nvidia:0", bytes=36 << 30, covered_bytes=36 << 30)
+
+
+def job(**more: Any) -> JobInfo:
     started = (datetime.now(UTC) - timedelta(hours=2.5)).isoformat()
-    made = {"job": "llm-large", "pid": 4711, "state": "running", "started": started, "simulated": False}
-    row = {**process, "covered_bytes": 36 << 30, "uncovered": {}}
-    return {**made, "command": ["/opt/venv/bin/python", "serve.py", "--port", "8000"], "processes": [row], **more}
+    command = ("/opt/venv/bin/python", "serve.py", "--port", "8000")
+    made = {"job": "llm-large", "pid": 4711, "started": started, "command": command, "processes": (PROCESS,)}
+    return job_info(**made | more)
 
 
 def test_eighty_columns_have_the_device_the_age_and_the_program() -> None:
@@ -25,7 +36,7 @@ def test_eighty_columns_have_the_device_the_age_and_the_program() -> None:
 
 
 def test_notes_have_a_line_of_their_own_and_a_narrow_terminal_has_no_command() -> None:
-    simulated = job(simulated=True, only_in={"image": "warm", "store": "/s"})
+    simulated = job(simulated=True, only_in=OnlyCopy(image="warm", store="/s"))
     for width in (40, 62, 80, 200):
         lines = jobtable.table([simulated, job()], width).splitlines()
         assert len(lines) == 4
@@ -35,8 +46,7 @@ def test_notes_have_a_line_of_their_own_and_a_narrow_terminal_has_no_command() -
 
 
 def test_a_pipe_gets_whole_names_on_one_line_each_and_no_control_characters() -> None:
-    unnamed = job(command=["/bin/sh", "-c", "a\nb\x1b[31m"])
-    unnamed["processes"][0]["label"] = None
+    unnamed = job(command=("/bin/sh", "-c", "a\nb\x1b[31m"), processes=(replace(PROCESS, label=None),))
     (line,) = jobtable.table([unnamed], None).splitlines()[1:]
     assert UUID in line
     assert line.endswith("-      /bin/sh -c a?b?[31m")
@@ -45,5 +55,5 @@ def test_a_pipe_gets_whole_names_on_one_line_each_and_no_control_characters() ->
 
 
 def test_a_job_without_a_process_on_a_device_is_a_line_as_well() -> None:
-    (line,) = jobtable.table([job(processes=[], pid=None)], None).splitlines()[1:]
+    (line,) = jobtable.table([job(processes=(), pid=None)], None).splitlines()[1:]
     assert line.split()[:6] == ["llm-large", "-", "running", "-", "-", "-"]

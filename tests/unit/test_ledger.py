@@ -8,20 +8,26 @@ from pathlib import Path
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from reported import checkpointed, restored
+
+from gcr.api.listings import JobList
+from gcr.api.reports import SwapReport
 from gcr.daemon.ledger import Entry, asked_by
 from gcr.errors import DeadlinePassed, GcrError, NoRoom
 from gcr.protocol.seqpacket import PeerIdentity
 
 ROOT = Path(__file__).parents[2]
-OUT = {"job": "llm", "state": "suspended", "bytes": 3 << 30, "stop_s": 0.69, "wall_s": 0.8, "image": "warm"}
-BACK = {"job": "bb", "state": "running", "bytes": 5, "wall_s": 0.4, "moved": {"GPU-1": "GPU-2"}}
+OUT = checkpointed(job="llm", bytes=3 << 30, stop_s=0.69, wall_s=0.8, image="warm")
+BACK = restored(job="bb", bytes=5, wall_s=0.4, moved={"GPU-1": "GPU-2"})
 
 
 def test_what_was_done_is_one_line_with_job_bytes_seconds_and_who_asked(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gcr.daemon")
     Entry("checkpoint", {"target": 77}, "uid 7, pid 8: gcr checkpoint 77", began=0.0).done(OUT)
-    Entry("swap", {"out": "llm", "in": "bb"}, "me").done({"out": OUT, "in": BACK})
-    Entry("ps", {}, "me").done({"jobs": []})
+    Entry("swap", {"out": "llm", "in": "bb"}, "me").done(SwapReport(out=OUT, back=BACK))
+    Entry("ps", {}, "me").done(JobList(jobs=()))
     first, second, third = caplog.messages
     assert first.startswith("job llm: checkpoint done, suspended: 3221225472 bytes, ")
     assert first.endswith(" s, stopped 0.690 s, image warm; asked by uid 7, pid 8: gcr checkpoint 77")

@@ -9,9 +9,13 @@ from types import ModuleType
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from reported import job_info, process
+
 import gcr
 from gcr import errors, imageerrors
-from gcr.api.reports import ImageInfo, JobInfo
+from gcr.api.listings import ImageInfo, JobInfo
 from gcr.errors import GcrError, UsageError
 from gcr.library.arguments import check_stream, checked_environment, checked_folder, words_of
 
@@ -87,7 +91,8 @@ def test_a_job_says_which_it_is() -> None:
 
 
 def test_reports_take_what_a_newer_daemon_adds() -> None:
-    row = {"pid": 7, "device": "", "state": "running", "bytes": 5, "covered_bytes": 5, "new": 1}
-    job = {"job": "llm", "pid": 7, "state": "running", "started": "2026", "simulated": True, "processes": [row], "x": 1}
-    assert JobInfo.from_json(job).bytes == 5
+    known = job_info(processes=(process(bytes=5), process(bytes=6))).to_json()
+    more = {**known, "processes": [{**row, "new": 1} for row in known["processes"]], "x": 1}
+    assert JobInfo.from_json(more).bytes == 11
+    assert JobInfo.from_json(more).to_json() == known
     assert ImageInfo.from_json({"image": "warm", "damaged": "gone"}).job is None

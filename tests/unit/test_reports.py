@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import Any, cast
 
+from gcr.api.listings import ArenaReady
 from gcr.daemon import readiness, reports
 from gcr.daemon.jobs import Job
 from gcr.devices import uuid_text
@@ -38,8 +39,8 @@ def table(*held: tuple[str, int]) -> AllocationTable:
 
 def rows(seen: Mapping[int, int], *held: tuple[str, int]) -> list[tuple[Any, ...]]:
     found = reports.of_table(process(seen), table(*held))
-    assert all(row["covered_bytes"] == row["bytes"] for row in found)
-    return [(row["device"], row["bytes"], row["handles"]) for row in found]
+    assert all(row.covered_bytes == row.bytes for row in found)
+    return [(row.device, row.bytes, row.handles) for row in found]
 
 
 def test_rows_have_what_came_after_the_last_look() -> None:
@@ -60,17 +61,17 @@ def test_the_bytes_of_a_report_are_those_of_its_processes() -> None:
     job.processes = {7: process({0: 2 * MIB}), 8: other}
     targets = [SimpleNamespace(pid=7, books=SimpleNamespace(table=table((ONE, 2 * MIB), (ONE, 4 * MIB))))]
     found = reports.at_the_cut(job, cast("Any", SimpleNamespace(targets=targets)))
-    assert [(row["pid"], row["covered_bytes"]) for row in found] == [(7, 6 * MIB), (8, 0)]
+    assert [(row.pid, row.covered_bytes) for row in found] == [(7, 6 * MIB), (8, 0)]
 
 
 def test_how_far_a_job_is_from_a_warm_checkpoint() -> None:
     job = Job("llm", "", World("nvidia"))
-    assert readiness.of_job(job, {}) is None
+    assert readiness.arena_of(job, {}) is None
     job.processes = {7: process({0: 6 * MIB, 1: 4 * MIB}), 8: Process("llm", ProcessIdentity(8, 1))}
     ready = {(ONE, "7.1"): 8 * MIB, (OTHER, "7.1"): 1 * MIB, (ONE, "9.1"): 64 * MIB}
-    assert readiness.of_job(job, ready) == {"wanted_bytes": 10 * MIB, "ready_bytes": 7 * MIB}
+    assert readiness.arena_of(job, ready) == ArenaReady(wanted_bytes=10 * MIB, ready_bytes=7 * MIB)
     job.processes[7].settle(State.SUSPENDED)
-    assert readiness.of_job(job, ready) is None
+    assert readiness.arena_of(job, ready) is None
 
 
 def test_a_worker_that_does_not_answer_has_nothing_ready() -> None:

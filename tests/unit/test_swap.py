@@ -1,10 +1,17 @@
 """`gcr swap`: what it refuses before it touches anything, and what it undoes when the second job does not come back."""
 
+import sys
+from pathlib import Path
 from threading import Event
 from typing import Any
 
 import pytest
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from reported import checkpointed, restored
+
+from gcr.api.reports import CheckpointReport, RestoreReport, SwapReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest, SwapRequest
 from gcr.daemon.commands import checkpoint, restore
 from gcr.daemon.commands.asked import Asked
@@ -27,19 +34,19 @@ class Node:
             job.processes[pid] = Process(name, ProcessIdentity(pid, 1), state)
             self.jobs.add(job)
 
-    def checkpoint(self, request: CheckpointRequest, _asked: Asked) -> dict[str, Any]:
+    def checkpoint(self, request: CheckpointRequest, _asked: Asked) -> CheckpointReport:
         self.done.append(("checkpoint", request.target, request.timeout))
-        return {"job": request.target}
+        return checkpointed(job=str(request.target))
 
-    def restore(self, request: RestoreRequest, asked: Asked) -> dict[str, Any]:
+    def restore(self, request: RestoreRequest, asked: Asked) -> RestoreReport:
         self.done.append(("restore", request.target, request.timeout))
         if asked.cancelled.is_set():
             raise Interrupted("interrupted; everything was taken back")
         if error := self.failing.get(str(request.target)):
             raise error
-        return {"job": request.target, "state": "running"}
+        return restored(job=str(request.target))
 
-    def swap(self, cancelled: Event | None = None, **body: Any) -> dict[str, Any]:
+    def swap(self, cancelled: Event | None = None, **body: Any) -> SwapReport:
         request = SwapRequest.from_json({"out": "llm", "in": "bb", **body})
         return Swap(self, request, lambda _target: lambda _report: None, cancelled or Event()).run()  # type: ignore[arg-type]
 
@@ -57,8 +64,9 @@ def commands(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_one_leaves_and_the_other_comes_back_within_one_time() -> None:
     node = Node()
     found = node.swap(timeout=50)
-    assert (found["out"]["job"], found["in"]["job"]) == ("llm", "bb")
-    assert found["out"]["wall_s"] >= 0
+    assert (found.out.job, found.back.job) == ("llm", "bb")
+    assert found.out.wall_s > 0
+    assert found.back.wall_s > 0
     (_, _, whole), (_, _, rest) = node.done
     assert whole == 50
     assert 0 < rest <= 50

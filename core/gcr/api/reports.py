@@ -1,196 +1,137 @@
 """Reports: what a checkpoint or a restore did, with the fields of the JSON that the command line prints.
 
-Sizes are bytes, times seconds, rates bytes per second. None where the JSON has null.
+The daemon makes them; the command line and the library add `wall_s`, by their own clock. All other times are the
+daemon's. Sizes are bytes, times seconds, rates bytes per second; None is null.
 """
 
-from collections.abc import Mapping, Sequence
-from types import MappingProxyType
-from typing import Any, Self
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any, Self
 
-from msgspec import Struct
-from msgspec.structs import asdict
+from msgspec import field
+from msgspec.structs import replace
+
+from gcr.api.answers import Answer
 
 
-class ProcessReport(Struct, frozen=True, kw_only=True):
-    """One process on one device."""
+class ProcessReport(Answer, frozen=True, kw_only=True):
+    """One process on one device; `device` is empty before its first allocation."""
 
     pid: int
-    device: str
+    state: str
     strategy: str
+    device: str
     bytes: int
     covered_bytes: int
     uncovered: Mapping[str, int]
     handles: int
     pinned_host_bytes: int
-    contexts: int = 0
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        known = _known(cls, document)
-        return cls(**{**known, "uncovered": MappingProxyType(dict(document["uncovered"]))})
+    contexts: int
 
 
-class Report(Struct, frozen=True, kw_only=True):
-    """Fields of both reports. `wall_s` is the caller's clock, all others are the daemon's."""
+class Report(Answer, frozen=True, kw_only=True):
+    """The fields that a checkpoint's and a restore's report have in common."""
 
     job: str
-    state: str
-    bytes: int
-    control_s: float | None
-    wall_s: float
     simulated: bool
+    state: str
+    if TYPE_CHECKING:  # fields of each report, at a place of their own in its JSON
+        bytes: int
+        control_s: float | None
+        link_bytes_per_s: float | None
+        streamed: bool
+        phases_s: Mapping[str, float]
+        wall_s: float
+
+    def timed(self, wall_s: float) -> Self:
+        """Returns the report with the time by the clock of its caller."""
+        return replace(self, wall_s=wall_s)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON's fields, without the envelope."""
-        return {name: _plain(value) for name, value in asdict(self).items()}
+        """Returns the JSON's fields, without the envelope and without those that do not apply."""
+        absent = self._absent()
+        return {name: value for name, value in super().to_json().items() if name not in absent}
+
+    def _absent(self) -> Collection[str]:
+        return [name for name in ("phases_s", "wall_s") if not getattr(self, name)]
 
 
 class CheckpointReport(Report, frozen=True, kw_only=True):
+    """A checkpoint. `phases_s`: the end of each phase, in seconds from the request; empty where the driver did it."""
+
     strategy: str
+    bytes: int
+    bytes_copied: int
+    snapshot_bytes: int
+    streamed: bool
     vram_free_s: float | None  # of a job that was left running
     stop_s: float
     drain_s: float
     drain_bytes_per_s: float | None
+    control_s: float | None
     link_bytes_per_s: float | None
     durable_s: float | None
     vram_after_bytes: int | None
-    bytes_copied: int
-    snapshot_bytes: int
-    streamed: bool
-    processes: Sequence[ProcessReport]
+    processes: tuple[ProcessReport, ...]
+    phases_s: Mapping[str, float] = field(default_factory=dict)
     image: str | None = None  # and of it, where it is durable:
     cut: str | None = None
+    parent: str | None = None
     bytes_total: int | None = None
     bytes_changed: int | None = None
     bytes_zero: int | None = None
     bytes_written: int | None = None
     dedup_ratio: float | None = None
-    parent: str | None = None
     parent_refused: str | None = None
+    wall_s: float = 0.0
 
-    def to_json(self) -> dict[str, Any]:
-        """The JSON's fields, without the envelope; those of an image where there is one."""
-        found = super().to_json()
-        return found if self.image else {name: value for name, value in found.items() if name not in _OF_AN_IMAGE}
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        processes = tuple(ProcessReport.from_json(one) for one in document["processes"])
-        return cls(**{**_known(cls, document), "processes": processes})
+    def _absent(self) -> Collection[str]:
+        return [*super()._absent(), *(() if self.image else _OF_AN_IMAGE)]
 
 
 class RestoreReport(Report, frozen=True, kw_only=True):
+    """A restore. `phases_s`: as of a checkpoint."""
+
+    bytes: int
     refill_s: float
     refill_bytes_per_s: float | None
+    control_s: float | None
+    link_bytes_per_s: float | None
     total_s: float
     cold: bool
     streamed: bool  # bytes came from an image window by window, and were nowhere whole in host memory
+    phases_s: Mapping[str, float] = field(default_factory=dict)
     moved: Mapping[str, str]  # devices by UUID: what it left, and where it came back instead
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(**{**_known(cls, document), "moved": MappingProxyType(dict(document["moved"]))})
+    wall_s: float = 0.0
 
 
-class SwapReport(Struct, frozen=True, kw_only=True):
+class SwapReport(Answer, frozen=True, kw_only=True):
     """Reports of the job that left and of the one that came back. `wall_s` is the caller's clock."""
 
     out: CheckpointReport
-    back: RestoreReport
-    wall_s: float
+    back: RestoreReport = field(name="in")
+    wall_s: float = 0.0
 
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        out, back = CheckpointReport.from_json(document["out"]), RestoreReport.from_json(document["in"])
-        return cls(out=out, back=back, wall_s=document["wall_s"])
+    def timed(self, wall_s: float) -> Self:
+        """Returns the report with the time by the clock of its caller."""
+        return replace(self, wall_s=wall_s)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON's fields, without the envelope."""
-        return {"out": self.out.to_json(), "in": self.back.to_json(), "wall_s": self.wall_s}
+        """Returns the JSON's fields, without the envelope."""
+        timed = {"wall_s": self.wall_s} if self.wall_s else {}
+        return {"out": self.out.to_json(), "in": self.back.to_json(), **timed}
 
 
-class ProcessInfo(Struct, frozen=True, kw_only=True):
-    """A process of a job on one device; `device` is empty before its first allocation."""
-
-    pid: int
-    device: str
-    state: str
-    bytes: int
-    covered_bytes: int
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(**_known(cls, document))
-
-
-class JobInfo(Struct, frozen=True, kw_only=True):
-    """A job as `gcr ps` shows it. `started`: ISO 8601; `command`: empty for a process that gcr did not start."""
-
-    job: str
-    pid: int | None
-    state: str
-    started: str
-    simulated: bool
-    processes: tuple[ProcessInfo, ...]
-    command: tuple[str, ...] = ()
-
-    @property
-    def bytes(self) -> int:
-        """Bytes of device data, all its processes together."""
-        return sum(each.bytes for each in self.processes)
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        processes = tuple(ProcessInfo.from_json(each) for each in document["processes"])
-        command = tuple(document.get("command") or ())
-        return cls(**{**_known(cls, document), "processes": processes, "command": command})
-
-
-class ImageInfo(Struct, frozen=True, kw_only=True):
-    """An image as `gcr images` lists it. `created`: seconds since the epoch. All else is None for one that is damaged.
-
-    `damaged`: what is wrong with it, as far as a list looks.
-    """
-
-    image: str
-    damaged: str | None
-    job: str | None = None
-    cut: str | None = None
-    created: float | None = None
-    backend: str | None = None
-    simulated: bool | None = None
-    processes: int | None = None
-    bytes_total: int | None = None
-    bytes_zero: int | None = None
-    bytes_written: int | None = None
-    parent: str | None = None
-
-    @classmethod
-    def from_json(cls, document: Mapping[str, Any]) -> Self:
-        return cls(**_known(cls, document))
+TransferReport = CheckpointReport | RestoreReport
 
 
 _OF_AN_IMAGE = (
     "image",
     "cut",
+    "parent",
     "bytes_total",
     "bytes_changed",
     "bytes_zero",
     "bytes_written",
     "dedup_ratio",
-    "parent",
     "parent_refused",
 )
-
-
-def _known(kind: type[Any], document: Mapping[str, Any]) -> dict[str, Any]:
-    """A newer daemon may say more than this library knows."""
-    return {name: value for name, value in document.items() if name in kind.__struct_fields__}
-
-
-def _plain(value: object) -> object:
-    if isinstance(value, tuple):
-        return [_plain(one) for one in value]
-    if isinstance(value, ProcessReport):
-        return {name: _plain(one) for name, one in asdict(value).items()}
-    return dict(value) if isinstance(value, Mapping) else value

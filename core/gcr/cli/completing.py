@@ -5,9 +5,13 @@ A completion starts no daemon, and gives up after PATIENCE_S without an answer.
 
 from collections.abc import Callable, Iterable
 from threading import Thread
+from typing import TYPE_CHECKING
 
 import click
 from click.shell_completion import CompletionItem
+
+if TYPE_CHECKING:
+    from gcr.api.listings import JobInfo
 
 PATIENCE_S = 1.0
 
@@ -17,7 +21,7 @@ Completer = Callable[[click.Context, click.Parameter, str], list[CompletionItem]
 def jobs(context: click.Context, _param: click.Parameter, begun: str) -> list[CompletionItem]:
     """Names of jobs that a daemon knows, each with its state."""
     rows = in_time(_rows)
-    return _items(begun, ((row["job"], row["state"]) for row in rows), _given(context))
+    return _items(begun, ((row.job, row.state) for row in rows), _given(context))
 
 
 def ended_jobs(context: click.Context, param: click.Parameter, begun: str) -> list[CompletionItem]:
@@ -38,7 +42,7 @@ def moves(_context: click.Context, _param: click.Parameter, begun: str) -> list[
     """`OLD=NEW`: devices that jobs are on, and after the sign those of the machine."""
     old, equals, _new = begun.partition("=")
     if not equals:
-        labels = {process.get("label") for row in in_time(_rows) for process in row["processes"]}
+        labels = {process.label for row in in_time(_rows) for process in row.processes}
         return _items(begun, ((f"{label}=", "") for label in sorted(filter(None, labels))))
     return _items(begun, ((f"{old}={label}", name) for label, name in in_time(_devices)))
 
@@ -60,12 +64,11 @@ def in_time(ask: Callable[[], Iterable[object]]) -> list:  # type: ignore[type-a
     return [*found]
 
 
-def _rows() -> Iterable[dict[str, object]]:
+def _rows() -> "Iterable[JobInfo]":
     from gcr.rendezvous.client import Client
 
     with Client.connect(autostart=False, timeout=PATIENCE_S) as client:
-        rows: list[dict[str, object]] = client.request("ps", timeout=PATIENCE_S)["jobs"]
-        return rows
+        return client.jobs(PATIENCE_S).jobs
 
 
 def _runs() -> Iterable[object]:
@@ -85,7 +88,7 @@ def _image_names(store: str | None) -> Iterable[str]:
 def _devices() -> Iterable[tuple[str, str]]:
     from gcr.cli.commands.devices import present
 
-    return [(f"{row['backend']}:{row['index']}", row["name"]) for row in present(None)]
+    return [(row.label, row.name) for row in present(None)]
 
 
 def _given(context: click.Context) -> set[str]:

@@ -63,7 +63,7 @@ def _still_there(name: str) -> bool:
     """Returns True if the daemon has the job: processes of it outlived its program and its supervisor."""
     try:
         with Client.connect(autostart=False) as client:
-            return any(job["job"] == name for job in client.request("ps")["jobs"])
+            return any(job.job == name for job in client.jobs().jobs)
     except GcrError:  # no daemon, or none that answers
         return False
 

@@ -1,20 +1,18 @@
 """The table of jobs: a line a process. A terminal's width is kept to; a pipe gets everything, on one line each."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import PurePath
-from typing import Any
 
 from gcr import units
+from gcr.api.listings import ArenaReady, JobInfo, ProcessInfo
 from gcr.cli import text
-
-Row = Mapping[str, Any]
 
 HEAD = ("JOB", "PID", "STATE", "DEVICE", "MEMORY", "COVERED", "AGE", "COMMAND")
 LEAST_COMMAND = 8  # columns, below which it is left out
 SHORT_UUID = 12  # characters of a device that has no other name yet
 
 
-def table(jobs: Sequence[Row], width: int | None) -> str:
+def table(jobs: Sequence[JobInfo], width: int | None) -> str:
     """`width`: columns of the terminal, None for a pipe: then the notes are a column, else lines of their own."""
     rows = [(cells, notes) for job in jobs for cells, notes in _rows(job, width)]
     if width is None:
@@ -37,15 +35,15 @@ def _narrowed(lines: Sequence[str], width: int) -> list[str]:
     return [text.cut(line, width) for line in lines]
 
 
-def _rows(job: Row, width: int | None) -> list[tuple[tuple[str, ...], str]]:
-    age, command = units.age(units.since(job["started"])), _command(job.get("command") or (), width)
+def _rows(job: JobInfo, width: int | None) -> list[tuple[tuple[str, ...], str]]:
+    age, command = units.age(units.since(job.started)), _command(job.command, width)
     about = _of_job(job)
-    if not job["processes"]:
-        cells = (job["job"], str(job["pid"] or "-"), job["state"], "-", "-", "-", age, command)
+    if not job.processes:
+        cells = (job.job, str(job.pid or "-"), job.state, "-", "-", "-", age, command)
         return [(cells, ", ".join(about))]
     return [
-        ((job["job"], *_cells(process, width), age, command), ", ".join([*about, *_notes(process)]))
-        for process in job["processes"]
+        ((job.job, *_cells(process, width), age, command), ", ".join([*about, *_notes(process)]))
+        for process in job.processes
     ]
 
 
@@ -55,42 +53,40 @@ def _command(words: Sequence[str], width: int | None) -> str:
     return text.printable(" ".join(named)) or "-"
 
 
-def _of_job(job: Row) -> list[str]:
+def _of_job(job: JobInfo) -> list[str]:
     """Notes on the job as a whole."""
     became = {"writing": "being written", "failed": "NOT WRITTEN"}
-    images = job.get("images") or ([job["image"]] if job.get("image") else [])
-    written = [f"image {each['name']} {became[each['state']]}" for each in images if each["state"] in became]
-    notes = ["SIMULATED"] * job["simulated"] + written
-    notes += [f"in image {job['only_in']['image']} ONLY"] if job.get("only_in") else []
-    return [*notes, *_arena(job.get("arena"))]
+    written = [f"image {each.name} {became[each.state]}" for each in job.images if each.state in became]
+    notes = ["SIMULATED"] * job.simulated + written
+    notes += [f"in image {job.only_in.image} ONLY"] if job.only_in else []
+    return [*notes, *_arena(job.arena)]
 
 
-def _arena(arena: Mapping[str, int] | None) -> list[str]:
+def _arena(arena: ArenaReady | None) -> list[str]:
     """Returns a note where the job's next checkpoint would have to fill and pin host memory first."""
-    if arena is None or arena["ready_bytes"] >= arena["wanted_bytes"]:
+    if arena is None or arena.ready_bytes >= arena.wanted_bytes:
         return []
-    return [f"arena {text.percent(arena['ready_bytes'] / arena['wanted_bytes'])}"]
+    return [f"arena {text.percent(arena.ready_bytes / arena.wanted_bytes)}"]
 
 
-def _cells(process: Row, width: int | None) -> tuple[str, ...]:
-    share = process["covered_bytes"] / process["bytes"] if process["bytes"] else None
+def _cells(process: ProcessInfo, width: int | None) -> tuple[str, ...]:
+    share = process.covered_bytes / process.bytes if process.bytes else None
     return (
-        str(process["pid"]),
-        process["state"],
+        str(process.pid),
+        process.state,
         device(process, width),
-        units.size(process["bytes"]),
+        units.size(process.bytes),
         "-" if share is None else text.percent(share),
     )
 
 
-def device(process: Row, width: int | None) -> str:
+def device(process: ProcessInfo, width: int | None) -> str:
     """`nvidia:0`, as `gcr devices` numbers it; the UUID until the daemon has asked the driver for the number."""
-    known: str = process.get("label") or process["device"] or "-"
-    return known if width is None or process.get("label") else known[:SHORT_UUID]
+    known = process.label or process.device or "-"
+    return known if width is None or process.label else known[:SHORT_UUID]
 
 
-def _notes(process: Row) -> list[str]:
+def _notes(process: ProcessInfo) -> list[str]:
     """Returns the strategy where data is not handed over, and the reasons why some bytes are not covered."""
-    uncovered = process.get("uncovered") or {}
-    reasons = [f"{reason} {units.size(count)}" for reason, count in sorted(uncovered.items())]
-    return [*(["copyout"] if process.get("strategy") == "copyout" else []), *reasons]
+    reasons = [f"{reason} {units.size(count)}" for reason, count in sorted(process.uncovered.items())]
+    return [*(["copyout"] if process.strategy == "copyout" else []), *reasons]

@@ -1,64 +1,62 @@
 """A checkpoint's report, and a restore's, as people read them."""
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from typing import Any
+from collections.abc import Iterator
 
 from gcr import units
+from gcr.api.reports import CheckpointReport, RestoreReport
 from gcr.cli import text
-
-Answer = Mapping[str, Any]
 
 MUCH_LEFT = 64 << 20  # bytes: the driver copies some 2 GB a second
 MUCH_PINNED = 1 << 30  # bytes: it takes some 15 ms, and 35 to come back
 
 
-def of_restore(report: Answer) -> str:
-    cold = ", the worker's context made anew" if report["cold"] else ""
-    where = "".join(f", {old} ▸ {new}" for old, new in report["moved"].items())
-    amount = units.size(report["bytes"])
-    return f"{report['job']} runs again after {text.seconds(report['total_s'])} ({amount}{cold}{where})"
+def of_restore(report: RestoreReport) -> str:
+    cold = ", the worker's context made anew" if report.cold else ""
+    where = "".join(f", {old} ▸ {new}" for old, new in report.moved.items())
+    amount = units.size(report.bytes)
+    return f"{report.job} runs again after {text.seconds(report.total_s)} ({amount}{cold}{where})"
 
 
-def of_checkpoint(report: Answer) -> str:
+def of_checkpoint(report: CheckpointReport) -> str:
     return "\n".join([_what_was_done(report), *_what_took_the_driver_long(report), *_what_became_of_the_image(report)])
 
 
-def _what_became_of_the_image(report: Answer) -> Iterator[str]:
-    if not report.get("image"):
+def _what_became_of_the_image(report: CheckpointReport) -> Iterator[str]:
+    if not report.image:
         return
-    if report["parent_refused"]:
-        yield f"  image {report['image']} is not built upon the newest one: {report['parent_refused']}"
-    if report["durable_s"] is None:
-        yield f"  image {report['image']} is being written: gcr images lists it when it is durable"
+    if report.parent_refused:
+        yield f"  image {report.image} is not built upon the newest one: {report.parent_refused}"
+    if report.durable_s is None:
+        yield f"  image {report.image} is being written: gcr images lists it when it is durable"
         return
-    cost = f"{units.size(report['bytes_written'])} written of {units.size(report['bytes_total'])}"
-    yield f"  image {report['image']} durable in {text.seconds(report['durable_s'])} ({cost})"
-    if report["streamed"]:
+    cost = f"{units.size(report.bytes_written or 0)} written of {units.size(report.bytes_total or 0)}"
+    yield f"  image {report.image} durable in {text.seconds(report.durable_s)} ({cost})"
+    if report.streamed:
         yield "  it alone has the bytes, for which the host had no room: keep it until the job is back"
 
 
-def _what_was_done(report: Answer) -> str:
-    if report["vram_free_s"] is None:
-        return f"{report['job']} runs on, stopped for {text.seconds(report['stop_s'])}"
-    stays = report["vram_after_bytes"]
+def _what_was_done(report: CheckpointReport) -> str:
+    if report.vram_free_s is None:
+        return f"{report.job} runs on, stopped for {text.seconds(report.stop_s)}"
+    stays = report.vram_after_bytes
     what = f"VRAM free, but for {units.size(stays)} that the driver keeps," if stays else "VRAM free"
-    freed = f"{what} in {text.seconds(report['vram_free_s'])} (stopped for {text.seconds(report['stop_s'])})"
-    by_itself = ", copied by its own agent" if report["strategy"] == "copyout" else ""
-    return f"{report['job']}: {freed}{by_itself}. Back with: gcr restore {report['job']}"
+    freed = f"{what} in {text.seconds(report.vram_free_s)} (stopped for {text.seconds(report.stop_s)})"
+    by_itself = ", copied by its own agent" if report.strategy == "copyout" else ""
+    return f"{report.job}: {freed}{by_itself}. Back with: gcr restore {report.job}"
 
 
-def _what_took_the_driver_long(report: Answer) -> Iterator[str]:
+def _what_took_the_driver_long(report: CheckpointReport) -> Iterator[str]:
     """One line, if there is more than a context to say of."""
-    rows, causes = report["processes"], []
-    if (contexts := sum(row["contexts"] for row in rows)) > len({row["pid"] for row in rows}):
+    rows, causes = report.processes, []
+    if (contexts := sum(row.contexts for row in rows)) > len({row.pid for row in rows}):
         causes.append(f"saved {contexts} contexts")
-    if (pinned := sum(row["pinned_host_bytes"] for row in rows)) >= MUCH_PINNED:
+    if (pinned := sum(row.pinned_host_bytes for row in rows)) >= MUCH_PINNED:
         causes.append(f"unlocked {units.size(pinned)} of page-locked host memory")
     left = Counter[str]()
     for row in rows:
-        left.update(row["uncovered"])
+        left.update(row.uncovered)
     if left.total() > MUCH_LEFT:
         causes.append(f"copied {units.size(left.total())} itself, which gcr cannot move ({', '.join(sorted(left))})")
-    if causes and report["control_s"] is not None:
-        yield f"  the driver took {text.seconds(report['control_s'])} of that: it {', '.join(causes)}"
+    if causes and report.control_s is not None:
+        yield f"  the driver took {text.seconds(report.control_s)} of that: it {', '.join(causes)}"

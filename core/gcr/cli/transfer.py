@@ -2,12 +2,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from gcr.api.reports import Report
 from gcr.api.requests import ImageRequest, Target, TransferRequest
 from gcr.cli.options import Options
 from gcr.cli.output import print_failure, print_json, print_text, say, success
@@ -16,40 +17,42 @@ from gcr.errors import GcrError, Interrupted
 from gcr.protocol.jsonbody import error_to_json
 from gcr.rendezvous.client import GRACE, Client, settle
 
-Answer = Mapping[str, Any]
-
 NO_TIMEOUT = 86400.0  # the daemon's own deadlines end a command long before; a wait without any would be a hang
 
 
 log = logging.getLogger(__name__)
 
-Summary = Callable[[Answer], str]
+Told = TypeVar("Told", bound=Report)
 
 
-def transfer(requests: Sequence[ImageRequest], options: Options, summary: Summary) -> int:
-    """Sends each request and prints its report. Returns the worst exit code of several.
+def transfer(
+    requests: Sequence[ImageRequest], options: Options, kind: type[Told], summary: Callable[[Told], str]
+) -> int:
+    """Sends each request and prints its report, which is a `kind`. Returns the worst exit code of several.
 
     Raises GcrError for a single one; Interrupted once the job stands still again.
     """
     if len(requests) == 1:
-        report = _carried_out(requests[0], options)
+        report = _carried_out(requests[0], options, kind)
         if options.json:
-            print_json(success(requests[0].op, report))
+            print_json(success(requests[0].op, report.to_json()))
         else:
-            print_text(_told(report, summary), report)
+            print_text(_text(report, summary), report.to_json())
         return 0
-    return _several(requests, options, summary)
+    return _several(requests, options, kind, summary)
 
 
-def _several(requests: Sequence[ImageRequest], options: Options, summary: Summary) -> int:
+def _several(
+    requests: Sequence[ImageRequest], options: Options, kind: type[Told], summary: Callable[[Told], str]
+) -> int:
     """Goes on after the failure of one job, and ends after an interrupt."""
     worst, rows = 0, []
     for request in requests:
         try:
-            report = _carried_out(request, options)
-            rows.append({"ok": True, **report})
+            report = _carried_out(request, options, kind)
+            rows.append({"ok": True, **report.to_json()})
             if not options.json:
-                print_text(_told(report, summary), report)
+                print_text(_text(report, summary), report.to_json())
         except GcrError as error:
             worst = max(worst, error.exit)
             rows.append({"ok": False, "job": str(request.target), "error": error_to_json(error)})
@@ -62,24 +65,24 @@ def _several(requests: Sequence[ImageRequest], options: Options, summary: Summar
     return worst
 
 
-def _told(report: Answer, summary: Summary) -> str:
-    return ("SIMULATED " if report["simulated"] else "") + summary(report)
+def _text(report: Told, summary: Callable[[Told], str]) -> str:
+    return ("SIMULATED " if report.simulated else "") + summary(report)
 
 
-def _carried_out(request: ImageRequest, options: Options) -> Answer:
+def _carried_out(request: ImageRequest, options: Options, kind: type[Told]) -> Told:
     began = time.monotonic()
     try:
-        answer = ask(request, options)
+        report = kind.from_json(ask(request, options))
     except KeyboardInterrupt:
         raise interrupted([request.target], request.image) from None
-    log.info("%s: %s", request.op, _phases(answer))
-    return {**answer, "wall_s": time.monotonic() - began}
+    log.info("%s: %s", request.op, _phases(report))
+    return report.timed(time.monotonic() - began)
 
 
-def _phases(answer: Answer) -> str:
+def _phases(report: Report) -> str:
     """Returns the end of each phase, in seconds from the daemon's receipt of the request."""
-    marks = answer.get("phases_s") or {}
-    return ", ".join(f"{name} at {at:.3f} s" for name, at in sorted(marks.items(), key=lambda mark: float(mark[1])))
+    marks = sorted(report.phases_s.items(), key=lambda mark: mark[1])
+    return ", ".join(f"{name} at {at:.3f} s" for name, at in marks)
 
 
 def ask(request: TransferRequest, options: Options) -> dict[str, Any]:
@@ -102,15 +105,14 @@ def interrupted(targets: Sequence[Target], image: str | None = None) -> Interrup
     """Closing the connection told the daemon to stop; it may have decided already, so say where the jobs stand."""
     say("gcr: interrupted, waiting for the rollback")
     stand = [(target, settle(target)) for target in targets]
-    states = " and ".join(f"{target} is {job['state'] if job else 'in an unknown state'}" for target, job in stand)
+    states = " and ".join(f"{target} is {job.state if job else 'in an unknown state'}" for target, job in stand)
     job = stand[0][1]
     if job is None:
         return Interrupted(f"interrupted; {states}")
-    written = job.get("image") or {}
-    became = _BECAME.get(written.get("state", "")) if image and written.get("name") == image else None
+    became = _BECAME.get(job.image.state) if job.image and job.image.name == image else None
     text = f"; image {image} {became}" if became else ""
     hint = "gcr ps" if became else ""
-    return Interrupted(f"interrupted; {states}{text}", state=job["state"], hint=hint)
+    return Interrupted(f"interrupted; {states}{text}", state=job.state, hint=hint)
 
 
 _BECAME = {"writing": "is still being written", "durable": "is durable", "failed": "was not written"}

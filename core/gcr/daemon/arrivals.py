@@ -101,7 +101,8 @@ class Arrivals:
         job.ends.finished = job.ends.told = True
         was = job.was
         self._drop_if_over(job)
-        return {"report": job.results.report, "was": reports.shown(was)}
+        report = job.results.report
+        return {"report": report.to_json() if report else None, "was": reports.shown(was)}
 
     def supervisor_left(self, job: Job) -> None:
         if not job.ends.finished:

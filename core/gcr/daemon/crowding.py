@@ -99,7 +99,7 @@ def _bytes_on(job: Job, device: str) -> int:
     for process in running if not job.busy else ():
         if not is_stopped(process.identity.pid):  # what it had a second ago may be little
             quietly("look", process.look)
-    return sum(row["bytes"] for process in running for row in rows(process) if row["device"] == device)
+    return sum(row.bytes for process in running for row in rows(process) if row.device == device)
 
 
 def _who_could_leave(crowd: Crowd, job: Job, missing: int) -> list[str]:

@@ -6,8 +6,8 @@ welcome. While its job is off its devices, or on its way, the welcome has it wai
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
+from gcr.api.reports import CheckpointReport, RestoreReport
 from gcr.daemon import reports
 from gcr.daemon.departures import ending
 from gcr.daemon.foreign import with_driver
@@ -27,7 +27,7 @@ from gcr.processes import ProcessIdentity, identify
 
 def suspend(
     job: Job, jobs: Jobs, node: Node, course: Course, data_only: bool, imaging: Imaging | None
-) -> dict[str, Any]:
+) -> CheckpointReport:
     """Suspends a job of which no process has made a call: nothing of it is on a device, and nothing comes there.
 
     Raises WrongState where that was done before, UnsupportedState for an image, RolledBack without a journal,
@@ -80,7 +80,7 @@ def _record(job: Job, transaction: int, kind: str, waiting: Mapping[int, Process
     )
 
 
-def restore(job: Job, node: Node, course: Course, image: str | None) -> dict[str, Any]:
+def restore(job: Job, node: Node, course: Course, image: str | None) -> RestoreReport:
     """The inverse of `suspend`; the processes go on when the job is no longer busy.
 
     Raises WrongImage, WrongState, RolledBack.
@@ -95,4 +95,4 @@ def restore(job: Job, node: Node, course: Course, image: str | None) -> dict[str
     for process in job.living:
         process.settle(State.RUNNING)
     course.mark("running")
-    return {**reports.of_restore(job, done, None), "moved": {}}
+    return reports.of_restore(job, done, None, {})

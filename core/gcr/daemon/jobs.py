@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import PurePath
 from re import sub
 from threading import RLock, Thread
-from typing import Any
 
 from msgspec import Struct, field
 
+from gcr.api.reports import TransferReport
 from gcr.daemon.images.imaging import Imaging
 from gcr.daemon.missed import Missed
 from gcr.daemon.supervision import Supervision
@@ -59,8 +59,13 @@ class Ends(Struct):
 class Results(Struct):
     """The last report of a job, and the images that were asked for."""
 
-    report: dict[str, Any] | None = None
+    report: TransferReport | None = None
     images: list[Imaging] = field(default_factory=list)  # the last one, and those before that were being written then
+
+    def amend(self, former: TransferReport, report: TransferReport) -> None:
+        """Replaces the last report by one that tells more, unless a later one has come meanwhile."""
+        if self.report is former:
+            self.report = report
 
     @property
     def imaging(self) -> Imaging | None:

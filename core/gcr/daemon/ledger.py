@@ -2,18 +2,19 @@
 
 import logging
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct, field
 
+from gcr.api.answers import Answer
+from gcr.api.reports import RestoreReport, SwapReport, TransferReport
 from gcr.errors import GcrError, Refused
 from gcr.protocol.seqpacket import PeerIdentity
 
 log = logging.getLogger("gcr.daemon")
 
-TRANSACTIONS = ("checkpoint", "restore", "swap")
 LONGEST = 200  # characters of a command line in the log
 
 
@@ -25,11 +26,12 @@ class Entry(Struct, frozen=True):
     who: str
     began: float = field(default_factory=time.monotonic)
 
-    def done(self, answer: Mapping[str, Any]) -> None:
-        if self.op == "swap":
-            self._write("checkpoint", answer["out"], answer["out"]["wall_s"])
-            self._write("restore", answer["in"], answer["in"]["wall_s"])
-        elif self.op in TRANSACTIONS:
+    def done(self, answer: Answer) -> None:
+        """Logs the reports; answers of commands that only look have none."""
+        if isinstance(answer, SwapReport):
+            self._write("checkpoint", answer.out, answer.out.wall_s)
+            self._write("restore", answer.back, answer.back.wall_s)
+        elif isinstance(answer, TransferReport):
             self._write(self.op, answer, time.monotonic() - self.began)
 
     def failed(self, error: GcrError) -> None:
@@ -42,19 +44,15 @@ class Entry(Struct, frozen=True):
         line = "%s%s %s%s: %s: %s; %.3f s; asked by %s"
         log.info(line, about, self.op, how, state, error.code, error.message, passed, self.who)
 
-    def _write(self, what: str, report: Mapping[str, Any], seconds: float) -> None:
-        more = "".join(_extras(report))
+    def _write(self, what: str, report: TransferReport, seconds: float) -> None:
         line = "job %s: %s done, %s: %d bytes, %.3f s%s; asked by %s"
-        log.info(line, report["job"], what, report["state"], report["bytes"], seconds, more, self.who)
+        log.info(line, report.job, what, report.state, report.bytes, seconds, _extras(report), self.who)
 
 
-def _extras(report: Mapping[str, Any]) -> Iterator[str]:
-    if report.get("stop_s") is not None:
-        yield f", stopped {report['stop_s']:.3f} s"
-    if report.get("image"):
-        yield f", image {report['image']}"
-    if report.get("moved"):
-        yield f", moved {dict(report['moved'])}"
+def _extras(report: TransferReport) -> str:
+    if isinstance(report, RestoreReport):
+        return f", moved {dict(report.moved)}" if report.moved else ""
+    return f", stopped {report.stop_s:.3f} s" + (f", image {report.image}" if report.image else "")
 
 
 def asked_by(peer: PeerIdentity) -> str:

@@ -2,8 +2,8 @@
 
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
 
+from gcr.api.listings import DeviceInfo
 from gcr.backend import Device
 from gcr.devices import is_simulated
 from gcr.engine.node import World
@@ -13,9 +13,9 @@ from gcr.peers.control import ControlPeer
 log = logging.getLogger("gcr.daemon")
 
 
-def devices_of(worlds: Iterable[World], control: Callable[[World], ControlPeer]) -> list[dict[str, Any]]:
+def devices_of(worlds: Iterable[World], control: Callable[[World], ControlPeer]) -> list[DeviceInfo]:
     """Returns a row for each device once; none of a world with a driver that gives no answer."""
-    found: dict[str, dict[str, Any]] = {}
+    found: dict[str, DeviceInfo] = {}
     for world in dict.fromkeys(worlds):
         try:
             for index, device in enumerate(control(world).devices()):
@@ -25,13 +25,13 @@ def devices_of(worlds: Iterable[World], control: Callable[[World], ControlPeer])
     return list(found.values())
 
 
-def _row(backend: str, index: int, device: Device) -> dict[str, Any]:
-    return {
-        "backend": backend,
-        "index": index,
-        "uuid": device.uuid,
-        "name": device.name,
-        "total_bytes": device.total_bytes,
-        "used_bytes": device.used_bytes,
-        "simulated": is_simulated(device.name),
-    }
+def _row(backend: str, index: int, device: Device) -> DeviceInfo:
+    return DeviceInfo(
+        backend=backend,
+        index=index,
+        uuid=device.uuid,
+        name=device.name,
+        total_bytes=device.total_bytes,
+        used_bytes=device.used_bytes,
+        simulated=is_simulated(device.name),
+    )

@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from gcr.api.listings import ArenaReady
 from gcr.daemon.jobs import Job
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.tidying import quietly
@@ -24,7 +25,7 @@ def ready_bytes(workers: Sequence[WorkerPeer]) -> Ready:
     return found
 
 
-def of_job(job: Job, ready: Ready) -> dict[str, int] | None:
+def arena_of(job: Job, ready: Ready) -> ArenaReady | None:
     """Bytes that a checkpoint needs, and that are ready; None of a job that has none to take off its devices."""
     wanted = there = 0
     for process in job.living:
@@ -33,4 +34,4 @@ def of_job(job: Job, ready: Ready) -> dict[str, int] | None:
         for device in process.seen.status.devices:
             wanted += device.covered_bytes
             there += min(device.covered_bytes, ready.get((process.seen.uuids[device.ordinal], process.hold), 0))
-    return {"wanted_bytes": wanted, "ready_bytes": there} if wanted else None
+    return ArenaReady(wanted_bytes=wanted, ready_bytes=there) if wanted else None

@@ -5,8 +5,8 @@ import threading
 import time
 from collections.abc import Iterable
 from itertools import chain, repeat
-from typing import Any
 
+from gcr.api.answers import Recovered, RecoveredJob
 from gcr.daemon import reports
 from gcr.daemon.jobs import Active, Job, Jobs
 from gcr.engine.node import Course, Node
@@ -29,11 +29,11 @@ class Recovery:
         self._node = node
         self._jobs = jobs
 
-    def of_all(self) -> dict[str, Any]:
+    def of_all(self) -> Recovered:
         """Idempotent."""
-        return {"jobs": [self.of(job) for job in self._jobs.all()]}
+        return Recovered(jobs=tuple(self.of(job) for job in self._jobs.all()))
 
-    def of(self, job: Job) -> dict[str, Any]:
+    def of(self, job: Job) -> RecoveredJob:
         was = reports.shown(job.state)
         action = "kept running" if job.state == State.RUNNING else "left as it is"
         with self._jobs.changing(job, "recover"):
@@ -47,7 +47,7 @@ class Recovery:
                 elif job.decision is None:
                     job.decision = self._node.journal.record(job.name)
                 log.info("job %s: %s", job.name, action)
-        return {"job": job.name, "was": was, "now": reports.shown(job.state), "action": action}
+        return RecoveredJob(job=job.name, was=was, now=reports.shown(job.state), action=action)
 
     def _stranded(self, job: Job, process: Process) -> Target | None:
         if process.strategy == Strategy.DRIVER or process.peer is None or process.peer.channel.closed.is_set():

@@ -1,9 +1,14 @@
-"""Reports of checkpoints, restores and `ps`: the fields of docs/contract.md §4."""
+"""Reports of checkpoints and restores, and the rows of `ps`, made from the daemon's books."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from typing import Self
+
+from msgspec import Struct
+from msgspec.structs import asdict, replace
 
 from gcr import units
+from gcr.api.listings import ArenaReady, JobInfo, OnlyCopy, ProcessInfo
+from gcr.api.reports import CheckpointReport, ProcessReport, RestoreReport
 from gcr.daemon.jobs import Job
 from gcr.daemon.labels import Labels
 from gcr.engine.admit import reason_name
@@ -15,55 +20,69 @@ from gcr.engine.work import Work
 from gcr.job.process import Process
 from gcr.job.states import State, Strategy
 from gcr.job.tracking import AllocationTable
-from gcr.protocol.agentwire import DeviceRecord
+from gcr.protocol.agentwire import DeviceRecord, StatusReply
+from gcr.protocol.operations.worker import Moved
 
 
-def of_checkpoint(job: Job, done: Work, link: float | None) -> dict[str, Any]:
-    course = done.course
-    drained = list(done.drained.values())
-    size = sum(one.bytes for one in drained)
-    seconds = max((one.seconds for one in drained), default=0.0)
-    return {
-        "job": job.name,
-        "simulated": job.world.simulated,
-        "state": shown(job.state),
-        "strategy": _how(done),
-        "bytes": size,
-        "bytes_copied": done.copied_live + sum(one.copied for one in drained),
-        "snapshot_bytes": done.snapshot_bytes,
-        "streamed": done.stream is not None,
-        "vram_free_s": course.since_start("vram_free"),
-        "stop_s": course.between("stop", "vram_free"),
-        "drain_s": seconds,
-        "drain_bytes_per_s": size / seconds if seconds else None,
-        "control_s": None if done.options.data_only else course.between("handed_over", "frozen"),
-        "link_bytes_per_s": link,
-        "durable_s": None,
-        "vram_after_bytes": sum(done.count.after.values()),
-        "processes": at_the_cut(job, done),
-        "phases_s": phases(course.marks, course.began),
-    }
+class Amount(Struct, frozen=True):
+    """Bytes that were moved, and the seconds of the slowest copy."""
+
+    bytes: int
+    seconds: float
+
+    @classmethod
+    def of(cls, copies: Collection[Moved]) -> Self:
+        return cls(sum(one.bytes for one in copies), max((one.seconds for one in copies), default=0.0))
+
+    @property
+    def rate(self) -> float | None:
+        """Returns bytes per second; None where no copy took any time."""
+        return self.bytes / self.seconds if self.seconds else None
 
 
-def at_the_cut(job: Job, done: Work) -> list[dict[str, Any]]:
+def of_checkpoint(job: Job, done: Work, link: float | None) -> CheckpointReport:
+    course, moved = done.course, Amount.of(done.drained.values())
+    return CheckpointReport(
+        job=job.name,
+        simulated=job.world.simulated,
+        state=shown(job.state),
+        strategy=_how(done),
+        bytes=moved.bytes,
+        bytes_copied=done.copied_live + sum(one.copied for one in done.drained.values()),
+        snapshot_bytes=done.snapshot_bytes,
+        streamed=done.stream is not None,
+        vram_free_s=course.since_start("vram_free"),
+        stop_s=course.between("stop", "vram_free"),
+        drain_s=moved.seconds,
+        drain_bytes_per_s=moved.rate,
+        control_s=None if done.options.data_only else course.between("handed_over", "frozen"),
+        link_bytes_per_s=link,
+        durable_s=None,
+        vram_after_bytes=sum(done.count.after.values()),
+        processes=tuple(at_the_cut(job, done)),
+        phases_s=phases(course.marks, course.began),
+    )
+
+
+def at_the_cut(job: Job, done: Work) -> list[ProcessReport]:
     """Rows as the books were when they were closed: the program has changed what was looked at before."""
     tables = {target.pid: target.books.table for target in done.targets}
     found = ((process, tables.get(process.identity.pid)) for process in job.living)
     return [row for process, table in found for row in (of_table(process, table) if table else rows(process))]
 
 
-def of_table(process: Process, table: AllocationTable) -> list[dict[str, Any]]:
+def of_table(process: Process, table: AllocationTable) -> list[ProcessReport]:
     """Rows of a process with the allocations of `table`."""
     found = rows(process)
-    devices = {each.device for each in table.allocations.values()} - {row["device"] for row in found}
+    devices = {each.device for each in table.allocations.values()} - {row.device for row in found}
     found += [_empty(process, uuid) for uuid in sorted(devices)]
-    return [{**row, **_counted(row, table)} for row in found if row["device"] or not table.allocations]
+    return [_counted(row, table) for row in found if row.device or not table.allocations]
 
 
-def _counted(row: Mapping[str, Any], table: AllocationTable) -> dict[str, int]:
-    held = table.of_device(row["device"])
+def _counted(row: ProcessReport, table: AllocationTable) -> ProcessReport:
+    held = table.of_device(row.device)
     covered = sum(each.spec.size for each in held)
-    return {"handles": len(held), "covered_bytes": covered, "bytes": covered + sum(row["uncovered"].values())}
+    return replace(row, handles=len(held), covered_bytes=covered, bytes=covered + sum(row.uncovered.values()))
 
 
 def _how(done: Work) -> str:
@@ -71,140 +90,145 @@ def _how(done: Work) -> str:
     return "copyout" if copied_out else "live" if done.options.live else "handoff"
 
 
-def of_glance(job: Job, done: Work, link: float | None) -> dict[str, Any]:
+def of_glance(job: Job, done: Work, link: float | None) -> CheckpointReport:
     """Returns the report of a job that was left running: nothing is free."""
     marks = done.course.marks
     marks["vram_free"] = marks["running"]  # until then it stood still
     found = of_checkpoint(job, done, link)
-    found["phases_s"].pop("vram_free")
-    return {**found, "vram_free_s": None, "control_s": None, "vram_after_bytes": None}
+    passed = {name: at for name, at in found.phases_s.items() if name != "vram_free"}
+    return replace(found, vram_free_s=None, control_s=None, vram_after_bytes=None, phases_s=passed)
 
 
-def of_driver_checkpoint(job: Job, done: DriverSwap) -> dict[str, Any]:
+def of_driver_checkpoint(job: Job, done: DriverSwap) -> CheckpointReport:
     course = done.course
-    size = sum(done.before.values())
-    control = course.between("stop", "frozen")
-    return {
-        "job": job.name,
-        "simulated": job.world.simulated,
-        "state": shown(job.state),
-        "strategy": "driver",
-        "bytes": size,
-        "bytes_copied": size,
-        "snapshot_bytes": 0,
-        "streamed": False,
-        "vram_free_s": course.since_start("vram_free"),
-        "stop_s": course.between("stop", "vram_free"),
-        "drain_s": control,
-        "drain_bytes_per_s": size / control if control else None,
-        "control_s": control,
-        "link_bytes_per_s": None,
-        "durable_s": None,
-        "vram_after_bytes": sum(done.after.values()),
-        "processes": [row for process in job.living for row in rows(process)],
-    }
+    moved = Amount(sum(done.before.values()), course.between("stop", "frozen"))
+    return CheckpointReport(
+        job=job.name,
+        simulated=job.world.simulated,
+        state=shown(job.state),
+        strategy="driver",
+        bytes=moved.bytes,
+        bytes_copied=moved.bytes,
+        snapshot_bytes=0,
+        streamed=False,
+        vram_free_s=course.since_start("vram_free"),
+        stop_s=course.between("stop", "vram_free"),
+        drain_s=moved.seconds,
+        drain_bytes_per_s=moved.rate,
+        control_s=moved.seconds,
+        link_bytes_per_s=None,
+        durable_s=None,
+        vram_after_bytes=sum(done.after.values()),
+        processes=tuple(row for process in job.living for row in rows(process)),
+    )
 
 
-def of_restore(job: Job, done: Restore, link: float | None) -> dict[str, Any]:
-    course = done.course
-    refilled = list(done.refilled.values())
-    size = sum(one.bytes for one in refilled)
-    seconds = max((one.seconds for one in refilled), default=0.0)
-    return {
-        "job": job.name,
-        "simulated": job.world.simulated,
-        "state": shown(job.state),
-        "bytes": size,
-        "refill_s": seconds,
-        "refill_bytes_per_s": size / seconds if seconds else None,
-        "control_s": None if done.data_only else course.marks.get("control_s"),
-        "link_bytes_per_s": link,
-        "total_s": course.since_start("running"),
-        "cold": done.cold,
-        "streamed": done.streamed,
-        "phases_s": phases({k: v for k, v in course.marks.items() if k != "control_s"}, course.began),
-    }
+def of_restore(job: Job, done: Restore, link: float | None, moved: Mapping[str, str]) -> RestoreReport:
+    """`moved`: devices by UUID, those that the job left and those that it came back on."""
+    course, refilled = done.course, Amount.of(done.refilled.values())
+    return RestoreReport(
+        job=job.name,
+        simulated=job.world.simulated,
+        state=shown(job.state),
+        bytes=refilled.bytes,
+        refill_s=refilled.seconds,
+        refill_bytes_per_s=refilled.rate,
+        control_s=None if done.data_only else course.marks.get("control_s"),
+        link_bytes_per_s=link,
+        total_s=course.since_start("running"),
+        cold=done.cold,
+        streamed=done.streamed,
+        phases_s=phases({k: v for k, v in course.marks.items() if k != "control_s"}, course.began),
+        moved=moved,
+    )
 
 
-def of_driver_restore(job: Job, done: DriverSwap) -> dict[str, Any]:
-    total = done.course.since_start("running")
-    size = sum(done.process.suspension.bytes_by_device.values())
-    rate = size / total if total else None
-    return {
-        "job": job.name,
-        "simulated": job.world.simulated,
-        "state": shown(job.state),
-        "bytes": size,
-        "refill_s": total,
-        "refill_bytes_per_s": rate,
-        "control_s": total,
-        "link_bytes_per_s": None,
-        "total_s": total,
-        "cold": False,
-        "streamed": False,
-    }
+def of_driver_restore(job: Job, done: DriverSwap, moved: Mapping[str, str]) -> RestoreReport:
+    """`moved`: as of `of_restore`."""
+    refilled = Amount(sum(done.process.suspension.bytes_by_device.values()), done.course.since_start("running"))
+    return RestoreReport(
+        job=job.name,
+        simulated=job.world.simulated,
+        state=shown(job.state),
+        bytes=refilled.bytes,
+        refill_s=refilled.seconds,
+        refill_bytes_per_s=refilled.rate,
+        control_s=refilled.seconds,
+        link_bytes_per_s=None,
+        total_s=refilled.seconds,
+        cold=False,
+        streamed=False,
+        moved=moved,
+    )
 
 
-def of_job(job: Job, labels: Labels) -> dict[str, Any]:
-    found = [row for process in job.living for row in rows(process)]
-    return {
-        "job": job.name,
-        "pid": job.program.pid,
-        "state": shown(job.state),
-        "started": units.moment(job.program.started),
-        "simulated": job.world.simulated,
-        "backend": job.world.backend,
-        "command": list(job.program.argv),
-        "image": job.results.imaging.row() if job.results.imaging else None,
-        "images": [each.row() for each in job.results.images],
-        "only_in": _only_in(job),
-        "processes": [{**row, "label": labels.of(job.world, row["device"])} for row in found],
-    }
+def of_job(job: Job, labels: Labels, arena: ArenaReady | None) -> JobInfo:
+    return JobInfo(
+        job=job.name,
+        pid=job.program.pid,
+        state=shown(job.state),
+        started=units.moment(job.program.started),
+        simulated=job.world.simulated,
+        backend=job.world.backend,
+        command=job.program.argv,
+        image=job.results.imaging.row() if job.results.imaging else None,
+        images=tuple(each.row() for each in job.results.images),
+        only_in=_only_in(job),
+        processes=tuple(_labelled(row, job, labels) for process in job.living for row in rows(process)),
+        arena=arena,
+    )
 
 
-def _only_in(job: Job) -> dict[str, Any] | None:
+def _labelled(row: ProcessReport, job: Job, labels: Labels) -> ProcessInfo:
+    return ProcessInfo(**asdict(row), label=labels.of(job.world, row.device))
+
+
+def _only_in(job: Job) -> OnlyCopy | None:
     kept = job.decision.image if job.decision and job.state != State.RUNNING else None
-    return {"image": kept.name, "store": kept.store} if kept and kept.name else None
+    return OnlyCopy(image=kept.name, store=kept.store) if kept and kept.name else None
 
 
-def rows(process: Process) -> list[dict[str, Any]]:
+def rows(process: Process) -> list[ProcessReport]:
     """One row a process and device; a process that has allocated nothing yet has one without a device."""
     status = process.seen.status
     if status is None:
         devices = process.suspension.bytes_by_device or {"": 0}
-        return [{**_empty(process, uuid), "bytes": size} for uuid, size in devices.items()]
+        return [replace(_empty(process, uuid), bytes=size) for uuid, size in devices.items()]
+    found = [_of_device(process, device) for device in used(status.devices)]
+    return [_with_what_has_no_device(row, status) if row is found[0] else row for row in found]
+
+
+def _of_device(process: Process, device: DeviceRecord) -> ProcessReport:
+    row = _empty(process, process.seen.uuids[device.ordinal])
+    return replace(row, bytes=device.covered_bytes, covered_bytes=device.covered_bytes, handles=device.handles)
+
+
+def _with_what_has_no_device(row: ProcessReport, status: StatusReply) -> ProcessReport:
+    """Returns the row with the counts that a process has of all its devices together."""
     uncovered = {reason_name(u.reason): u.bytes for u in status.uncovered if u.count}
-    found = []
-    for index, device in enumerate(used(status.devices)):
-        extra = uncovered if index == 0 else {}
-        found.append(
-            {
-                **_empty(process, process.seen.uuids[device.ordinal]),
-                "bytes": device.covered_bytes + sum(extra.values()),
-                "covered_bytes": device.covered_bytes,
-                "uncovered": extra,
-                "handles": device.handles,
-                "pinned_host_bytes": status.status.pinned_host_bytes if index == 0 else 0,
-                "contexts": status.status.contexts if index == 0 else 0,
-            }
-        )
-    return found
+    return replace(
+        row,
+        bytes=row.bytes + sum(uncovered.values()),
+        uncovered=uncovered,
+        pinned_host_bytes=status.status.pinned_host_bytes,
+        contexts=status.status.contexts,
+    )
 
 
-def _empty(process: Process, device: str) -> dict[str, Any]:
+def _empty(process: Process, device: str) -> ProcessReport:
     """The row of a device where the process has nothing yet."""
-    return {
-        "pid": process.identity.pid,
-        "state": shown(process.state),
-        "strategy": strategy(process),
-        "device": device,
-        "bytes": 0,
-        "covered_bytes": 0,
-        "uncovered": {},
-        "handles": 0,
-        "pinned_host_bytes": 0,
-        "contexts": 0,
-    }
+    return ProcessReport(
+        pid=process.identity.pid,
+        state=shown(process.state),
+        strategy=strategy(process),
+        device=device,
+        bytes=0,
+        covered_bytes=0,
+        uncovered={},
+        handles=0,
+        pinned_host_bytes=0,
+        contexts=0,
+    )
 
 
 def used(devices: Sequence[DeviceRecord]) -> Sequence[DeviceRecord]:

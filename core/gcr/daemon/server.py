@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from msgspec import Struct, field
 
+from gcr.api.answers import Answer, Leaving, Pong
 from gcr.api.requests import (
     CheckpointRequest,
     HandOverRequest,
@@ -50,7 +51,7 @@ from gcr.version import __version__
 log = logging.getLogger("gcr.daemon")
 
 Wanted = TypeVar("Wanted", bound=ImageRequest)
-Command = Callable[[Coordinator, Wanted, Asked], dict[str, Any]]
+Command = Callable[[Coordinator, Wanted, Asked], Answer]
 
 
 class Server:
@@ -274,17 +275,17 @@ class Connection:
         finally:
             self._commands.cancels.discard(cancel)
         try:
-            request.reply_json(answer)
+            request.reply_json(answer.to_json())
         finally:  # also for a caller that has left: after `hand_over` this daemon refuses every command
             if body["op"] in ("stop", "hand_over"):
                 self._server.stop()
 
-    def _command(self, op: str, body: dict[str, Any], request: Request, cancel: threading.Event) -> dict[str, Any]:
+    def _command(self, op: str, body: dict[str, Any], request: Request, cancel: threading.Event) -> Answer:
         coordinator = self._server.coordinator
         self._caller.check_command(op)
         match op:
             case "ping":
-                return {"pid": os.getpid(), "version": __version__}
+                return Pong(pid=os.getpid(), version=__version__)
             case "ps":
                 return looking.ps(coordinator, self._caller)
             case "devices":
@@ -302,15 +303,13 @@ class Connection:
                 return coordinator.recovery.of_all()
             case "hand_over":
                 self._server.hand_over(HandOverRequest.from_json(body))
-                return {"pid": os.getpid()}
+                return Leaving(pid=os.getpid())
             case "stop":
                 self._server.arrivals.check_stoppable(StopRequest.from_json(body).force)
-                return {"pid": os.getpid()}
+                return Leaving(pid=os.getpid())
         raise UsageError(f"no command {op!r}")
 
-    def _lending(
-        self, command: Command[Wanted], wanted: Wanted, request: Request, cancel: threading.Event
-    ) -> dict[str, Any]:
+    def _lending(self, command: Command[Wanted], wanted: Wanted, request: Request, cancel: threading.Event) -> Answer:
         """Carries out a command with the descriptor of a store's key, if one came along."""
         key = request.take_fds()
         try:

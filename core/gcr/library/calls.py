@@ -18,7 +18,8 @@ from typing import Any
 
 from gcr import processes
 from gcr.api.checks import MOST_SECONDS, check_backend, check_name, check_seconds, checked_target
-from gcr.api.reports import ImageInfo, JobInfo, SwapReport
+from gcr.api.listings import ImageInfo, JobInfo
+from gcr.api.reports import SwapReport
 from gcr.api.requests import SwapRequest
 from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoSuchJob, NotAllKnown
 from gcr.image.store.location import store_path
@@ -82,13 +83,13 @@ def attach(target: str | int) -> Job:
     """A job by name, or any process of this user by pid. Raises NoSuchJob for what is neither."""
     checked_target(target)
     with Client.connect() as client:
-        known = client.request("ps")["jobs"]
+        known = client.jobs().jobs
     for job in known:
-        if target in (job["job"], job["pid"]):
-            return Job(job["job"], job["pid"])
+        if target in (job.job, job.pid):
+            return Job(job.job, job.pid)
     if isinstance(target, int) and processes.identify(target):
         return Job(target, target)
-    near = meant(str(target), [job["job"] for job in known])
+    near = meant(str(target), [job.job for job in known])
     raise NoSuchJob(f"no job or process {target}{near}", hint="gcr ps")
 
 
@@ -112,7 +113,7 @@ def swap(
     with Client.connect() as client:
         wait = MOST_SECONDS if timeout is None else timeout + GRACE
         answer = client.request(request.op, request.to_json(), timeout=wait)
-    return SwapReport.from_json({**answer, "wall_s": time.monotonic() - began})
+    return SwapReport.from_json(answer).timed(time.monotonic() - began)
 
 
 def _target_of(job: Job | str | int) -> str | int:
@@ -127,13 +128,13 @@ def jobs() -> tuple[JobInfo, ...]:
     if not any_trace():
         return ()
     with Client.connect() as client:
-        answer = client.request("ps")
-    if awaited := answer.get("awaited"):
-        missing = NotAllKnown.of(awaited)
-        if not answer["jobs"]:
+        answer = client.jobs()
+    if answer.awaited:
+        missing = NotAllKnown.of(answer.awaited)
+        if not answer.jobs:
             raise missing
         log.warning("%s", missing.message)
-    return tuple(JobInfo.from_json(job) for job in answer["jobs"])
+    return answer.jobs
 
 
 def images(

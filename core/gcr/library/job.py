@@ -8,13 +8,13 @@ import subprocess
 import time
 from collections.abc import Mapping
 from types import TracebackType
-from typing import IO, Any, Literal, Self
+from typing import IO, Literal, Self, TypeVar
 
 from msgspec.structs import replace
 
 from gcr import processes
 from gcr.api.checks import MOST_SECONDS, check_seconds
-from gcr.api.reports import CheckpointReport, RestoreReport
+from gcr.api.reports import CheckpointReport, Report, RestoreReport
 from gcr.api.requests import CheckpointRequest, ImageRequest, RestoreRequest
 from gcr.errors import DeadlinePassed, EndUnknown, NoSuchJob
 from gcr.image.crypto.key import KeySource
@@ -27,6 +27,8 @@ log = logging.getLogger("gcr.library")
 CLOSE_GRACE = 10.0  # seconds between SIGTERM and SIGKILL
 NOTED_S = 5.0  # seconds within which the end of a program that is seen to have ended is written down
 _POLL = 0.02
+
+Told = TypeVar("Told", bound=Report)
 
 
 class Job:
@@ -119,7 +121,7 @@ class Job:
             paranoid=paranoid,
             max_bytes_per_s=max_bytes_per_s,
         )
-        return CheckpointReport.from_json(self._ask(request, _key(image, key_file, key_command, timeout)))
+        return self._ask(request, CheckpointReport, _key(image, key_file, key_command, timeout))
 
     def restore(
         self,
@@ -144,7 +146,7 @@ class Job:
             encrypted=bool(key_file or key_command),
             devices={str(old): str(new) for old, new in (devices or {}).items()},
         )
-        return RestoreReport.from_json(self._ask(request, _key(image, key_file, key_command, timeout)))
+        return self._ask(request, RestoreReport, _key(image, key_file, key_command, timeout))
 
     def close(self) -> None:
         """End the program if `gcr.run` started it: SIGTERM, and SIGKILL after a grace. Idempotent."""
@@ -165,7 +167,7 @@ class Job:
             os.kill(self.pid, signal.SIGKILL)
             parent.wait(CLOSE_GRACE)
 
-    def _ask(self, request: ImageRequest, key: KeySource) -> dict[str, Any]:
+    def _ask(self, request: ImageRequest, kind: type[Told], key: KeySource) -> Told:
         began = time.monotonic()
         # Without a timeout the daemon's own deadlines end a transaction long before.
         wait = MOST_SECONDS if request.timeout is None else request.timeout + GRACE
@@ -173,7 +175,7 @@ class Job:
             asked = replace(request, encrypted=bool(fds))
             answer = client.request(asked.op, asked.to_json(), fds, timeout=wait)
         log.info("job %s: %s took %.3f s", self.name, request.op, time.monotonic() - began)
-        return {**answer, "wall_s": time.monotonic() - began}
+        return kind.from_json(answer).timed(time.monotonic() - began)
 
     def __enter__(self) -> Self:
         return self

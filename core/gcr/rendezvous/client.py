@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from gcr import runtime
+from gcr.api.listings import JobInfo, JobList
 from gcr.errors import DaemonUnavailable, GcrError, WrongVersion
 from gcr.protocol.channel import Channel
 from gcr.protocol.frames import AgentError, refused_greeting
@@ -89,6 +90,10 @@ class Client:
         log.info("%s: answered after %.3f s", command, time.monotonic() - began)
         return {key: value for key, value in answer.items() if key != "ok"}
 
+    def jobs(self, timeout: float = ANSWER_TIMEOUT) -> JobList:
+        """Returns the answer of `ps`. Raises as `request`."""
+        return JobList.from_json(self.request("ps", timeout=timeout))
+
     def wait_closed(self, timeout: float) -> bool:
         """Wait until the daemon ended the connection, as one that stops does; False if it did not."""
         return self._channel.closed.wait(timeout)
@@ -119,30 +124,22 @@ def any_trace() -> bool:
     return left_behind(path)
 
 
-def settle(target: str | int, timeout: float = GRACE) -> Mapping[str, Any] | None:
+def settle(target: str | int, timeout: float = GRACE) -> JobInfo | None:
     """Wait until the job of a cancelled command stands still again: its row of `ps`, None if it cannot be told."""
     end = time.monotonic() + timeout
     while time.monotonic() < end:
         try:
             with Client.connect(autostart=False, timeout=CONNECT_TIMEOUT) as client:
-                job = _row_of(client.request("ps")["jobs"], target)
+                job = next((job for job in client.jobs().jobs if job.is_meant(target)), None)
         except GcrError:
             return None
-        if job is None or job["state"] in _STILL:
+        if job is None or job.state in _STILL:
             return job
         time.sleep(0.05)
     return None
 
 
 _STILL = frozenset({"running", "suspended", "data_suspended", "exited", "lost"})
-
-
-def _row_of(jobs: list[dict[str, Any]], target: str | int) -> Mapping[str, Any] | None:
-    for job in jobs:
-        pids = [job.get("pid"), *(process.get("pid") for process in job.get("processes", []))]
-        if target == job.get("job") or target in pids:
-            return job
-    return None
 
 
 def _reach(autostart: bool, timeout: float) -> Channel:

@@ -36,8 +36,9 @@ CHECKPOINT: dict[str, Any] = {
     "processes": [
         {
             "pid": 4711,
-            "device": "GPU-00000000-0000-0000-0000-000000000001",
+            "state": "suspended",
             "strategy": "handoff",
+            "device": "GPU-00000000-0000-0000-0000-000000000001",
             "bytes": 3 << 30,
             "covered_bytes": 3 << 30,
             "uncovered": {"pool": 4096},
@@ -55,6 +56,7 @@ RESTORE: dict[str, Any] = {
     "refill_s": 0.6,
     "refill_bytes_per_s": 54e9,
     "control_s": 0.3,
+    "link_bytes_per_s": 55.3e9,
     "total_s": 0.7,
     "cold": False,
     "streamed": False,
@@ -70,16 +72,25 @@ JOBS: list[dict[str, Any]] = [
         "simulated": False,
         "backend": "nvidia",
         "command": ["python", "serve.py"],
+        "image": None,
+        "images": [],
+        "only_in": None,
         "processes": [
             {
                 "pid": 4711,
-                "device": "GPU-00000000-0000-0000-0000-000000000001",
                 "state": "running",
+                "strategy": "handoff",
+                "device": "GPU-00000000-0000-0000-0000-000000000001",
                 "bytes": 1000,
                 "covered_bytes": 500,
                 "uncovered": {"pool": 500},
+                "handles": 1,
+                "pinned_host_bytes": 0,
+                "contexts": 1,
+                "label": None,
             }
         ],
+        "arena": None,
     }
 ]
 

@@ -1,5 +1,6 @@
 """The other subcommands, bad input, speed, and what is imported."""
 
+import json
 import os
 import signal
 import stat
@@ -7,11 +8,13 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from gcr.cli.main import SUBCOMMANDS
+from gcr.cli.main import SUBCOMMANDS, main
 from gcr.errors import NoSuchJob
+from gcr.rendezvous import former
 from gcr.runtime import log_dir, runtime_dir
 from gcr.testing.machine import until
 from gcr.version import __version__
@@ -19,13 +22,14 @@ from gcr.version import __version__
 from .conftest import DEADLINE, Gcr, gcr_command
 from .fake_daemon import CHECKPOINT, JOBS, PID, FakeDaemon, answering, raising
 
+WORKER = {"device": JOBS[0]["processes"][0]["device"], "pid": 7, "bytes": 5, "pinned_bytes": 5, "cold_s": 0.5}
 STATUS = {
     "pid": PID,
     "version": __version__,
     "arena_bytes": 2 << 30,
     "arena_pinned_bytes": 1 << 30,
     "jobs": 1,
-    "workers": [{"pid": 7}],
+    "workers": [WORKER],
 }
 BAD_LINES = [
     (),
@@ -194,7 +198,7 @@ def test_daemon_status_and_stop_without_one(gcr: Gcr) -> None:
 
 def test_daemon_status(gcr: Gcr, daemon: FakeDaemon) -> None:
     daemon.answers["status"] = answering(STATUS)
-    assert gcr("daemon", "status", "--json").json["workers"] == [{"pid": 7}]
+    assert gcr("daemon", "status", "--json").json["workers"] == [WORKER]
     assert "1.0 GiB of 2.0 GiB registered" in gcr("daemon", "status").out
 
 
@@ -304,15 +308,25 @@ def test_every_subcommand_has_help_with_an_example(gcr: Gcr) -> None:
             assert word in text, f"{name} --help lacks {word}"
 
 
-def test_a_bug_leaves_its_traceback_in_the_log_and_one_line_for_the_user(gcr: Gcr, daemon: FakeDaemon) -> None:
-    daemon.answers["ps"] = answering({"surprise": 1})
-    ran = gcr("ps")
+def test_a_bug_leaves_its_traceback_in_the_log_and_one_line_for_the_user(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(former, "left", lambda: {}["jobs"])
     log = log_dir() / "cli.log"
-    assert (ran.code, ran.out) == (1, "")
-    assert ran.err == f"gcr: a bug in gcr: KeyError('jobs') (traceback in {log})\n"
+    assert main(["ps"]) == 1
+    assert tuple(capsys.readouterr()) == ("", f"gcr: a bug in gcr: KeyError('jobs') (traceback in {log})\n")
     assert "Traceback" in log.read_text()
-    as_json = gcr("ps", "--json")
-    assert (as_json.code, as_json.json["error"]["code"]) == (1, "internal")
+    assert main(["ps", "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["error"]["code"] == "internal"
+
+
+@pytest.mark.parametrize("answer", [{"surprise": 1}, {"jobs": 5}, {"jobs": [{**JOBS[0], "pid": "7"}]}])
+def test_an_answer_of_another_shape_is_a_typed_error(gcr: Gcr, daemon: FakeDaemon, answer: dict[str, Any]) -> None:
+    daemon.answers["ps"] = answering(answer)
+    ran = gcr("ps")
+    assert (ran.code, ran.out) == (1, "")
+    assert ran.err.startswith("gcr: an answer that is no JobList: ")
+    assert gcr("ps", "--json").json["error"]["code"] == "internal"
 
 
 @pytest.mark.parametrize("command", ["ps", "ps --json"])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 from msgspec.structs import replace
 
+from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.cli import completing, summaries
 from gcr.cli.options import (
@@ -96,4 +97,6 @@ def command(
         paranoid=paranoid,
         max_bytes_per_s=max_rate,
     )
-    return transfer([replace(request, target=each) for each in targets], options, summaries.of_checkpoint)
+    return transfer(
+        [replace(request, target=each) for each in targets], options, CheckpointReport, summaries.of_checkpoint
+    )

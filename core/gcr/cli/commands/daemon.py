@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from gcr import runtime, units
+from gcr.api.answers import DaemonStatus
 from gcr.api.requests import StopRequest
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
@@ -94,7 +95,7 @@ def status(options: Options) -> None:
     """Show the daemon's pid, version, arena, jobs and workers. Starts none."""
     try:
         with Client.connect(autostart=False, any_version=True) as client:
-            fields = {"running": True, **client.request("status")}
+            fields = {"running": True, **DaemonStatus.from_json(client.request("status")).to_json()}
     except DaemonUnavailable:
         fields = _NOT_RUNNING
     _finish(options, "status", fields, _status_text)

@@ -1,13 +1,14 @@
 """`gcr images`: what the store has."""
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from contextlib import suppress
 from datetime import datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import click
 
 from gcr import units
+from gcr.api.listings import ImageInfo
 from gcr.cli import text
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
@@ -29,12 +30,12 @@ def command(options: Options, store: str | None) -> None:
     """List saved images: of which job, when, how large, and what they cost on disk."""
     found = asked(options, store, lambda there: _rows(there) if there else [])
     if options.json:
-        print_json(success("images", {"images": found}))
+        print_json(success("images", {"images": [image.to_json() for image in found]}))
     else:
         print_text(render(found))
 
 
-def _rows(store: "Store") -> list[dict[str, Any]]:
+def _rows(store: "Store") -> list[ImageInfo]:
     found = []
     for name in store.images.names():
         with suppress(NoSuchImage):  # another command has just removed it
@@ -42,37 +43,38 @@ def _rows(store: "Store") -> list[dict[str, Any]]:
     return found
 
 
-def _row(store: "Store", name: str) -> dict[str, Any]:
+def _row(store: "Store", name: str) -> ImageInfo:
     try:
-        return {**facts(store.images.manifest(name)), "damaged": None}
+        return info(store.images.manifest(name))
     except (Damaged, WrongImage) as error:  # one bad image hides no other
-        return {"image": name, "damaged": error.message}
+        return ImageInfo(image=name, damaged=error.message)
 
 
-def facts(manifest: "Manifest") -> dict[str, Any]:
-    """Returns the facts of one image, under the names of docs/contract.md §4."""
-    return {
-        "image": manifest.name,
-        "job": manifest.source.job,
-        "cut": manifest.cut.value,
-        "created": manifest.created,
-        "backend": manifest.source.backend,
-        "simulated": manifest.source.simulated,
-        "processes": len(manifest.processes),
-        "bytes_total": manifest.costs.bytes_total,
-        "bytes_zero": manifest.costs.bytes_zero,
-        "bytes_written": manifest.costs.bytes_written,
-        "parent": manifest.costs.parent,
-    }
+def info(manifest: "Manifest") -> ImageInfo:
+    """Returns the facts of one image."""
+    return ImageInfo(
+        image=manifest.name,
+        job=manifest.source.job,
+        cut=manifest.cut.value,
+        created=manifest.created,
+        backend=manifest.source.backend,
+        simulated=manifest.source.simulated,
+        processes=len(manifest.processes),
+        bytes_total=manifest.costs.bytes_total,
+        bytes_zero=manifest.costs.bytes_zero,
+        bytes_written=manifest.costs.bytes_written,
+        parent=manifest.costs.parent,
+        damaged=None,
+    )
 
 
-def render(images: list[dict[str, Any]]) -> str:
+def render(images: Sequence[ImageInfo]) -> str:
     return text.table(_HEAD, [_cells(image) for image in images]) if images else "no images"
 
 
-def _cells(image: Mapping[str, Any]) -> tuple[str, ...]:
-    if image["damaged"]:
-        return (image["image"], "-", "-", "-", "-", "-", "-", "DAMAGED")
-    made = datetime.fromtimestamp(image["created"]).strftime("%Y-%m-%d %H:%M:%S")
-    sizes = (units.size(image[f"bytes_{kind}"]) for kind in ("total", "zero", "written"))
-    return (image["image"], image["job"], image["cut"], made, *sizes, "SIMULATED" if image["simulated"] else "")
+def _cells(image: ImageInfo) -> tuple[str, ...]:
+    if image.created is None:
+        return (image.image, "-", "-", "-", "-", "-", "-", "DAMAGED")
+    made = datetime.fromtimestamp(image.created).strftime("%Y-%m-%d %H:%M:%S")
+    sizes = (units.size(each or 0) for each in (image.bytes_total, image.bytes_zero, image.bytes_written))
+    return (image.image, str(image.job), str(image.cut), made, *sizes, "SIMULATED" if image.simulated else "")

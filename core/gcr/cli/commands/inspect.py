@@ -8,7 +8,7 @@ from msgspec import to_builtins
 
 from gcr.cli import completing
 from gcr.cli.asking import asked
-from gcr.cli.commands.images import facts
+from gcr.cli.commands.images import info
 from gcr.cli.options import Options, common_options, examples, store_option
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import Refused, UsageError
@@ -82,8 +82,9 @@ def _write(page: str, path: Path) -> None:
 def _fields(manifest: "Manifest", repeated: int) -> dict[str, Any]:
     from gcr.image.files.anatomy import bytes_by_device, origins, phases, size_classes, stop_s
 
+    facts = {name: value for name, value in info(manifest).to_json().items() if name != "damaged"}
     return {
-        **facts(manifest),
+        **facts,
         "bytes_changed": manifest.costs.bytes_changed,
         "bytes_by_device": dict(bytes_by_device(manifest)),
         "models": dict(manifest.source.models),

@@ -4,10 +4,10 @@ import sys
 import time
 from collections.abc import Sequence
 from functools import cache
-from typing import Any
 
 import click
 
+from gcr.api.listings import JobInfo
 from gcr.cli import completing, ended, jobtable, text
 from gcr.cli.options import Options, Target, common_options, examples, parse_targets
 from gcr.cli.output import print_json, print_text, say, success
@@ -20,7 +20,7 @@ from gcr.rendezvous.client import Client, any_trace
 
 INTERVAL_S = 1.0
 
-Jobs = list[dict[str, Any]]
+Jobs = list[JobInfo]
 
 
 @click.command("ps", epilog=examples("gcr ps", "gcr ps llm", "gcr ps --all", "gcr ps --watch", "gcr ps --json"))
@@ -47,9 +47,8 @@ def command(options: Options, targets: Sequence[Target], everything: bool, watch
     left = former.left()
     if options.json:
         more = {"ended": [run.row() for run in over]} if everything else {}
-        print_json(
-            success("ps", {"jobs": jobs, **more, **({"images_left": [each.row() for each in left]} if left else {})})
-        )
+        more |= {"images_left": [each.row() for each in left]} if left else {}
+        print_json(success("ps", {"jobs": [job.to_json() for job in jobs], **more}))
     else:
         print_text("\n".join([render(jobs, over), *(each.said() for each in left)]))
 
@@ -60,10 +59,10 @@ def _found(options: Options, targets: Sequence[Target], everything: bool) -> tup
     over = _ended(jobs) if everything or targets else []
     if not targets:
         return jobs, over
-    chosen = [job for job in jobs if any(_is(job, target) for target in targets)]
+    chosen = [job for job in jobs if any(job.is_meant(target) for target in targets)]
     past = [run for run in over if run.job in targets or run.pid in targets]
     for target in targets:
-        if not any(_is(job, target) for job in chosen):
+        if not any(job.is_meant(target) for job in chosen):
             _refuse_unknown(target, jobs, past, everything)
     return chosen, past if everything else []
 
@@ -71,18 +70,14 @@ def _found(options: Options, targets: Sequence[Target], everything: bool) -> tup
 def _refuse_unknown(target: Target, jobs: Jobs, past: Sequence[Run], everything: bool) -> None:
     run = next((run for run in past if target in (run.job, run.pid)), None)
     if run is None:
-        raise NoSuchJob(f"no job {target!r}{meant(str(target), [job['job'] for job in jobs])}", hint="gcr ps --all")
+        raise NoSuchJob(f"no job {target!r}{meant(str(target), [job.job for job in jobs])}", hint="gcr ps --all")
     if not everything:
         runs.refuse_ended(target)
 
 
-def _is(job: dict[str, Any], target: Target) -> bool:
-    return target in (job["job"], job["pid"], *(process["pid"] for process in job["processes"]))
-
-
 def _ended(jobs: Jobs) -> list[Run]:
     """Returns the ended jobs, without those that go on because processes outlived their program."""
-    alive = {(job["job"], job["pid"]) for job in jobs}
+    alive = {(job.job, job.pid) for job in jobs}
     return [run for run in runs.all_runs() if run.end is not None and (run.job, run.pid) not in alive]
 
 
@@ -91,14 +86,13 @@ def jobs_of(options: Options) -> Jobs:
     if not any_trace():
         return []
     with Client.connect() as client:
-        answer = client.request("ps")
-    jobs: Jobs = answer["jobs"]
-    if awaited := answer.get("awaited"):
-        missing = NotAllKnown.of(awaited)
-        if not jobs:
+        answer = client.jobs()
+    if answer.awaited:
+        missing = NotAllKnown.of(answer.awaited)
+        if not answer.jobs:
             raise missing
         _say_once(f"gcr: {missing.message}")
-    return [job for job in jobs if options.backend in (None, job.get("backend"))]
+    return [job for job in answer.jobs if options.backend in (None, job.backend)]
 
 
 @cache
@@ -122,7 +116,7 @@ def _watch(options: Options, targets: Sequence[Target], everything: bool) -> Non
             time.sleep(INTERVAL_S)
 
 
-def render(jobs: Sequence[dict[str, Any]], over: Sequence[Run] = ()) -> str:
+def render(jobs: Sequence[JobInfo], over: Sequence[Run] = ()) -> str:
     """Jobs that run or are suspended, then those that have ended."""
     width = text.width()
     tables = [jobtable.table(jobs, width) if jobs else "no jobs"]

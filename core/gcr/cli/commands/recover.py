@@ -1,9 +1,10 @@
 """`gcr recover`: finish or undo what a daemon that died left open."""
 
-from typing import Any
+from collections.abc import Sequence
 
 import click
 
+from gcr.api.answers import Recovered, RecoveredJob
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
@@ -22,15 +23,15 @@ def command(options: Options) -> None:
     """
     wait = TIMEOUT if options.timeout is None else options.timeout + GRACE
     with Client.connect() as client:
-        answer = client.request("recover", {"timeout": options.timeout}, timeout=wait)
+        answer = Recovered.from_json(client.request("recover", {"timeout": options.timeout}, timeout=wait))
     if options.json:
-        print_json(success("recover", {"jobs": answer["jobs"]}))
+        print_json(success("recover", answer.to_json()))
     else:
-        print_text(_render(answer["jobs"]))
+        print_text(_render(answer.jobs))
 
 
-def _render(jobs: list[dict[str, Any]]) -> str:
+def _render(jobs: Sequence[RecoveredJob]) -> str:
     if not jobs:
         return "nothing to recover"
-    rows = [(job["job"], job["was"], job["now"], job["action"]) for job in jobs]
+    rows = [(job.job, job.was, job.now, job.action) for job in jobs]
     return text.table(("JOB", "WAS", "NOW", "ACTION"), rows)

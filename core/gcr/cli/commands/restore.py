@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 from msgspec.structs import replace
 
+from gcr.api.reports import RestoreReport
 from gcr.api.requests import RestoreRequest
 from gcr.cli import completing, summaries
 from gcr.cli.asking import asked
@@ -87,4 +88,4 @@ def command(
         encrypted=options.key_named,
         devices=devices,
     )
-    return transfer([replace(request, target=each) for each in targets], options, summaries.of_restore)
+    return transfer([replace(request, target=each) for each in targets], options, RestoreReport, summaries.of_restore)

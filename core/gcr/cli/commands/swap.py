@@ -4,6 +4,7 @@ import time
 
 import click
 
+from gcr.api.reports import SwapReport
 from gcr.api.requests import SwapRequest
 from gcr.cli import completing, summaries
 from gcr.cli.commands.restore import parse_moves
@@ -38,13 +39,13 @@ def command(options: Options, out: Target, back: Target, data_only: bool, device
     )
     began = time.monotonic()
     try:
-        done = ask(request, options)
+        answer = ask(request, options)
     except KeyboardInterrupt:
         raise interrupted([out, back]) from None
-    report = {"out": done["out"], "in": done["in"], "wall_s": time.monotonic() - began}
+    done = SwapReport.from_json(answer).timed(time.monotonic() - began)
     if options.json:
-        print_json(success("swap", report))
+        print_json(success("swap", done.to_json()))
         return
-    simulated = "SIMULATED " if done["in"]["simulated"] else ""
-    lines = [summaries.of_checkpoint(done["out"]), summaries.of_restore(done["in"])]
-    print_text("\n".join(simulated + line for line in lines), done["in"])
+    simulated = "SIMULATED " if done.back.simulated else ""
+    lines = [summaries.of_checkpoint(done.out), summaries.of_restore(done.back)]
+    print_text("\n".join(simulated + line for line in lines), done.back.to_json())

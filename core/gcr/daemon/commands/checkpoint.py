@@ -5,10 +5,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.daemon import departures, first_call, reports
 from gcr.daemon.commands import restore
@@ -42,7 +43,7 @@ from gcr.processes import alive
 log = logging.getLogger("gcr.daemon")
 
 
-def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> dict[str, Any]:
+def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> CheckpointReport:
     """Raises NotOurs for another user's job."""
     course = course_of(node, request, asked)
     job = _job(node, request, asked.caller)
@@ -68,7 +69,8 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> dict[str
                 raise _restore_after_failure(
                     node, job, course, RestoreRequest(target=request.target), failed
                 ) from failed
-            report |= imaging.report()
+            former, report = report, replace(report, **imaging.report())
+            job.results.amend(former, report)
         return report
 
 
@@ -78,7 +80,7 @@ def _attempted(
     course: Course,
     request: CheckpointRequest,
     image: Callable[[], Imaging | None],
-) -> tuple[dict[str, Any], Imaging | None]:
+) -> tuple[CheckpointReport, Imaging | None]:
     imaging = image()
     return Attempt(node, job, course, request, imaging).carry_out(), imaging
 
@@ -141,7 +143,7 @@ class Attempt(Struct, frozen=True):
     request: CheckpointRequest
     imaging: Imaging | None
 
-    def carry_out(self) -> dict[str, Any]:
+    def carry_out(self) -> CheckpointReport:
         try:
             return self._by_route()
         except BaseException:
@@ -151,7 +153,7 @@ class Attempt(Struct, frozen=True):
                 self.imaging.close()
             raise
 
-    def _by_route(self) -> dict[str, Any]:
+    def _by_route(self) -> CheckpointReport:
         if any(p.strategy == Strategy.DRIVER for p in self.job.living):
             return self._by_driver()
         targets = self._admitted()
@@ -163,7 +165,7 @@ class Attempt(Struct, frozen=True):
             return self._glance(targets, self.imaging)
         return self._checkpoint(targets)
 
-    def _glance(self, targets: list[Target], imaging: Imaging) -> dict[str, Any]:
+    def _glance(self, targets: list[Target], imaging: Imaging) -> CheckpointReport:
         job, course, request = self.job, self.course, self.request
         may_stop = partial(imaging.may_begin, targets, course)
         options = Options(Way.RUNNING_ON, request.live, request.paranoid)
@@ -199,7 +201,7 @@ class Attempt(Struct, frozen=True):
         ours = {worker.pid for worker in self.node.fleet.living_workers()}
         return ours.union(*(job.processes for job in self.node.jobs.all()))
 
-    def _checkpoint(self, targets: list[Target]) -> dict[str, Any]:
+    def _checkpoint(self, targets: list[Target]) -> CheckpointReport:
         node, job, course, imaging = self.node, self.job, self.course, self.imaging
         data_only = self.request.data_only
         if not data_only:
@@ -229,7 +231,7 @@ class Attempt(Struct, frozen=True):
             imaging.write_staged(targets, work.decision.decided_at, course)
         return reports.of_checkpoint(job, work, slowest_link(targets, lambda arena: arena.link_out_bytes_per_s))
 
-    def _by_driver(self) -> dict[str, Any]:
+    def _by_driver(self) -> CheckpointReport:
         (process,) = self.job.living
         if self.imaging:
             text = f"the driver alone has the data of process {self.job.name}: gcr has nothing to make an image of"

@@ -2,10 +2,10 @@
 
 from collections.abc import Collection, Mapping
 from functools import partial
-from typing import Any
 
 from msgspec import Struct
 
+from gcr.api.reports import RestoreReport
 from gcr.api.requests import RestoreRequest
 from gcr.daemon import departures, first_call, reports
 from gcr.daemon.commands.asked import Asked
@@ -36,7 +36,7 @@ from gcr.job.process import Process
 from gcr.job.states import State
 
 
-def run(node: Coordinator, request: RestoreRequest, asked: Asked) -> dict[str, Any]:
+def run(node: Coordinator, request: RestoreRequest, asked: Asked) -> RestoreReport:
     """Raises NotOurs for another user's job."""
     course = course_of(node, request, asked)
     job = node.jobs.find(request.target, asked.caller.may_use)
@@ -46,7 +46,7 @@ def run(node: Coordinator, request: RestoreRequest, asked: Asked) -> dict[str, A
         return bring_back(node, job, course, request, asked)
 
 
-def bring_back(node: Coordinator, job: Job, course: Course, request: RestoreRequest, asked: Asked) -> dict[str, Any]:
+def bring_back(node: Coordinator, job: Job, course: Course, request: RestoreRequest, asked: Asked) -> RestoreReport:
     """Restores a job that is marked as being changed already."""
     attempt = Attempt(node, job, course, request, asked)
     return departures.without_departed(job, attempt.restored)
@@ -61,7 +61,7 @@ class Attempt(Struct, frozen=True):
     request: RestoreRequest
     asked: Asked
 
-    def restored(self) -> dict[str, Any]:
+    def restored(self) -> RestoreReport:
         job = self.job
         departures.refuse_half(job)
         if job.living and not job.begun:
@@ -75,13 +75,14 @@ class Attempt(Struct, frozen=True):
         moves = self._moves(used)
         moved = {old: new for old, new in moves.items() if old in used}
         if job.decision.kind == "driver":
-            return {**self._by_driver(moves), "moved": moved}
-        job.results.report = {**self._from_memory(resting, job.decision, moves), "moved": moved}
-        return job.results.report
+            return self._by_driver(moves, moved)
+        report = self._from_memory(resting, job.decision, moves, moved)
+        job.results.report = report
+        return report
 
     def _from_memory(
-        self, resting: list[Process], decision: DecisionRecord, moves: Mapping[str, str]
-    ) -> dict[str, Any]:
+        self, resting: list[Process], decision: DecisionRecord, moves: Mapping[str, str], moved: Mapping[str, str]
+    ) -> RestoreReport:
         node, job, course = self.node, self.job, self.course
         targets = [target_of(node, job, process, process.suspension.transaction) for process in resting]
         for target in targets:
@@ -97,7 +98,7 @@ class Attempt(Struct, frozen=True):
         node.recovery.begin_if_uneven(job)
         departures.refuse_silence(targets)
         departures.settle_ends(job)
-        return reports.of_restore(job, done, slowest_link(targets, lambda arena: arena.link_in_bytes_per_s))
+        return reports.of_restore(job, done, slowest_link(targets, lambda arena: arena.link_in_bytes_per_s), moved)
 
     def _moves(self, used: Collection[str]) -> dict[str, str]:
         """Returns the moves of `gcr restore --device`. Raises UnsupportedState, DriverTooOld, WrongDevice."""
@@ -113,13 +114,13 @@ class Attempt(Struct, frozen=True):
         control.check_move(moves)
         return moves
 
-    def _by_driver(self, moves: Mapping[str, str]) -> dict[str, Any]:
+    def _by_driver(self, moves: Mapping[str, str], moved: Mapping[str, str]) -> RestoreReport:
         if self.request.image:
             raise WrongImage(f"image {self.request.image} is of no process that the driver alone suspended")
         (process,) = self.job.living
         swap = DriverSwap(process, self.node, self.job.world, self.course)
         restore_of(swap, moves).run()
         self.job.decision = None
-        report = reports.of_driver_restore(self.job, swap)
+        report = reports.of_driver_restore(self.job, swap, moved)
         self.node.jobs.remove(self.job)
         return report

@@ -8,10 +8,10 @@ import logging
 import time
 from collections.abc import Callable
 from threading import Event
-from typing import Any
 
 from msgspec import Struct
 
+from gcr.api.reports import RestoreReport, SwapReport
 from gcr.api.requests import RestoreRequest, SwapRequest, Target
 from gcr.daemon.commands import checkpoint, restore
 from gcr.daemon.commands.asked import Asked
@@ -19,11 +19,10 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.permission import OURSELVES, Caller
 from gcr.errors import GcrError, Interrupted, Lost, SwapFailed, Unanswered, UsageError, WrongState
 from gcr.job.states import State
+from gcr.peers.waiting import Progress
 
 log = logging.getLogger("gcr.daemon")
 
-Report = dict[str, Any]
-Progress = Callable[[dict[str, Any]], None]
 RESTING = (State.SUSPENDED, State.DATA_SUSPENDED)
 
 
@@ -36,21 +35,20 @@ class Swap(Struct, frozen=True):
     cancelled: Event
     caller: Caller = OURSELVES
 
-    def run(self) -> Report:
+    def run(self) -> SwapReport:
         """Both reports. Raises SwapFailed where B did not come back and A did; and what the checkpoint of A raises."""
         self._refuse()
         began = time.monotonic()
         told = self.progress(self.request.out)
         out = checkpoint.run(self.node, self.request.checkpoint(), Asked(told, self.cancelled, caller=self.caller))
         left = time.monotonic()
-        out["wall_s"] = left - began
         try:
             back = self._come_back(left - began)
         except Unanswered:  # it has everything back
             raise
         except GcrError as error:
             raise self._undone(error) from error
-        return {"out": out, "in": {**back, "wall_s": time.monotonic() - left}}
+        return SwapReport(out=out.timed(left - began), back=back.timed(time.monotonic() - left))
 
     def _refuse(self) -> None:
         """Refuses before the first job is touched. Raises NoSuchJob, NotOurs, UsageError, WrongState."""
@@ -62,7 +60,7 @@ class Swap(Struct, frozen=True):
             text = f"job {back.name} is not suspended, it is {back.state}"
             raise WrongState(text, state=back.state, hint="gcr ps")
 
-    def _come_back(self, passed: float) -> Report:
+    def _come_back(self, passed: float) -> RestoreReport:
         """`passed`: seconds of the swap's time that are over."""
         limit = self.request.timeout
         request = self.request.restore(max(limit - passed, 0.001) if limit else None)
@@ -72,7 +70,7 @@ class Swap(Struct, frozen=True):
     def _returned(self, out: Target) -> str:
         """Restores `out`. Returns its state."""
         request = RestoreRequest(target=out)
-        return str(restore.run(self.node, request, Asked(self.progress(out), Event(), caller=self.caller))["state"])
+        return restore.run(self.node, request, Asked(self.progress(out), Event(), caller=self.caller)).state
 
     def _undone(self, error: GcrError) -> GcrError:
         """Restores A, also if no caller waits any more. Returns the error that reports it."""

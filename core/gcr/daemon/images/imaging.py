@@ -17,6 +17,7 @@ from typing import Any
 from msgspec import Struct, field
 from msgspec.structs import asdict
 
+from gcr.api.listings import ImageState
 from gcr.api.requests import CheckpointRequest
 from gcr.daemon.images.claim import POLL, Claim
 from gcr.daemon.images.order import ImageOrder, nothing_to_image, place_of
@@ -240,20 +241,19 @@ class Imaging(Struct, eq=False):
             kind = HashMissed if isinstance(self.error, HashMissed) else ImageFailed
             raise kind(f"image {self.order.name} was not written: {self.error.message}", hint=self.error.hint)
 
-    def row(self) -> dict[str, Any]:
-        """Returns its fields in `gcr ps`."""
+    def row(self) -> ImageState:
+        """Returns its row in `gcr ps`."""
         error = self.error.message if self.error else None
-        return {"name": self.order.name, "state": self.state, "durable_s": self.durable_s, "error": error}
+        return ImageState(name=self.order.name, state=self.state, durable_s=self.durable_s, error=error)
 
     def report(self) -> dict[str, Any]:
         """Returns the fields of docs/contract.md §4 that a checkpoint with an image has besides."""
+        known = {**UNKNOWN, "parent": self.parent, **(self.cost or {})}
         return {
             "image": self.order.name,
             "cut": Cut.DEVICE.value,
             "durable_s": self.durable_s,
-            **UNKNOWN,
-            "parent": self.parent,
-            **(self.cost or {}),
+            **{name: known[name] for name in UNKNOWN},
             "parent_refused": self.parent_refused,
         }
 

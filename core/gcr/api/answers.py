@@ -1,0 +1,86 @@
+"""Answers: what the daemon tells the command line and the library, with the fields of the JSON on the socket.
+
+Each answer is declared once for both ends. Sizes are bytes, times seconds, rates bytes per second; None is null.
+"""
+
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Self
+
+from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, json
+from msgspec.structs import force_setattr
+
+from gcr.errors import GcrError
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """An answer that no caller can change, its mappings included. A field that is UNSET is not in the JSON."""
+
+    def __post_init__(self) -> None:
+        for name in self.__struct_fields__:
+            if isinstance(value := getattr(self, name), dict):
+                force_setattr(self, name, MappingProxyType(value))
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the JSON's fields, without the envelope."""
+        found: dict[str, Any] = json.decode(json.encode(self, enc_hook=dict))  # which is for the mappings
+        return found
+
+    @classmethod
+    def from_json(cls, document: Mapping[str, Any]) -> Self:
+        """Ignores fields that only a newer daemon knows. Raises GcrError for one that is missing or of another type."""
+        try:
+            return convert(document, cls)
+        except ValidationError as error:
+            raise GcrError(f"an answer that is no {cls.__name__}: {error}") from error
+
+
+class Pong(Answer, frozen=True, kw_only=True):
+    """The answer of a daemon that is asked for nothing."""
+
+    pid: int
+    version: str
+
+
+class Leaving(Answer, frozen=True, kw_only=True):
+    """The answer of a daemon that ends."""
+
+    pid: int
+
+
+class WorkerInfo(Answer, frozen=True, kw_only=True):
+    """A worker and its arena. `cold_s`: seconds that its start took. A speed is UNSET until it is measured."""
+
+    device: str
+    pid: int
+    bytes: int
+    pinned_bytes: int
+    cold_s: float
+    link_out_bytes_per_s: float | UnsetType = UNSET
+    link_in_bytes_per_s: float | UnsetType = UNSET
+
+
+class DaemonStatus(Answer, frozen=True, kw_only=True):
+    """The answer of `status`. `jobs`: how many there are."""
+
+    pid: int
+    version: str
+    arena_bytes: int
+    arena_pinned_bytes: int
+    jobs: int
+    workers: tuple[WorkerInfo, ...]
+
+
+class RecoveredJob(Answer, frozen=True, kw_only=True):
+    """A job after a recovery: its states before and now, and the action that was taken."""
+
+    job: str
+    was: str
+    now: str
+    action: str
+
+
+class Recovered(Answer, frozen=True, kw_only=True):
+    """The answer of `recover`."""
+
+    jobs: tuple[RecoveredJob, ...]
