@@ -5,6 +5,7 @@
 
 import logging
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, field, fields
 from pathlib import Path
@@ -17,11 +18,12 @@ log = logging.getLogger(__name__)
 
 _TRUE, _FALSE = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 _CONFIG = "GCR_CONFIG"
-_MEANING, _LEAST, _MOST = "meaning", "least", "most"
+_MEANING, _LEAST, _MOST, _FORM = "meaning", "least", "most", "form"
+_UIDS = r"(\d{1,10}(,\d{1,10})*)?"
 
 
-def _setting(default: Any, meaning: str, least: float = 0, most: float = float("inf")) -> Any:
-    return field(default=default, metadata={_MEANING: meaning, _LEAST: least, _MOST: most})
+def _setting(default: Any, meaning: str, least: float = 0, most: float = float("inf"), form: str = ".*") -> Any:
+    return field(default=default, metadata={_MEANING: meaning, _LEAST: least, _MOST: most, _FORM: form})
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,11 @@ class Config:
     daemon_uid: int = _setting(
         -1, "user id of another user's daemon to obey, besides your own and root's; -1: none", -1, (1 << 32) - 2
     )
+    allow_uid: str = _setting(
+        "",
+        "user ids, as `1000,1001`, that your daemon serves besides yours and root's; see docs/security.md",
+        form=_UIDS,
+    )
     store: str = _setting("", "where images are kept; empty: gcr/store in `$XDG_DATA_HOME`, else in ~/.local/share")
     store_s: float = _setting(60.0, "longest silence of the disk or server that has the store; then it is refused", 0.1)
     key_file: str = _setting("", "file with the key of an encrypted store; empty: none")
@@ -68,6 +75,11 @@ class Config:
     keep_jobs: int = _setting(200, "ended jobs that `gcr ps --all` remembers, with their logs; for 30 days", 1, 100_000)
     job_log_bytes: int = _setting(16 << 20, "a detached job's log may grow so large, and one older part of it", 4096)
     batch: int = _setting(64, "descriptors in one message; the target holds no more at a time", 1, 253)
+
+
+def admitted(config: Config) -> frozenset[int]:
+    """Returns the ids of `allow_uid`."""
+    return frozenset(int(word) for word in config.allow_uid.split(",") if word)
 
 
 def load(flags: Mapping[str, Any] | None = None, file: Path | None = None) -> Config:
@@ -147,7 +159,7 @@ def _known(name: str, known: Mapping[str, "Field[Any]"], source: str) -> "Field[
 def _parsed(setting: "Field[Any]", value: object, source: str) -> Any:
     kind = _kind(setting)
     if kind is str:
-        return _text(value, source)
+        return _text(value, setting.metadata[_FORM], source)
     found = _boolean(value) if kind is bool else _number(value, kind)
     least, most = setting.metadata[_LEAST], setting.metadata[_MOST]
     if found is None or (kind is not bool and not least <= found <= most):
@@ -159,9 +171,11 @@ def _parsed(setting: "Field[Any]", value: object, source: str) -> Any:
 _ARTICLE = {bool: "true or false", int: "a whole number", float: "a number"}
 
 
-def _text(value: object, source: str) -> str:
+def _text(value: object, form: str, source: str) -> str:
     if not isinstance(value, str):
         raise UsageError(f"{source}: {value!r} is not text")
+    if not re.fullmatch(form, value, re.DOTALL):
+        raise UsageError(f"{source}: {value!r} is not as `{form}`")
     return value
 
 

@@ -12,6 +12,7 @@ from gcr.errors import NoHome, UnsafeRuntime
 
 SOCKET_NAME = "gcrd.sock"
 _OURS_ALONE = 0o077, "0700: others could read or change what is in it"
+_OURS_TO_WRITE = 0o022, "0700, 0711 or 0755: others could change what is in it"
 
 
 def runtime_dir() -> Path:
@@ -114,15 +115,19 @@ def check_own_directory(path: Path) -> None:
     _check_directory(path, *_OURS_ALONE)
 
 
-def open_own_directory(path: Path) -> int:
-    """A descriptor (O_PATH) of a directory that is ours alone, checked by that descriptor. Raises UnsafeRuntime."""
+def open_own_directory(path: Path, enterable: bool = False) -> int:
+    """Returns a descriptor (O_PATH) of a directory that is ours alone, checked by that descriptor.
+
+    enterable: other users may enter and read it, and still write nothing. Raises UnsafeRuntime.
+    """
+    rule = _OURS_TO_WRITE if enterable else _OURS_ALONE
     try:
         folder = os.open(path, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        check_own_directory(path)  # says it better
+        _check_directory(path, *rule)  # says it better
         raise UnsafeRuntime(f"{path}: {error.strerror}") from error
     try:
-        check_directory(path, os.fstat(folder), *_OURS_ALONE)
+        check_directory(path, os.fstat(folder), *rule)
     except BaseException:
         os.close(folder)
         raise
@@ -131,7 +136,7 @@ def open_own_directory(path: Path) -> int:
 
 def check_unshared_directory(path: Path) -> None:
     """Raises UnsafeRuntime unless `path` is a real directory, ours, and no other user can write in it."""
-    _check_directory(path, 0o022, "0700 or 0755: others could change what is in it")
+    _check_directory(path, *_OURS_TO_WRITE)
 
 
 def _check_directory(path: Path, forbidden: int, wanted: str) -> None:

@@ -77,6 +77,7 @@ def test_words_for_true_and_false(monkeypatch, text, value):
         ("batch", "0"),
         ("batch", "6.5"),
         ("prepare_arena", "maybe"),
+        ("allow_uid", "1000,root"),
         ("segment_bytes", "4096"),
         ("threads", "inf"),
     ],

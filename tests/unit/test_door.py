@@ -15,12 +15,14 @@ from gcr.config import Config
 from gcr.daemon import server as module
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.door import MOST_STRANGERS
 from gcr.daemon.jobs import Job, Jobs, Program
 from gcr.daemon.server import Server
 from gcr.engine.node import World
 from gcr.errors import PeerGone
 from gcr.job.journal import Journal
 from gcr.protocol.channel import Channel
+from gcr.protocol.frames import AgentError
 from gcr.protocol.seqpacket import connect, listen
 from gcr.protocol.wire import FrameType, HelloRecord, Role
 from gcr.rendezvous.presence import Presence
@@ -127,6 +129,17 @@ def test_who_says_nothing_is_let_go(server: Server, come: Callable[[], Channel])
     server.door.end_half_open(0)
     assert silent.closed.wait(10)
     assert speaking.call_json("ping", timeout=10, type=FrameType.COMMAND)[0]["ok"]
+
+
+def test_users_that_are_not_served_take_a_few_connections_at_most(server: Server, come: Callable[[], Channel]) -> None:
+    server.allowed = frozenset()
+    for _ in range(MOST_STRANGERS):
+        with pytest.raises(AgentError, match="may not use this daemon"):
+            served(come())
+    assert come().closed.wait(10)
+    server.door.end_half_open(0)
+    with pytest.raises(AgentError):
+        served(come())
 
 
 def test_a_job_that_cannot_be_looked_after_harms_no_other(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -38,10 +38,23 @@ def test_the_socket_is_ours_alone_whatever_the_umask(folder):
         os.umask(old)
 
 
-def test_nobody_listens_where_others_may_write(folder):
+@pytest.mark.parametrize("shared", [False, True])
+def test_nobody_listens_where_others_may_write(folder, shared):
     folder.chmod(0o777)
     with pytest.raises(UnsafeRuntime):
+        listen(folder / "s", shared)
+
+
+def test_a_shared_socket_is_open_to_all_where_others_may_enter_whatever_the_umask(folder):
+    folder.chmod(0o711)
+    with pytest.raises(UnsafeRuntime, match="not 0700"):
         listen(folder / "s")
+    old = os.umask(0o077)
+    try:
+        with listen(folder / "s", shared=True):
+            assert stat.S_IMODE((folder / "s").stat().st_mode) == 0o666
+    finally:
+        os.umask(old)
 
 
 def test_a_path_longer_than_an_address_serves_as_well(tmp_path):

@@ -12,7 +12,7 @@ import sys
 import threading
 import time
 
-from gcr.config import load
+from gcr.config import admitted, load
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.inherited import take_over
 from gcr.daemon.keeping import Keeping
@@ -38,7 +38,7 @@ LOOK_EVERY = 1.0
 
 def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="gcrd")
-    parser.add_argument("--allow-uid", type=int, action="append", default=[], help="another user who may connect")
+    parser.add_argument("--allow-uid", type=int, action="append", default=[], help="a user to serve besides our own")
     parser.add_argument("--succeed", action="store_true", help="wait for the end of a daemon that serves")
     options = parser.parse_args(argv)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # a supervisor's thread, which blocks signals, may have started us
@@ -46,15 +46,23 @@ def main(argv: list[str]) -> int:
     for stays in lift_limits():
         log.warning("inherited from the shell that started the daemon, and so a limit of every job: %s", stays)
     try:
+        config = load({})
+    except GcrError as error:
+        log.error("not started: %s", error)
+        return 1
+    try:
         path = socket_path()
-        seat = Seat.take(path, DaemonFolder.of(path), succeeds=options.succeed)
-    except (SeatTaken, GcrError, OSError) as error:  # another daemon was faster, or the directory is not ours
+        allowed = frozenset({os.getuid(), 0, *options.allow_uid, *admitted(config)})
+        shared = not allowed <= {os.getuid(), 0}
+        seat = Seat.take(path, DaemonFolder.of(path), succeeds=options.succeed, shared=shared)
+    except GcrError as error:  # the directory is not ours
+        log.error("not started: %s", error)
+        return 1
+    except (SeatTaken, OSError) as error:  # another daemon was faster
         log.info("not started: %s", error)
         return 0
-    coordinator = Coordinator(load({}), Journal(seat.folder.journal))
-    server = Server(
-        seat.listener, coordinator, frozenset({os.getuid(), 0, *options.allow_uid}), Presence(seat.folder.path)
-    )
+    coordinator = Coordinator(config, Journal(seat.folder.journal))
+    server = Server(seat.listener, coordinator, allowed, Presence(seat.folder.path))
     coordinator.jobs.missed = Missed(seat.folder.path)
     take_over(coordinator.journal, path)
     former.settle()

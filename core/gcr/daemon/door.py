@@ -17,6 +17,7 @@ from msgspec import Struct, field
 log = logging.getLogger("gcr.daemon")
 
 GREETING_S = 10.0  # seconds within which a peer sends its HELLO
+MOST_STRANGERS = 16  # connections at once of users that the daemon does not serve, each told so
 PAUSE_S = 0.1  # seconds after an accept that failed
 _NO_DESCRIPTORS = (errno.EMFILE, errno.ENFILE)
 
@@ -26,6 +27,9 @@ class Visitor(Protocol):
 
     @property
     def greeted(self) -> bool: ...
+
+    @property
+    def is_stranger(self) -> bool: ...
 
     def end(self) -> None:
         """Idempotent."""
@@ -61,7 +65,14 @@ class Door(Struct):
             sock.close()
             return
         with self._lock:
-            self._waiting[id(visitor)] = time.monotonic(), visitor
+            crowded = visitor.is_stranger and self._strangers() >= MOST_STRANGERS
+            if not crowded:
+                self._waiting[id(visitor)] = time.monotonic(), visitor
+        if crowded:
+            visitor.end()
+
+    def _strangers(self) -> int:
+        return sum(each.is_stranger and not each.greeted for _, each in self._waiting.values())
 
     def _refuse_next(self, listener: socket.socket) -> None:
         """Take it with the reserve, and close it. Without a reserve there is only a pause."""

@@ -21,7 +21,7 @@ from msgspec import Struct
 from gcr.errors import DaemonUnavailable, DeadlinePassed
 from gcr.protocol.seqpacket import connect, listen
 from gcr.rendezvous.folder import DaemonFolder
-from gcr.runtime import check_own_directory, own_directory
+from gcr.runtime import check_own_directory, check_unshared_directory, own_directory
 
 log = logging.getLogger("gcr.daemon")
 
@@ -78,24 +78,35 @@ class Lock(Struct):
 
 @dataclass(slots=True)
 class Seat:
-    """Made by `take`. `listener` is the socket that the path leads to."""
+    """Made by `take`. `listener` is the socket that the path leads to.
+
+    shared: other users may connect to it, and enter its directory.
+    """
 
     path: Path
     folder: DaemonFolder
     listener: socket
     locks: tuple[Lock, ...]
+    shared: bool = False
     _inode: tuple[int, int] = field(init=False)
 
     def __post_init__(self) -> None:
         self._inode = _inode_at(self.path)
 
     @classmethod
-    def take(cls, path: Path, folder: DaemonFolder, patience: float = PATIENCE, succeeds: bool = False) -> Self:
+    def take(
+        cls,
+        path: Path,
+        folder: DaemonFolder,
+        patience: float = PATIENCE,
+        succeeds: bool = False,
+        shared: bool = False,
+    ) -> Self:
         """Wait for a daemon that is about to end. Raises SeatTaken, UnsafeRuntime, OSError.
 
         succeeds: also for one that serves still, and was asked to hand over.
         """
-        check_own_directory(path.parent)
+        (check_unshared_directory if shared else check_own_directory)(path.parent)
         folder.make(path)
         locks = (Lock(folder.lock), Lock(_lock_beside(path)))
         end = time.monotonic() + patience
@@ -106,7 +117,7 @@ class Seat:
                 raise SeatTaken(f"another daemon has held its lock for {patience:g} s and does not serve")
             time.sleep(LOOK_EVERY)
         try:
-            return cls(path, folder, listen(path), locks)
+            return cls(path, folder, listen(path, shared), locks, shared)
         except BaseException:
             for lock in locks:
                 lock.release()
@@ -127,7 +138,7 @@ class Seat:
             _hold(lock)
         if self._is_there():
             return None
-        self.listener = listen(self.path)
+        self.listener = listen(self.path, self.shared)
         self._inode = _inode_at(self.path)
         return self.listener
 

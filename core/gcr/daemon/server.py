@@ -164,6 +164,11 @@ class Connection:
         """Returns whether the peer has sent its HELLO, or is gone."""
         return self._role is not None or self.channel.closed.is_set()
 
+    @property
+    def is_stranger(self) -> bool:
+        """Returns whether the peer is of a user that the daemon does not serve."""
+        return self.channel.peer.uid not in self._server.allowed
+
     def end(self) -> None:
         self.channel.close()
 
@@ -181,7 +186,7 @@ class Connection:
 
     def _greet(self, request: Request) -> None:
         hello = HelloRecord.unpack(request.frame.payload)
-        if self.channel.peer.uid not in self._server.allowed:
+        if self.is_stranger:
             raise NotOurs(f"user {self.channel.peer.uid} may not use this daemon")
         if not hello.oldest <= VERSION <= hello.newest:
             raise WrongVersion(f"protocol versions {hello.oldest} to {hello.newest}; this daemon speaks {VERSION}")

@@ -35,26 +35,29 @@ def peer_identity(sock: socket.socket) -> PeerIdentity:
     return PeerIdentity(*struct.unpack("3i", sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)))
 
 
-def listen(path: Path) -> socket.socket:
+def listen(path: Path, shared: bool = False) -> socket.socket:
     """Returns a listening socket of mode 0600 in a directory of this user's alone; it replaces a stale socket.
 
+    shared: every user may connect, and enter the directory; the caller asks the kernel for each peer's user.
     Raises UnsafeRuntime for the directory, OSError (EADDRINUSE) when another process listens already.
     """
-    folder = open_own_directory(path.parent)
+    folder = open_own_directory(path.parent, enterable=shared)
     try:
         _remove_stale(path)
-        return _listening(path, folder)
+        return _listening(path, folder, shared)
     finally:
         os.close(folder)
 
 
-def _listening(path: Path, folder: int) -> socket.socket:
+def _listening(path: Path, folder: int, shared: bool) -> socket.socket:
     sock = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET | socket.SOCK_CLOEXEC)
     try:
         os.fchmod(sock.fileno(), 0o600)  # before bind, which gives the node this mode: no window, no umask
         with _address(path) as address:
             sock.bind(address)
         _check_place(path, folder)
+        if shared:
+            os.chmod(path.name, 0o666, dir_fd=folder)
         sock.listen(_BACKLOG)
     except BaseException:
         sock.close()
