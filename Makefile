@@ -73,9 +73,10 @@ native-test: build/sanitize/.tested build/thread/.tested ## native tests, under 
 browser: ## a Chromium from the distribution, for the tests of `gcr inspect --html`: where there is apt, and for root
 	@tools/install_browser.sh
 
-docs: .venv/.installed ## regenerate docs/cli.md, docs/configuration.md and docs/gcr.1
+docs: .venv/.installed ## regenerate docs/cli.md, configuration.md, errors.md and gcr.1
 	$(BIN)/python -m gcr.cli.reference cli > docs/cli.md
 	$(BIN)/python -m gcr.cli.reference configuration > docs/configuration.md
+	$(BIN)/python -m gcr.cli.reference errors > docs/errors.md
 	$(BIN)/python -m gcr.cli.reference man > docs/gcr.1
 
 clean: ## remove .venv and build/

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
         DriverTooOld,
         EndUnknown,
         GcrError,
-        HashMissed,
         Interrupted,
         JobEnding,
         LibraryMissing,
@@ -65,6 +64,7 @@ if TYPE_CHECKING:
     )
     from gcr.imageerrors import (
         Damaged,
+        HashMissed,
         ImageExists,
         ImageFailed,
         ImageNeeded,
@@ -155,19 +155,6 @@ __all__ = [
 ]
 
 _LIBRARY = ("attach", "images", "jobs", "run", "swap")
-_IMAGE_ERRORS = (
-    "Damaged",
-    "ImageExists",
-    "ImageFailed",
-    "ImageNeeded",
-    "KeyUnusable",
-    "NoSuchImage",
-    "NotDurable",
-    "StoreBusy",
-    "StoreUnusable",
-    "WrongImage",
-    "WrongKey",
-)
 
 
 def __getattr__(name: str) -> object:
@@ -182,11 +169,11 @@ def _home(name: str) -> str:
         return "library.job"
     if name in _LIBRARY:
         return "library.calls"
-    if name in _IMAGE_ERRORS:
-        return "imageerrors"
     if name.endswith("Info"):
         return "api.listings"
-    return "api.reports" if name.endswith("Report") else "errors"
+    if name.endswith("Report"):
+        return "api.reports"
+    return "errors" if name in vars(importlib.import_module("gcr.errors")) else "imageerrors"
 
 
 def __dir__() -> list[str]:

@@ -24,6 +24,8 @@ _taking = threading.Lock()
 
 
 class InjectedFault(RolledBack):
+    """A fault that gcr's own tests asked for by `GCR_FAULTS`."""
+
     code = "injected_fault"
 
 

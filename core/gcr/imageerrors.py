@@ -2,57 +2,74 @@
 
 from typing import Self
 
-from gcr.errors import GcrError, Refused
+from gcr.errors import GcrError, Refused, RolledBack
 
 
 class NoSuchImage(Refused):
+    """The image is not in the store: `gcr images` lists what the store has; another setting `store` is another store;
+    the message says where there is none at all. `gcr pull`: its push was perhaps cut short: push it again.
+    """
+
     code = "no_such_image"
 
 
 class ImageExists(Refused):
-    """There is an image of that name, or one is being written."""
+    """An image of that name is there, or is being written: another name, or `gcr rm`; in a store elsewhere: another
+    prefix.
+    """
 
     code = "image_exists"
 
 
 class ImageNeeded(Refused):
-    """A suspended job has its bytes in this image and nowhere else."""
+    """A suspended job can come back from this image and from nothing else, since host memory had no room for it: `gcr
+    restore JOB` first, or end the job. Nothing was removed.
+    """
 
     code = "image_needed"
 
 
 class WrongImage(Refused):
-    """The image is of another version, or not an image at all."""
+    """The image was written by a newer gcr, or is no image; or it is of a process that is gone, or has run since."""
 
     code = "wrong_image"
 
 
 class WrongKey(Refused):
-    """The store is encrypted with another key, or none was given; or it is not encrypted, and one was."""
+    """The store, or the store elsewhere, is encrypted with another key, or no key was given; or it is not encrypted,
+    and a key was: [encrypted stores](image-format.md#encrypted-stores). Nothing was changed.
+    """
 
     code = "wrong_key"
 
 
 class KeyUnusable(Refused):
-    """The file or the command that should have the key gives none, or the file is open to others."""
+    """The file or command that should have the key gives none, or the file is open to others: the message says why."""
 
     code = "key_unusable"
 
 
 class StoreUnusable(Refused):
-    """The store is full, read-only, gone, silent, without hard links, or another user's."""
+    """The store's disk is full, read-only or gone, or has not answered for `store_s` seconds, or its file system has no
+    hard links; the message has the system's own words. `gcr push`, `gcr pull`: the [store
+    elsewhere](image-format.md#stores-elsewhere) does not answer, is not there, or refuses the credentials.
+    """
 
     code = "store_unusable"
 
 
 class StoreBusy(Refused):
-    """Others read from it or write to it, for longer than was waited."""
+    """Others read from the store or write to it: try again when they are done."""
 
     code = "store_busy"
 
 
 class Damaged(GcrError):
-    """A file of the store is not what was written."""
+    """A file of the store is not what was written, or something else lies in its place: `gcr verify --deep` says which
+    images; `gcr pull` brings again what was found damaged of one that was pushed, or restore another. From `gcr pull`:
+    the message names the object; push the image again, and remove a pack before, of which a push compares size and end
+    alone.
+    """
 
     code, exit = "damaged", 6
 
@@ -62,12 +79,30 @@ class Damaged(GcrError):
 
 
 class ImageFailed(GcrError):
-    """There is no such image, and the job runs on; `state` says so where it could not be taken back, or had changed."""
+    """The image was not written, and the message says why; the job was brought back, and runs on. Where another program
+    took its room meanwhile it is suspended, as `state` and the message say: `gcr restore` brings it back. With
+    `--leave-running`, "needed the room": the copy was still on the device when a program found no memory there, and was
+    given up for it; the job has noticed nothing: try again.
+    """
 
     code, exit = "image_failed", 4
 
 
 class NotDurable(GcrError):
-    """The checkpoint is done, and its image is still being written: it was not waited for any longer."""
+    """`--wait durable` did not wait for longer than `--timeout`: the checkpoint is done, as `state` says, and its image
+    is still being written; `gcr ps` says what becomes of it.
+    """
 
     code, exit = "not_durable", 4
+
+
+BROKEN = "a device, its driver or gcr computes wrongly: gcr doctor; report it with the log"
+
+
+class HashMissed(RolledBack):
+    """`--paranoid` found bytes that differ where their hashes do not; the job runs on, or is back, and there is no
+    image. That is a fault of the device, its driver or gcr: `gcr doctor`, a look at the device's own error counters,
+    and a report with the log.
+    """
+
+    code = "hash_missed"

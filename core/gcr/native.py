@@ -16,7 +16,7 @@ VARIABLE = "GCR_NATIVE_DIR"
 
 
 class NativeMissing(Refused):
-    """A native part was not built, or not installed."""
+    """The shim or a simulated driver is not installed: reinstall gcr, or set `GCR_NATIVE_DIR`."""
 
     code = "native_missing"
 

@@ -22,10 +22,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Move, Span
-from gcr.errors import DeadlinePassed, DriverError, HashMissed, NoRoom, RolledBack, UsageError, WrongState
+from gcr.errors import DeadlinePassed, DriverError, NoRoom, RolledBack, UsageError, WrongState
 from gcr.hashing import CHUNK_BYTES, ChunkHashes, HashKey, hash_bytes
 from gcr.hashing.baseline import Baseline
-from gcr.imageerrors import ImageFailed
+from gcr.imageerrors import HashMissed, ImageFailed
 from gcr.memory.arena import Arena
 from gcr.memory.layout import DamagedTable, SealedTable
 from gcr.memory.partial import PartialTable, Where

@@ -26,7 +26,9 @@ _NOTHING: Mapping[str, object] = MappingProxyType({})
 
 
 class NotWritten(GcrError):
-    """The request is done, and stdout took no report of it."""
+    """The command is done, and stdout took no report of it (a full disk): the message says why, and where the job
+    stands; `gcr ps` says it again.
+    """
 
     code = "not_written"
 

@@ -1,4 +1,4 @@
-"""Prints the generated documents: `python -m gcr.cli.reference cli`, `configuration` or `man`."""
+"""Prints the generated documents: `python -m gcr.cli.reference cli`, `configuration`, `errors` or `man`."""
 
 import importlib
 import sys
@@ -11,7 +11,7 @@ from gcr import config
 from gcr.cli import environment, manual
 from gcr.cli.main import gcr
 from gcr.errorcodes import all_errors
-from gcr.errors import GcrError
+from gcr.errors import CannotStart, GcrError
 
 _WIDTH = 100
 _HEAD = """\
@@ -83,6 +83,18 @@ _EXIT_CODES = """\
 no report (a full disk), though what was asked is done: one line on stderr says why, and which state the job is in.
 """
 
+_ERRORS = """\
+# Error codes
+
+Generated from the error classes by `python -m gcr.cli.reference errors`; do not edit.
+
+`error.code` under `--json`, `GcrError.code` in the library. Exit codes: [command line](cli.md#exit-codes).
+
+| code | exit | what to do |
+|---|---|---|
+{rows}
+"""
+
 
 def reference() -> str:
     root = click.Context(
@@ -94,6 +106,20 @@ def reference() -> str:
 
 def configuration() -> str:
     return _CONFIGURATION.format(settings=config.markdown_table(), variables=environment.markdown_table())
+
+
+def errors() -> str:
+    found = sorted(error_codes().items(), key=lambda each: (_exit(each[1]), each[0]))
+    return _ERRORS.format(rows="\n".join(f"| `{code}` | {_exit(kind)} | {told(kind)} |" for code, kind in found))
+
+
+def told(kind: type[GcrError]) -> str:
+    """Returns the first paragraph of an error's own docstring, which is for users."""
+    return " ".join((vars(kind).get("__doc__") or "").partition("\n\n")[0].split())
+
+
+def _exit(kind: type[GcrError]) -> int:
+    return 125 if kind is CannotStart else kind.exit  # any failure of `gcr run` before the program's start is 125
 
 
 def _subsections(group: click.Group, parent: click.Context) -> Iterator[str]:
@@ -120,4 +146,6 @@ def error_codes() -> dict[str, type[GcrError]]:
 
 
 if __name__ == "__main__":
-    print({"cli": reference, "configuration": configuration, "man": manual.page}[sys.argv[1]](), end="")
+    print(
+        {"cli": reference, "configuration": configuration, "errors": errors, "man": manual.page}[sys.argv[1]](), end=""
+    )

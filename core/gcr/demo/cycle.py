@@ -70,7 +70,7 @@ class Step(Struct, frozen=True):
 
 
 class Failed(RolledBack):
-    """Something in the demonstration was not as it should be."""
+    """`gcr demo` saw something it should not have: report it."""
 
     code = "demo_failed"
 

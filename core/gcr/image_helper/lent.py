@@ -4,11 +4,12 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec import Struct, field
 
-from gcr.errors import BROKEN, HashMissed, UsageError
+from gcr.errors import UsageError
 from gcr.image.chunks.chunk import Chunk
 from gcr.image.chunks.lines import StagedLine, merged
 from gcr.image.write.parent import AllocationKey, ChunkNames, Parent
 from gcr.image.write.writer import Addition, ImageWriter
+from gcr.imageerrors import BROKEN, HashMissed
 from gcr.memory.layout import SealedHandle, SealedTable
 from gcr.memory.partial import PartialTable, Where
 from gcr.protocol.seqpacket import close_all

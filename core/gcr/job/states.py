@@ -51,7 +51,10 @@ class Way(StrEnum):
 
 
 class IllegalMove(WrongState):
-    """The table has no such edge; nothing was done."""
+    """The job is in a state from which this cannot begin, found late; if it repeats, report it.
+
+    The table has no such edge; nothing was done.
+    """
 
     code = "illegal_move"
 

@@ -22,7 +22,10 @@ AllocationRecord = StatusReply | ExportBatch | MappingBatch | IdList
 
 
 class Contradiction(RolledBack):
-    """The shim's reports do not fit together: an id reused, a mapping outside its handle, an unknown device."""
+    """The shim's reports do not fit together: report it.
+
+    An id is reused, a mapping outside its handle, or a device unknown.
+    """
 
     code = "contradiction"
 

@@ -4,24 +4,24 @@ from gcr.errors import Refused
 
 
 class CannotRead(Refused):
-    """No such file, no permission, or not a regular file."""
+    """`gcr inspect-kernels` found no such file, had no permission, or it is not a regular file."""
 
     code = "cannot_read"
 
 
 class UnknownFormat(Refused):
-    """The file is none of those that hold device code."""
+    """The file is none of those that hold device code: `gcr inspect-kernels --help` lists them."""
 
     code = "unknown_format"
 
 
 class MalformedFile(Refused):
-    """The file begins like one of those, and contradicts itself."""
+    """The file contradicts itself: it is cut short or damaged; if it works otherwise, report it."""
 
     code = "malformed_file"
 
 
 class FileTooLarge(Refused):
-    """A part of it is, or would be when decompressed, larger than anything a compiler writes."""
+    """A part of the file is, or claims to be when decompressed, larger than 256 MiB, or its metadata than 16 MiB."""
 
     code = "file_too_large"

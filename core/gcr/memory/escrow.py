@@ -20,7 +20,7 @@ MOST_STAGED = 1 << 16  # descriptors of one process; as in shim/src/core/staged.
 
 
 class NotKept(RolledBack):
-    """A handle that should be in escrow is not."""
+    """A supervisor was asked for descriptors that it does not hold: report it."""
 
     code = "not_kept"
 

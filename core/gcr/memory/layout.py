@@ -26,7 +26,7 @@ _DIGEST = 32
 
 
 class DamagedTable(Refused):
-    """A sealed table with bytes that have changed since it was sealed; it was not used."""
+    """A sealed table is not what was sealed, and was not used: report it."""
 
     code = "damaged_table"
 

@@ -15,7 +15,10 @@ NO_MEMORY = frozenset({errno.ENOSPC, errno.ENOMEM, errno.EFBIG, errno.EDQUOT, er
 
 
 class NotASegment(RolledBack):
-    """A descriptor that is no arena segment, has another size, or is not sealed."""
+    """A descriptor that should be a segment of host memory was something else: report it.
+
+    It is none, has another size, or is not sealed.
+    """
 
     code = "not_a_segment"
 

@@ -18,7 +18,10 @@ _CODES: Sequence[tuple[type[GcrError], ErrorCode]] = (
 
 
 class AgentError(RolledBack):
-    """An ERROR frame came back. `agent_code` is an ErrorCode (a plain number from a newer peer)."""
+    """The agent in the target refused; the message says why.
+
+    `agent_code` is an ErrorCode (a plain number from a newer peer).
+    """
 
     code = "agent_error"
 

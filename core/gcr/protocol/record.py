@@ -22,7 +22,7 @@ Uuid = Annotated[bytes, "16s"]
 
 
 class BadFrame(RolledBack):
-    """Bytes from a socket that do not parse. The connection they came from is closed; nothing else changes."""
+    """Bytes on a socket did not parse; the connection was closed: report it."""
 
     code = "bad_frame"
 

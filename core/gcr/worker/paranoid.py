@@ -7,7 +7,7 @@ import ctypes
 from collections.abc import Iterator, Mapping, Sequence
 
 from gcr.drain import Span
-from gcr.errors import BROKEN, HashMissed
+from gcr.imageerrors import BROKEN, HashMissed
 from gcr.memory.layout import Segment
 from gcr.worker.holding import Holding
 from gcr.worker.live import Part, addresses

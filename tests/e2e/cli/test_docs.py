@@ -25,7 +25,7 @@ DOCUMENTS = sorted([*DOCS.glob("*.md"), *ROOT.glob("*.md")])
 _QUOTED = re.compile(r"""["'](GCR_[A-Z0-9_]*[A-Z0-9])["'=]""")
 
 
-@pytest.mark.parametrize("name", ["cli", "configuration"])
+@pytest.mark.parametrize("name", ["cli", "configuration", "errors"])
 def test_generated_documents_are_current(name: str) -> None:
     """Made as `make docs` does: click keeps what other tests' calls of a command found, -h or none."""
     made = subprocess.run([sys.executable, "-m", "gcr.cli.reference", name], capture_output=True, text=True, timeout=60)
@@ -50,12 +50,15 @@ def test_the_manual_page_is_current_and_clean() -> None:
             assert (said.returncode, said.stdout + said.stderr) == (0, "")
 
 
-def test_every_error_code_is_documented_with_its_exit_code() -> None:
-    text = (DOCS / "troubleshooting.md").read_text()
-    rows = dict(re.findall(r"^\| `([a-z_]+)` \| (\d+) \|", text, re.MULTILINE))
-    expected = {code: str(kind.exit) for code, kind in reference.error_codes().items()}
-    expected["cannot_start"] = "125"  # any failure before the program's start is 125
-    assert rows == expected
+def test_every_error_says_what_to_do() -> None:
+    """The page on error codes has the first paragraph of each class's own docstring."""
+    kinds = reference.error_codes()
+    told = {code: reference.told(kind) for code, kind in kinds.items()}
+    assert [code for code, words in told.items() if len(words) < 20 or "|" in words] == []
+    page = reference.errors()
+    assert f"| `cannot_start` | 125 | {told['cannot_start']} |" in page
+    assert f"| `stands_still` | 5 | {told['stands_still']} |" in page
+    assert page.count("\n| `") == len(kinds)
 
 
 def test_every_environment_variable_is_documented() -> None:

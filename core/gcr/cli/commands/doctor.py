@@ -9,7 +9,7 @@ from gcr.errors import Refused
 
 
 class NotReady(Refused):
-    """Something gcr needs is missing on this machine."""
+    """`gcr doctor --strict` found something missing; each line has its remedy."""
 
     code = "not_ready"
 

@@ -20,7 +20,7 @@ _HINTS = {
     "cannot_read": "name a regular file that you may read",
     "unknown_format": "gcr inspect-kernels --help lists the formats",
     "malformed_file": "is it cut short or damaged? If it works otherwise, report it",
-    "file_too_large": "docs/troubleshooting.md#error-codes has the limits",
+    "file_too_large": "docs/errors.md has the limits",
 }
 _HEAD = ("", "ARG", "OFFSET", "SIZE", "KIND", "ACCESS", "PROOF")
 

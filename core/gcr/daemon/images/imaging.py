@@ -26,9 +26,9 @@ from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.engine.duplicates import staged_with
 from gcr.engine.node import Course, phases
 from gcr.engine.target import Target
-from gcr.errors import GcrError, HashMissed, Interrupted, PeerGone, UnsupportedState, typed
+from gcr.errors import GcrError, Interrupted, PeerGone, UnsupportedState, typed
 from gcr.image.files.manifest import Costs, Cut, Manifest
-from gcr.imageerrors import ImageFailed, NoSuchImage, NotDurable
+from gcr.imageerrors import HashMissed, ImageFailed, NoSuchImage, NotDurable
 from gcr.job.states import State
 from gcr.peers.image import ImagePeer
 from gcr.peers.waiting import Patience
