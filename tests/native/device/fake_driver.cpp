@@ -27,7 +27,7 @@ bool Driver::fails(const char* operation) {
 
 uint64_t Driver::used() const {
     uint64_t sum = 0;
-    for (const auto& each : physical) sum += each.second.bytes.size();
+    for (const auto& each : physical) sum += each.second.size;
     return sum;
 }
 
@@ -110,7 +110,7 @@ struct Operations {
         if (export_too && !driver.may_export) return kInvalid;
         if (driver.used() + size > driver.room) return kNoRoom;
         *real = driver.next_real++;
-        driver.physical[*real] = {std::vector<unsigned char>(size), 1};
+        driver.physical.emplace(*real, Physical{size});
         driver.handles[*real] = *real;
         return 0;
     }

@@ -581,10 +581,51 @@ struct Freed {
     uint64_t position;
 };
 
+// Freed memory: ranges that do not overlap, by their beginning. A pool divides memory into units of 512 bytes.
+class FreedRanges {
+  public:
+    void add(uint64_t begin, uint64_t end, const Freed& freed) { ranges_[begin] = {end, freed}; }
+
+    void add(const FreedRanges& others) {
+        for (const auto& [begin, range] : others.ranges_) add(begin, range.end, range.freed);
+    }
+
+    // Moves to `out` what lies between `begin` and `end`.
+    void take(uint64_t begin, uint64_t end, FreedRanges* out) {
+        cut(begin);
+        cut(end);
+        auto first = ranges_.lower_bound(begin), last = ranges_.lower_bound(end);
+        out->ranges_.insert(first, last);
+        ranges_.erase(first, last);
+    }
+
+    template <typename Check>
+    void each(Check check) const {
+        for (const auto& [begin, range] : ranges_) check(range.freed);
+    }
+
+  private:
+    struct Range {
+        uint64_t end;
+        Freed freed;
+    };
+
+    void cut(uint64_t at) {
+        auto after = ranges_.upper_bound(at);
+        if (after == ranges_.begin()) return;
+        auto& [begin, range] = *std::prev(after);
+        if (begin == at || range.end <= at) return;
+        ranges_[at] = range;
+        range.end = at;
+    }
+
+    std::map<uint64_t, Range> ranges_;
+};
+
 struct Live {
     uint64_t size;
     uint64_t pool;
-    std::map<uint64_t, Freed> before;  // by unit of 512 bytes: who had it
+    FreedRanges before;  // the frees of whoever had its memory
 };
 
 class Schedule {
@@ -607,6 +648,8 @@ class Schedule {
     }
 
   private:
+    static uint64_t whole_units(uint64_t end) { return (end + 511) / 512 * 512; }
+
     uint64_t below(uint64_t limit) { return random_() % limit; }
     StreamName& any_stream() { return names_[below(names_.size())]; }
 
@@ -634,29 +677,25 @@ class Schedule {
         plain.streams[in.id].enqueued++;
     }
 
-    std::map<uint64_t, Freed> comes_after_everybody(uint64_t address, uint64_t size, uint64_t id) {
+    FreedRanges comes_after_everybody(uint64_t address, uint64_t size, uint64_t id) {
         auto next = live_.lower_bound(address);
         CHECK(next == live_.end() || next->first >= address + size);
         CHECK(next == live_.begin() || std::prev(next)->first + std::prev(next)->second.size <= address);
-        std::map<uint64_t, Freed> before;
+        FreedRanges before;
+        freed_.take(address, whole_units(address + size), &before);
         const fake::Stream& in = plain.streams.at(id);
-        for (uint64_t unit = address / 512; unit <= (address + size - 1) / 512; unit++) {
-            auto found = freed_.find(unit);
-            if (found == freed_.end()) continue;
-            const Freed& freed = found->second;
+        before.each([&](const Freed& freed) {
             auto after = in.after.find(freed.stream);
             bool ordered = after != in.after.end() && after->second >= freed.position;
             CHECK(freed.stream == id || ordered || plain.streams.at(freed.stream).done >= freed.position);
-            before.insert(*found);
-            freed_.erase(found);
-        }
+        });
         return before;
     }
 
     // Its own work is over; that of those before it need not be.
     void give_at_once(uint64_t address) {
         must_free_at_once(address);
-        freed_.merge(live_.at(address).before);
+        freed_.add(live_.at(address).before);
         live_.erase(address);
     }
 
@@ -664,8 +703,7 @@ class Schedule {
         const StreamName& in = any_stream();
         must_free(address, in);
         uint64_t size = live_.at(address).size;
-        for (uint64_t unit = address / 512; unit <= (address + size - 1) / 512; unit++)
-            freed_[unit] = {in.id, plain.streams[in.id].enqueued};
+        freed_.add(address, whole_units(address + size), {in.id, plain.streams[in.id].enqueued});
         live_.erase(address);
     }
 
@@ -687,7 +725,7 @@ class Schedule {
     std::vector<StreamName> names_;
     uint64_t next_id_ = 1000;
     std::map<uint64_t, Live> live_;
-    std::map<uint64_t, Freed> freed_;  // by unit of 512 bytes
+    FreedRanges freed_;
 };
 
 }  // namespace
