@@ -21,7 +21,6 @@ Deaths and failures, and the job after them:
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import accumulate
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -29,6 +28,7 @@ from msgspec.structs import replace
 from gcr import units
 from gcr.errors import DeadlinePassed, NoRoom, RolledBack
 from gcr.memory.layout import SealedTable
+from gcr.memory.pieces import Pieces
 from gcr.peers.agent import AgentPeer
 from gcr.protocol.agentwire import CopyBatch, CopyRecord, CountRecord
 from gcr.protocol.seqpacket import close_all
@@ -89,20 +89,12 @@ class StagedCopy(Struct, frozen=True):
 
 
 def _pieces_of(table: SealedTable, first: int, wanted: "set[int] | None") -> Iterator[CopyRecord]:
-    """Yields pieces, of which none crosses a segment's end."""
-    starts = list(accumulate((part.size for part in table.segments), initial=0))
-    segment = 0
-    for each in sorted(table.handles, key=lambda handle: handle.offset):
-        if wanted is not None and each.spec.id not in wanted:
-            continue
-        done = 0
-        while done < each.spec.size:
-            at = each.offset + done
-            while starts[segment + 1] <= at:
-                segment += 1
-            size = min(each.spec.size - done, starts[segment + 1] - at, PIECE)
-            yield CopyRecord(each.spec.id, done, at - starts[segment], size, first + segment)
-            done += size
+    """Yields pieces, of which none crosses a segment's end. Raises NotInPieces for a handle outside the segments."""
+    line = Pieces.back_to_back(part.size for part in table.segments)
+    handles = [each for each in table.handles if wanted is None or each.spec.id in wanted]
+    handles.sort(key=lambda handle: handle.offset)
+    for cut in line.cuts(((each.offset, each.spec.size) for each in handles), PIECE):
+        yield CopyRecord(handles[cut.stretch].spec.id, cut.done, cut.at, cut.size, first + cut.piece)
 
 
 def frames(pieces: Iterator[CopyRecord], fds: Sequence[int]) -> Iterator[tuple[list[CopyRecord], list[int]]]:

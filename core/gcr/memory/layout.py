@@ -9,7 +9,6 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
-from itertools import accumulate
 from typing import Any, Self
 
 from msgspec import Struct
@@ -17,6 +16,7 @@ from msgspec.structs import asdict
 
 from gcr.drain import DeviceRange, HandleSpec, Span
 from gcr.errors import Refused
+from gcr.memory.pieces import Pieces
 from gcr.protocol.jsonbody import sealed_memfd
 from gcr.protocol.wire import MappingRecord
 
@@ -49,12 +49,31 @@ class Layout(Struct, frozen=True):
     size: int
 
 
-class _Piece(Struct, frozen=True):
-    """Bytes in one device range and one segment; only pieces of the same two may become one copy."""
+class _Part(Struct, frozen=True):
+    """Bytes to copy: the range and the address on the device, the arena offset, and the size."""
 
-    span: Span
+    range: int
+    device: int
+    offset: int
+    size: int
+
+
+class _Copy(Struct):
+    """A copy in one device range and one segment; only copies in the same two may become one."""
+
     range: int
     segment: int
+    device: int
+    host: int
+    size: int
+
+    def goes_on_with(self, next: "_Copy") -> bool:
+        return (
+            self.device + self.size == next.device
+            and self.host + self.size == next.host
+            and self.segment == next.segment
+            and self.range == next.range
+        )
 
 
 def pack(ranges: Sequence[DeviceRange], sizes: Mapping[int, int]) -> Layout:
@@ -86,64 +105,39 @@ def spans(
     where = {id: (index, each.address + at) for index, each in enumerate(ranges) for id, at in each.offsets.items()}
     if unknown := layout.offsets.keys() - where.keys():
         raise ValueError(f"{len(unknown)} handles lie in no range, such as {min(unknown)}")
-    starts = [0, *accumulate(segment.size for segment in segments)]
-    return [piece.span for piece in _merged(_pieces(where, sizes, layout, segments, starts))]
+    offsets = layout.offsets
+    parts = [_Part(*where[id], offsets[id], sizes[id]) for id in sorted(offsets, key=offsets.__getitem__)]
+    return _merged(_copies(parts, segments))
 
 
-def spans_of_parts(parts: Sequence[tuple[DeviceRange, int, int, int]], segments: Sequence[Segment]) -> list[Span]:
-    """Returns copies of parts, each a range, the offset in it, the arena offset and the size."""
-    where = {number: (id(each[0]), each[0].address + each[1]) for number, each in enumerate(parts)}
-    sizes = {number: each[3] for number, each in enumerate(parts)}
-    layout = Layout({number: each[2] for number, each in enumerate(parts)}, 0)
-    starts = [0, *accumulate(segment.size for segment in segments)]
-    return [piece.span for piece in _merged(_pieces(where, sizes, layout, segments, starts))]
+def spans_of_parts(parts: Iterable[tuple[DeviceRange, int, int, int]], segments: Sequence[Segment]) -> list[Span]:
+    """Returns copies of parts, each a range, the offset in it, the arena offset and the size.
+
+    Raises NotInPieces when the segments are too small.
+    """
+    placed = [_Part(id(where), where.address + at, offset, size) for where, at, offset, size in parts]
+    placed.sort(key=lambda part: part.offset)
+    return _merged(_copies(placed, segments))
 
 
-def _pieces(
-    where: Mapping[int, tuple[int, int]],
-    sizes: Mapping[int, int],
-    layout: Layout,
-    segments: Sequence[Segment],
-    starts: Sequence[int],
-) -> Iterator[_Piece]:
-    """Yields handles in arena order, cut at the borders of segments."""
-    segment = 0
-    for id, offset in sorted(layout.offsets.items(), key=lambda item: item[1]):
-        index, device = where[id]
-        end = offset + sizes[id]
-        while offset < end:
-            while starts[segment + 1] <= offset:
-                segment += 1
-            size = min(end, starts[segment + 1]) - offset
-            host = segments[segment].address + offset - starts[segment]
-            yield _Piece(Span(device, host, size), index, segment)
-            offset, device = offset + size, device + size
+def _copies(parts: Sequence[_Part], segments: Sequence[Segment]) -> Iterator[_Copy]:
+    """Yields copies of parts, cut at the borders of segments."""
+    line = Pieces.back_to_back(segment.size for segment in segments)
+    for cut in line.cuts((part.offset, part.size) for part in parts):
+        part = parts[cut.stretch]
+        host = segments[cut.piece].address + cut.at
+        yield _Copy(part.range, cut.piece, part.device + cut.done, host, cut.size)
 
 
-def _merged(pieces: Iterable[_Piece]) -> Iterator[_Piece]:
-    last: _Piece | None = None
-    for piece in pieces:
-        if last is not None and _continues(last, piece):
-            last = _Piece(Span(last.span.device, last.span.host, last.span.size + piece.span.size), *_place(last))
-            continue
-        if last is not None:
-            yield last
-        last = piece
-    if last is not None:
-        yield last
-
-
-def _place(piece: _Piece) -> tuple[int, int]:
-    return piece.range, piece.segment
-
-
-def _continues(last: _Piece, piece: _Piece) -> bool:
-    size = last.span.size
-    return (
-        _place(last) == _place(piece)
-        and last.span.device + size == piece.span.device
-        and last.span.host + size == piece.span.host
-    )
+def _merged(copies: Iterable[_Copy]) -> list[Span]:
+    """Returns the copies, neighbours as one."""
+    found: list[_Copy] = []
+    for copy in copies:
+        if found and found[-1].goes_on_with(copy):
+            found[-1].size += copy.size
+        else:
+            found.append(copy)
+    return [Span(copy.device, copy.host, copy.size) for copy in found]
 
 
 class SealedHandle(Struct, frozen=True):

@@ -11,13 +11,13 @@ import ctypes
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
 
 from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey, hash_address, hash_bytes
 from gcr.hashing.baseline import Baseline
 from gcr.hashing.chunks import chunk_count
 from gcr.memory.layout import Layout, Segment
 from gcr.memory.partial import Where, everywhere
+from gcr.memory.pieces import Pieces
 
 SLICE_BYTES = 512 << 20  # copied and hashed at a time; a free of the program may wait so long
 RUN_BYTES = 8 << 20  # hashed by one thread
@@ -182,9 +182,6 @@ def _pieces(at: int, size: int, segments: Sequence[Segment]) -> Iterator[Sequenc
 
 
 def addresses(at: int, size: int, segments: Sequence[Segment]) -> Iterator[tuple[int, int]]:
-    """Yields the addresses and sizes of a stretch of the arena."""
-    starts = accumulate((segment.size for segment in segments), initial=0)
-    for segment, (first, end) in zip(segments, pairwise(starts), strict=True):
-        begin, until = max(at, first), min(at + size, end)
-        if begin < until:
-            yield segment.address + begin - first, until - begin
+    """Returns the addresses and sizes of a stretch of the arena. Raises NotInPieces at a byte that is in no segment."""
+    line = Pieces.back_to_back(segment.size for segment in segments)
+    return ((segments[cut.piece].address + cut.at, cut.size) for cut in line.cuts([(at, size)]))

@@ -9,7 +9,6 @@ The image helper has the same memory by descriptors. The daemon decides which pr
 this module does not look at the bytes (streaming.py copies).
 """
 
-from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -19,28 +18,25 @@ from gcr.drain import DeviceRange, Span
 from gcr.errors import RolledBack, UsageError
 from gcr.memory.arena import Segments
 from gcr.memory.layout import Layout, spans_of_parts
+from gcr.memory.pieces import NotInPieces, Pieces
 
 Part = tuple[DeviceRange, int, int, int]  # the range, the offset in it, the arena offset, the size
 
 
 class Line(Struct, frozen=True):
-    """Allocations in the order of their offsets: the start, the size, and the place on the device."""
+    """Allocations in the order of their offsets, each with its place on the device: the range, and the offset in it."""
 
     ranges: Sequence[DeviceRange]
     layout: Layout
-    starts: Sequence[int]
-    places: Sequence[tuple[int, DeviceRange, int]]  # size, range, offset in it
+    allocations: Pieces
+    places: Sequence[tuple[DeviceRange, int]]
 
     def parts(self, offset: int, size: int, to: int) -> list[Part]:
-        """Returns the parts of a window of the line; its first byte is at arena offset `to`."""
+        """Returns the parts of a window of the line; its first byte is at arena offset `to`. Raises NotInPieces."""
         found: list[Part] = []
-        for index in range(max(0, bisect_right(self.starts, offset) - 1), len(self.starts)):
-            start, (length, where, at) = self.starts[index], self.places[index]
-            begin, end = max(offset, start), min(offset + size, start + length)
-            if start >= offset + size:
-                break
-            if begin < end:
-                found.append((where, at + begin - start, to + begin - offset, end - begin))
+        for cut in self.allocations.cuts([(offset, size)]):
+            where, at = self.places[cut.piece]
+            found.append((where, at + cut.at, to + cut.done, cut.size))
         return found
 
 
@@ -68,9 +64,10 @@ class Ring:
         """
         slot, offset, size = window
         to = self.place(slot, size)
-        parts = self._known(ranges, layout, sizes).parts(offset, size, to)
-        if sum(length for *_, length in parts) != size:
-            raise RolledBack(f"{size} bytes from {offset} on are not held here")
+        try:
+            parts = self._known(ranges, layout, sizes).parts(offset, size, to)
+        except NotInPieces as error:
+            raise RolledBack(f"{size} bytes from {offset} on are not held here") from error
         return spans_of_parts(parts, self.segments.parts)
 
     def _known(self, ranges: Sequence[DeviceRange], layout: Layout, sizes: Mapping[int, int]) -> Line:
@@ -82,6 +79,7 @@ class Ring:
 
 
 def line_of(ranges: Sequence[DeviceRange], layout: Layout, sizes: Mapping[int, int]) -> Line:
-    held = [(layout.offsets[id], (sizes[id], each, at)) for each in ranges for id, at in each.offsets.items()]
-    held.sort(key=lambda one: one[0])
-    return Line(tuple(ranges), layout, [start for start, _ in held], [place for _, place in held])
+    offsets, places = layout.offsets, {id: (each, at) for each in ranges for id, at in each.offsets.items()}
+    held = sorted(places, key=offsets.__getitem__)
+    allocations = Pieces([offsets[id] for id in held], [offsets[id] + sizes[id] for id in held])
+    return Line(tuple(ranges), layout, allocations, [places[id] for id in held])

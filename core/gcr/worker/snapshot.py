@@ -11,13 +11,15 @@ again.
 A snapshot shows the cut: after `divide` this module looks neither at the program's memory nor at its books.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from math import gcd
 from threading import Event
 
 from msgspec import Struct, field
 
 from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Move, Span
+from gcr.memory.pieces import Cut, Pieces
 
 SPARE_SHARE = 16
 """A sixteenth of the device stays free: 8.8 GiB of an H200, 1.5 of 24 GiB.
@@ -63,32 +65,29 @@ def room_for(sizes: Sequence[int], spare: int) -> list[HandleSpec]:
     return [HandleSpec(ROOM_ID, size)] if size > 0 else []
 
 
-def divide(plan: Iterable[Span], room: DeviceRange) -> tuple[list[Move], list[Span], list[Span]]:
+def divide(plan: Sequence[Span], room: DeviceRange) -> tuple[list[Move], list[Span], list[Span]]:
     """Divides copies to the host: moves into the room while it lasts, the copies from there, and the rest."""
     moves, later, rest = list[Move](), list[Span](), list[Span]()
-    at, end = room.address, room.address + room.size
-    for span in plan:
-        fits = min(span.size, end - at)
-        if fits:
-            moves.append(Move(at, span.device, fits))
-            later.append(Span(at, span.host, fits))
-        if fits < span.size:
-            rest.append(Span(span.device + fits, span.host + fits, span.size - fits))
-        at += fits
+    line = Pieces.back_to_back(span.size for span in plan)
+    fits = min(line.size, room.size)
+    for cut in line.cuts([(0, fits), (fits, line.size - fits)]):
+        part = _part(plan, cut)
+        if cut.stretch == 0:
+            moves.append(Move(room.address + cut.done, part.device, part.size))
+            later.append(Span(room.address + cut.done, part.host, part.size))
+        else:
+            rest.append(part)
     return moves, later, rest
 
 
-def portions(spans: Iterable[Span], limit: int) -> Iterator[list[Span]]:
+def portions(spans: Sequence[Span], limit: int) -> Iterator[list[Span]]:
     """Yields the copies in their order, in portions of `limit` bytes; the last may be smaller."""
-    portion, left = list[Span](), limit
-    for span in spans:
-        done = 0
-        while done < span.size:
-            size = min(span.size - done, left)
-            portion.append(Span(span.device + done, span.host + done, size))
-            done, left = done + size, left - size
-            if not left:
-                yield portion
-                portion, left = [], limit
-    if portion:
-        yield portion
+    line = Pieces.back_to_back(span.size for span in spans)
+    stretches = ((at, min(limit, line.size - at)) for at in range(0, line.size, limit))
+    for _, cuts in groupby(line.cuts(stretches), key=lambda cut: cut.stretch):
+        yield [_part(spans, cut) for cut in cuts]
+
+
+def _part(spans: Sequence[Span], cut: Cut) -> Span:
+    whole = spans[cut.piece]
+    return Span(whole.device + cut.at, whole.host + cut.at, cut.size)

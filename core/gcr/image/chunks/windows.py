@@ -4,40 +4,37 @@ The bytes of a process on a device form one line (gcr.memory.layout). The chunks
 byte on the line. There may be gaps between allocations.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct, field
+from msgspec import Struct
 
 from gcr.errors import UsageError
 from gcr.image.chunks.chunk import cut
 from gcr.memory.layout import SealedHandle, SealedTable
+from gcr.memory.pieces import Cut, NotInPieces, Pieces
 
 LineKey = tuple[int, str]  # pid, and UUID of the device
 
 
-class ImagedLine(Struct):
-    """The chunks of one process on one device. Offsets and sizes are bytes."""
+class ImagedLine(Struct, frozen=True):
+    """The chunks of one process on one device. `firsts`: the reference of each allocation's first chunk."""
 
     chunk_bytes: int
-    _starts: list[int] = field(default_factory=list)  # of allocations, rising
-    _sizes: list[int] = field(default_factory=list)
-    _firsts: list[int] = field(default_factory=list)  # the reference of an allocation's first chunk
+    allocations: Pieces
+    firsts: Sequence[int]
 
     @classmethod
     def of(cls, handles: Iterable[tuple[SealedHandle, int]], chunk_bytes: int) -> "ImagedLine":
         """Makes the line of allocations; each comes with the number of its first chunk's reference."""
-        line = cls(chunk_bytes)
-        for handle, first in sorted(handles, key=lambda each: each[0].offset):
-            line._starts.append(handle.offset)
-            line._sizes.append(handle.spec.size)
-            line._firsts.append(first)
-        return line
+        placed = sorted(handles, key=lambda each: each[0].offset)
+        starts = [handle.offset for handle, _ in placed]
+        ends = [handle.offset + handle.spec.size for handle, _ in placed]
+        return cls(chunk_bytes, Pieces(starts, ends), [first for _, first in placed])
 
     @property
     def size(self) -> int:
         """Returns how many bytes all allocations have."""
-        return sum(self._sizes)
+        return sum(self.allocations.ends) - sum(self.allocations.starts)
 
     def windows(self, most: int) -> Iterator[tuple[int, int]]:
         """Yields offset and size of windows that together have every chunk once; none has a gap.
@@ -47,12 +44,12 @@ class ImagedLine(Struct):
         if most < self.chunk_bytes:
             raise UsageError(f"a window of {most} bytes has no room for a chunk of {self.chunk_bytes}")
         begin = end = 0
-        for start, size in zip(self._starts, self._sizes, strict=True):
+        for start, after in zip(self.allocations.starts, self.allocations.ends, strict=True):
             if start != end:
                 if end > begin:
                     yield begin, end - begin
                 begin = end = start
-            for _, length in cut(size, self.chunk_bytes):
+            for _, length in cut(after - start, self.chunk_bytes):
                 if end + length - begin > most:
                     yield begin, end - begin
                     begin = end
@@ -65,21 +62,17 @@ class ImagedLine(Struct):
 
         Raises UsageError for bytes that are no whole chunks.
         """
-        found: list[tuple[int, int, int]] = []
-        at = offset
-        index = bisect_right(self._starts, offset) - 1
-        while at < offset + size:
-            start = self._starts[index] if 0 <= index < len(self._starts) else -1
-            number, within = divmod(at - start, self.chunk_bytes)
-            if start < 0 or within or not start <= at < start + self._sizes[index]:
-                raise UsageError(f"no chunk of the image begins at {at} of the line")
-            length = min(self.chunk_bytes, start + self._sizes[index] - at)
-            found.append((self._firsts[index] + number, at - offset, length))
-            at += length
-            index += at == start + self._sizes[index]
-        if at != offset + size or not size:
+        try:
+            cuts = [*self.allocations.cuts([(offset, size)], self.chunk_bytes)]
+        except NotInPieces as error:
+            raise UsageError(f"of {size} bytes from {offset} on not all are in the image: {error}") from error
+        if not cuts or any(cut.at % self.chunk_bytes for cut in cuts) or not self._ends_a_chunk(cuts[-1]):
             raise UsageError(f"{size} bytes from {offset} on are no whole chunks of the image")
-        return found
+        return [(self.firsts[cut.piece] + cut.at // self.chunk_bytes, cut.done, cut.size) for cut in cuts]
+
+    def _ends_a_chunk(self, last: Cut) -> bool:
+        length = self.allocations.ends[last.piece] - self.allocations.starts[last.piece]
+        return last.size == min(self.chunk_bytes, length - last.at)
 
 
 def lines_of(tables: Iterable[SealedTable], chunk_bytes: int) -> Mapping[LineKey, ImagedLine]:
