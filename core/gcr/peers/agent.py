@@ -1,7 +1,7 @@
-"""One connected agent: the requests of wire.h as methods. Each names the transaction it belongs to.
+"""An agent, as the daemon sees it: the requests of wire.h as methods. Each names its transaction.
 
-Every method blocks until the agent answered or its timeout passed, and raises PeerGone, DeadlinePassed or AgentError.
-Descriptors that come back belong to the caller.
+A method blocks until the agent has answered or its timeout has passed. It raises PeerGone, DeadlinePassed or the error
+that the agent's answer stands for. The caller owns the descriptors that come back.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -51,6 +51,8 @@ MAPPINGS_S = 60.0
 
 
 class AgentPeer(Struct):
+    """The agent of one process. `hello`: the record with which it introduced itself."""
+
     channel: Channel
     identity: ProcessIdentity
     hello: HelloRecord
@@ -79,30 +81,30 @@ class AgentPeer(Struct):
         return CountRecord.unpack(self._ask(FrameType.HAND_OVER, _named(transaction), timeout=60.0).payload)
 
     def give(self, transaction: int, ids: Sequence[int], fds: Sequence[int]) -> None:
-        """Import physical memory at its old addresses."""
+        """Has the process import physical memory, and map it at its old addresses."""
         payload = IdList(transaction=transaction, ids=tuple(ids)).pack()
         self._ask(FrameType.IMPORT, payload, fds, timeout=60.0)
 
     def rehome(self, transaction: int, ids: Sequence[int]) -> None:
-        """Replaces handles that no other process holds by new memory with the same bytes, which can be exported again.
+        """Replaces handles that no other process holds by new memory with the same bytes; it can be exported again.
 
-        Raises NoRoom, DriverError; every byte is where it was.
+        Raises NoRoom, DriverError; then every byte is where it was.
         """
         self._ask(FrameType.REHOME, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
 
     def create(self, transaction: int, ids: Sequence[int]) -> None:
-        """New physical memory at the old addresses, of undefined bytes. Raises NoRoom with nothing of `ids` made."""
+        """Makes new physical memory at the old addresses, of undefined bytes. Raises NoRoom, and makes none then."""
         self._ask(FrameType.CREATE, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
 
     def copy(self, direction: FrameType, batch: CopyBatch, segments: Sequence[int], timeout: float) -> CountRecord:
-        """COPY_OUT or COPY_IN; `count` records of the batch were done, at least one."""
+        """Copies out or in (COPY_OUT, COPY_IN). Returns how many records of the batch were done, at least one."""
         return CountRecord.unpack(self._ask(direction, batch.pack(), segments, timeout=timeout).payload)
 
     def map(self, transaction: int) -> None:
         self._ask(FrameType.MAP, _named(transaction), timeout=60.0)
 
     def moved(self, transaction: int, moves: Mapping[str, str]) -> None:
-        """Tells the agent which devices (UUIDs) others take the place of, from `resume` on."""
+        """Tells the agent the devices that the process has from `resume` on. `moves`: UUIDs, old to new."""
         records = tuple(MovedRecord(uuid_bytes(old), uuid_bytes(new)) for old, new in moves.items())
         self._ask(FrameType.MOVED, MovedDevices(transaction, records).pack())
 
@@ -137,7 +139,7 @@ class AgentPeer(Struct):
             self._ask(FrameType.STAGE, request.pack(), part)
 
     def unstage(self, transaction: int) -> list[int]:
-        """Duplicates of the staged descriptors; the agent keeps its own until `drop`. Raises StagedGone."""
+        """Returns duplicates of the staged descriptors; the agent keeps its own until `drop`. Raises StagedGone."""
         return gathered(self._staged(transaction))
 
     def _staged(self, transaction: int) -> Iterator[list[int]]:
@@ -156,7 +158,7 @@ class AgentPeer(Struct):
         self._ask(FrameType.DROP, _named(transaction))
 
     def mappings(self, transaction: int, limit: int = 1024) -> Iterator[MappingBatch]:
-        """Page by page, where each handle is mapped."""
+        """Yields the mappings of all handles, page by page."""
         more, pages = True, Paging(f"process {self.identity.pid}, mappings", MAPPINGS_S)
         while more:
             request = ExportRequest(transaction=transaction, after_id=pages.cursor, limit=limit)

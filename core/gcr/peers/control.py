@@ -38,7 +38,7 @@ class ControlPeer(Struct):
         return ProcessView(pid, found.phase, found.bytes_by_device, found.refusals)
 
     def devices(self) -> list[Device]:
-        """All of its vendor's, in the order of `gcr devices`."""
+        """Returns all devices of its vendor, in the order of `gcr devices`."""
         return [*self._call(ops.Devices(), LOOK_S).devices]
 
     def free_bytes(self) -> dict[str, int]:
@@ -46,7 +46,10 @@ class ControlPeer(Struct):
         return {device.uuid: device.total_bytes - device.used_bytes for device in self.devices()}
 
     def check_move(self, devices: Mapping[str, str]) -> None:
-        """Raises what says that a process cannot come back so, UUIDs old to new; none: on no other devices at all."""
+        """Raises where a process cannot come back on these devices; `devices`: UUIDs, old to new.
+
+        Without devices it raises where the vendor moves processes to no other devices at all.
+        """
         self._call(ops.CheckMove(dict(devices)), LOOK_S)
 
     def holders(self, device: str) -> dict[int, int]:

@@ -22,7 +22,7 @@ from gcr.protocol.seqpacket import close_all
 
 
 class StorePlace(Struct, frozen=True):
-    """A store as a request names it: its path, and if it is encrypted a descriptor of its key, which we never read."""
+    """A store as a request names it. `key`: a descriptor of the key if it is encrypted; the daemon never reads it."""
 
     path: str
     key: Sequence[int] = ()
@@ -53,7 +53,7 @@ class ImagePeer(Struct):
     def parent(
         self, processes: Sequence[ProcessIdentity], timeout: float, patience: Patience
     ) -> tuple[str | None, str | None]:
-        """Returns the image of the same processes that this one builds upon, and why it is no newer one."""
+        """Returns the image of the same processes that this one builds upon, and the reason why it is no newer one."""
         rows = tuple((each.pid, each.start_time, each.stack) for each in processes)
         found = self._asked(ops.Parent(rows), timeout, patience)
         return found.parent, found.refused
@@ -82,7 +82,7 @@ class ImagePeer(Struct):
         self._call(ops.Withdraw(), timeout)
 
     def remove(self, store: StorePlace, name: str, created: float, timeout: float) -> None:
-        """Removes the image of that instant, if a helper published it before it died."""
+        """Removes an image of the instant `created`, which a helper may have published before it died."""
         self._call(ops.Remove(*store.of(name), created), timeout, store.key)
 
     def write(self, facts: ops.Write, timeout: float, patience: Patience) -> ops.Written:
@@ -90,12 +90,12 @@ class ImagePeer(Struct):
         return self._asked(facts, timeout, patience)
 
     def manifest(self, store: StorePlace, name: str, timeout: float, patience: Patience) -> Manifest:
-        """Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""
+        """Reads a manifest. Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""
         found = self._asked(ops.ReadManifest(*store.of(name)), timeout, patience, store.key)
         return Manifest.from_bytes(found.text.encode(), name)
 
     def sync(self, store: StorePlace, timeout: float) -> None:
-        """Makes what was published in a store outlive a crash of the machine. Raises StoreUnusable."""
+        """Makes the published images of a store outlive a crash of the machine. Raises StoreUnusable."""
         self._call(ops.Sync(store.path), timeout)
 
     def open(self, store: StorePlace, manifest: Manifest, timeout: float, patience: Patience) -> None:

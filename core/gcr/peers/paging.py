@@ -1,4 +1,4 @@
-"""Conversations in pages with a process: each is bounded in rounds and in time, for any answers of its agent."""
+"""Conversations in pages with an agent, each bounded in rounds and in time for any answers of the agent."""
 
 import time
 
@@ -6,11 +6,11 @@ from msgspec import Struct, field
 
 from gcr.errors import DeadlinePassed, RolledBack
 
-IDLE_ROUNDS = 8  # without a new page; an agent that is short of something may answer a few of these
+IDLE_ROUNDS = 8  # without progress; an agent that is short of resources may answer a few of these
 
 
 class Paging(Struct):
-    """`what` names the conversation in errors; `limit`: seconds for all of it; `cursor`: where the pages begin."""
+    """One conversation. `what`: its name in errors; `limit`: seconds for all of it; `cursor`: the last id that came."""
 
     what: str
     limit: float
@@ -19,9 +19,9 @@ class Paging(Struct):
     _began: float = field(default_factory=time.monotonic)
 
     def turn(self, last: int) -> None:
-        """Counts a page up to `last`, after which there are more.
+        """Counts a page that ends with the id `last`, and that is not the last page.
 
-        Raises RolledBack for an agent whose pages lead nowhere, DeadlinePassed.
+        Raises RolledBack after IDLE_ROUNDS pages without progress, DeadlinePassed.
         """
         self._idle = 0 if last > self.cursor else self._idle + 1
         self.cursor = max(self.cursor, last)

@@ -1,4 +1,4 @@
-"""Deadlines of calls to other processes, and the progress they tell."""
+"""The deadlines of calls to other processes, and the receivers of their progress."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from gcr.protocol.operations.image import Done
 
 CALL_TIMEOUT = 15.0  # seconds
-BRIEF = 1.0  # seconds for a process that left the last call without an answer: a program may stand still meanwhile
+BRIEF = 1.0  # seconds for a process that did not answer the last call: a program may stand still meanwhile
 START_TIMEOUT = 60.0  # seconds for the start of a child on a busy machine
 Progress = Callable[[dict[str, Any]], None]
 

@@ -140,7 +140,7 @@ class Imaging(Struct, eq=False):
         Thread(target=self._write, args=(facts,), name="gcr-image", daemon=True).start()
 
     def write_streamed(self, targets: Sequence[Target], course: Course, patience: Patience) -> None:
-        """Finishes an image whose bytes came through a ring: it is durable when this returns.
+        """Finishes an image that came through a ring: it is durable when this returns.
 
         Raises StoreUnusable, PeerGone …
         """

@@ -95,6 +95,6 @@ class ImageOutlet(Struct):
 
 
 def imaged(work: Work, imaging: Imaging, unhurried: bool, begun: Callable[[], object]) -> Plan:
-    """Returns the plan of a checkpoint whose bytes go to an image, also where the host has no room for them."""
+    """Returns the plan of a checkpoint to an image, also where the host has no room for the bytes."""
     outlet = ImageOutlet(imaging, work.course, unhurried, begun)
     return checkpoint.plan_of(work, partial(imaging.may_begin, work.targets, work.course), outlet)

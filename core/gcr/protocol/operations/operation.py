@@ -23,7 +23,7 @@ A = TypeVar("A", bound=Struct)
 
 
 class Operation(Struct, Generic[A], frozen=True):
-    """A request of one operation, whose answer is an `A`."""
+    """A request of one operation; its answer is an `A`."""
 
     op: ClassVar[str]
     takes: ClassVar[str] = ""
@@ -88,7 +88,7 @@ Handlers = dict[type[Operation[Any]], Handler]
 
 
 class Dispatcher(Struct, frozen=True):
-    """Serves requests for operations. `who`: the process that serves them, for errors."""
+    """Serves requests for operations. `who`: the name of the process that serves them, in errors."""
 
     who: str
     handlers: Mapping[type[Operation[Any]], Handler]
