@@ -32,6 +32,10 @@ MAX_BYTES = 65536
 
 Library = Annotated[str, Meta(pattern=r"\Alib[A-Za-z0-9_+.-]+\.so[0-9.]*\Z", max_length=100)]
 DeviceFile = Annotated[str, Meta(pattern=r"\A/dev/[A-Za-z0-9][A-Za-z0-9_./-]*\Z", max_length=100)]
+_NEVER = "(?!LD_|GCR_|PYTHON)"  # variables that load code, and gcr's own
+Beginning = Annotated[str, Meta(pattern=rf"\A{_NEVER}[A-Z][A-Z0-9]+_\Z", max_length=100)]
+Variable = Annotated[str, Meta(pattern=rf"\A{_NEVER}[A-Z][A-Z0-9]*_[A-Z0-9_]+\Z", max_length=100)]
+Value = Annotated[str, Meta(pattern=r"\A[\x21-\x7e]*\Z", max_length=100)]
 Installed = tuple[tuple[str, int], ...]
 """Folders with the times of their last changes, and modules with no time."""
 
@@ -40,12 +44,15 @@ class Declaration(Struct, frozen=True, forbid_unknown_fields=True):
     """One backend's. `libraries`: files of the driver, up to `.so`; a process that maps one can use a device.
 
     `device_files`: beginnings of the paths that a process has open once it uses a device. `vendor`: its number in
-    gcr's own shim (wire.h, Vendor); 0 for a backend that brings a shim.
+    gcr's own shim (wire.h, Vendor); 0 for a backend that brings a shim. `keeps`: beginnings of the names of variables
+    that the daemon and its helpers inherit. `sets`: variables that a program gets where its user has not set them.
     """
 
     libraries: Annotated[tuple[Library, ...], Meta(min_length=1)]
     device_files: tuple[DeviceFile, ...] = ()
     vendor: Annotated[int, Meta(ge=0)] = 0
+    keeps: tuple[Beginning, ...] = ()
+    sets: dict[Variable, Value] = {}
 
 
 def declarations() -> Mapping[str, Declaration]:
@@ -54,6 +61,16 @@ def declarations() -> Mapping[str, Declaration]:
     They are read once, and again when a folder of `sys.path` has changed: a plugin may be installed at any time.
     """
     return _read(_installed())
+
+
+def settings_of_programs(backend: str | None, own_shim: bool) -> Mapping[str, str]:
+    """Returns the variables that programs of a job get unless they are set: the ones of the backend that it names.
+
+    own_shim: the job has gcr's, which serves all vendors that it knows. Theirs are in it, too.
+    """
+    known = declarations().items()
+    serving = [each for name, each in known if name == backend or (own_shim and each.vendor)]
+    return {name: value for each in serving for name, value in each.sets.items()}
 
 
 def declared_by(module: str) -> Mapping[str, Declaration]:

@@ -12,9 +12,12 @@ import pytest
 from gcr.cli import vendors
 from gcr.daemon import arrivals, foreign
 from gcr.daemon.jobs import Program
-from gcr.declarations import MAX_BYTES, broken_declarations, declarations, declared_by
+from gcr.declarations import MAX_BYTES, broken_declarations, declarations, declared_by, settings_of_programs
 from gcr.engine.node import World
 from gcr.protocol.wire import Vendor
+from gcr.rendezvous.launch import daemon_environment
+from gcr.supervisor import JobSpec
+from gcr.supervisor.process import Supervisor
 
 ROOT = Path(__file__).parents[2]
 ACME = """
@@ -32,6 +35,9 @@ BAD = {
     "all devices": '[acme]\nlibraries = ["libacme.so"]\ndevice_files = ["/dev/"]',
     "no device": '[acme]\nlibraries = ["libacme.so"]\ndevice_files = ["/tmp/acme"]',
     "a word misspelt": '[acme]\nlibraries = ["libacme.so"]\ndevice_file = ["/dev/acme"]',
+    "a way to load code": '[acme]\nlibraries = ["libacme.so"]\nkeeps = ["LD_"]',
+    "a way to load code in programs": '[acme]\nlibraries = ["libacme.so"]\nsets = { LD_PRELOAD = "/x.so" }',
+    "every variable": '[acme]\nlibraries = ["libacme.so"]\nkeeps = [""]',
     "no table": 'libraries = ["libacme.so"]',
     "too much": ACME + "#" * MAX_BYTES,
 }
@@ -164,3 +170,32 @@ def test_a_job_of_the_example_stays_one(monkeypatch: pytest.MonkeyPatch) -> None
     assert arrivals._world_as_seen(World("nvidia"), Vendor.AMD) == World("amd")
     assert arrivals._world_as_seen(World("nvidia"), Vendor.VENDOR_NONE) == World("nvidia")
     assert arrivals._world_as_seen(World("nvidia", simulated=True), Vendor.AMD).backend == "nvidia"
+
+
+def test_a_daemon_keeps_the_variables_that_backends_declare(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("NVIDIA_VISIBLE_DEVICES", "ACME_HOME", "ZINC_HOME", "LD_PRELOAD"):
+        monkeypatch.setenv(name, "x")
+    package(site, ACME + 'keeps = ["ACME_"]')
+    monkeypatch.setenv("GCR_PLUGINS", "gcr_acme")
+    kept = daemon_environment()
+    assert kept.keys() >= {"NVIDIA_VISIBLE_DEVICES", "ACME_HOME"}
+    assert kept.keys().isdisjoint({"ZINC_HOME", "LD_PRELOAD"})
+
+
+def test_programs_get_what_the_backends_of_their_shim_declare(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package(site, ACME + 'sets = { ACME_LAZY = "0" }')
+    monkeypatch.setenv("GCR_PLUGINS", "gcr_acme")
+    nccl, lazy = {"NCCL_CUMEM_HOST_ENABLE": "0"}, {"ACME_LAZY": "0"}
+    for backend in (None, "nvidia", "amd", "absent"):
+        assert settings_of_programs(backend, own_shim=True) == nccl
+    assert settings_of_programs("acme", own_shim=True) == nccl | lazy
+    assert settings_of_programs("acme", own_shim=False) == lazy
+
+
+@pytest.mark.parametrize(("own", "seen"), [({}, "0"), ({"NCCL_CUMEM_HOST_ENABLE": "1"}, "1")])
+def test_a_program_s_own_value_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], seen: str
+) -> None:
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    environment = Supervisor(JobSpec(("true",), name="llm", environment=own)).environment()
+    assert environment["NCCL_CUMEM_HOST_ENABLE"] == seen

@@ -20,6 +20,7 @@ from gcr.cli import text, vendors
 from gcr.errors import DaemonUnavailable, GcrError
 from gcr.facilities import FACILITIES
 from gcr.memory import hostmemory
+from gcr.names import DEFAULT_BACKEND
 from gcr.rendezvous.client import Client
 
 HUGE_PAGE = 2 << 20
@@ -125,7 +126,7 @@ def _shim() -> str:
 
 
 def _simulator() -> str:
-    return str(native.sim_dir("nvidia"))
+    return str(native.sim_dir(DEFAULT_BACKEND))
 
 
 def _runtime_dir() -> str:

@@ -9,19 +9,21 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from gcr.declarations import declarations
 from gcr.errors import DaemonUnavailable, DeadlinePassed, UnsafeRuntime
 from gcr.protocol.trust import connect_to_daemon
 from gcr.runtime import log_dir, runtime_dir, socket_path
 
 KEPT = ("PATH", "HOME", "USER", "LANG", "LC_ALL", "TMPDIR", "PYTHONPATH", "VIRTUAL_ENV", "LD_LIBRARY_PATH")
-KEPT_PREFIXES = ("GCR_", "XDG_", "NVIDIA_")  # and nothing that hides devices: other jobs may be on them
+KEPT_PREFIXES = ("GCR_", "XDG_")  # backends declare more; nothing that hides devices: other jobs may be on them
 START_TIMEOUT = 20.0
 LOG = "gcrd.log"
 
 
 def daemon_environment() -> dict[str, str]:
     """Returns the environment of gcrd and its children: no LD_PRELOAD, nothing of the job that started it."""
-    ours = {k: v for k, v in os.environ.items() if k in KEPT or k.startswith(KEPT_PREFIXES)}
+    beginnings = (*KEPT_PREFIXES, *(name for each in declarations().values() for name in each.keeps))
+    ours = {k: v for k, v in os.environ.items() if k in KEPT or k.startswith(beginnings)}
     for private in ("GCR_JOB", "GCR_TOKEN", "GCR_SIMULATE"):
         ours.pop(private, None)
     if path := ours.get("PYTHONPATH"):  # the daemon's working folder is /

@@ -20,6 +20,7 @@ from pathlib import Path
 
 from gcr.backend import Simulator
 from gcr.config import load
+from gcr.declarations import settings_of_programs
 from gcr.errors import CannotStart, GcrError, Interrupted
 from gcr.memory.escrow import Escrow
 from gcr.native import shim_path, sim_dir
@@ -128,12 +129,16 @@ class Supervisor:
         if (trusted := load().daemon_uid) >= 0:
             env["GCR_DAEMON_UID"] = str(trusted)
         env.update(GCR_SOCKET=str(socket_path()), GCR_JOB=str(self.name), GCR_TOKEN=self.token)
-        if "NCCL_CUMEM_HOST_ENABLE" not in env:
-            env["NCCL_CUMEM_HOST_ENABLE"] = "0"
-            log.info("NCCL_CUMEM_HOST_ENABLE=0 set: the driver never gives back NCCL's host memory")
+        for name, value in self._settings().items():
+            if name not in env:
+                env[name] = value
+                log.info("%s=%s set, as the backend asks; set it yourself to keep another value", name, value)
         if self.spec.simulate:
             env.update(self.simulated_world())
         return env
+
+    def _settings(self) -> Mapping[str, str]:
+        return settings_of_programs(self.spec.backend or self.spec.simulate, own_shim=self.spec.shim is None)
 
     def own_environment(self) -> Mapping[str, str]:
         return os.environ if self.spec.environment is None else self.spec.environment

@@ -9,6 +9,7 @@ from gcr.api.listings import DeviceInfo
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
+from gcr.names import DEFAULT_BACKEND
 
 
 @click.command("devices", epilog=examples("gcr devices", "gcr devices --backend nvidia --json"))
@@ -45,7 +46,7 @@ def present(wanted: str | None) -> list[DeviceInfo]:
 
 
 def _none(asked: str | None) -> str:
-    simulated = f"gcr run --simulate {asked or 'nvidia'} -- gcr devices"
+    simulated = f"gcr run --simulate {asked or DEFAULT_BACKEND} -- gcr devices"
     return f"no devices; gcr doctor says why\nSIMULATED ones are seen from inside only: {simulated}"
 
 
