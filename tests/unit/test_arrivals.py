@@ -19,6 +19,7 @@ from gcr.job.process import Process
 from gcr.job.states import State
 from gcr.peers.agent import AgentPeer
 from gcr.processes import FileAccess, ProcessIdentity, identify, started_at
+from gcr.protocol.operations.daemon import Register
 from gcr.protocol.wire import AgentFlag, AgentPhase, Vendor
 
 HELLO = SimpleNamespace(token="", job="llm", vendor=Vendor.NVIDIA, phase=AgentPhase.RUNNING, flags=0)
@@ -170,7 +171,7 @@ def test_a_recovery_sees_processes_that_came_while_it_waited(monkeypatch, late):
 def test_nothing_is_prepared_for_a_process_that_ended_meanwhile(ends):
     asked, process = [], Process("llm", ProcessIdentity(7, 1))
 
-    def prepare(hold, owner, nbytes):
+    def prepare(hold, nbytes):
         asked.append(("prepare", hold))
         if ends:
             process.end()
@@ -190,8 +191,7 @@ def test_a_job_is_as_old_as_its_program_whichever_daemon_is_asked():
         for pid in (None, child.pid):  # a daemon that saw it start, and one that came later
             arrivals = Arrivals(SimpleNamespace(jobs=Jobs()))
             peer = SimpleNamespace(pid=os.getpid(), channel=SimpleNamespace(peer=SimpleNamespace(uid=os.getuid())))
-            body = {"name": "llm", "token": "t" * 32, "argv": ["sleep"], "pid": pid, "supervisor_pid": os.getpid()}
-            job = arrivals.supervisor(peer, {**body, "backend": None, "simulate": None, "sim_environment": {}})
+            job = arrivals.supervisor(peer, Register("t" * 32, ("sleep",), "llm", pid))
             arrivals.started("t" * 32, child.pid)
             ages.append(job.program.started)
     finally:

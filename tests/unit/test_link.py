@@ -11,6 +11,7 @@ import pytest
 
 from gcr.memory.escrow import Escrow
 from gcr.protocol.channel import Channel, Request
+from gcr.protocol.operations.daemon import Register
 from gcr.protocol.wire import FrameType, WelcomeRecord
 from gcr.supervisor.link import DaemonLink
 
@@ -30,7 +31,7 @@ def _serve(request: Request) -> None:
 
 @pytest.fixture
 def link(monkeypatch: pytest.MonkeyPatch) -> DaemonLink:
-    return DaemonLink(lambda: {"name": "llm", "token": "t"}, Slow())
+    return DaemonLink(lambda: Register("t", ("true",), "llm"), Slow())
 
 
 @pytest.fixture

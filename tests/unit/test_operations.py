@@ -13,13 +13,14 @@ from msgspec import Struct
 
 from gcr.control import ControlMeans, ControlPhase, Refusal
 from gcr.control_helper.__main__ import ControlService
+from gcr.daemon.desk import SupervisorDesk
 from gcr.errors import PeerGone, RolledBack, UsageError
 from gcr.image_helper.service import ImageService
 from gcr.memory.escrow import Escrow
 from gcr.peers.image import ImagePeer, StorePlace
 from gcr.processes import ProcessIdentity
 from gcr.protocol.batches import BATCH
-from gcr.protocol.operations import control, image, supervisor, worker
+from gcr.protocol.operations import control, daemon, image, supervisor, worker
 from gcr.protocol.operations.operation import Answer, Dispatcher, Nothing, Operation, ask
 from gcr.protocol.seqpacket import close_all
 from gcr.supervisor.offer import Offer
@@ -35,6 +36,7 @@ def declared(table: ModuleType) -> list[type[Operation[Any]]]:
 
 SERVED = [
     (supervisor, Offer(Escrow()).operations()),
+    (daemon, SupervisorDesk(Mock(), Mock()).operations()),
     (control, ControlService("no_such_backend")._operations),
     (image, ImageService().operations),
     (worker, WorkerService(Holdings(cast("Any", None), cast("Any", None), "GPU-1"), 0.0).operations),
@@ -45,7 +47,7 @@ SERVED = [
 def test_each_operation_is_served_and_has_a_name_of_its_own(table: ModuleType, served: Dispatcher) -> None:
     assert {*served.handlers} == {*declared(table)}
     names = [each.op for each in declared(table)]
-    assert len({*names}) == len(names) > 8
+    assert len({*names}) == len(names) > 2
 
 
 SAID = [
@@ -53,6 +55,20 @@ SAID = [
     (supervisor.Put(7, (1, 2)), {"pid": 7, "ids": [1, 2]}),
     (supervisor.Unstage(7, 200, 100), {"pid": 7, "offset": 200, "limit": 100}),
     (supervisor.Note("x"), {"text": "x"}),
+    (
+        daemon.Register("t", ("sh", "-c"), "llm", 7, None, "nvidia", {"A": "b"}),
+        {
+            "token": "t",
+            "argv": ["sh", "-c"],
+            "name": "llm",
+            "pid": 7,
+            "backend": None,
+            "simulate": "nvidia",
+            "sim_environment": {"A": "b"},
+        },
+    ),
+    (daemon.Started(7), {"pid": 7}),
+    (daemon.Finished(137), {"code": 137}),
     (control.Restore(7, 1.5, {"GPU-1": "GPU-2"}), {"pid": 7, "deadline": 1.5, "devices": {"GPU-1": "GPU-2"}}),
     (control.Lock(7, 1.5), {"pid": 7, "deadline": 1.5}),
     (

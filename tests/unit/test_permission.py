@@ -32,6 +32,7 @@ from gcr.job.journal import DecisionRecord, Journal
 from gcr.native import sim_dir
 from gcr.protocol.channel import Channel
 from gcr.protocol.frames import AgentError
+from gcr.protocol.operations.daemon import Register
 from gcr.protocol.wire import FrameType, HelloRecord, Role
 from gcr.rendezvous.presence import Presence
 
@@ -124,8 +125,7 @@ def test_nothing_that_a_job_says_of_its_environment_decides_what_children_load(t
     told = {**EVIL, "GCR_SIMULATE": "nvidia", "GCR_SIM_STATE": machine_of(tmp_path / "state"), "GCR_SIM_DEVICES": "3"}
     us = os.getuid()
     if source == "registration":
-        body = {"token": "t", "argv": ["python"], "simulate": "nvidia", "sim_environment": told}
-        world = registration(body, us).world
+        world = registration(Register("t", ("python",), simulate="nvidia", sim_environment=told), us).world
     elif source == "process":
         world = simulated_world("nvidia", told, us)
     else:
@@ -321,18 +321,59 @@ def test_a_daemon_that_cannot_act_as_another_user_makes_no_image_for_it(monkeypa
 # ---- names, and what is written to the log ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", "/etc/passwd", "1", "Upper", ".x", "a\nb", "a" * 64, "-x", 7, ["x"]])
-def test_a_job_whose_name_is_none_is_refused_at_the_door(peer: Callable[..., Channel], name: object) -> None:
+@pytest.mark.parametrize("name", ["../x", "a/b", "/etc/passwd", "1", "Upper", ".x", "a\nb", "a" * 64, "-x"])
+def test_a_job_whose_name_is_none_is_refused_at_the_door(peer: Callable[..., Channel], name: str) -> None:
     with pytest.raises(UsageError, match="is not the name of a job"):
         register(peer(os.getuid(), Role.SUPERVISOR), name=name)
 
 
-@pytest.mark.parametrize(
-    "wrong", [{"token": ""}, {"token": 7}, {"token": "x" * 65}, {"argv": []}, {"argv": "sh"}, {"argv": [1]}]
-)
-def test_what_is_no_registration_is_refused(wrong: dict[str, object]) -> None:
-    with pytest.raises(UsageError):
-        registration({"name": "llm", "token": "t", "argv": ["python"], **wrong}, os.getuid())
+WRONG: list[tuple[str, dict[str, object]]] = [
+    *(("register", {"token": token}) for token in ("", 7, "x" * 65, None)),
+    *(("register", {"argv": argv}) for argv in ([], "sh", [1], None)),
+    *(("register", {"name": name}) for name in (7, ["x"])),
+    *(("register", {"pid": pid}) for pid in ("7", True, 1.5)),
+    ("register", {"backend": "a b"}),
+    ("register", {"simulate": "nvidia"}),
+    ("register", {"simulate": "nvidia", "sim_environment": {"GCR_SIM_DEVICES": 1}}),
+    ("started", {}),
+    ("started", {"pid": "7"}),
+    ("finished", {"code": None}),
+    ("finished", {}),
+    ("checkpoint", {"target": "llm"}),
+]
+
+
+@pytest.mark.parametrize(("op", "wrong"), WRONG, ids=str)
+def test_a_supervisor_that_says_what_makes_no_sense_is_refused_and_no_job_is_harmed(
+    server: Server, peer: Callable[..., Channel], op: str, wrong: dict[str, object]
+) -> None:
+    good, bad = peer(os.getuid(), Role.SUPERVISOR), peer(os.getuid(), Role.SUPERVISOR)
+    register(good, name="good", token="first")
+    if op == "register":
+        with pytest.raises(UsageError):
+            register(bad, **{"name": "bad", "token": "second", **wrong})
+        assert [*server.coordinator.jobs.by_name] == ["good"]
+    assert register(bad, name="bad", token="second") == {"name": "bad", "ok": True}
+    if op != "register":
+        with pytest.raises(UsageError):
+            bad.call_json(op, wrong, timeout=10)
+    for channel, name in ((good, "good"), (bad, "bad")):
+        channel.call_json("started", {"pid": os.getpid()}, timeout=10)
+        assert server.coordinator.jobs.by_name[name].program.pid == os.getpid()
+        answer, _ = channel.call_json("finished", {"code": 0}, timeout=10)
+        assert answer == {"ok": True, "report": None, "was": "running"}
+
+
+@pytest.mark.parametrize(("op", "body"), [("started", {"pid": 1}), ("finished", {"code": 0})])
+def test_a_supervisor_registers_its_job_before_it_tells_of_it(
+    server: Server, peer: Callable[..., Channel], op: str, body: dict[str, object]
+) -> None:
+    """A token that no supervisor registered is that of no job, whatever a job has for one."""
+    job = Job("other", "None", World("nvidia"))
+    server.coordinator.jobs.add(job)
+    with pytest.raises(UsageError, match="registers its job first"):
+        peer(os.getuid(), Role.SUPERVISOR).call_json(op, body, timeout=10)
+    assert (job.program.pid, job.ends.finished) == (None, False)
 
 
 def test_an_agent_names_no_file(server: Server) -> None:

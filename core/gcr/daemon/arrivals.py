@@ -8,9 +8,8 @@ back, or after a time limit.
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 from gcr.daemon import outputs, reports, survivors, upkeep
 from gcr.daemon.coordinator import Coordinator
@@ -31,6 +30,7 @@ from gcr.peers.agent import AgentPeer
 from gcr.peers.supervisor import SupervisorPeer
 from gcr.processes import ProcessIdentity, alive, file_access, identify, started_at
 from gcr.protocol.channel import Channel
+from gcr.protocol.operations.daemon import LastFacts, Register
 from gcr.protocol.wire import AgentFlag, AgentPhase
 
 log = logging.getLogger("gcr.daemon")
@@ -60,9 +60,9 @@ class Arrivals:
 
     # ---- supervisors ------------------------------------------------------------------------------------------
 
-    def supervisor(self, peer: SupervisorPeer, body: Mapping[str, Any]) -> Job:
+    def supervisor(self, peer: SupervisorPeer, told: Register) -> Job:
         """Raises UsageError, NameTaken, and NotOurs for another user's job or a simulated one of another user."""
-        asked = registration(body, peer.channel.peer.uid)
+        asked = registration(told, peer.channel.peer.uid)
         with self._lock, self._jobs.lock:
             job = self._jobs.with_token(asked.token) or self._journaled(asked)
             if job is None:
@@ -88,21 +88,21 @@ class Arrivals:
             raise NameTaken(f"there is a job {job.name!r} already, suspended", hint="another --name; gcr ps")
         return job
 
-    def started(self, token: str, pid: object) -> None:
+    def started(self, token: str, pid: int) -> None:
         job = self._jobs.with_token(token)
         if job and (own := own_pid(pid, job.owner)):
             job.program.runs_as(own)
 
-    def finished(self, token: str) -> dict[str, Any]:
+    def finished(self, token: str) -> LastFacts:
         """The program ended; its job does too, unless processes of it live on. Returns its last report and state."""
         job = self._jobs.with_token(token)
         if job is None:
-            return {"report": None, "was": None}
+            return LastFacts()
         job.ends.finished = job.ends.told = True
         was = job.was
         self._drop_if_over(job)
         report = job.results.report
-        return {"report": report.to_json() if report else None, "was": reports.shown(was)}
+        return LastFacts(report.to_json() if report else None, reports.shown(was))
 
     def supervisor_left(self, job: Job) -> None:
         if not job.ends.finished:

@@ -1,8 +1,5 @@
 """The description of a job by its supervisor, checked before the daemon uses any of it."""
 
-from collections.abc import Mapping
-from typing import Any
-
 from msgspec import Struct
 
 from gcr.daemon.worlds import backend_name, simulated_world
@@ -10,6 +7,7 @@ from gcr.engine.node import World
 from gcr.errors import UsageError
 from gcr.names import DEFAULT_BACKEND, JOB_NAME
 from gcr.processes import owner_uid
+from gcr.protocol.operations.daemon import Register
 
 _TOKEN_CHARACTERS = 64
 
@@ -26,36 +24,33 @@ class Registration(Struct, frozen=True):
     world: World
 
 
-def registration(body: Mapping[str, Any], owner: int) -> Registration:
+def registration(asked: Register, owner: int) -> Registration:
     """Raises UsageError for what is no registration, NotOurs for a simulated world of another user."""
-    name, token, argv = body.get("name") or None, body.get("token"), body.get("argv")
-    if name is not None:
-        checked_name(name)
-    if not isinstance(token, str) or not 0 < len(token) <= _TOKEN_CHARACTERS:
+    name = checked_name(asked.name) if asked.name else None
+    if not 0 < len(asked.token) <= _TOKEN_CHARACTERS:
         raise UsageError("a job is registered with a token")
-    if not isinstance(argv, list) or not argv or not all(isinstance(word, str) for word in argv):
+    if not asked.argv:
         raise UsageError("a job is registered with the words of its command")
-    pid = body.get("pid")
-    return Registration(owner, name, token, tuple(argv), pid is not None, own_pid(pid, owner), _world(body, owner))
+    pid, world = asked.pid, _world(asked, owner)
+    return Registration(owner, name, asked.token, asked.argv, pid is not None, own_pid(pid, owner), world)
 
 
-def checked_name(name: object) -> str:
+def checked_name(name: str) -> str:
     """Raises UsageError for what cannot be the name of a job."""
-    if not isinstance(name, str) or not JOB_NAME.match(name):
-        text = f"{str(name)[:80]!r} is not the name of a job: a to z first, then up to 62 of a-z, 0-9 and ._-"
+    if not JOB_NAME.match(name):
+        text = f"{name[:80]!r} is not the name of a job: a to z first, then up to 62 of a-z, 0-9 and ._-"
         raise UsageError(text)
     return name
 
 
-def own_pid(pid: object, owner: int) -> int | None:
+def own_pid(pid: int | None, owner: int) -> int | None:
     """Returns the pid if it is of a process of this user, else None: a job is not named by another user's process."""
-    return pid if isinstance(pid, int) and not isinstance(pid, bool) and owner_uid(pid) == owner else None
+    return pid if pid is not None and owner_uid(pid) == owner else None
 
 
-def _world(body: Mapping[str, Any], owner: int) -> World:
-    if vendor := body.get("simulate"):
-        told = body.get("sim_environment")
-        if not isinstance(told, Mapping):
+def _world(asked: Register, owner: int) -> World:
+    if asked.simulate:
+        if asked.sim_environment is None:
             raise UsageError("a simulated job is registered with its environment")
-        return simulated_world(backend_name(vendor), told, owner)
-    return World(backend_name(body.get("backend") or DEFAULT_BACKEND))
+        return simulated_world(backend_name(asked.simulate), asked.sim_environment, owner)
+    return World(backend_name(asked.backend or DEFAULT_BACKEND))

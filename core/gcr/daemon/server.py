@@ -31,8 +31,8 @@ from gcr.daemon.commands import checkpoint, looking, restore
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.swap import Swap
 from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.desk import SupervisorDesk
 from gcr.daemon.door import PAUSE_S, Door
-from gcr.daemon.jobs import Job
 from gcr.daemon.ledger import Entry, asked_by
 from gcr.daemon.permission import caller_of
 from gcr.devices import uuid_text
@@ -152,7 +152,7 @@ class Connection:
         self._hello: HelloRecord | None = None
         self._commands = Commands()
         self._on_close: Callable[[], None] = self._commands.cancel
-        self._supervisor_token: str | None = None
+        self._desk: SupervisorDesk | None = None  # of a supervisor
         self._identity = identify(peer_identity(sock).pid)
         self._caller = caller_of(sock)
         name = f"process {peer_identity(sock).pid}"
@@ -193,8 +193,10 @@ class Connection:
         self._role, self._hello = Role(hello.role), hello
         if self._role == Role.AGENT:
             self._admit_agent(hello, request)
-        else:
-            request.reply(self._welcome().pack())
+            return
+        if self._role == Role.SUPERVISOR:
+            self._admit_supervisor()
+        request.reply(self._welcome().pack())
 
     def _welcome(self, wait: bool = False) -> WelcomeRecord:
         flags = WelcomeFlag.WAIT if wait else 0
@@ -238,30 +240,20 @@ class Connection:
 
     # ---- supervisors ------------------------------------------------------------------------------------------
 
-    def _serve_supervisor(self, request: Request) -> None:
-        body = request.json()
-        arrivals = self._server.arrivals
-        match body["op"]:
-            case "register" if self._supervisor_token is not None:
-                raise UsageError("a supervisor registers one job")
-            case "register":
-                peer = SupervisorPeer(self.channel, self.channel.peer.pid)
-                job = arrivals.supervisor(peer, body)
-                self._supervisor_token = job.token
-                self._on_close = lambda: self._supervisor_left(job)
-                request.reply_json({"name": job.name})
-            case "started":
-                arrivals.started(str(self._supervisor_token), body["pid"])
-                request.reply_json()
-            case "finished":
-                request.reply_json(arrivals.finished(str(self._supervisor_token)))
-            case other:
-                raise UsageError(f"a supervisor cannot ask {other!r}")
+    def _admit_supervisor(self) -> None:
+        desk = SupervisorDesk(self._server.arrivals, SupervisorPeer(self.channel, self.channel.peer.pid))
+        self._desk, self._on_close = desk, lambda: self._supervisor_left(desk)
 
-    def _supervisor_left(self, job: Job) -> None:
+    def _serve_supervisor(self, request: Request) -> None:
+        if self._desk is not None:
+            self._desk.operations().serve(request)
+
+    def _supervisor_left(self, desk: SupervisorDesk) -> None:
+        if desk.job is None:
+            return
         if self._identity:
             self._server.presence.gone(self._identity)
-        self._server.arrivals.supervisor_left(job)
+        self._server.arrivals.supervisor_left(desk.job)
 
     # ---- clients ----------------------------------------------------------------------------------------------
 

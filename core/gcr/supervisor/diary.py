@@ -61,9 +61,9 @@ class Diary(Struct):
             self._run = replace(self._run, end=End.of_code(returned))
             self._write("the end")
 
-    def add(self, was: object) -> None:
+    def add(self, was: str) -> None:
         """Adds the job's state at the end, as the daemon reports it."""
-        if self._run and self._run.end and isinstance(was, str):
+        if self._run and self._run.end:
             self._run = replace(self._run, end=replace(self._run.end, was=was))
             self._write("the end")
 

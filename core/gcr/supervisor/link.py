@@ -4,14 +4,16 @@ import logging
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone
 from gcr.memory.escrow import Escrow
 from gcr.protocol.channel import Channel
 from gcr.protocol.frames import AgentError, refused_greeting
+from gcr.protocol.operations.daemon import Register, Registered
+from gcr.protocol.operations.operation import A, Operation, ask
+from gcr.protocol.seqpacket import close_all
 from gcr.protocol.trust import connect_to_daemon
 from gcr.protocol.wire import FrameType, HelloRecord, Role
 from gcr.rendezvous.launch import launch
@@ -30,7 +32,7 @@ CALL_TIMEOUT = 15.0
 class DaemonLink:
     """Keeps one connection to the daemon of the moment, for as long as the job runs."""
 
-    describe: Callable[[], Mapping[str, object]]  # what to register: name, token, argv, pid …
+    describe: Callable[[], Register]
     escrow: Escrow
     _offer: Offer = field(init=False)
     _channel: Channel | None = None
@@ -41,19 +43,18 @@ class DaemonLink:
     def __post_init__(self) -> None:
         self._offer = Offer(self.escrow)
 
-    def open(self) -> Mapping[str, Any]:
+    def open(self) -> Registered:
         """Connect, starting a daemon if there is none, register, and keep the line up. Returns gcrd's answer."""
         answer = self._connect()
         threading.Thread(target=self._keep_up, name="gcr-link", daemon=True).start()
         return answer
 
-    def tell(self, op: str, body: Mapping[str, object]) -> Mapping[str, Any]:
+    def tell(self, operation: Operation[A]) -> A:
         """Calls the daemon once. Raises PeerGone if it has died; the line is being rebuilt then."""
         channel = self._channel
         if channel is None:
             raise PeerGone("no daemon just now")
-        answer, _ = channel.call_json(op, body, timeout=CALL_TIMEOUT)
-        return answer
+        return _asked(channel, operation)
 
     def close(self) -> None:
         self._over.set()
@@ -61,7 +62,7 @@ class DaemonLink:
         if self._channel:
             self._channel.close()
 
-    def _connect(self) -> Mapping[str, Any]:
+    def _connect(self) -> Registered:
         sock = self._reach()
         self._offer.forget_ended()
         # Inline: a put that overtook a later drop, or came after the next daemon's, would bring back older memory.
@@ -71,13 +72,12 @@ class DaemonLink:
         )
         channel.start()
         about = self.describe()
-        name, token = str(about["name"] or ""), str(about["token"])
-        hello = HelloRecord(role=Role.SUPERVISOR, job=name, token=token, version=__version__)
+        hello = HelloRecord(role=Role.SUPERVISOR, job=about.name or "", token=about.token, version=__version__)
         try:
             channel.call(FrameType.HELLO, hello.pack(), timeout=CALL_TIMEOUT)
         except AgentError as refusal:
             raise refused_greeting(refusal) from refusal
-        answer, _ = channel.call_json("register", about, timeout=CALL_TIMEOUT)
+        answer = _asked(channel, about)
         self._channel = channel
         return answer
 
@@ -104,3 +104,9 @@ class DaemonLink:
                 except (OSError, GcrError) as error:
                     log.debug("gcrd not reachable: %s", error)
                     time.sleep(RETRY_EVERY)
+
+
+def _asked(channel: Channel, operation: Operation[A]) -> A:
+    answer, fds = ask(channel, operation, timeout=CALL_TIMEOUT)
+    close_all(fds)
+    return answer

@@ -25,6 +25,8 @@ from gcr.errors import CannotStart, GcrError, Interrupted
 from gcr.memory.escrow import Escrow
 from gcr.native import shim_path, sim_dir
 from gcr.protocol.jsonbody import error_from_json, error_to_json
+from gcr.protocol.operations.daemon import Finished, LastFacts, Register, Started
+from gcr.protocol.operations.operation import A, Operation
 from gcr.protocol.seqpacket import close_all
 from gcr.runtime import socket_path
 from gcr.supervisor.diary import Diary
@@ -54,17 +56,16 @@ class Supervisor:
         self.link = DaemonLink(self.describe, self.escrow)
         self.diary = Diary(self.token)
 
-    def describe(self) -> Mapping[str, object]:
-        return {
-            "name": self.name,
-            "token": self.token,
-            "argv": list(self.spec.argv),
-            "supervisor_pid": os.getpid(),
-            "pid": self.child.pid if self.child else None,
-            "backend": self.spec.backend,
-            "simulate": self.spec.simulate,
-            "sim_environment": self.simulated_world() if self.spec.simulate else {},
-        }
+    def describe(self) -> Register:
+        return Register(
+            token=self.token,
+            argv=self.spec.argv,
+            name=self.name,
+            pid=self.child.pid if self.child else None,
+            backend=self.spec.backend,
+            simulate=self.spec.simulate,
+            sim_environment=self.simulated_world() if self.spec.simulate else None,
+        )
 
     def simulated_world(self) -> dict[str, str]:
         assert self.spec.simulate
@@ -73,7 +74,7 @@ class Supervisor:
     def register(self) -> None:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)  # the link's threads inherit it: `wait` misses nothing
         try:
-            self.name = str(self.link.open()["name"])
+            self.name = self.link.open().name
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
@@ -93,7 +94,7 @@ class Supervisor:
         _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
         self.diary.begin(str(self.name), self.spec.argv, self.child.pid)
-        self._tell("started", {"pid": self.child.pid})
+        self._tell(Started(self.child.pid))
 
     def running(self) -> tuple[str, int]:
         """The job's name, and its program's pid."""
@@ -115,8 +116,9 @@ class Supervisor:
         """Why the report that was asked for was not written; empty if nothing is missing."""
         assert self.child
         self.diary.end(self.child.returncode)  # first: the daemon may be gone, or silent
-        answer = self._tell("finished", {"code": code})
-        self.diary.add(answer.get("was"))
+        answer = self._tell(Finished(code))
+        if answer and answer.was:
+            self.diary.add(answer.was)
         self.link.close()
         self.escrow.close()
         return _unreported(self.spec.report, answer) if self.spec.report else ""
@@ -143,12 +145,13 @@ class Supervisor:
     def own_environment(self) -> Mapping[str, str]:
         return os.environ if self.spec.environment is None else self.spec.environment
 
-    def _tell(self, op: str, body: Mapping[str, object]) -> Mapping[str, object]:
+    def _tell(self, operation: Operation[A]) -> A | None:
+        """Returns the daemon's answer; None where it gave none."""
         try:
-            return self.link.tell(op, body)
+            return self.link.tell(operation)
         except GcrError as error:
-            log.warning("gcrd did not hear %s: %s", op, error)
-            return {}
+            log.warning("gcrd did not hear %s: %s", operation.op, error)
+            return None
 
 
 def simulated_environment(
@@ -165,14 +168,14 @@ def simulated_environment(
     return {**ours, **simulator.environment, **world}
 
 
-def _unreported(file: str, answer: Mapping[str, object]) -> str:
+def _unreported(file: str, answer: LastFacts | None) -> str:
     """Write the job's last report. Returns why it was not written: the program has ended, so nothing may be raised."""
-    if "report" not in answer:
+    if answer is None:
         return "the daemon did not answer"
-    if answer["report"] is None:
+    if answer.report is None:
         return "the job was neither checkpointed nor restored"
     try:
-        Path(file).write_text(json.dumps(answer["report"]) + "\n")
+        Path(file).write_text(json.dumps(answer.report) + "\n")
     except OSError as error:
         return error.strerror or str(error)
     return ""

@@ -26,6 +26,7 @@ from gcr.errors import (
     WrongDevice,
     WrongState,
 )
+from gcr.protocol.operations.daemon import LastFacts
 from gcr.rendezvous.client import Client
 from gcr.supervisor.process import _unreported
 
@@ -215,6 +216,6 @@ def test_a_report_that_is_not_written_is_told_and_the_code_stays_the_programs(gc
     ran = gcr("run", "--report", str(home / "report"), "--", "sh", "-c", "exit 7")
     assert (ran.code, ran.out) == (7, "")
     assert ran.err == f"gcr: no report in {home / 'report'}: the job was neither checkpointed nor restored\n"
-    assert _unreported("/nowhere/report", {"report": {"job": "llm"}}) == "No such file or directory"
-    assert _unreported("/nowhere/report", {}) == "the daemon did not answer"
-    assert _unreported(str(home / "report"), {"report": {"job": "llm"}}) == ""
+    assert _unreported("/nowhere/report", LastFacts({"job": "llm"})) == "No such file or directory"
+    assert _unreported("/nowhere/report", None) == "the daemon did not answer"
+    assert _unreported(str(home / "report"), LastFacts({"job": "llm"})) == ""

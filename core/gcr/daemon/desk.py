@@ -1,0 +1,45 @@
+"""The daemon's side of a supervisor's connection: one job, registered first, then told of."""
+
+from threading import Lock
+
+from msgspec import Struct, field
+
+from gcr.daemon.arrivals import Arrivals
+from gcr.daemon.jobs import Job
+from gcr.errors import UsageError
+from gcr.peers.supervisor import SupervisorPeer
+from gcr.protocol.channel import Request
+from gcr.protocol.operations.daemon import Finished, Register, Registered, Started
+from gcr.protocol.operations.operation import Answer, Dispatcher, Handlers
+
+
+class SupervisorDesk(Struct):
+    """Serves one supervisor. A message that is malformed, or out of turn, is refused and changes no job."""
+
+    arrivals: Arrivals
+    peer: SupervisorPeer
+    job: Job | None = None
+    _lock: Lock = field(default_factory=Lock)
+
+    def operations(self) -> Dispatcher:
+        """Returns the server of the operations."""
+        handlers: Handlers = {Register: self._register, Started: self._started, Finished: self._finished}
+        return Dispatcher("the daemon", handlers)
+
+    def _register(self, asked: Register, _fds: list[int], _request: Request) -> Answer:
+        with self._lock:
+            if self.job is not None:
+                raise UsageError("a supervisor registers one job")
+            self.job = self.arrivals.supervisor(self.peer, asked)
+            return Answer(Registered(self.job.name))
+
+    def _started(self, asked: Started, _fds: list[int], _request: Request) -> None:
+        self.arrivals.started(self._registered().token, asked.pid)
+
+    def _finished(self, _asked: Finished, _fds: list[int], _request: Request) -> Answer:
+        return Answer(self.arrivals.finished(self._registered().token))
+
+    def _registered(self) -> Job:
+        if self.job is None:
+            raise UsageError("a supervisor registers its job first")
+        return self.job

@@ -1,0 +1,48 @@
+"""The operations that the daemon offers to a job's supervisor: the job, its program's start, and its end."""
+
+from typing import Any
+
+from msgspec import Struct
+
+from gcr.protocol.operations.operation import Nothing, Operation
+
+
+class Registered(Struct, frozen=True):
+    """`name`: the job's, given by the daemon where the supervisor named none."""
+
+    name: str
+
+
+class Register(Operation[Registered], frozen=True):
+    """`pid`: of the program, None until it runs. `simulate`: a vendor; then `sim_environment` leads to its driver."""
+
+    op = "register"
+
+    token: str
+    argv: tuple[str, ...]
+    name: str | None = None
+    pid: int | None = None
+    backend: str | None = None
+    simulate: str | None = None
+    sim_environment: dict[str, str] | None = None
+
+
+class Started(Operation[Nothing], frozen=True):
+    op = "started"
+
+    pid: int
+
+
+class LastFacts(Struct, frozen=True):
+    """`report`: JSON of the job's last report; `was`: the job's state when its program ended. None: not known."""
+
+    report: dict[str, Any] | None = None
+    was: str | None = None
+
+
+class Finished(Operation[LastFacts], frozen=True):
+    """`code`: the exit code of the program, or 128+n for signal n."""
+
+    op = "finished"
+
+    code: int
