@@ -4,16 +4,19 @@ import os
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
 
+from gcr.errors import NameTaken
 from gcr.memory.escrow import Escrow
 from gcr.protocol.channel import Channel, Request
-from gcr.protocol.operations.daemon import Register
+from gcr.protocol.operations.daemon import Register, Registered
 from gcr.protocol.wire import FrameType, WelcomeRecord
+from gcr.supervisor import link as module
 from gcr.supervisor.link import DaemonLink
+from gcr.testing.machine import until
 
 
 class Slow(Escrow):
@@ -62,3 +65,77 @@ def test_a_supervisor_lets_go_of_a_process_that_has_ended(link: DaemonLink, daem
         assert daemon.call_json("ids", {"pid": ended.pid}, timeout=5.0)[0]["ids"] == [1]
         ended.kill()
     assert daemon.call_json("ids", {"pid": ended.pid}, timeout=5.0)[0]["ids"] == []
+
+
+def open_descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+def refusing(refusals: int, made: list[Channel]) -> Callable[[DaemonLink], socket.socket]:
+    """Returns a way to a daemon that refuses so many registrations, each after a greeting."""
+
+    def serve(request: Request) -> None:
+        if request.frame.type != FrameType.HELLO and len(made) <= refusals:
+            raise NameTaken("there is a job 'llm' already")
+        _serve(request)
+
+    def reach(_link: DaemonLink) -> socket.socket:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        made.append(Channel(ours, serve).start())
+        return theirs
+
+    return reach
+
+
+def test_a_line_whose_registration_is_refused_is_closed(link: DaemonLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A supervisor tries again ten times a second for as long as its job runs."""
+    made: list[Channel] = []
+    monkeypatch.setattr(DaemonLink, "_reach", refusing(20, made))
+    before = open_descriptors()
+    for _ in range(20):
+        with pytest.raises(NameTaken):
+            link._connect()
+    assert all(channel.closed.wait(5.0) for channel in made)
+    until(lambda: open_descriptors() <= before, 5.0, "the descriptors are closed")
+
+
+def test_the_end_of_a_refused_line_does_not_end_the_next(link: DaemonLink, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Channel] = []
+    monkeypatch.setattr(DaemonLink, "_reach", refusing(1, made))
+    with pytest.raises(NameTaken):
+        link._connect()
+    link.open()
+    try:
+        assert made[0].closed.wait(5.0)
+        assert not made[1].closed.wait(0.3)
+        assert len(made) == 2, "it has connected once more"
+        made[1].close()
+        until(lambda: len(made) == 3, 5.0, "the supervisor connects again")
+    finally:
+        link.close()
+        for channel in made:
+            channel.close()
+
+
+def test_a_line_that_ends_right_after_its_registration_is_lost(
+    link: DaemonLink, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Channel] = []
+    monkeypatch.setattr(DaemonLink, "_reach", refusing(0, made))
+    asked = module._asked
+
+    def asked_and_ended(channel: Channel, operation: Register) -> Registered:
+        answer = asked(channel, operation)
+        if len(made) == 1:
+            made[0].close()
+            assert channel.closed.wait(5.0)
+        return answer
+
+    monkeypatch.setattr(module, "_asked", asked_and_ended)
+    link.open()
+    try:
+        until(lambda: len(made) == 2, 5.0, "the supervisor connects again")
+    finally:
+        link.close()
+        for channel in made:
+            channel.close()

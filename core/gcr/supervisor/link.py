@@ -67,19 +67,31 @@ class DaemonLink:
         self._offer.forget_ended()
         # Inline: a put that overtook a later drop, or came after the next daemon's, would bring back older memory.
         serve = self._offer.operations().serve
-        channel = Channel(
-            sock, serve, on_close=lambda _channel: self._lost.set(), name="gcrd", serve_inline={FrameType.CALL}
-        )
+        channel = Channel(sock, serve, on_close=self._ended, name="gcrd", serve_inline={FrameType.CALL})
         channel.start()
+        try:
+            answer = self._introduced(channel)
+        except BaseException:
+            channel.close()
+            raise
+        self._channel = channel
+        if channel.closed.is_set():  # perhaps before `_ended` could know it
+            self._lost.set()
+        return answer
+
+    def _ended(self, channel: Channel) -> None:
+        if channel is self._channel:
+            self._lost.set()
+
+    def _introduced(self, channel: Channel) -> Registered:
+        """Greets the daemon and registers the job."""
         about = self.describe()
         hello = HelloRecord(role=Role.SUPERVISOR, job=about.name or "", token=about.token, version=__version__)
         try:
             channel.call(FrameType.HELLO, hello.pack(), timeout=CALL_TIMEOUT)
         except AgentError as refusal:
             raise refused_greeting(refusal) from refusal
-        answer = _asked(channel, about)
-        self._channel = channel
-        return answer
+        return _asked(channel, about)
 
     def _reach(self) -> socket.socket:
         try:
