@@ -32,8 +32,9 @@ class ControlMeans(Enum):
 class Refusal(Struct, frozen=True):
     """State the driver would take and never give back, or that we may not touch."""
 
-    reason: str  # a stable word: "nccl", "verbs", "mig", "uvm" …
+    reason: str  # a stable word: "nccl", "verbs", "mig" …
     detail: str
+    hint: str = ""  # the way out, for users; empty: gcr's own page, where it has a section on the reason
 
 
 class ProcessView(Struct, frozen=True):

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gcr.engine.admit import refuse_uncounted
+from gcr.control import ControlPhase, ProcessView, Refusal
+from gcr.engine.admit import refuse_as_inspected, refuse_uncounted
 from gcr.errors import UnsupportedState
 
 DEVICE = "GPU-1"
@@ -24,3 +25,23 @@ def test_a_device_that_does_not_count_by_process_cannot_say_that_it_is_free(coun
 @pytest.mark.parametrize(("counts", "covered"), [({DEVICE: 16 << 20}, 1 << 20), ({}, 0), ({DEVICE: 16 << 20}, 0)])
 def test_one_that_does_or_need_not_is_taken(counts, covered):
     refuse_uncounted(target(counts, covered))
+
+
+@pytest.mark.parametrize(
+    ("refusal", "hint"),
+    [
+        (Refusal("mig", "its device is in MIG mode"), "docs/limitations.md#mig"),
+        (Refusal("fabric", "shares memory"), "docs/limitations.md#fabric"),
+        (Refusal("count", "is of a newer gcr's"), ""),
+        (Refusal("lease", "has a lease"), ""),
+        (Refusal("lease", "has a lease", "acme-lease end"), "acme-lease end"),
+    ],
+)
+def test_the_hint_of_a_backend_s_refusal_leads_somewhere(refusal, hint):
+    with pytest.raises(UnsupportedState, match=f"process 7: {refusal.detail}") as told:
+        refuse_as_inspected(ProcessView(7, ControlPhase.RUNNING, {}, (refusal,)))
+    assert told.value.hint == hint
+
+
+def test_a_process_that_its_backend_does_not_refuse_is_taken():
+    refuse_as_inspected(ProcessView(7, ControlPhase.RUNNING, {}, ()))

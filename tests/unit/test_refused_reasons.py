@@ -3,11 +3,11 @@
 import re
 from pathlib import Path
 
+from gcr.engine.admit import SEEN_FROM_OUTSIDE
 from gcr.protocol.wire import CARRIED_REASONS, REFUSED_REASONS, Reason
 
 ROOT = Path(__file__).parents[2]
 LIMITATIONS = ROOT / "docs" / "limitations.md"
-BY_OTHERS = {"uncounted", "nccl", "verbs", "mig", "not_permitted", "moved", "deepbind"}  # no record of the shim's
 
 
 def names(reasons: frozenset[Reason]) -> set[str]:
@@ -21,5 +21,5 @@ def sections(title: str) -> set[str]:
 
 
 def test_the_page_on_limitations_tells_refused_and_carried_apart():
-    assert sections("Refused") == names(REFUSED_REASONS) | BY_OTHERS
+    assert sections("Refused") == names(REFUSED_REASONS) | SEEN_FROM_OUTSIDE
     assert sections("Carried by the driver") == names(CARRIED_REASONS)

@@ -3,13 +3,16 @@
 from collections import Counter
 from collections.abc import Sequence
 
-from gcr.control import ControlMeans, ControlPhase
+from gcr.control import ControlMeans, ControlPhase, ProcessView
 from gcr.engine.agent_control import AgentControl
 from gcr.engine.target import Target
 from gcr.errors import DriverError, UnsupportedState, WrongState
 from gcr.job.states import State
 from gcr.processes import file_access, is_stopped, open_verbs
-from gcr.protocol.wire import AgentPhase, Reason
+from gcr.protocol.wire import REFUSED_REASONS, AgentPhase, Reason
+
+SEEN_FROM_OUTSIDE = frozenset({"uncounted", "nccl", "verbs", "mig", "not_permitted", "moved", "deepbind"})
+"""Reasons that the shim does not report; docs/limitations.md has a section on each, as on each of REFUSED_REASONS."""
 
 
 def admit(targets: Sequence[Target]) -> None:
@@ -35,7 +38,7 @@ def refuse_moved(target: Target) -> None:
             f"process {target.pid} has changed its user or its root directory since it began to use its device: "
             "the driver might not be able to bring it back"
         )
-        raise UnsupportedState(text, hint="docs/limitations.md#moved")
+        raise unsupported(text, "moved")
 
 
 def refuse_stopped(target: Target) -> None:
@@ -51,10 +54,10 @@ def refuse_unsupported(target: Target) -> None:
         raise WrongState(f"process {target.pid} is in the middle of something; try again")
     for reason in target.books.reports.refusals():
         text = refusal(target.pid, reason, target.books.reports.uncovered()[reason])
-        raise UnsupportedState(text, hint=f"docs/limitations.md#{reason_name(reason)}")
+        raise unsupported(text, reason_name(reason))
     if verbs := open_verbs(target.pid):
         text = f"process {target.pid} has {verbs[0]} open: a network card may write to its device memory after the cut"
-        raise UnsupportedState(text, hint="docs/limitations.md#verbs")
+        raise unsupported(text, "verbs")
 
 
 def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
@@ -70,19 +73,29 @@ def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
             raise WrongState(f"process {target.pid} is {view.phase.value} in the driver", state=view.phase.value)
         if view.phase == ControlPhase.ABSENT:
             raise DriverError(f"the driver does not know process {target.pid}")
-        if view.refusals:
-            first = view.refusals[0]
-            raise UnsupportedState(f"process {target.pid}: {first.detail}", hint=f"docs/limitations.md#{first.reason}")
+        refuse_as_inspected(view)
         target.books.counts = view.bytes_by_device
         refuse_uncounted(target)
     refuse_crowded_devices(targets)
+
+
+def refuse_as_inspected(view: ProcessView) -> None:
+    """Refuses a process for the first reason that its backend sees. Raises UnsupportedState."""
+    for first in view.refusals[:1]:
+        raise unsupported(f"process {view.pid}: {first.detail}", first.reason, first.hint)
+
+
+def unsupported(text: str, reason: str, hint: str = "") -> UnsupportedState:
+    """Returns a refusal. Without a hint of its own it leads to gcr's page, where that has a section on the reason."""
+    told = SEEN_FROM_OUTSIDE | {each.name.lower() for each in REFUSED_REASONS}
+    return UnsupportedState(text, hint=hint or (f"docs/limitations.md#{reason}" if reason in told else ""))
 
 
 def refuse_uncounted(target: Target) -> None:
     """Refuses a device that does not count by process. A context alone has bytes, so every process has some."""
     if not any(target.books.counts.values()) and any(device.covered_bytes for device in target.look().devices):
         text = f"the device does not say how much process {target.pid} has there: whether it is free could not be told"
-        raise UnsupportedState(text, hint="docs/limitations.md#uncounted")
+        raise unsupported(text, "uncounted")
 
 
 def refuse_without_means(means: ControlMeans, what: str) -> None:

@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from gcr import units
 from gcr.control import ControlMeans, ControlPhase
+from gcr.engine.admit import refuse_as_inspected
 from gcr.engine.control_phases import ControlPhases, recorded_phases
 from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import decide
@@ -39,9 +40,7 @@ class Admit(Struct, frozen=True):
             raise UnsupportedState(text, hint="start it with gcr run")
         if view.phase != ControlPhase.RUNNING:
             raise WrongState(f"process {swap.pid} is {view.phase.value} already", state=view.phase.value)
-        if view.refusals:
-            first = view.refusals[0]
-            raise UnsupportedState(f"process {swap.pid}: {first.detail}", hint=f"docs/limitations.md#{first.reason}")
+        refuse_as_inspected(view)
         swap.before = dict(view.bytes_by_device)
         missing = sum(swap.before.values()) - available_host_bytes()
         if missing > 0:
