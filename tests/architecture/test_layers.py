@@ -36,7 +36,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "peers": BASE | {"memory", "image.files"},
     "job": BASE | {"peers"},
     "rendezvous": BASE | {"api", "job"},
-    "engine": BASE | {"hashing", "image.chunks", "job", "memory", "peers"},
+    "engine": BASE | {"api", "hashing", "image.chunks", "job", "memory", "peers"},
     "daemon": BASE
     | {"api", "engine", "image.chunks", "image.files", "image.store", "job", "memory", "peers", "rendezvous"},
     "supervisor": BASE | {"job", "memory", "rendezvous"},

@@ -19,7 +19,7 @@ class Clock:
 
 def meter(sizes, clock=None):
     told = []
-    course = Course("checkpoint", 1, 60, progress=told.append)
+    course = Course("checkpoint", 1, 60, progress=lambda event: told.append(event.to_json()))
     return Meter(course, "draining", sizes, clock or Clock()), told
 
 

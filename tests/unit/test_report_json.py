@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -16,6 +17,7 @@ from test_reports import process as seen
 
 from gcr import schemas
 from gcr.api.answers import Answer
+from gcr.api.events import ProgressEvent
 from gcr.api.listings import ArenaReady, ImageInfo, ImageState, OnlyCopy
 from gcr.api.reports import Report, SwapReport
 from gcr.daemon import reports
@@ -271,3 +273,15 @@ def test_a_report_and_what_is_in_it_cannot_be_changed() -> None:
     ):
         with pytest.raises(AttributeError):
             change()
+
+
+EVENT = ProgressEvent(phase="draining", bytes=0, total_bytes=4, bytes_per_s=2.0, left_s=2.0, link_share=0.5)
+
+
+def test_an_event_has_only_the_figures_that_are_known() -> None:
+    assert ProgressEvent(phase="stopping").to_json() == {"phase": "stopping"}
+    told = {"phase": "draining", "bytes": 0, "total_bytes": 4, "bytes_per_s": 2.0, "left_s": 2.0, "link_share": 0.5}
+    assert json.dumps(replace(EVENT, job="llm").to_json()) == json.dumps({"job": "llm", **told})
+    assert ProgressEvent.from_json({**told, "weather": "fine"}) == EVENT
+    with pytest.raises(GcrError, match="no ProgressEvent"):
+        ProgressEvent.from_json({**told, "bytes": "5"})

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from msgspec import to_builtins
 
 from gcr import units
+from gcr.api.events import ProgressEvent
 from gcr.cli import text
-from gcr.cli.asking import Asking, Line
+from gcr.cli.asking import Asking, Line, Record
 from gcr.cli.options import Options
 from gcr.cli.output import print_json, print_text, success
 from gcr.cli.progress import progress_view
@@ -42,13 +43,16 @@ def move(
 def _moved(command: str, options: Options, store: Path, act: Callable[["Transfer"], "Moved"]) -> "Moved":
     options.key().key()  # here: its command may ask its owner, for longer than a store may be silent
     limit = None if options.timeout is None else options.timeout + _GRACE_S
-    with progress_view(options.json) as progress:
+    with progress_view(options.json) as view:
+
+        def told(record: Record) -> None:
+            view.update(ProgressEvent.from_json(record))
 
         def work(line: Line) -> "Moved":
             return act(_transfer(command, options, line))
 
         try:
-            return Asking(f"{store}, or the one elsewhere,", work, limit, _GRACE_S, progress.update).answer()
+            return Asking(f"{store}, or the one elsewhere,", work, limit, _GRACE_S, told).answer()
         except DeadlinePassed:
             raise _transfer(command, options).overdue() from None
 

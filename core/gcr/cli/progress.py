@@ -1,16 +1,15 @@
 """Progress of a checkpoint or restore: a bar on a terminal, plain lines on stderr elsewhere.
 
-A progress record is the daemon's: {job, phase, bytes, total_bytes, bytes_per_s, link_share, left_s, message}, each but
-`phase` optional. rich is imported when the first bar is drawn, not before.
+rich is imported when the first bar is drawn, not before.
 """
 
 import sys
 import time
-from collections.abc import Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self
 
 from gcr import units
+from gcr.api.events import ProgressEvent
 from gcr.cli import text
 from gcr.cli.output import say
 
@@ -18,7 +17,6 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-Record = Mapping[str, Any]
 _LINE_INTERVAL_S = 1.0
 _BAR = 24  # columns
 _WIDE = 80 + _BAR  # a terminal where there is room for it beside the figures
@@ -27,7 +25,7 @@ _WIDE = 80 + _BAR  # a terminal where there is room for it beside the figures
 class ProgressView(Protocol):
     """A context manager that is told of progress."""
 
-    def update(self, record: Record) -> None: ...
+    def update(self, event: ProgressEvent) -> None: ...
 
     def __enter__(self) -> Self: ...
 
@@ -48,12 +46,12 @@ class PlainProgress:
         self._phase = ""
         self._last = 0.0
 
-    def update(self, record: Record) -> None:
+    def update(self, event: ProgressEvent) -> None:
         now = time.monotonic()
-        if record.get("phase") == self._phase and now - self._last < _LINE_INTERVAL_S:
+        if event.phase == self._phase and now - self._last < _LINE_INTERVAL_S:
             return
-        self._phase, self._last = str(record.get("phase", "")), now
-        say(plain_line(record))
+        self._phase, self._last = event.phase, now
+        say(plain_line(event))
 
     def __enter__(self) -> Self:
         return self
@@ -71,17 +69,17 @@ class BarProgress:
         self._bars: RichProgress | None = None
         self._tasks: dict[str, TaskID] = {}
 
-    def update(self, record: Record) -> None:
+    def update(self, event: ProgressEvent) -> None:
         bars = self._bars or self._start()
-        phase = str(record.get("phase", ""))
+        phase = event.phase
         if phase not in self._tasks:
             self._finish(bars)
-            self._tasks[phase] = bars.add_task(phase, total=record.get("total_bytes") or None, detail="")
+            self._tasks[phase] = bars.add_task(phase, total=event.total_bytes or None, detail="")
         bars.update(
             self._tasks[phase],
-            completed=record.get("bytes") or 0,
-            total=record.get("total_bytes") or None,
-            detail=detail(record),
+            completed=event.bytes or 0,
+            total=event.total_bytes or None,
+            detail=detail(event),
         )
 
     def _start(self) -> "RichProgress":
@@ -112,19 +110,19 @@ class BarProgress:
             self._bars.stop()
 
 
-def detail(record: Record) -> str:
+def detail(event: ProgressEvent) -> str:
     """`71 %   24.3 GiB   54.1 GB/s   98 % of link   0.2 s left`, as far as it is known."""
-    done, total = record.get("bytes"), record.get("total_bytes")
+    done, total = event.bytes, event.total_bytes
     parts = [
         text.percent(done / total) if done is not None and total else "",
         units.size(done) if done else "",
-        text.rate(record["bytes_per_s"]) if record.get("bytes_per_s") else "",
-        f"{text.percent(record['link_share'])} of link" if record.get("link_share") else "",
-        f"{record['left_s']:.1f} s left" if record.get("left_s") is not None else "",
-        str(record.get("message") or ""),
+        text.rate(event.bytes_per_s) if event.bytes_per_s else "",
+        f"{text.percent(event.link_share)} of link" if event.link_share else "",
+        f"{event.left_s:.1f} s left" if event.left_s is not None else "",
+        event.message or "",
     ]
     return "   ".join(part for part in parts if part)
 
 
-def plain_line(record: Record) -> str:
-    return f"  {record.get('phase', '')!s:<12} {detail(record)}".rstrip()
+def plain_line(event: ProgressEvent) -> str:
+    return f"  {event.phase:<12} {detail(event)}".rstrip()

@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 
 from msgspec.structs import replace
 
+from gcr.api.events import ProgressEvent
 from gcr.api.reports import Report
 from gcr.api.requests import ImageRequest, Target, TransferRequest
 from gcr.cli.options import Options
@@ -88,7 +89,11 @@ def _phases(report: Report) -> str:
 def ask(request: TransferRequest, options: Options) -> dict[str, Any]:
     wait = NO_TIMEOUT if request.timeout is None else request.timeout + GRACE
     with _sealed(request, options) as (asked, key), Client.connect() as client, progress_view(options.json) as progress:
-        return client.request(asked.op, asked.to_json(), key, timeout=wait, on_progress=progress.update)
+
+        def told(body: dict[str, Any]) -> None:
+            progress.update(ProgressEvent.from_json(body))
+
+        return client.request(asked.op, asked.to_json(), key, timeout=wait, on_progress=told)
 
 
 @contextmanager

@@ -14,8 +14,10 @@ from functools import partial
 from typing import Any, TypeVar
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr.api.answers import Answer, Leaving, Pong
+from gcr.api.events import Listener, ProgressEvent
 from gcr.api.requests import (
     CheckpointRequest,
     HandOverRequest,
@@ -39,7 +41,6 @@ from gcr.devices import uuid_text
 from gcr.errors import DaemonUnavailable, GcrError, NotOurs, PeerGone, UsageError, WrongState, WrongVersion
 from gcr.peers.agent import AgentPeer
 from gcr.peers.supervisor import SupervisorPeer
-from gcr.peers.waiting import Progress
 from gcr.processes import identify
 from gcr.protocol.agentwire import IdList, OccupiedRecord
 from gcr.protocol.channel import Channel, Request
@@ -315,10 +316,10 @@ class Connection:
         finally:
             close_all(key)
 
-    def _teller(self, request: Request, target: Target, cancel: threading.Event) -> Progress:
-        def tell(report: dict[str, Any]) -> None:
+    def _teller(self, request: Request, target: Target, cancel: threading.Event) -> Listener:
+        def tell(event: ProgressEvent) -> None:
             try:
-                request.progress({"job": str(target), **report})
+                request.progress(replace(event, job=str(target)).to_json())
             except PeerGone:
                 cancel.set()  # the caller left; the connection's own thread may hear of it later
 

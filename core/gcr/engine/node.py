@@ -9,12 +9,12 @@ from typing import Protocol
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gcr.api.events import Listener, ProgressEvent
 from gcr.config import Config
 from gcr.errors import DeadlinePassed, Interrupted, RolledBack, UnsafeRuntime
 from gcr.faults import reach
 from gcr.job.journal import DecisionRecord, Journal, ProcessDecision
 from gcr.peers.control import ControlPeer
-from gcr.peers.waiting import Progress
 from gcr.peers.worker import WorkerPeer
 
 
@@ -116,7 +116,7 @@ class Course(Struct):
     kind: str  # "checkpoint", "restore", "recover"
     transaction: int
     timeout: float
-    progress: Progress = field(default=lambda _report: None)
+    progress: Listener = field(default=lambda _event: None)
     cancelled: Event = field(default_factory=Event)
     began: float = field(default_factory=time.monotonic)
     marks: dict[str, float] = field(default_factory=dict)
@@ -147,5 +147,5 @@ class Course(Struct):
     def since_start(self, name: str) -> float:
         return self.marks[name] - self.began
 
-    def tell(self, phase: str, **more: object) -> None:
-        self.progress({"phase": phase, **more})
+    def tell(self, phase: str, message: str | None = None) -> None:
+        self.progress(ProgressEvent(phase=phase, message=message))

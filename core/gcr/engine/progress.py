@@ -7,7 +7,9 @@ from threading import Lock
 from typing import Any
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
+from gcr.api.events import ProgressEvent
 from gcr.engine.node import Course
 
 WINDOW = 1.0  # seconds over which the rate is taken
@@ -29,7 +31,7 @@ class Meter(Struct):
     def start(self) -> None:
         """Starts the clock of the rate, unless it runs already."""
         with self._lock:
-            self.course.tell(self.phase, **self._report())
+            self.course.progress(self._event())
 
     def at(self, copy: Copy, report: Mapping[str, Any]) -> None:
         """Takes the report of a worker: bytes copied so far; the total, where that is not all; and its link's rate."""
@@ -39,17 +41,22 @@ class Meter(Struct):
             self._done[copy] = max(self._done.get(copy, 0), int(report["bytes"]))
             if link := report.get("link_bytes_per_s"):
                 self._links[copy[1]] = link
-            self.course.tell(self.phase, **self._report())
+            self.course.progress(self._event())
 
-    def _report(self) -> dict[str, object]:
+    def _event(self) -> ProgressEvent:
         done, total = sum(self._done.values()), sum(self.sizes.values())
-        report: dict[str, object] = {"bytes": done, "total_bytes": total}
+        event = ProgressEvent(phase=self.phase, bytes=done, total_bytes=total)
         if rate := self._rate(done):
-            report |= {"bytes_per_s": rate, "left_s": max(0, total - done) / rate}
-            devices = {device for _, device in self.sizes}
-            if devices <= self._links.keys():  # a share of a link that was never measured is no figure
-                report["link_share"] = rate / sum(self._links[device] for device in devices)
-        return report
+            left = max(0, total - done) / rate
+            event = replace(event, bytes_per_s=rate, left_s=left, link_share=self._share(rate))
+        return event
+
+    def _share(self, rate: float) -> float | None:
+        """Returns the rate as a share of the links; None where one was never measured."""
+        devices = {device for _, device in self.sizes}
+        if not devices <= self._links.keys():
+            return None
+        return rate / sum(self._links[device] for device in devices)
 
     def _rate(self, done: int) -> float:
         """Returns the rate between steps: bytes come in pieces, and a look between two pieces says nothing new."""

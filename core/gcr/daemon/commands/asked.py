@@ -5,14 +5,14 @@ from threading import Event
 
 from msgspec import Struct
 
+from gcr.api.events import Listener
 from gcr.daemon.permission import OURSELVES, Caller
-from gcr.peers.waiting import Progress
 
 
 class Asked(Struct, frozen=True):
     """`cancelled` is set when the caller leaves. `key`: descriptors of the key of an encrypted store, the caller's."""
 
-    progress: Progress
+    progress: Listener
     cancelled: Event
     key: Sequence[int] = ()
     caller: Caller = OURSELVES

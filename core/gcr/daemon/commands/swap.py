@@ -11,6 +11,7 @@ from threading import Event
 
 from msgspec import Struct
 
+from gcr.api.events import Listener
 from gcr.api.reports import RestoreReport, SwapReport
 from gcr.api.requests import RestoreRequest, SwapRequest, Target
 from gcr.daemon.commands import checkpoint, restore
@@ -19,7 +20,6 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.permission import OURSELVES, Caller
 from gcr.errors import GcrError, Interrupted, Lost, SwapFailed, Unanswered, UsageError, WrongState
 from gcr.job.states import State
-from gcr.peers.waiting import Progress
 
 log = logging.getLogger("gcr.daemon")
 
@@ -31,7 +31,7 @@ class Swap(Struct, frozen=True):
 
     node: Coordinator
     request: SwapRequest
-    progress: Callable[[Target], Progress]
+    progress: Callable[[Target], Listener]
     cancelled: Event
     caller: Caller = OURSELVES
 

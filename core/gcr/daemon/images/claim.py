@@ -89,7 +89,7 @@ class Claim(Struct, eq=False):
         refuse_full(self.store.path, least_bytes(total), self._free)
         text = f"the image takes up to {units.size(total)}, and {self.store.path} has {units.size(self._free)} free"
         log.warning("job %s: %s", self.order.job, text)
-        course.tell("checking", message=text)
+        course.tell("checking", text)
 
     def close(self) -> None:
         """Has the helper end once it has written what it began; does not wait for that."""

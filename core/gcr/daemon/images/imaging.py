@@ -21,7 +21,7 @@ from gcr.api.listings import ImageState
 from gcr.api.requests import CheckpointRequest
 from gcr.daemon.images.claim import POLL, Claim
 from gcr.daemon.images.order import ImageOrder, nothing_to_image, place_of
-from gcr.daemon.images.silence import Reading, Unhurried
+from gcr.daemon.images.silence import Reading, Unhurried, event_of
 from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.engine.duplicates import staged_with
 from gcr.engine.node import Course, phases
@@ -32,7 +32,7 @@ from gcr.imageerrors import HashMissed, ImageFailed, NoSuchImage, NotDurable
 from gcr.job.states import State
 from gcr.peers.image import ImagePeer
 from gcr.peers.waiting import Patience
-from gcr.protocol.operations.image import ImagedAs, Write, Written
+from gcr.protocol.operations.image import Done, ImagedAs, Write, Written
 from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.daemon")
@@ -60,7 +60,7 @@ class Imaging(Struct, eq=False):
     durable_s: float | None = None
     failed: GcrError | None = None
     done: Event = field(default_factory=Event)
-    progress: Mapping[str, Any] = field(default_factory=dict)
+    progress: Done | None = None
 
     @property
     def error(self) -> GcrError | None:
@@ -224,7 +224,7 @@ class Imaging(Struct, eq=False):
     def wait(self, course: Course) -> None:
         """Waits until it is durable. Raises as `check`; Interrupted and NotDurable, and it is written all the same."""
         while not self.done.wait(POLL):
-            course.tell("writing", **self.progress)
+            course.progress(event_of("writing", self.progress))
             if course.cancelled.is_set():
                 raise Interrupted(self._still_written())
             if time.monotonic() > course.began + course.timeout:

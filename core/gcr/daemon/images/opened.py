@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from msgspec.structs import replace
 
 from gcr.daemon.images.imaging import NO_TIMEOUT
-from gcr.daemon.images.silence import WATCHED_S, Reading
+from gcr.daemon.images.silence import WATCHED_S, Reading, event_of
 from gcr.engine.node import Course
 from gcr.engine.target import Target
 from gcr.image.chunks.lines import by_device
@@ -64,7 +64,7 @@ class OpenedImage:
 
     def whole(self, pid: int) -> list[int]:
         reading = self._reading()
-        reading.tell = lambda now: self.course.tell("reading", **now)
+        reading.tell = lambda now: self.course.progress(event_of("reading", now))
         return self.helper.load(pid, _left(self.course), reading)
 
     def _reading(self) -> Reading:

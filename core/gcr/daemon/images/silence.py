@@ -6,13 +6,12 @@ long as the setting `store_s` says. A helper that hangs is left to itself: it en
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import asdict
 
+from gcr.api.events import ProgressEvent
 from gcr.engine.node import Course
 from gcr.errors import DeadlinePassed
 from gcr.image.store.location import silent
@@ -31,7 +30,7 @@ class Reading(Struct):
     store: str
     course: Course
     patience: float  # seconds
-    tell: Callable[[Mapping[str, Any]], object] = lambda _now: None
+    tell: Callable[[Done], object] = lambda _now: None
     _bytes: int = 0
     _since: float = field(default_factory=time.monotonic)
 
@@ -40,7 +39,7 @@ class Reading(Struct):
             self._bytes, self._since = now.bytes, time.monotonic()
         self.heard_nothing()
         if now.total_bytes:  # else they are answers, and no bytes
-            self.tell(asdict(now))
+            self.tell(now)
 
     def heard_nothing(self) -> None:
         self.course.left(self.patience)
@@ -55,20 +54,27 @@ class Unhurried(Struct):
     Seconds of waiting are counted, not the clock: after a suspension of the whole machine no helper has been silent.
     """
 
-    tell: Callable[[Mapping[str, Any]], object] = lambda _now: None
+    tell: Callable[[Done], object] = lambda _now: None
     patience: float = math.inf
     give_up: Callable[[], object] = lambda: None
     _silent: float = 0.0  # seconds
 
     def heard(self, now: Done) -> None:
         self._silent = 0.0
-        self.tell(asdict(now))
+        self.tell(now)
 
     def heard_nothing(self) -> None:
         self._silent += SILENCE
         if self._silent > self.patience:
             self.patience = math.inf
             self.give_up()
+
+
+def event_of(phase: str, now: Done | None) -> ProgressEvent:
+    """Returns the event of a phase, with a helper's progress once it has told any."""
+    return (
+        ProgressEvent(phase=phase, bytes=now.bytes, total_bytes=now.total_bytes) if now else ProgressEvent(phase=phase)
+    )
 
 
 @contextmanager

@@ -56,5 +56,5 @@ def _stream(work: Work, outlet: Outlet | None, short: NoRoom) -> Stream:
     stream = Stream(outlet, work.course, work.node.config.slot_bytes, work.node.config.drain_s)
     stream.reserve(work.targets)
     message = f"{short.message}: straight to the image, through {stream.ring_bytes >> 20} MiB"
-    work.course.tell("streaming", message=message)
+    work.course.tell("streaming", message)
     return stream

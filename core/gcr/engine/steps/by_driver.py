@@ -56,7 +56,7 @@ class Record(Struct, frozen=True):
         swap = self.swap
         swap.process.suspension.placement = Placement()
         swap.course.left(swap.node.config.drain_s)
-        swap.course.tell("freezing", message="the driver carries the data")
+        swap.course.tell("freezing", "the driver carries the data")
         undo.push("record", partial(swap.node.journal.forget, swap.job))
         decide(swap.node.journal, self._decision())
 
