@@ -28,6 +28,7 @@ from gcr.peers.image import ImagePeer
 from gcr.peers.waiting import START_TIMEOUT
 from gcr.peers.worker import WorkerPeer
 from gcr.protocol.channel import Channel
+from gcr.protocol.operations.operation import Ready, ask
 from gcr.rendezvous.launch import daemon_environment, open_log
 
 log = logging.getLogger("gcr.daemon")
@@ -62,7 +63,7 @@ class Child(Struct, Generic[Peer]):
 
     def _answers(self) -> bool:
         try:
-            self.channel.call_json("ready", timeout=ANSWER_S)
+            ask(self.channel, Ready(), timeout=ANSWER_S)
         except GcrError:
             return False
         return True

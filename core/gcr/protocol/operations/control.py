@@ -7,6 +7,7 @@ from msgspec import Struct
 from gcr.backend import Device
 from gcr.control import ControlMeans, ControlPhase, Refusal
 from gcr.protocol.operations.operation import A, Nothing, Operation
+from gcr.protocol.operations.operation import Ready as Ready
 
 
 class OfProcess(Operation[A], Generic[A], frozen=True):
@@ -17,10 +18,6 @@ class Timed(OfProcess[Nothing], frozen=True):
     """`deadline`: seconds."""
 
     deadline: float
-
-
-class Ready(Operation[Nothing], frozen=True):
-    op = "ready"
 
 
 class DevicesSeen(Struct, frozen=True):

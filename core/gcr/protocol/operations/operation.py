@@ -52,6 +52,12 @@ class Operation(Struct, Generic[A], frozen=True):
             raise RolledBack(f"the answer of {cls.op}: {error}") from error
 
 
+class Ready(Operation[Nothing], frozen=True):
+    """Waits until the helper can serve; the daemon asks it of a helper that was silent, too."""
+
+    op = "ready"
+
+
 def ask(
     channel: Channel,
     operation: Operation[A],

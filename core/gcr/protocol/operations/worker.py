@@ -8,6 +8,7 @@ from typing import Any, Generic
 from msgspec import Struct
 
 from gcr.protocol.operations.operation import A, Nothing, Operation
+from gcr.protocol.operations.operation import Ready as Ready
 
 Row = tuple[int, ...]
 """A HandleSpec as `spec_to_json` writes it."""
@@ -33,10 +34,6 @@ class Moved(Struct, frozen=True):
 
 
 # The device.
-
-
-class Ready(Operation[Nothing], frozen=True):
-    op = "ready"
 
 
 class Attached(Struct, frozen=True):
