@@ -9,8 +9,8 @@
 // {"operations": ..., "seconds": ..., "median_s": ...}, the median of one operation over batches. Between slices
 // nothing is queued, and this process sleeps. Ends with its standard input.
 //
-// `alloc` says ready while it still holds a whole batch of the largest size, so that whoever prepares for what the
-// program holds has seen all of it; the first slice starts without it.
+// `alloc` says ready while it still holds a whole batch of the largest size, so that a process that prepares for the
+// program's memory has seen all of it; the first slice starts without it.
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -66,7 +66,7 @@ class Plain:
 
 
 class Loop:
-    """Steps, until nobody asks any more."""
+    """Steps until it is told to end."""
 
     def __init__(self, training: Training) -> None:
         self.training = training

@@ -216,7 +216,7 @@ def classify(name: str, table: Iterable[Rule]) -> str:
     for rule in table:
         if rule.pattern.fullmatch(plain):
             return rule.kind
-    raise HeaderError(f"{name} matches no rule of {CLASSES.name}: somebody has to decide what the shim does with it")
+    raise HeaderError(f"{name} matches no rule of {CLASSES.name}: a person has to decide its class")
 
 
 # ---- writing --------------------------------------------------------------------------------------------------------

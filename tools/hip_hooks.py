@@ -155,9 +155,7 @@ def classify(name: str, table: Table) -> str:
 
 
 def _unknown(name: str) -> str:
-    raise DeclarationError(
-        f"{name} matches no rule of {CLASSES.name}: somebody has to decide what the shim does with it"
-    )
+    raise DeclarationError(f"{name} matches no rule of {CLASSES.name}: a person has to decide its class")
 
 
 def line(symbol: Symbol, kind: str) -> str:

@@ -23,8 +23,8 @@ void start_agent(const VendorOps* vendor);
 wire::AgentPhase agent_phase();
 bool agent_is_alive();  // false: no daemon leads this process, or not yet
 
-// A handle that was exported is about to be released: everyone who holds it lets go before this returns, or nobody is
-// there any more, or a deadline passed. By the thread that frees, in flight, holding no lock.
+// A handle that was exported is about to be released. Before this returns every holder has released it, or no holder is
+// left, or a deadline passed. By the thread that frees, in flight, holding no lock.
 void tell_released(uint64_t id);
 
 // Out of memory on a device: what gcr has there for a moment is given back before this returns, or a deadline passed. By

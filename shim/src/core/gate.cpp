@@ -227,8 +227,8 @@ bool shut_for_freeze(uint32_t deadline_ms) {
     frozen.store(1, std::memory_order_seq_cst);
     tell_slots();
     Deadline deadline(deadline_ms);
-    std::atomic<uint32_t> nobody{0};
-    while (passive_calls() > 0 && !deadline.passed()) futex_wait(&nobody, 0, 1);
+    std::atomic<uint32_t> never{0};
+    while (passive_calls() > 0 && !deadline.passed()) futex_wait(&never, 0, 1);
     if (passive_calls() == 0) return true;
     open_after_thaw();
     return false;

@@ -2,7 +2,7 @@
 //
 // Questions: what other threads ask the daemon (kReleased, kLetGo, kDescriptor) and wait for. The agent's thread reads the
 // socket and delivers; it does so also while it waits for those very threads to leave the driver (quiesce.cpp).
-// A connection that ends answers every question with "nobody is there".
+// A connection that ends answers every question with "the daemon is gone".
 #ifndef GCR_CORE_QUESTIONS_H
 #define GCR_CORE_QUESTIONS_H
 

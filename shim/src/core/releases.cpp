@@ -47,12 +47,12 @@ void Releases::tell_promptly(uint64_t id) {
 
 // One of them at a time tells whether answers are prompt again.
 void Releases::tell_slowly(uint64_t id) {
-    uint64_t request = session.questions.number(), nobody = 0;
+    uint64_t request = session.questions.number(), none = 0;
     bool sent;
     {
         Guard guard(session.batch_lock);
         asked_at_.store(now_ms());
-        bool first = asked_.compare_exchange_strong(nobody, request);
+        bool first = asked_.compare_exchange_strong(none, request);
         await(request, id);
         sent = send(&id, 1, request, kAtOnce);
         if (!sent && first) asked_.store(0);

@@ -98,7 +98,7 @@ Outcome on_export() {
     const auto& wanted = asked<wire::ExportRequest>();
     if (!session.vendors.all_addresses())
         return refuse(wire::kAddressTaken,
-                      "an address of its memory is still somebody else's; the program waits for it");
+                      "another mapping still has an address of its memory; the program waits for it");
     bool opens = in_phase(wire::kRunning);
     char file[64];
     if (opens && interpose::find_bypass(file, sizeof file)) return refuse_bypass(file);

@@ -141,7 +141,7 @@ struct DeviceOps {
     void (*forget_event)(const StreamName& stream, uint64_t event);
 
     // ---- or null: released memory leaves, whatever becomes of its address. Bytes in use on the device that enter() made
-    // current, whoever uses them; 0: not known.
+    // current, of all processes; 0: not known.
     uint64_t (*used)();
 
     // ---- or null: through host memory. Between two addresses of one device; done when it returns. Gate closed, as above.
