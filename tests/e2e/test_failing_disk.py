@@ -13,7 +13,7 @@ from worlds import SLOW, slowly
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "unit"))
 
-from test_image import check
+from imaging import check
 
 from gcr.image.store.store import Store
 

@@ -3,6 +3,7 @@
 import mmap
 import random
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from gcr.drain import HandleSpec
 from gcr.hashing import HashKey
@@ -10,6 +11,8 @@ from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.crypto.cipher import PLAIN
 from gcr.image.crypto.ciphers import cipher_of
 from gcr.image.files.manifest import Costs, Cut, ImagedProcess, Manifest, Source
+from gcr.image.read.reader import ImageReader
+from gcr.image.store.mark import MARK
 from gcr.image.store.store import Store
 from gcr.image.write.writer import Contents, ImageWriter
 from gcr.memory.layout import SealedHandle, SealedSegment, SealedTable
@@ -70,3 +73,34 @@ def write(
     with ImageWriter(store, name, threads=threads, key=key or HashKey.random(), chunk_bytes=chunk_bytes) as writer:
         writer.add((mapped(data), {}) for data in allocations)
         return writer.commit(described(name, [len(data) for data in allocations], job, created, chunk_bytes))
+
+
+def read(store: Store, name: str) -> list[bytes]:
+    found = []
+    with ImageReader(store, name, threads=3) as reader:
+        table = reader.manifest.processes[0].table
+        for handle in table.handles:
+            target = bytearray(handle.spec.size)
+            reader.read(table.pid, handle.device, handle.offset, memoryview(target))
+            found.append(bytes(target))
+    return found
+
+
+def check(store: Store, name: str) -> None:
+    with ImageReader(store, name) as reader:
+        for _ in reader.check():
+            pass
+
+
+def files(store: Store) -> list[str]:
+    return sorted(
+        str(p.relative_to(store.path)) for p in store.path.rglob("*") if p.is_file() and p.name not in ("lock", MARK)
+    )
+
+
+def flipped(path: Path, at: int, bit: int) -> None:
+    with path.open("r+b") as file:
+        file.seek(at)
+        byte = file.read(1)[0]
+        file.seek(at)
+        file.write(bytes([byte ^ 1 << bit]))

@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from imaging import bytes_of, described, mapped
-from test_image import read
+from imaging import bytes_of, described, mapped, read
 
 from gcr.errors import RolledBack, UsageError
 from gcr.image.chunks.chunk import Chunk

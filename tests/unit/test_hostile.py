@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from imaging import bytes_of, write
-from test_image import check
+from imaging import bytes_of, check, write
 from test_remote import pulled, pushed, rewritten
 
 from gcr.errors import GcrError

@@ -24,7 +24,7 @@ from msgspec.structs import replace
 sys.path.insert(0, str(Path(__file__).parent))
 
 from image_example import DOCUMENT, documented, example
-from imaging import CIPHERS, bytes_of, described, mapped, write
+from imaging import CIPHERS, bytes_of, check, described, files, flipped, mapped, read, write
 
 from gcr.cli.commands.verify import _all_checked
 from gcr.cli.picture import facts
@@ -40,7 +40,6 @@ from gcr.image.pack.reader import PackReader
 from gcr.image.pack.writer import PackWriter
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.images import Images
-from gcr.image.store.mark import MARK
 from gcr.image.store.removal import Removal
 from gcr.image.store.store import Store
 from gcr.image.write.known import Known
@@ -54,23 +53,6 @@ from gcr.protocol.operations.image import Remove
 MANY = 3 * CHUNK_BYTES + 4096
 
 
-def read(store: Store, name: str) -> list[bytes]:
-    found = []
-    with ImageReader(store, name, threads=3) as reader:
-        table = reader.manifest.processes[0].table
-        for handle in table.handles:
-            target = bytearray(handle.spec.size)
-            reader.read(table.pid, handle.device, handle.offset, memoryview(target))
-            found.append(bytes(target))
-    return found
-
-
-def check(store: Store, name: str) -> None:
-    with ImageReader(store, name) as reader:
-        for _ in reader.check():
-            pass
-
-
 @pytest.fixture(params=CIPHERS)
 def store(tmp_path: Path, request: pytest.FixtureRequest) -> Store:
     return Store(tmp_path / "store", CIPHERS[request.param])
@@ -79,12 +61,6 @@ def store(tmp_path: Path, request: pytest.FixtureRequest) -> Store:
 @pytest.fixture
 def plain(tmp_path: Path) -> Store:
     return Store(tmp_path / "store")
-
-
-def files(store: Store) -> list[str]:
-    return sorted(
-        str(p.relative_to(store.path)) for p in store.path.rglob("*") if p.is_file() and p.name not in ("lock", MARK)
-    )
 
 
 def test_what_was_written_comes_back(store: Store) -> None:
@@ -402,14 +378,6 @@ def test_nothing_goes_while_somebody_writes_or_reads(store: Store) -> None:
         reader.read(7, "GPU-1", 0, memoryview(target))
         assert target == common
     assert store.clean() > MANY
-
-
-def flipped(path: Path, at: int, bit: int) -> None:
-    with path.open("r+b") as file:
-        file.seek(at)
-        byte = file.read(1)[0]
-        file.seek(at)
-        file.write(bytes([byte ^ 1 << bit]))
 
 
 def places(store: Store) -> Iterator[tuple[Path, int]]:

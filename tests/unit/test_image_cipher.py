@@ -14,8 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from image_example import DOCUMENT
-from imaging import CIPHERS, KEY, bytes_of, described, mapped, write
-from test_image import check, flipped, read
+from imaging import CIPHERS, KEY, bytes_of, check, described, flipped, mapped, read, write
 
 from gcr.errors import LibraryMissing
 from gcr.hashing.chunks import CHUNK_BYTES

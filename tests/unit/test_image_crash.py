@@ -12,8 +12,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from disk import Disk
-from imaging import CIPHERS, bytes_of, write
-from test_image import check, read
+from imaging import CIPHERS, bytes_of, check, read, write
 
 from gcr.image.crypto.cipher import PLAIN, Cipher
 from gcr.image.pack import writer as packing

@@ -14,8 +14,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from imaging import CIPHERS, bytes_of, write
-from test_image import check, read
+from imaging import CIPHERS, bytes_of, check, read, write
 
 from gcr.hashing import CHUNK_BYTES
 from gcr.image.disk.durable import NO_LINKS

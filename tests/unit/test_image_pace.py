@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from imaging import bytes_of, described, mapped, write
-from test_image import check, read
+from imaging import bytes_of, check, described, mapped, read, write
 
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.entry import BLOCK

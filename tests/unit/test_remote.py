@@ -19,8 +19,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from imaging import CIPHERS, bytes_of, described, mapped, write
-from test_image import check, files, flipped, read
+from imaging import CIPHERS, bytes_of, check, described, files, flipped, mapped, read, write
 
 from gcr.errors import DeadlinePassed, LibraryMissing, UsageError
 from gcr.hashing.chunks import CHUNK_BYTES
