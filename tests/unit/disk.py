@@ -44,7 +44,7 @@ class Part:
 
 @dataclass(slots=True)
 class State:
-    files: dict[int, bytearray]
+    files: dict[int, bytes]  # which keep their hash: most states share most files
     folders: dict[str, dict[str, int]]
 
     def apply(self, part: Part) -> None:
@@ -57,20 +57,19 @@ class State:
                     names[name] = inode
             return
         assert part.file is not None
-        content = self.files.setdefault(part.file, bytearray())
+        content, end = self.files.get(part.file, b""), part.at + len(part.data)
         if part.length is not None:
-            del content[part.length :]
+            self.files[part.file] = content[: part.length]
             return
-        content.extend(bytes(max(0, part.at + len(part.data) - len(content))))
-        content[part.at : part.at + len(part.data)] = part.data
+        self.files[part.file] = content[: part.at].ljust(part.at, b"\0") + part.data + content[end:]
 
     def copy(self) -> "State":
-        return State({i: bytearray(c) for i, c in self.files.items()}, {f: dict(n) for f, n in self.folders.items()})
+        return State(dict(self.files), {folder: dict(names) for folder, names in self.folders.items()})
 
     def contents(self) -> Contents:
         """Returns the folders and files that a program would find."""
         return frozenset(
-            (folder, frozenset((name, bytes(self.files.get(inode, b""))) for name, inode in names.items()))
+            (folder, frozenset((name, self.files.get(inode, b"")) for name, inode in names.items()))
             for folder, names in self.folders.items()
         )
 
@@ -78,7 +77,7 @@ class State:
         for folder, names in self.folders.items():
             (root / folder).mkdir(mode=0o700, parents=True, exist_ok=True)
             for name, inode in names.items():
-                (root / folder / name).write_bytes(bytes(self.files.get(inode, b"")))
+                (root / folder / name).write_bytes(self.files.get(inode, b""))
 
 
 @dataclass(slots=True)
@@ -98,7 +97,7 @@ class Disk:
             for path in folder.iterdir():
                 if path.is_file():
                     names[path.name] = path.stat().st_ino
-                    self.start.files[path.stat().st_ino] = bytearray(path.read_bytes())
+                    self.start.files[path.stat().st_ino] = path.read_bytes()
 
     def states(self) -> Iterator[State]:
         """After every step, with every subset of what was not synced then."""

@@ -76,18 +76,22 @@ def write(
 
 
 def read(store: Store, name: str) -> list[bytes]:
-    found = []
     with ImageReader(store, name, threads=3) as reader:
-        table = reader.manifest.processes[0].table
-        for handle in table.handles:
-            target = bytearray(handle.spec.size)
-            reader.read(table.pid, handle.device, handle.offset, memoryview(target))
-            found.append(bytes(target))
+        return contents(reader)
+
+
+def contents(reader: ImageReader) -> list[bytes]:
+    found = []
+    table = reader.manifest.processes[0].table
+    for handle in table.handles:
+        target = bytearray(handle.spec.size)
+        reader.read(table.pid, handle.device, handle.offset, memoryview(target))
+        found.append(bytes(target))
     return found
 
 
 def check(store: Store, name: str) -> None:
-    with ImageReader(store, name) as reader:
+    with ImageReader(store, name, threads=1) as reader:
         for _ in reader.check():
             pass
 
