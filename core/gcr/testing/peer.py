@@ -6,13 +6,13 @@ One SOCK_SEQPACKET packet a request and a reply, pickled (both ends are ours), d
 import os
 import pickle
 import socket
-import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
 from gcr.protocol.jsonbody import error_from_json
+from gcr.testing.nursery import begun
 
 CALL_SECONDS = 30.0
 LAST_WORDS_SECONDS = 5.0
@@ -30,11 +30,8 @@ class Peer:
     def __init__(self, backend: str, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "gcr.testing.peer_main", backend, str(theirs.fileno())],
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path)), **environment},
-                pass_fds=[theirs.fileno()],
-            )
+            path = os.pathsep.join(filter(None, sys.path))
+            self._process = begun(backend, {**os.environ, "PYTHONPATH": path, **environment}, theirs)
         self._socket = ours
         self._socket.settimeout(CALL_SECONDS)
 
@@ -73,5 +70,5 @@ class Peer:
         self._socket.close()
         try:
             self._process.wait(LAST_WORDS_SECONDS)
-        except subprocess.TimeoutExpired:
+        except TimeoutError:
             self.kill()

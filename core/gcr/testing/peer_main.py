@@ -1,4 +1,4 @@
-"""`python -m gcr.testing.peer_main MODULE:FACTORY FD`: serves a Peer until its socket closes."""
+"""`python -m gcr.testing.peer_main FD`: a nursery of processes that each serve a Peer until its socket closes."""
 
 import ctypes
 import hashlib
@@ -22,6 +22,7 @@ from gcr.drain import Ballast, DataDrain, DeviceMemory, DeviceRange, Handed, Han
 from gcr.errors import GcrError
 from gcr.hashing import ChunkHashes, HashKey
 from gcr.protocol.jsonbody import error_to_json
+from gcr.testing.nursery import next_order
 from gcr.testing.pattern import pattern
 from gcr.testing.peer import MAX_DESCRIPTORS, MAX_PACKET
 
@@ -302,12 +303,14 @@ def serve(service: Service, connection: socket.socket) -> None:
         service.sending = []
 
 
-def main(factory: str, fd: int) -> None:
-    module, name = factory.split(":")
+def main(fd: int) -> None:
+    with socket.socket(fileno=fd) as line:
+        order = next_order(line)  # in a new process
+    module, name = order.backend.split(":")
     backend: Backend = getattr(importlib.import_module(module), name)()
-    with socket.socket(fileno=fd) as connection:
+    with socket.socket(fileno=order.line) as connection:
         serve(Service(backend), connection)
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]))
+    main(int(sys.argv[1]))
