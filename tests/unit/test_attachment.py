@@ -10,6 +10,7 @@ from gcr.errors import DriverError, NoContext
 from gcr.memory.arena import Arena
 from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
+from gcr.worker.refilling import copy_in
 
 MIB = 1 << 20
 CONTEXT = 16 * MIB
@@ -146,13 +147,14 @@ def test_a_pin_that_fails_is_forgotten(attachment: Attachment, device: Device, m
 
 def test_places_for_bytes_that_somebody_else_copies(attachment: Attachment, arena: Arena) -> None:
     holding = Holding(attachment, arena, "GPU-a", owner="llm/1")
-    holding.copy.lay_out([HandleSpec(7, 3 * MIB), HandleSpec(5, 2 * MIB), HandleSpec(9, MIB)])
+    copy = holding.copy(3)
+    copy.lay_out([HandleSpec(7, 3 * MIB), HandleSpec(5, 2 * MIB), HandleSpec(9, MIB)])
     about = {"job": "llm", "pid": 1, "start_time": 2, "transaction": 3, "ordinals": {"0": "GPU-a"}, "mappings": []}
-    table = holding.copy.seal(about)
+    table = copy.seal(about)
     assert [(each.spec.id, each.offset) for each in table.handles] == [(7, 0), (5, 3 * MIB), (9, 5 * MIB)]
     assert sum(part.size for part in table.segments) >= 6 * MIB
     assert holding.memory.ids() == []
-    holding.forget_copy()
+    holding.forget_copy(3)
     assert arena.free_bytes == arena.bytes
     assert holding.memory.specs == {}
     holding.forfeit()
@@ -160,9 +162,9 @@ def test_places_for_bytes_that_somebody_else_copies(attachment: Attachment, aren
 
 def test_what_needs_a_context_says_so(attachment: Attachment, arena: Arena) -> None:
     holding = Holding(attachment, arena, "GPU-a", owner="llm/1")
-    holding.copy.lay_out([HandleSpec(7, MIB)])
+    holding.copy(3).lay_out([HandleSpec(7, MIB)])
     with pytest.raises(NoContext):
-        holding.create(0)
+        holding.create(3, 0)
     with pytest.raises(NoContext):
-        holding.copy_in(1.0, lambda _report: None)
+        copy_in(holding.copy(3), 1.0, lambda _report: None)
     holding.release()

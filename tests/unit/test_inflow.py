@@ -95,7 +95,7 @@ class Worker:
 
 def inlet(pid: int, worker: Worker) -> Inlet:
     target = SimpleNamespace(
-        pid=pid, hold=str(pid), owner=f"llm/{pid}", left=lambda _device: worker.left or worker.device
+        pid=pid, copy_name=str(pid), owner=f"llm/{pid}", left=lambda _device: worker.left or worker.device
     )
     return cast("Inlet", (target, worker))
 

@@ -101,7 +101,7 @@ def test_it_is_said_before_a_worker_makes_room(occupied, made):
     fails = pytest.raises(PeerGone) if isinstance(made, Exception) else nullcontext()
     with ExitStack() as occupying:
         with fails:
-            MakeRoom(work, occupying).make(SimpleNamespace(hold="7.1"), worker, 1.0)
+            MakeRoom(work, occupying).make(SimpleNamespace(copy_name="7.1 9"), worker, 1.0)
         assert seen == [(ONE, 1)]
         assert said(occupied) == [(ONE, int(made != 0))]
     assert said(occupied) == [(ONE, 0)]

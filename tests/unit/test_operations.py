@@ -109,10 +109,13 @@ SAID = [
     ),
     (worker.Adopt("7.1", ((5, 4096, 1, 0, 0, 0),)), {"hold": "7.1", "handles": [[5, 4096, 1, 0, 0, 0]]}),
     (
-        worker.Reclaim("7.1", "llm/7", "GPU-1", 0, 3),
-        {"hold": "7.1", "owner": "llm/7", "left": "GPU-1", "offset": 0, "total": 3},
+        worker.Reclaim(worker.CopyName("7.1", 9), "llm/7", "GPU-1", 0, 3),
+        {"copy": {"hold": "7.1", "transaction": 9}, "owner": "llm/7", "left": "GPU-1", "offset": 0, "total": 3},
     ),
-    (worker.Fill("7.1", (1, 4096, 512), 1.5), {"hold": "7.1", "window": [1, 4096, 512], "deadline": 1.5}),
+    (
+        worker.Fill(worker.CopyName("7.1", 9), (1, 4096, 512), 1.5),
+        {"copy": {"hold": "7.1", "transaction": 9}, "window": [1, 4096, 512], "deadline": 1.5},
+    ),
 ]
 
 

@@ -112,6 +112,9 @@ def test_a_failure_is_not_the_end_of_it(made, pins, caplog):
     comes_to(pins, 8 * MIB)
 
 
+COPY = {"hold": "8.1", "transaction": 9}
+
+
 class Asked:
     """A request of the daemon's."""
 
@@ -136,11 +139,13 @@ def test_steps_of_a_checkpoint_or_restore_are_what_is_not_disturbed(made, monkey
     assert not worker.steps.busy()
     worker.serve(cast("Any", Asked(op="prepare", hold="8.1", bytes=0)))
     assert not worker.steps.busy()
-    worker.serve(cast("Any", Asked(op="reserve", hold="8.1", owner="llm/8", bytes=2 * MIB)))
+    worker.serve(cast("Any", Asked(op="reserve", copy=COPY, owner="llm/8", bytes=2 * MIB)))
     assert worker.steps.busy(), "the program is about to stop"
     monkeypatch.setattr(steps, "QUIET_AFTER_S", 0.0)
     assert not worker.steps.busy()
     seen = []
-    monkeypatch.setattr(Holding, "copy_in", lambda *_: seen.append(worker.steps.busy()) or Moved(0, 0.0))
-    worker.serve(cast("Any", Asked(op="refill", hold="8.1", deadline=1.0)))
+    monkeypatch.setattr(
+        "gcr.worker.serving.copies.copy_in", lambda *_: seen.append(worker.steps.busy()) or Moved(0, 0.0)
+    )
+    worker.serve(cast("Any", Asked(op="refill", copy=COPY, deadline=1.0)))
     assert seen == [True] and not worker.steps.busy()

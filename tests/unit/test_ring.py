@@ -2,7 +2,7 @@
 
 import ctypes
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from types import SimpleNamespace
@@ -19,8 +19,9 @@ from gcr.memory.layout import SealedTable
 from gcr.memory.memfiles import hold_still
 from gcr.worker.holding import Holding
 from gcr.worker.holdings import Holdings
+from gcr.worker.hostcopy import HostCopy
 from gcr.worker.service import WorkerService
-from gcr.worker.streaming import drop_ring, empty, fill, lay_out_held, make_ring
+from gcr.worker.streaming import empty, fill, lay_out_held, make_ring
 
 SLOT = 2 << 20
 LONG = 60.0
@@ -90,6 +91,10 @@ class Held:
     holding: Holding
     memory: dict[int, Any] = field(default_factory=dict)
 
+    @property
+    def copy(self) -> HostCopy:
+        return self.holding.copy(9)
+
     def put(self, *sizes: Sequence[int]) -> None:
         for row in sizes:
             whole = ctypes.create_string_buffer(some(sum(row)), sum(row))
@@ -102,15 +107,15 @@ class Held:
             self.holding.memory.ranges.append(DeviceRange(ctypes.addressof(whole), at, offsets))
 
     def line(self) -> bytes:
-        order = sorted(self.holding.copy.planned.offsets, key=self.holding.copy.planned.offsets.__getitem__)
+        order = sorted(self.copy.planned.offsets, key=self.copy.planned.offsets.__getitem__)
         return b"".join(bytes(self.memory[id]) for id in order)
 
     def slot(self, number: int, size: int) -> bytes:
         """Returns a slot as the image helper sees it: the segments behind one another."""
-        assert self.holding.copy.ring
-        parts = self.holding.copy.ring.segments.parts
+        assert self.copy.ring
+        parts = self.copy.ring.segments.parts
         seen = b"".join(os.pread(part.fd, part.size, 0) for part in parts)
-        return seen[number * self.holding.copy.ring.slot_bytes :][:size]
+        return seen[number * self.copy.ring.slot_bytes :][:size]
 
 
 @contextmanager
@@ -136,30 +141,30 @@ def test_all_that_is_held_passes_through_a_ring_and_comes_back(
 ) -> None:
     device = Device()
     with held(device, *sizes) as program:
-        ring = make_ring(program.holding, slot_bytes, slots, slots)
-        assert lay_out_held(program.holding) == sum(map(sum, sizes))
+        ring = make_ring(program.copy, slot_bytes, slots, slots)
+        assert lay_out_held(program.copy) == sum(map(sum, sizes))
         seen = b""
-        for window in windows(program.holding.copy.planned.size, slot_bytes, ring.count):
-            fill(program.holding, window, LONG)
+        for window in windows(program.copy.planned.size, slot_bytes, ring.count):
+            fill(program.copy, window, LONG)
             seen += program.slot(window[0], window[2])
         assert seen == program.line()
-        assert not program.holding.memory.transfers  # no caller waits for them again
+        assert not program.holding.memory.transfers.transfers  # no caller waits for them again
 
         back, at = seen, 0
         for memory in program.memory.values():
             ctypes.memset(memory, 0xEE, len(memory))
         for slot, offset, size in windows(len(back), slot_bytes, ring.count):
             put_into_slot(program, slot, back[offset : offset + size])
-            empty(program.holding, (slot, offset, size), LONG)
+            empty(program.copy, (slot, offset, size), LONG)
             at += size
         assert at == len(back) and program.line() == back
 
 
 def put_into_slot(program: Held, slot: int, data: bytes) -> None:
     """Writes as the image helper does: by the segments' descriptors."""
-    assert program.holding.copy.ring
-    at, done, first = slot * program.holding.copy.ring.slot_bytes, 0, 0
-    for part in program.holding.copy.ring.segments:
+    assert program.copy.ring
+    at, done, first = slot * program.copy.ring.slot_bytes, 0, 0
+    for part in program.copy.ring.segments:
         begin, end = max(at, first), min(at + len(data), first + part.size)
         if begin < end:
             done += os.pwrite(part.fd, data[begin - at : end - at], begin - first)
@@ -169,42 +174,42 @@ def put_into_slot(program: Held, slot: int, data: bytes) -> None:
 
 def test_a_ring_is_no_larger_than_its_slots_whatever_passes_through_it() -> None:
     with held(Device(), [9 * SLOT], limit=4 * SLOT) as program:
-        make_ring(program.holding, SLOT, 2, 2)
-        lay_out_held(program.holding)
+        make_ring(program.copy, SLOT, 2, 2)
+        lay_out_held(program.copy)
         for window in windows(9 * SLOT, SLOT, 2):
-            fill(program.holding, window, LONG)
-        assert program.holding.copy.arena.bytes == 2 * SLOT
+            fill(program.copy, window, LONG)
+        assert program.copy.arena.bytes == 2 * SLOT
 
 
 def test_a_ring_has_as_many_slots_as_there_is_room_for() -> None:
     with held(Device(), [SLOT], limit=3 * SLOT) as program:
-        assert make_ring(program.holding, SLOT, 8, 2).count == 3
+        assert make_ring(program.copy, SLOT, 8, 2).count == 3
 
 
 def test_without_room_for_the_fewest_slots_there_is_none_and_nothing_is_taken() -> None:
     with held(Device(), [SLOT], limit=3 * SLOT) as program:
         with pytest.raises(NoRoom) as caught:
-            make_ring(program.holding, SLOT, 8, 4)
+            make_ring(program.copy, SLOT, 8, 4)
         assert caught.value.missing == SLOT
-        assert program.holding.copy.ring is None and program.holding.copy.arena.bytes == 0
+        assert program.copy.ring is None and program.copy.arena.bytes == 0
 
 
 def test_what_was_reserved_makes_way_for_the_ring_and_the_ring_for_what_is_reserved() -> None:
     with held(Device(), [SLOT], limit=4 * SLOT) as program:
-        program.holding.copy.reserve(4 * SLOT)
-        assert make_ring(program.holding, SLOT, 4, 4).count == 4
-        program.holding.copy.reserve(4 * SLOT)
-        assert program.holding.copy.ring is None and program.holding.copy.segments
+        program.copy.reserve(4 * SLOT)
+        assert make_ring(program.copy, SLOT, 4, 4).count == 4
+        program.copy.reserve(4 * SLOT)
+        assert program.copy.ring is None and program.copy.segments
 
 
 @pytest.mark.parametrize("window", [(2, 0, SLOT), (-1, 0, SLOT), (0, 0, SLOT + 1), (0, 0, 0), (0, 0, -1)])
 def test_what_is_no_window_of_a_slot_is_refused(window: tuple[int, int, int]) -> None:
     device = Device()
     with held(device, [4 * SLOT]) as program:
-        make_ring(program.holding, SLOT, 2, 2)
-        lay_out_held(program.holding)
+        make_ring(program.copy, SLOT, 2, 2)
+        lay_out_held(program.copy)
         with pytest.raises(UsageError):
-            fill(program.holding, window, LONG)
+            fill(program.copy, window, LONG)
         assert not device.begun
 
 
@@ -212,69 +217,70 @@ def test_what_is_no_window_of_a_slot_is_refused(window: tuple[int, int, int]) ->
 def test_a_window_beyond_what_is_held_is_refused(offset: int, size: int) -> None:
     device = Device()
     with held(device, [4 * SLOT]) as program:
-        make_ring(program.holding, SLOT, 2, 2)
-        lay_out_held(program.holding)
+        make_ring(program.copy, SLOT, 2, 2)
+        lay_out_held(program.copy)
         with pytest.raises(RolledBack):
-            fill(program.holding, (0, offset, size), LONG)
+            fill(program.copy, (0, offset, size), LONG)
         assert not device.begun
 
 
 def test_what_was_released_meanwhile_is_neither_filled_nor_emptied() -> None:
     with held(Device(), [SLOT]) as program:
-        make_ring(program.holding, SLOT, 2, 2)
-        lay_out_held(program.holding)
-        fill(program.holding, (0, 0, SLOT), LONG)
+        make_ring(program.copy, SLOT, 2, 2)
+        lay_out_held(program.copy)
+        fill(program.copy, (0, 0, SLOT), LONG)
         program.holding.release()
         for step in (fill, empty):
             with pytest.raises(RolledBack):
-                step(program.holding, (0, 0, SLOT), LONG)
+                step(program.copy, (0, 0, SLOT), LONG)
 
 
 def test_without_a_ring_or_a_line_nothing_is_copied() -> None:
     with held(Device(), [SLOT]) as program:
         with pytest.raises(WrongState):
-            lay_out_held(program.holding)
-        make_ring(program.holding, SLOT, 2, 2)
+            lay_out_held(program.copy)
+        make_ring(program.copy, SLOT, 2, 2)
         with pytest.raises(PeerGone):
-            fill(program.holding, (0, 0, SLOT), LONG)
-        lay_out_held(program.holding)
-        drop_ring(program.holding)
+            fill(program.copy, (0, 0, SLOT), LONG)
+        lay_out_held(program.copy)
+        program.copy.drop_ring()
         with pytest.raises(WrongState):
-            fill(program.holding, (0, 0, SLOT), LONG)
+            fill(program.copy, (0, 0, SLOT), LONG)
 
 
 def test_the_memory_of_a_ring_is_not_given_back_under_a_copy() -> None:
     """A copy without a waiting caller goes on writing there."""
     device = Device(slow=True)
     with held(device, [SLOT]) as program:
-        make_ring(program.holding, SLOT, 2, 2)
-        lay_out_held(program.holding)
+        make_ring(program.copy, SLOT, 2, 2)
+        lay_out_held(program.copy)
         with pytest.raises(DeadlinePassed):
-            fill(program.holding, (0, 0, SLOT), 0.0)
+            fill(program.copy, (0, 0, SLOT), 0.0)
         (copy,) = device.begun
-        drop_ring(program.holding)
-        assert copy.waited[-1] > 1.0 and program.holding.copy.arena.free_bytes == 2 * SLOT
-        drop_ring(program.holding)
+        program.copy.drop_ring()
+        assert copy.waited[-1] > 1.0 and program.copy.arena.free_bytes == 2 * SLOT
+        program.copy.drop_ring()
 
 
 def test_a_ring_whose_reader_still_has_it_is_not_used_for_anything_else() -> None:
     with held(Device(), [SLOT], limit=2 * SLOT) as program:
-        ring = make_ring(program.holding, SLOT, 2, 2)
+        ring = make_ring(program.copy, SLOT, 2, 2)
         still = [hold_still(part.fd) for part in ring.segments]
-        drop_ring(program.holding)
+        program.copy.drop_ring()
         with pytest.raises(NoRoom):
-            make_ring(program.holding, SLOT, 2, 2)
+            make_ring(program.copy, SLOT, 2, 2)
         for fd in still:
             os.close(fd)
-        make_ring(program.holding, SLOT, 2, 2)
+        make_ring(program.copy, SLOT, 2, 2)
 
 
-@pytest.mark.parametrize("end", ["forget_copy", "forfeit"])
-def test_whoever_lets_go_of_the_copy_lets_go_of_the_ring(end: str) -> None:
+@pytest.mark.parametrize("end", [lambda holding: holding.forget_copy(9), Holding.forfeit])
+def test_whoever_lets_go_of_the_copy_lets_go_of_the_ring(end: Callable[[Holding], None]) -> None:
     with held(Device(), [SLOT]) as program:
-        make_ring(program.holding, SLOT, 2, 2)
-        getattr(program.holding, end)()
-        assert program.holding.copy.ring is None and program.holding.copy.arena.free_bytes == 2 * SLOT
+        copy = program.copy
+        make_ring(copy, SLOT, 2, 2)
+        end(program.holding)
+        assert copy.ring is None and copy.arena.free_bytes == 2 * SLOT
 
 
 class Asked:
@@ -299,11 +305,11 @@ def test_the_daemon_has_a_ring_made_filled_sealed_and_dropped() -> None:
     device = Device()
     with held(device, [2 * SLOT + 4096]) as program:
         attachment = cast("Any", SimpleNamespace(drain=device))
-        holdings = Holdings(attachment, program.holding.copy.arena, "GPU-1", {"h": program.holding})
+        holdings = Holdings(attachment, program.copy.arena, "GPU-1", {"h": program.holding})
         service = WorkerService(holdings, 0.0)
 
         def ask(**body: Any) -> Asked:
-            asked = Asked(hold="h", **body)
+            asked = Asked(copy={"hold": "h", "transaction": 9}, **body)
             service.serve(cast("Any", asked))
             return asked
 
@@ -321,7 +327,7 @@ def test_the_daemon_has_a_ring_made_filled_sealed_and_dropped() -> None:
         sealed = SealedTable.from_fd(table)
         assert not sealed.segments and sealed.devices == {"GPU-1"} and sealed.handles[0].spec.size == 2 * SLOT + 4096
         ask(op="drop_ring")
-        assert program.holding.copy.ring is None
+        assert program.copy.ring is None
         for fd in (*made.fds, table):
             os.close(fd)
 
@@ -329,17 +335,18 @@ def test_the_daemon_has_a_ring_made_filled_sealed_and_dropped() -> None:
 def test_a_ring_that_is_surrendered_is_never_used_again() -> None:
     """A reader into it may hang, and go on later."""
     with held(Device(), [SLOT], limit=2 * SLOT) as program:
-        make_ring(program.holding, SLOT, 2, 2)
-        lay_out_held(program.holding)
+        copy = program.copy
+        make_ring(copy, SLOT, 2, 2)
+        lay_out_held(copy)
         program.holding.surrender()
-        assert program.holding.copy.ring is None
-        assert program.holding.copy.arena.bytes == 0, "nor by the same process"
+        assert copy.ring is None
+        assert copy.arena.bytes == 0, "nor by the same process"
 
 
 def test_a_process_that_ended_has_neither_line_nor_ring() -> None:
     with held(Device(), [SLOT]) as program:
-        make_ring(program.holding, SLOT, 2, 2)
-        lay_out_held(program.holding)
+        make_ring(program.copy, SLOT, 2, 2)
+        lay_out_held(program.copy)
         program.holding.forfeit()
         with pytest.raises(PeerGone, match="has ended"):
-            empty(program.holding, (0, 0, SLOT), LONG)
+            empty(program.copy, (0, 0, SLOT), LONG)

@@ -328,7 +328,7 @@ class Outlet:
 
 def target_of(*workers: Worker, state: State = State.HANDED_OVER) -> Any:
     process = SimpleNamespace(state=state)
-    return SimpleNamespace(pid=7, hold="h", owner="llm/7", process=process, workers=lambda: [*workers])
+    return SimpleNamespace(pid=7, copy_name="h", owner="llm/7", process=process, workers=lambda: [*workers])
 
 
 def test_the_ring_of_one_device_goes_when_there_is_none_of_the_other() -> None:
@@ -345,7 +345,7 @@ def test_the_ring_of_one_device_goes_when_there_is_none_of_the_other() -> None:
             raise PeerGone("the worker died")
 
     workers = [Ringed(cast("Any", None)), Dead(cast("Any", None), "GPU-1")]
-    target = SimpleNamespace(pid=7, hold="7.8", owner="llm/7", workers=lambda: workers)
+    target = SimpleNamespace(pid=7, copy_name="7.8", owner="llm/7", workers=lambda: workers)
     stream = Stream(cast("Any", None), Course("checkpoint", 1, 60.0), SLOT, 5.0)
     with pytest.raises(PeerGone, match="the worker died"):
         stream.reserve([cast("Any", target)])

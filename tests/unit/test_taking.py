@@ -33,6 +33,7 @@ from gcr.protocol.jsonbody import sealed_memfd
 from gcr.worker import taking
 from gcr.worker.guarded import copies_within, guarded, prepares_hash
 from gcr.worker.holding import Holding
+from gcr.worker.hostcopy import HostCopy
 from gcr.worker.live import addresses
 from gcr.worker.snapshot import SPARE_SHARE, portions, room_for, spare_bytes
 from gcr.worker.taking import COPYING_SHARE, copy_live, copy_on, copy_out, give_up_snapshot, make_room
@@ -122,36 +123,44 @@ def small_slices() -> Iterator[None]:
 
 
 @contextmanager
-def holding(device: Device) -> Iterator[Holding]:
+def process(device: Device) -> Iterator[Holding]:
     arena = Arena(lambda _at, _n: None, lambda _at: None, segment_bytes=2 << 20, limit_bytes=1 << 30, threads=2)
     made = Holding(cast("Any", SimpleNamespace(drain=device)), arena, "GPU-1", "llm/7")
     try:
-        look(made, device)
         yield made
     finally:
         arena.close()
 
 
-def look(made: Holding, device: Device) -> None:
+@contextmanager
+def holding(device: Device) -> Iterator[HostCopy]:
+    """Yields a copy of a process that holds the device's memory."""
+    with process(device) as held:
+        made = held.copy(9)
+        look(made, device)
+        yield made
+
+
+def look(made: HostCopy, device: Device) -> None:
     """Takes in the allocations that the program has by now."""
     for id in [*made.memory.specs]:
-        if id not in device.memory_of and made.copy.live:
-            made.copy.live.forget(id)
+        if id not in device.memory_of and made.live:
+            made.live.forget(id)
     made.memory.ranges = device.ranges()
     made.memory.specs = {id: HandleSpec(id, len(each)) for id, each in device.memory_of.items()}
 
 
-def sealed(made: Holding) -> PartialTable:
-    return read(made.copy.seal_for_image(ABOUT).to_memfd(), PartialTable.from_fd)
+def sealed(made: HostCopy) -> PartialTable:
+    return read(made.seal_for_image(ABOUT).to_memfd(), PartialTable.from_fd)
 
 
-def image(made: Holding, parent: Mapping[int, bytes], found: PartialTable | None = None) -> dict[int, bytes]:
+def image(made: HostCopy, parent: Mapping[int, bytes], found: PartialTable | None = None) -> dict[int, bytes]:
     """Returns the image's bytes as its writer puts them together from the sealed table."""
     found = found or sealed(made)
-    assert made.copy.segments
+    assert made.segments
     out = {}
     for handle in found.table.handles:
-        parts = addresses(handle.offset, handle.spec.size, made.copy.segments.parts)
+        parts = addresses(handle.offset, handle.spec.size, made.segments.parts)
         data = bytearray(b"".join(ctypes.string_at(at, size) for at, size in parts))
         for number, where in enumerate(found.chunks[handle.spec.id]):
             if where == Where.PARENT:
@@ -210,7 +219,7 @@ def test_what_is_copied_and_what_the_parent_has_is_what_lay_there_at_the_cut(
     before = {id: device.holds(id) for id in device.memory_of} if has_parent else {}
     act(device, then, ids)
     with holding(device) as made:
-        made.copy.parent = baseline(before) if has_parent else None
+        made.parent = baseline(before) if has_parent else None
         if live:
             copy_live(made, LONG, lambda _: None)
             act(device, last, ids)
@@ -236,8 +245,10 @@ def test_what_goes_by_a_snapshot_is_what_lay_there_at_the_cut(
     device.put(next(ids), random.Random(1).randbytes(SIZES[3]))
     act(device, first, ids)
     before = {id: device.holds(id) for id in device.memory_of} if has_parent else {}
-    with holding(device) as made:
-        made.copy.parent = baseline(before) if has_parent else None
+    with process(device) as held:
+        made = held.copy(9)
+        look(made, device)
+        made.parent = baseline(before) if has_parent else None
         if live:
             copy_live(made, LONG, lambda _: None)
         act(device, last, ids)
@@ -250,7 +261,7 @@ def test_what_goes_by_a_snapshot_is_what_lay_there_at_the_cut(
         assert done.snapshot == min(room, done.copied)
         found = sealed(made)
         act(device, after, ids)
-        made.forget([id for id in made.memory.specs if id not in device.memory_of])
+        held.forget([id for id in made.memory.specs if id not in device.memory_of])
         look(made, device)
         assert copy_on(made, LONG, lambda _: None).bytes == done.snapshot
         assert (device.moved, device.room) == (done.copied, {})
@@ -308,8 +319,8 @@ def fails(error: Exception) -> Callable[..., Any]:
 
 
 @contextmanager
-def snapshotted(spare: int = 1 << 20) -> Iterator[tuple[Device, Holding]]:
-    """Yields a holding with a snapshot at the cut, not read yet."""
+def snapshotted(spare: int = 1 << 20) -> Iterator[tuple[Device, HostCopy]]:
+    """Yields a copy with a snapshot at the cut, not read yet."""
     device = Device(spare=spare)
     device.put(1, random.Random(1).randbytes(4 * CHUNK_BYTES))
     with holding(device) as made:
@@ -321,12 +332,14 @@ def snapshotted(spare: int = 1 << 20) -> Iterator[tuple[Device, Holding]]:
 def test_room_that_somebody_needs_is_given_back_before_the_cut_at_no_cost() -> None:
     device = Device(spare=1 << 20)
     device.put(1, random.Random(1).randbytes(CHUNK_BYTES))
-    with holding(device) as made:
-        assert make_room(made, LONG) == made.device_bytes - CHUNK_BYTES == CHUNK_BYTES
+    with process(device) as held:
+        made = held.copy(9)
+        look(made, device)
+        assert make_room(made, LONG) == held.device_bytes - CHUNK_BYTES == CHUNK_BYTES
         began = time.monotonic()
         give_up_snapshot(made, began + LONG)
         assert time.monotonic() - began < LONG / 2
-        assert (device.room, made.device_bytes) == ({}, CHUNK_BYTES)
+        assert (device.room, held.device_bytes) == ({}, CHUNK_BYTES)
         assert copy_out(made, LONG, lambda _: None).snapshot == 0
         assert image(made, {}) == {1: device.holds(1)}
 
@@ -338,15 +351,15 @@ def test_a_snapshot_that_is_not_read_in_time_is_lost_and_said_to_be() -> None:
         with pytest.raises(ImageFailed, match="needed the room"):
             copy_on(made, LONG, lambda _: None)
         assert device.moved == 0, "it read what was given back"
-        made.forget_copy()
-        look(made, device)
-        assert copy_out(made, LONG, lambda _: None).snapshot == 0
-        assert copy_on(made, LONG, lambda _: None).bytes == 0, "the next one is lost as well"
+        made.give_up()
+        next_one = HostCopy(made.memory, made.arena, made.device)
+        assert copy_out(next_one, LONG, lambda _: None).snapshot == 0
+        assert copy_on(next_one, LONG, lambda _: None).bytes == 0, "the next one is lost as well"
 
 
 def test_nobody_can_restore_from_a_copy_that_is_on_the_device_still() -> None:
     with snapshotted() as (_, made), pytest.raises(WrongState, match="on the device"):
-        made.copy.seal(ABOUT)
+        made.seal(ABOUT)
 
 
 def test_room_that_comes_too_late_is_nobodys() -> None:
@@ -382,13 +395,13 @@ def test_room_for_a_process_that_ended_meanwhile_is_nobodys(monkeypatch: pytest.
         assert device.room == {}
 
 
-@pytest.mark.parametrize("end", [Holding.forget_copy, Holding.release, Holding.forfeit])
-def test_whatever_ends_a_holding_gives_the_room_back(end: Callable[[Holding], None]) -> None:
+@pytest.mark.parametrize("end", [HostCopy.give_up, HostCopy.surrender])
+def test_whatever_ends_a_copy_gives_the_room_back(end: Callable[[HostCopy], None]) -> None:
     with snapshotted() as (device, made):
-        kept, made.memory.ranges = made.copy.snapshot, []
+        kept, made.memory.ranges = made.snapshot, []
         end(made)
         assert device.room == {} and kept and kept.over.is_set()
-        if made.copy.snapshot:
+        if made.snapshot:
             with pytest.raises(RolledBack):
                 copy_on(made, LONG, lambda _: None)
 
@@ -399,7 +412,7 @@ def test_what_the_parent_has_is_not_copied_while_it_runs_either() -> None:
     before = {1: device.holds(1)}
     device.put(1, written(device.holds(1), 3, 7))
     with holding(device) as made:
-        made.copy.parent = baseline(before)
+        made.parent = baseline(before)
         told: list[dict[str, Any]] = []
         assert copy_live(made, LONG, told.append).copied == device.moved == CHUNK_BYTES
         assert told == [{"bytes": CHUNK_BYTES, "total_bytes": CHUNK_BYTES}]
@@ -414,14 +427,14 @@ def test_room_for_what_was_made_since_a_live_copy_is_taken_before_the_cut(monkey
         copy_live(made, LONG, lambda _: None)
         device.put(2, random.Random(2).randbytes(40 * CHUNK_BYTES))
         look(made, device)
-        made.copy.reserve_known(44 * CHUNK_BYTES)
-        monkeypatch.setattr(made.copy.arena, "take", None)
+        made.reserve_known(44 * CHUNK_BYTES)
+        monkeypatch.setattr(made.arena, "take", None)
         assert copy_out(made, LONG, lambda _: None).copied == 40 * CHUNK_BYTES
         assert image(made, {}) == {id: device.holds(id) for id in (1, 2)}
 
 
 @contextmanager
-def grown(spare: int) -> Iterator[tuple[Device, Holding]]:
+def grown(spare: int) -> Iterator[tuple[Device, HostCopy]]:
     """Since a live copy, by what there is no room for on the host yet."""
     device = Device(spare=spare)
     device.put(1, random.Random(1).randbytes(4 * CHUNK_BYTES))
@@ -435,13 +448,13 @@ def grown(spare: int) -> Iterator[tuple[Device, Holding]]:
 
 def test_what_goes_by_a_snapshot_has_its_room_on_the_host_after_the_cut() -> None:
     with grown(spare=44 * CHUNK_BYTES) as (device, made):
-        there = made.copy.arena.pinned_bytes
+        there = made.arena.pinned_bytes
         assert copy_out(made, LONG, lambda _: None).snapshot == 40 * CHUNK_BYTES
-        assert made.copy.arena.pinned_bytes == there < made.copy.arena.bytes, "the program stood while room was made"
+        assert made.arena.pinned_bytes == there < made.arena.bytes, "the program stood while room was made"
         found, now = sealed(made), {id: device.holds(id) for id in (1, 2)}
         device.put(1, bytes(4 * CHUNK_BYTES))
         assert copy_on(made, LONG, lambda _: None).bytes == 40 * CHUNK_BYTES
-        assert made.copy.arena.pinned_bytes == made.copy.arena.bytes
+        assert made.arena.pinned_bytes == made.arena.bytes
         assert image(made, {}, found) == now
 
 
@@ -450,7 +463,7 @@ def test_what_is_copied_at_the_cut_has_its_room_there(spare: int) -> None:
     """The snapshot has room for some of it, or there is none."""
     with grown(spare) as (device, made):
         assert copy_out(made, LONG, lambda _: None).snapshot <= spare + SPARE_SHARE
-        assert made.copy.arena.pinned_bytes == made.copy.arena.bytes
+        assert made.arena.pinned_bytes == made.arena.bytes
         copy_on(made, LONG, lambda _: None)
         assert image(made, {}) == {id: device.holds(id) for id in (1, 2)}
 
@@ -461,8 +474,8 @@ def test_no_room_on_the_host_after_the_cut_is_said_and_the_snapshot_given_back(m
         monkeypatch.setattr(os, "posix_fallocate", fails(OSError(errno.ENOSPC, "full")))
         with pytest.raises(NoRoom, match="host memory"):
             copy_on(made, LONG, lambda _: None)
-        made.forget_copy()
-        assert (device.room, made.copy.arena.bytes - made.copy.arena.free_bytes) == ({}, 0)
+        made.give_up()
+        assert (device.room, made.arena.bytes - made.arena.free_bytes) == ({}, 0)
 
 
 class Clock:
@@ -511,16 +524,16 @@ def test_nobody_can_restore_from_a_copy_that_lacks_something() -> None:
     device = Device()
     device.put(1, random.Random(1).randbytes(3 * CHUNK_BYTES))
     with holding(device) as made:
-        made.copy.parent = baseline({1: device.holds(1)})
+        made.parent = baseline({1: device.holds(1)})
         copy_out(made, LONG, lambda _: None)
         with pytest.raises(WrongState, match="for an image alone"):
-            made.copy.seal(ABOUT)
+            made.seal(ABOUT)
         with pytest.raises(DamagedTable):
-            read(made.copy.seal_for_image(ABOUT).to_memfd(), SealedTable.from_fd)
-        made.forget_copy()
-        look(made, device)
-        assert copy_out(made, LONG, lambda _: None).copied == 3 * CHUNK_BYTES, "the parent is forgotten with the copy"
-        assert {each.spec.id for each in made.copy.seal(ABOUT).handles} == {1}
+            read(made.seal_for_image(ABOUT).to_memfd(), SealedTable.from_fd)
+        made.give_up()
+        next_one = HostCopy(made.memory, made.arena, made.device)
+        assert copy_out(next_one, LONG, lambda _: None).copied == 3 * CHUNK_BYTES, "the parent is the copy's alone"
+        assert {each.spec.id for each in next_one.seal(ABOUT).handles} == {1}
 
 
 def test_a_live_copy_that_came_to_no_cut_is_sealed_for_nobody() -> None:
@@ -528,8 +541,9 @@ def test_a_live_copy_that_came_to_no_cut_is_sealed_for_nobody() -> None:
     device.put(1, bytes(100))
     with holding(device) as made:
         copy_live(made, LONG, lambda _: None)
-        made.copy.layout = made.copy.live.layout if made.copy.live else None
-        for seal in (made.copy.seal, made.copy.seal_for_image):
+        assert made.live
+        made.place(made.live.layout)
+        for seal in (made.seal, made.seal_for_image):
             with pytest.raises(WrongState):
                 seal(ABOUT)
 
@@ -559,9 +573,9 @@ def test_paranoid_copies_what_the_parent_is_said_to_have() -> None:
     old = device.blind[1] = device.holds(1)
     device.put(1, old[:-1] + bytes([old[-1] ^ 1]))
     with holding(device) as made:
-        made.copy.parent = baseline({1: old})
+        made.parent = baseline({1: old})
         copy_out(made, LONG, lambda _: None, paranoid=True)
-        assert made.copy.seal_for_image(ABOUT).chunks == {1: bytes([Where.BOTH]) * 3}
+        assert made.seal_for_image(ABOUT).chunks == {1: bytes([Where.BOTH]) * 3}
         assert image(made, {}) == {1: device.holds(1)}
 
 
@@ -601,7 +615,7 @@ def test_room_in_which_nothing_is_may_be_given_back_after_the_cut() -> None:
     device, data = Device(spare=1 << 20), random.Random(1).randbytes(CHUNK_BYTES)
     device.put(1, data)
     with holding(device) as made:
-        made.copy.parent = baseline({1: data})
+        made.parent = baseline({1: data})
         assert make_room(made, LONG) > 0
         assert copy_out(made, LONG, lambda _: None).snapshot == 0
         give_up_snapshot(made, time.monotonic() + LONG)
@@ -639,7 +653,7 @@ def test_the_device_is_ready_to_hash_before_a_program_stops(error: Exception | N
         with holding(device) as made:
             step(made, 60.0)
             assert device.said[:2] == ["ready", first]
-            made.copy.give_room_back()
+            made.give_room_back()
 
 
 class Plain:

@@ -97,7 +97,7 @@ class Inflow(Struct):
         left = self.image.windows(target.pid, device, self.slot_bytes)
         windows = _Windows(left, self._failed, partial(meter.at, copy))
         slots, fds = worker.rings.make(
-            target.hold, target.owner, self.slot_bytes, MOST_SLOTS, FEWEST_SLOTS, beyond=True
+            target.copy_name, target.owner, self.slot_bytes, MOST_SLOTS, FEWEST_SLOTS, beyond=True
         )
         try:
             self.image.lend_slots(device, self.slot_bytes, fds)
@@ -109,7 +109,7 @@ class Inflow(Struct):
         if windows.bytes != meter.sizes[copy]:
             text = f"{windows.bytes} bytes of process {target.pid} were copied, there are {meter.sizes[copy]}"
             raise RolledBack(text)
-        worker.rings.drop(target.hold)
+        worker.rings.drop(target.copy_name)
         self.done[copy] = Moved(windows.bytes, time.monotonic() - began)
         meter.at(copy, {"bytes": windows.bytes})
 
@@ -119,7 +119,7 @@ class Inflow(Struct):
             for offset, size in windows:
                 window = slot, offset, size
                 self.image.read(target.pid, device, window)
-                worker.rings.empty(target.hold, window, self.course.left(self.copy_s))
+                worker.rings.empty(target.copy_name, window, self.course.left(self.copy_s))
                 windows.add(size)
 
     @contextmanager

@@ -27,7 +27,9 @@ def copy_live(targets: Sequence[Target], course: Course, limit: float) -> int:
 
 
 def _copy(target: Target, worker: WorkerPeer, meter: Meter, limit: float, done: list[int]) -> None:
-    found = worker.copies.copy_live(target.hold, target.owner, limit, partial(meter.at, (target.pid, worker.device)))
+    found = worker.copies.copy_live(
+        target.copy_name, target.owner, limit, partial(meter.at, (target.pid, worker.device))
+    )
     done.append(found.copied)
 
 

@@ -11,8 +11,8 @@ def seal(target: Target, lay_out: bool = False, partial: bool = False) -> list[i
         for worker in target.workers():
             if lay_out:
                 specs = [each.spec for each in target.books.table.of_device(worker.device)]
-                worker.copies.lay_out(target.hold, target.owner, specs)
-            fds += worker.copies.seal(target.hold, about(target), partial)
+                worker.copies.lay_out(target.copy_name, target.owner, specs)
+            fds += worker.copies.seal(target.copy_name, about(target), partial)
     except BaseException:
         close_all(fds)
         raise

@@ -107,13 +107,13 @@ class Stream(Struct):
             raise
 
     def _reserve_one(self, target: Target, worker: WorkerPeer, most: int) -> None:
-        made = worker.rings.make(target.hold, target.owner, self.slot_bytes, most, SLOTS[-1])
+        made = worker.rings.make(target.copy_name, target.owner, self.slot_bytes, most, SLOTS[-1])
         self.rings[target.pid, worker.device] = made
 
     def give_back(self, targets: Sequence[Target]) -> None:
         for target in targets:
             for worker in target.workers():
-                quietly("give the ring back", partial(worker.copies.forget_copy, target.hold))
+                quietly("give the ring back", partial(worker.copies.forget_copy, target.copy_name))
         self.close()
 
     def open(self, target: Target, about: Mapping[str, object]) -> None:
@@ -121,8 +121,8 @@ class Stream(Struct):
         for worker in target.workers():
             if (target.pid, worker.device) not in self.rings:  # its first memory there came after PREPARE
                 self._reserve_one(target, worker, SLOTS[-1])
-            worker.rings.lay_out_held(target.hold)
-            sealed = worker.copies.seal(target.hold, about)
+            worker.rings.lay_out_held(target.copy_name)
+            sealed = worker.copies.seal(target.copy_name, about)
             try:
                 table = SealedTable.from_fd(sealed[0])
                 line = ImagedLine.of([(handle, 0) for handle in table.handles], CHUNK_BYTES)
@@ -144,7 +144,7 @@ class Stream(Struct):
                     writing[number - slots].result()  # the slot is free again
                 self._refuse_vain(target)
                 window = number % slots, offset, size
-                worker.rings.fill(target.hold, window, self.course.left(self.drain_s))
+                worker.rings.fill(target.copy_name, window, self.course.left(self.drain_s))
                 self.course.reach(f"filled_{number}")
                 writing.append(pool.submit(self.outlet.take, target.pid, worker.device, window))
                 done += size

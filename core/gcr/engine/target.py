@@ -12,6 +12,7 @@ from gcr.engine.tidying import quietly
 from gcr.errors import PeerGone
 from gcr.job.process import Process
 from gcr.memory.escrow import Keeper
+from gcr.protocol.operations.worker import CopyName
 
 
 class Target(Session):
@@ -23,6 +24,11 @@ class Target(Session):
         super().__init__(process, transaction, node, world, keeper)
         self.exports, self.imports, self.control_state = Exports(self), Imports(self), ProcessControl(self)
 
+    @property
+    def copy_name(self) -> CopyName:
+        """The name under which workers keep the copy that this transaction makes, or that a restore comes back from."""
+        return CopyName(self.hold, self.transaction)
+
     def hand_over(self) -> None:
         """Makes the process release its memory. Raises PeerGone where it released another number of handles."""
         count, expected = self.process.agent.hand_over(self.transaction).count, len(self.books.table.allocations)
@@ -33,7 +39,7 @@ class Target(Session):
         """Undoes the exports, and forgets what was copied of them."""
         self.forget_memory()
         for worker in self.workers():
-            quietly("forget the copy", partial(worker.copies.forget_copy, self.hold))
+            quietly("forget the copy", partial(worker.copies.forget_copy, self.copy_name))
 
     def forget_memory(self) -> None:
         """Forgets the handles that the process can export again; what it was given back stays kept."""

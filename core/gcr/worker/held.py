@@ -8,31 +8,33 @@ from threading import RLock
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gcr.drain import Ballast, DataDrain, DeviceRange, Handed, HandleSpec, Transfer
-from gcr.errors import NoDescriptors, RolledBack
+from gcr.drain import Ballast, DataDrain, DeviceRange, Handed, HandleSpec
+from gcr.errors import NoDescriptors, RolledBack, WrongState
 from gcr.memory.escrow import duplicate
 from gcr.protocol.seqpacket import close_all
 from gcr.worker.attachment import Attachment
+from gcr.worker.inflight import InFlight
 
 log = logging.getLogger("gcr.worker")
-
-UNMAP_PATIENCE = 60.0  # a copy over the link always ends; unmapping under it would break the context
 
 
 class HeldMemory(Struct):
     """The memory of one process, and the transfers in flight from or to it.
 
+    owner: the process in the arena; no later process has this name · name: the process in messages
     A copy does not hold the lock while it waits for its transfers, so that handles can be exported meanwhile. A call
     that unmaps waits for the transfers in flight first.
     """
 
     attachment: Attachment
-    specs: dict[int, HandleSpec] = field(default_factory=dict)  # of each handle that is held or that the copy has
+    owner: str = ""
+    name: str = ""
+    specs: dict[int, HandleSpec] = field(default_factory=dict)  # of each handle that is held
     ranges: list[DeviceRange] = field(default_factory=list)
     ballast: Ballast | None = None
     ballast_bytes: int = 0
     kept: dict[int, int] = field(default_factory=dict)  # id -> descriptor: imported memory cannot be exported again
-    transfers: list[Transfer] = field(default_factory=list)  # in flight
+    transfers: InFlight = field(default_factory=InFlight)
     lock: RLock = field(default_factory=RLock)
 
     @property
@@ -49,7 +51,8 @@ class HeldMemory(Struct):
 
     @property
     def sizes(self) -> dict[int, int]:
-        return {spec.id: spec.size for spec in self.specs.values()}
+        with self.lock:
+            return {spec.id: spec.size for spec in self.specs.values()}
 
     def adopt(self, handed: Sequence[Handed], drain: DataDrain) -> None:
         """Takes the descriptors, and keeps a duplicate of each for the keeper after the present one."""
@@ -70,7 +73,7 @@ class HeldMemory(Struct):
 
     def forget(self, ids: Sequence[int]) -> None:
         with self.lock:
-            self.finish_transfers()
+            self.transfers.finish()
             for index, where in enumerate(self.ranges):
                 mine = [i for i in ids if i in where.offsets]
                 if mine:
@@ -84,10 +87,15 @@ class HeldMemory(Struct):
     def _drop_kept(self, ids: Iterable[int]) -> None:
         close_all([self.kept.pop(i) for i in list(ids) if i in self.kept])
 
-    def create(self, ids: Sequence[int], ballast: int) -> None:
-        """Makes physical memory for these handles, in this order, and ballast. Keeps none where it raises NoRoom."""
+    def create(self, specs: Sequence[HandleSpec], ballast: int) -> None:
+        """Makes physical memory for these handles, in this order, and ballast.
+
+        Raises WrongState where memory is held already, and NoRoom; none is kept then.
+        """
         with self.lock:
-            made = self.drain.create([self.specs[i] for i in ids]) if ids else None
+            if self.ranges:
+                raise WrongState("this memory exists already")
+            made = self.drain.create(specs) if specs else None
             try:
                 self._take_ballast(ballast)
             except BaseException:
@@ -95,6 +103,7 @@ class HeldMemory(Struct):
                     self.drain.release(made)
                 raise
             self.ranges = [made] if made else []
+            self.specs = {spec.id: spec for spec in specs}
 
     def export(self, ids: Sequence[int]) -> list[int]:
         """Returns descriptors, in the order of `ids`; the caller closes them."""
@@ -133,17 +142,15 @@ class HeldMemory(Struct):
             self.ballast, self.ballast_bytes = None, 0
 
     def release(self) -> None:
-        """Releases all memory but the ballast. No transfer may be in flight."""
+        """Releases all memory, and the ballast. Waits for transfers in flight."""
         with self.lock:
+            self.transfers.finish()
+            self.drop_ballast()
             while self.ranges:
                 self.drain.release(self.ranges[-1])
                 self.ranges.pop()
+            self.specs.clear()
             self._drop_kept(list(self.kept))
-
-    def finish_transfers(self) -> None:
-        for transfer in self.transfers:
-            transfer.wait(UNMAP_PATIENCE)
-        self.transfers = []
 
 
 def duplicates(handed: Sequence[Handed]) -> dict[int, int]:

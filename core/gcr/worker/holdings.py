@@ -6,8 +6,10 @@ from msgspec import Struct, field
 
 from gcr.errors import WrongState
 from gcr.memory.arena import Arena
+from gcr.protocol.operations.worker import CopyName
 from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
+from gcr.worker.hostcopy import HostCopy
 
 
 class Holdings(Struct):
@@ -25,7 +27,7 @@ class Holdings(Struct):
             known = self._by_hold.get(hold)
             if known is None:
                 known = self._by_hold[hold] = Holding(self.attachment, self.arena, self.device, owner=hold)
-            known.name = known.name if name is None else name
+            known.memory.name = known.memory.name if name is None else name
             return known
 
     def known(self, hold: str) -> Holding | None:
@@ -33,9 +35,18 @@ class Holdings(Struct):
         with self._lock:
             return self._by_hold.get(hold)
 
-    def all(self) -> list[Holding]:
+    def copy(self, copy: CopyName, name: str | None = None) -> HostCopy:
+        """Returns one copy of a process, which is made where there is none. The name is for messages."""
+        return self.of(copy.hold, name).copy(copy.transaction)
+
+    def known_copy(self, copy: CopyName) -> HostCopy | None:
+        known = self.known(copy.hold)
+        return known.known_copy(copy.transaction) if known else None
+
+    def copies(self) -> list[HostCopy]:
+        """Returns the copies of all processes."""
         with self._lock:
-            return [*self._by_hold.values()]
+            return [copy for known in self._by_hold.values() for copy in known.copies]
 
     def remove(self, hold: str) -> None:
         with self._lock:

@@ -1,41 +1,56 @@
-"""A process's part of the arena, and the plan that ties it to the process's device memory."""
+"""A copy of a process: its part of the arena, and the plan that ties it to the process's device memory.
 
-from collections.abc import Sequence
+A process may have several copies. Each is of one transaction, and nothing of one is another's.
+"""
+
+import logging
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
-from threading import Lock
+from threading import RLock
 from typing import Any
 
 from msgspec import Struct, field
 
-from gcr.drain import HandleSpec, Span
-from gcr.errors import PeerGone, WrongState
+from gcr.drain import HandleSpec, Transfer
+from gcr.errors import PeerGone, RolledBack, WrongState
 from gcr.hashing.baseline import Baseline
 from gcr.memory.arena import Arena, Segments
-from gcr.memory.layout import Layout, SealedHandle, SealedSegment, SealedTable, Segment, spans
+from gcr.memory.layout import Layout, SealedHandle, SealedSegment, SealedTable
 from gcr.memory.partial import PartialTable, Where
 from gcr.protocol.wire import MappingRecord
 from gcr.worker.arriving import Arriving
 from gcr.worker.held import HeldMemory
+from gcr.worker.inflight import Use
 from gcr.worker.live import LiveCopy
 from gcr.worker.ring import Ring
 from gcr.worker.snapshot import Snapshot
 
+log = logging.getLogger("gcr.worker")
+
 
 class HostCopy(Struct):
-    """The copy of one process. The lock of its memory guards it as well."""
+    """One copy of a process. The lock of `use` guards it; the lock of the memory, taken after it, guards `live`."""
 
     memory: HeldMemory
     arena: Arena
     device: str
-    owner: str = ""  # of its part of the arena; no later process has this name
-    segments: Segments | None = None
+    specs: Mapping[int, HandleSpec] = field(default_factory=dict)  # of the handles that are laid out
     layout: Layout | None = None
+    segments: Segments | None = None
     arriving: Arriving | None = None
-    parent: Baseline | None = None  # bytes that an image of the process has; for the next copy
+    parent: Baseline | None = None  # bytes that an image of the process has, and that the copy may lack
     live: LiveCopy | None = None
     snapshot: Snapshot | None = None
     ring: Ring | None = None  # the bytes pass through it, instead of `segments`
-    reading: Lock = field(default_factory=Lock)  # the arena's memory is hashed; taken inside the memory's lock
+    use: Use = field(default_factory=Use)
+
+    @property
+    def lock(self) -> RLock:
+        return self.use.lock
+
+    @property
+    def owner(self) -> str:
+        return self.memory.owner
 
     @property
     def planned(self) -> Layout:
@@ -44,11 +59,87 @@ class HostCopy(Struct):
             raise PeerGone("the process has ended, and what was kept of it was given back")
         return self.layout
 
+    @property
+    def room_bytes(self) -> int:
+        """The bytes of the snapshot's room on the device. Takes no lock: a look does not wait for a copy."""
+        room = self.snapshot.room if self.snapshot else None
+        return room.size if room else 0
+
+    def handles(self) -> list[HandleSpec]:
+        """Returns the handles in arena order. Raises as `planned`."""
+        with self.lock:
+            offsets = self.planned.offsets
+            return [self.specs[i] for i in sorted(offsets, key=offsets.__getitem__)]
+
+    def place(self, layout: Layout) -> None:
+        """Lays held memory out for the copy."""
+        with self.lock, self.memory.lock:
+            self.layout, self.specs = layout, {i: self.memory.specs[i] for i in layout.offsets}
+
+    def forget(self, ids: Sequence[int]) -> None:
+        """Removes handles from the live copy. The memory's lock is held."""
+        if live := self.live:
+            for i in ids:
+                live.forget(i)
+
+    # ---- its use ------------------------------------------------------------------------------------------------
+
+    def refuse_given_up(self) -> None:
+        """Raises RolledBack where the copy was given up, and nothing may be taken for it. The lock is held."""
+        if self.use.given_up:
+            raise RolledBack("what was being copied was given up meanwhile")
+
+    def began(self, transfers: Sequence[Transfer]) -> None:
+        """Notes transfers between the copy and the memory of the process: the release of either waits for them."""
+        with self.lock, self.memory.lock:
+            self.use.transfers.began(transfers)
+            self.memory.transfers.began(transfers)
+
+    def ended(self, transfers: Sequence[Transfer]) -> None:
+        """Forgets transfers that were waited for."""
+        with self.lock, self.memory.lock:
+            self.use.transfers.ended(transfers)
+            self.memory.transfers.ended(transfers)
+
+    def settle(self) -> None:
+        """Waits for segments that are arriving; forgets the layout where they do not come."""
+        with self.lock:
+            try:
+                if self.arriving:
+                    self.segments = self.arriving.finish()
+            except RolledBack as error:
+                log.warning("segments of %s did not arrive: %s", self.memory.name, error)
+                self.layout = None  # the keeper can hand them over again
+            self.arriving = None
+
+    def give_up(self) -> None:
+        """Returns all memory of the copy. Waits for transfers in flight, and for threads that hash. Idempotent."""
+        with self.lock, self.use.reading:
+            self.use.given_up = True
+            self.give_room_back()
+            self.settle()
+            self.give_arena_back()
+            self.layout = self.live = self.parent = self.snapshot = None
+
+    def surrender(self) -> None:
+        """Gives the segments to another worker: the arena never reuses them."""
+        with self.lock, self.use.reading:
+            self.use.given_up = True
+            self.give_room_back()
+            self.settle()
+            self.use.transfers.finish()
+            if self.ring:  # its reader may hang on a disk, and write to it later
+                self.arena.hand_on(self.ring.segments)
+            if self.segments:
+                self.arena.hand_on(self.segments)
+            self.ring = self.segments = self.layout = self.live = self.parent = None
+
     # ---- the arena's memory, and the snapshot's ---------------------------------------------------------------
 
     def reserve(self, nbytes: int) -> None:
         """Takes arena segments of at least `nbytes`. Raises NoRoom."""
-        with self.memory.lock:
+        with self.lock:
+            self.refuse_given_up()
             if self.segments and self.segments.size >= nbytes and self.arena.may_be_written(self.segments):
                 return
             self.give_arena_back()
@@ -56,15 +147,15 @@ class HostCopy(Struct):
 
     def lay_out(self, specs: Sequence[HandleSpec]) -> None:
         """Lays out bytes that the process's agent copies, back to back in this order. Raises NoRoom."""
-        with self.memory.lock:
+        with self.lock:
             starts = list(accumulate((spec.size for spec in specs), initial=0))
             self.reserve(starts[-1])
-            self.memory.specs.update({spec.id: spec for spec in specs})
+            self.specs = {spec.id: spec for spec in specs}
             self.layout = Layout({spec.id: at for spec, at in zip(specs, starts, strict=False)}, starts[-1])
 
     def reserve_known(self, nbytes: int) -> None:
         """Reserves `nbytes`, or the size of a live copy and all handles that came after it. Raises NoRoom."""
-        with self.memory.lock:
+        with self.lock:
             self.reserve_more(self.live.laid_out_for(self.memory.sizes).size if self.live else nbytes)
 
     def reserve_more(self, nbytes: int, promised: bool = False) -> None:
@@ -72,7 +163,8 @@ class HostCopy(Struct):
 
         promised: the added segments hold memory only after `keep_promised` (gcr.memory.arena).
         """
-        with self.memory.lock:
+        with self.lock:
+            self.refuse_given_up()
             if self.live is None or self.segments is None:
                 self.reserve(nbytes)
             elif (missing := nbytes - self.segments.size) > 0:
@@ -81,77 +173,42 @@ class HostCopy(Struct):
 
     def keep_promised(self) -> None:
         """Fills and pins the promised segments. Raises NoRoom."""
-        with self.memory.lock:
+        with self.lock:
             segments = self.segments
-        if segments:  # without the lock, for which a call that unmaps would wait
+        if segments:  # without the lock, for which the end of the copy would wait
             self.arena.keep(segments)
 
     def give_room_back(self) -> None:
         """Releases the room of the snapshot. Waits for transfers in flight."""
-        with self.memory.lock:
+        with self.lock:
             if self.snapshot and self.snapshot.room:
-                self.memory.finish_transfers()
+                self.use.transfers.finish()
                 self.memory.drain.release(self.snapshot.room)
                 self.snapshot.room = None
                 self.snapshot.over.set()
 
     def give_arena_back(self) -> None:
-        with self.memory.lock:
+        """Returns ring and segments to the arena. Waits for transfers in flight."""
+        with self.lock:
             self.drop_ring()
             if self.segments:
+                self.use.transfers.finish()
                 self.arena.give_back(self.segments)
             self.segments = None
 
     def drop_ring(self) -> None:
         """Returns the ring to the arena, once no transfer in flight writes there."""
-        with self.memory.lock:
+        with self.lock:
             if self.ring:
-                self.memory.finish_transfers()
+                self.use.transfers.finish()
                 self.arena.give_back(self.ring.segments)
             self.ring = None
 
-    def hand_on(self) -> None:
-        """Gives the segments to another worker: the arena never reuses them."""
-        with self.memory.lock:
-            if self.ring:  # its reader may hang on a disk, and write to it later
-                self.arena.hand_on(self.ring.segments)
-            if self.segments:
-                self.arena.hand_on(self.segments)
-            self.ring = self.segments = self.layout = self.live = self.parent = None
-
-    # ---- bytes that come back ---------------------------------------------------------------------------------
-
-    def plan_by_segment(self) -> list[list[Span]]:
-        """Returns copies grouped by segment; `host` counts from the segment's first byte."""
-        layout, sizes = self.planned, self._segment_sizes()
-        starts = [0, *accumulate(sizes)]
-        line = [Segment(-1, start, size) for start, size in zip(starts, sizes, strict=False)]
-        groups: list[list[Span]] = [[] for _ in sizes]
-        index = 0
-        for span in spans(self.memory.ranges, self.memory.sizes, layout, line):
-            while span.host >= starts[index + 1]:
-                index += 1
-            groups[index].append(Span(span.device, span.host - starts[index], span.size))
-        while groups and not groups[-1]:
-            groups.pop()
-        return groups
-
-    def _segment_sizes(self) -> list[int]:
-        if self.arriving:
-            return list(self.arriving.sizes)
-        assert self.segments
-        return [part.size for part in self.segments]
-
-    def segment(self, index: int, timeout: float) -> Segment:
-        if self.arriving:
-            return self.arriving.wait(index, timeout)
-        assert self.segments
-        return self.segments.parts[index]
-
     def reclaim(self, table: SealedTable, fds: Sequence[int]) -> None:
         """Takes over the table of a suspended process, and its segments, which a thread maps and pins."""
-        with self.memory.lock:
-            self.memory.specs = {h.spec.id: h.spec for h in table.handles}
+        with self.lock:
+            self.refuse_given_up()
+            self.specs = {h.spec.id: h.spec for h in table.handles}
             end = max((h.offset + h.spec.size for h in table.handles), default=0)
             self.layout = Layout({h.spec.id: h.offset for h in table.handles}, end)
             self.arriving = Arriving(self.arena, self.owner, fds, [part.size for part in table.segments])
@@ -160,7 +217,7 @@ class HostCopy(Struct):
 
     def seal(self, about: dict[str, Any]) -> SealedTable:
         """Returns the sealed table. Raises WrongState for a copy that lacks bytes that a restore needs."""
-        with self.memory.lock:
+        with self.lock:
             if self.snapshot and self.snapshot.later:
                 raise WrongState("a part of the copy is on the device still: it is for an image alone")
             lacking = [i for i, where in self.seal_for_image(about).chunks.items() if Where.PARENT in where]
@@ -170,7 +227,7 @@ class HostCopy(Struct):
 
     def seal_for_image(self, about: dict[str, Any]) -> PartialTable:
         """Returns the table of the copy at the cut. Raises WrongState where a live copy has none."""
-        with self.memory.lock:
+        with self.lock:
             table = self._table(about)
             if self.live is None:
                 return PartialTable.whole(table)
@@ -179,7 +236,7 @@ class HostCopy(Struct):
             return PartialTable(table, self.live.cut)
 
     def _table(self, about: dict[str, Any]) -> SealedTable:
-        with self.memory.lock:
+        with self.lock:
             offsets = self.planned.offsets
             assert self.segments is not None or self.ring
             return SealedTable(
@@ -188,7 +245,7 @@ class HostCopy(Struct):
                 start_time=about["start_time"],
                 transaction=about["transaction"],
                 ordinals={int(k): v for k, v in about["ordinals"].items()},
-                handles=tuple(SealedHandle(self.memory.specs[i], self.device, at) for i, at in offsets.items()),
+                handles=tuple(SealedHandle(self.specs[i], self.device, at) for i, at in offsets.items()),
                 mappings=tuple(MappingRecord(*row) for row in about["mappings"] if row[0] in offsets),
                 segments=tuple(SealedSegment(self.device, part.size) for part in self.segments or ()),
             )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from gcr.drain import Span
 from gcr.imageerrors import BROKEN, HashMissed
 from gcr.memory.layout import Segment
-from gcr.worker.holding import Holding
+from gcr.worker.hostcopy import HostCopy
 from gcr.worker.live import Part, addresses
 from gcr.worker.telling import Telling, wait_all
 
@@ -20,7 +20,7 @@ _memcmp.argtypes = [ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t]
 
 
 def compare(
-    holding: Holding,
+    copy: HostCopy,
     parts: Mapping[int, Sequence[Part]],
     offsets: Mapping[int, int],
     segments: Sequence[Segment],
@@ -29,11 +29,11 @@ def compare(
     """Compares parts of allocations with their bytes in the arena. Raises HashMissed, NoRoom, DeadlinePassed."""
     if not any(parts.values()):
         return
-    scratch = holding.copy.arena.take(holding.copy.owner, SCRATCH_BYTES)
+    scratch = copy.arena.take(copy.owner, SCRATCH_BYTES)
     try:
         room = scratch.parts[0]
         for id, start, size in _pieces(parts, room.size):
-            _read(holding, id, start, Span(0, room.address, size), end)
+            _read(copy, id, start, Span(0, room.address, size), end)
             at = room.address
             for address, length in addresses(offsets[id] + start, size, segments):
                 if _memcmp(at, address, length):
@@ -41,14 +41,17 @@ def compare(
                     raise HashMissed(f"{text}, and their hashes are the same", hint=BROKEN)
                 at += length
     finally:
-        holding.copy.arena.give_back(scratch)
+        copy.arena.give_back(scratch)
 
 
-def _read(holding: Holding, id: int, start: int, span: Span, end: float) -> None:
-    with holding.lock:
-        (device,) = (where.address + where.offsets[id] for where in holding.memory.ranges if id in where.offsets)
-        holding.memory.transfers = copies = [holding.drain.read([Span(device + start, span.host, span.size)])]
-    wait_all(Telling(copies, lambda _report: None), end)
+def _read(copy: HostCopy, id: int, start: int, span: Span, end: float) -> None:
+    memory = copy.memory
+    with copy.lock, memory.lock:
+        (device,) = (where.address + where.offsets[id] for where in memory.ranges if id in where.offsets)
+        transfers = [memory.drain.read([Span(device + start, span.host, span.size)])]
+        copy.began(transfers)
+    wait_all(Telling(transfers, lambda _report: None), end)
+    copy.ended(transfers)
 
 
 def _pieces(parts: Mapping[int, Sequence[Part]], limit: int) -> Iterator[tuple[int, int, int]]:

@@ -1,6 +1,6 @@
-"""The copies between a device and the ring of a holding, window by window (ring.py).
+"""The way of bytes between a device and the ring of a copy, window by window (ring.py).
 
-A copy does not hold the holding's lock while it waits for its transfer.
+No lock is held while a transfer is waited for.
 """
 
 import time
@@ -9,80 +9,72 @@ from collections.abc import Callable, Sequence
 from gcr.drain import DataDrain, Span, Transfer
 from gcr.errors import NoRoom, UsageError, WrongState
 from gcr.memory.layout import pack
-from gcr.worker.holding import Holding
+from gcr.worker.hostcopy import HostCopy
 from gcr.worker.ring import Ring
 from gcr.worker.telling import Telling, wait_all
 
-Copy = Callable[[DataDrain, Sequence[Span]], Transfer]
+Start = Callable[[DataDrain, Sequence[Span]], Transfer]
 Window = tuple[int, int, int]  # slot, offset on the line, size
 
 
-def make_ring(holding: Holding, slot_bytes: int, most: int, least: int, beyond: bool = False) -> Ring:
+def make_ring(copy: HostCopy, slot_bytes: int, most: int, least: int, beyond: bool = False) -> Ring:
     """Makes a ring of as many slots as fit, `least` to `most`, instead of reserved segments. Raises NoRoom.
 
     beyond: ignores the arena's limit, for a job that must come back.
     """
-    with holding.lock:
-        holding.copy.give_arena_back()
+    with copy.lock:
+        copy.refuse_given_up()
+        copy.give_arena_back()
         for count in range(most, least, -1):
             try:
-                return _take(holding, slot_bytes, count, beyond)
+                return _take(copy, slot_bytes, count, beyond)
             except NoRoom:
                 continue
-        return _take(holding, slot_bytes, least, beyond)
+        return _take(copy, slot_bytes, least, beyond)
 
 
-def _take(holding: Holding, slot_bytes: int, count: int, beyond: bool) -> Ring:
+def _take(copy: HostCopy, slot_bytes: int, count: int, beyond: bool) -> Ring:
     if count < 1 or slot_bytes < 1:
         raise UsageError(f"no ring has {count} slots of {slot_bytes} bytes")
-    holding.copy.ring = ring = Ring(
-        holding.copy.arena.take(holding.copy.owner, count * slot_bytes, beyond), slot_bytes, count
-    )
+    copy.ring = ring = Ring(copy.arena.take(copy.owner, count * slot_bytes, beyond), slot_bytes, count)
     return ring
 
 
-def drop_ring(holding: Holding) -> None:
-    """Returns the ring to the arena, once no transfer in flight writes there. Idempotent."""
-    with holding.lock:
-        holding.copy.drop_ring()
-
-
-def lay_out_held(holding: Holding) -> int:
+def lay_out_held(copy: HostCopy) -> int:
     """Lays all held memory out on the line of the ring. Returns the bytes of the line."""
-    with holding.lock:
-        _ring(holding)
-        holding.copy.layout = pack(holding.memory.ranges, holding.memory.sizes)
-        return holding.copy.layout.size
+    with copy.lock, copy.memory.lock:
+        _ring(copy)
+        layout = pack(copy.memory.ranges, copy.memory.sizes)
+        copy.place(layout)
+        return layout.size
 
 
-def fill(holding: Holding, window: Window, deadline: float) -> None:
+def fill(copy: HostCopy, window: Window, deadline: float) -> None:
     """Copies a window from the device.
 
     Raises WrongState without a ring, RolledBack where not all is held, DeadlinePassed, PeerGone.
     """
-    _pass(holding, window, deadline, lambda drain, spans: drain.read(spans))
+    _pass(copy, window, deadline, lambda drain, spans: drain.read(spans))
 
 
-def empty(holding: Holding, window: Window, deadline: float) -> None:
+def empty(copy: HostCopy, window: Window, deadline: float) -> None:
     """Copies a window to the device. Raises as `fill` does."""
-    _pass(holding, window, deadline, lambda drain, spans: drain.write(spans))
+    _pass(copy, window, deadline, lambda drain, spans: drain.write(spans))
 
 
-def _pass(holding: Holding, window: Window, deadline: float, copy: Copy) -> None:
-    end = time.monotonic() + deadline
-    with holding.lock:
-        layout = holding.copy.planned  # first: a process that has ended has no ring either
-        spans = _ring(holding).spans(window, holding.memory.ranges, layout, holding.memory.sizes)
-        moving = copy(holding.drain, spans)
-        holding.memory.transfers.append(moving)
-    wait_all(Telling([moving], lambda _report: None), end)
-    with holding.lock:
-        if moving in holding.memory.transfers:  # a call that unmaps may have finished it
-            holding.memory.transfers.remove(moving)
+def _pass(copy: HostCopy, window: Window, deadline: float, start: Start) -> None:
+    end, memory = time.monotonic() + deadline, copy.memory
+    with copy.lock, memory.lock:
+        layout = copy.planned  # first: a process that has ended has no ring either
+        spans = _ring(copy).spans(window, memory.ranges, layout, memory.sizes)
+        transfers = [start(memory.drain, spans)]
+        copy.began(transfers)
+    wait_all(Telling(transfers, lambda _report: None), end)
+    copy.ended(transfers)
 
 
-def _ring(holding: Holding) -> Ring:
+def _ring(copy: HostCopy) -> Ring:
     """Returns the ring; the caller holds the lock. Raises WrongState without one."""
-    if holding.copy.ring is None:
+    if copy.ring is None:
         raise WrongState("there is no ring: none was made, or it was given up meanwhile")
-    return holding.copy.ring
+    return copy.ring

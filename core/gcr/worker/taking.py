@@ -1,7 +1,7 @@
-"""The copies of a holding's device memory to the arena: while the program runs, and at the cut.
+"""Copying the device memory of a process to the arena: while the program runs, and at the cut.
 
 The cut does not copy bytes that are the same in the arena or in the parent image (live.py). For a program that runs on
-they go first to free memory of the device (snapshot.py). A copy does not hold the holding's lock while it waits.
+they go first to free memory of the device (snapshot.py). No lock is held while a transfer is waited for.
 """
 
 import logging
@@ -19,7 +19,7 @@ from gcr.memory.layout import Segment, pack, spans, spans_of_parts
 from gcr.memory.partial import Where
 from gcr.protocol.operations.worker import CopiedLive, Drained, Moved
 from gcr.worker.guarded import copies_within, prepares_hash
-from gcr.worker.holding import Holding
+from gcr.worker.hostcopy import HostCopy
 from gcr.worker.live import SLICE_BYTES, LiveCopy, Part, hashes_of, parts_of, slices
 from gcr.worker.paranoid import compare
 from gcr.worker.snapshot import Snapshot, divide, portions, room_for, spare_bytes
@@ -44,18 +44,18 @@ class AtTheCut(Struct):
     kept: dict[int, Sequence[Part]] = field(default_factory=dict)
 
 
-def copy_live(holding: Holding, deadline: float, progress: Progress) -> CopiedLive:
+def copy_live(copy: HostCopy, deadline: float, progress: Progress) -> CopiedLive:
     """Copies the held bytes that the parent lacks, while the program runs and may free some; `copy_out` is the cut."""
     began = time.monotonic()
-    make_ready(holding, deadline)
-    with holding.lock:
-        sizes, layout = holding.memory.sizes, pack(holding.memory.ranges, holding.memory.sizes)
-        holding.copy.reserve(layout.size)
-        assert holding.copy.segments
-        holding.copy.live = live = LiveCopy(layout, holding.copy.parent)
+    make_ready(copy, deadline)
+    with copy.lock, copy.memory.lock:
+        sizes, layout = copy.memory.sizes, pack(copy.memory.ranges, copy.memory.sizes)
+        copy.reserve(layout.size)
+        assert copy.segments
+        copy.live = live = LiveCopy(layout, copy.parent)
         live.begin(sizes)
-        segments, ranges = holding.copy.segments.parts, [*holding.memory.ranges]
-    wanted = _wanted(holding, live, sizes, ranges, deadline)
+        segments, ranges = copy.segments.parts, [*copy.memory.ranges]
+    wanted = _wanted(copy, live, sizes, ranges, deadline)
     in_order = {id: wanted[id] for id in sorted(wanted, key=layout.offsets.__getitem__)}
     done, next_at, total = 0, 0.0, sum(size for parts in wanted.values() for _, size in parts)
     at_work, end = 0.0, began + deadline
@@ -64,35 +64,35 @@ def copy_live(holding: Holding, deadline: float, progress: Progress) -> CopiedLi
             left = at_work * (total - done) / done if done else 0.0
             time.sleep(max(0.0, min(next_at, end - 2 * left) - time.monotonic()))  # no pause is to cost the copy
             slice_at = time.monotonic()
-            size, copying = _copy_slice(holding, each, live, segments, end, pool)
+            size, copying = _copy_slice(copy, each, live, segments, end, pool)
             at_work += time.monotonic() - slice_at
             done, next_at = done + size, slice_at + copying / COPYING_SHARE
             progress({"bytes": done, "total_bytes": total})
     return CopiedLive(sum(sizes.values()), time.monotonic() - began, done)
 
 
-def make_ready(holding: Holding, deadline: float) -> None:
+def make_ready(copy: HostCopy, deadline: float) -> None:
     """Prepares the hash of the cut while the program runs. An error here is logged; the cut may raise it again."""
-    drain = holding.drain
+    drain = copy.memory.drain
     if prepares_hash(drain):
         try:
             drain.make_ready_to_hash(deadline)
         except (DeadlinePassed, DriverError) as error:
-            log.warning("the first hash of %s is not prepared: %s", holding.name, error)
+            log.warning("the first hash of %s is not prepared: %s", copy.memory.name, error)
 
 
 def _wanted(
-    holding: Holding, live: LiveCopy, sizes: Mapping[int, int], ranges: Sequence[DeviceRange], timeout: float
+    copy: HostCopy, live: LiveCopy, sizes: Mapping[int, int], ranges: Sequence[DeviceRange], timeout: float
 ) -> Parts:
     """Returns the parts that the parent lacks."""
     if live.parent is None:
         return {id: [(0, size)] for id, size in sizes.items()}
-    now = holding.drain.hash(ranges, live.key, CHUNK_BYTES, timeout).digests
+    now = copy.memory.drain.hash(ranges, live.key, CHUNK_BYTES, timeout).digests
     return {id: live.stale(id, size, now.get(id))[1] for id, size in sizes.items()}
 
 
 def _copy_slice(
-    holding: Holding,
+    copy: HostCopy,
     wanted: Parts,
     live: LiveCopy,
     segments: Sequence[Segment],
@@ -100,130 +100,138 @@ def _copy_slice(
     pool: ThreadPoolExecutor,
 ) -> tuple[int, float]:
     """Copies and hashes one slice. Returns the bytes, and the seconds of their copy."""
-    with holding.lock:
-        if holding.copy.live is not live:
+    memory = copy.memory
+    with copy.lock, memory.lock:
+        if copy.live is not live:
             raise RolledBack("what was being copied was given up meanwhile")
-        left = {id: parts for id, parts in wanted.items() if id in holding.memory.specs}
-        plan = _plan(holding, left, live.layout.offsets, segments)
+        left = {id: parts for id, parts in wanted.items() if id in memory.specs}
+        plan = _plan(copy, left, live.layout.offsets, segments)
         began = time.monotonic()
-        holding.memory.transfers = copies = [holding.drain.read(plan)] if plan else []
-        holding.copy.reading.acquire()
+        transfers = [memory.drain.read(plan)] if plan else []
+        copy.began(transfers)
+        copy.use.reading.acquire()
     try:
-        wait_all(Telling(copies, lambda _report: None), end)
+        wait_all(Telling(transfers, lambda _report: None), end)
         copying = time.monotonic() - began
         flat = [(id, start, size) for id, parts in left.items() for start, size in parts]
         places = [(live.layout.offsets[id] + start, size) for id, start, size in flat]
         found = hashes_of(places, segments, live.key, pool)
     finally:
-        holding.copy.reading.release()
-    with holding.lock:
+        copy.use.reading.release()  # before any lock: the end of the copy waits for it with the lock held
+    copy.ended(transfers)
+    with memory.lock:
         for (id, start, _), digests in zip(flat, found, strict=True):
-            if id in holding.memory.specs:
+            if id in memory.specs:
                 live.copied(id, start, digests)
     return sum(size for _, size in places), copying
 
 
-def _plan(holding: Holding, parts: Parts, offsets: Mapping[int, int], segments: Sequence[Segment]) -> Sequence[Span]:
-    """Plans copies of parts of allocations to their places in the arena. The lock is held."""
+def _plan(copy: HostCopy, parts: Parts, offsets: Mapping[int, int], segments: Sequence[Segment]) -> Sequence[Span]:
+    """Plans copies of parts of allocations to their places in the arena. The memory's lock is held."""
     found = [
         (where, at + start, offsets[id] + start, size)
-        for where in holding.memory.ranges
+        for where in copy.memory.ranges
         for id, at in where.offsets.items()
         for start, size in parts.get(id, ())
     ]
     return spans_of_parts(found, segments)
 
 
-def copy_out(holding: Holding, deadline: float, progress: Progress, paranoid: bool = False) -> Drained:
+def copy_out(copy: HostCopy, deadline: float, progress: Progress, paranoid: bool = False) -> Drained:
     """Copies all bytes to the arena. `copy_on` brings those there that the snapshot has.
 
     paranoid: copies or compares the bytes as well that a live copy or the parent image had. Raises HashMissed.
     """
-    began = time.monotonic()
-    with holding.lock:
-        sizes, live = holding.memory.sizes, _books(holding)
-        holding.copy.layout = layout = live.laid_out_for(sizes) if live else pack(holding.memory.ranges, sizes)
-        holding.copy.reserve_more(layout.size, promised=bool(holding.copy.snapshot and holding.copy.snapshot.room))
-        assert holding.copy.segments
-        segments = holding.copy.segments.parts
-        found = _at_the_cut(holding, live, sizes, deadline, paranoid) if live else AtTheCut()
+    began, memory = time.monotonic(), copy.memory
+    with copy.lock, memory.lock:
+        sizes, live = memory.sizes, _books(copy)
+        layout = live.laid_out_for(sizes) if live else pack(memory.ranges, sizes)
+        copy.place(layout)
+        copy.reserve_more(layout.size, promised=bool(copy.room_bytes))
+        assert copy.segments
+        segments = copy.segments.parts
+        found = _at_the_cut(copy, live, sizes, deadline, paranoid) if live else AtTheCut()
         if live:
-            plan = _plan(holding, found.parts, layout.offsets, segments)
+            plan = _plan(copy, found.parts, layout.offsets, segments)
         else:
-            plan = spans(holding.memory.ranges, sizes, layout, segments)
-        copies, moved = _begin(holding, plan)
-    wait_all(Telling(copies, progress), began + deadline)
+            plan = spans(memory.ranges, sizes, layout, segments)
+        transfers, moved = _begin(copy, plan)
+    wait_all(Telling(transfers, progress), began + deadline)
+    copy.ended(transfers)
     if live:
-        compare(holding, found.kept, layout.offsets, segments, began + deadline)
+        compare(copy, found.kept, layout.offsets, segments, began + deadline)
         live.cut = found.where
     copied, seconds = sum(span.size for span in plan), time.monotonic() - began
     return Drained(sum(sizes.values()), seconds, copied, len(layout.offsets), moved)
 
 
-def _begin(holding: Holding, plan: Sequence[Span]) -> tuple[Sequence[Transfer], int]:
-    """Starts the transfers. Returns them, and the bytes that go to the snapshot. The lock is held."""
-    snapshot, drain = holding.copy.snapshot, holding.drain
+def _begin(copy: HostCopy, plan: Sequence[Span]) -> tuple[Sequence[Transfer], int]:
+    """Starts the transfers. Returns them, and the bytes that go to the snapshot. The locks are held."""
+    snapshot, drain = copy.snapshot, copy.memory.drain
     room = snapshot.room if snapshot else None
     moves, later, rest = divide(plan, room) if room else ([], [], plan)
     if snapshot:
         snapshot.later = later
-    holding.memory.transfers = copies = [drain.move(moves)] if moves else []
+    transfers = [drain.move(moves)] if moves else []
+    copy.began(transfers)
     if rest:
-        holding.copy.keep_promised()
-        copies.append(drain.read(rest))
-    return copies, sum(move.size for move in moves)
+        copy.keep_promised()
+        transfers.append(drain.read(rest))
+        copy.began(transfers[-1:])
+    return transfers, sum(move.size for move in moves)
 
 
-def make_room(holding: Holding, deadline: float) -> int:
+def make_room(copy: HostCopy, deadline: float) -> int:
     """Makes room for a snapshot, of free memory of the device. Returns its bytes. One call at a time a device.
 
-    The lock is not held meanwhile, so that a free of the program does not wait. No room is kept after the deadline.
+    No lock is held meanwhile, so that a free of the program does not wait. No room is kept after the deadline.
     """
     began = time.monotonic()
-    make_ready(holding, deadline)
-    with holding.lock:
-        drain, sizes = holding.drain, [*holding.memory.sizes.values()]
+    make_ready(copy, deadline)
+    drain, sizes = copy.memory.drain, [*copy.memory.sizes.values()]
     if not sizes or not copies_within(drain):
         return 0
     try:
         wanted = room_for(sizes, spare_bytes(drain.memory()))
         room = drain.create(wanted) if wanted else None
     except (NoRoom, DriverError) as error:  # without a snapshot the program stands longer
-        log.info("no snapshot of %s: %s", holding.name, error)
+        log.info("no snapshot of %s: %s", copy.memory.name, error)
         return 0
     if room is None:
         return 0
-    with holding.lock:
-        holding.copy.snapshot = Snapshot(room)
-        if not holding.memory.specs or time.monotonic() > began + deadline:  # no caller would use it
-            holding.copy.give_room_back()
-        return room.size if holding.copy.snapshot.room else 0
+    with copy.lock:
+        copy.snapshot = Snapshot(room)
+        if copy.use.given_up or not copy.memory.specs or time.monotonic() > began + deadline:  # no caller would use it
+            copy.give_room_back()
+        return copy.room_bytes
 
 
-def copy_on(holding: Holding, deadline: float, progress: Progress) -> Moved:
+def copy_on(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
     """Copies the snapshot to the arena while the program runs, and gives its room back.
 
-    Copies in slices, since a call that unmaps waits for the transfer in flight. Raises ImageFailed where the snapshot
-    was given up before, NoRoom where host memory is lacking.
+    Copies in slices, since a call that needs the room waits for the transfer in flight. Raises ImageFailed where the
+    snapshot was given up before, NoRoom where host memory is lacking.
     """
     began, done = time.monotonic(), 0
-    with holding.lock:
-        snapshot = holding.copy.snapshot
+    with copy.lock:
+        snapshot = copy.snapshot
         if snapshot is None or not snapshot.later:  # an empty snapshot, or one without room any more
-            holding.copy.give_room_back()
+            copy.give_room_back()
             return Moved(0, 0.0)
         total = sum(span.size for span in snapshot.later)
-    holding.copy.keep_promised()
+    copy.keep_promised()
     for portion in portions(snapshot.later, SLICE_BYTES):
-        with holding.lock:
+        with copy.lock:
             _refuse_lost(snapshot)
-            holding.memory.transfers = copies = [holding.drain.read(portion)]
-        wait_all(Telling(copies, lambda _report: None), began + deadline)
+            transfers = [copy.memory.drain.read(portion)]
+            copy.use.transfers.began(transfers)  # of the room, and of no memory of the process
+        wait_all(Telling(transfers, lambda _report: None), began + deadline)
+        copy.ended(transfers)
         done += sum(span.size for span in portion)
         progress({"bytes": done, "total_bytes": total})
-    with holding.lock:
+    with copy.lock:
         _refuse_lost(snapshot)
-        holding.copy.give_room_back()
+        copy.give_room_back()
     return Moved(total, time.monotonic() - began)
 
 
@@ -235,33 +243,33 @@ def _refuse_lost(snapshot: Snapshot) -> None:
         raise RolledBack("what was being copied was given up meanwhile")
 
 
-def give_up_snapshot(holding: Holding, end: float) -> None:
+def give_up_snapshot(copy: HostCopy, end: float) -> None:
     """Frees the room of a snapshot, which another process needs. A snapshot not read until `end` is lost."""
-    with holding.lock:
-        snapshot = holding.copy.snapshot
+    with copy.lock:
+        snapshot = copy.snapshot
         if snapshot is None or not snapshot.later:
-            holding.copy.give_room_back()
+            copy.give_room_back()
             return
     snapshot.over.wait(max(0.0, end - time.monotonic()))
-    with holding.lock:
+    with copy.lock:
         snapshot.lost = snapshot.lost or snapshot.room is not None
-        if holding.copy.snapshot is snapshot:
-            holding.copy.give_room_back()
+        if copy.snapshot is snapshot:
+            copy.give_room_back()
 
 
-def _books(holding: Holding) -> LiveCopy | None:
-    """Returns the books of a live copy, or new ones where only a parent is there. The lock is held."""
-    if holding.copy.live is None and holding.copy.parent:
-        holding.copy.live = LiveCopy(pack(holding.memory.ranges, holding.memory.sizes), holding.copy.parent)
-        holding.copy.live.begin(holding.memory.sizes)
-    return holding.copy.live
+def _books(copy: HostCopy) -> LiveCopy | None:
+    """Returns the books of a live copy, or new ones where only a parent is there. The locks are held."""
+    if copy.live is None and copy.parent:
+        copy.live = LiveCopy(pack(copy.memory.ranges, copy.memory.sizes), copy.parent)
+        copy.live.begin(copy.memory.sizes)
+    return copy.live
 
 
-def _at_the_cut(holding: Holding, live: LiveCopy, sizes: Mapping[int, int], timeout: float, paranoid: bool) -> AtTheCut:
-    """Plans the cut by the device's hashes. The lock is held."""
+def _at_the_cut(copy: HostCopy, live: LiveCopy, sizes: Mapping[int, int], timeout: float, paranoid: bool) -> AtTheCut:
+    """Plans the cut by the device's hashes. The locks are held."""
     found = AtTheCut()
-    now = holding.drain.hash(holding.memory.ranges, live.key, CHUNK_BYTES, timeout).digests
-    for id in (id for where in holding.memory.ranges for id in where.offsets):
+    now = copy.memory.drain.hash(copy.memory.ranges, live.key, CHUNK_BYTES, timeout).digests
+    for id in (id for where in copy.memory.ranges for id in where.offsets):
         found.where[id], found.parts[id] = live.stale(id, sizes[id], now.get(id))
         if paranoid:
             _trust_nothing(found, id, sizes[id])

@@ -53,7 +53,7 @@ class BringBack(Struct, frozen=True):
 
     def _refill(self, target: Target, worker: WorkerPeer, meter: Meter) -> None:
         copy, restore = (target.pid, worker.device), self.restore
-        done = worker.copies.refill(target.hold, restore.node.config.drain_s, partial(meter.at, copy))
+        done = worker.copies.refill(target.copy_name, restore.node.config.drain_s, partial(meter.at, copy))
         restore.refilled[copy] = done
         meter.at(copy, {"bytes": done.bytes})
         restore.course.mark("refilled")

@@ -30,6 +30,6 @@ class Compare(Struct, frozen=True):
         try:
             for target in targets:
                 for worker in target.workers() if target.pid in baselines else ():
-                    worker.copies.compare_with(target.hold, target.owner, baselines[target.pid])
+                    worker.copies.compare_with(target.copy_name, target.owner, baselines[target.pid])
         finally:
             close_all([*baselines.values()])

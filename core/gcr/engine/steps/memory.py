@@ -81,11 +81,11 @@ class MakeMemory(Struct, frozen=True):
         image = self.restore.image
         if image or _elsewhere(target, worker):
             worker.surrender(target.hold)  # what it knows of the process is of another device, or in no image
-        elif worker.copies.knows(target.hold):
+        elif worker.copies.knows(target.copy_name):
             return
         fds = image.tables(target.pid) if image else target.staged()
         try:
-            worker.copies.reclaim(target.hold, target.owner, target.left(worker.device), fds)
+            worker.copies.reclaim(target.copy_name, target.owner, target.left(worker.device), fds)
         finally:
             close_all(fds)
 
@@ -93,13 +93,13 @@ class MakeMemory(Struct, frozen=True):
         """Makes room by giving up gcr's own snapshots, before it refuses. Raises NoRoom."""
         ballast = self.restore.ballast(target, worker.device)
         try:
-            worker.handles.create(target.hold, ballast)
+            worker.handles.create(target.copy_name, ballast)
         except NoRoom:
             node = self.restore.node
             node.give_up_snapshots([worker.device])
             quietly("leave", lambda: node.leave(worker.device, target.control.holders(worker.device)))
             with short_on(worker.device):
-                worker.handles.create(target.hold, ballast)
+                worker.handles.create(target.copy_name, ballast)
 
     def uncreate(self, target: Target, worker: WorkerPeer) -> None:
         anew = self.restore.image or _elsewhere(target, worker)

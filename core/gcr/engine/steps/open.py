@@ -66,7 +66,7 @@ def _tidy(restore: Restore, target: Target) -> None:
     for device in target.bytes_by_device:
         worker = restore.node.warm_worker(target.world, device)
         if worker:
-            quietly("forget the copy", partial(worker.copies.forget_copy, target.hold))
+            quietly("forget the copy", partial(worker.copies.forget_copy, target.copy_name))
     quietly("drop", lambda: target.process.agent.drop(target.transaction))
     quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
 

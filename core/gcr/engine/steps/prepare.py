@@ -85,4 +85,4 @@ def take_room(work: Work) -> None:
     """Reserves room on the host for every byte. Raises NoRoom."""
     for target in work.targets:
         for device, size in target.bytes_by_device.items():
-            target.worker(device).copies.reserve(target.hold, target.owner, size)
+            target.worker(device).copies.reserve(target.copy_name, target.owner, size)

@@ -24,7 +24,7 @@ def _release_one(work: Work, target: Target) -> None:
     for worker in target.workers():
         quietly("release", partial(worker.release, target.hold))
         if work.stream:  # there is no copy with it that the process could come back from
-            quietly("give the ring back", partial(worker.copies.forget_copy, target.hold))
+            quietly("give the ring back", partial(worker.copies.forget_copy, target.copy_name))
     quietly("drop", lambda: target.keeper().drop(target.pid))
     target.spare.close()
     work.course.reach("committed_one")

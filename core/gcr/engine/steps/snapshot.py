@@ -40,7 +40,7 @@ class MakeRoom(Struct, frozen=True):
     def make(self, target: Target, worker: WorkerPeer, limit: float) -> None:
         until_over = self.occupying.enter_context(ExitStack())
         until_over.enter_context(self.work.node.occupying(worker.device))
-        if not worker.copies.make_room(target.hold, limit):
+        if not worker.copies.make_room(target.copy_name, limit):
             until_over.close()
 
 
@@ -81,7 +81,7 @@ class ReadSnapshots(Struct, frozen=True):
 
     def _read(self, target: Target, worker: WorkerPeer, limit: float, meter: Meter) -> None:
         copy = target.pid, worker.device
-        done = worker.copies.copy_on(target.hold, limit, partial(meter.at, copy))
+        done = worker.copies.copy_on(target.copy_name, limit, partial(meter.at, copy))
         drained = self.work.drained[copy]
         if done.bytes != drained.snapshot:
             raise PeerGone(f"the worker of {worker.device} had not all of what it copied on the device")

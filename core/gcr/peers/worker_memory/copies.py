@@ -7,69 +7,72 @@ from gcr.peers.waiting import Progress
 from gcr.peers.worker_memory.calls import WorkerCalls, rows
 from gcr.protocol.batches import batches
 from gcr.protocol.operations import worker as ops
+from gcr.protocol.operations.worker import CopyName
 
 
 class WorkerCopies(WorkerCalls):
     """The operations on copies and snapshots."""
 
-    def reserve(self, hold: str, owner: str, nbytes: int) -> None:
+    def reserve(self, copy: CopyName, owner: str, nbytes: int) -> None:
         """Takes `nbytes` of the arena for a process before it stops; again for memory that it has made since.
 
         Raises NoRoom.
         """
-        self._call(ops.Reserve(hold, owner, nbytes), timeout=120.0)
+        self._call(ops.Reserve(copy, owner, nbytes), timeout=120.0)
 
-    def lay_out(self, hold: str, owner: str, specs: Sequence[HandleSpec]) -> None:
+    def lay_out(self, copy: CopyName, owner: str, specs: Sequence[HandleSpec]) -> None:
         """Takes places in the arena for memory that the process's agent copies. `seal` names them. Raises NoRoom."""
-        self._call(ops.LayOut(hold, owner, rows(specs)), timeout=120.0)
+        self._call(ops.LayOut(copy, owner, rows(specs)), timeout=120.0)
 
-    def compare_with(self, hold: str, owner: str, baseline: int) -> None:
+    def compare_with(self, copy: CopyName, owner: str, baseline: int) -> None:
         """Gives the next copy a Baseline, whose bytes it may lack, until `forget_copy`."""
-        self._call(ops.CompareWith(hold, owner), [baseline], timeout=60.0)
+        self._call(ops.CompareWith(copy, owner), [baseline], timeout=60.0)
 
-    def copy_live(self, hold: str, owner: str, deadline: float, progress: Progress) -> ops.CopiedLive:
+    def copy_live(self, copy: CopyName, owner: str, deadline: float, progress: Progress) -> ops.CopiedLive:
         """Copies all held memory to the arena while the program runs. `drain` then copies the later changes."""
-        return self._call(ops.CopyLive(hold, owner, deadline), timeout=deadline + 5, progress=progress)
+        return self._call(ops.CopyLive(copy, owner, deadline), timeout=deadline + 5, progress=progress)
 
-    def drain(self, hold: str, owner: str, deadline: float, progress: Progress, paranoid: bool = False) -> ops.Drained:
+    def drain(
+        self, copy: CopyName, owner: str, deadline: float, progress: Progress, paranoid: bool = False
+    ) -> ops.Drained:
         """Copies all held memory to the arena. `copy_on` brings the bytes there that a snapshot has.
 
         paranoid: bytes that the hashes call equal are compared one by one. Raises HashMissed.
         """
-        asked = ops.Drain(hold, owner, deadline, paranoid)
+        asked = ops.Drain(copy, owner, deadline, paranoid)
         return self._call(asked, timeout=deadline + 5, progress=progress)
 
-    def make_room(self, hold: str, deadline: float) -> int:
+    def make_room(self, copy: CopyName, deadline: float) -> int:
         """Makes room for a snapshot, until `copy_on` or `forget_copy`. Returns its bytes; 0 without spare memory."""
-        return self._call(ops.MakeRoom(hold, deadline), timeout=deadline + 5).bytes
+        return self._call(ops.MakeRoom(copy, deadline), timeout=deadline + 5).bytes
 
-    def copy_on(self, hold: str, deadline: float, progress: Progress) -> ops.Moved:
+    def copy_on(self, copy: CopyName, deadline: float, progress: Progress) -> ops.Moved:
         """Reads the snapshot and gives its room back. Raises ImageFailed where it was given up."""
-        return self._call(ops.CopyOn(hold, deadline), timeout=deadline + 5, progress=progress)
+        return self._call(ops.CopyOn(copy, deadline), timeout=deadline + 5, progress=progress)
 
-    def seal(self, hold: str, about: Mapping[str, object], partial: bool = False) -> list[int]:
+    def seal(self, copy: CopyName, about: Mapping[str, object], partial: bool = False) -> list[int]:
         """Returns descriptors of the sealed table and then of the arena's segments, the caller's.
 
         partial: a PartialTable, for an image alone. Without it a copy that lacks bytes raises WrongState.
         """
-        return self._given(ops.Seal(hold, dict(about), partial))
+        return self._given(ops.Seal(copy, dict(about), partial))
 
-    def forget_copy(self, hold: str) -> None:
+    def forget_copy(self, copy: CopyName) -> None:
         """Releases the copy in the arena; device memory that is held stays."""
-        self._call(ops.ForgetCopy(hold), timeout=60.0)
+        self._call(ops.ForgetCopy(copy), timeout=60.0)
 
-    def knows(self, hold: str) -> bool:
-        """Tells whether the worker has a copy of the process."""
-        return self._call(ops.Knows(hold)).known
+    def knows(self, copy: CopyName) -> bool:
+        """Tells whether the worker has the copy."""
+        return self._call(ops.Knows(copy)).known
 
-    def reclaim(self, hold: str, owner: str, left: str, fds: Sequence[int]) -> None:
+    def reclaim(self, copy: CopyName, owner: str, left: str, fds: Sequence[int]) -> None:
         """Takes over a sealed table and its segments from their keeper; they are pinned as they are needed.
 
         left: the device whose bytes they are, this worker's own unless the process comes back on another one.
         """
         for offset, part in batches(fds):
-            self._call(ops.Reclaim(hold, owner, left, offset, len(fds)), part, timeout=60.0)
+            self._call(ops.Reclaim(copy, owner, left, offset, len(fds)), part, timeout=60.0)
 
-    def refill(self, hold: str, deadline: float, progress: Progress) -> ops.Moved:
+    def refill(self, copy: CopyName, deadline: float, progress: Progress) -> ops.Moved:
         """Copies the arena's bytes to the memory that `create` made."""
-        return self._call(ops.Refill(hold, deadline), timeout=deadline + 5, progress=progress)
+        return self._call(ops.Refill(copy, deadline), timeout=deadline + 5, progress=progress)

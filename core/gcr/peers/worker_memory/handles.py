@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from gcr.drain import HandleSpec
 from gcr.peers.worker_memory.calls import WorkerCalls, rows
 from gcr.protocol.operations import worker as ops
+from gcr.protocol.operations.worker import CopyName
 
 
 class WorkerHandles(WorkerCalls):
@@ -26,9 +27,9 @@ class WorkerHandles(WorkerCalls):
         """Returns descriptors of held handles, in the order of `ids`; the caller's."""
         return self._given(ops.Export(hold, tuple(ids)))
 
-    def create(self, hold: str, ballast: int) -> None:
+    def create(self, copy: CopyName, ballast: int) -> None:
         """Makes physical memory for all handles of the copy, and ballast. Keeps none where it raises NoRoom."""
-        self._call(ops.Create(hold, ballast), timeout=60.0)
+        self._call(ops.Create(copy, ballast), timeout=60.0)
 
     def hold_ballast(self, hold: str, nbytes: int) -> None:
         """Occupies room for the driver's own needs, unless it does already. Raises NoRoom."""

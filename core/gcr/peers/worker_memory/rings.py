@@ -3,35 +3,36 @@
 from gcr.peers.worker_memory.calls import WorkerCalls
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import ask
+from gcr.protocol.operations.worker import CopyName
 
 
 class WorkerRings(WorkerCalls):
     """The operations on the ring of a process."""
 
     def make(
-        self, hold: str, owner: str, slot_bytes: int, most: int, least: int, beyond: bool = False
+        self, copy: CopyName, owner: str, slot_bytes: int, most: int, least: int, beyond: bool = False
     ) -> tuple[int, list[int]]:
         """Makes a ring in place of reserved room, until `drop`, `forget_copy` or `surrender`. Raises NoRoom.
 
         Returns the number of slots, `least` to `most`, and descriptors of their memory in order, the caller's.
         beyond: ignores the arena's limit.
         """
-        asked = ops.MakeRing(hold, owner, slot_bytes, most, least, beyond)
+        asked = ops.MakeRing(copy, owner, slot_bytes, most, least, beyond)
         made, fds = ask(self.channel, asked, timeout=120.0)
         return made.slots, fds
 
-    def lay_out_held(self, hold: str) -> int:
+    def lay_out_held(self, copy: CopyName) -> int:
         """Lays all held memory out on a line. Returns its bytes. Memory that comes back lies as it was sealed."""
-        return self._call(ops.LayOutHeld(hold), timeout=60.0).bytes
+        return self._call(ops.LayOutHeld(copy), timeout=60.0).bytes
 
-    def fill(self, hold: str, window: tuple[int, int, int], deadline: float) -> None:
+    def fill(self, copy: CopyName, window: tuple[int, int, int], deadline: float) -> None:
         """Copies a window (slot, offset on the line, size) from the device. Raises RolledBack, DeadlinePassed."""
-        self._call(ops.Fill(hold, window, deadline), timeout=deadline + 5)
+        self._call(ops.Fill(copy, window, deadline), timeout=deadline + 5)
 
-    def empty(self, hold: str, window: tuple[int, int, int], deadline: float) -> None:
+    def empty(self, copy: CopyName, window: tuple[int, int, int], deadline: float) -> None:
         """Copies a window from its slot to the memory that `create` made. Raises as `fill` does."""
-        self._call(ops.Empty(hold, window, deadline), timeout=deadline + 5)
+        self._call(ops.Empty(copy, window, deadline), timeout=deadline + 5)
 
-    def drop(self, hold: str) -> None:
+    def drop(self, copy: CopyName) -> None:
         """Gives the ring back to the arena."""
-        self._call(ops.DropRing(hold), timeout=60.0)
+        self._call(ops.DropRing(copy), timeout=60.0)

@@ -1,6 +1,7 @@
 """The operations of a device's worker: what it holds of processes, their copies in its arena, and its rings.
 
-A `hold` names the part of one process in one transaction; an `owner` names the process in messages.
+A `hold` names all that is held of one process; an `owner` names the process in messages. A process may have several
+copies at once, and each is named by the transaction that makes it.
 """
 
 from typing import Any, Generic
@@ -18,7 +19,18 @@ class OfProcess(Operation[A], Generic[A], frozen=True):
     hold: str
 
 
-class Named(OfProcess[A], Generic[A], frozen=True):
+class CopyName(Struct, frozen=True):
+    """One copy of a process: the bytes of one cut, in the arena, in a snapshot on the device or on their way."""
+
+    hold: str
+    transaction: int
+
+
+class OfCopy(Operation[A], Generic[A], frozen=True):
+    copy: CopyName
+
+
+class Named(OfCopy[A], Generic[A], frozen=True):
     owner: str
 
 
@@ -135,7 +147,9 @@ class Export(OfProcess[Nothing], frozen=True):
     ids: tuple[int, ...]
 
 
-class Create(OfProcess[Nothing], frozen=True):
+class Create(OfCopy[Nothing], frozen=True):
+    """Physical memory for all handles of the copy, and `ballast` bytes."""
+
     op = "create"
 
     ballast: int
@@ -151,7 +165,7 @@ class DropBallast(OfProcess[Nothing], frozen=True):
     op = "drop_ballast"
 
 
-# Its copy in the arena. A `deadline` is in seconds.
+# A copy in the arena. A `deadline` is in seconds.
 
 
 class Reserve(Named[Nothing], frozen=True):
@@ -198,7 +212,7 @@ class Drain(Named[Drained], frozen=True):
     paranoid: bool
 
 
-class Seal(OfProcess[Nothing], frozen=True):
+class Seal(OfCopy[Nothing], frozen=True):
     """`about`: facts of the process, for the table; `partial`: for an image alone."""
 
     op = "seal"
@@ -208,7 +222,7 @@ class Seal(OfProcess[Nothing], frozen=True):
     partial: bool
 
 
-class ForgetCopy(OfProcess[Nothing], frozen=True):
+class ForgetCopy(OfCopy[Nothing], frozen=True):
     op = "forget_copy"
 
 
@@ -216,7 +230,7 @@ class IsKnown(Struct, frozen=True):
     known: bool
 
 
-class Knows(OfProcess[IsKnown], frozen=True):
+class Knows(OfCopy[IsKnown], frozen=True):
     op = "knows"
 
 
@@ -231,22 +245,22 @@ class Reclaim(Named[Nothing], frozen=True):
     total: int
 
 
-class Refill(OfProcess[Moved], frozen=True):
+class Refill(OfCopy[Moved], frozen=True):
     op = "refill"
 
     deadline: float
 
 
-# Its snapshot on the device.
+# The snapshot of a copy on the device.
 
 
-class MakeRoom(OfProcess[Bytes], frozen=True):
+class MakeRoom(OfCopy[Bytes], frozen=True):
     op = "make_room"
 
     deadline: float
 
 
-class CopyOn(OfProcess[Moved], frozen=True):
+class CopyOn(OfCopy[Moved], frozen=True):
     op = "copy_on"
 
     deadline: float
@@ -256,7 +270,7 @@ class GiveUpSnapshots(Operation[Nothing], frozen=True):
     op = "give_up_snapshots"
 
 
-# Its ring. A `window` is a slot, an offset on the line, and a size.
+# The ring of a copy. A `window` is a slot, an offset on the line, and a size.
 
 
 class Slots(Struct, frozen=True):
@@ -275,11 +289,11 @@ class MakeRing(Named[Slots], frozen=True):
     beyond: bool
 
 
-class LayOutHeld(OfProcess[Bytes], frozen=True):
+class LayOutHeld(OfCopy[Bytes], frozen=True):
     op = "lay_out_held"
 
 
-class Passing(OfProcess[Nothing], frozen=True):
+class Passing(OfCopy[Nothing], frozen=True):
     window: tuple[int, int, int]
     deadline: float
 
@@ -292,5 +306,5 @@ class Empty(Passing, frozen=True):
     op = "empty"
 
 
-class DropRing(OfProcess[Nothing], frozen=True):
+class DropRing(OfCopy[Nothing], frozen=True):
     op = "drop_ring"

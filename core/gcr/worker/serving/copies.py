@@ -1,4 +1,4 @@
-"""The operations on the copy of a process in a worker's arena."""
+"""The operations on copies of processes in a worker's arena."""
 
 import os
 
@@ -15,6 +15,7 @@ from gcr.protocol.operations.operation import Answer, Handlers
 from gcr.protocol.seqpacket import close_all
 from gcr.worker.holdings import Holdings
 from gcr.worker.link import IN, OUT, Link
+from gcr.worker.refilling import copy_in
 from gcr.worker.taking import copy_live, copy_out
 
 
@@ -38,25 +39,25 @@ class CopyServing(Struct, frozen=True):
         }
 
     def _reserve(self, asked: ops.Reserve) -> None:
-        self.holdings.of(asked.hold, asked.owner).copy.reserve_known(asked.bytes)
+        self.holdings.copy(asked.copy, asked.owner).reserve_known(asked.bytes)
 
     def _lay_out(self, asked: ops.LayOut) -> None:
-        self.holdings.of(asked.hold, asked.owner).copy.lay_out([spec_from_json(item) for item in asked.handles])
+        self.holdings.copy(asked.copy, asked.owner).lay_out([spec_from_json(item) for item in asked.handles])
 
     def _compare_with(self, asked: ops.CompareWith, fds: list[int]) -> None:
         (fd,) = fds
-        self.holdings.of(asked.hold, asked.owner).copy.parent = Baseline.from_fd(fd)
+        self.holdings.copy(asked.copy, asked.owner).parent = Baseline.from_fd(fd)
 
     def _copy_live(self, asked: ops.CopyLive, request: Request) -> ops.CopiedLive:
-        holding = self.holdings.of(asked.hold, asked.owner)
-        return copy_live(holding, asked.deadline, self.link.teller(request, OUT))
+        copy = self.holdings.copy(asked.copy, asked.owner)
+        return copy_live(copy, asked.deadline, self.link.teller(request, OUT))
 
     def _drain(self, asked: ops.Drain, request: Request) -> ops.Drained:
-        holding, teller = self.holdings.of(asked.hold, asked.owner), self.link.teller(request, OUT)
-        return copy_out(holding, asked.deadline, teller, asked.paranoid)
+        copy, teller = self.holdings.copy(asked.copy, asked.owner), self.link.teller(request, OUT)
+        return copy_out(copy, asked.deadline, teller, asked.paranoid)
 
     def _seal(self, asked: ops.Seal) -> list[int]:
-        copy, about = self.holdings.of(asked.hold).copy, asked.about
+        copy, about = self.holdings.copy(asked.copy), asked.about
         table = (copy.seal_for_image(about) if asked.partial else copy.seal(about)).to_memfd()
         # Bytes that passed through a ring are in no segment.
         segments = self.holdings.arena.fds(copy.segments) if copy.segments else ()
@@ -66,21 +67,20 @@ class CopyServing(Struct, frozen=True):
             os.close(table)
 
     def _forget_copy(self, asked: ops.ForgetCopy) -> None:
-        if known := self.holdings.known(asked.hold):
-            known.forget_copy()
+        if known := self.holdings.known(asked.copy.hold):
+            known.forget_copy(asked.copy.transaction)
 
     def _knows(self, asked: ops.Knows) -> ops.IsKnown:
-        known = self.holdings.known(asked.hold)
-        return ops.IsKnown(known is not None and known.copy.layout is not None)
+        known = self.holdings.known_copy(asked.copy)
+        return ops.IsKnown(known is not None and known.layout is not None)
 
     def _reclaim(self, asked: ops.Reclaim, fds: list[int]) -> None:
-        if (arrived := self.incoming.add(asked.hold, fds, asked.offset, asked.total)) is not None:
+        if (arrived := self.incoming.add(asked.copy.hold, fds, asked.offset, asked.total)) is not None:
             table, segments = _sort_out(arrived, asked.left)
-            self.holdings.of(asked.hold, asked.owner).copy.reclaim(table, segments)
+            self.holdings.copy(asked.copy, asked.owner).reclaim(table, segments)
 
     def _refill(self, asked: ops.Refill, request: Request) -> ops.Moved:
-        holding = self.holdings.of(asked.hold)
-        return holding.copy_in(asked.deadline, self.link.teller(request, IN))
+        return copy_in(self.holdings.copy(asked.copy), asked.deadline, self.link.teller(request, IN))
 
 
 def _sort_out(fds: list[int], device: str) -> tuple[SealedTable, list[int]]:

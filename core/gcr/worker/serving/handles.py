@@ -19,7 +19,7 @@ class HandleServing(Struct, frozen=True):
             ops.Adopt: self._adopt,
             ops.Forget: lambda asked, _fds, _request: self._forget(asked),
             ops.Export: lambda asked, _fds, _request: Answer(fds=of(asked.hold).memory.export(asked.ids)),
-            ops.Create: lambda asked, _fds, _request: of(asked.hold).create(asked.ballast),
+            ops.Create: lambda asked, _fds, _request: self._create(asked),
             ops.HoldBallast: lambda asked, _fds, _request: of(asked.hold).memory.hold_ballast(asked.bytes),
             ops.DropBallast: lambda asked, _fds, _request: self._drop_ballast(asked),
         }
@@ -38,6 +38,9 @@ class HandleServing(Struct, frozen=True):
     def _forget(self, asked: ops.Forget) -> None:
         if known := self.holdings.known(asked.hold):
             known.forget(asked.ids)
+
+    def _create(self, asked: ops.Create) -> None:
+        self.holdings.of(asked.copy.hold).create(asked.copy.transaction, asked.ballast)
 
     def _drop_ballast(self, asked: ops.DropBallast) -> None:
         if known := self.holdings.known(asked.hold):

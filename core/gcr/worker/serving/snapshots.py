@@ -1,4 +1,4 @@
-"""The operations on the snapshot of a process, which waits in free device memory for its copy."""
+"""The operations on snapshots, which wait in free device memory for their way to the host."""
 
 import time
 from threading import Lock
@@ -17,7 +17,7 @@ from gcr.worker.taking import copy_on, give_up_snapshot, make_room
 class SnapshotServing(Struct, frozen=True):
     holdings: Holdings
     link: Link
-    room: Lock = field(default_factory=Lock)  # taken before a holding's: one call at a time takes free room
+    room: Lock = field(default_factory=Lock)  # taken before a copy's: one call at a time takes free room
 
     def operations(self) -> Handlers:
         return {
@@ -28,14 +28,14 @@ class SnapshotServing(Struct, frozen=True):
 
     def _make_room(self, asked: ops.MakeRoom) -> ops.Bytes:
         with self.room:
-            return ops.Bytes(make_room(self.holdings.of(asked.hold), asked.deadline))
+            return ops.Bytes(make_room(self.holdings.copy(asked.copy), asked.deadline))
 
     def _copy_on(self, asked: ops.CopyOn, request: Request) -> ops.Moved:
         teller = self.link.teller(request, OUT)
-        return copy_on(self.holdings.of(asked.hold), asked.deadline, teller)
+        return copy_on(self.holdings.copy(asked.copy), asked.deadline, teller)
 
     def _give_up(self) -> None:
         end = time.monotonic() + LAST_READ_S
         with self.room:
-            for holding in self.holdings.all():
-                give_up_snapshot(holding, end)
+            for copy in self.holdings.copies():
+                give_up_snapshot(copy, end)

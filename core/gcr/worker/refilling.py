@@ -1,0 +1,62 @@
+"""The way of a copy back to the device, segment after segment, each as soon as it is pinned."""
+
+import time
+from collections.abc import Sequence
+from itertools import accumulate
+
+from gcr.drain import Span, Transfer
+from gcr.memory.layout import Segment, spans
+from gcr.protocol.operations.worker import Moved
+from gcr.worker.hostcopy import HostCopy
+from gcr.worker.telling import Progress, Telling, wait_all
+
+
+def copy_in(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
+    """Copies to memory that `Holding.create` made. Raises NoContext, DeadlinePassed, RolledBack, PeerGone."""
+    began, drain = time.monotonic(), copy.memory.drain
+    with copy.lock, copy.memory.lock:
+        size, groups = sum(spec.size for spec in copy.handles()), plan_by_segment(copy)
+    transfers: list[Transfer] = []
+    telling = Telling(transfers, progress)
+    for index, plan in enumerate(groups):
+        segment = segment_of(copy, index, began + deadline - time.monotonic())
+        transfers.append(drain.write([Span(s.device, s.host + segment.address, s.size) for s in plan]))
+        copy.began(transfers[-1:])
+        telling.now_and_then()
+    wait_all(telling, began + deadline)
+    copy.ended(transfers)
+    with copy.lock:
+        if copy.arriving:
+            copy.segments, copy.arriving = copy.arriving.finish(), None
+    return Moved(size, time.monotonic() - began)
+
+
+def plan_by_segment(copy: HostCopy) -> list[list[Span]]:
+    """Returns copies grouped by segment; `host` counts from the segment's first byte."""
+    layout, sizes = copy.planned, _segment_sizes(copy)
+    starts = [0, *accumulate(sizes)]
+    line = [Segment(-1, start, size) for start, size in zip(starts, sizes, strict=False)]
+    groups: list[list[Span]] = [[] for _ in sizes]
+    index = 0
+    for span in spans(copy.memory.ranges, copy.memory.sizes, layout, line):
+        while span.host >= starts[index + 1]:
+            index += 1
+        groups[index].append(Span(span.device, span.host - starts[index], span.size))
+    while groups and not groups[-1]:
+        groups.pop()
+    return groups
+
+
+def _segment_sizes(copy: HostCopy) -> Sequence[int]:
+    if copy.arriving:
+        return copy.arriving.sizes
+    assert copy.segments
+    return [part.size for part in copy.segments]
+
+
+def segment_of(copy: HostCopy, index: int, timeout: float) -> Segment:
+    """Returns a segment once it is pinned. Raises DeadlinePassed, RolledBack."""
+    if copy.arriving:
+        return copy.arriving.wait(index, timeout)
+    assert copy.segments
+    return copy.segments.parts[index]
