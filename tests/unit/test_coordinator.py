@@ -88,10 +88,31 @@ def test_a_report_that_tells_more_replaces_the_last_one_alone() -> None:
     assert results.report is back
 
 
+def asked_for(*states: str) -> list[Mock]:
+    """Returns images of these states, asked for one after the other."""
+    return [Mock(state=state, order=Mock(began=float(began))) for began, state in enumerate(states)]
+
+
+def test_the_last_image_is_that_of_the_last_cut_also_where_it_is_written_first() -> None:
+    job, (first, second) = Job("llm", "", World("nvidia")), asked_for("writing", "durable")
+    job.results.add(second)
+    job.results.add(first)
+    assert (job.results.images, job.results.imaging) == ([first, second], second)
+    first.state = "failed"
+    job.results.add(first)
+    assert job.results.images == [second]
+
+
+def test_the_last_report_is_that_of_the_command_that_began_last() -> None:
+    results = Results()
+    for name, began in (("first", 1.0), ("third", 3.0), ("second", 2.0), ("fourth", 4.0)):
+        results.tell(checkpointed(job=name), began)
+        assert results.report == checkpointed(job="third" if name == "second" else name)
+
+
 def test_an_image_that_is_being_written_is_told_after_another_was_asked_for() -> None:
     """And one that is on disk, or failed before, no longer is."""
-    job, first, second, third = Job("llm", "", World("nvidia")), Mock(), Mock(), Mock()
-    first.state, second.state, third.state = "writing", "durable", "writing"
+    job, (first, second, third) = Job("llm", "", World("nvidia")), asked_for("writing", "durable", "writing")
     for each in (first, second, third, third):
         job.results.add(each)
     assert job.results.images == [first, third]

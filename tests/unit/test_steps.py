@@ -1,6 +1,6 @@
 """Each step of a checkpoint by itself: what it does, and what its undo does, also where it was cut short."""
 
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +11,7 @@ from gcr.config import Config
 from gcr.engine.node import Course
 from gcr.engine.progress import Meter
 from gcr.engine.steps import copy_out, decide, freeze_and_drain, prepare, release, run_on, stage
+from gcr.engine.steps.behind import Behind
 from gcr.engine.steps.compare import Compare
 from gcr.engine.steps.copy_out import CopyOut
 from gcr.engine.steps.freeze_and_drain import FreezeAndDrain
@@ -19,8 +20,8 @@ from gcr.engine.steps.image import KeepImage, WriteOut
 from gcr.engine.steps.live import CopyLive
 from gcr.engine.steps.prepare import Prepare, Reserve
 from gcr.engine.steps.quiesce import Quiesce
-from gcr.engine.steps.run_on import HandOn, Resume, Seal
-from gcr.engine.steps.snapshot import DrainStanding, MakeRoom, ReadSnapshots
+from gcr.engine.steps.run_on import Resume, Seal
+from gcr.engine.steps.snapshot import DrainStanding, MakeRoom
 from gcr.engine.steps.stage import Stage
 from gcr.engine.transaction import Transaction
 from gcr.engine.work import Options, Work
@@ -158,7 +159,7 @@ def test_prepare_exports_and_its_undo_opens_the_gate_before_it_forgets_them():
     made = Made(State.RUNNING)
     assert made.does(Prepare(made.work)) == ["exports.choose_strategy", "exports.export_new"]
     assert made.state == State.PREPARED
-    assert made.undone() == ["target.resume", "target.forget_exports"]
+    assert made.undone() == ["target.resume", "target.forget_memory", "target.forget_copies"]
     assert made.state == State.RUNNING
 
 
@@ -432,36 +433,52 @@ def pipe():
 @pytest.mark.parametrize("snapshot", [0, SIZE])
 def test_a_device_is_occupied_until_the_snapshot_is_read(snapshot):
     made = Made(State.PREPARED, Way.RUNNING_ON)
-    with ExitStack() as occupying:
-        assert made.does(MakeRoom(made.work, occupying)) == ["occupied", "worker.make_room"]
-        assert made.does(DrainStanding(made.work)) == ["worker.drain"]
-        made.work.drained[1, DEVICE] = drained(snapshot=snapshot)
-        read = made.does(ReadSnapshots(made.work, occupying))
-        assert read == (["target.forget_memory", "worker.copy_on", "free"] if snapshot else [])
-        made.said.clear()
-    assert made.said == ([] if snapshot else ["free"])
+    behind = Behind(made.work, Seal(made.work))
+    assert made.does(MakeRoom(made.work, behind.occupying)) == ["occupied", "worker.make_room"]
+    assert made.does(DrainStanding(made.work)) == ["worker.drain"]
+    made.work.drained[1, DEVICE] = drained(snapshot=snapshot)
+    made.said.clear()
+    behind.finish(lambda *_: None)
+    read = ["worker.copy_on", "free", "target.forget_copies"]
+    assert made.said == (read if snapshot else ["target.forget_copies", "free"])
 
 
-def test_a_snapshot_of_which_a_part_was_read_fails():
-    made = Made(State.RUNNING, Way.RUNNING_ON, copy_on=Moved(1, 1.0))
+def test_a_snapshot_of_which_a_part_was_read_fails_and_nothing_of_the_copy_is_kept(monkeypatch):
+    made, closed = Made(State.RUNNING, Way.RUNNING_ON, copy_on=Moved(1, 1.0)), []
+    monkeypatch.setattr(run_on, "close_all", closed.extend)
     made.work.drained[1, DEVICE] = drained(snapshot=SIZE)
+    behind = Behind(made.work, Seal(made.work, [(made.target, [70, 71])]))
     with pytest.raises(PeerGone, match="not all"):
-        made.does(ReadSnapshots(made.work, ExitStack()))
+        behind.finish(lambda *_: pytest.fail("it was handed on"))
+    assert (made.said, closed) == (["worker.copy_on", "target.forget_copies"], [70, 71])
 
 
 def test_the_copy_is_sealed_the_gate_opens_and_the_copy_is_handed_on(monkeypatch):
     made, closed, copied = Made(State.QUIESCED, Way.RUNNING_ON), [], []
     monkeypatch.setattr(run_on, "close_all", closed.extend)
     monkeypatch.setattr(run_on, "seal", lambda *_, **__: [70, 71])
-    seal = Seal(made.work)
-    made.does(seal)
-    assert (made.does(Resume(made.work)), made.state) == (["target.resume"], State.RUNNING)
-    made.does(HandOn(seal, lambda _target, fds: copied.extend(fds)))
-    made.undone()
-    assert (copied, closed) == ([70, 71], [])
-    made.does(seal)
-    made.undone()
-    assert (copied, closed) == ([70, 71], [70, 71])
+    behind = Behind(made.work, Seal(made.work))
+    made.does(behind.seal)
+    resume = Resume(made.work, set())
+    assert (made.does(resume), made.state) == (["target.resume", "target.forget_memory"], State.RUNNING)
+    assert (resume.running, made.undone()) == ({1}, [])
+    behind.finish(lambda _target, fds: copied.extend(fds))
+    assert (copied, closed, made.said) == ([70, 71], [], ["target.forget_copies"])
+
+
+def test_of_a_program_that_runs_on_nothing_is_undone_any_more():
+    """Another transaction may have stopped it again."""
+    made = Made(State.QUIESCED, Way.RUNNING_ON)
+    step = Prepare(made.work, running={1})
+    step.run_on(made.target)
+    step.forget_exports(made.target)
+    assert (made.said, made.state) == ([], State.QUIESCED)
+
+
+def test_the_copy_outlives_the_exports_of_a_program_that_runs_on():
+    made = Made(State.QUIESCED, Way.RUNNING_ON)
+    Prepare(made.work).forget_exports(made.target)
+    assert made.said == ["target.forget_memory"]
 
 
 @pytest.mark.parametrize("step", [Prepare, Quiesce, HandOver], ids=lambda step: step.__name__)
@@ -469,9 +486,8 @@ def test_a_process_that_has_ended_fails_the_step_and_its_undo_lets_it_be(step):
     made = Made(State.EXITED)
     with pytest.raises(PeerGone, match="has ended"):
         made.does(step(made.work))
-    with suppress(ValueError):
-        made.said.remove("target.forget_exports")
-    assert [each for each in made.undone() if each != "target.forget_exports"] == []
+    made.said.clear()
+    assert [each for each in made.undone() if not each.startswith("target.forget_")] == []
     assert made.state == State.EXITED
 
 

@@ -192,7 +192,7 @@ class Arrivals:
         """Recovers in the background, once all its peers are back; until then nothing else begins on this job."""
         with self._lock:
             job.turn.recovery_due = True
-            if job.turn.settled.is_set() and not job.busy:
+            if job.turn.settled.is_set() and not job.turn.changing:
                 job.turn.settled.clear()
                 threading.Thread(target=self._recover, args=(job,), name="gcr-recover", daemon=True).start()
 

@@ -6,6 +6,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
+from math import inf
 from pathlib import PurePath
 from re import sub
 from threading import RLock, Thread
@@ -61,6 +62,7 @@ class Results(Struct):
 
     report: TransferReport | None = None
     images: list[Imaging] = field(default_factory=list)  # the last one, and those before that were being written then
+    _reported: float = -inf  # when the command of the report began, on time.monotonic()
 
     def amend(self, former: TransferReport, report: TransferReport) -> None:
         """Replaces the last report by one that tells more, unless a later one has come meanwhile."""
@@ -72,8 +74,15 @@ class Results(Struct):
         """The last image that was asked for."""
         return self.images[-1] if self.images else None
 
-    def add(self, last: Imaging) -> None:
-        self.images = [each for each in self.images if each is not last and each.state == "writing"] + [last]
+    def add(self, one: Imaging) -> None:
+        """Adds an image. One that was asked for earlier, and has taken longer, comes before those of later cuts."""
+        known = sorted([*(each for each in self.images if each is not one), one], key=lambda each: each.order.began)
+        self.images = [each for each in known if each is known[-1] or each.state == "writing"]
+
+    def tell(self, report: TransferReport, began: float) -> None:
+        """Keeps the report, unless a command that began later has told its own already."""
+        if began >= self._reported:
+            self.report, self._reported = report, began
 
 
 class Job(Struct):
@@ -123,7 +132,8 @@ class Job(Struct):
     def holds_newcomers(self) -> bool:
         """Returns True if the first call of a new process must wait: the job is off its devices, or may be leaving."""
         at_work = (State.RUNNING, State.LOST)
-        return self.busy or self.decision is not None or any(p.state not in at_work for p in self.begun)
+        leaving = self.turn.changing or self.decision is not None
+        return leaving or any(p.state not in at_work for p in self.begun)
 
     @property
     def was(self) -> State:
@@ -132,16 +142,19 @@ class Job(Struct):
         return job_state(states) if states else State.RUNNING
 
     @contextmanager
-    def changing(self, what: str) -> Iterator[None]:
-        """Allows one transaction a job, and none before a recovery is over. Raises WrongState if there is one."""
+    def changing(self, what: str, beside_readers: bool = False) -> "Iterator[Hold]":
+        """Allows one transaction a job, and none before a recovery is over. Raises WrongState if there is one.
+
+        beside_readers: also while others read copies that they made of it.
+        """
         if what != "recover" and not self.turn.settled.wait(RECOVERY_PATIENCE):
             raise WrongState(f"job {self.name} is still being recovered", state=self.state, hint="gcr recover")
-        if not self.turn.take():
-            raise WrongState(f"job {self.name} is being checkpointed or restored just now", state=self.state)
+        hold = Hold(self)
+        hold.take(beside_readers)
         try:
-            yield
+            yield hold
         finally:
-            self.turn.give_back()
+            hold.end()
 
     @property
     def keeps_contexts(self) -> bool:
@@ -157,6 +170,37 @@ class Job(Struct):
         if world != self.world:
             return False
         return self.busy or any(p.state == State.RUNNING and device in p.prepared for p in self.living)
+
+
+class Hold(Struct):
+    """A command's turn at a job, which it may leave to others while it reads its copies."""
+
+    job: Job
+    reading: bool = False
+
+    def take(self, beside_readers: bool) -> None:
+        """Raises WrongState if another command has the turn."""
+        if not self.job.turn.take(beside_readers):
+            text = f"job {self.job.name} is being checkpointed or restored just now"
+            raise WrongState(text, state=self.job.state)
+
+    def leave(self) -> None:
+        """Leaves the turn to others: nothing of the job is changed any more."""
+        self.job.turn.leave()
+        self.reading = True
+
+    def take_again(self) -> None:
+        """Takes a turn that was left, for another attempt. Raises WrongState if another command has it."""
+        if self.reading:
+            self.take(beside_readers=True)
+            self.job.turn.read()
+            self.reading = False
+
+    def end(self) -> None:
+        if self.reading:
+            self.job.turn.read()
+        else:
+            self.job.turn.give_back()
 
 
 class Jobs(Struct):
@@ -216,15 +260,20 @@ class Jobs(Struct):
         return None
 
     @contextmanager
-    def changing(self, job: Job, what: str) -> Iterator[None]:
+    def changing(self, job: Job, what: str, beside_readers: bool = False) -> Iterator[Hold]:
         """Does as Job.changing. A process that comes meanwhile waits at its first call, until the job runs again."""
         try:
-            with job.changing(what):
+            with job.changing(what, beside_readers) as hold:
                 with self.lock:  # a process that was welcomed before is in the list now
                     pass
-                yield
+                yield hold
         finally:
             self.let_begin(job)
+
+    def leave(self, hold: Hold) -> None:
+        """Does as Hold.leave; processes that waited go on."""
+        hold.leave()
+        self.let_begin(hold.job)
 
     def let_begin(self, job: Job) -> None:
         """Processes that waited go on, unless the job is off its devices still."""
@@ -296,4 +345,5 @@ class Active:
     def __exit__(self, *_: object) -> None:
         with self._jobs.lock:
             for target in self._targets:
-                self._jobs.targets.pop(target.pid, None)
+                if self._jobs.targets.get(target.pid) is target:
+                    del self._jobs.targets[target.pid]

@@ -36,7 +36,7 @@ class Recovery:
     def of(self, job: Job) -> RecoveredJob:
         was = reports.shown(job.state)
         action = "kept running" if job.state == State.RUNNING else "left as it is"
-        with self._jobs.changing(job, "recover"):
+        with self._jobs.changing(job, "recover", beside_readers=True):
             targets = [t for p in job.living if (t := self._stranded(job, p)) is not None]
             if targets:
                 course = Course("recover", targets[0].transaction, self._node.config.drain_s)

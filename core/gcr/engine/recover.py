@@ -79,7 +79,15 @@ def _roll_back(target: Target, node: Node) -> None:
     if status.flags & AgentFlag.STAGED:
         target.process.agent.drop(target.transaction)
     target.process.settle(State.RUNNING)
+    _forget_copy(target, node)
     quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
+
+
+def _forget_copy(target: Target, node: Node) -> None:
+    """Gives up the copy of a checkpoint that was taken back, where the worker that made it still lives."""
+    for device in target.bytes_by_device:
+        if worker := node.warm_worker(target.world, device):
+            quietly("forget the copy", partial(worker.copies.forget_copy, target.copy_name))
 
 
 def _restore_from_arena(target: Target, node: Node, staged: bool) -> None:

@@ -35,9 +35,8 @@ class Target(Session):
         if count != expected:
             raise PeerGone(f"process {self.pid} handed over {count} handles of {expected}")
 
-    def forget_exports(self) -> None:
-        """Undoes the exports, and forgets what was copied of them."""
-        self.forget_memory()
+    def forget_copies(self) -> None:
+        """Makes the workers give up the copy of this transaction."""
         for worker in self.workers():
             quietly("forget the copy", partial(worker.copies.forget_copy, self.copy_name))
 

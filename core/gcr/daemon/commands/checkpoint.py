@@ -27,7 +27,7 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.foreign import await_hello, foreign_job, refuse_unheard_beside, refuse_without_driver
 from gcr.daemon.images.imaging import Imaging, asked_for
 from gcr.daemon.images.outlet import imaged
-from gcr.daemon.jobs import Active, Job
+from gcr.daemon.jobs import Active, Hold, Job
 from gcr.daemon.permission import Caller
 from gcr.engine.admit import admit, refuse_what_the_driver_refuses
 from gcr.engine.driver_swap import DriverSwap
@@ -51,14 +51,14 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
         asked_for, request, asked.key, node.fleet.image_helper, course.began, node.config.store_s, asked.caller, []
     )
     with saying_state(job):
-        with node.jobs.changing(job, "checkpoint"):
+        with node.jobs.changing(job, "checkpoint", beside_readers=request.leave_running) as hold:
             if job.decision is not None and job.decision.kind == "driver":
                 text, hint = f"process {job.name} is suspended already", f"gcr restore {job.name}"
                 raise WrongState(text, state=job.state, hint=hint)
             with _forgetting_untouched(node, job):
-                attempt = partial(_attempted, node, job, course, request, image)
+                attempt = partial(_attempted, node, hold, course, request, image)
                 report, imaging = departures.without_departed(job, attempt)
-                job.results.report = report
+                job.results.tell(report, course.began)
         if imaging:
             job.results.add(imaging)
             try:
@@ -76,13 +76,14 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
 
 def _attempted(
     node: Coordinator,
-    job: Job,
+    hold: Hold,
     course: Course,
     request: CheckpointRequest,
     image: Callable[[], Imaging | None],
 ) -> tuple[CheckpointReport, Imaging | None]:
+    hold.take_again()
     imaging = image()
-    return Attempt(node, job, course, request, imaging).carry_out(), imaging
+    return Attempt(node, hold, course, request, imaging).carry_out(), imaging
 
 
 def _restore_after_failure(
@@ -90,16 +91,22 @@ def _restore_after_failure(
 ) -> ImageFailed:
     """Restores a job whose image failed, unless another command has changed the job since. Returns the error."""
     back = Course("restore", node.next_transaction(), DEFAULT_TIMEOUT, course.progress)  # also when no caller waits
+    suspended = partial(_suspended_by, job, course.transaction)
     try:
-        with node.jobs.changing(job, "restore"):
-            if job.decision is not None and job.decision.transaction == course.transaction:
-                restore.bring_back(node, job, back, request, Asked(course.progress, back.cancelled))
+        if suspended():  # a job that runs on has nothing to take back, and others may be at it
+            with node.jobs.changing(job, "restore"):
+                if suspended():
+                    restore.bring_back(node, job, back, request, Asked(course.progress, back.cancelled))
     except GcrError as error:
         log.warning("job %s was not taken back: %s", job.name, error)
         text = f"{failed.message}; and the job could not be taken back: {error.message}"
         return ImageFailed(text, hint=f"gcr restore {job.name}")
     log.info("job %s: is %s again: its image failed: %s", job.name, reports.shown(job.state), failed.message)
     return ImageFailed(f"{failed.message}; the job is {reports.shown(job.state)}")
+
+
+def _suspended_by(job: Job, transaction: int) -> bool:
+    return job.decision is not None and job.decision.transaction == transaction
 
 
 def _job(node: Coordinator, request: CheckpointRequest, caller: Caller) -> Job:
@@ -138,10 +145,14 @@ class Attempt(Struct, frozen=True):
     """One attempt to take a job off its devices, or to make an image of it."""
 
     node: Coordinator
-    job: Job
+    hold: Hold
     course: Course
     request: CheckpointRequest
     imaging: Imaging | None
+
+    @property
+    def job(self) -> Job:
+        return self.hold.job
 
     def carry_out(self) -> CheckpointReport:
         try:
@@ -170,19 +181,30 @@ class Attempt(Struct, frozen=True):
         may_stop = partial(imaging.may_begin, targets, course)
         options = Options(Way.RUNNING_ON, request.live, request.paranoid)
         work = Work.of(job.name, targets, self.node, course, options)
-        with Active(self.node.jobs, targets):
+        with Active(self.node.jobs, targets), self._noting_failure(imaging):
             try:
-                running_on.copy(work, may_stop, partial(imaging.baselines, course), imaging.lend)
-            except BaseException as error:
+                behind = running_on.cut(work, may_stop, partial(imaging.baselines, course))
+            except BaseException:
                 departures.settle_ends(job)
                 self.node.recovery.begin_if_uneven(job)
-                if isinstance(error, ImageFailed):  # it runs, and others may ask what became of its image
-                    imaging.fail(error)
-                    job.results.add(imaging)
-                    imaging.check()
                 raise
-        imaging.write([target for target in targets if target.bytes_by_device], time.time(), course)
+        created = time.time()
+        self.node.jobs.leave(self.hold)  # to the next cut, which may begin while the copies of this one are read
+        with self._noting_failure(imaging):
+            behind.finish(imaging.lend)
+        imaging.write([target for target in targets if target.bytes_by_device], created, course)
         return reports.of_glance(job, work, slowest_link(targets, lambda arena: arena.link_out_bytes_per_s))
+
+    @contextmanager
+    def _noting_failure(self, imaging: Imaging) -> Iterator[None]:
+        """Lets others ask for the reason where the image fails although the job runs on. Raises ImageFailed."""
+        try:
+            yield
+        except ImageFailed as error:
+            imaging.fail(error)
+            self.job.results.add(imaging)
+            imaging.check()
+            raise
 
     def _admitted(self) -> list[Target]:
         """Returns the targets; none for a job whose processes have yet to make their first call."""

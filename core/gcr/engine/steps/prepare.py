@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from functools import partial
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gcr.engine.admit import refuse_nothing_to_move
 from gcr.engine.side_by_side import side_by_side
@@ -13,13 +13,14 @@ from gcr.engine.transaction import Transaction
 from gcr.engine.work import Work
 from gcr.errors import NoRoom
 from gcr.job.placement import Placement
-from gcr.job.states import State
+from gcr.job.states import State, Way
 
 
 class Prepare(Struct, frozen=True):
-    """Exports every handle to the worker and the keeper."""
+    """Exports every handle to the worker and the keeper. `running`: pids of programs that run on, with all undone."""
 
     work: Work
+    running: set[int] = field(default_factory=set)
 
     def do(self, undo: Transaction) -> None:
         work = self.work
@@ -39,6 +40,8 @@ class Prepare(Struct, frozen=True):
 
     def run_on(self, target: Target) -> None:
         """Undoes everything up to QUIESCE: the gate opens."""
+        if target.pid in self.running:
+            return
         if not target.process.ended and target not in self.work.leftovers:
             target.resume()
             target.process.take_back("quiesce")
@@ -46,12 +49,14 @@ class Prepare(Struct, frozen=True):
 
     def forget_exports(self, target: Target) -> None:
         left = self.work.leftovers
-        if target.pid in left.suspended:  # its copy is all there is
+        if target.pid in self.running or target.pid in left.suspended:  # a suspended one has nothing but its copy
             return
         if target.pid in left.out:
             target.exports.entrust_spares()  # to its keeper, for the restore
-        else:
-            target.forget_exports()
+            return
+        target.forget_memory()
+        if self.work.options.way is not Way.RUNNING_ON:  # such a copy stays until it is handed on
+            target.forget_copies()
 
 
 class Reserve(Struct, frozen=True):

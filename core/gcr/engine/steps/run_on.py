@@ -1,4 +1,4 @@
-"""The end of a checkpoint that leaves the program running: the copy is sealed, gates open, the copy is handed on."""
+"""The end of a cut of a program that runs on: the copy is sealed, and the gates open. Later the copy is handed on."""
 
 from collections.abc import Callable
 
@@ -17,16 +17,23 @@ Copied = Callable[[Target, list[int]], object]
 
 
 class Seal(Struct, frozen=True):
-    """Seals every copy before a gate opens, so that it has the books of the cut and survives the program."""
+    """Seals every copy before a gate opens, so that it has the books of the cut and survives the program.
+
+    `close` it: the sealed copies outlive the transaction that stops the program.
+    """
 
     work: Work
     sealed: list[tuple[Target, list[int]]] = field(default_factory=list)
 
     def do(self, undo: Transaction) -> None:
-        undo.push("sealed", self.close)
         for target in self.work.targets:
             if target.bytes_by_device:
                 self.sealed.append((target, seal(target, partial=True)))
+
+    def hand_on(self, copied: Copied) -> None:
+        """Hands each sealed copy to the image's writer."""
+        while self.sealed:
+            copied(*self.sealed.pop())
 
     def close(self) -> None:
         """Closes the copies that were not handed on."""
@@ -35,23 +42,18 @@ class Seal(Struct, frozen=True):
 
 
 class Resume(Struct, frozen=True):
-    """Opens every gate; the program runs on."""
+    """Opens every gate, and forgets the exports: the program runs on, and memory that it frees is free at once.
+
+    running: gets the pids, of which nothing is left to be undone.
+    """
 
     work: Work
+    running: set[int]
 
     def do(self, undo: Transaction) -> None:
         side_by_side(target.resume for target in self.work.targets)
         for target in self.work.targets:
             target.process.move(State.RUNNING)
         self.work.course.mark("running")
-
-
-class HandOn(Struct, frozen=True):
-    """Hands each sealed copy to the image's writer."""
-
-    seal: Seal
-    copied: Copied
-
-    def do(self, undo: Transaction) -> None:
-        while self.seal.sealed:
-            self.copied(*self.seal.sealed.pop())
+        side_by_side(target.forget_memory for target in self.work.targets)
+        self.running.update(target.pid for target in self.work.targets)

@@ -1,0 +1,80 @@
+"""The turn at a job: one command changes it, and others may read copies that they made of it before."""
+
+import pytest
+
+from gcr.daemon.jobs import Active, Job, Jobs
+from gcr.engine.node import World
+from gcr.errors import WrongState
+from gcr.job.process import Process
+from gcr.processes import ProcessIdentity
+
+
+@pytest.fixture
+def jobs():
+    made = Jobs()
+    made.add(Job("llm", "t", World("nvidia")))
+    return made
+
+
+@pytest.fixture
+def job(jobs):
+    return jobs.find("llm")
+
+
+REFUSED = "llm is being checkpointed or restored just now"
+
+
+@pytest.mark.parametrize("beside", [False, True])
+def test_no_command_begins_while_another_changes_the_job(jobs, job, beside):
+    second = jobs.changing(job, "checkpoint", beside_readers=beside)
+    with jobs.changing(job, "checkpoint"), pytest.raises(WrongState, match=REFUSED), second:
+        pytest.fail("there are two")
+    assert not job.busy
+
+
+def test_a_cut_begins_beside_commands_that_read_and_no_other_command_does(jobs, job):
+    with jobs.changing(job, "checkpoint") as first:
+        jobs.leave(first)
+        with jobs.changing(job, "checkpoint", beside_readers=True) as second:
+            with pytest.raises(WrongState, match=REFUSED):
+                first.take_again()
+            jobs.leave(second)
+        assert job.busy and not job.turn.changing
+        with pytest.raises(WrongState, match=REFUSED), jobs.changing(job, "restore"):
+            pytest.fail("a copy is still being read")
+    assert not job.busy
+    with jobs.changing(job, "restore"):
+        assert job.busy
+
+
+def test_a_command_that_reads_may_take_the_turn_again(jobs, job):
+    with jobs.changing(job, "checkpoint") as hold:
+        hold.take_again()  # it has it
+        jobs.leave(hold)
+        hold.take_again()
+        assert job.turn.changing
+        with pytest.raises(WrongState), jobs.changing(job, "checkpoint", beside_readers=True):
+            pytest.fail("there are two")
+    assert not job.busy
+
+
+def test_a_process_that_comes_waits_for_a_command_that_changes_the_job_and_for_no_other(jobs, job):
+    process = job.processes[7] = Process("llm", ProcessIdentity(7, 8), waits=True)
+    with jobs.changing(job, "checkpoint") as hold:
+        assert job.holds_newcomers
+        jobs.leave(hold)
+        assert not job.holds_newcomers
+        assert not process.waits
+
+
+def test_the_targets_of_a_transaction_are_found_until_its_own_end(jobs):
+    class Target:
+        pid = 7
+
+    first, second = Target(), Target()
+    former = Active(jobs, [first])
+    former.__enter__()
+    with Active(jobs, [second]):
+        former.__exit__()
+        assert jobs.targets == {7: second}
+    assert jobs.targets == {}
