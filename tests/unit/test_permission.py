@@ -364,6 +364,16 @@ def test_a_supervisor_that_says_what_makes_no_sense_is_refused_and_no_job_is_har
         assert answer == {"ok": True, "report": None, "was": "running"}
 
 
+@pytest.mark.parametrize("wrong", [None, "", "nonsense", 5, ["ps"], {}])
+def test_a_client_that_names_no_command_is_refused_and_served_further(
+    peer: Callable[..., Channel], wrong: object
+) -> None:
+    client = peer(os.getuid())
+    with pytest.raises(UsageError, match="no command"):
+        client.call_json("ps", {"op": wrong}, timeout=10, type=FrameType.COMMAND)
+    assert command(client, "ps", target="", more=1) == {"ok": True, "jobs": [], "awaited": []}
+
+
 @pytest.mark.parametrize(("op", "body"), [("started", {"pid": 1}), ("finished", {"code": 0})])
 def test_a_supervisor_registers_its_job_before_it_tells_of_it(
     server: Server, peer: Callable[..., Channel], op: str, body: dict[str, object]

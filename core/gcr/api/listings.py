@@ -122,3 +122,13 @@ class ImageInfo(Answer, frozen=True, kw_only=True):
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON's fields; of a damaged image its name and the damage alone."""
         return {"image": self.image, "damaged": self.damaged} if self.damaged is not None else super().to_json()
+
+
+class ImageList(Answer, frozen=True, kw_only=True):
+    """The answer of `gcr images`."""
+
+    images: tuple[ImageInfo, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the JSON's fields, without the envelope."""
+        return {"images": [image.to_json() for image in self.images]}

@@ -5,7 +5,7 @@ per second. A target is a job's name or, as an integer, a pid. A field with its 
 """
 
 from collections.abc import Mapping
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, get_args
 
 from msgspec import Struct, ValidationError, convert, field, to_builtins
 
@@ -39,6 +39,26 @@ class Request(Struct, frozen=True, kw_only=True, omit_defaults=True):
             return convert({name: value for name, value in body.items() if name != "op"}, cls)
         except ValidationError as error:
             raise UsageError(f"{cls.op}: {error}") from error
+
+
+class PingRequest(Request, frozen=True, kw_only=True):
+    op = "ping"
+
+
+class PsRequest(Request, frozen=True, kw_only=True):
+    op = "ps"
+
+
+class DevicesRequest(Request, frozen=True, kw_only=True):
+    op = "devices"
+
+
+class StatusRequest(Request, frozen=True, kw_only=True):
+    op = "status"
+
+
+class RecoverRequest(Request, frozen=True, kw_only=True):
+    op = "recover"
 
 
 class TransferRequest(Request, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -149,3 +169,26 @@ class HandOverRequest(Request, frozen=True, kw_only=True):
 
     version: str
     wire: int
+
+
+AnyRequest = (
+    PingRequest
+    | PsRequest
+    | DevicesRequest
+    | StatusRequest
+    | RecoverRequest
+    | CheckpointRequest
+    | RestoreRequest
+    | SwapRequest
+    | StopRequest
+    | HandOverRequest
+)
+
+
+def request_of(body: Mapping[str, Any]) -> AnyRequest:
+    """Returns the request that a body is. Raises UsageError for an unknown command, and as `Request.from_json`."""
+    op = body.get("op")
+    kind: type[AnyRequest] | None = next((each for each in get_args(AnyRequest) if each.op == op), None)
+    if kind is None:
+        raise UsageError(f"no command {op!r}")
+    return kind.from_json(body)

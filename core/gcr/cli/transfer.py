@@ -4,11 +4,11 @@ import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec.structs import replace
 
-from gcr.api.events import ProgressEvent
+from gcr.api.answers import Answer
 from gcr.api.reports import Report
 from gcr.api.requests import ImageRequest, Target, TransferRequest
 from gcr.cli.options import Options
@@ -23,6 +23,7 @@ NO_TIMEOUT = 86400.0  # the daemon's own deadlines end a command long before; a 
 
 log = logging.getLogger(__name__)
 
+A = TypeVar("A", bound=Answer)
 Told = TypeVar("Told", bound=Report)
 
 
@@ -73,7 +74,7 @@ def _text(report: Told, summary: Callable[[Told], str]) -> str:
 def _carried_out(request: ImageRequest, options: Options, kind: type[Told]) -> Told:
     began = time.monotonic()
     try:
-        report = kind.from_json(ask(request, options))
+        report = ask(request, kind, options)
     except KeyboardInterrupt:
         raise interrupted([request.target], request.image) from None
     log.info("%s: %s", request.op, _phases(report))
@@ -86,14 +87,11 @@ def _phases(report: Report) -> str:
     return ", ".join(f"{name} at {at:.3f} s" for name, at in marks)
 
 
-def ask(request: TransferRequest, options: Options) -> dict[str, Any]:
+def ask(request: TransferRequest, kind: type[A], options: Options) -> A:
+    """Returns the daemon's answer, which is a `kind`, and shows progress meanwhile."""
     wait = NO_TIMEOUT if request.timeout is None else request.timeout + GRACE
     with _sealed(request, options) as (asked, key), Client.connect() as client, progress_view(options.json) as progress:
-
-        def told(body: dict[str, Any]) -> None:
-            progress.update(ProgressEvent.from_json(body))
-
-        return client.request(asked.op, asked.to_json(), key, timeout=wait, on_progress=told)
+        return client.ask(asked, kind, key, timeout=wait, on_event=progress.update)
 
 
 @contextmanager

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct, field
 from msgspec.structs import replace
@@ -19,13 +19,20 @@ from msgspec.structs import replace
 from gcr.api.answers import Answer, Leaving, Pong
 from gcr.api.events import Listener, ProgressEvent
 from gcr.api.requests import (
+    AnyRequest,
     CheckpointRequest,
+    DevicesRequest,
     HandOverRequest,
     ImageRequest,
+    PingRequest,
+    PsRequest,
+    RecoverRequest,
     RestoreRequest,
+    StatusRequest,
     StopRequest,
     SwapRequest,
     Target,
+    request_of,
 )
 from gcr.daemon import handles
 from gcr.daemon.arrivals import Arrivals
@@ -262,10 +269,12 @@ class Connection:
         body = request.json()
         cancel = threading.Event()
         self._commands.cancels.add(cancel)
-        entry = Entry(str(body["op"]), body, asked_by(self.channel.peer))
+        entry = Entry(str(body.get("op")), body, asked_by(self.channel.peer))
         try:
             with self._server.command():
-                answer = self._command(str(body["op"]), body, request, cancel)
+                self._caller.check_command(entry.op)
+                asked = request_of(body)
+                answer = self._command(asked, request, cancel)
             entry.done(answer)
         except GcrError as error:
             entry.failed(error)
@@ -275,37 +284,35 @@ class Connection:
         try:
             request.reply_json(answer.to_json())
         finally:  # also for a caller that has left: after `hand_over` this daemon refuses every command
-            if body["op"] in ("stop", "hand_over"):
+            if isinstance(asked, StopRequest | HandOverRequest):
                 self._server.stop()
 
-    def _command(self, op: str, body: dict[str, Any], request: Request, cancel: threading.Event) -> Answer:
+    def _command(self, asked: AnyRequest, request: Request, cancel: threading.Event) -> Answer:
         coordinator = self._server.coordinator
-        self._caller.check_command(op)
-        match op:
-            case "ping":
+        match asked:
+            case PingRequest():
                 return Pong(pid=os.getpid(), version=__version__)
-            case "ps":
+            case PsRequest():
                 return looking.ps(coordinator, self._caller)
-            case "devices":
+            case DevicesRequest():
                 return looking.devices(coordinator, self._caller)
-            case "status":
+            case StatusRequest():
                 return looking.status(coordinator)
-            case "checkpoint":
-                return self._lending(checkpoint.run, CheckpointRequest.from_json(body), request, cancel)
-            case "restore":
-                return self._lending(restore.run, RestoreRequest.from_json(body), request, cancel)
-            case "swap":
+            case CheckpointRequest():
+                return self._lending(checkpoint.run, asked, request, cancel)
+            case RestoreRequest():
+                return self._lending(restore.run, asked, request, cancel)
+            case SwapRequest():
                 tell = partial(self._teller, request, cancel=cancel)
-                return Swap(coordinator, SwapRequest.from_json(body), tell, cancel, self._caller).run()
-            case "recover":
+                return Swap(coordinator, asked, tell, cancel, self._caller).run()
+            case RecoverRequest():
                 return coordinator.recovery.of_all()
-            case "hand_over":
-                self._server.hand_over(HandOverRequest.from_json(body))
+            case HandOverRequest():
+                self._server.hand_over(asked)
                 return Leaving(pid=os.getpid())
-            case "stop":
-                self._server.arrivals.check_stoppable(StopRequest.from_json(body).force)
+            case StopRequest():
+                self._server.arrivals.check_stoppable(asked.force)
                 return Leaving(pid=os.getpid())
-        raise UsageError(f"no command {op!r}")
 
     def _lending(self, command: Command[Wanted], wanted: Wanted, request: Request, cancel: threading.Event) -> Answer:
         """Carries out a command with the descriptor of a store's key, if one came along."""

@@ -18,7 +18,7 @@ from typing import Any
 
 from gcr import processes
 from gcr.api.checks import MOST_SECONDS, check_backend, check_name, check_seconds, checked_target
-from gcr.api.listings import ImageInfo, JobInfo
+from gcr.api.listings import ImageInfo, ImageList, JobInfo
 from gcr.api.reports import SwapReport
 from gcr.api.requests import SwapRequest
 from gcr.errors import DaemonUnavailable, DeadlinePassed, GcrError, NoSuchJob, NotAllKnown
@@ -112,8 +112,8 @@ def swap(
     request = SwapRequest(out=one, back=other, timeout=timeout, data_only=data_only, devices=moves)
     with Client.connect() as client:
         wait = MOST_SECONDS if timeout is None else timeout + GRACE
-        answer = client.request(request.op, request.to_json(), timeout=wait)
-    return SwapReport.from_json(answer).timed(time.monotonic() - began)
+        report = client.ask(request, SwapReport, timeout=wait)
+    return report.timed(time.monotonic() - began)
 
 
 def _target_of(job: Job | str | int) -> str | int:
@@ -154,8 +154,7 @@ def images(
     given |= {"--key-file": None if key_file is None else os.fspath(key_file), "--key-command": key_command}
     given |= {"--timeout": None if timeout is None else str(timeout)}
     words = [word for flag, value in given.items() if value is not None for word in (flag, value)]
-    found = _asked(["images", *words])["images"]
-    return tuple(ImageInfo.from_json(image) for image in found)
+    return ImageList.from_json(_asked(["images", *words])).images
 
 
 def _asked(words: Sequence[str]) -> Mapping[str, Any]:

@@ -173,9 +173,9 @@ class Job:
         wait = MOST_SECONDS if request.timeout is None else request.timeout + GRACE
         with key.lent() as fds, Client.connect() as client:
             asked = replace(request, encrypted=bool(fds))
-            answer = client.request(asked.op, asked.to_json(), fds, timeout=wait)
+            report = client.ask(asked, kind, fds, timeout=wait)
         log.info("job %s: %s took %.3f s", self.name, request.op, time.monotonic() - began)
-        return kind.from_json(answer).timed(time.monotonic() - began)
+        return report.timed(time.monotonic() - began)
 
     def __enter__(self) -> Self:
         return self

@@ -8,10 +8,13 @@ import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from gcr import runtime
+from gcr.api.answers import Answer
+from gcr.api.events import Listener, ProgressEvent
 from gcr.api.listings import JobInfo, JobList
+from gcr.api.requests import PsRequest, Request
 from gcr.errors import DaemonUnavailable, GcrError, WrongVersion
 from gcr.protocol.channel import Channel
 from gcr.protocol.frames import AgentError, refused_greeting
@@ -21,6 +24,7 @@ from gcr.version import __version__
 
 log = logging.getLogger(__name__)
 
+A = TypeVar("A", bound=Answer)
 Progress = Callable[[dict[str, Any]], None]
 
 CONNECT_TIMEOUT = 5.0  # seconds for a running daemon to greet
@@ -90,9 +94,29 @@ class Client:
         log.info("%s: answered after %.3f s", command, time.monotonic() - began)
         return {key: value for key, value in answer.items() if key != "ok"}
 
+    def ask(
+        self,
+        request: Request,
+        kind: type[A],
+        key: Sequence[int] = (),
+        *,
+        timeout: float = ANSWER_TIMEOUT,
+        on_event: Listener | None = None,
+    ) -> A:
+        """Returns the answer, which is a `kind`. Raises as `request`. `key`: of an encrypted store."""
+
+        def told(body: dict[str, Any]) -> None:
+            if on_event:
+                on_event(ProgressEvent.from_json(body))
+
+        on_progress = told if on_event else None
+        return kind.from_json(
+            self.request(request.op, request.to_json(), key, timeout=timeout, on_progress=on_progress)
+        )
+
     def jobs(self, timeout: float = ANSWER_TIMEOUT) -> JobList:
         """Returns the answer of `ps`. Raises as `request`."""
-        return JobList.from_json(self.request("ps", timeout=timeout))
+        return self.ask(PsRequest(), JobList, timeout=timeout)
 
     def wait_closed(self, timeout: float) -> bool:
         """Wait until the daemon ended the connection, as one that stops does; False if it did not."""

@@ -8,7 +8,7 @@ import click
 
 from gcr import runtime, units
 from gcr.api.answers import DaemonStatus
-from gcr.api.requests import StopRequest
+from gcr.api.requests import StatusRequest, StopRequest
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
 from gcr.errors import DaemonUnavailable, DeadlinePassed
@@ -95,7 +95,7 @@ def status(options: Options) -> None:
     """Show the daemon's pid, version, arena, jobs and workers. Starts none."""
     try:
         with Client.connect(autostart=False, any_version=True) as client:
-            fields = {"running": True, **DaemonStatus.from_json(client.request("status")).to_json()}
+            fields = {"running": True, **client.ask(StatusRequest(), DaemonStatus).to_json()}
     except DaemonUnavailable:
         fields = _NOT_RUNNING
     _finish(options, "status", fields, _status_text)

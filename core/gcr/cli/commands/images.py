@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from gcr import units
-from gcr.api.listings import ImageInfo
+from gcr.api.listings import ImageInfo, ImageList
 from gcr.cli import text
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, common_options, examples, store_option
@@ -30,7 +30,7 @@ def command(options: Options, store: str | None) -> None:
     """List saved images: of which job, when, how large, and what they cost on disk."""
     found = asked(options, store, lambda there: _rows(there) if there else [])
     if options.json:
-        print_json(success("images", {"images": [image.to_json() for image in found]}))
+        print_json(success("images", ImageList(images=tuple(found)).to_json()))
     else:
         print_text(render(found))
 

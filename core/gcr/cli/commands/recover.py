@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 
 from gcr.api.answers import Recovered, RecoveredJob
+from gcr.api.requests import RecoverRequest
 from gcr.cli import text
 from gcr.cli.options import Options, common_options, examples
 from gcr.cli.output import print_json, print_text, success
@@ -23,7 +24,7 @@ def command(options: Options) -> None:
     """
     wait = TIMEOUT if options.timeout is None else options.timeout + GRACE
     with Client.connect() as client:
-        answer = Recovered.from_json(client.request("recover", {"timeout": options.timeout}, timeout=wait))
+        answer = client.ask(RecoverRequest(), Recovered, timeout=wait)
     if options.json:
         print_json(success("recover", answer.to_json()))
     else:

@@ -39,10 +39,9 @@ def command(options: Options, out: Target, back: Target, data_only: bool, device
     )
     began = time.monotonic()
     try:
-        answer = ask(request, options)
+        done = ask(request, SwapReport, options).timed(time.monotonic() - began)
     except KeyboardInterrupt:
         raise interrupted([out, back]) from None
-    done = SwapReport.from_json(answer).timed(time.monotonic() - began)
     if options.json:
         print_json(success("swap", done.to_json()))
         return

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from gcr import units
 from gcr.api.listings import DeviceInfo, DeviceList, JobInfo
+from gcr.api.requests import DevicesRequest
 from gcr.cli import jobtable, text
 from gcr.cli.commands.devices import present
 from gcr.cli.commands.ps import jobs_of
@@ -74,7 +75,7 @@ def _seen_by_jobs(options: Options) -> list[DeviceInfo]:
     """Simulated ones are seen from inside only, so the daemon is asked; where none runs there is no job."""
     try:
         with Client.connect(autostart=False) as client:
-            rows = DeviceList.from_json(client.request("devices", timeout=30.0)).devices
+            rows = client.ask(DevicesRequest(), DeviceList, timeout=30.0).devices
     except DaemonUnavailable:
         return []
     return [row for row in rows if options.backend in (None, row.backend)]
