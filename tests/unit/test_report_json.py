@@ -1,6 +1,7 @@
 """The whole JSON of the daemon's reports, byte by byte, in every strategy."""
 
 import json
+import os
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from test_reports import process as seen
 from gcr import schemas
 from gcr.api.answers import Answer
 from gcr.api.events import ProgressEvent
-from gcr.api.listings import ArenaReady, ImageInfo, ImageState, OnlyCopy
+from gcr.api.listings import ArenaReady, ImageInfo, ImageState, JobInfo, OnlyCopy
 from gcr.api.reports import Report, SwapReport
 from gcr.daemon import reports
 from gcr.daemon.jobs import Job, Program
@@ -285,3 +286,12 @@ def test_an_event_has_only_the_figures_that_are_known() -> None:
     assert ProgressEvent.from_json({**told, "weather": "fine"}) == EVENT
     with pytest.raises(GcrError, match="no ProgressEvent"):
         ProgressEvent.from_json({**told, "bytes": "5"})
+
+
+def test_words_that_are_not_utf_8_are_told_as_they_are() -> None:
+    """Python has bytes of a command line, or of a path, that are no text as lone surrogates."""
+    word = os.fsdecode(b"caf\xe9")
+    job = job_info(command=("cat", word), only_in=OnlyCopy(image="warm", store=f"/{word}"))
+    told = json.loads(json.dumps(job.to_json()))
+    assert (told["command"], told["only_in"]["store"]) == (["cat", word], f"/{word}")
+    assert JobInfo.from_json(told) == job

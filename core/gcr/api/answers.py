@@ -3,11 +3,12 @@
 Each answer is declared once for both ends. Sizes are bytes, times seconds, rates bytes per second; None is null.
 """
 
+import json
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any, Self
 
-from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, json
+from msgspec import UNSET, Struct, UnsetType, ValidationError, convert, to_builtins
 from msgspec.structs import force_setattr
 
 from gcr.errors import GcrError
@@ -23,7 +24,8 @@ class Answer(Struct, frozen=True, kw_only=True):
 
     def to_json(self) -> dict[str, Any]:
         """Returns the JSON's fields, without the envelope."""
-        found: dict[str, Any] = json.decode(json.encode(self, enc_hook=dict))  # which is for the mappings
+        plain = to_builtins(self, enc_hook=dict)  # the hook is for the mappings
+        found: dict[str, Any] = json.loads(json.dumps(plain))  # lists, and words that are not UTF-8 as they are
         return found
 
     @classmethod
