@@ -42,6 +42,7 @@ USED = """
 from gcr_{vendor}.backend import {name}Backend
 print(sum(device.used_bytes for device in {name}Backend().devices()))
 """
+LISTENING = "00010000"  # flags in /proc/net/unix
 SUCCESSOR_SECONDS = 3.0
 HEARD = 0.5  # seconds from the end of a connection until the daemon has done what it does then
 ALLOC = str(VICTIMS / "alloc_victim.py")
@@ -52,6 +53,7 @@ class Machine(SimulatedMachine):
     vendor: str = "nvidia"
     where: World = NVIDIA
     asking: ThreadPoolExecutor = field(default_factory=lambda: ThreadPoolExecutor(2))
+    starter = staticmethod(warm.popen)
     succeeded: bool = False  # a daemon that died, by one that its supervisor started
 
     @property
@@ -64,9 +66,13 @@ class Machine(SimulatedMachine):
 
     def gcr(self, *arguments: str, timeout: float = 60.0) -> Answer:
         """The same without the start of an interpreter (tests/e2e/warm.py)."""
-        done = warm.run("gcr", "--json", *arguments, env=self.env, timeout=timeout)
+        done = warm.run("gcr", "--json", *arguments, env=self.env, timeout=timeout, launches=not self._served())
         body = json.loads(done.stdout) if done.stdout.strip() else {}
         return Answer(done.returncode, body, done.stderr)
+
+    def _served(self) -> bool:
+        """Returns whether a daemon listens. A connection would disturb it."""
+        return any(row[7:] == [str(self.socket)] and row[3] == LISTENING for row in _unix_sockets())
 
     # ---- programs ---------------------------------------------------------------------------------------------
 
@@ -184,11 +190,14 @@ class Machine(SimulatedMachine):
 
     def _connections(self) -> set[str]:
         """Inodes of the daemon's ends."""
-        rows = [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
-        return {row[6] for row in rows if row[7:] == [str(self.socket)]}
+        return {row[6] for row in _unix_sockets() if row[7:] == [str(self.socket)]}
 
     def wait_held(self) -> None:
         until(lambda: (self.folder / "held").exists() or None, PATIENCE, "the transaction comes to the step")
+
+
+def _unix_sockets() -> list[list[str]]:
+    return [line.split() for line in Path("/proc/net/unix").read_text().splitlines()]
 
 
 def kill(*pids: int) -> None:

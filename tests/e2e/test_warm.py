@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -11,9 +12,17 @@ from pathlib import Path
 
 import pytest
 import warm
+import warm_popen
+from machine import Machine, alive, kill, until
+
+from gcr import processes
 
 PROBE = """
-import locale, os, signal, sys, threading
+import ctypes, locale, os, resource, signal, sys, threading
+from pathlib import Path
+
+libc = ctypes.CDLL(None)
+libc.malloc.restype = ctypes.c_void_p
 
 def stream(s):
     return [s.encoding, s.errors, s.line_buffering, s.write_through, s.newlines, s.isatty(), s.seekable(), s.closed]
@@ -37,6 +46,11 @@ facts = {
     "groups": [os.getpgrp(), os.getsid(0)],
     "locale": locale.setlocale(locale.LC_ALL), "folder": os.getcwd(),
     "name": __name__, "file": __file__, "registered": sys.modules["__main__"].__dict__ is globals(),
+    "overwritten": ctypes.string_at(libc.malloc(3000), 3000) == bytes([0xff ^ 165]) * 3000,
+    "limits": {name: resource.getrlimit(getattr(resource, name)) for name in dir(resource) if name.startswith("RLIM")
+               if name != "RLIM_INFINITY"},
+    "parent": [os.getppid(), os.getsid(0) == os.getpid()],
+    "shown": [os.fsdecode(Path("/proc/self", file).read_bytes()) for file in ("cmdline", "environ")],
     "marks": sorted(name for name in sys.modules if name.startswith("mark")),
 }
 if __name__ == "__main__":
@@ -62,13 +76,19 @@ def ran(module: str, *arguments: str, **env: str) -> "subprocess.CompletedProces
     return warm.run(module, *arguments, env={**os.environ, **env}, timeout=PATIENCE)
 
 
+def seen_inside(done: "subprocess.CompletedProcess[str]") -> dict[str, object]:
+    """Returns the facts without those that only a child of the tests shares with a new process."""
+    facts = json.loads(done.stdout)
+    return {name: value for name, value in facts.items() if name not in ("parent", "shown")}
+
+
 def test_it_finds_all_as_a_new_interpreter_does(module):
     name, env = module("probe", PROBE), {**os.environ, "GCR_HERE": "ünd", "HOME": "/nowhere"}
     command = [sys.executable, "-m", name, "one", "--two", "ü\udcff"]
     new = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
     done = warm.run(*command[2:], env=env, timeout=PATIENCE)
     assert (done.returncode, done.stderr) == (new.returncode, new.stderr) == (0, "")
-    assert json.loads(done.stdout) == json.loads(new.stdout)
+    assert seen_inside(done) == seen_inside(new)
 
 
 def test_it_reads_the_stdin_of_the_tests(module, tmp_path):
@@ -160,10 +180,79 @@ def test_a_large_output_comes_whole(module):
 
 def test_it_loads_nothing_that_reads_the_environment():
     """Modules of gcr read it when they are asked: the warm process has loaded them in another one."""
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import os, warm; known = []\n"
+    code = "import sys; sys.path.insert(0, sys.argv[1]); import os, sysconfig, warm_process; known = []\n"
+    code += "sysconfig.get_config_vars()  # the standard library looks for the home, for installers\n"
     code += "kind = type(os.environ); read = kind.__getitem__\n"
     code += "kind.__getitem__ = lambda self, name: known.append(name) or read(self, name)\n"
-    code += "warm._load(); print(sorted({name for name in known if name.startswith(('GCR', 'XDG', 'HOME'))}))"
+    code += "warm_process.load(); print(sorted({name for name in known if name.startswith(('GCR', 'XDG', 'HOME'))}))"
     here = str(Path(warm.__file__).parent)
     done = subprocess.run([sys.executable, "-c", code, here], capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "[]\n", done.stderr
+
+
+@pytest.fixture
+def probe(module, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Returns a command that the warm process forks, as it does programs of gcr."""
+    name = module("probe", PROBE)
+    monkeypatch.setattr(warm_popen, "PROGRAMS", (name,))
+    return [sys.executable, "-m", name, "one"]
+
+
+def forked(pid: int) -> bool:
+    """Returns whether a process shares its stack's place with the warm process, which no exec gives it."""
+    found, warm_one = processes.identify(pid), processes.identify(warm.warm().process.pid)
+    assert found and warm_one and warm_one.stack
+    return found.stack == warm_one.stack
+
+
+@pytest.mark.parametrize("perturb", ["165", ""])
+def test_a_child_finds_all_as_a_new_interpreter_does(probe, tmp_path, perturb):
+    reading, writing = os.pipe()
+    env = {**os.environ, "GCR_HERE": "ünd", "MALLOC_PERTURB_": perturb}
+    how = {"env": env, "cwd": tmp_path, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    ignored = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
+    resource.setrlimit(resource.RLIMIT_NOFILE, (soft - 1, hard))
+    try:
+        started = [each(probe, **how, start_new_session=True, pass_fds=[writing]) for each in STARTERS]
+        new, done = (json.loads(process.communicate(timeout=PATIENCE)[0]) for process in started)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        signal.signal(signal.SIGUSR1, ignored)
+        os.close(reading)
+        os.close(writing)
+    for facts, process in zip((new, done), started, strict=True):
+        assert facts.pop("groups") == [process.pid] * 2
+    assert done == new
+    assert (done["overwritten"], str(writing) in done["descriptors"]) == (bool(perturb), True)
+    assert [process.returncode for process in started] == [0, 0]
+
+
+STARTERS = (subprocess.Popen, warm.popen)
+
+
+def test_a_child_is_waited_for_and_killed_as_any_other(module, monkeypatch):
+    name = module("waits", "import sys; sys.stdin.read(); sys.exit(7)")
+    monkeypatch.setattr(warm_popen, "PROGRAMS", (name,))
+    first, second = (warm.popen([sys.executable, "-m", name], stdin=subprocess.PIPE) for _ in range(2))
+    assert forked(first.pid) and forked(second.pid)
+    assert (first.poll(), second.poll()) == (None, None)
+    second.kill()
+    for process in (first, second):
+        process.communicate(timeout=PATIENCE)
+    assert (first.returncode, second.returncode) == (7, -signal.SIGKILL)
+
+
+def test_the_processes_of_a_machine_are_forked_and_have_their_parents(machine: Machine) -> None:
+    job = machine.told("llm", "alloc 1 1")
+    machine.leave()
+    (daemon,), (worker,), (helper,) = map(machine.children, ("gcr.daemon", "gcr.worker", "gcr.control_helper"))
+    parents = [processes.parent_pid(pid) for pid in (job.supervisor.pid, daemon, worker, helper)]
+    assert parents == [os.getpid(), job.supervisor.pid, daemon, daemon]
+    assert all(map(forked, (job.supervisor.pid, daemon, worker, helper)))
+    warm_ones = [pid for pid in processes.descendants(daemon) if pid not in (worker, helper)]
+    assert len(warm_ones) == 1
+    kill(daemon)
+    until(lambda: not alive(warm_ones[0]), PATIENCE, "the daemon's warm process has ended")

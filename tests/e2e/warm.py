@@ -1,21 +1,18 @@
-"""Commands for tests without the start of an interpreter: a warm process forks each `python -m MODULE …`.
+"""Programs of gcr for tests without the start of an interpreter: a warm process forks each `python -m MODULE …`.
 
-Run as a program, this is the warm process. It has imported the command line of gcr, has one thread, and forks for each
-order. A command is a process of its own, with its pid, environment, folder, streams and exit status; it runs the same
-code as after `python -m`. Limits and umask are those of the tests at the first command. What the interpreter or libc
-reads at its start is that of the warm process: where it is to differ, `run` starts a new interpreter.
+The warm process (warm_process.py) has imported gcr, has one thread, and forks for each order. The new process is one of
+its own, with its pid, environment, folder, streams and exit status. It runs the same code as after `python -m`. `popen`
+makes it a child of this process, also in /proc, with the limits and signals of this process. A command of `run` has the
+limits and umask of the tests at the first order. The warm process has read what an interpreter or libc reads at its
+start; where that is to differ, `run` and `popen` start a new interpreter. So they do for drivers that are not NVIDIA's.
 
-    order   one packet: JSON [arguments, environment, folder], and 4 descriptors: stdin, stdout, stderr, the answer
-    answer  a pipe: "PID\n" as soon as the command is there, and "STATUS\n", as os.waitpid tells it, once it has ended
+    order   one packet: JSON of an Order, and its descriptors: stdin, stdout, stderr, the answer, and those to pass on
+    answer  a pipe: "PID\n" as soon as the process is there, and of a command "STATUS\n", as os.waitpid tells it, when
+            it has ended
 """
 
 import atexit
-import importlib
-import io
-import json
 import os
-import pkgutil
-import runpy
 import select
 import signal
 import socket
@@ -27,35 +24,31 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
+from typing import Any
 
-ORDER_BYTES = 1 << 18
+import warm_fork
+from warm_popen import Order, WarmPopen, leads_to, read_at_the_start, send
+
+PROGRAM = Path(__file__).with_name("warm_process.py")
 ENDING_SECONDS = 10.0
-READ_AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "TZ")
-# Loaded by commands while they run.
-LAZY = (
-    "gcr.rendezvous.client",
-    "gcr.rendezvous.launch",
-    "gcr.library.calls",
-    "gcr.listing",
-    "gcr.plugins",
-    "gcr.job.runs",
-    "rich.console",
-)
 
 
-# ---- the tests' side --------------------------------------------------------------------------------------------
-
-
-def run(module: str, *arguments: str, env: Mapping[str, str], timeout: float) -> "subprocess.CompletedProcess[str]":
-    """`python -m MODULE ARGUMENTS`, its output through pipes. Raises subprocess.TimeoutExpired."""
+def run(
+    module: str, *arguments: str, env: Mapping[str, str], timeout: float, launches: bool = False
+) -> "subprocess.CompletedProcess[str]":
+    """`python -m MODULE ARGUMENTS`, its output through pipes. launches: it starts a daemon. Raises TimeoutExpired."""
     if not warm().knows(env):
         command = [sys.executable, "-m", module, *arguments]
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
-    return warm().run([module, *arguments], env, timeout)
+    return warm().run(Order([module, *arguments], dict(env), str(Path.cwd()), launches), timeout)
 
 
-def _at_the_start(env: Mapping[str, str]) -> dict[str, str]:
-    return {name: value for name, value in env.items() if name.startswith(READ_AT_THE_START)}
+def popen(command: Sequence[str], **how: Any) -> "subprocess.Popen[str]":
+    """Does the same as subprocess.Popen; forks programs of gcr from the warm process, as children of this one."""
+    if not warm_fork.possible():
+        return subprocess.Popen(command, **how)
+    warm()
+    return WarmPopen(command, **how)
 
 
 @cache
@@ -72,22 +65,23 @@ class Warm:
 
     line: socket.socket = field(init=False)
     process: "subprocess.Popen[bytes]" = field(init=False)
-    at_the_start: dict[str, str] = field(default_factory=lambda: _at_the_start(os.environ))
+    usual: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def __post_init__(self) -> None:
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             fd = theirs.fileno()
-            self.process = subprocess.Popen([sys.executable, __file__, str(fd)], pass_fds=[fd])
+            self.process = subprocess.Popen([sys.executable, str(PROGRAM), str(fd)], pass_fds=[fd])
+        WarmPopen.use(self.line, self.usual)
 
     def knows(self, env: Mapping[str, str]) -> bool:
-        return _at_the_start(env) == self.at_the_start
+        same = read_at_the_start(env) == read_at_the_start(self.usual)
+        return same and leads_to(env, self.usual) is not None
 
-    def run(self, words: Sequence[str], env: Mapping[str, str], timeout: float) -> "subprocess.CompletedProcess[str]":
+    def run(self, order: Order, timeout: float) -> "subprocess.CompletedProcess[str]":
         end = time.monotonic() + timeout
         with _pipe() as out, _pipe() as err, _pipe() as answer:
-            order = json.dumps([list(words), dict(env), str(Path.cwd())]).encode()
-            socket.send_fds(self.line, [order], [0, out[1], err[1], answer[1]])
+            send(self.line, order, [0, out[1], err[1]], answer[1])
             for pipe in (out, err, answer):
                 os.close(pipe.pop())
             said = _drain([out[0], err[0], answer[0]], end)
@@ -95,9 +89,9 @@ class Warm:
         if not status:
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
-            raise subprocess.TimeoutExpired(words, timeout, said[0], said[1])
+            raise subprocess.TimeoutExpired(order.words, timeout, said[0], said[1])
         code = os.waitstatus_to_exitcode(int(status))
-        return subprocess.CompletedProcess(words, code, _text(said[0]), _text(said[1]))
+        return subprocess.CompletedProcess(order.words, code, _text(said[0]), _text(said[1]))
 
     def close(self) -> None:
         self.line.close()
@@ -133,113 +127,3 @@ def _drain(fds: Sequence[int], end: float) -> list[bytes]:
 
 def _text(said: bytes) -> str:
     return said.decode().replace("\r\n", "\n").replace("\r", "\n")
-
-
-# ---- the warm process -------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Order:
-    words: list[str]
-    environment: dict[str, str]
-    folder: str
-    streams: list[int]
-    answer: int
-
-
-def _receive(line: socket.socket) -> Order | None:
-    """The next one. None: the caller has left."""
-    packet, fds, _, _ = socket.recv_fds(line, ORDER_BYTES, 4)
-    if not packet:
-        return None
-    *streams, answer = fds
-    return Order(*json.loads(packet), streams, answer)
-
-
-def serve(line: socket.socket) -> Order:
-    """Forks for each order, and returns it in the new process alone. Ends the warm process when the caller leaves."""
-    running: dict[int, tuple[int, int]] = {}  # by pidfd: pid, and where the answer goes
-    poll = select.poll()
-    poll.register(line, select.POLLIN)
-    while True:
-        for fd, _ in poll.poll():
-            if fd in running:
-                poll.unregister(fd)
-                _tell_end(fd, *running.pop(fd))
-            elif (order := _receive(line)) is None:
-                sys.exit(0)
-            elif pid := _fork():
-                poll.register(_begun(order, pid, running), select.POLLIN)
-            else:
-                line.detach()
-                return order
-
-
-def _fork() -> int:
-    assert len(list(Path("/proc/self/task").iterdir())) == 1, "a thread would be missing in the new process"
-    return os.fork()
-
-
-def _begun(order: Order, pid: int, running: dict[int, tuple[int, int]]) -> int:
-    for fd in order.streams:
-        os.close(fd)
-    os.write(order.answer, f"{pid}\n".encode())
-    pidfd = os.pidfd_open(pid)
-    running[pidfd] = (pid, order.answer)
-    return pidfd
-
-
-def _tell_end(pidfd: int, pid: int, answer: int) -> None:
-    _, status = os.waitpid(pid, 0)
-    with suppress(BrokenPipeError):  # after the caller's deadline
-        os.write(answer, f"{status}\n".encode())
-    os.close(answer)
-    os.close(pidfd)
-
-
-def become(order: Order) -> None:
-    """Makes of this process what a new interpreter would be."""
-    for fd, given in enumerate(order.streams):
-        os.dup2(given, fd)
-    os.closerange(3, 1 << 20)
-    os.chdir(order.folder)
-    os.environ.clear()
-    os.environ.update(order.environment)
-    _reopen_streams()
-    sys.path[0] = order.folder
-    sys.argv = ["-m", *order.words[1:]]
-    sys.orig_argv = [sys.executable, "-m", *order.words]
-
-
-def _reopen_streams() -> None:
-    """New ones: the old ones remember whether theirs could seek, and whether it was a terminal."""
-    sys.stdin = sys.__stdin__ = _stream(0, "rb", sys.stdin, None)
-    sys.stdout = sys.__stdout__ = _stream(1, "wb", sys.stdout, "\n")
-    sys.stderr = sys.__stderr__ = _stream(2, "wb", sys.stderr, "\n")
-
-
-def _stream(fd: int, mode: str, old: io.TextIOWrapper, newline: str | None) -> io.TextIOWrapper:
-    """Opens a stream as CPython does (create_stdio in pylifecycle.c)."""
-    raw = old.write_through  # with PYTHONUNBUFFERED
-    binary = open(fd, mode, buffering=0 if raw and fd else -1, closefd=False)  # noqa: SIM115
-    lines = not raw and (binary.isatty() or fd == 2)
-    new = io.TextIOWrapper(binary, old.encoding, old.errors, newline, line_buffering=lines, write_through=raw)
-    getattr(binary, "raw", binary).name = old.name
-    new.mode = mode[0]
-    return new
-
-
-def _load() -> None:
-    import gcr.cli.commands
-    import gcr.cli.main
-
-    names = [f"gcr.cli.commands.{found.name}" for found in pkgutil.iter_modules(gcr.cli.commands.__path__)]
-    for name in (*names, *LAZY):
-        importlib.import_module(name)
-
-
-if __name__ == "__main__":
-    _load()
-    order = serve(socket.socket(fileno=int(sys.argv[1])))
-    become(order)
-    runpy.run_module(order.words[0], run_name="__main__", alter_sys=True)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from gcr.errors import DaemonUnavailable, GcrError, PeerGone
 from gcr.protocol.jsonbody import error_to_json
@@ -68,7 +68,10 @@ class Job:
 
 @dataclass
 class SimulatedMachine:
-    """`memory`: bytes of each device. `extra`: environment of everything that runs here, over all else."""
+    """`memory`: bytes of each device. `extra`: environment of everything that runs here, over all else.
+
+    `starter`: starts a program, with the arguments of subprocess.Popen
+    """
 
     folder: Path
     vendor: str
@@ -76,6 +79,7 @@ class SimulatedMachine:
     devices: int = 1
     extra: dict[str, str] = field(default_factory=dict)
     started: list["subprocess.Popen[str]"] = field(default_factory=list)
+    starter: ClassVar[Callable[..., "subprocess.Popen[str]"]] = subprocess.Popen
 
     @property
     def env(self) -> dict[str, str]:
@@ -242,7 +246,7 @@ class SimulatedMachine:
     def _popen(self, command: Sequence[str], env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
         with (self.folder / "stderr").open("a") as log:
             pipe = subprocess.PIPE
-            process = subprocess.Popen(
+            process = type(self).starter(
                 command, env=env or self.env, stdin=pipe, stdout=pipe, stderr=log, text=True, start_new_session=True
             )
         self.started.append(process)

@@ -1,0 +1,134 @@
+"""The orders to a warm process, and a subprocess.Popen whose programs of gcr are forked by it (see warm.py)."""
+
+import inspect
+import json
+import os
+import resource
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, ClassVar
+
+from gcr.native import sim_dir
+
+ORDER_BYTES = 1 << 18
+MOST_DESCRIPTORS = 16
+PROGRAMS = ("gcr", "gcr.daemon", "gcr.worker", "gcr.control_helper", "gcr.image_helper")
+READ_AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "TZ")
+SET_LATER = ("MALLOC_PERTURB_", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED")  # the new process sees to them itself
+DEFAULTS: Mapping[str, object] = {"preexec_fn": None, "shell": False, "close_fds": True, "uid": None, "gid": None}
+LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
+_PARAMETERS = list(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # type: ignore[attr-defined]
+
+
+@dataclass(frozen=True)
+class Order:
+    """A program to fork.
+
+    words: module and arguments · launches: the program starts programs of gcr · passed: the new number of each
+    descriptor · sibling: a child of the warm process's parent, which takes over that one's limits and signals
+    """
+
+    words: list[str]
+    environment: dict[str, str]
+    folder: str
+    launches: bool = False
+    sibling: bool = False
+    session: bool = False
+    limits: dict[int, tuple[int, int]] = field(default_factory=dict)
+    ignored: list[int] = field(default_factory=list)
+    blocked: list[int] = field(default_factory=list)
+    passed: dict[int, int] = field(default_factory=dict)
+    streams: list[int] = field(default_factory=list)
+    answer: int = -1
+
+
+def send(line: socket.socket, order: Order, streams: Sequence[int], answer: int) -> None:
+    socket.send_fds(line, [json.dumps(asdict(order)).encode()], [*streams, answer, *order.passed])
+
+
+def receive(line: socket.socket) -> Order | None:
+    """Returns the next order. None: the caller has left."""
+    packet, fds, _, _ = socket.recv_fds(line, ORDER_BYTES, MOST_DESCRIPTORS)
+    if not packet:
+        return None
+    facts = json.loads(packet)
+    facts["passed"] = dict(zip(map(int, facts["passed"]), fds[4:], strict=True))
+    facts["limits"] = {int(limit): tuple(value) for limit, value in facts["limits"].items()}
+    return Order(**{**facts, "streams": fds[:3], "answer": fds[3]})
+
+
+def read_at_the_start(env: Mapping[str, str]) -> dict[str, str]:
+    """Returns what an interpreter or libc reads at its start, and the warm process cannot make up for."""
+    read = {name: value for name, value in env.items() if name.startswith(READ_AT_THE_START)}
+    for name in SET_LATER:
+        read.pop(name, None)
+    return read
+
+
+def leads_to(env: Mapping[str, str], other: Mapping[str, str]) -> bool | None:
+    """Returns whether the search path leads to the simulated NVIDIA driver. None: the path is another one again."""
+    path, usual = env.get("LD_LIBRARY_PATH"), other.get("LD_LIBRARY_PATH")
+    if path == usual:
+        return False
+    simulated = str(sim_dir("nvidia"))
+    return True if path == (f"{simulated}:{usual}" if usual else simulated) else None
+
+
+class WarmPopen(subprocess.Popen):  # type: ignore[type-arg]
+    """Programs of gcr are forked by the warm process, all others are started as ever."""
+
+    line: ClassVar[socket.socket]
+    owner: ClassVar[int]  # the pid whose children the warm process makes
+    usual: ClassVar[Mapping[str, str]]  # environment of the warm process
+
+    @classmethod
+    def use(cls, line: socket.socket, usual: Mapping[str, str]) -> None:
+        cls.line, cls.owner, cls.usual = line, os.getpid(), usual
+
+    def _execute_child(self, args: Any, *rest: Any) -> None:
+        asked = dict(zip(_PARAMETERS, (args, *rest), strict=True))
+        if not self._is_known(asked):
+            super()._execute_child(args, *rest)  # type: ignore[misc]
+            return
+        self.pid = self._forked(asked)
+        self._child_created = True
+        ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+        self._close_pipe_fds(*(asked[name] for name in ends))  # type: ignore[attr-defined]
+
+    def _is_known(self, asked: Mapping[str, Any]) -> bool:
+        words, env = asked["args"], asked["env"] or os.environ
+        if os.getpid() != self.owner or list(words[:2]) != [sys.executable, "-m"] or words[2] not in PROGRAMS:
+            return False
+        usual = read_at_the_start(env) == read_at_the_start(self.usual) and leads_to(env, self.usual) is not None
+        return usual and all(asked[name] == default for name, default in DEFAULTS.items())
+
+    def _forked(self, asked: Mapping[str, Any]) -> int:
+        given = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
+        streams = [number if fd == -1 else fd for number, fd in enumerate(given)]
+        reading, writing = os.pipe()
+        try:
+            send(self.line, _order(asked), streams, writing)
+            os.close(writing)
+            return int(os.read(reading, 32))
+        finally:
+            os.close(reading)
+
+
+def _order(asked: Mapping[str, Any]) -> Order:
+    env = asked["env"] or os.environ
+    return Order(
+        list(asked["args"][2:]),
+        dict(env),
+        os.fspath(asked["cwd"] or os.getcwd()),  # noqa: PTH109
+        launches=asked["args"][2] in ("gcr", "gcr.daemon"),
+        sibling=True,
+        session=asked["start_new_session"],
+        limits={limit: resource.getrlimit(limit) for limit in LIMITS},
+        ignored=[number for number in signal.valid_signals() if signal.getsignal(number) is signal.SIG_IGN],
+        blocked=list(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
+        passed={fd: fd for fd in asked["pass_fds"]},
+    )
