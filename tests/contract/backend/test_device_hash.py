@@ -25,7 +25,7 @@ from gcr.testing.drain import KEY, MIB, eventually, expected_hashes, sizes, spec
 FOLDER = Path(__file__).parent
 BACKENDS = {"nvidia": "gcr_nvidia:NvidiaBackend", "amd-7.2": "gcr_amd:AmdBackend", "amd-10": "gcr_amd:AmdBackend"}
 LAUNCH = {"nvidia": "cuLaunchKernel", "amd-7.2": "hipModuleLaunchKernel", "amd-10": "hipModuleLaunchKernel"}
-MEMORY = specs(40, 24)
+MEMORY = specs(20, 12)
 
 Setting = tuple[str, Mapping[str, str]]  # a backend, and what its process sees
 
