@@ -22,7 +22,7 @@ MAKEFLAGS += --jobs=$(JOBS)  # a package index, and tests that wait, leave cores
 export CMAKE_BUILD_PARALLEL_LEVEL := $(JOBS)
 unexport PYTHONDONTWRITEBYTECODE  # tests start thousands of processes, each of which would compile what it imports
 
-.PHONY: help demo test soak check format wheel native native-test browser docs clean
+.PHONY: help demo test side-by-side soak check format wheel native native-test browser docs clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -33,13 +33,15 @@ demo: .venv/.installed ## checkpoint and restore a program on a SIMULATED GPU
 	@$(BIN)/gcr demo
 
 # A part of the tests, by PYTEST_ARGS, needs no sanitized builds.
-test: .venv/.test $(if $(PYTEST_ARGS),,native-test) ## every test that needs no GPU
+test: $(if $(PYTEST_ARGS),.venv/.test,side-by-side native-test) ## every test that needs no GPU
 ifeq ($(PYTEST_ARGS),)
-	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
 	$(BIN)/python -m pytest -m "alone and not slow" $(ALONE)
 else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif
+
+side-by-side: .venv/.collected  # and beside the native tests, which sleep for much of their time
+	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
 
 # First what must have the machine to itself, one world after the other; then what CI leaves out of the matrix.
 soak: THERE := $(if $(filter-out all,$(VENDOR)),and $(VENDOR))
@@ -99,6 +101,10 @@ clean: ## remove .venv and build/
 	@$(PIP) --no-build-isolation --editable '.[test]'
 	@$(BIN)/python tests/victims/hip_python.py
 	@touch $@
+
+# Once: else each worker compiles every module and rewrites its assertions by itself. The run tells of errors.
+.venv/.collected: .venv/.test
+	@$(BIN)/python -m pytest --collect-only --quiet > $@ || true
 
 .venv/.dev: .venv/.test
 	@echo '$(SAYING) linters and type checker, in .venv'
