@@ -34,6 +34,7 @@ from gcr.library.arguments import (
 )
 from gcr.library.job import CLOSE_GRACE, Job
 from gcr.names import meant
+from gcr.protocol.begun import Begun, Surroundings
 from gcr.protocol.jsonbody import error_from_json
 from gcr.rendezvous.client import GRACE, Client, any_trace
 
@@ -65,7 +66,7 @@ def run(
     check_backend(simulate)
     check_stream("stdout", stdout)
     check_stream("stderr", stderr, is_error=True)
-    words, first = words_of(program), {"environment": checked_environment(env), "folder": checked_folder(cwd)}
+    words, first = words_of(program), Surroundings(checked_environment(env), checked_folder(cwd))
     options = {"--name": name, "--simulate": simulate, "--backend": backend}
     flags = [word for flag, value in options.items() if value is not None for word in (flag, value)]
     _check_daemon()
@@ -179,10 +180,10 @@ def _check_daemon() -> None:
         Client.connect(autostart=False).close()
 
 
-def _started(parent: "subprocess.Popen[bytes]", line: socket.socket, first: Mapping[str, Any]) -> Job:
+def _started(parent: "subprocess.Popen[bytes]", line: socket.socket, first: Surroundings) -> Job:
     """Ends `parent` where the program was not started."""
     try:
-        answer = _answer(line, first, parent)
+        begun = _answer(line, first, parent)
     except BaseException:
         parent.terminate()
         parent.wait(CLOSE_GRACE)
@@ -190,15 +191,15 @@ def _started(parent: "subprocess.Popen[bytes]", line: socket.socket, first: Mapp
             if pipe:
                 pipe.close()
         raise
-    return Job(answer["job"], answer["pid"], parent)
+    return Job(begun.job, begun.pid, parent)
 
 
-def _answer(line: socket.socket, first: Mapping[str, Any], parent: "subprocess.Popen[bytes]") -> Mapping[str, Any]:
+def _answer(line: socket.socket, first: Surroundings, parent: "subprocess.Popen[bytes]") -> Begun:
     """Returns what `gcr run` says of the start. Raises the refusal, DeadlinePassed, GcrError."""
     end = time.monotonic() + REGISTER_TIMEOUT
     line.settimeout(REGISTER_TIMEOUT)
     with contextlib.suppress(OSError):  # it ended; what it said is read all the same
-        line.sendall(json.dumps(first).encode() + b"\n")
+        line.sendall(first.to_line())
     said = bytearray()
     while not said.endswith(b"\n"):
         if not select.select([line], [], [], max(0.0, end - time.monotonic()))[0]:
@@ -207,10 +208,7 @@ def _answer(line: socket.socket, first: Mapping[str, Any], parent: "subprocess.P
             code = parent.wait(CLOSE_GRACE)
             raise GcrError(f"gcr run ended with code {code} before it said whether the program runs", hint="gcr doctor")
         said += data
-    answer: dict[str, Any] = json.loads(said)
-    if "error" in answer:
-        raise error_from_json(answer["error"])
-    return answer
+    return Begun.from_line(bytes(said)).checked()
 
 
 def _received(line: socket.socket) -> bytes:

@@ -24,7 +24,7 @@ from gcr.declarations import settings_of_programs
 from gcr.errors import CannotStart, GcrError, Interrupted
 from gcr.memory.escrow import Escrow
 from gcr.native import shim_path, sim_dir
-from gcr.protocol.jsonbody import error_from_json, error_to_json
+from gcr.protocol.begun import Begun
 from gcr.protocol.operations.daemon import Finished, LastFacts, Register, Started
 from gcr.protocol.operations.operation import A, Operation
 from gcr.protocol.seqpacket import close_all
@@ -221,19 +221,19 @@ def _run(
 def _run_detached(spec: JobSpec, tell: int, stopped: int, before: Collection[int] = ()) -> int:
     """The half that stays. stopped: the end of a pipe that its starter wrote to if the program is not wanted."""
 
-    def announce(answer: dict[str, object]) -> None:
+    def announce(word: Begun) -> None:
         with suppress(BrokenPipeError):  # the caller has left; the program is supervised all the same
-            os.write(tell, json.dumps(answer).encode())
+            os.write(tell, word.to_line())
         close_all([tell, stopped])
 
     try:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
         job = partial(_run, spec, may_start=lambda: _refuse_unwanted(stopped))
-        return job(started=lambda job: announce({"name": job.name, "log": job.diary.log})).code
+        return job(started=lambda job: announce(Begun(str(job.name), log=job.diary.log))).code
     except GcrError as error:
-        announce({"error": error_to_json(error)})
+        announce(Begun.refused(error))
     except KeyboardInterrupt:  # it came before this process had a session of its own
-        announce({"error": error_to_json(_not_started())})
+        announce(Begun.refused(_not_started()))
     return FAILED_BEFORE_START
 
 
@@ -251,13 +251,11 @@ def _await_detached(pipe: int, stop: int, before: Collection[int] = ()) -> Outco
     """Raises Interrupted after a Ctrl-C, which tells whether the job runs; a second one is not answered."""
     with os.fdopen(pipe, "rb") as stream, _stopping(stop) as pressed:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-        answer = json.loads(stream.read() or "{}")
-    if "name" not in answer:
-        raise error_from_json(answer.get("error"))
+        begun = Begun.from_line(stream.read() or "{}").checked()
     if pressed:
-        text = f"interrupted, but job {answer['name']} had started: it runs"
-        raise Interrupted(text, state="running", hint=f"gcr ps {answer['name']}")
-    return Outcome(0, answer["name"], answer["log"])
+        text = f"interrupted, but job {begun.job} had started: it runs"
+        raise Interrupted(text, state="running", hint=f"gcr ps {begun.job}")
+    return Outcome(0, begun.job, begun.log)
 
 
 @contextmanager
