@@ -33,14 +33,14 @@ demo: .venv/.installed ## checkpoint and restore a program on a SIMULATED GPU
 	@$(BIN)/gcr demo
 
 # A part of the tests, by PYTEST_ARGS, needs no sanitized builds.
-test: $(if $(PYTEST_ARGS),.venv/.test,side-by-side native-test) ## every test that needs no GPU
+test: $(if $(PYTEST_ARGS),.venv/.test build/criu/.fetched,side-by-side native-test) ## every test that needs no GPU
 ifeq ($(PYTEST_ARGS),)
 	$(BIN)/python -m pytest -m "alone and not slow" $(ALONE)
 else
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 endif
 
-side-by-side: .venv/.collected  # and beside the native tests, which sleep for much of their time
+side-by-side: .venv/.collected build/criu/.fetched  # and beside the native tests, which sleep for much of their time
 	$(BIN)/python -m pytest --numprocesses $(TEST_WORKERS) --dist worksteal
 
 # First what must have the machine to itself, one world after the other; then what CI leaves out of the matrix.
@@ -105,6 +105,11 @@ clean: ## remove .venv and build/
 # Once: else each worker compiles every module and rewrites its assertions by itself. The run tells of errors.
 .venv/.collected: .venv/.test
 	@$(BIN)/python -m pytest --collect-only --quiet > $@ || true
+
+# Where it is not to be had, the tests that need it are skipped.
+build/criu/.fetched: .venv/.tools tools/fetch_criu.py
+	@$(BIN)/python tools/fetch_criu.py build/criu
+	@mkdir -p $(@D) && touch $@
 
 .venv/.dev: .venv/.test
 	@echo '$(SAYING) linters and type checker, in .venv'

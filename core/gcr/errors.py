@@ -196,11 +196,17 @@ class NameTaken(Refused):
 
 
 class LibraryMissing(Refused):
-    """A library of an extra is not installed: `pip install 'gpu-cr[inspect]'`, `'gpu-cr[remote]'` or
-    `'gpu-cr[encryption]'`, as the message says.
+    """A library of an extra is not installed: `pip install 'gpu-cr[inspect]'`, `'gpu-cr[remote]'`,
+    `'gpu-cr[encryption]'` or `'gpu-cr[process]'`, as the message says.
     """
 
     code = "library_missing"
+
+
+class CriuUnusable(Refused):
+    """CRIU is missing, older than 4.1, or cannot work on this kernel or with these privileges; the message says why."""
+
+    code = "criu_unusable"
 
 
 class CannotStart(Refused):

@@ -19,6 +19,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     ROOT: {"hashing"},
     "protocol": {ROOT},
     "hashing": BASE,
+    "criu": {ROOT},
     "kernels": {ROOT},
     "vmm": {ROOT, "hashing"},
     "api": {ROOT},
@@ -48,7 +49,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "library": BASE | {"api", "image.crypto", "image.store", "job", "rendezvous"},
     "demo": {ROOT, "supervisor"},
     "cli": BASE
-    | {"api", "demo", "job", "kernels", "memory", "rendezvous", "supervisor"}
+    | {"api", "criu", "demo", "job", "kernels", "memory", "rendezvous", "supervisor"}
     | {"image.crypto", "image.disk", "image.files", "image.pack", "image.read", "image.remote", "image.store"},
     "testing": BASE | {"cli", "hashing", "rendezvous"},
 }

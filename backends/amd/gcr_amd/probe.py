@@ -1,8 +1,5 @@
 """The capabilities here, each with its evidence and the remedy for its absence. Absence is an answer, not an error."""
 
-import platform
-import shutil
-import subprocess
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -17,9 +14,8 @@ from gcr_amd import devices, hashing, leak
 from gcr_amd.memory import HipDevice
 from gcr_amd.runtime import bindings, enum, hip, version
 
-_OLDEST_CRIU = (4, 1)
 _INSTALL_ROCM = "install ROCm's runtime, 5.4 or newer (libamdhip64.so)"
-_CRIU_HELP = "nothing to do now: only a later release will use CRIU (4.1 or newer, with its amdgpu plugin)"
+_CRIU_HELP = "nothing to do now: only a later release will use CRIU with its amdgpu plugin"
 
 
 def capabilities() -> Sequence[Capability]:
@@ -94,18 +90,6 @@ def _kernel_counts() -> str:
     return f"{len(devices.counted())} devices counted by the kernel"
 
 
-def _criu() -> str:
-    program = shutil.which("criu")
-    if program is None:
-        raise Lacking("no criu on the path")
-    told = subprocess.run([program, "--version"], capture_output=True, text=True, timeout=10, check=False).stdout
-    words = told.split()
-    found = tuple(int(part) for part in words[1].split(".")[:2]) if len(words) > 1 else (0, 0)
-    if found < _OLDEST_CRIU:
-        raise Lacking(f"criu {words[1] if len(words) > 1 else '?'} on kernel {platform.release()}")
-    return f"criu {words[1]}"
-
-
 def _criu_plugin() -> str:
     for folder in ("/usr/lib/criu", "/usr/local/lib/criu", "/usr/lib64/criu"):
         plugin = Path(folder, "amdgpu_plugin.so")
@@ -127,6 +111,5 @@ CHECKS: Sequence[Check] = (
         needed=False,
     ),
     Check("release", _release, "free 64 MiB of the device and ask again", needed=False),
-    Check("criu", _criu, _CRIU_HELP, needed=False),
     Check("criu_plugin", _criu_plugin, _CRIU_HELP, needed=False),
 )

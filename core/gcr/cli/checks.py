@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from gcr import config, native, runtime, units
 from gcr.backend import Backend, Capability, Device
 from gcr.cli import text, vendors
+from gcr.criu import program
 from gcr.errors import DaemonUnavailable, GcrError
 from gcr.facilities import FACILITIES
 from gcr.memory import hostmemory
@@ -212,6 +213,10 @@ def _backends() -> Sequence[Backend]:
     return vendors.chosen(None)[1]
 
 
+def _criu() -> str:
+    return str(program.look())
+
+
 def _vendor(backend: Backend, wanted: bool) -> Vendor:
     devices = vendors.devices(backend)
     counts = wanted or bool(devices)
@@ -238,6 +243,7 @@ _HOST: Sequence[tuple[str, bool, Look, str]] = (
     ("memfd", True, _memfd, "Linux 3.17 or newer"),
     ("pidfd", False, _pidfd, "Linux 5.3 or newer; without it processes are told apart by their start time"),
     ("membarrier", False, _membarrier, "Linux 4.14 or newer, and a container that permits it"),
+    ("criu", False, _criu, "needed for nothing yet: a later release stops and restores whole processes with it"),
     ("descriptors", False, _descriptors, f"for jobs of many allocations: ulimit -Hn {DESCRIPTORS_WANTED}"),
     ("locked memory", False, _memlock, "ulimit -l unlimited, if a checkpoint says that host memory cannot be pinned"),
     ("host memory", False, _host_memory, "more memory, or a larger arena_share, for jobs that fill the device"),
