@@ -9,7 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gcr.drain import DeviceRange, HandleSpec, Span
-from gcr.memory.layout import DamagedTable, Layout, SealedHandle, SealedSegment, SealedTable, Segment, pack, spans
+from gcr.memory.layout import (
+    DamagedTable,
+    Layout,
+    SealedHandle,
+    SealedSegment,
+    SealedTable,
+    Segment,
+    pack,
+    spans,
+    spans_by_segment,
+)
 from gcr.protocol.wire import MappingRecord
 
 HOST, DEVICE = 0x1000_0000, 0x7000_0000
@@ -94,6 +104,30 @@ def test_a_layout_is_packed_without_gaps(case):
     taken = sorted((offset, offset + sizes[id]) for id, offset in layout.offsets.items())
     assert [start for start, _ in taken] == [0, *(end for _, end in taken)][: len(taken)]
     assert layout.size == sum(sizes.values())
+
+
+@given(cases())
+def test_spans_by_segment_are_the_spans_of_each_segment_from_its_first_byte_on(case):
+    ranges, sizes, segments = case
+    layout = pack(ranges, sizes)
+    groups = spans_by_segment(ranges, sizes, layout, [segment.size for segment in segments])
+    assert len(groups) <= len(segments) and all(groups)
+    for group, segment in zip(groups, segments, strict=False):
+        assert all(span.host >= 0 and span.host + span.size <= segment.size for span in group)
+    found = [
+        Span(span.device, segment.address + span.host, span.size)
+        for group, segment in zip(groups, segments, strict=False)
+        for span in group
+    ]
+    assert found == spans(ranges, sizes, layout, segments)
+
+
+def test_segments_after_the_last_one_in_use_have_no_group():
+    where, sizes = DeviceRange(DEVICE, 10, {1: 0}), {1: 10}
+    layout = pack([where], sizes)
+    assert spans_by_segment([where], sizes, layout, [10, 5]) == [[Span(DEVICE, 0, 10)]]
+    assert spans_by_segment([where], sizes, Layout({1: 5}, 15), [5, 10, 5]) == [[], [Span(DEVICE, 0, 10)]]
+    assert spans_by_segment([], {}, Layout({}, 0), [5]) == []
 
 
 def test_handles_side_by_side_in_one_segment_are_one_copy():

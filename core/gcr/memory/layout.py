@@ -67,6 +67,10 @@ class _Copy(Struct):
     host: int
     size: int
 
+    @property
+    def span(self) -> Span:
+        return Span(self.device, self.host, self.size)
+
     def goes_on_with(self, next: "_Copy") -> bool:
         return (
             self.device + self.size == next.device
@@ -100,14 +104,21 @@ def spans(
 
     Raises ValueError when the segments are too small or a handle of the layout lies in no range.
     """
-    if layout.size > sum(segment.size for segment in segments):
-        raise ValueError(f"{layout.size} bytes do not fit into {len(segments)} segments")
-    where = {id: (index, each.address + at) for index, each in enumerate(ranges) for id, at in each.offsets.items()}
-    if unknown := layout.offsets.keys() - where.keys():
-        raise ValueError(f"{len(unknown)} handles lie in no range, such as {min(unknown)}")
-    offsets = layout.offsets
-    parts = [_Part(*where[id], offsets[id], sizes[id]) for id in sorted(offsets, key=offsets.__getitem__)]
-    return _merged(_copies(parts, segments))
+    return [each.span for each in _planned(ranges, sizes, layout, segments)]
+
+
+def spans_by_segment(
+    ranges: Sequence[DeviceRange], sizes: Mapping[int, int], layout: Layout, segment_sizes: Iterable[int]
+) -> list[list[Span]]:
+    """Returns the copies of `spans` for each segment up to the last one in use; `host` counts from its first byte.
+
+    Raises as `spans` does.
+    """
+    copies = _planned(ranges, sizes, layout, [Segment(-1, 0, size) for size in segment_sizes])
+    groups: list[list[Span]] = [[] for _ in range(1 + max((each.segment for each in copies), default=-1))]
+    for each in copies:
+        groups[each.segment].append(each.span)
+    return groups
 
 
 def spans_of_parts(parts: Iterable[tuple[DeviceRange, int, int, int]], segments: Sequence[Segment]) -> list[Span]:
@@ -117,7 +128,20 @@ def spans_of_parts(parts: Iterable[tuple[DeviceRange, int, int, int]], segments:
     """
     placed = [_Part(id(where), where.address + at, offset, size) for where, at, offset, size in parts]
     placed.sort(key=lambda part: part.offset)
-    return _merged(_copies(placed, segments))
+    return [each.span for each in _merged(_copies(placed, segments))]
+
+
+def _planned(
+    ranges: Sequence[DeviceRange], sizes: Mapping[int, int], layout: Layout, segments: Sequence[Segment]
+) -> list[_Copy]:
+    if layout.size > sum(segment.size for segment in segments):
+        raise ValueError(f"{layout.size} bytes do not fit into {len(segments)} segments")
+    where = {id: (index, each.address + at) for index, each in enumerate(ranges) for id, at in each.offsets.items()}
+    offsets = layout.offsets
+    if unknown := offsets.keys() - where.keys():
+        raise ValueError(f"{len(unknown)} handles lie in no range, such as {min(unknown)}")
+    parts = [_Part(*where[id], offsets[id], sizes[id]) for id in sorted(offsets, key=offsets.__getitem__)]
+    return _merged(_copies(parts, segments))
 
 
 def _copies(parts: Sequence[_Part], segments: Sequence[Segment]) -> Iterator[_Copy]:
@@ -129,7 +153,7 @@ def _copies(parts: Sequence[_Part], segments: Sequence[Segment]) -> Iterator[_Co
         yield _Copy(part.range, cut.piece, part.device + cut.done, host, cut.size)
 
 
-def _merged(copies: Iterable[_Copy]) -> list[Span]:
+def _merged(copies: Iterable[_Copy]) -> list[_Copy]:
     """Returns the copies, neighbours as one."""
     found: list[_Copy] = []
     for copy in copies:
@@ -137,7 +161,7 @@ def _merged(copies: Iterable[_Copy]) -> list[Span]:
             found[-1].size += copy.size
         else:
             found.append(copy)
-    return [Span(copy.device, copy.host, copy.size) for copy in found]
+    return found
 
 
 class SealedHandle(Struct, frozen=True):

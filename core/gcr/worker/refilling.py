@@ -2,10 +2,9 @@
 
 import time
 from collections.abc import Sequence
-from itertools import accumulate
 
 from gcr.drain import Span, Transfer
-from gcr.memory.layout import Segment, spans
+from gcr.memory.layout import Segment, spans_by_segment
 from gcr.protocol.operations.worker import Moved
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.telling import Progress, Telling, wait_all
@@ -33,18 +32,7 @@ def copy_in(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
 
 def plan_by_segment(copy: HostCopy) -> list[list[Span]]:
     """Returns copies grouped by segment; `host` counts from the segment's first byte."""
-    layout, sizes = copy.planned, _segment_sizes(copy)
-    starts = [0, *accumulate(sizes)]
-    line = [Segment(-1, start, size) for start, size in zip(starts, sizes, strict=False)]
-    groups: list[list[Span]] = [[] for _ in sizes]
-    index = 0
-    for span in spans(copy.memory.ranges, copy.memory.sizes, layout, line):
-        while span.host >= starts[index + 1]:
-            index += 1
-        groups[index].append(Span(span.device, span.host - starts[index], span.size))
-    while groups and not groups[-1]:
-        groups.pop()
-    return groups
+    return spans_by_segment(copy.memory.ranges, copy.memory.sizes, copy.planned, _segment_sizes(copy))
 
 
 def _segment_sizes(copy: HostCopy) -> Sequence[int]:
