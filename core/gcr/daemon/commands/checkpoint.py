@@ -189,7 +189,8 @@ class Attempt(Struct, frozen=True):
                 self.node.recovery.begin_if_uneven(job)
                 raise
         created = time.time()
-        self.node.jobs.leave(self.hold)  # to the next cut, which may begin while the copies of this one are read
+        with behind.undo.unless_it_fails():
+            self.node.jobs.leave(self.hold)  # to the next cut, which may begin while the copies of this one are read
         with self._noting_failure(imaging):
             behind.finish(imaging.lend)
         imaging.write([target for target in targets if target.bytes_by_device], created, course)
