@@ -4,8 +4,10 @@ The oracle is what the program says of itself and the bytes of each image (test_
 """
 
 import json
+import random
 import subprocess
 import sys
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -306,4 +308,61 @@ def test_where_the_host_has_room_for_one_the_next_is_refused_before_anything_sto
     assert (images.ended("other").code, refused["code"], refused["state"]) == (3, "no_room", "running")
     assert images.release("one").code == 0
     two.is_whole("one")
+    two.goes_on(before)
+
+
+@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
+def test_many_that_overlap_by_chance_are_each_of_their_moment(machine: Machine, images: Images, seed: int) -> None:
+    """Up to three are under way, live or not; each is built upon one that is durable by then, and ends at any time."""
+    machine.memory, chance = 512 * MIB, random.Random(seed)
+    program, spans, held = Stamping.on(machine), dict[str, list[Span]](), list[str]()
+    for number in range(12):
+        name = f"i{number}"
+        with program.seen(spans.setdefault(name, [])):
+            images.begin_held(name, live=chance.random() < 0.5)
+        held.append(name)
+        while held and (len(held) == 3 or chance.random() < 0.3):
+            ending = held.pop(chance.randrange(len(held)))
+            assert images.release(ending).code == 0, images.ended(ending).body
+    for name in held:
+        assert images.release(name).code == 0, images.ended(name).body
+    for name, seen in spans.items():
+        program.check(images.store, name, seen)
+    program.go_on()
+
+
+@pytest.mark.parametrize("step", ["prepared", "quiesced", "snapshotted"])
+def test_one_that_ends_while_the_next_is_cut_leaves_that_alone(machine: Machine, images: Images, step: str) -> None:
+    """It neither lets the program go on nor forgets the memory that the next cut has exported again."""
+    machine.memory = 512 * MIB
+    program = Stamping.on(machine)
+    spans: dict[str, list[Span]] = {"a": [], "b": []}
+    with program.seen(spans["a"]):
+        images.begin_held("a")
+    program.go_on()
+    with program.seen(spans["b"]):
+        images.begin_held("b", step)
+        assert images.release("a").code == 0, images.ended("a").body
+        there = rounds(program.job)
+        time.sleep(0.3)
+        assert (rounds(program.job) == there) == (step != "prepared")
+        assert images.release("b").code == 0, images.ended("b").body
+    for name, seen in spans.items():
+        program.check(images.store, name, seen)
+    program.go_on()
+
+
+@pytest.mark.parametrize("who", ["gcr.daemon", "gcr.worker", "gcr.image_helper"])
+def test_whoever_dies_while_the_next_is_cut_the_program_runs_on(machine: Machine, images: Images, who: str) -> None:
+    """It stands still at that instant, and the copy of the cut before is being read."""
+    two = Two.first_under_way(machine, images)
+    assert two.job.ask("again 3") == "ok"
+    before = two.job.ask()
+    images.begin_held("other", "quiesced")
+    helpers = machine.children("gcr.image_helper")
+    kill(*([max(helpers)] if who == "gcr.image_helper" else machine.children(who)))
+    codes = [images.release(name).code for name in ("other", "one")]
+    assert codes == [4, 0 if who == "gcr.image_helper" else 4]
+    if who == "gcr.image_helper":
+        two.is_whole("one")
     two.goes_on(before)
