@@ -1,8 +1,11 @@
 """A report tells what a process had when its books were closed, not when it was last looked at."""
 
 from collections.abc import Mapping
+from threading import Event
 from types import SimpleNamespace
 from typing import Any, cast
+
+import pytest
 
 from gcr.api.listings import ArenaReady
 from gcr.daemon import readiness, reports
@@ -11,6 +14,7 @@ from gcr.devices import uuid_text
 from gcr.drain import HandleSpec
 from gcr.engine.node import World
 from gcr.errors import DeadlinePassed
+from gcr.job import process as process_module
 from gcr.job.process import Process
 from gcr.job.states import State
 from gcr.job.tracking import Allocation, AllocationTable
@@ -62,6 +66,23 @@ def test_the_bytes_of_a_report_are_those_of_its_processes() -> None:
     targets = [SimpleNamespace(pid=7, books=SimpleNamespace(table=table((ONE, 2 * MIB), (ONE, 4 * MIB))))]
     found = reports.at_the_cut(job, cast("Any", SimpleNamespace(targets=targets)))
     assert [(row.pid, row.covered_bytes) for row in found] == [(7, 6 * MIB), (8, 0)]
+
+
+def test_a_device_that_is_just_seen_has_its_name_in_every_row(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another thread may make rows, for `ps`, at any instant of a look."""
+    looked_at, seen = process({0: 2 * MIB}), []
+    status = StatusReply(StatusRecord(), tuple(DeviceRecord(UUIDS[n], n, 1, covered_bytes=MIB) for n in (0, 1)))
+    looked_at.seen.uuids = {0: ONE}
+    looked_at.peer = cast("Any", SimpleNamespace(status=lambda: status, channel=SimpleNamespace(closed=Event())))
+
+    def named(uuid: bytes) -> str:
+        seen.append([row.device for row in reports.rows(looked_at)])
+        return uuid_text(uuid)
+
+    monkeypatch.setattr(process_module, "uuid_text", named)
+    looked_at.look()
+    assert seen == [[ONE], [ONE]]
+    assert [row.device for row in reports.rows(looked_at)] == [ONE, OTHER]
 
 
 def test_how_far_a_job_is_from_a_warm_checkpoint() -> None:

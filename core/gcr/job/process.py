@@ -83,9 +83,9 @@ class Process(Struct):
         if status.status.flags & ~before & AgentFlag.RESERVES_AGAIN:
             text = "job %s: process %d: its runtime keeps released memory: addresses reserved again"
             log.info(text, self.job, self.identity.pid)
+        self.seen.uuids.update({d.ordinal: uuid_text(d.uuid) for d in status.devices})  # first: rows look there
         self.seen.status = status
         self.seen.ending = bool(status.status.flags & AgentFlag.ENDING)
-        self.seen.uuids.update({d.ordinal: uuid_text(d.uuid) for d in status.devices})
         return status
 
     def begin(self) -> None:
