@@ -1,9 +1,11 @@
 """Skips are shown with their reason; under GCR_STRICT_SKIPS=1 one that is not in allowed_skips.txt fails the run."""
 
+import fcntl
 import fnmatch
 import os
+import shutil
 import signal
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,29 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 STRICT = "GCR_STRICT_SKIPS"
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
+
+
+MadeOnce = Callable[[str, Callable[[Path], object]], Path]
+
+
+@pytest.fixture(scope="session")
+def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
+    """made_once(name, make): a folder that `make` fills, one for all workers of a run. It is moved when it is full."""
+    ours = tmp_path_factory.getbasetemp()
+    shared = ours.parent if "PYTEST_XDIST_WORKER" in os.environ else ours
+
+    def made(name: str, make: Callable[[Path], object]) -> Path:
+        folder, half_made = shared / name, shared / f"{name}.new"
+        with (shared / f"{name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not folder.exists():
+                shutil.rmtree(half_made, ignore_errors=True)
+                half_made.mkdir()
+                make(half_made)
+                half_made.rename(folder)
+        return folder
+
+    return made
 
 
 def allowed_patterns(text: str) -> list[str]:

@@ -45,16 +45,19 @@ def built() -> tuple[Path, Path]:
 
 
 @pytest.fixture(scope="session")
-def build(tmp_path_factory: pytest.TempPathFactory) -> Build:
+def build(made_once: Callable[[str, Callable[[Path], object]], Path]) -> Build:
     shim, driver = built()
-    puppet = tmp_path_factory.mktemp("puppet") / "puppet"
+    folder = made_once("puppet", lambda folder: compile_puppet(folder / "puppet", shim, driver))
+    return Build(shim, driver, folder / "puppet")
+
+
+def compile_puppet(puppet: Path, shim: Path, driver: Path) -> None:
     compiler = os.environ.get("CXX", "c++")
     includes = [f"-I{ROOT / 'shim/src'}", f"-I{ROOT / 'shim'}"]
     sources = sorted(str(source) for source in (HERE / "programs").glob("*.cpp"))
     linked = ["-Wl,--no-as-needed", str(shim), f"-fsanitize={SANITIZE}", "-g"] if SANITIZE else []
     command = [compiler, "-std=c++17", "-O1", *includes, *sources, *linked, str(driver / "libcuda.so.1"), "-pthread"]
     subprocess.run([*command, "-o", str(puppet)], check=True, timeout=110)
-    return Build(shim, driver, puppet)
 
 
 @dataclass
