@@ -108,3 +108,8 @@ def flipped(path: Path, at: int, bit: int) -> None:
         byte = file.read(1)[0]
         file.seek(at)
         file.write(bytes([byte ^ 1 << bit]))
+
+
+def numbered(number: int) -> list[bytes]:
+    """Returns the allocations of an image, some of which images of other numbers have, too."""
+    return [bytes_of(number % 5, CHUNK_BYTES + 999), bytes_of(number, 70_000), bytes(5000)]

@@ -10,23 +10,21 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from imaging import CIPHERS, bytes_of, check, read, write
+from imaging import CIPHERS, check, numbered, read, write
 
-from gcr.hashing import CHUNK_BYTES
 from gcr.image.store.store import Store
 
 WRITER = """
 import sys, time
 sys.path.insert(0, sys.argv[1])
-from test_image_kills import contents
-from imaging import CIPHERS, write
+from imaging import CIPHERS, numbered, write
 from pathlib import Path
 from gcr.image.store.store import Store
 store, who = Store(Path(sys.argv[2]), CIPHERS[sys.argv[4]]), sys.argv[3]
 print("ready", flush=True)
 number = len(store.images.names())
 while True:
-    write(store, f"{who}-{number}", contents(number))
+    write(store, f"{who}-{number}", numbered(number))
     number += 1
     time.sleep(0.02)
 """
@@ -50,18 +48,13 @@ while True:
 """
 
 
-def contents(number: int) -> list[bytes]:
-    """Some of it is that of other numbers, too."""
-    return [bytes_of(number % 5, CHUNK_BYTES + 999), bytes_of(number, 70_000), bytes(5000)]
-
-
 def number_of(name: str) -> int:
     return int(name.partition("-")[2])
 
 
 def kills(folder: Path, count: int, seed: int, cipher: str = "plain") -> None:
     chance, store = random.Random(seed), Store(folder / "store", CIPHERS[cipher])
-    write(store, "first-0", contents(0))
+    write(store, "first-0", numbered(0))
     children = [began(who, folder, cipher) for who in ("a", "b", "cleaner")]
     try:
         for _ in range(count):
@@ -77,11 +70,11 @@ def kills(folder: Path, count: int, seed: int, cipher: str = "plain") -> None:
             child.communicate()
     for name in store.images.names():
         check(store, name)
-        assert read(store, name) == contents(number_of(name))
+        assert read(store, name) == numbered(number_of(name))
     store.clean(patience=5.0)
     left = {path.name.partition(".")[0] for path in store.packs.folder.iterdir()}
     assert left == {pack.id for name in store.images.names() for pack in store.images.manifest(name).packs}
-    write(store, "last-1", contents(1))
+    write(store, "last-1", numbered(1))
 
 
 def began(who: str, folder: Path, cipher: str) -> tuple[str, "subprocess.Popen[str]"]:

@@ -116,11 +116,12 @@ def test_more_than_any_device_has_is_not_had(same):
 @pytest.mark.parametrize("mode", [0, 1, 2])
 def test_a_stream_beside_a_capture_has_its_memory_back(machine, mode):
     """There is no room for it twice. A thread in relaxed mode, as frameworks have it, may ask for it in any case."""
+    machine.memory = 128 * MiB
     puppet = machine.ready()
-    puppet.must(f"setpoolattribute default 4 {KEEP}", "stream u", "asyncalloc a 0x19000000 s", "asyncfree a s")
+    puppet.must(f"setpoolattribute default 4 {KEEP}", "stream u", "asyncalloc a 0x5000000 s", "asyncfree a s")
     assert puppet.tell("capturemode 2") == "ok 0"
-    puppet.must(f"capture u {mode}", "asyncalloc a 0x19000000 s", "asyncfree a s", "asyncalloc b 0x19000000 s")
-    puppet.must("asyncfree b s", "stream v", "asyncalloc c 0x19000000 v")
+    puppet.must(f"capture u {mode}", "asyncalloc a 0x5000000 s", "asyncfree a s", "asyncalloc b 0x5000000 s")
+    puppet.must("asyncfree b s", "stream v", "asyncalloc c 0x5000000 v")
     puppet.must("endcapture u", "fill c 1 v", "sync v", "check c 1")
 
 
