@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 sys.path.insert(0, str(Path(__file__).parent))
 
 from imaging import bytes_of, check, write
-from test_remote import pulled, pushed, rewritten
+from remotes import pulled, pushed, rewritten
 
 from gcr.errors import GcrError
 from gcr.hashing.chunks import CHUNK_BYTES
