@@ -216,7 +216,7 @@ def test_past_its_time_it_ends_and_nothing_is_there(
     write(store, "warm", [COMMON])
     if act is pulled:
         pushed(store, away)
-    monkeypatch.setitem(globals(), "Transfer", partial(Transfer, timeout=1e-9))
+    monkeypatch.setattr("remotes.Transfer", partial(Transfer, timeout=1e-9))
     with pytest.raises(DeadlinePassed):
         act(store if act is pushed else other, away)
     assert not list(away.glob("images/*.json")) or act is pulled
