@@ -18,6 +18,7 @@ from gcr.image.write.writer import Contents, ImageWriter
 from gcr.memory.layout import SealedHandle, SealedSegment, SealedTable
 
 KEY = bytes(range(32))
+MANY = 3 * CHUNK_BYTES + 4096  # some chunks, and a part of one
 CIPHERS = {"plain": PLAIN, "encrypted": cipher_of(KEY)}
 
 
