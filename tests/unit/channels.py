@@ -1,0 +1,58 @@
+"""What both ends of a channel do in tests, and the descriptors that they leave."""
+
+import contextlib
+import os
+import time
+from pathlib import Path
+
+from gcr.protocol.channel import Request
+from gcr.protocol.wire import (
+    FrameType,
+)
+
+
+def descriptors() -> dict[str, str]:
+    """Returns the open descriptors of this process, without that of the listing itself."""
+    found = {}
+    for entry in Path("/proc/self/fd").iterdir():
+        with contextlib.suppress(OSError):
+            found[entry.name] = str(entry.readlink())
+    return found
+
+
+def eventually(true, seconds: float = 5.0) -> bool:
+    end = time.monotonic() + seconds
+    while not (done := true()) and time.monotonic() < end:
+        time.sleep(0.005)
+    return done
+
+
+def temporary(content: bytes = b"x") -> int:
+    fd = os.memfd_create("test")
+    os.write(fd, content)
+    return fd
+
+
+def content(fd: int) -> bytes:
+    return os.pread(fd, 100, 0)
+
+
+def echo(request: Request) -> None:
+    """JSON: the body and the descriptors again. Other frames: the payload."""
+    if request.frame.type != FrameType.CALL:
+        request.reply(request.frame.payload)
+        return
+    body = request.json()
+    fds = request.take_fds()
+    try:
+        request.reply_json({"echo": body}, fds)
+    finally:
+        for fd in fds:
+            os.close(fd)
+
+
+def raising(error: BaseException):
+    def serve(_request: Request) -> None:
+        raise error
+
+    return serve
