@@ -27,7 +27,7 @@ from gcr.daemon.registration import registration
 from gcr.daemon.server import Connection, Server
 from gcr.daemon.worlds import child_environment, recorded_world, simulated_world
 from gcr.engine.node import World
-from gcr.errors import GcrError, NotOurs, UnsafeRuntime, UsageError
+from gcr.errors import BackendMissing, GcrError, NotOurs, UnsafeRuntime, UsageError
 from gcr.job.journal import DecisionRecord, Journal
 from gcr.native import sim_dir
 from gcr.protocol.channel import Channel
@@ -143,6 +143,18 @@ def test_the_hint_at_our_own_simulator_asks_no_plugin(tmp_path: Path, monkeypatc
     seen = child_environment(simulated_world("amd", told, os.getuid()))
     assert (seen["LD_LIBRARY_PATH"].split(":")[0], seen["ROCM_PATH"]) == (folder, folder)
     assert "evil" not in seen["LD_LIBRARY_PATH"]
+
+
+@pytest.mark.parametrize("said", ["", "[]", '{"LD_LIBRARY_PATH": 1}', "{}"])
+def test_a_plugin_that_says_no_variables_of_its_simulator_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
+) -> None:
+    plugin = tmp_path / "python"
+    plugin.write_text(f"#!/bin/sh\necho '{said}'\n")
+    plugin.chmod(0o700)
+    monkeypatch.setattr(worlds.sys, "executable", str(plugin))
+    with pytest.raises(BackendMissing, match="simulated"):
+        worlds._by_plugin("other", (("said", said),))
 
 
 @pytest.mark.parametrize("path", ["", "/", "..", "../sim", "nvidia/..", "nvidia/x"])

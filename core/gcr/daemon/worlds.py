@@ -5,7 +5,6 @@ machine (`GCR_SIM_*`) alone; the folder of its libraries is found here, in this 
 A simulated world is for jobs of the daemon's own user, and its state lies in a folder of that user.
 """
 
-import json
 import os
 import re
 import subprocess
@@ -13,6 +12,9 @@ import sys
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
+
+from msgspec import MsgspecError
+from msgspec.json import decode
 
 from gcr.engine.node import World
 from gcr.errors import BackendMissing, NotOurs, UnsafeRuntime, UsageError
@@ -23,7 +25,8 @@ from gcr.runtime import check_unshared_directory
 
 SIMULATE, STATE = "GCR_SIMULATE", "GCR_SIM_STATE"
 _SETTING = re.compile(r"GCR_SIM_[A-Z_]+\Z")
-_LEADING = ("LD_LIBRARY_PATH", "ROCM_PATH")  # a hint which of our own simulators it is; never believed
+_LIBRARIES = "LD_LIBRARY_PATH"
+_LEADING = (_LIBRARIES, "ROCM_PATH")  # a hint which of our own simulators it is; never believed
 BACKEND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 PLUGIN_S = 20.0  # seconds for a plugin to say where its simulated driver is
 _MACHINE = "machine"  # the file of a simulated machine's state that is there from its beginning
@@ -73,12 +76,12 @@ def child_environment(world: World) -> Mapping[str, str]:
     told = dict(world.environment)
     env |= {name: value for name, value in told.items() if _SETTING.match(name)}
     led = {name: found for name in _LEADING if (found := _leads_to_ours(told.get(name)))}
-    _check_state(env.get(STATE), marked="LD_LIBRARY_PATH" in led)
-    if "LD_LIBRARY_PATH" not in led:
+    _check_state(env.get(STATE), marked=_LIBRARIES in led)
+    if _LIBRARIES not in led:
         led = dict(_by_plugin(world.backend, tuple(sorted(env.items()))))
-    rest = env.get("LD_LIBRARY_PATH")
+    rest = env.get(_LIBRARIES)
     env |= led
-    env["LD_LIBRARY_PATH"] = f"{led['LD_LIBRARY_PATH']}:{rest}" if rest else led["LD_LIBRARY_PATH"]
+    env[_LIBRARIES] = f"{led[_LIBRARIES]}:{rest}" if rest else led[_LIBRARIES]
     env[SIMULATE] = world.backend
     return env
 
@@ -115,6 +118,9 @@ def _by_plugin(vendor: str, environment: tuple[tuple[str, str], ...]) -> tuple[t
         done = subprocess.run(
             command, env=dict(environment), cwd="/", capture_output=True, text=True, timeout=PLUGIN_S, check=False
         )
-        return tuple(sorted(json.loads(done.stdout).items()))
-    except (subprocess.TimeoutExpired, ValueError, OSError) as error:
+        led = decode(done.stdout, type=dict[str, str])
+    except (subprocess.TimeoutExpired, MsgspecError, OSError) as error:
         raise BackendMissing(f"there is no simulated {vendor}: {error}", hint="gcr backends") from error
+    if _LIBRARIES not in led:
+        raise BackendMissing(f"the plugin of {vendor} names no folder of its simulated driver", hint="gcr backends")
+    return tuple(sorted(led.items()))
