@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -121,23 +122,31 @@ def test_both_are_counted_and_given_up_where_a_program_needs_the_room() -> None:
                 copy_on(each, LONG, lambda _: None)
 
 
+def ends(*steps: Callable[[], object]) -> bool:
+    """Tells whether the steps come to their end on another thread."""
+    done = threading.Event()
+
+    def all_of_it() -> None:
+        for step in steps:
+            step()
+        done.set()
+
+    threading.Thread(target=all_of_it, daemon=True).start()
+    return done.wait(10)
+
+
 def test_what_one_waits_for_holds_up_neither_the_other_nor_a_free_of_the_program() -> None:
     """The first is taking room on the host, which can take seconds; its lock is held."""
-    with two() as (_device, held, one, other):
-        done = []
+    with two() as (_device, held, one, other), one.lock:
+        read, forget = partial(copy_on, other, LONG, lambda _: None), partial(held.forget_copy, 2)
+        assert ends(partial(held.forget, [1]), read, forget)
 
-        def rest() -> None:
-            held.forget([1])
-            copy_on(other, LONG, lambda _: None)
-            held.forget_copy(2)
-            done.append(True)
 
-        with one.lock:
-            threading.Thread(target=rest, daemon=True).start()
-            end = time.monotonic() + 10
-            while not done and time.monotonic() < end:
-                time.sleep(0.01)
-            assert done
+def test_a_snapshot_is_read_and_given_up_while_the_memory_is_being_copied_for_another_cut() -> None:
+    """The device hashes it for instance, with the memory's lock held; the program may stand still."""
+    with two() as (_device, held, one, other), held.memory.lock:
+        assert ends(partial(copy_on, one, LONG, lambda _: None), partial(held.forget_copy, 1))
+        assert ends(partial(held.forget_copy, 2)) and other.use.given_up
 
 
 def test_nothing_is_taken_for_a_copy_that_was_given_up_meanwhile() -> None:

@@ -226,7 +226,8 @@ def copy_on(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
             transfers = [copy.memory.drain.read(portion)]
             copy.use.transfers.began(transfers)  # of the room, and of no memory of the process
         wait_all(Telling(transfers, lambda _report: None), began + deadline)
-        copy.ended(transfers)
+        with copy.lock:
+            copy.use.transfers.ended(transfers)
         done += sum(span.size for span in portion)
         progress({"bytes": done, "total_bytes": total})
     with copy.lock:
