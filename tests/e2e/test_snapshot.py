@@ -144,7 +144,7 @@ def test_where_there_is_little_room_it_has_what_fits(machine: Machine) -> None:
     assert 0 < found["snapshot_bytes"] < found["bytes_copied"] == found["bytes"]  # type: ignore[operator]
     with held(machine, "two") as going:
         assert machine.memory - machine.used() >= machine.memory // 16
-    assert going.result(60).code == 0  # while an image is read, the next checkpoint is refused
+    assert going.result(60).code == 0  # before that the next command may be refused
     assert machine.until_state("llm", "running") and job.ask() == before
     assert job.ask(f"hold 1 {52 * MIB}") == "ok"
     third = taken(machine, "three")

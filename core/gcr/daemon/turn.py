@@ -6,7 +6,7 @@ from msgspec import Struct, field
 
 
 class Turn(Struct):
-    """The right to change a job, and the signs of a recovery. Thread-safe.
+    """The turn at a job, and the signs of a recovery. Thread-safe.
 
     A command that has its copies, and whose program runs again, leaves the turn to the next cut and reads on.
     """

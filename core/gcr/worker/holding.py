@@ -48,7 +48,7 @@ class Holding:
         return self.memory.bytes + sum(copy.room_bytes for copy in self.copies)
 
     def forget(self, ids: Sequence[int]) -> None:
-        """Releases handles. No copy has them from now on, but one whose cut is over."""
+        """Releases handles. A live copy loses them; a copy that was sealed keeps its bytes of them."""
         with self.memory.lock:
             self.memory.forget(ids)
             for copy in self.copies:

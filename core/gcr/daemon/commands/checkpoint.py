@@ -89,7 +89,7 @@ def _attempted(
 def _restore_after_failure(
     node: Coordinator, job: Job, course: Course, request: RestoreRequest, failed: ImageFailed
 ) -> ImageFailed:
-    """Restores a job whose image failed, unless another command has changed the job since. Returns the error."""
+    """Restores a job after its image failed, unless another command has changed the job since. Returns the error."""
     back = Course("restore", node.next_transaction(), DEFAULT_TIMEOUT, course.progress)  # also when no caller waits
     suspended = partial(_suspended_by, job, course.transaction)
     try:
@@ -208,7 +208,7 @@ class Attempt(Struct, frozen=True):
             raise
 
     def _admitted(self) -> list[Target]:
-        """Returns the targets; none for a job whose processes have yet to make their first call."""
+        """Returns the targets; none before any process of the job has made its first call."""
         node, job, course = self.node, self.job, self.course
         heard = await_hello(job, course.left, lambda: node.control(job.world))
         there = departures.staying(heard)

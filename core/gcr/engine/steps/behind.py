@@ -1,4 +1,4 @@
-"""The copies of a cut whose program runs again: snapshots are read, and each copy is handed to the image's writer.
+"""The copies of a cut, once the program runs again: snapshots are read, and copies handed to the image's writer.
 
 No process is touched any more, and none is asked: another transaction may stop the job meanwhile, and make a copy of
 its own. Each copy is named by its transaction (CopyName), so the end of one leaves the others whole.

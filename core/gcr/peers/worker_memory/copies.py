@@ -25,7 +25,7 @@ class WorkerCopies(WorkerCalls):
         self._call(ops.LayOut(copy, owner, rows(specs)), timeout=120.0)
 
     def compare_with(self, copy: CopyName, owner: str, baseline: int) -> None:
-        """Gives the next copy a Baseline, whose bytes it may lack, until `forget_copy`."""
+        """Gives the copy a Baseline, of which it need not have the bytes. Only before it is made."""
         self._call(ops.CompareWith(copy, owner), [baseline], timeout=60.0)
 
     def copy_live(self, copy: CopyName, owner: str, deadline: float, progress: Progress) -> ops.CopiedLive:
@@ -66,7 +66,7 @@ class WorkerCopies(WorkerCalls):
         return self._call(ops.Knows(copy)).known
 
     def reclaim(self, copy: CopyName, owner: str, left: str, fds: Sequence[int]) -> None:
-        """Takes over a sealed table and its segments from their keeper; they are pinned as they are needed.
+        """Gives the worker a sealed table and its segments, which come from their keeper and are pinned in order.
 
         left: the device whose bytes they are, this worker's own unless the process comes back on another one.
         """

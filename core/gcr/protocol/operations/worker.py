@@ -235,7 +235,7 @@ class Knows(OfCopy[IsKnown], frozen=True):
 
 
 class Reclaim(Named[Nothing], frozen=True):
-    """Descriptors from `offset` on, of `total`; `left`: the device whose bytes they are."""
+    """A part of the descriptors, from `offset` on, of `total`. `left`: the device that the bytes left."""
 
     op = "reclaim"
     takes = "sealed tables, each with its segments"
