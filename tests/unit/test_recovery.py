@@ -6,12 +6,15 @@ from typing import Any, cast
 
 import pytest
 
+from gcr.config import Config
 from gcr.daemon import recovery as module
 from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.recovery import Recovery
+from gcr.engine import recover
 from gcr.engine.node import World
 from gcr.errors import DeadlinePassed
 from gcr.job.states import State
+from gcr.protocol.wire import AgentPhase
 
 
 @pytest.fixture
@@ -67,3 +70,29 @@ def test_of_a_job_that_is_gone_nothing_is_asked_any_more(jobs: Jobs, job: Job) -
         if thread.name == "gcr-recover":
             thread.join(10)
             assert not thread.is_alive()
+
+
+class Recorder:
+    """Notes the calls of any method."""
+
+    def __init__(self, said: list[str]) -> None:
+        self._said = said
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments, **_: self._said.append(" ".join([name, *map(str, arguments)]))
+
+
+def test_a_checkpoint_that_is_taken_back_late_leaves_no_copy_in_a_worker_that_lives() -> None:
+    """Its own undo kept the copy, since the process had its memory with gcr alone. No later copy takes its place."""
+    said: list[str] = []
+    any_of_it = Recorder(said)
+    status = SimpleNamespace(phase=AgentPhase.QUIESCED, flags=0, handles=1)
+    process = SimpleNamespace(look=lambda: SimpleNamespace(status=status), settle=any_of_it.settle, agent=any_of_it)
+    target = SimpleNamespace(process=process, control_state=any_of_it, imports=any_of_it, resume=any_of_it.resume)
+    target.pid, target.copy_name, target.world, target.keeper = 7, "copy 9", None, lambda: any_of_it
+    target.bytes_by_device = {"GPU-1": 1, "GPU-2": 1}
+    warm = {"GPU-1": SimpleNamespace(copies=any_of_it)}
+    node = SimpleNamespace(config=Config(), warm_worker=lambda _world, device: warm.get(device))
+    recover._roll_back(cast("Any", target), cast("Any", node))
+    assert said.index("resume") < said.index("forget_copy copy 9")
+    assert said.count("forget_copy copy 9") == 1
