@@ -34,13 +34,18 @@ ENDING_SECONDS = 10.0
 
 
 def run(
-    module: str, *arguments: str, env: Mapping[str, str], timeout: float, launches: bool = False
+    module: str,
+    *arguments: str,
+    env: Mapping[str, str],
+    timeout: float,
+    launches: bool = False,
+    folder: Path | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """`python -m MODULE ARGUMENTS`, its output through pipes. launches: it starts a daemon. Raises TimeoutExpired."""
     if not warm().knows(env):
         command = [sys.executable, "-m", module, *arguments]
-        return subprocess.run(command, env=env, capture_output=True, text=True, timeout=timeout)
-    return warm().run(Order([module, *arguments], dict(env), str(Path.cwd()), launches), timeout)
+        return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=timeout)
+    return warm().run(Order([module, *arguments], dict(env), str(folder or Path.cwd()), launches), timeout)
 
 
 def popen(command: Sequence[str], **how: Any) -> "subprocess.Popen[str]":
