@@ -89,6 +89,7 @@ def supervisor_is_back(machine: Machine, job: Victim) -> None:
         os.kill(job.supervisor.pid, signal.SIGCONT)
 
 
+@pytest.mark.first
 @everywhere(slow=[AMD, AMD_QUIRKS, ASCEND])
 def test_no_older_memory_is_taken_from_a_supervisor_that_was_away(machine: Machine) -> None:
     """It has other memory under the same ids, and the daemon that knew of it has died."""
@@ -97,6 +98,7 @@ def test_no_older_memory_is_taken_from_a_supervisor_that_was_away(machine: Machi
     machine.comes_back(job, now)
 
 
+@pytest.mark.first
 def test_no_older_memory_is_taken_by_a_checkpoint_that_is_taken_back(machine: Machine) -> None:
     """The way back of a failed checkpoint begins with the keeper's memory."""
     job, now = away_over_a_restore(machine)
