@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 import warm
+import warm_fork
 import warm_popen
 from machine import Machine, alive, kill, until
 
@@ -58,6 +59,9 @@ if __name__ == "__main__":
     print(json.dumps(facts, sort_keys=True))
 """
 PATIENCE = 30.0
+as_children = pytest.mark.skipif(
+    not warm_fork.possible(), reason="this kernel or processor forks no child of a parent's, or keeps its command line"
+)
 
 
 @pytest.fixture
@@ -205,6 +209,7 @@ def forked(pid: int) -> bool:
     return found.stack == warm_one.stack
 
 
+@as_children
 @pytest.mark.parametrize("perturb", ["165", ""])
 def test_a_child_finds_all_as_a_new_interpreter_does(probe, tmp_path, perturb):
     reading, writing = os.pipe()
@@ -233,6 +238,7 @@ def test_a_child_finds_all_as_a_new_interpreter_does(probe, tmp_path, perturb):
 STARTERS = (subprocess.Popen, warm.popen)
 
 
+@as_children
 def test_a_child_is_waited_for_and_killed_as_any_other(module, monkeypatch):
     name = module("waits", "import sys; sys.stdin.read(); sys.exit(7)")
     monkeypatch.setattr(warm_popen, "PROGRAMS", (name,))
@@ -245,6 +251,7 @@ def test_a_child_is_waited_for_and_killed_as_any_other(module, monkeypatch):
     assert (first.returncode, second.returncode) == (7, -signal.SIGKILL)
 
 
+@as_children
 def test_the_processes_of_a_machine_are_forked_and_have_their_parents(machine: Machine) -> None:
     job = machine.told("llm", "alloc 1 1")
     machine.leave()

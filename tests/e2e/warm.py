@@ -45,6 +45,7 @@ def run(
     if not warm().knows(env):
         command = [sys.executable, "-m", module, *arguments]
         return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=timeout)
+    launches = launches and warm_fork.possible()
     return warm().run(Order([module, *arguments], dict(env), str(folder or Path.cwd()), launches), timeout)
 
 
