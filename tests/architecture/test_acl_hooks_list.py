@@ -113,7 +113,7 @@ def test_the_list_is_what_the_generator_writes(vendor: Path, tmp_path: Path):
     assert [line for line in output.read_text().splitlines() if line not in ours] == []
 
 
-def test_the_generator_refuses_what_nobody_classified(vendor: Path, tmp_path: Path):
+def test_the_generator_refuses_an_unclassified_symbol(vendor: Path, tmp_path: Path):
     (tmp_path / "acl").mkdir()
     for header in [*(vendor / "acl").glob("*.h"), *(vendor / "acl").glob("*/*.h")]:
         target = tmp_path / header.relative_to(vendor)

@@ -79,7 +79,7 @@ def test_a_function_the_vendor_adds_is_noticed(tmp_path: Path) -> None:
     assert not (tmp_path / "hip.def").exists()
 
 
-def test_a_struct_by_value_that_nobody_described_is_noticed(tmp_path: Path) -> None:
+def test_a_struct_by_value_without_a_description_is_noticed(tmp_path: Path) -> None:
     text = declarations("10").read_text()
     added = "\ncdef hipError_t hipMemcpyQuux(hipQuux q) except? hipErrorInitializationError nogil\n"
     (tmp_path / "newer.pxd").write_text(text + added)

@@ -101,7 +101,7 @@ def generate(folder: Path, output: Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=120)
 
 
-def test_the_generator_refuses_what_nobody_classified(newest, tmp_path):
+def test_the_generator_refuses_an_unclassified_symbol(newest, tmp_path):
     done = generate(with_a_new_function(newest, tmp_path), tmp_path / "cuda.def")
     assert done.returncode == 1
     assert "cuQuux matches no rule" in done.stderr

@@ -139,7 +139,7 @@ def test_the_whole_device_cannot_be_given_back(make: Make, linked: str) -> None:
     assert job.ask().startswith("digest")
 
 
-def test_a_job_whose_vendor_nobody_named_is_served_by_the_right_backend(make: Make, linked: str) -> None:
+def test_a_job_whose_vendor_was_not_named_is_served_by_the_right_backend(make: Make, linked: str) -> None:
     """The machine has such devices, but not in its kernel: so only the choice is tested."""
     machine = make(LD_LIBRARY_PATH=str(sim_dir("amd")), GCR_SIMULATE="amd", GCR_PLUGINS="gcr_nvidia,gcr_amd")
     command = [sys.executable, "-m", "gcr", "run", "--name", "llm", "--", linked, "--interactive", "2", "20"]

@@ -130,7 +130,7 @@ def test_the_device_still_counts_the_context_and_the_report_says_so(ascend: Mach
     assert gone.body["vram_after_bytes"] == CONTEXT
     assert gone.body["control_s"] is not None
     phases = gone.body["phases_s"]
-    assert phases["vram_free"] - phases["decided"] < 4, "nobody waits for a context that stays"
+    assert phases["vram_free"] - phases["decided"] < 4, "a context that stays is not waited for"
     assert ascend.gcr("restore", "llm").code == 0
 
 

@@ -44,7 +44,7 @@ def strike(machine: Machine, job: Victim, who: Who, command: str, step: str) -> 
         running = machine.command(command)
         machine.wait_held()
         condemned = who(machine, job)
-        assert condemned, f"nobody to kill at {command}.{step}"
+        assert condemned, f"no process to kill at {command}.{step}"
         kill(*condemned)
     running.result(timeout=60)
 

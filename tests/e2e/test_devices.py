@@ -35,7 +35,7 @@ def test_both_devices_are_left_and_come_back(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("command", [slowly("checkpoint"), "restore"])
-def test_somebody_dies_while_both_are_on_their_way(machine: Machine, command: str) -> None:
+def test_a_process_dies_while_both_are_on_their_way(machine: Machine, command: str) -> None:
     """The process dies when most is in flight; of two workers one does."""
     job = Job.start(machine)
     step = MOST_DANGEROUS[command]
@@ -72,7 +72,7 @@ def test_they_are_exchanged_and_exchanged_again(machine: Machine) -> None:
     assert job.said == bare(machine, 8)
 
 
-def test_one_moves_to_a_device_that_nobody_uses(machine: Machine) -> None:
+def test_one_moves_to_an_unused_device(machine: Machine) -> None:
     job = Job.start(machine)
     first, second = job.devices
     (free,) = set(job.counted()) - {first, second}
@@ -333,7 +333,7 @@ def test_a_context_that_stayed_does_not_move(machine: Machine) -> None:
     job.is_whole()
 
 
-def test_jobs_that_see_one_device_each_whoever_started_the_daemon(machine: Machine) -> None:
+def test_jobs_that_see_one_device_each_under_a_daemon_that_either_started(machine: Machine) -> None:
     """A setting that hides devices from the program that started a daemon hides them from no other job."""
     jobs = {}
     for name, seen in (("one", "1"), ("two", "2"), ("three", "0")):

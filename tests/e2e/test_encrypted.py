@@ -80,7 +80,7 @@ def test_with_another_key_or_a_damaged_image_the_job_stays_where_it_is(machine: 
     assert job.ask() == before
 
 
-def test_nobody_says_the_key_and_the_daemon_need_not_live(machine: Machine) -> None:
+def test_the_key_is_never_said_and_the_daemon_need_not_live(machine: Machine) -> None:
     machine.told("llm", "alloc 8 4194304")
     machine.inject("image.write hold " + str(machine.folder / "held"))
     assert machine.gcr("checkpoint", "llm", *image(machine), *kept(machine, "key", KEY), "-v").code == 0

@@ -36,7 +36,7 @@ def ended(machine: Machine, job: str) -> dict[str, object]:
     return until(lambda: next(iter(machine.gcr("ps", "--all", job).body.get("ended", [])), None), 20, "it has ended")
 
 
-def test_a_job_keeps_its_age_whoever_is_asked_and_its_end_says_that_it_was_suspended(machine: Machine) -> None:
+def test_a_job_keeps_its_age_in_every_daemon_and_its_end_says_that_it_was_suspended(machine: Machine) -> None:
     job = machine.told("llm", "alloc 2 4194304")
     before = machine.job("llm")
     machine.leave()

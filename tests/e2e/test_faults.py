@@ -79,7 +79,7 @@ def test_a_failure_that_cannot_be_taken_back_at_once_loses_nothing(machine: Mach
 
 
 @refused
-def test_a_driver_that_refuses_for_a_while_is_asked_again_and_nobody_need_say_so(machine: Machine) -> None:
+def test_a_driver_that_refuses_for_a_while_is_asked_again_by_itself(machine: Machine) -> None:
     job, before = machine.start()
     fails_and_is_not_taken_back(machine, "handed_over")
     time.sleep(sum(AT_ONCE) + 1)

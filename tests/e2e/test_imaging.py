@@ -118,7 +118,7 @@ def test_the_job_may_run_before_its_image_is_durable(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("who", ["gcr.daemon", "gcr.worker", "supervisor"])
-def test_whoever_dies_the_image_is_written_and_restored(machine: Machine, who: str) -> None:
+def test_the_image_is_written_and_restored_after_any_death(machine: Machine, who: str) -> None:
     """Also after all that had its bytes in memory, but the program itself, are gone."""
     job = machine.told("llm", "alloc 8 4194304")
     before = job.ask()
@@ -257,7 +257,9 @@ def test_it_is_written_all_the_same_when_its_caller_leaves(machine: Machine) -> 
 
 
 @pytest.mark.parametrize("how", [(), slowly(("--leave-running",))])
-def test_who_waits_no_longer_is_told_that_it_is_still_being_written(machine: Machine, how: tuple[str, ...]) -> None:
+def test_a_caller_that_waits_no_longer_is_told_that_it_is_still_being_written(
+    machine: Machine, how: tuple[str, ...]
+) -> None:
     job, before = machine.start()
     machine.leave()  # the worker is warm, and nothing else is waited for
     machine.come_back()
@@ -327,7 +329,7 @@ def test_an_image_that_fails_in_the_background_leaves_the_job_away(machine: Mach
     machine.comes_back(job, before)
 
 
-def test_what_somebody_did_meanwhile_is_not_taken_back(machine: Machine) -> None:
+def test_a_step_of_another_meanwhile_is_not_taken_back(machine: Machine) -> None:
     """Restored and suspended again while its image was awaited: that is the later checkpoint's affair."""
     job, before = machine.start()
     machine.inject(f"image.write hold {machine.folder / 'held'}", "image.commit die")
@@ -462,7 +464,7 @@ def test_a_store_that_hangs_holds_up_the_checkpoint_to_it_alone(impatient: float
 
 
 @pytest.mark.parametrize("command", ["checkpoint", "restore"])
-def test_whoever_waits_for_a_store_that_hangs_can_be_interrupted(machine: Machine, command: str) -> None:
+def test_a_caller_that_waits_for_a_store_that_hangs_can_be_interrupted(machine: Machine, command: str) -> None:
     job, before = machine.start()
     machine.leave()  # the worker is warm, and nothing else is waited for
     machine.come_back()
@@ -480,7 +482,7 @@ def test_whoever_waits_for_a_store_that_hangs_can_be_interrupted(machine: Machin
     caller.send_signal(signal.SIGINT)
     out, _ = caller.communicate(timeout=30)
     assert (caller.returncode, time.monotonic() - began < 20) == (130, True), out
-    until(lambda: machine.ask("recover").code == 0 or None, 20, "nobody changes the job any more")
+    until(lambda: machine.ask("recover").code == 0 or None, 20, "no command changes the job any more")
     assert machine.settled() == ("suspended" if command == "restore" else "running")
     held.unlink()
     machine.comes_back(job, before)
@@ -514,7 +516,7 @@ def test_a_restore_waits_no_longer_for_a_helper_that_is_stopped_than_for_its_dis
 
 
 @pytest.mark.parametrize("how", ["silence", slowly("deadline"), "Ctrl-C"])
-def test_a_store_that_hangs_where_the_parent_is_holds_up_nobody(
+def test_a_store_that_hangs_where_the_parent_is_delays_no_checkpoint(
     impatient: float, machine: Machine, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if how != "silence":
@@ -582,7 +584,7 @@ def test_a_live_checkpoint_takes_what_changed_after_it_was_copied(machine: Machi
     assert sorted(chunks(machine, "warm")) == sorted(chunks(machine, "again"))
 
 
-def test_a_slow_image_holds_nobody_up(machine: Machine) -> None:
+def test_a_slow_image_delays_no_other_job(machine: Machine) -> None:
     job = machine.told("llm", *[f"alloc 1 {size}" for size in range(2_000_000, 2_900_000, 100_000)])
     before = job.ask()
     words = ("--image", "warm", "--max-rate", "4M", "--store", str(store_of(machine)))

@@ -268,7 +268,7 @@ def test_an_older_one_is_built_upon_where_the_newest_is_damaged(machine: Machine
     is_what_it_is(machine, "three")
 
 
-def test_a_damaged_hash_keeps_nobody_from_a_restore(machine: Machine) -> None:
+def test_a_damaged_hash_does_not_prevent_a_restore(machine: Machine) -> None:
     job = started(machine)
     before, store = job.ask(), store_of(machine)
     words = ("--image", "one", "--wait", "durable", "--store", str(store.path))
@@ -284,7 +284,7 @@ def test_a_damaged_hash_keeps_nobody_from_a_restore(machine: Machine) -> None:
     "step",
     ["copied_live", slowly("drained"), slowly("running")],
 )
-def test_whoever_dies_the_job_is_whole_and_can_leave(machine: Machine, who: str, step: str) -> None:
+def test_the_job_is_whole_and_can_leave_after_any_death(machine: Machine, who: str, step: str) -> None:
     """No copy is left that lacks bytes of the parent: the next checkpoint has every byte."""
     job = started(machine)
     taken(machine, "one", "--live")

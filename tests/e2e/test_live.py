@@ -167,7 +167,7 @@ BY_SNAPSHOT = ("snapshotted", "running", "reading", "drained")  # without a live
         ("supervisor", ["reading"], False),
     ],
 )
-def test_whoever_dies_in_it_the_job_runs_on(machine: Machine, who: str, steps: Sequence[str], live: bool) -> None:
+def test_the_job_runs_on_after_any_death_in_it(machine: Machine, who: str, steps: Sequence[str], live: bool) -> None:
     """Each of its steps; afterwards it is what it was, and can be taken off its device."""
     job = machine.told("llm", "mixed 12 1000 5000000")
     store = str(machine.folder / "store")

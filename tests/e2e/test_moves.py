@@ -95,7 +95,7 @@ def strike(job: Job, who: str, step: str) -> None:
         running = begin(job)
         machine.wait_held()
         condemned = OURS[who](job)
-        assert condemned, f"nobody to kill at {step}"
+        assert condemned, f"no process to kill at {step}"
         kill(*condemned)
     running.result(timeout=60)
 
@@ -120,7 +120,7 @@ def settles(job: Job) -> None:
         ("supervisor", ["refilled"]),
     ],
 )
-def test_somebody_dies(machine: Machine, who: str, steps: Sequence[str]) -> None:
+def test_a_process_dies(machine: Machine, who: str, steps: Sequence[str]) -> None:
     job = Job.start(machine)
     for step in steps:
         job.leave()

@@ -310,7 +310,7 @@ def test_a_runtime_directory_of_another_user(machine: Machine) -> None:
 
 
 @pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-def test_a_socket_that_somebody_else_serves(machine: Machine) -> None:
+def test_a_socket_that_another_process_serves(machine: Machine) -> None:
     """GCR_SOCKET leads to a stranger's listener: nothing is asked of it."""
     path = machine.folder / "theirs.sock"
     script = (

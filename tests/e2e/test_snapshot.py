@@ -207,7 +207,7 @@ def test_another_job_that_needs_the_room_gets_it(machine: Machine, begun: str) -
 
 @pytest.mark.parametrize("step", ["snapshotted", "running"])
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
-def test_from_when_it_is_made_nobody_lacks_its_room(machine: Machine, step: str) -> None:
+def test_from_its_making_on_its_room_is_kept(machine: Machine, step: str) -> None:
     """Another job while the first one stands still; the first one itself at the instant that its gate opens."""
     machine.memory = 256 * MIB
     lines = [f"alloc 15 {EACH}", "?"]
@@ -224,7 +224,7 @@ def test_from_when_it_is_made_nobody_lacks_its_room(machine: Machine, step: str)
 
 @pytest.mark.parametrize("another", [False, True])
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
-def test_nobody_lacks_its_room_when_the_daemon_dies(machine: Machine, another: bool) -> None:
+def test_its_room_is_kept_when_the_daemon_dies(machine: Machine, another: bool) -> None:
     """No daemon is there to be asked, or one without knowledge: the program waits for the worker's end."""
     machine.memory = 256 * MIB
     lines = [f"alloc 15 {EACH}", "?"]
@@ -266,7 +266,7 @@ def test_a_job_that_comes_back_is_not_refused_for_it(machine: Machine) -> None:
 
 @pytest.mark.parametrize("who", ["gcr.daemon", "gcr.worker", "gcr.image_helper"])
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)
-def test_whoever_dies_the_memory_comes_back(machine: Machine, who: str) -> None:
+def test_the_memory_comes_back_after_any_death(machine: Machine, who: str) -> None:
     job = machine.told("llm", f"alloc 8 {EACH}")
     taken(machine, "one")
     rest = machine.used()

@@ -47,7 +47,7 @@ def runs_on(machine: Machine, job: Victim, before: str, patience: float = 60) ->
 
 
 @pytest.mark.parametrize("step", ["drained", slowly("handed_over")])
-def test_a_supervisor_has_the_only_way_back_for_nobody(machine: Machine, step: str) -> None:
+def test_a_supervisor_has_no_process_s_only_way_back(machine: Machine, step: str) -> None:
     """Its escrow is out of reach, and then gone: the workers and the daemon have the same."""
     job = machine.told("llm", LARGE)
     before = job.ask()
@@ -109,7 +109,7 @@ def test_a_restore_goes_on_without_a_stopped_supervisor_and_a_checkpoint_names_i
     machine.comes_back(job, before)
 
 
-def test_a_helper_that_writes_behind_keeps_memory_from_nobody_for_ever(
+def test_a_helper_that_writes_behind_releases_its_memory_in_the_end(
     machine: Machine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GCR_STORE_S", "2")

@@ -123,7 +123,7 @@ def test_host_memory_is_that_of_the_slots(machine: Machine) -> None:
     assert job.ask() == before
 
 
-def test_it_comes_back_beside_those_who_fill_the_arena(machine: Machine) -> None:
+def test_it_comes_back_beside_jobs_that_fill_the_arena(machine: Machine) -> None:
     """Its share of host memory is theirs; the room for a job to come back is not refused for that."""
     settings = machine.folder / "config.toml"
     settings.write_text("")  # one that is named must be there
@@ -198,7 +198,7 @@ def test_after_it_failed_the_job_comes_back_from_host_memory(machine: Machine) -
         *(pytest.param(who, "restore.loaded", marks=SLOW) for who in ("gcr.daemon", "gcr.worker")),
     ],
 )
-def test_whoever_dies_in_the_middle_the_image_is_there(machine: Machine, who: str, step: str) -> None:
+def test_the_image_is_there_after_any_death_in_the_middle(machine: Machine, who: str, step: str) -> None:
     """Or when all is on the device, and nothing else was done yet."""
     job, before = suspended(machine)
     with in_the_middle(machine, step=step) as going:
@@ -223,7 +223,7 @@ def test_the_process_that_dies_in_the_middle_is_gone_and_nothing_of_it_stays(mac
     assert not other.ask().startswith("wrong")
 
 
-def test_whoever_waits_can_leave_in_the_middle(machine: Machine) -> None:
+def test_a_waiting_caller_can_leave_in_the_middle(machine: Machine) -> None:
     job, before = suspended(machine)
     with machine.held_at("image.read"):
         caller = machine.begin("restore", *words(machine))

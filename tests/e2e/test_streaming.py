@@ -341,7 +341,7 @@ def test_the_target_dies_in_the_middle(machine: Machine) -> None:
     nothing_is_left(machine)
 
 
-def test_whoever_leaves_in_the_middle_has_everything_taken_back(machine: Machine) -> None:
+def test_a_caller_that_leaves_in_the_middle_has_everything_taken_back(machine: Machine) -> None:
     job, before = large(machine)
     with machine.held_at(MIDDLE):
         running = machine.begin(*words(machine))

@@ -98,7 +98,7 @@ def test_what_another_job_has_is_not_taken_for_this_one_s(machine: Machine) -> N
     assert other.ask() == content
 
 
-def test_memory_that_somebody_still_holds_is_said_to_be_in_use(machine: Machine) -> None:
+def test_memory_that_is_still_held_is_said_to_be_in_use(machine: Machine) -> None:
     """Drivers count it for no process once its maker let go of it: only the device as a whole shows it."""
     job = machine.told("llm", "alloc 5 20000000")
     before, held = job.ask(), machine.folder / "held"
@@ -134,7 +134,7 @@ def steal(pid: int, fd: int) -> int:
 
 
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD)], indirect=True)
-def test_nobody_waits_for_a_context_that_stays(machine: Machine) -> None:
+def test_a_context_that_stays_is_not_waited_for(machine: Machine) -> None:
     """This holds also if some memory came by a restore, counted for no process or for a worker, and some is new."""
     waited: tuple[list[float], list[float]] = ([], [])
     while not all(min(each, default=1.0) < A_COUNT_THAT_LAGS for each in waited):
@@ -189,7 +189,7 @@ def test_a_program_with_a_context_and_no_memory(machine: Machine) -> None:
 
 
 @everywhere(slow=[NVIDIA, AMD_QUIRKS])
-def test_memory_that_comes_after_the_first_count_keeps_nobody_waiting(machine: Machine) -> None:
+def test_memory_that_comes_after_the_first_count_is_not_waited_for(machine: Machine) -> None:
     """A context's size is known only once the program stands: its memory is not mistaken for the context's."""
     job = machine.told("llm", "alloc 5 1000000")
     with machine.held_at("checkpoint.prepared"):
@@ -217,7 +217,7 @@ print(sum(map(len, counted.values())))
 
 
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD), at(ASCEND)], indirect=True)
-def test_who_holds_memory_is_named_as_the_device_counts(machine: Machine) -> None:
+def test_holders_of_memory_are_named_as_the_device_counts(machine: Machine) -> None:
     machine.devices = 2
     machine.told("llm", "alloc 3 100000")
     pid = machine.target("llm")

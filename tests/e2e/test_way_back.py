@@ -21,7 +21,7 @@ def failing(machine: Machine, step: str) -> "tuple[subprocess.Popen[str], Path]"
 
 
 @pytest.mark.parametrize("step", ["drained", "staged"])
-def test_nobody_takes_the_room_that_a_rollback_needs(machine: Machine, step: str) -> None:
+def test_no_other_takes_the_room_that_a_rollback_needs(machine: Machine, step: str) -> None:
     """Another program grabs every free byte while the job is frozen."""
     job = machine.told("llm")
     job.ask("alloc 20 1000000")

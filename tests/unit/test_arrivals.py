@@ -98,7 +98,7 @@ def test_no_process_is_seen_without_its_agent(monkeypatch):
 
 
 @pytest.mark.parametrize("when", ["forget", "close"])
-def test_who_comes_while_its_job_is_dropped_is_in_a_job(monkeypatch, when):
+def test_a_process_that_comes_while_its_job_is_dropped_is_in_a_job(monkeypatch, when):
     """It succeeds a program that became a daemon; parent and supervisor have just ended."""
     jobs = Jobs()
     monkeypatch.setattr(module, "file_access", lambda _pid: FileAccess((0, 0, 0, 0), None))

@@ -69,7 +69,7 @@ def counted(used: int, by_pid: dict[int, int]) -> DeviceMemory:
     return DeviceMemory(used=used, total=1 << 30, by_pid=by_pid)
 
 
-def test_what_came_is_ours_or_nobody_s_and_not_another_process_s(attachment: Attachment, device: Device) -> None:
+def test_memory_that_came_is_ours_or_free_and_not_another_process_s(attachment: Attachment, device: Device) -> None:
     device.full = False
     assert attachment.attach()
     ours, other = {os.getpid(): CONTEXT}, {1: 90 * MIB}
@@ -145,7 +145,7 @@ def test_a_pin_that_fails_is_forgotten(attachment: Attachment, device: Device, m
     assert device.drains[1].pinned == {}
 
 
-def test_places_for_bytes_that_somebody_else_copies(attachment: Attachment, arena: Arena) -> None:
+def test_places_for_bytes_that_another_process_copies(attachment: Attachment, arena: Arena) -> None:
     holding = Holding(attachment, arena, "GPU-a", owner="llm/1")
     copy = holding.copy(3)
     copy.lay_out([HandleSpec(7, 3 * MIB), HandleSpec(5, 2 * MIB), HandleSpec(9, MIB)])

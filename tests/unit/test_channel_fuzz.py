@@ -162,7 +162,7 @@ def test_an_empty_packet_with_descriptors_ends_the_connection_and_closes_them():
     os.close(fd)
 
 
-def test_replies_nobody_waits_for_are_dropped_with_their_descriptors():
+def test_replies_that_are_not_waited_for_are_dropped_with_their_descriptors():
     fd = os.open("/dev/null", os.O_RDONLY)
     with victim(curious) as (ours, channel):
         for kind in (REPLY | FrameType.EXPORT, ERROR, FrameType.PROGRESS):
@@ -196,7 +196,7 @@ def test_a_flood_is_refused_beyond_a_bound_and_served_up_to_it():
         assert answered == set(range(limit)) == set(served)
 
 
-def test_a_flood_of_requests_nobody_reads_the_answers_of_ends_with_the_connection():
+def test_a_flood_of_requests_whose_answers_are_not_read_ends_with_the_connection():
     with victim(curious) as (ours, channel):
         ours.settimeout(0.5)
         with contextlib.suppress(TimeoutError, BlockingIOError):

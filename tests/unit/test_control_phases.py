@@ -245,7 +245,7 @@ def test_one_that_refuses_just_before_an_earlier_call_is_over_is_where_that_led(
 
 def test_what_fails_before_the_driver_hears_of_it_leads_nowhere(scene, monkeypatch):
     def shared(_pid, _pairs, _deadline):
-        raise DeviceShared("somebody else is there")
+        raise DeviceShared("another process is there")
 
     with monkeypatch.context() as patch, pytest.raises(DeviceShared):
         patch.setattr(scene.driver, "restore", shared)
@@ -275,7 +275,9 @@ def test_where_it_came_to_is_not_known_before_it_is_written_down(scene, by_succe
     assert (scene.placement.now, scene.placement.tried) == ({}, EXCHANGED)
     with pytest.raises(RolledBack):
         phases.to(ControlPhase.CHECKPOINTED, 30.0)
-    assert scene.driver.phase_now == ControlPhase.LOCKED, "nobody is frozen from where nobody would know of"
+    assert scene.driver.phase_now == ControlPhase.LOCKED, (
+        "no process is frozen from a place that the daemon does not know"
+    )
     scene = scene.successor() if by_successor else scene
     scene.freeze()
     scene.successor().thaw()

@@ -150,7 +150,7 @@ def test_a_snapshot_is_read_and_given_up_while_the_memory_is_being_copied_for_an
 
 
 def test_nothing_is_taken_for_a_copy_that_was_given_up_meanwhile() -> None:
-    """Its last call came too late: the daemon had given it up, and nobody would give back what it takes."""
+    """Its last call came too late: the daemon had given it up, and nothing would give back what it takes."""
     device = Device(spare=ROOM)
     device.put(1, bytes(4 * CHUNK_BYTES))
     with process(device) as held:

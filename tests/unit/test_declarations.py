@@ -129,7 +129,7 @@ def test_a_plugin_without_the_file_and_one_that_is_not_there_declare_nothing(sit
     assert [dict(declared_by(module)) for module in ("plain", "absent", "absent.below")] == [{}, {}, {}]
 
 
-def test_who_declares_a_backend_first_has_it(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_first_plugin_that_declares_a_backend_has_it(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package(site, ACME)
     package(site, ACME.replace("libacme", "libother"), "other")
     monkeypatch.setenv("GCR_PLUGINS", "gcr_acme,other")

@@ -51,7 +51,7 @@ def test_without_any_device_it_says_that_this_is_fine_and_what_to_try() -> None:
     assert re.search(r"^  gcr demo +.*SIMULATED", text, re.MULTILINE)
 
 
-def test_a_vendor_that_nobody_has_or_asked_for_is_one_line_with_its_first_step() -> None:
+def test_a_vendor_that_is_neither_here_nor_asked_for_is_one_line_with_its_first_step() -> None:
     lines = said(absent("lead"), absent("tin"), absent("zinc")).splitlines()
     for name in ("lead", "tin", "zinc"):
         (line,) = [line for line in lines if line.split()[:1] == [name]]

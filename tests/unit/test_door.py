@@ -121,7 +121,7 @@ def test_a_channel_that_finds_no_thread_is_closed(monkeypatch: pytest.MonkeyPatc
             channel.call(FrameType.HELLO, HELLO, timeout=1)
 
 
-def test_who_says_nothing_is_let_go(server: Server, come: Callable[[], Channel]) -> None:
+def test_a_silent_connection_is_closed(server: Server, come: Callable[[], Channel]) -> None:
     silent, speaking = come(), come()
     assert served(speaking)
     server.door.end_half_open(60)

@@ -107,7 +107,7 @@ def test_an_agent_that_is_late_is_waited_for_if_there_is_a_driver(job: Any, monk
     assert foreign.await_hello(job, patient, uncounted) == ["its agent"]
 
 
-def test_where_nobody_has_a_driver_nobody_is_waited_for(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_any_driver_no_process_is_waited_for(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     drive_with(monkeypatch, "/no/such")
     began = time.monotonic()
     with pytest.raises(NotAGpuProcess, match="no process of this job uses a device"):
@@ -129,7 +129,7 @@ def test_a_job_that_is_over_is_not_waited_for(job: Any, monkeypatch: pytest.Monk
         foreign.await_hello(job, patient, uncounted)
 
 
-def test_nobody_is_waited_for_once_the_caller_has_left(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_process_is_waited_for_once_the_caller_has_left(job: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     drive_with(monkeypatch, "libc.so")
     with pytest.raises(Interrupted):
         foreign.await_hello(job, called_off, uncounted)

@@ -127,7 +127,7 @@ def test_an_empty_store_becomes_an_encrypted_one(tmp_path: Path) -> None:
     assert read(Store(store.path, OURS), "warm") == DATA
 
 
-def test_who_opened_it_before_it_became_an_encrypted_one_writes_nothing(tmp_path: Path) -> None:
+def test_a_writer_that_opened_it_before_it_became_encrypted_writes_nothing(tmp_path: Path) -> None:
     early = Store(tmp_path / "store")
     Store(early.path, OURS)
     with pytest.raises(WrongKey), ImageWriter(early, "warm"):
@@ -291,7 +291,7 @@ def test_what_is_not_encrypted_is_not_taken(store: Store, tmp_path: Path) -> Non
     with pytest.raises(Damaged):
         store.images.manifest("slipped")
     written = write(store, "new", DATA)
-    assert written.packs == store.images.manifest("warm").packs, "a pack that is not encrypted is built upon by nobody"
+    assert written.packs == store.images.manifest("warm").packs, "no image is built upon a pack that is not encrypted"
 
 
 def test_a_newer_version_is_named_as_such(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:

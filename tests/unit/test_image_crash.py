@@ -132,7 +132,7 @@ def test_while_a_damaged_pack_is_replaced(
         rmtree(tmp_path / "after")
 
 
-def test_what_somebody_did_not_sync_is_synced_by_who_pushes(tmp_path: Path) -> None:
+def test_an_unsynced_pack_is_synced_by_a_push(tmp_path: Path) -> None:
     """Files of the image lie in the folder under their names, of unknown origin."""
     act, store, source = pushing(tmp_path, PLAIN), Store(tmp_path / "store"), tmp_path / "source"
     disk = Disk(store.path)
@@ -212,7 +212,7 @@ def test_a_sync_that_is_left_out_is_seen(tmp_path: Path, left_out: str, how: str
         survives(tmp_path, act_carelessly, {"new": NEW}, {"old": OLD})
 
 
-def test_a_pack_that_a_dead_writer_did_not_sync_is_synced_by_whoever_builds_upon_it(tmp_path: Path) -> None:
+def test_a_pack_that_a_dead_writer_did_not_sync_is_synced_by_the_next_image_upon_it(tmp_path: Path) -> None:
     store = Store(tmp_path / "store")
     write(store, "old", OLD)
     disk = Disk(store.path)

@@ -68,7 +68,7 @@ def test_a_key_is_32_bytes_as_they_are_or_in_text(tmp_path: Path, written: bytes
         b"\x01\x02" * 16,
     ],
 )
-def test_what_nobody_drew_at_random_is_no_key_and_not_repeated(tmp_path: Path, written: bytes) -> None:
+def test_bytes_that_were_not_drawn_at_random_are_no_key_and_not_repeated(tmp_path: Path, written: bytes) -> None:
     said = refusal(KeySource.chosen(kept(tmp_path, written)))
     assert "openssl rand" in said
     assert not any(part.decode(errors="ignore") in said for part in (written.strip(), written[:8]) if len(part) > 4)
@@ -80,7 +80,7 @@ def test_a_file_that_others_reach_is_refused(tmp_path: Path, mode: int) -> None:
     assert f"chmod 600 {file}" in refusal(KeySource.chosen(file))
 
 
-def test_somebody_elses_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_users_file_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = kept(tmp_path, KEY)
     monkeypatch.setattr(os, "getuid", lambda: Path(file).stat().st_uid + 4711)
     if Path(file).stat().st_uid == 0:
@@ -150,7 +150,7 @@ def test_a_command_that_prints_without_end_is_cut_off() -> None:
     assert "no key" in refusal(KeySource.chosen(None, "yes"))
 
 
-def test_a_key_may_come_through_a_pipe_and_nobody_waits_for_ever(
+def test_a_key_may_come_through_a_pipe_that_is_not_waited_for_for_ever(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipe = tmp_path / "pipe"
@@ -162,7 +162,7 @@ def test_a_key_may_come_through_a_pipe_and_nobody_waits_for_ever(
     assert "no key was written" in refusal(KeySource.chosen(str(pipe)))
 
 
-def test_nobody_is_told_to_change_the_mode_of_a_device() -> None:
+def test_no_hint_changes_the_mode_of_a_device() -> None:
     assert "chmod" not in refusal(KeySource.chosen("/dev/null"))
 
 

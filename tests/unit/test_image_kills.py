@@ -87,11 +87,11 @@ def began(who: str, folder: Path, cipher: str) -> tuple[str, "subprocess.Popen[s
 
 
 @pytest.mark.parametrize("cipher", ["encrypted", pytest.param("plain", marks=pytest.mark.slow)])
-def test_whoever_is_killed_every_image_is_whole(tmp_path: Path, cipher: str) -> None:
+def test_every_image_is_whole_after_any_kill(tmp_path: Path, cipher: str) -> None:
     kills(tmp_path, 8, 1, cipher)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", range(2, 5))
-def test_whoever_is_killed_again_and_again(tmp_path: Path, seed: int) -> None:
+def test_any_process_is_killed_again_and_again(tmp_path: Path, seed: int) -> None:
     kills(tmp_path, 40, seed)

@@ -132,7 +132,7 @@ def test_reading_goes_on_while_a_window_is_copied() -> None:
 
 
 @pytest.mark.parametrize("bad", [0, 9 * WINDOW, 19 * WINDOW])
-def test_damage_ends_it_and_the_ring_stays_with_whoever_may_still_write_to_it(bad: int) -> None:
+def test_damage_ends_it_and_the_ring_stays_with_its_possible_writers(bad: int) -> None:
     disk = Disk(count=MANY, bad=[bad], slow=0.002, rings=2)
     one, two = Worker("GPU-1", disk), Worker("GPU-2", disk)
     flow = inflow(disk)
@@ -165,7 +165,7 @@ def test_a_device_that_has_no_room_for_one_ends_the_others() -> None:
     assert len(one.emptied) < disk.count
 
 
-def test_it_stops_at_the_deadline_and_when_nobody_wants_it_any_more() -> None:
+def test_it_stops_at_the_deadline_and_when_it_is_no_longer_wanted() -> None:
     disk, over = Disk(slow=0.01), threading.Event()
     over.set()
     with pytest.raises(Interrupted):

@@ -223,7 +223,7 @@ def test_a_well_sealed_table_of_nonsense_is_refused(content):
         SealedTable.from_bytes(sealed)
 
 
-def test_in_a_memfd_nobody_can_change_it_any_more():
+def test_in_a_memfd_it_can_no_longer_be_changed():
     fd = TABLE.to_memfd()
     try:
         assert SealedTable.from_bytes(os.pread(fd, 1 << 20, 0)) == TABLE

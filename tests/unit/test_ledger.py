@@ -23,7 +23,7 @@ OUT = checkpointed(job="llm", bytes=3 << 30, stop_s=0.69, wall_s=0.8, image="war
 BACK = restored(job="bb", bytes=5, wall_s=0.4, moved={"GPU-1": "GPU-2"})
 
 
-def test_what_was_done_is_one_line_with_job_bytes_seconds_and_who_asked(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_transaction_is_one_line_with_job_bytes_seconds_and_caller(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "gcr.daemon")
     Entry("checkpoint", {"target": 77}, "uid 7, pid 8: gcr checkpoint 77", began=0.0).done(OUT)
     Entry("swap", {"out": "llm", "in": "bb"}, "me").done(SwapReport(out=OUT, back=BACK))
@@ -53,7 +53,7 @@ def test_what_was_not_done_is_one_line_as_well(caplog: pytest.LogCaptureFixture,
     assert line.endswith(" s; asked by uid 1, pid 2: x")
 
 
-def test_who_asked_is_named_by_what_it_runs_on_one_line() -> None:
+def test_the_caller_is_named_by_its_command_on_one_line() -> None:
     me = asked_by(PeerIdentity(os.getpid(), os.getuid(), os.getgid()))
     assert me.startswith(f"uid {os.getuid()}, pid {os.getpid()}: ")
     assert Path(sys.executable).name in me

@@ -54,7 +54,7 @@ def test_what_was_lent_may_be_written_again_once_it_is_closed_and_is_unmapped_wh
     lent.unmap()
 
 
-def test_who_waits_for_an_image_does_not_wait_for_the_unmapping(segment: int) -> None:
+def test_a_wait_for_an_image_does_not_include_the_unmapping(segment: int) -> None:
     class Request:
         mapped: bool | None = None
 

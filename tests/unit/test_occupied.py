@@ -58,7 +58,7 @@ def test_more_devices_than_rows_are_refused(occupied):
         assert said(occupied) == [(name, int(name == names[0])) for name in names[:-1]]
 
 
-def test_who_is_given_it_can_neither_write_it_nor_cut_it_short(occupied):
+def test_a_receiver_can_neither_write_it_nor_cut_it_short(occupied):
     with pytest.raises(PermissionError):
         mmap.mmap(occupied.fd, PAGE_BYTES)
     for attempt in (lambda: os.write(occupied.fd, b"1"), lambda: os.ftruncate(occupied.fd, 0)):
@@ -71,7 +71,7 @@ def test_who_is_given_it_can_neither_write_it_nor_cut_it_short(occupied):
     os.close(again)
 
 
-def test_who_needs_room_of_one_device_costs_no_other_its_image():
+def test_a_need_of_room_on_one_device_costs_no_other_its_image():
     asked: list[str] = []
 
     def worker(device: str) -> SimpleNamespace:

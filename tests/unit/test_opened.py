@@ -93,13 +93,13 @@ def test_a_helper_that_finds_damage_ends_too() -> None:
     assert helper.told[-1] == "close"
 
 
-def test_where_no_image_is_asked_for_nobody_is_started() -> None:
+def test_without_an_image_no_helper_is_started() -> None:
     with opened(None, [], cast("Any", None), Course("restore", 1, 60), 5.0, True) as image:
         assert image is None
 
 
 @pytest.mark.parametrize(("unhurried", "timeout"), [(True, NO_TIMEOUT), (False, 60)])
-def test_the_disk_may_take_its_time_where_nobody_has_named_a_deadline(unhurried: bool, timeout: float) -> None:
+def test_the_disk_may_take_its_time_without_a_deadline(unhurried: bool, timeout: float) -> None:
     course = Course("restore", 1, 60)
     with open_(Helper(), unhurried=unhurried, course=course):
         assert course.timeout == timeout

@@ -332,7 +332,7 @@ def test_facts_of_a_driver_cross_the_socket() -> None:
 
 
 @pytest.mark.parametrize("name", ["steal", None, 3])
-def test_an_operation_that_nobody_declared_is_refused(name: object) -> None:
+def test_an_undeclared_operation_is_refused(name: object) -> None:
     request = SimpleNamespace(json=lambda: {"op": name}, take_fds=list)
     with pytest.raises(UsageError, match="a supervisor knows no"):
         Offer(Escrow()).operations().serve(cast("Any", request))

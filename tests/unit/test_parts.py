@@ -70,7 +70,7 @@ def test_a_shim_that_is_not_there_is_refused_before_anything_starts(own: Own) ->
 
 
 @pytest.mark.parametrize("name", ["nobody", "plain", "own"])
-def test_who_has_no_simulated_driver_is_told_who_has(name: str) -> None:
+def test_a_vendor_without_a_simulated_driver_is_told_which_have_one(name: str) -> None:
     with pytest.raises(UsageError, match="there is: own, raising"):
         parts.simulator_of(name)
 

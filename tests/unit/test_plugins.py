@@ -78,7 +78,7 @@ def test_a_stranger_s_plugin_is_found_by_its_entry_point(install):
 
 
 @pytest.mark.parametrize("kind", BROKEN)
-def test_a_broken_plugin_is_listed_and_harms_nobody(install, kind):
+def test_a_broken_plugin_is_listed_and_harms_no_other(install, kind):
     code, error = BROKEN[kind]
     install("broken", code)
     install("acme", good("acme"))

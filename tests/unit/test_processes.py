@@ -104,7 +104,7 @@ def test_a_process_whose_first_thread_has_ended_is_alive():
         assert not processes.alive(identity)
 
 
-def test_who_has_left_its_place():
+def test_a_process_that_has_left_its_place():
     here = processes.file_access(os.getpid())
     assert not here.differs_from(processes.file_access(os.getpid()))
     assert here.differs_from(replace(here, user_ids=(1, 1, 1, 1)))
@@ -113,7 +113,7 @@ def test_who_has_left_its_place():
     assert not here.differs_from(processes.file_access(GONE))
 
 
-def test_who_is_stopped_is_seen(child):
+def test_a_stopped_process_is_seen(child):
     assert not processes.is_stopped(child.pid)
     os.kill(child.pid, signal.SIGSTOP)
     os.waitid(os.P_PID, child.pid, os.WSTOPPED | os.WNOWAIT)
@@ -124,7 +124,7 @@ def test_who_is_stopped_is_seen(child):
     assert not processes.is_stopped(child.pid)
 
 
-def test_a_name_with_parentheses_and_spaces_confuses_nobody(tmp_path):
+def test_a_name_with_parentheses_and_spaces_is_read_right(tmp_path):
     odd = tmp_path / "a) Z 1 (b"
     odd.symlink_to("/bin/cat")
     with subprocess.Popen(["cat"], executable=odd, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
@@ -160,7 +160,7 @@ def test_the_tree_upwards_and_downwards(child, listed, monkeypatch):
     assert set(processes.descendants(os.getpid())) >= {child.pid, grandchild}
 
 
-def test_whoever_is_gone_has_nothing():
+def test_an_ended_process_has_nothing():
     assert processes.identify(GONE) is None
     assert processes.start_time(GONE) is None
     assert processes.owner_uid(GONE) is None

@@ -56,7 +56,7 @@ def test_it_goes_on_as_long_as_it_fails_and_commands_do_not_wait_for_that(
 ) -> None:
     recovery = Failing(jobs, 10, error)
     recovery.begin_if_uneven(job)
-    assert job.turn.settled.wait(10), "nobody may ever change the job again"
+    assert job.turn.settled.wait(10), "no command may ever change the job again"
     assert recovery.over.wait(10), f"given up after {recovery.calls}"
     assert recovery.calls == 11
 

@@ -275,7 +275,7 @@ def test_a_ring_whose_reader_still_has_it_is_not_used_for_anything_else() -> Non
 
 
 @pytest.mark.parametrize("end", [lambda holding: holding.forget_copy(9), Holding.forfeit])
-def test_whoever_lets_go_of_the_copy_lets_go_of_the_ring(end: Callable[[Holding], None]) -> None:
+def test_releasing_the_copy_releases_the_ring(end: Callable[[Holding], None]) -> None:
     with held(Device(), [SLOT]) as program:
         copy = program.copy
         make_ring(copy, SLOT, 2, 2)

@@ -90,7 +90,7 @@ def test_before_a_reboot_nothing_that_runs_now_has_lived(monkeypatch: pytest.Mon
     assert runs.all_runs()[0].end
 
 
-def test_who_runs_in_another_space_of_pids_is_not_declared_dead() -> None:
+def test_a_process_in_another_space_of_pids_is_not_declared_dead() -> None:
     runs.write(replace(run_of(), space="pid:[1]"))
     assert runs.all_runs() == []
     (path,) = runs.folder().iterdir()

@@ -38,7 +38,7 @@ def test_logs_lie_with_the_state(monkeypatch, tmp_path):
     assert runtime.log_dir() == tmp_path / "state/gcr/log"
 
 
-def test_what_is_made_is_closed_to_everybody_else(tmp_path):
+def test_a_made_directory_is_closed_to_all_others(tmp_path):
     old = os.umask(0)
     try:
         made = [runtime.runtime_dir(), runtime.log_dir(), runtime.state_dir()]
@@ -56,7 +56,7 @@ def test_a_directory_open_to_others_is_refused_and_left_as_it_is(tmp_path, mode)
     assert stat.S_IMODE(path.stat().st_mode) == mode
 
 
-def test_a_directory_of_somebody_else_is_refused(monkeypatch, tmp_path):
+def test_a_directory_of_another_user_is_refused(monkeypatch, tmp_path):
     path = tmp_path / "gcr"
     path.mkdir(mode=0o700)
     if os.getuid() == 0:

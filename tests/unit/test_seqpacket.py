@@ -39,7 +39,7 @@ def test_the_socket_is_ours_alone_whatever_the_umask(folder):
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_nobody_listens_where_others_may_write(folder, shared):
+def test_no_socket_is_made_where_others_may_write(folder, shared):
     folder.chmod(0o777)
     with pytest.raises(UnsafeRuntime):
         listen(folder / "s", shared)
@@ -65,13 +65,13 @@ def test_a_path_longer_than_an_address_serves_as_well(tmp_path):
     assert (deep / "socket").is_socket()
 
 
-def test_a_socket_nobody_listens_on_is_replaced(folder):
+def test_a_socket_without_a_listener_is_replaced(folder):
     listen(folder / "s").close()
     with listen(folder / "s"):
         connect(folder / "s", 5).close()
 
 
-def test_somebody_who_listens_is_not_replaced(folder):
+def test_a_process_that_listens_is_not_replaced(folder):
     with listen(folder / "s"):
         with pytest.raises(OSError) as caught:
             listen(folder / "s")
@@ -87,7 +87,7 @@ def test_a_file_in_the_way_stays(folder):
 
 
 @pytest.mark.parametrize("leftover", [False, True])
-def test_nobody_there_is_said_at_once(folder, leftover):
+def test_a_missing_listener_is_said_at_once(folder, leftover):
     if leftover:
         listen(folder / "s").close()
     began = time.monotonic()

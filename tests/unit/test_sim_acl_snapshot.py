@@ -213,7 +213,7 @@ def test_the_end_of_the_library_waits_while_locked(machine: AclMachine) -> None:
     assert machine.run(textwrap.dedent(program)) == ["False", "False", "True"]
 
 
-def test_a_waiting_call_hangs_for_as_long_as_nobody_unlocks(machine: AclMachine) -> None:
+def test_a_waiting_call_hangs_until_the_process_is_unlocked(machine: AclMachine) -> None:
     program = """
         use()
         lock(); backup()

@@ -79,7 +79,7 @@ def test_a_restore_wants_the_device_free_of_other_processes(machine: AclMachine)
     """
     with machine.start(program) as target, machine.start("use(); say('up'); wait_for_line()") as other:
         assert (target.hear(), other.hear()) == ("backed up", "up")
-        assert target.ask() == "507899 2", "somebody else uses the device"
+        assert target.ask() == "507899 2", "another process uses the device"
         other.kill()
         assert target.ask() == "0 1"
 

@@ -129,7 +129,7 @@ def test_plain_pitched_managed_and_host_memory(machine):
 
 
 @pytest.mark.parametrize(("version", "answer"), [("7.0", "0 -2"), ("6.4", "failed 1")])
-def test_a_pointer_nobody_knows_is_an_error_before_7(tmp_path, version, answer):
+def test_an_unknown_pointer_is_an_error_before_7(tmp_path, version, answer):
     program = """
         try:
             found = filled(hip.hipPointerAttribute_t, hip.hipPointerGetAttributes, 4096)

@@ -162,7 +162,7 @@ def test_the_kernels_files_are_right_when_a_call_returns(newest):
     assert newest.run(program) == ["0 0", "24 24", "28 28", "20 20", "16 16"]
 
 
-def test_a_death_shows_in_the_kernels_files_while_somebody_else_runs(newest):
+def test_a_death_shows_in_the_kernels_files_while_another_process_runs(newest):
     with newest.start("check(hip.hipSetDevice(1)); check(hip.hipMalloc(64)); say('up'); wait_for_line()") as other:
         assert other.hear() == "up"
         with newest.start("check(hip.hipMalloc(64 * MIB)); say('up'); wait_for_line()") as victim:

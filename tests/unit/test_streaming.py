@@ -191,7 +191,7 @@ def all_open(devices: Sequence[Passing], streams: Streams) -> Iterator[None]:
         yield
 
 
-def test_a_ring_is_held_as_long_as_somebody_reads_it() -> None:
+def test_a_ring_is_held_as_long_as_it_is_read() -> None:
     streams = Streams(SLOT)
     with passing(7, "GPU-0", [100], 1) as each:
         streams.open(each.table, [each.fd], SLOT)
@@ -456,7 +456,7 @@ def test_what_a_job_needs_is_not_removed(store: Store) -> None:
 
 
 @pytest.mark.parametrize("only_copy", [True, False])
-def test_who_is_needed_is_asked_while_nobody_writes(store: Store, only_copy: bool) -> None:
+def test_a_needed_reader_is_asked_while_no_writer_writes(store: Store, only_copy: bool) -> None:
     """A job may be about to need it; where it was no only copy, none can be."""
     imaged(store, only_copy)
     asked: list[bool] = []

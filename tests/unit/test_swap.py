@@ -115,7 +115,7 @@ def test_where_neither_comes_back_it_says_so() -> None:
     assert (caught.value.state, caught.value.hint) == ("suspended", "gcr restore llm")
 
 
-def test_who_stops_waiting_gets_the_first_job_back_and_a_lost_one_stays_lost() -> None:
+def test_a_caller_that_leaves_gets_the_first_job_back_and_a_lost_one_stays_lost() -> None:
     gone = Event()
     gone.set()
     node = Node()

@@ -244,7 +244,7 @@ def test_a_bare_run_that_goes_on_is_ended(world: World, tmp_path: Path) -> None:
     assert running.process.returncode == -9
 
 
-def test_what_a_program_left_behind_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_that_a_program_left_behind_delay_no_other(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("held.LAST_WORDS_SECONDS", 2.0)
     script = "sleep 60 & echo child $!; echo ready; read steps; echo steps $steps"
     began = time.monotonic()
@@ -303,7 +303,9 @@ def test_the_simulated_device_gives_no_figures(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_soak_looks_at_everyone_who_takes_part(world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_soak_looks_at_every_process_that_takes_part(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(soak.testbed, "used_bytes", lambda: 0)  # of a device, which is not here
     monkeypatch.setattr(soak, "MORE_TIME", 1e6)  # nor is this machine quiet
     process = outlive.Outliving(tmp_path)

@@ -329,7 +329,7 @@ def snapshotted(spare: int = 1 << 20) -> Iterator[tuple[Device, HostCopy]]:
         yield device, made
 
 
-def test_room_that_somebody_needs_is_given_back_before_the_cut_at_no_cost() -> None:
+def test_room_that_another_needs_is_given_back_before_the_cut_at_no_cost() -> None:
     device = Device(spare=1 << 20)
     device.put(1, random.Random(1).randbytes(CHUNK_BYTES))
     with process(device) as held:
@@ -357,7 +357,7 @@ def test_a_snapshot_that_is_not_read_in_time_is_lost_and_said_to_be() -> None:
         assert copy_on(next_one, LONG, lambda _: None).bytes == 0, "the next one is lost as well"
 
 
-def test_nobody_can_restore_from_a_copy_that_is_on_the_device_still() -> None:
+def test_no_restore_takes_a_copy_that_is_on_the_device_still() -> None:
     with snapshotted() as (_, made), pytest.raises(WrongState, match="on the device"):
         made.seal(ABOUT)
 
@@ -520,7 +520,7 @@ def test_no_pause_of_a_live_copy_is_what_a_deadline_is_missed_by(clock: Clock) -
         assert clock.now <= 0.6 < 0.9 * (3 / COPYING_SHARE + 1) * 0.1
 
 
-def test_nobody_can_restore_from_a_copy_that_lacks_something() -> None:
+def test_no_restore_takes_a_copy_that_lacks_bytes() -> None:
     device = Device()
     device.put(1, random.Random(1).randbytes(3 * CHUNK_BYTES))
     with holding(device) as made:
@@ -536,7 +536,7 @@ def test_nobody_can_restore_from_a_copy_that_lacks_something() -> None:
         assert {each.spec.id for each in next_one.seal(ABOUT).handles} == {1}
 
 
-def test_a_live_copy_that_came_to_no_cut_is_sealed_for_nobody() -> None:
+def test_a_live_copy_that_came_to_no_cut_is_not_sealed() -> None:
     device = Device()
     device.put(1, bytes(100))
     with holding(device) as made:

@@ -125,7 +125,7 @@ def kept(id: int, **more: int) -> HandleRecord:
     return HandleRecord(id, 2 * MiB, flags=HandleFlag.KEPT, mappings=1, **more)
 
 
-def test_who_has_ended_is_gone_whatever_was_under_way():
+def test_an_ended_process_is_gone_whatever_was_under_way():
     process = Process("llm", ProcessIdentity(4711, 1), State.EXITED)
     for step in (partial(process.move, State.PREPARED), partial(process.advance, "drain")):
         with pytest.raises(PeerGone, match="process 4711 has ended"):
@@ -268,7 +268,7 @@ def test_what_others_just_made_is_waited_for_and_never_taken_for_its_own():
     assert counted_and_left(target, DEVICE) == 2 * MiB
 
 
-def test_a_device_that_nobody_copied_is_noticed():
+def test_a_device_that_was_not_copied_is_noticed():
     whole = {(1, "one"): Moved(5, 1.0), (1, "other"): Moved(7, 1.0), (2, "one"): Moved(3, 1.0)}
     refuse_a_part({1: 12, 2: 3, 3: 0}, whole)
     part = {copy: done for copy, done in whole.items() if copy != (1, "other")}

@@ -180,7 +180,7 @@ class ControlContract(InspectContract):
         with pytest.raises(DriverError):
             control.call("lock", gone.pid, CALL_SECONDS)
 
-    def test_a_step_out_of_order_fails_and_harms_nobody(self, control: Peer, victim: Victim) -> None:
+    def test_a_step_out_of_order_fails_and_harms_no_process(self, control: Peer, victim: Victim) -> None:
         before = victim.digest()
         for step, arguments in (("checkpoint", ()), ("restore", ({},)), ("unlock", ())):
             with pytest.raises(DriverError):

@@ -100,7 +100,7 @@ class CopyContract(ContractBase):
         whole = {handles[0].id: where.size}
         assert owner.call("digests", where, whole)[handles[0].id] not in expected(handles, 7).values()
 
-    def test_the_device_names_who_holds_memory(self, owner: Peer) -> None:
+    def test_the_device_names_the_holders_of_memory(self, owner: Peer) -> None:
         where = owner.call("create", specs(64))
         assert owner.call("memory").by_pid[owner.pid] >= 64 * MIB
         owner.call("release", where)

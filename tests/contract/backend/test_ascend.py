@@ -137,7 +137,7 @@ def test_the_shim_names_devices_as_the_backend_does(environment: Mapping[str, st
     assert uuid.removeprefix("GPU-").replace("-", "") == done.stdout.strip()
 
 
-def test_who_uses_a_device_is_named(environment: Mapping[str, str], victim: Victim) -> None:
+def test_users_of_a_device_are_named(environment: Mapping[str, str], victim: Victim) -> None:
     victim.digest()
     program = (
         "from gcr_ascend.backend import AscendBackend as B; from gcr.control import NamesHolders;"

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Primary contexts, contexts of the program, what dies with them; the checkpoint calls that touch nobody.
+// Primary contexts, contexts of the program, what dies with them; the checkpoint calls that touch no process.
 #include <unistd.h>
 
 #include "conformance.h"

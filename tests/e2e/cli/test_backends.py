@@ -59,7 +59,7 @@ def test_a_finding_is_told_once_and_what_waits_for_it_is_unknown(gcr: Gcr, tmp_p
     assert ["no", "control_state", "HIP", "has", "no", "checkpoint", "call"] in rows
 
 
-def test_broken_ones_are_listed_and_harm_nobody(gcr: Gcr, strangers: dict[str, str]) -> None:
+def test_broken_ones_are_listed_and_harm_no_other(gcr: Gcr, strangers: dict[str, str]) -> None:
     listed = gcr("--json", "backends", **strangers)
     assert listed.code == 0
     rows = listed.json["backends"]
@@ -75,7 +75,7 @@ def test_broken_ones_are_listed_and_harm_nobody(gcr: Gcr, strangers: dict[str, s
 
 
 @pytest.mark.parametrize("line", [("devices",), ("doctor",), ("ps",)], ids=" ".join)
-def test_who_asks_for_nothing_of_theirs_is_not_harmed(gcr: Gcr, strangers: dict[str, str], line: tuple[str]) -> None:
+def test_a_process_that_needs_none_of_it_is_not_harmed(gcr: Gcr, strangers: dict[str, str], line: tuple[str]) -> None:
     assert gcr("--json", *line, **strangers).code == gcr("--json", *line, GCR_PLUGINS="gcr_nvidia").code
 
 

@@ -125,7 +125,7 @@ def test_ps_says_how_far_a_job_is_from_a_warm_checkpoint(gcr: Gcr, daemon: FakeD
     assert gcr("--json", "ps").json["jobs"][0]["arena"] == arena
 
 
-def test_ps_and_checkpoint_say_who_copies(gcr: Gcr, daemon: FakeDaemon) -> None:
+def test_ps_and_checkpoint_name_the_copier(gcr: Gcr, daemon: FakeDaemon) -> None:
     assert "copied by its own agent" not in gcr("checkpoint", "llm").out
     row = {**JOBS[0]["processes"][0], "strategy": "copyout"}
     daemon.answers["ps"] = answering({"jobs": [{**JOBS[0], "processes": [row]}]})
@@ -248,7 +248,7 @@ def test_a_runtime_directory_that_others_can_enter_is_refused(gcr: Gcr, mode: in
     assert stat.S_IMODE(folder.stat().st_mode) == mode
 
 
-def test_verbose_says_who_answered_and_how_long_each_phase_took(gcr: Gcr, daemon: FakeDaemon, home: Path) -> None:
+def test_verbose_names_the_daemon_and_the_time_of_each_phase(gcr: Gcr, daemon: FakeDaemon, home: Path) -> None:
     daemon.answers["checkpoint"] = answering({**CHECKPOINT, "phases_s": {"drained": 0.5, "prepared": 0.25}})
     quiet, told = gcr("checkpoint", "llm"), gcr("-v", "checkpoint", "llm")
     assert "gcr.rendezvous.client" not in quiet.err
@@ -439,7 +439,7 @@ def test_importing_the_library_is_silent_and_loads_no_part_of_it() -> None:
 
 def test_the_socket_of_a_stranger_is_refused(gcr: Gcr, home: Path) -> None:
     if os.getuid() != 0:
-        pytest.skip("only root can make a socket that belongs to somebody else")
+        pytest.skip("only root can make a socket of another user")
     place = home / "open" / "gcrd.sock"
     place.parent.mkdir()
     # The kernel notes the caller of listen(), and names it to connecting clients.

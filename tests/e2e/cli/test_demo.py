@@ -89,7 +89,7 @@ def test_what_is_off_is_seen(
     assert next(found.name for found in cycle.steps(DEADLINE) if not found.ok) == step
 
 
-def test_a_vendor_without_one_is_told_who_has(gcr: Gcr) -> None:
+def test_a_vendor_without_one_is_told_which_have_one(gcr: Gcr) -> None:
     ran = gcr("demo", "--backend", "acme")
     assert (ran.code, ran.out) == (2, "")
     assert "nvidia, amd, ascend" in ran.err

@@ -35,7 +35,7 @@ def test_it_exits_0_and_is_no_wall_of_lines(gcr: Gcr, asked: str | None) -> None
 
 
 @pytest.mark.parametrize("asked", VENDORS)
-def test_whoever_asks_for_a_vendor_reads_what_it_was_seen_on(gcr: Gcr, asked: str) -> None:
+def test_a_chosen_vendor_says_what_it_was_seen_on(gcr: Gcr, asked: str) -> None:
     ran = gcr("--backend", asked, "doctor")
     (head,) = [line for line in ran.out.splitlines() if line.startswith(f"{asked}: ")]
     assert ("simulated runtime only" in head) is (asked != "nvidia")
@@ -121,7 +121,7 @@ def test_a_driver_that_is_too_old_is_missing_and_strict_says_3(gcr: Gcr, home: P
     assert "nvidia: driver_branch" in strict.json["error"]["message"]
 
 
-def test_a_broken_plugin_is_on_the_page_and_harms_nobody(gcr: Gcr, tmp_path: Path) -> None:
+def test_a_broken_plugin_is_on_the_page_and_harms_no_other(gcr: Gcr, tmp_path: Path) -> None:
     (tmp_path / "rotten.py").write_text("1 / 0")
     path = os.pathsep.join(filter(None, [str(tmp_path), os.environ.get("PYTHONPATH")]))
     ran = gcr("doctor", PYTHONPATH=path, GCR_PLUGINS=f"{os.environ.get('GCR_PLUGINS', '')},rotten")

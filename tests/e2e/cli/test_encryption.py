@@ -121,7 +121,7 @@ def test_the_daemon_is_given_a_descriptor_and_no_key(gcr: Gcr, daemon: FakeDaemo
     daemon.answers["checkpoint"] = look
     assert gcr("checkpoint", "llm", "--image", "warm", "--key-command", str(command)).code == 0
     assert gcr("checkpoint", "llm", "--image", "warm").code == 0
-    assert gcr("checkpoint", "llm", GCR_KEY_FILE=str(home / "nothing")).code == 0, "nobody needs it"
+    assert gcr("checkpoint", "llm", GCR_KEY_FILE=str(home / "nothing")).code == 0, "it is not needed"
     assert came == [[KEY], [], []]
     assert counter.read_text() == "run\n"
     first, *rest = daemon.asked
@@ -131,7 +131,7 @@ def test_the_daemon_is_given_a_descriptor_and_no_key(gcr: Gcr, daemon: FakeDaemo
 
 @pytest.mark.parametrize("command", ["checkpoint", "restore"])
 @pytest.mark.parametrize("option", ["--key-file", "--key-command"])
-def test_a_key_that_nobody_needs_is_a_mistake(gcr: Gcr, daemon: FakeDaemon, command: str, option: str) -> None:
+def test_a_key_that_is_not_needed_is_a_mistake(gcr: Gcr, daemon: FakeDaemon, command: str, option: str) -> None:
     assert gcr(command, "llm", option, "cat").code == 2
     assert daemon.asked == []
 

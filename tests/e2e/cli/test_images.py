@@ -252,7 +252,7 @@ def test_a_store_that_hangs_is_refused(
 
 
 @pytest.mark.parametrize("command", EVERY)
-def test_whoever_waits_for_a_store_that_hangs_may_leave(
+def test_a_caller_that_waits_for_a_store_that_hangs_may_leave(
     store: Store, home: Path, monkeypatch: pytest.MonkeyPatch, command: str
 ) -> None:
     for name in ("other", "warm"):
@@ -274,7 +274,7 @@ def children(pid: int) -> list[int]:
     return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
 
 
-def test_who_looks_at_a_store_holds_none_of_our_pipes_and_dies_with_us(
+def test_a_helper_that_looks_at_a_store_holds_none_of_our_pipes_and_dies_with_us(
     store: Store, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be left behind for ever: then `gcr images | cat` ends all the same."""

@@ -316,7 +316,7 @@ def test_an_image_is_pulled_while_others_are_removed(gcr: Gcr, store: Store, hom
 
 
 @pytest.mark.parametrize("command", ["push", "pull"])
-def test_a_server_that_never_answers_holds_up_nobody(gcr: Gcr, store: Store, command: str) -> None:
+def test_a_server_that_never_answers_delays_no_other_command(gcr: Gcr, store: Store, command: str) -> None:
     write(store, "warm", [bytes_of(1, MIB)])
     with socket.create_server(("127.0.0.1", 0)) as silent:
         nobody = {"AWS_ENDPOINT_URL": f"http://127.0.0.1:{silent.getsockname()[1]}"}

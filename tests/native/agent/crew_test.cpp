@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Crew: a job that does not end blocks nobody, and its thread is used again when it did.
+// Crew: a job that does not end blocks no other, and its thread is used again when it did.
 #include "core/crew.h"
 
 #include "check.h"

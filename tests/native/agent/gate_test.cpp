@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// The gate with many threads: while it is closed and drained nobody is inside; nobody waits for ever; slots come back.
+// The gate with many threads: while it is closed and drained no thread is inside; none waits for ever; slots come back.
 #include "core/gate.h"
 
 #include <pthread.h>
@@ -208,7 +208,7 @@ void wait_for_park() {
 }
 
 void wait_for_freeze_wait() {
-    gcr::sleep_us(200000);  // who waits for the thaw can be told from nobody
+    gcr::sleep_us(200000);  // a thread that waits for the thaw can be told from none
 }
 
 void interrupt(std::thread& thread) {
@@ -315,7 +315,7 @@ void a_jump_out_of_a_wait_leaves_no_call_behind() {
     CHECK(calls == before + 2);
 }
 
-// The mark of a wait that nobody waits in any more goes when the gate opens, without a further call of its thread.
+// The mark of a wait without a waiting thread goes when the gate opens, without a further call of its thread.
 void a_jump_out_of_a_wait_is_over_once_the_gate_is_open() {
     handle_with(jump_out);
     std::atomic<bool> jumped{false}, over{false};
@@ -349,7 +349,7 @@ void fork_from_handler(int) {
     }
 }
 
-// The child has the waiting thread alone, and nobody who would wake it.
+// The child has the waiting thread alone, and no thread that would wake it.
 void a_fork_in_a_handler_on_a_parked_thread_goes_on() {
     handle_with(fork_from_handler);
     pid_t parent = getpid();

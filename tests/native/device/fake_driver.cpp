@@ -126,7 +126,7 @@ struct Operations {
         drop(which);
         return 0;
     }
-    // A descriptor holds the physical memory for good: nobody tells this driver that it was closed.
+    // A descriptor holds the physical memory for good: this driver does not hear that it was closed.
     static Result export_fd(uint64_t real, int* descriptor) {
         if (driver.fails("export_fd")) return kBroken;
         uint64_t which = driver.handles.at(real);
@@ -203,7 +203,7 @@ struct Operations {
         return 0;
     }
 
-    // A stream that is no more is nobody's to name, and one that captures nobody's to ask or record.
+    // A stream that is no more must not be named, and one that captures must not be asked or recorded.
     static const Stream& named(const gcr::device::StreamName& name) {
         const Stream& stream = driver.streams.at(name.id);
         CHECK(stream.alive && !stream.captures && (!name.of_thread || name.id == driver.calling));
@@ -299,7 +299,7 @@ struct Operations {
 
 using Plain = Operations<plain, 1ull << 40, false>;
 using Strict = Operations<strict, 2ull << 40, true>;
-using Keeping = Operations<keeping, 0x7ea000000000, false, true>;  // mapped over: nobody is there, sanitizers included
+using Keeping = Operations<keeping, 0x7ea000000000, false, true>;  // mapped over: no memory there, not even sanitizers'
 constexpr gcr::device::DeviceOps kPlain = Plain::table(gcr::wire::kNvidia);
 constexpr gcr::device::DeviceOps kStrict = Strict::table(gcr::wire::kAscend);
 constexpr gcr::device::DeviceOps kKeeping = Keeping::table(gcr::wire::kAmd);

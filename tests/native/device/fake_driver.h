@@ -84,7 +84,7 @@ struct Driver {
     std::map<uint64_t, Stream> streams;  // by id
     std::map<uint64_t, Event> events;
     uint64_t next_event = 1;
-    uint64_t calling = 0;  // whose thread; a stream of a thread is nobody else's to name
+    uint64_t calling = 0;  // whose thread; a stream of a thread must be named by that thread alone
 
     // `keeping` alone
     enum Keeps { kNothing, kUntilGivenBack, kForGood };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Pools against vector clocks: whoever is given memory comes after everybody who had it before, on the device.
+// Pools against vector clocks: work that is given memory comes after all work that had it before, on the device.
 #include "device/pools.h"
 
 #include <atomic>
@@ -111,7 +111,7 @@ void another_stream_has_it_once_it_is_there() {
     nothing_is_left();
 }
 
-// No room: the stream waits for the others on the device, and nobody on the host.
+// No room: the stream waits for the others on the device, and no thread on the host.
 void without_room_it_waits_for_the_others() {
     plain.room = 32 * MiB;
     StreamName one = stream(1), two = stream(2);
@@ -316,7 +316,7 @@ void peers_reach_what_is_there_and_what_comes() {
 
 // ---- out of order ---------------------------------------------------------------------------------------------------
 
-// Its own work is over, as its program says; that of whoever had the memory before need not be.
+// Its own work is over, as its program says; that of earlier users of the memory need not be.
 void freed_at_once_it_stays_in_its_stream() {
     StreamName one = stream(1), two = stream(2);
     uint64_t a = must_allocate(pool(10), one, 30 * MiB);
@@ -365,7 +365,7 @@ void freed_at_once_it_is_everybodys_where_nothing_is_left_to_do() {
     nothing_is_left();
 }
 
-// Nobody else can ask or record its stream.
+// No other thread can ask or record its stream.
 void freed_at_once_it_waits_for_a_stream_of_another_thread() {
     StreamName own = stream(1, 0, true), two = stream(2);
     uint64_t a = must_allocate(pool(10), own, 30 * MiB);
@@ -548,7 +548,7 @@ void a_stream_goes_while_its_pool_is_being_destroyed() {
     nothing_is_left();
 }
 
-// The daemon may take its time to let go of a segment: nobody else waits for that.
+// The daemon may take its time to let go of a segment: no other thread waits for that.
 void whoever_lets_go_of_a_segment_holds_no_lock() {
     StreamName one = stream(1);
     uint64_t a = must_allocate(pool(10), one, 30 * MiB);
@@ -625,7 +625,7 @@ class FreedRanges {
 struct Live {
     uint64_t size;
     uint64_t pool;
-    FreedRanges before;  // the frees of whoever had its memory
+    FreedRanges before;  // the frees of its memory's earlier users
 };
 
 class Schedule {

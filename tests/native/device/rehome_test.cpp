@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Memory that came back by import and that nobody else holds gets new memory in its place: every byte, every mapping, every
+// Memory that came back by import and that no other process holds gets new memory in its place: every byte, every mapping, every
 // access as before, also when a call of the driver fails in the middle.
 #include <unistd.h>
 

@@ -30,7 +30,7 @@ def test_the_default_pool_keeps_nothing_that_is_not_used(target):
 
 
 @pytest.mark.parametrize("wait", ["sync s", "sync", "query s", "alloc x 100"])
-def test_only_who_waits_gives_back(target, wait):
+def test_only_the_waiting_give_back(target, wait):
     puppet, agent = target
     puppet.must("asyncalloc a 100 s", "sync s", "asyncfree a s", "spin 1 s")
     puppet.tell(wait)

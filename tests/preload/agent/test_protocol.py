@@ -37,7 +37,7 @@ def refused(agent, kind, payload=None, fds=()):
     return caught.value.code
 
 
-def test_hello_says_who_and_where(machine):
+def test_hello_names_the_process_and_its_device(machine):
     daemon = machine.listen()
     puppet = machine.ready()
     hello = daemon.accept().hello
@@ -98,7 +98,7 @@ def test_handed_over_memory_is_gone_until_it_comes_back(machine):
     assert other.tell("alloc most 0x8000000") == "ok"
 
 
-def test_mappings_say_where_and_who(target):
+def test_mappings_name_place_and_process(target):
     puppet, agent = target
     puppet.must("create h 0x200000", "reserve v 0x600000", "map v 0 0x200000 h", "map v 0x400000 0x200000 h")
     puppet.must("access v 0 0x200000 0 3", "access v 0x400000 0x200000 0 1", "alloc a 0x200000")

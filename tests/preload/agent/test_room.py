@@ -59,7 +59,7 @@ def test_it_asks_and_tries_again(machine, full):
 
 
 @pytest.mark.parametrize("said", ["nothing", "another device", "no page"])
-def test_where_nothing_is_occupied_nobody_is_asked(machine, full, said):
+def test_without_occupied_devices_no_process_is_asked(machine, full, said):
     """However long the daemon might take, and also while exports exist: every free waited until all had let go."""
     puppet, agent, make_room, device = full
     agent.answer_questions = False

@@ -139,7 +139,7 @@ def test_a_promise_that_is_not_kept_leaves_nothing(arena, caplog, end):
     arena.close()
     assert (arena.bytes, arena.pinned_bytes) == (0, 0)
     arena.give_back(promised)
-    assert caplog.records == [], "it unpinned what nobody had pinned"
+    assert caplog.records == [], "it unpinned memory that was not pinned"
     with pytest.raises(RolledBack, match="closed"):
         arena.keep(promised)
 
@@ -159,7 +159,7 @@ def test_a_promise_waits_for_no_preparation(arena, pins):
 
 
 @pytest.mark.parametrize("kept_by_host", [False, True])
-def test_where_somebody_would_have_to_give_up_theirs_it_is_taken(pins, monkeypatch, kept_by_host):
+def test_room_that_another_would_have_to_give_up_is_taken(pins, monkeypatch, kept_by_host):
     arena = make(pins, limit=64 * MiB if kept_by_host else 8 * MiB)
     arena.give_back(arena.take("ddp", 8 * MiB))
     if kept_by_host:
@@ -186,7 +186,7 @@ def test_what_is_being_prepared_counts(pins):
     arena.close()
 
 
-def test_what_is_promised_is_not_given_to_somebody_else(arena, pins, monkeypatch):
+def test_promised_room_is_not_given_to_another(arena, pins, monkeypatch):
     monkeypatch.setattr(module, "available_host_bytes", lambda: 8 * MiB - sum(pins.now.values()))
     promised = arena.promise("llm", 6 * MiB)
     with pytest.raises(NoRoom) as caught:
@@ -243,7 +243,7 @@ def written(segments):
     return segments
 
 
-def test_what_somebody_reads_is_not_written_again_while_they_do(arena):
+def test_memory_that_is_read_is_not_written_again_meanwhile(arena):
     first = written(arena.take("llm", 2 * SEGMENT))
     readers = [hold_still(part.fd) for part in first]
     assert not arena.may_be_written(first)

@@ -47,7 +47,7 @@ def test_prepared_memory_is_taken_without_making_more(arena, pins):
     assert arena.free_bytes == 0
 
 
-def test_everybody_who_wished_could_take_at_once(arena, pins):
+def test_all_that_wished_could_take_at_once(arena, pins):
     used = arena.take("llm", 6 * MiB)
     arena.give_back(used)  # good for this owner alone
     arena.prepare(wishing(llm=8 * MiB, ddp=8 * MiB, small=2 * MiB))
@@ -102,7 +102,7 @@ def test_what_may_go_beyond_the_limit_is_refused_by_the_host_alone(pins, monkeyp
     with pytest.raises(NoRoom):
         arena.take("ddp", 6 * MiB)
     ring = arena.take("ddp", 6 * MiB, beyond=True)
-    assert arena.bytes == held.size + ring.size, "what nobody uses goes first"
+    assert arena.bytes == held.size + ring.size, "unused memory goes first"
     monkeypatch.setattr("gcr.memory.arena.available_host_bytes", lambda: 2 * MiB)
     with pytest.raises(NoRoom) as caught:
         arena.take("ddp", 6 * MiB, beyond=True)
@@ -177,7 +177,7 @@ def test_giving_back_what_was_recycled_since_does_not_touch_its_new_owner(pins):
     arena.close()
 
 
-def test_trimming_releases_what_held_somebody_s_bytes_first(arena, pins):
+def test_trimming_releases_memory_that_held_a_job_s_bytes_first(arena, pins):
     used = arena.take("llm", 8 * MiB)
     arena.give_back(used)
     arena.prepare(wishing(llm=16 * MiB))

@@ -79,7 +79,7 @@ def test_the_largest_number_of_descriptors_crosses(connect_pair):
     assert reply.payload == b"253"
 
 
-def test_descriptors_nobody_takes_are_closed(connect_pair):
+def test_descriptors_that_are_not_taken_are_closed(connect_pair):
     def answer_with_one(request: Request) -> None:
         fd = temporary()
         request.reply(b"", [fd])
@@ -135,7 +135,7 @@ def test_progress_arrives_in_order_on_the_caller_s_thread(connect_pair):
     assert seen == [(step, threading.current_thread()) for step in range(5)]
 
 
-def test_progress_nobody_asked_for_is_dropped(connect_pair):
+def test_progress_that_was_not_asked_for_is_dropped(connect_pair):
     ours, _ = connect_pair(lambda request: [request.progress({"n": 1}), request.reply_json({"done": 1})])
     assert ours.call_json("work", timeout=5)[0] == {"ok": True, "done": 1}
 
@@ -217,7 +217,7 @@ def test_a_lack_of_descriptors_keeps_its_name_in_an_error_frame(connect_pair):
         ours.call_json("any", timeout=5)
 
 
-def test_a_request_nobody_serves_is_refused(connect_pair):
+def test_a_request_that_is_not_served_is_refused(connect_pair):
     ours, _ = connect_pair(None)
     with pytest.raises(Refused):
         ours.call_json("any", timeout=5)

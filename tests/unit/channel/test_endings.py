@@ -93,7 +93,7 @@ def test_silence_does_not_move_the_deadline(connect_pair):
     over.set()
 
 
-def test_progress_that_nobody_reads_holds_nobody_up(raw_pair):
+def test_progress_that_is_not_read_delays_no_work(raw_pair):
     """A caller that stands still (Ctrl-Z) must not stop the job it asked something of."""
     longest: list[float] = []
     told = threading.Event()
@@ -134,7 +134,7 @@ def test_a_peer_that_dies_ends_every_call(connect_pair):
         ours.call_json("later", timeout=5)
 
 
-def test_who_hears_that_the_peer_is_gone_finds_the_channel_closed(monkeypatch):
+def test_the_channel_is_closed_before_the_peers_end_is_told(monkeypatch):
     """This holds at any point of the reader thread: the caller may look for the peer's successor at once."""
 
     def late(sock):
@@ -152,7 +152,7 @@ def test_who_hears_that_the_peer_is_gone_finds_the_channel_closed(monkeypatch):
     assert channel.closed.is_set()
 
 
-def test_a_reader_that_is_held_up_holds_up_nobody_who_hears_that_the_peer_is_gone(monkeypatch):
+def test_a_reader_that_is_held_up_delays_no_word_of_the_peers_end(monkeypatch):
     over = threading.Event()
     monkeypatch.setattr("gcr.protocol.channel.END_TIMEOUT", 0.1)
     monkeypatch.setattr("gcr.protocol.channel.receive_packet", lambda _sock: (over.wait(20), (b"", [], False))[1])

@@ -32,7 +32,7 @@ from gcr.protocol.wire import (
 pytestmark = pytest.mark.timeout(30)
 
 
-def test_the_peer_is_who_the_kernel_says(raw_pair):
+def test_the_peer_is_the_kernels_word(raw_pair):
     _, channel = raw_pair()
     assert (channel.peer.pid, channel.peer.uid, channel.peer.gid) == (os.getpid(), os.getuid(), os.getgid())
 

@@ -32,7 +32,7 @@ IMPOSSIBLE = {
 
 
 @pytest.mark.parametrize("what", IMPOSSIBLE)
-def test_nobody_writes_where_an_image_says_and_no_memory_is(plain: Store, what: str) -> None:
+def test_no_write_goes_where_an_image_says_and_no_memory_is(plain: Store, what: str) -> None:
     """Its digests may be right, and its table forged."""
     manifest = write(plain, "warm", [bytes_of(1, 100), bytes_of(2, 100)])
     (process,) = manifest.processes
@@ -94,7 +94,7 @@ def test_a_file_that_is_cut_off_or_gone_is_found(store: Store, suffix: str, left
         check(store, "warm")
 
 
-def test_a_damaged_chunk_is_given_to_nobody(store: Store) -> None:
+def test_a_damaged_chunk_is_given_to_no_reader(store: Store) -> None:
     write(store, "warm", [bytes_of(1, MANY)])
     (pack,) = store.packs.folder.iterdir()
     flipped(pack, 2 * BLOCK, 0)
@@ -113,7 +113,7 @@ def test_one_of_a_newer_format_is_named_as_such(plain: Store) -> None:
         read(store, "warm")
     with pytest.raises(WrongImage):
         store.clean()
-    assert len(files(store)) == 4, "what nobody understands is not taken away"
+    assert len(files(store)) == 4, "an unknown file is not taken away"
 
 
 def test_nothing_is_built_upon_what_was_found_damaged(store: Store) -> None:

@@ -61,7 +61,7 @@ def test_what_another_image_needs_stays(store: Store) -> None:
     assert files(store) == []
 
 
-@pytest.mark.parametrize("busy", [False, True], ids=["nobody else", "others at work"])
+@pytest.mark.parametrize("busy", [False, True], ids=["alone", "others at work"])
 def test_an_image_that_has_taken_a_doomed_name_stays(store: Store, busy: bool) -> None:
     """The removal was decided by the former image. The packs of the new one stay as well."""
     write(store, "old", [bytes_of(2, MANY)])
@@ -145,7 +145,7 @@ def test_an_image_that_goes_while_it_is_opened_is_not_damaged(
         read(store, "warm")
 
 
-def test_nothing_goes_while_somebody_writes_or_reads(store: Store) -> None:
+def test_nothing_goes_while_an_image_is_written_or_read(store: Store) -> None:
     common = bytes_of(1, MANY)
     write(store, "one", [common])
     with ImageWriter(store, "two") as writer:

@@ -144,7 +144,7 @@ def test_what_a_store_has_takes_little_memory(tmp_path: Path) -> None:
         tracemalloc.stop()
 
 
-def test_an_image_that_nobody_could_read_is_not_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_image_that_could_not_be_read_is_not_written(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("gcr.image.write.writer.MOST_MANIFEST", 100)
     with pytest.raises(StoreUnusable, match="so many allocations"):
         write(store, "warm", [bytes_of(1, 100)])
@@ -163,7 +163,7 @@ def test_an_image_that_is_removed_while_others_clean_up_is_no_error(
     check(store, "warm")
 
 
-def test_a_folder_in_the_place_of_what_the_dead_have_left_stops_nobody(store: Store) -> None:
+def test_a_folder_in_the_place_of_files_of_the_dead_stops_no_daemon(store: Store) -> None:
     folders = [
         store.images.folder / "gone.chunks",
         store.images.folder / "gone.json.new",
@@ -185,7 +185,7 @@ def test_an_image_whose_manifest_is_a_folder_is_not_removed_nor_any_beside_it(st
     check(store, "warm")
     store.remove(["link"])
     assert store.images.names() == ["warm", "wrong"]
-    assert store.remove(["warm"]) == 0, "nobody knows what the other one needs"
+    assert store.remove(["warm"]) == 0, "the needs of the other one are unknown"
 
 
 def test_the_example_in_the_document_is_what_is_written() -> None:
@@ -249,7 +249,7 @@ def test_what_is_ahead_is_bounded_and_a_failure_is_the_last_of_it() -> None:
         assert done[0] == over
 
 
-def test_when_a_write_fails_nobody_looks_at_its_memory_any_more(store: Store) -> None:
+def test_after_a_failed_write_its_memory_is_not_read_again(store: Store) -> None:
     """It is unmapped next."""
     working, real = [0, 0], PackWriter.write
 

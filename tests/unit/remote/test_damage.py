@@ -61,7 +61,7 @@ def test_a_pack_that_is_not_what_it_should_be_is_sent_again(
     pulled(other, away)
 
 
-def test_a_pack_of_another_image_is_not_replaced_by_who_pushes(tmp_path: Path, away: Path, kind: type[Remote]) -> None:
+def test_a_pack_of_another_image_is_not_replaced_by_a_push(tmp_path: Path, away: Path, kind: type[Remote]) -> None:
     precious, evil = with_one_id(tmp_path)
     pushed(precious, away)
     before = contents(away)
@@ -70,7 +70,7 @@ def test_a_pack_of_another_image_is_not_replaced_by_who_pushes(tmp_path: Path, a
     assert {name: data for name, data in contents(away).items() if name in before} == before
 
 
-def test_a_pack_of_another_image_is_not_replaced_by_who_pulls(tmp_path: Path) -> None:
+def test_a_pack_of_another_image_is_not_replaced_by_a_pull(tmp_path: Path) -> None:
     precious, evil = with_one_id(tmp_path)
     before = contents(precious.path)
     with pytest.raises(Damaged, match="another pack"):

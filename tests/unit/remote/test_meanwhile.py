@@ -93,7 +93,7 @@ def test_an_image_that_arrives_meanwhile_is_not_touched(
 
 
 @pytest.mark.parametrize("there", [False, True], ids=["new", "pushed again"])
-def test_nobody_else_writes_an_image_of_that_name_into_the_folder(
+def test_no_other_writer_makes_an_image_of_that_name_in_the_folder(
     store: Store, other: Store, away: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:
     """Neither a job of that store nor another push does, whether the name is taken or not; they leave nothing."""
@@ -122,7 +122,7 @@ def test_nobody_else_writes_an_image_of_that_name_into_the_folder(
     assert not (away / "images/warm.json.new").exists()
 
 
-def test_who_claims_the_name_before_a_push_has_ended_keeps_it(
+def test_a_writer_that_claims_the_name_before_a_push_has_ended_keeps_it(
     store: Store, away: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pushed image is removed at once, and another begun."""

@@ -52,7 +52,7 @@ def test_what_failed_to_be_synced_is_pulled_again(
     assert pulled(other, away).bytes_moved >= manifest.packs[0].bytes - BLOCK
 
 
-@pytest.mark.parametrize("there", [False, True], ids=["its own", "somebody's"])
+@pytest.mark.parametrize("there", [False, True], ids=["its own", "another's"])
 def test_what_failed_to_be_synced_is_pushed_again(
     store: Store, away: Path, monkeypatch: pytest.MonkeyPatch, there: bool
 ) -> None:

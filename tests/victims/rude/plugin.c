@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // A plugin that is linked to the driver. With RTLD_DEEPBIND, or in a name space of its own, its links lead to the driver
-// itself, whoever was preloaded.
+// itself, past every preloaded library.
 #include <stddef.h>
 #include <string.h>
 

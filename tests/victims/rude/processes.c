@@ -210,7 +210,7 @@ static const char* leave_main(const char* argument) {
     pthread_exit(NULL);
 }
 
-// As servers do: the grandchild goes on, whoever started us sees us end.
+// As servers do: the grandchild goes on, and our parent sees us end.
 static const char* daemonize(const char* argument) {
     (void)argument;
     if (fork() > 0) _exit(0);

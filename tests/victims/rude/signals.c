@@ -117,7 +117,7 @@ static void realtime_once(void) {
     use_device(13, 100);
 }
 
-// ---- calls that wait: nobody may interrupt them ------------------------------------------------------------------------
+// ---- calls that wait: they must not be interrupted ------------------------------------------------------------------------
 
 static int ends[2];
 static sem_t never;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// A plugin linked with the driver and opened locally: the driver is in its scope and in nobody else's.
+// A plugin linked with the driver and opened locally: the driver is in its scope and in no other.
 #include <dlfcn.h>
 
 void* plugin_default(const char* name) {
