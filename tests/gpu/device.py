@@ -85,8 +85,7 @@ def faults() -> Result:
 
 def image_tests() -> Result:
     """Tests images of every kind on the device, and their fate when a process dies."""
-    names = ("imaging", "incremental", "overlapping")
-    return _e2e([f"tests/e2e/test_{name}.py" for name in names])
+    return _e2e(["tests/e2e/test_imaging.py", "tests/e2e/test_incremental.py"])
 
 
 def live(of: str) -> Result:
