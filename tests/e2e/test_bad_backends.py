@@ -236,6 +236,7 @@ def test_a_plugin_that_breaks_under_a_running_job_is_a_refusal_and_the_job_runs_
     job = machine.run("llm", sys.executable, ALLOC, "--interactive")
     before = job.ask()
     code = STRANGER.format(kind=change[0], interface=change[1]) if change else "raise ImportError('removed')"
+    code += "# of another size: Python takes a file of the same second and size for the one that it has compiled\n"
     (tmp_path / "stranger.py").write_text(code)
     refused(machine, job, "backend_missing")
     assert job.ask() == before
