@@ -1,12 +1,15 @@
 """A worker without a context keeps the arena; one that comes later finds everything pinned that lies there."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from threading import Thread
+from types import SimpleNamespace
 
 import pytest
 
-from gcr.drain import DeviceMemory, HandleSpec
-from gcr.errors import DriverError, NoContext
+from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Span
+from gcr.errors import DriverError, NoContext, RolledBack
 from gcr.memory.arena import Arena
 from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
@@ -168,3 +171,41 @@ def test_what_needs_a_context_says_so(attachment: Attachment, arena: Arena) -> N
     with pytest.raises(NoContext):
         copy_in(holding.copy(3), 1.0, lambda _report: None)
     holding.release()
+
+
+class Slow(Drain):
+    """A drain whose write can be met in its middle. `said`: what was done, in order."""
+
+    def __init__(self, meet: Callable[[], None]) -> None:
+        super().__init__()
+        self.meet, self.said = meet, list[str]()
+
+    def create(self, specs: Sequence[HandleSpec]) -> DeviceRange:
+        return DeviceRange(1 << 40, sum(each.size for each in specs), {each.id: 0 for each in specs})
+
+    def write(self, _spans: Sequence[Span]) -> SimpleNamespace:
+        self.meet()
+        return SimpleNamespace(wait=lambda _timeout: self.said.append("waited"), done=lambda: MIB)
+
+    def release(self, _where: DeviceRange) -> None:
+        self.said.append("released")
+
+
+def test_memory_that_is_being_refilled_is_released_after_the_transfer(arena: Arena) -> None:
+    ending: list[Thread] = []
+
+    def end() -> None:
+        ending.append(Thread(target=holding.forfeit))
+        ending[0].start()
+        ending[0].join(0.3)
+
+    drain = Slow(end)
+    attachment = Attachment(lambda: drain)  # type: ignore[arg-type,return-value]
+    attachment.attach()
+    holding = Holding(attachment, arena, "GPU-a", owner="llm/1")
+    holding.copy(3).lay_out([HandleSpec(7, MIB)])
+    holding.create(3, 0)
+    with suppress(RolledBack):
+        copy_in(holding.copy(3), 10.0, lambda _report: None)
+    ending[0].join(10)
+    assert drain.said.index("waited") < drain.said.index("released")

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Sequence
 
-from gcr.drain import Span, Transfer
+from gcr.drain import DataDrain, Span, Transfer
+from gcr.errors import RolledBack
 from gcr.memory.layout import Segment, spans_by_segment
 from gcr.protocol.operations.worker import Moved
 from gcr.worker.hostcopy import HostCopy
@@ -11,7 +12,9 @@ from gcr.worker.telling import Progress, Telling, wait_all
 
 
 def copy_in(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
-    """Copies to memory that `Holding.create` made. Raises NoContext, DeadlinePassed, RolledBack, PeerGone."""
+    """Copies to memory that `Holding.create` made. Raises NoContext, DeadlinePassed, PeerGone, and
+    RolledBack where the copy or its memory was given up meanwhile.
+    """
     began, drain = time.monotonic(), copy.memory.drain
     with copy.lock, copy.memory.lock:
         size, groups = sum(spec.size for spec in copy.handles()), plan_by_segment(copy)
@@ -19,8 +22,7 @@ def copy_in(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
     telling = Telling(transfers, progress)
     for index, plan in enumerate(groups):
         segment = segment_of(copy, index, began + deadline - time.monotonic())
-        transfers.append(drain.write([Span(s.device, s.host + segment.address, s.size) for s in plan]))
-        copy.began(transfers[-1:])
+        transfers.append(_start(copy, drain, [Span(s.device, s.host + segment.address, s.size) for s in plan]))
         telling.now_and_then()
     wait_all(telling, began + deadline)
     copy.ended(transfers)
@@ -28,6 +30,17 @@ def copy_in(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
         if copy.arriving:
             copy.segments, copy.arriving = copy.arriving.finish(), None
     return Moved(size, time.monotonic() - began)
+
+
+def _start(copy: HostCopy, drain: DataDrain, spans: Sequence[Span]) -> Transfer:
+    """Starts a transfer that is known to be in flight before any memory of it can be released."""
+    with copy.lock, copy.memory.lock:
+        copy.refuse_given_up()
+        if not copy.memory.ranges:
+            raise RolledBack("the memory to refill was released meanwhile")
+        transfer = drain.write(spans)
+        copy.began([transfer])
+    return transfer
 
 
 def plan_by_segment(copy: HostCopy) -> list[list[Span]]:
