@@ -16,7 +16,6 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-ARCHIVE = "http://deb.debian.org/debian"
 SUITE = "trixie"
 INDEX = "main/binary-amd64/Packages.xz"
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
@@ -49,15 +48,16 @@ def main(argv: list[str]) -> int:
 
 
 def fetch(folder: Path) -> None:
-    for program in ("dpkg-deb", "gpgv"):
+    for program in ("apt-get", "dpkg-deb", "gpgv"):
         if not shutil.which(program):
             raise NotFetched(f"there is no {program}")
-    known = {each["Package"]: each for each in packages()}
+    source = archive()
+    known = {each["Package"]: each for each in packages(source)}
     with TemporaryDirectory(prefix="gcr-criu-") as scratch:
         root = Path(scratch) / "root"
         root.mkdir()
         for name in sorted(needed("criu", known)):
-            unpack(known[name], Path(scratch), root)
+            unpack(source, known[name], Path(scratch), root)
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         shutil.copytree(root, folder / "root", symlinks=True)
@@ -67,13 +67,23 @@ def fetch(folder: Path) -> None:
     launcher.chmod(0o755)
 
 
-def packages() -> Iterator[Package]:
+def archive() -> str:
+    """Returns the address of Debian's archive from which this system installs."""
+    command = ["apt-get", "indextargets", "--format", "$(REPO_URI)", "Created-By: Packages"]
+    told = subprocess.run(command, check=True, capture_output=True, text=True, timeout=SECONDS).stdout
+    found = [uri for line in told.splitlines() if (uri := line.rstrip("/")).endswith("/debian")]
+    if not found:
+        raise NotFetched("apt has no source of Debian")
+    return found[0]
+
+
+def packages(source: str) -> Iterator[Package]:
     """Yields the fields of each package of the archive. Raises NotFetched where a signature or a hash is wrong."""
-    release = signed(read(f"dists/{SUITE}/InRelease")).decode()
+    release = signed(read(f"{source}/dists/{SUITE}/InRelease")).decode()
     hashes = {
         words[2]: words[0] for words in map(str.split, release.splitlines()) if len(words) == 3 and len(words[0]) == 64
     }
-    index = checked(read(f"dists/{SUITE}/{INDEX}"), hashes[INDEX], INDEX)
+    index = checked(read(f"{source}/dists/{SUITE}/{INDEX}"), hashes[INDEX], INDEX)
     for block in lzma.decompress(index).decode().split("\n\n"):
         if block:
             lines = (line.partition(": ") for line in block.splitlines() if not line.startswith(" "))
@@ -110,9 +120,9 @@ def depends(package: Package, known: Mapping[str, Package]) -> Iterator[str]:
         yield from [each for each in names if each in known][:1]
 
 
-def unpack(package: Package, scratch: Path, root: Path) -> None:
+def unpack(source: str, package: Package, scratch: Path, root: Path) -> None:
     file = scratch / "package.deb"
-    file.write_bytes(checked(read(package["Filename"]), package["SHA256"], package["Package"]))
+    file.write_bytes(checked(read(f"{source}/{package['Filename']}"), package["SHA256"], package["Package"]))
     subprocess.run(["dpkg-deb", "--extract", file, root], check=True, capture_output=True, timeout=SECONDS)
 
 
@@ -122,8 +132,8 @@ def checked(content: bytes, sha256: str, what: str) -> bytes:
     return content
 
 
-def read(path: str) -> bytes:
-    with urllib.request.urlopen(f"{ARCHIVE}/{path}", timeout=SECONDS) as answer:
+def read(address: str) -> bytes:
+    with urllib.request.urlopen(address, timeout=SECONDS) as answer:
         return bytes(answer.read())
 
 
