@@ -23,7 +23,7 @@ SIZE = 6 << 20
 
 
 class Recorder:
-    """Says which of its methods were called; answers with `answers`, and raises those that are errors."""
+    """Says which of its methods were called; answers with `answers`, of a list one at a time, and raises errors."""
 
     def __init__(self, name: str, said: list[str], **answers: Any) -> None:
         self.name, self.said, self.answers = name, said, answers
@@ -32,6 +32,8 @@ class Recorder:
         def call(*args: Any, **_: Any) -> Any:
             self.said.append(f"{self.name}.{method}")
             answer = self.answers.get(method)
+            if isinstance(answer, list):
+                answer = answer.pop(0)
             if isinstance(answer, Exception):
                 raise answer
             return answer(*args) if callable(answer) else answer

@@ -1,6 +1,8 @@
 """A restore built by itself, and each of its steps: what it does, and what its undo does."""
 
 import os
+import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -24,33 +26,11 @@ from gcr.job.states import State, Way
 from gcr.processes import identify
 from gcr.protocol.operations.worker import Moved
 
-DEVICE, OTHER = "GPU-1", "GPU-2"
-SIZE = 6 << 20
+sys.path.insert(0, str(Path(__file__).parent))
 
+from stepping import DEVICE, SIZE, RecordedWorker, Recorder
 
-class Recorder:
-    """Says which of its methods were called; answers with `answers`, raises those that are errors."""
-
-    def __init__(self, name: str, said: list[str], **answers: Any) -> None:
-        self.name, self.said, self.answers = name, said, answers
-
-    def __getattr__(self, method: str) -> Any:
-        def call(*args: Any, **_: Any) -> Any:
-            self.said.append(f"{self.name}.{method}")
-            answer = self.answers.get(method)
-            if isinstance(answer, list):
-                answer = answer.pop(0)
-            if isinstance(answer, Exception):
-                raise answer
-            return answer
-
-        return call
-
-
-class RecordedWorker(Recorder):
-    """A worker whose parts record under its own name."""
-
-    handles = copies = rings = property(lambda self: self)
+OTHER = "GPU-2"
 
 
 class Made:
