@@ -92,3 +92,10 @@ def private_bytes(pid: int) -> int:
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     (kib,) = (line.split()[1] for line in lines if line.startswith("RssAnon:"))
     return int(kib) << 10
+
+
+def table_size(pid: int) -> int:
+    """Returns how many descriptors the kernel's table of a process has room for."""
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    (size,) = (line.split()[1] for line in lines if line.startswith("FDSize:"))
+    return int(size)

@@ -6,7 +6,7 @@ import time
 from pathlib import Path
 
 import pytest
-from growth import Growth, descriptors
+from growth import Growth, descriptors, table_size
 from machine import TOLD, VICTIMS, Machine, Victim, until
 from worlds import FOREMOST, SLOW, everywhere
 
@@ -55,17 +55,21 @@ def test_more_than_ten_thousand_allocations(fine_grained: Machine) -> None:
 def test_more_handles_than_the_program_may_have_descriptors(fine_grained: Machine) -> None:
     machine = fine_grained
     job = machine.run("llm", *LIMITED)
+    cycle(machine, job)  # the worker is there
     assert job.ask("handles 2100") == "ok"
     pid = machine.target("llm")
     soft = [line.split()[3] for line in Path(f"/proc/{pid}/limits").read_text().splitlines() if "open files" in line]
     assert soft == ["1024"]
     assert row(machine, "llm")["handles"] > 2100
     before = job.ask()
+    ours = [machine.daemon(), job.supervisor.pid, *(row["pid"] for row in machine.ask("status").body["workers"])]
+    tables = [table_size(one) for one in ours]
     for _ in range(2):
         kept = descriptors(pid)
         cycle(machine, job)
         until(lambda kept=kept: descriptors(pid) == kept or None, 10, f"it has {kept} descriptors again")
         assert job.ask() == before
+    assert [table_size(one) for one in ours] == tables  # while one grows the program stands for tens of milliseconds
 
 
 def test_a_few_descriptors_are_enough(fine_grained: Machine) -> None:

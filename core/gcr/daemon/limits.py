@@ -9,18 +9,21 @@ import resource
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+from gcr import descriptors
+
 _LIMITS: Mapping[str, int] = {
     "address space (ulimit -v)": resource.RLIMIT_AS,
     "data (ulimit -d)": resource.RLIMIT_DATA,
     "file size (ulimit -f)": resource.RLIMIT_FSIZE,
     "processor time (ulimit -t)": resource.RLIMIT_CPU,
 }
-_LIFTED = (*_LIMITS.values(), resource.RLIMIT_NOFILE, resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
+_LIFTED = (*_LIMITS.values(), resource.RLIMIT_MEMLOCK, resource.RLIMIT_NPROC)
 _OOM = Path("/proc/self/oom_score_adj")
 
 
 def lift_limits() -> list[str]:
     """Lift what may be lifted. Returns what stays, and so is every job's."""
+    descriptors.raise_limit()
     for limit in _LIFTED:
         hard = resource.getrlimit(limit)[1]
         resource.setrlimit(limit, (hard, hard))

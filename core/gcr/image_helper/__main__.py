@@ -14,6 +14,7 @@ import socket
 import sys
 import threading
 
+from gcr import descriptors
 from gcr.image_helper.service import ImageService
 from gcr.protocol.channel import Channel
 from gcr.protocol.servers import COORDINATOR
@@ -23,6 +24,7 @@ gcr.starting.imported()
 
 def main(argv: list[str]) -> int:
     logging.basicConfig(level=os.environ.get("GCR_LOG_LEVEL", "INFO"), format="%(asctime)s image %(message)s")
+    descriptors.raise_limit()
     service, over = ImageService(), threading.Event()
     channel = Channel(
         socket.socket(fileno=int(argv[0])),

@@ -8,7 +8,6 @@ was started, never for it.
 import json
 import logging
 import os
-import resource
 import select
 import signal
 import subprocess
@@ -18,6 +17,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
+from gcr import descriptors
 from gcr.backend import Simulator
 from gcr.config import load
 from gcr.declarations import settings_of_programs
@@ -91,8 +91,7 @@ class Supervisor:
         signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
         for early in self._pending:
             self.child.send_signal(early)
-        _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        descriptors.raise_limit()
         self.diary.begin(str(self.name), self.spec.argv, self.child.pid)
         self._tell(Started(self.child.pid))
 

@@ -5,13 +5,13 @@ import gcr.starting
 # isort: split
 import logging
 import os
-import resource
 import socket
 import sys
 import threading
 import time
 from functools import partial
 
+from gcr import descriptors
 from gcr.config import load
 from gcr.drain import DataDrain
 from gcr.errors import GcrError
@@ -82,8 +82,7 @@ def make_service(backend: str, device: str) -> WorkerService:
 def main(argv: list[str]) -> int:
     backend, device, fd = argv[0], argv[1], int(argv[2])
     logging.basicConfig(level=os.environ.get("GCR_LOG_LEVEL", "INFO"), format="%(asctime)s worker %(message)s")
-    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # a descriptor a handle is kept
+    descriptors.raise_limit(descriptors.ROOM_FOR_HANDLES)
     over = threading.Event()
     channel = Channel(
         socket.socket(fileno=fd),
