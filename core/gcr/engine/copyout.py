@@ -27,6 +27,7 @@ from msgspec.structs import replace
 
 from gcr import units
 from gcr.errors import DeadlinePassed, NoRoom, RolledBack
+from gcr.memory.bundles import bundled
 from gcr.memory.layout import SealedTable
 from gcr.memory.pieces import Pieces
 from gcr.peers.agent import AgentPeer
@@ -49,19 +50,8 @@ class StagedCopy(Struct, frozen=True):
 
     @classmethod
     def of(cls, fds: list[int]) -> "StagedCopy":
-        """Takes the descriptors. Raises DamagedTable."""
-        try:
-            tables, at = [], 0
-            while at < len(fds):
-                tables.append(SealedTable.from_fd(fds[at]))
-                at += 1 + len(tables[-1].segments)
-        except BaseException:
-            close_all(fds)
-            raise
-        if at != len(fds):
-            close_all(fds)
-            raise RolledBack(f"{len(fds)} descriptors were staged, the tables name {at}")
-        return cls(tuple(tables), fds)
+        """Takes the descriptors. Raises DamagedTable; RolledBack where segments are missing."""
+        return cls([each.table for each in bundled(fds, SealedTable.from_fd)], fds)
 
     def close(self) -> None:
         close_all(self.fds)

@@ -10,6 +10,7 @@ from gcr.image.chunks.lines import StagedLine, merged
 from gcr.image.write.parent import AllocationKey, ChunkNames, Parent
 from gcr.image.write.writer import Addition, ImageWriter
 from gcr.imageerrors import BROKEN, HashMissed
+from gcr.memory.bundles import bundled
 from gcr.memory.layout import SealedHandle, SealedTable
 from gcr.memory.partial import PartialTable, Where
 from gcr.protocol.seqpacket import close_all
@@ -24,15 +25,14 @@ class Lent(Struct):
     def take(self, pid: int, fds: Sequence[int], partial: bool) -> None:
         """Takes the descriptors of one process: for each device its table, then its segments.
 
-        partial: the tables are of a copy for an image alone. Raises NotASegment, DamagedTable, OSError.
+        partial: the tables are of a copy for an image alone. Raises NotASegment, DamagedTable, OSError; RolledBack
+        where segments are missing.
         """
-        rest, lines = list(fds), self._lines.setdefault(pid, [])
+        bundles = bundled(fds, PartialTable.from_fd if partial else _whole)
+        lines = self._lines.setdefault(pid, [])
         try:
-            while rest:
-                table = PartialTable.from_fd(rest[0]) if partial else PartialTable.whole(SealedTable.from_fd(rest[0]))
-                segments = rest[1 : 1 + len(table.table.segments)]
-                lines.append(StagedLine(table, segments))
-                rest = rest[1 + len(segments) :]
+            for each in bundles:
+                lines.append(StagedLine(each.table, each.segments))
         finally:
             close_all(fds)
 
@@ -88,6 +88,10 @@ class Lent(Struct):
         """Unmaps what was closed. It takes a second for 30 GB, and comes last so that no answer waits for it."""
         while self._over:
             self._over.pop().close()
+
+
+def _whole(fd: int) -> PartialTable:
+    return PartialTable.whole(SealedTable.from_fd(fd))
 
 
 def _chunks_of(

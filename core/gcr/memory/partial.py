@@ -11,7 +11,7 @@ The digest is over all that follows it; the chunks are in the order of the table
 
 import os
 import struct
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from hashlib import blake2b
 from typing import Self
@@ -20,7 +20,7 @@ from msgspec import Struct
 
 from gcr.hashing import CHUNK_BYTES
 from gcr.hashing.chunks import chunk_count
-from gcr.memory.layout import DamagedTable, SealedTable
+from gcr.memory.layout import DamagedTable, SealedSegment, SealedTable
 from gcr.protocol.jsonbody import sealed_memfd
 
 _MAGIC = b"GCRPARTS"
@@ -41,6 +41,10 @@ class PartialTable(Struct, frozen=True):
 
     table: SealedTable
     chunks: Mapping[int, bytes]
+
+    @property
+    def segments(self) -> Sequence[SealedSegment]:
+        return self.table.segments
 
     @classmethod
     def whole(cls, table: SealedTable) -> Self:

@@ -1,12 +1,14 @@
 """The operations on copies of processes in a worker's arena."""
 
 import os
+from collections.abc import Sequence
 
 from msgspec import Struct
 
 from gcr.drain import spec_from_json
 from gcr.errors import UsageError
 from gcr.hashing.baseline import Baseline
+from gcr.memory.bundles import Bundle, bundled
 from gcr.memory.layout import SealedTable
 from gcr.protocol.batches import Incoming
 from gcr.protocol.channel import Request
@@ -76,30 +78,31 @@ class CopyServing(Struct, frozen=True):
 
     def _reclaim(self, asked: ops.Reclaim, fds: list[int]) -> None:
         if (arrived := self.incoming.add(asked.copy.hold, fds, asked.offset, asked.total)) is not None:
-            table, segments = _sort_out(arrived, asked.left)
-            self.holdings.copy(asked.copy, asked.owner).reclaim(table, segments)
+            self._take_over(asked, _of_device(arrived, asked.left))
+
+    def _take_over(self, asked: ops.Reclaim, staged: Bundle[SealedTable]) -> None:
+        os.close(staged.fds[0])
+        try:
+            self.holdings.copy(asked.copy, asked.owner).reclaim(staged.table, staged.segments)
+        except BaseException:
+            close_all(staged.segments)
+            raise
 
     def _refill(self, asked: ops.Refill, request: Request) -> ops.Moved:
         return copy_in(self.holdings.copy(asked.copy), asked.deadline, self.link.teller(request, IN))
 
 
-def _sort_out(fds: list[int], device: str) -> tuple[SealedTable, list[int]]:
-    """Picks the table and segments of one device from table, segments, table, segments …; closes the rest."""
-    mine: tuple[SealedTable, list[int]] | None = None
-    rest = list(fds)
-    try:
-        while rest:
-            table = SealedTable.from_fd(rest[0])
-            segments = rest[1 : 1 + len(table.segments)]
-            if device in table.devices:
-                mine = table, segments
-                os.close(rest[0])
-            else:
-                close_all(rest[: 1 + len(segments)])
-            rest = rest[1 + len(segments) :]
-    except BaseException:
-        close_all(rest)
-        raise
-    if mine is None:
-        raise UsageError(f"nothing of device {device} was staged")
-    return mine
+def _of_device(fds: Sequence[int], device: str) -> Bundle[SealedTable]:
+    """Returns what was staged of one device, and closes the rest. Takes the descriptors.
+
+    Raises UsageError unless exactly one table is of the device, and as `bundled` does.
+    """
+    found = bundled(fds, SealedTable.from_fd)
+    mine = [each for each in found if device in each.table.devices]
+    if len(mine) != 1:
+        close_all(fds)
+        raise UsageError(f"{len(mine)} tables of device {device} were staged, one is needed")
+    for each in found:
+        if each is not mine[0]:
+            each.close()
+    return mine[0]
