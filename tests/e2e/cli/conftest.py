@@ -59,6 +59,11 @@ def gcr_command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "gcr", *arguments]
 
 
+def buffered() -> dict[str, str]:
+    """An environment with the buffer that stdout has by default: what is in it may fail again at the very end."""
+    return {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+
+
 @pytest.fixture
 def gcr() -> Gcr:
     """Run `gcr` as a user would, its output through pipes, without the start of an interpreter (tests/e2e/warm.py)."""

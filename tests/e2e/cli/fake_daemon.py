@@ -94,6 +94,16 @@ JOBS: list[dict[str, Any]] = [
     }
 ]
 
+WORKER = {"device": JOBS[0]["processes"][0]["device"], "pid": 7, "bytes": 5, "pinned_bytes": 5, "cold_s": 0.5}
+STATUS = {
+    "pid": PID,
+    "version": __version__,
+    "arena_bytes": 2 << 30,
+    "arena_pinned_bytes": 1 << 30,
+    "jobs": 1,
+    "workers": [WORKER],
+}
+
 
 @dataclass
 class FakeDaemon:
