@@ -13,11 +13,13 @@ import pytest
 import warm
 
 from gcr import schemas
+from gcr.image.store.store import Store
 from gcr.runtime import runtime_dir, socket_path
 
 from .fake_daemon import CHECKPOINT, JOBS, RESTORE, FakeDaemon, answering
 
 DEADLINE = 30.0
+MIB = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -52,6 +54,12 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         monkeypatch.delenv(name)
     monkeypatch.delenv("NO_COLOR", raising=False)
     return tmp_path
+
+
+@pytest.fixture
+def store(home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
+    monkeypatch.setenv("GCR_STORE", str(home / "store"))
+    return Store(home / "store")
 
 
 def gcr_command(arguments: Sequence[str]) -> list[str]:

@@ -27,12 +27,6 @@ MARKS = {"prepared": 0.2, "stop": 0.2, "quiesced": 0.25, "handed_over": 0.3, "dr
 ALLOCATIONS = [bytes_of(1, MIB), bytes(9 * MIB), bytes_of(2, 3 * MIB), *(bytes_of(n, 70_000) for n in range(3, 8))]
 
 
-@pytest.fixture
-def store(home: Path, monkeypatch: pytest.MonkeyPatch) -> Store:
-    monkeypatch.setenv("GCR_STORE", str(home / "store"))
-    return Store(home / "store")
-
-
 pytestmark = pytest.mark.skipif(browser.found() is None, reason="there is no Chromium")
 
 
