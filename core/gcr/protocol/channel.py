@@ -88,17 +88,24 @@ class Request:
             log.debug("%s does not read its progress", self.channel.name)
 
     def _answer_json(self, body: Mapping[str, Any], fds: Sequence[int]) -> None:
-        if not self._answered:
-            self._answered = True
-            self._send_json(REPLY | self.frame.type, body, fds)
+        kind, request = REPLY | self.frame.type, self.frame.request
+        self._answer_once(lambda: self.channel.send_json(kind, request, body, fds, REPLY_TIMEOUT))
 
     def _answer(self, kind: int, payload: bytes, fds: Sequence[int]) -> None:
-        if not self._answered:
-            self._answered = True
-            self.channel.send(Frame(kind, self.frame.request, payload, fds), REPLY_TIMEOUT)
+        self._answer_once(lambda: self.channel.send(Frame(kind, self.frame.request, payload, fds), REPLY_TIMEOUT))
 
-    def _send_json(self, kind: int, body: Mapping[str, Any], fds: Sequence[int]) -> None:
-        self.channel.send_json(kind, self.frame.request, body, fds, REPLY_TIMEOUT)
+    def _answer_once(self, send: Callable[[], None]) -> None:
+        """Sends unless an answer was sent. Where it cannot be sent, such as a frame too large, `fail` may answer."""
+        if self._answered:
+            return
+        self._answered = True
+        try:
+            send()
+        except (PeerGone, DeadlinePassed):  # the peer takes no other answer either
+            raise
+        except BaseException:
+            self._answered = False
+            raise
 
 
 class Channel:

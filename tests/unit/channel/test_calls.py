@@ -217,6 +217,16 @@ def test_a_lack_of_descriptors_keeps_its_name_in_an_error_frame(connect_pair):
         ours.call_json("any", timeout=5)
 
 
+def test_an_answer_that_cannot_be_sent_is_an_error_to_the_caller_at_once(connect_pair, caplog):
+    ours, _ = connect_pair(lambda request: request.reply_json({}, [0] * (MAX_DESCRIPTORS + 1)))
+    with pytest.raises(GcrError, match="internal error"):
+        ours.call_json("many", timeout=5)
+    assert f"{MAX_DESCRIPTORS + 1} descriptors is too large" in caplog.text
+    ours, _ = connect_pair(lambda request: request.reply(bytes(1 << 20)))
+    with pytest.raises(AgentError, match="internal error"):
+        ours.call(FrameType.STATUS, timeout=5)
+
+
 def test_a_request_that_is_not_served_is_refused(connect_pair):
     ours, _ = connect_pair(None)
     with pytest.raises(Refused):
