@@ -48,6 +48,7 @@ typedef struct {
 } CUipcMemHandle;
 
 enum { PINNED = 1, ON_DEVICE = 1, ON_HOST = 2, POSIX_FD = 1, READ = 1, READ_WRITE = 3 };
+enum { GLOBAL = 0, THREAD_LOCAL = 1, RELAXED = 2 };  // modes of a capture
 enum { KiB = 1024, MiB = 1024 * 1024 };
 
 #define FUNCTION(name, parameters) extern CUresult(*name) parameters;
