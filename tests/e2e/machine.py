@@ -53,6 +53,10 @@ class Machine(SimulatedMachine):
     starter = staticmethod(warm.popen)
     succeeded: bool = False  # a daemon that died, by one that its supervisor started
 
+    def __post_init__(self) -> None:
+        if path := self.where.environment().get("PYTHONPATH"):
+            warm.expect(path, self.vendor)
+
     @property
     def world(self) -> Sequence[str]:
         return () if ON_DEVICE else super().world

@@ -15,8 +15,10 @@ import warm
 import warm_fork
 import warm_popen
 from machine import Machine, alive, kill, until
+from worlds import AMD, ASCEND, NVIDIA, World, at
 
 from gcr import processes
+from gcr.testing.machine import simulated_driver
 
 PROBE = """
 import ctypes, locale, os, resource, signal, sys, threading
@@ -58,7 +60,23 @@ if __name__ == "__main__":
     import json
     print(json.dumps(facts, sort_keys=True))
 """
+# What each call of a backend's own finds, and which files of simulated drivers the process has mapped after it.
+DRIVER = """
+import ctypes, importlib, sys
+vendor, *names = sys.argv[1:]
+backend = getattr(importlib.import_module(f"gcr_{vendor}.backend"), f"{vendor.capitalize()}Backend")()
+print(backend.devices(), backend.probe())
+for name in names:
+    ctypes.CDLL(name)
+print(sorted({line.split()[-1] for line in open("/proc/self/maps") if "/sim/" in line}))
+"""
+LIBRARIES = {
+    "nvidia": ("libcuda.so.1", "libnvidia-ml.so.1"),
+    "amd": ("libamdhip64.so.7", "librocm_smi64.so"),
+    "ascend": ("libascendcl.so", "libacl_rt.so", "libruntime.so", "libdcmi.so"),
+}
 PATIENCE = 30.0
+in_each = pytest.mark.parametrize("world", [NVIDIA, AMD, ASCEND], ids=lambda world: world.name)
 as_children = pytest.mark.skipif(
     not warm_fork.possible(), reason="this kernel or processor forks no child of a parent's, or keeps its command line"
 )
@@ -86,8 +104,17 @@ def seen_inside(done: "subprocess.CompletedProcess[str]") -> dict[str, object]:
     return {name: value for name, value in facts.items() if name not in ("parent", "shown")}
 
 
-def test_it_finds_all_as_a_new_interpreter_does(module):
-    name, env = module("probe", PROBE), {**os.environ, "GCR_HERE": "ünd", "HOME": "/nowhere"}
+def environment(world: World) -> dict[str, str]:
+    """Returns the environment of programs of this world, which a warm process forks from here on."""
+    env = {**os.environ, **world.environment()}
+    if path := env.get("PYTHONPATH"):
+        warm.expect(path, world.vendor)
+    return env
+
+
+@in_each
+def test_it_finds_all_as_a_new_interpreter_does(module, world: World):
+    name, env = module("probe", PROBE), {**environment(world), "GCR_HERE": "ünd", "HOME": "/nowhere"}
     command = [sys.executable, "-m", name, "one", "--two", "ü\udcff"]
     new = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
     done = warm.run(*command[2:], env=env, timeout=PATIENCE)
@@ -182,15 +209,29 @@ def test_a_large_output_comes_whole(module):
     assert (len(done.stdout), len(done.stderr)) == ((1 << 20) + 1, (1 << 20) + 1)
 
 
-def test_it_loads_nothing_that_reads_the_environment():
+@in_each
+def test_it_finds_the_drivers_of_its_world(module, tmp_path, world: World):
+    name, simulated = module("driver", DRIVER), {"GCR_SIM_STATE": str(tmp_path / "state"), "GCR_SIM_DEVICES": "2"}
+    env = {**environment(world), **simulated_driver(world.vendor), **simulated}
+    command = [sys.executable, "-m", name, world.vendor, *LIBRARIES[world.vendor]]
+    new = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
+    done = warm.run(*command[2:], env=env, timeout=PATIENCE)
+    assert (done.returncode, done.stdout, done.stderr) == (new.returncode, new.stdout, new.stderr)
+    assert new.returncode == 0, new.stderr
+
+
+@in_each
+def test_it_loads_nothing_that_reads_the_environment(world: World):
     """Modules of gcr read it when they are asked: the warm process has loaded them in another one."""
     code = "import sys; sys.path.insert(0, sys.argv[1]); import os, sysconfig, warm_process; known = []\n"
     code += "sysconfig.get_config_vars()  # the standard library looks for the home, for installers\n"
     code += "kind = type(os.environ); read = kind.__getitem__\n"
     code += "kind.__getitem__ = lambda self, name: known.append(name) or read(self, name)\n"
-    code += "warm_process.load(); print(sorted({name for name in known if name.startswith(('GCR', 'XDG', 'HOME'))}))"
+    code += "warm_process.load(sys.argv[2]); names = ('GCR', 'XDG', 'HOME', 'ROCM', 'HIP', 'ASCEND')\n"
+    code += "print(sorted({name for name in known if name.startswith(names)}))"
     here = str(Path(warm.__file__).parent)
-    done = subprocess.run([sys.executable, "-c", code, here], capture_output=True, text=True, timeout=PATIENCE)
+    command, env = [sys.executable, "-c", code, here, world.vendor], {**os.environ, **world.environment()}
+    done = subprocess.run(command, env=env, capture_output=True, text=True, timeout=PATIENCE)
     assert done.stdout == "[]\n", done.stderr
 
 
@@ -202,18 +243,18 @@ def probe(module, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return [sys.executable, "-m", name, "one"]
 
 
-def forked(pid: int) -> bool:
+def forked(pid: int, path: str | None = os.environ.get("PYTHONPATH")) -> bool:
     """Returns whether a process shares its stack's place with the warm process, which no exec gives it."""
-    found, warm_one = processes.identify(pid), processes.identify(warm.warm().process.pid)
+    found, warm_one = processes.identify(pid), processes.identify(warm.warm(path).process.pid)
     assert found and warm_one and warm_one.stack
     return found.stack == warm_one.stack
 
 
 @as_children
-@pytest.mark.parametrize("perturb", ["165", ""])
-def test_a_child_finds_all_as_a_new_interpreter_does(probe, tmp_path, perturb):
+@pytest.mark.parametrize(("perturb", "world"), [("165", NVIDIA), ("", NVIDIA), ("165", AMD), ("165", ASCEND)])
+def test_a_child_finds_all_as_a_new_interpreter_does(probe, tmp_path, perturb, world: World):
     reading, writing = os.pipe()
-    env = {**os.environ, "GCR_HERE": "ünd", "MALLOC_PERTURB_": perturb}
+    env = {**environment(world), "GCR_HERE": "ünd", "MALLOC_PERTURB_": perturb}
     how = {"env": env, "cwd": tmp_path, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     ignored = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
@@ -252,13 +293,15 @@ def test_a_child_is_waited_for_and_killed_as_any_other(module, monkeypatch):
 
 
 @as_children
+@pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD), at(ASCEND)], indirect=True)
 def test_the_processes_of_a_machine_are_forked_and_have_their_parents(machine: Machine) -> None:
     job = machine.told("llm", "alloc 1 1")
     machine.leave()
+    path = machine.env.get("PYTHONPATH")
     (daemon,), (worker,), (helper,) = map(machine.children, ("gcr.daemon", "gcr.worker", "gcr.control_helper"))
     parents = [processes.parent_pid(pid) for pid in (job.supervisor.pid, daemon, worker, helper)]
     assert parents == [os.getpid(), job.supervisor.pid, daemon, daemon]
-    assert all(map(forked, (job.supervisor.pid, daemon, worker, helper)))
+    assert all(forked(pid, path) for pid in (job.supervisor.pid, daemon, worker, helper))
     warm_ones = [pid for pid in processes.descendants(daemon) if pid not in (worker, helper)]
     assert len(warm_ones) == 1
     kill(daemon)

@@ -4,7 +4,8 @@ The warm process (warm_process.py) has imported gcr, has one thread, and forks f
 its own, with its pid, environment, folder, streams and exit status. It runs the same code as after `python -m`. `popen`
 makes it a child of this process, also in /proc, with the limits and signals of this process. A command of `run` has the
 limits and umask of the tests at the first order. The warm process has read what an interpreter or libc reads at its
-start; where that is to differ, `run` and `popen` start a new interpreter. So they do for drivers that are not NVIDIA's.
+start; where that is to differ, `run` and `popen` start a new interpreter. A world with a PYTHONPATH of its own has a
+warm process of its own, once `expect` names it.
 
     order   one packet: JSON of an Order, and its descriptors: stdin, stdout, stderr, the answer, and those to pass on
     answer  a pipe: "PID\n" as soon as the process is there, and of a command "STATUS\n", as os.waitpid tells it, when
@@ -27,7 +28,7 @@ from pathlib import Path
 from typing import Any
 
 import warm_fork
-from warm_popen import Order, WarmPopen, leads_to, read_at_the_start, send
+from warm_popen import Order, WarmPopen, could_begin, send
 
 PROGRAM = Path(__file__).with_name("warm_process.py")
 ENDING_SECONDS = 10.0
@@ -42,47 +43,60 @@ def run(
     folder: Path | None = None,
 ) -> "subprocess.CompletedProcess[str]":
     """`python -m MODULE ARGUMENTS`, its output through pipes. launches: it starts a daemon. Raises TimeoutExpired."""
-    if not warm().knows(env):
+    if not (one := _warm_for(env)):
         command = [sys.executable, "-m", module, *arguments]
         return subprocess.run(command, env=env, cwd=folder, capture_output=True, text=True, timeout=timeout)
     launches = launches and warm_fork.possible()
-    return warm().run(Order([module, *arguments], dict(env), str(folder or Path.cwd()), launches), timeout)
+    return one.run(Order([module, *arguments], dict(env), str(folder or Path.cwd()), launches), timeout)
 
 
 def popen(command: Sequence[str], **how: Any) -> "subprocess.Popen[str]":
     """Does the same as subprocess.Popen; forks programs of gcr from the warm process, as children of this one."""
     if not warm_fork.possible():
         return subprocess.Popen(command, **how)
-    warm()
+    _warm_for(how.get("env") or os.environ)
     return WarmPopen(command, **how)
 
 
+_expected: dict[str | None, str] = {os.environ.get("PYTHONPATH"): "nvidia"}
+
+
+def expect(path: str, vendor: str) -> None:
+    """Has programs with this PYTHONPATH forked, too: from a warm process that loads this vendor's backend."""
+    _expected.setdefault(path, vendor)
+
+
 @cache
-def warm() -> "Warm":
-    """The one of this process, begun with its first command."""
-    made = Warm()
+def warm(path: str | None) -> "Warm":
+    """The warm process of this PYTHONPATH, begun with the first command that has it."""
+    usual = {**os.environ, **({"PYTHONPATH": path} if path is not None else {})}
+    made = Warm(_expected[path], usual)
     atexit.register(made.close)
     return made
+
+
+def _warm_for(env: Mapping[str, str]) -> "Warm | None":
+    """Returns the warm process that forks programs of this environment."""
+    path = env.get("PYTHONPATH")
+    return warm(path) if path in _expected and could_begin(env, warm(path).usual) else None
 
 
 @dataclass
 class Warm:
     """The warm process."""
 
+    vendor: str
+    usual: Mapping[str, str]  # its environment
     line: socket.socket = field(init=False)
     process: "subprocess.Popen[bytes]" = field(init=False)
-    usual: dict[str, str] = field(default_factory=lambda: dict(os.environ))
 
     def __post_init__(self) -> None:
         self.line, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             fd = theirs.fileno()
-            self.process = subprocess.Popen([sys.executable, str(PROGRAM), str(fd)], pass_fds=[fd])
+            command = [sys.executable, str(PROGRAM), str(fd), self.vendor]
+            self.process = subprocess.Popen(command, env=self.usual, pass_fds=[fd])
         WarmPopen.use(self.line, self.usual)
-
-    def knows(self, env: Mapping[str, str]) -> bool:
-        same = read_at_the_start(env) == read_at_the_start(self.usual)
-        return same and leads_to(env, self.usual) is not None
 
     def run(self, order: Order, timeout: float) -> "subprocess.CompletedProcess[str]":
         end = time.monotonic() + timeout

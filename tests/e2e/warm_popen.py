@@ -19,6 +19,11 @@ MOST_DESCRIPTORS = 16
 PROGRAMS = ("gcr", "gcr.daemon", "gcr.worker", "gcr.control_helper", "gcr.image_helper")
 READ_AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "TZ")
 SET_LATER = ("MALLOC_PERTURB_", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED")  # the new process sees to them itself
+DRIVERS: Mapping[str, Sequence[str]] = {  # of each vendor: the libraries that its backend loads by their names
+    "nvidia": ("libcuda.so.1", "libnvidia-ml.so.1"),
+    "amd": ("libamdhip64.so.7", "librocm_smi64.so"),  # hip-python finds libamdhip64.so by ROCM_PATH
+    "ascend": ("libascendcl.so", "libacl_rt.so", "libruntime.so", "libdcmi.so"),
+}
 DEFAULTS: Mapping[str, object] = {"preexec_fn": None, "shell": False, "close_fds": True, "uid": None, "gid": None}
 LIMITS = [getattr(resource, name) for name in dir(resource) if name.startswith("RLIMIT_")]
 _PARAMETERS = list(inspect.signature(subprocess.Popen._execute_child).parameters)[1:]  # type: ignore[attr-defined]
@@ -69,25 +74,35 @@ def read_at_the_start(env: Mapping[str, str]) -> dict[str, str]:
     return read
 
 
-def leads_to(env: Mapping[str, str], other: Mapping[str, str]) -> bool | None:
-    """Returns whether the search path leads to the simulated NVIDIA driver. None: the path is another one again."""
+def leads_to(env: Mapping[str, str], other: Mapping[str, str]) -> str | None:
+    """Returns the vendor whose simulated driver comes first on the search path, and "" for the path of `other`.
+
+    None: the path is another one again.
+    """
     path, usual = env.get("LD_LIBRARY_PATH"), other.get("LD_LIBRARY_PATH")
     if path == usual:
-        return False
-    simulated = str(sim_dir("nvidia"))
-    return True if path == (f"{simulated}:{usual}" if usual else simulated) else None
+        return ""
+    rest = f":{usual}" if usual else ""
+    return next((vendor for vendor in DRIVERS if path == f"{sim_dir(vendor)}{rest}"), None)
+
+
+def could_begin(env: Mapping[str, str], usual: Mapping[str, str]) -> bool:
+    """Returns whether a process forked from one of the environment `usual` can be as if begun with `env`."""
+    return read_at_the_start(env) == read_at_the_start(usual) and leads_to(env, usual) is not None
 
 
 class WarmPopen(subprocess.Popen):  # type: ignore[type-arg]
-    """Programs of gcr are forked by the warm process, all others are started as ever."""
+    """Programs of gcr are forked by a warm process, all others are started as ever."""
 
-    line: ClassVar[socket.socket]
-    owner: ClassVar[int]  # the pid whose children the warm process makes
-    usual: ClassVar[Mapping[str, str]]  # environment of the warm process
+    lines: ClassVar[dict[str | None, tuple[socket.socket, Mapping[str, str]]]] = {}
+    """By PYTHONPATH: the line to a warm process, and its environment."""
+
+    owner: ClassVar[int]  # the pid whose children the warm processes make
 
     @classmethod
     def use(cls, line: socket.socket, usual: Mapping[str, str]) -> None:
-        cls.line, cls.owner, cls.usual = line, os.getpid(), usual
+        cls.owner = os.getpid()
+        cls.lines[usual.get("PYTHONPATH")] = (line, usual)
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         asked = dict(zip(_PARAMETERS, (args, *rest), strict=True))
@@ -103,7 +118,8 @@ class WarmPopen(subprocess.Popen):  # type: ignore[type-arg]
         words, env = asked["args"], asked["env"] or os.environ
         if os.getpid() != self.owner or list(words[:2]) != [sys.executable, "-m"] or words[2] not in PROGRAMS:
             return False
-        usual = read_at_the_start(env) == read_at_the_start(self.usual) and leads_to(env, self.usual) is not None
+        line = self.lines.get(env.get("PYTHONPATH"))
+        usual = line is not None and could_begin(env, line[1])
         return usual and all(asked[name] == default for name, default in DEFAULTS.items())
 
     def _forked(self, asked: Mapping[str, Any]) -> int:
@@ -111,7 +127,8 @@ class WarmPopen(subprocess.Popen):  # type: ignore[type-arg]
         streams = [number if fd == -1 else fd for number, fd in enumerate(given)]
         reading, writing = os.pipe()
         try:
-            send(self.line, _order(asked), streams, writing)
+            line, _ = self.lines[(asked["env"] or os.environ).get("PYTHONPATH")]
+            send(line, _order(asked), streams, writing)
             os.close(writing)
             return int(os.read(reading, 32))
         finally:

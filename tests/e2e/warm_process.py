@@ -23,7 +23,7 @@ import sys
 from contextlib import suppress
 
 import warm_fork
-from warm_popen import Order, WarmPopen, leads_to, receive
+from warm_popen import DRIVERS, Order, WarmPopen, leads_to, receive
 
 from gcr.native import sim_dir
 
@@ -39,11 +39,12 @@ LAZY = (
     "gcr.supervisor.process",
     "rich.console",
     "gcr.cli.parts",
-    "gcr_nvidia.backend",
-    "cuda.bindings.driver",
-    "pynvml",
 )
-DRIVERS = ("libcuda.so.1", "libnvidia-ml.so.1")
+BACKENDS = {
+    "nvidia": ("gcr_nvidia.backend", "cuda.bindings.driver", "pynvml"),
+    "amd": ("gcr_amd.backend", "hip"),
+    "ascend": ("gcr_ascend.backend",),
+}
 HIGH = 512  # descriptors from here on are none that an order names
 USUAL = dict(os.environ)  # what libc and the interpreter read at their start
 
@@ -118,9 +119,9 @@ def become(order: Order, line: socket.socket | None) -> None:
     sys.path[0] = order.folder
     sys.argv = ["-m", *order.words[1:]]
     sys.orig_argv = [sys.executable, "-m", *order.words]
-    if leads_to(order.environment, USUAL):
-        for name in DRIVERS:
-            ctypes.CDLL(str(sim_dir("nvidia") / name))
+    if vendor := leads_to(order.environment, USUAL):
+        for name in DRIVERS[vendor]:
+            ctypes.CDLL(str(sim_dir(vendor) / name))
     if order.sibling:
         _inherit(order)
     if line:
@@ -170,12 +171,12 @@ def _stream(fd: int, mode: str, old: io.TextIOWrapper, newline: str | None) -> i
     return new
 
 
-def load() -> None:
+def load(vendor: str) -> None:
     import gcr.cli.commands
     import gcr.cli.main
 
     names = [f"gcr.cli.commands.{found.name}" for found in pkgutil.iter_modules(gcr.cli.commands.__path__)]
-    for name in (*names, *LAZY):
+    for name in (*names, *LAZY, *BACKENDS[vendor]):
         importlib.import_module(name)
     for name in PROGRAMS:  # each runs anew, as __main__
         importlib.import_module(f"{name}.__main__")
@@ -184,7 +185,7 @@ def load() -> None:
 
 
 if __name__ == "__main__":
-    load()
+    load(sys.argv[2])
     order, line = orders(socket.socket(fileno=int(sys.argv[1])))
     become(order, line)
     runpy.run_module(order.words[0], run_name="__main__", alter_sys=True)

@@ -98,13 +98,13 @@ def hip_environment(generation: str = "10") -> dict[str, str]:
     """Under which programs and workers find that hip-python."""
     folders = [str(hip_python.folder(generation)), os.environ.get("PYTHONPATH", "")]
     path = [*folders, str(ROOT / "backends/amd"), str(ROOT / "core")]
-    return {"PYTHONPATH": os.pathsep.join(path), "ROCM_PATH": str(sim_dir("amd"))}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, path)), "ROCM_PATH": str(sim_dir("amd"))}
 
 
 def _acl_environment() -> dict[str, str]:
     """The victims speak through the backend's table of calls."""
     path = [str(VICTIMS), str(ROOT / "backends/ascend"), str(ROOT / "core"), os.environ.get("PYTHONPATH", "")]
-    return {"PYTHONPATH": os.pathsep.join(path)}
+    return {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 
 
 _BINDINGS: Mapping[str, Callable[[], dict[str, str]]] = {
