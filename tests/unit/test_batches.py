@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gcr.errors import RolledBack, UsageError
-from gcr.protocol.batches import BATCH, Incoming, batches, gathered, paged
+from gcr.protocol.batches import BATCH, Incoming, batches, counted, gathered, paged
 
 
 def open_descriptors() -> int:
@@ -74,6 +74,33 @@ def test_a_source_that_gives_more_than_it_can_have_is_given_up_and_leaves_no_des
     before = open_descriptors()
     with pytest.raises(RolledBack, match="a keeper gives more descriptors than the 3"):
         paged(lambda _at, _limit: [os.dup(0), os.dup(0)], 3, "a keeper")
+    assert open_descriptors() == before
+
+
+@pytest.mark.parametrize("first", [0, 1, BATCH])
+@pytest.mark.parametrize("more", [0, 1, BATCH, BATCH + 1])
+def test_a_source_that_says_its_number_is_asked_until_it_has_given_all(first: int, more: int) -> None:
+    asked, all_of_them = [], [*range(first + more)]
+
+    def page(at: int, limit: int) -> list[int]:
+        asked.append(at)
+        return all_of_them[at : at + limit]
+
+    assert counted(page, len(all_of_them), "a worker", all_of_them[:first]) == all_of_them
+    assert asked == [*range(first, first + more, BATCH)], "it is not asked once more"
+
+
+@pytest.mark.parametrize(("total", "first", "pages"), [(3, 1, [1]), (3, 0, []), (3, 1, [3]), (1, 2, []), (0, 1, [])])
+def test_a_source_that_gives_another_number_than_it_says_leaves_no_descriptor_open(
+    total: int, first: int, pages: list[int]
+) -> None:
+    before, left = open_descriptors(), iter(pages)
+
+    def page(_at: int, _limit: int) -> list[int]:
+        return [os.dup(0) for _ in range(next(left, 0))]
+
+    with pytest.raises(RolledBack, match=f"gave {first + sum(pages)} descriptors, and said that it has {total}"):
+        counted(page, total, "a worker", [os.dup(0) for _ in range(first)])
     assert open_descriptors() == before
 
 

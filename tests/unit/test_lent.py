@@ -13,11 +13,12 @@ sys.path.insert(0, str(Path(__file__).parent))
 from imaging import table
 
 from gcr.image_helper.lent import Lent
+from gcr.image_helper.reading import Reading
 from gcr.image_helper.service import ImageService
 from gcr.imageerrors import StoreUnusable
 from gcr.memory.addresses import HUGE_PAGE
-from gcr.memory.memfiles import filled_memfd, is_held_still
-from gcr.protocol.operations.image import Withdraw
+from gcr.memory.memfiles import NotASegment, filled_memfd, is_held_still
+from gcr.protocol.operations.image import LendSlots, Withdraw
 from gcr.protocol.operations.operation import Dispatcher
 
 
@@ -52,6 +53,22 @@ def test_what_was_lent_may_be_written_again_once_it_is_closed_and_is_unmapped_wh
     assert not is_mapped(segment)
     assert descriptors() == files
     lent.unmap()
+
+
+def test_slots_that_come_in_several_messages_are_mapped_with_the_last_and_leave_no_descriptor(segment: int) -> None:
+    reading, files = Reading(), descriptors()
+    lend_slots = reading.operations()[LendSlots]
+    for offset in (0, 2):
+        assert not is_mapped(segment)
+        fds = [os.dup(segment), os.dup(segment)]
+        lend_slots(LendSlots("GPU-1", HUGE_PAGE, offset, 4), fds, cast("Any", None))
+        assert fds == [], "they are the helper's"
+    assert is_mapped(segment)
+    assert descriptors() == files
+    bad = [os.memfd_create("empty")]
+    with pytest.raises(NotASegment):
+        lend_slots(LendSlots("GPU-1", HUGE_PAGE, 0, 1), bad, cast("Any", None))
+    assert (bad, descriptors(), is_mapped(segment)) == ([], files, True), "the former slots stay"
 
 
 def test_a_wait_for_an_image_does_not_include_the_unmapping(segment: int) -> None:

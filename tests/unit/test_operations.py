@@ -97,7 +97,10 @@ SAID = [
         image.Open("/store", False, "warm", "ab01"),
         {"store": "/store", "encrypted": False, "name": "warm", "seal": "ab01"},
     ),
-    (image.LendSlots("GPU-1", 4096), {"device": "GPU-1", "slot_bytes": 4096}),
+    (
+        image.LendSlots("GPU-1", 4096, 200, 300),
+        {"device": "GPU-1", "slot_bytes": 4096, "offset": 200, "total": 300},
+    ),
     (image.Read(7, "GPU-1", (0, 0, 512)), {"pid": 7, "device": "GPU-1", "window": [0, 0, 512]}),
     (image.Load(7), {"pid": 7}),
     (image.Loaded(7, 200, 100), {"pid": 7, "offset": 200, "limit": 100}),
@@ -142,7 +145,7 @@ def test_a_field_that_is_missing_or_of_another_type_is_refused(body: dict[str, A
         (image.Lend(7, 0, 1, False), "offset", -1),
         (image.Lend(7, 0, 1, False), "total", 0),
         (image.Loaded(7, 0, 100), "offset", -100),
-        (image.LendSlots("GPU-1", 4096), "slot_bytes", 0),
+        (image.LendSlots("GPU-1", 4096, 0, 1), "slot_bytes", 0),
         (image.Open("/store", False, "warm", "ab01"), "encrypted", "no"),
         (image.Parent(((7, 90, 1),)), "processes", [[7, 90]]),
         (image.Write("llm", "nvidia", True, {}, {7: image.ImagedAs(1, 2)}, 1.5, {}), "processes", {"x": {}}),
@@ -273,12 +276,13 @@ def test_descriptors_lent_to_an_image_helper_come_in_messages_that_say_their_pla
     told = Told()
     told.helper.lend(7, [0] * (BATCH + 1), True)
     told.helper.lend_ring(8, [0], 4096)
-    told.helper.lend_slots("G", 4096, [0])
+    told.helper.lend_slots("G", 4096, [0] * (BATCH + 1))
     assert told.requests == [
         (image.Lend(7, 0, BATCH + 1, True), BATCH),
         (image.Lend(7, BATCH, BATCH + 1, True), 1),
         (image.LendRing(8, 0, 1, 4096), 1),
-        (image.LendSlots("G", 4096), 1),
+        (image.LendSlots("G", 4096, 0, BATCH + 1), BATCH),
+        (image.LendSlots("G", 4096, BATCH, BATCH + 1), 1),
     ]
 
 

@@ -314,7 +314,7 @@ def test_the_daemon_has_a_ring_made_filled_sealed_and_dropped() -> None:
             return asked
 
         made = ask(op="make_ring", owner="llm/7", slot_bytes=SLOT, most=2, least=2, beyond=False)
-        assert made.answer == {"slots": 2}
+        assert made.answer == {"descriptors": 2, "slots": 2}
         assert sum(os.fstat(fd).st_size for fd in made.fds) == 2 * SLOT
         assert ask(op="lay_out_held").answer == {"bytes": 2 * SLOT + 4096}
         ask(op="fill", window=[1, SLOT, SLOT], deadline=LONG)

@@ -16,9 +16,11 @@ from gcr.imageerrors import Damaged, WrongImage
 from gcr.memory.hostmemory import available_host_bytes
 from gcr.memory.layout import SealedTable
 from gcr.memory.memfiles import NO_MEMORY
+from gcr.protocol.batches import Incoming
 from gcr.protocol.channel import Request
 from gcr.protocol.operations import image as ops
 from gcr.protocol.operations.operation import Answer, Handlers
+from gcr.protocol.seqpacket import close_all
 
 WINDOW_BYTES = 1 << 30  # of a line in memory of the helper's own
 
@@ -34,6 +36,7 @@ class Reading(Struct):
     _slots: dict[str, Slots] = field(default_factory=dict)  # by the device of the image
     _came: list[int] = field(default_factory=list)
     _loaded: dict[int, list[int]] = field(default_factory=dict)  # descriptors by pid
+    _arriving: Incoming = field(default_factory=Incoming)  # descriptors by device
 
     def operations(self) -> Handlers:
         return {
@@ -54,7 +57,15 @@ class Reading(Struct):
             raise WrongImage(f"image {asked.name} has just become another one")
 
     def _lend_slots(self, asked: ops.LendSlots, fds: list[int]) -> None:
-        """Takes the memory that `read` fills for a device, and unmaps what it had before. Raises NotASegment."""
+        """Takes the memory that `read` fills for a device, once all of it has come. Raises NotASegment."""
+        if (arrived := self._arriving.add(asked.device, fds, asked.offset, asked.total)) is not None:
+            try:
+                self._take_slots(asked, arrived)
+            finally:
+                close_all(arrived)
+
+    def _take_slots(self, asked: ops.LendSlots, fds: Sequence[int]) -> None:
+        """Maps slots, and unmaps those that the device had before."""
         slots = Slots(fds, asked.slot_bytes)
         if before := self._slots.pop(asked.device, None):
             before.close()

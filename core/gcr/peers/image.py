@@ -10,11 +10,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from gcr.errors import RolledBack
 from gcr.image.files.manifest import Manifest
 from gcr.peers.waiting import CALL_TIMEOUT, Patience
 from gcr.processes import ProcessIdentity
-from gcr.protocol.batches import batches, paged
+from gcr.protocol.batches import batches, counted
 from gcr.protocol.channel import Channel
 from gcr.protocol.operations import image as ops
 from gcr.protocol.operations.operation import A, Operation, ask
@@ -107,7 +106,8 @@ class ImagePeer(Struct):
 
     def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
         """Lends the memory that `read` fills with the bytes of a device: consecutive, in slots of one size."""
-        self._call(ops.LendSlots(device, slot_bytes), CALL_TIMEOUT, fds)
+        for offset, part in batches(fds):
+            self._call(ops.LendSlots(device, slot_bytes, offset, len(fds)), CALL_TIMEOUT, part)
 
     def read(self, pid: int, device: str, window: ops.Window, timeout: float, patience: Patience) -> None:
         """Reads whole chunks; each is right when this returns. Raises Damaged …
@@ -119,11 +119,7 @@ class ImagePeer(Struct):
     def load(self, pid: int, timeout: float, patience: Patience) -> list[int]:
         """Returns descriptors of all of a process, as a checkpoint stages it; the caller's. Raises Damaged, NoRoom …"""
         total = self._asked(ops.Load(pid), timeout, patience).descriptors
-        found = paged(partial(self._loaded, pid), total, f"image helper {self.pid}")
-        if len(found) < total:
-            close_all(found)
-            raise RolledBack(f"image helper {self.pid} gave fewer descriptors than it said")
-        return found
+        return counted(partial(self._loaded, pid), total, f"image helper {self.pid}")
 
     def _loaded(self, pid: int, offset: int, limit: int) -> list[int]:
         return ask(self.channel, ops.Loaded(pid, offset, limit), timeout=CALL_TIMEOUT)[1]

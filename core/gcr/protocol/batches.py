@@ -36,6 +36,26 @@ def _pages(page: Callable[[int, int], Sequence[int]], most: int, source: str) ->
             raise RolledBack(f"{source} gives more descriptors than the {most} that it can have")
 
 
+def counted(page: Callable[[int, int], Sequence[int]], total: int, source: str, first: Sequence[int] = ()) -> list[int]:
+    """Returns the `total` descriptors that a source says it gives, the caller's. `page` works as for `paged`.
+
+    first: those that came with the number; the function takes them. Raises RolledBack for another number.
+    """
+    return gathered(_counted(page, total, source, first))
+
+
+def _counted(
+    page: Callable[[int, int], Sequence[int]], total: int, source: str, first: Sequence[int]
+) -> Iterator[Sequence[int]]:
+    yield first
+    came = len(first)
+    while came < total and (fresh := page(came, BATCH)):
+        yield fresh
+        came += len(fresh)
+    if came != total:
+        raise RolledBack(f"{source} gave {came} descriptors, and said that it has {total}")
+
+
 def gathered(pages: Iterable[Sequence[int]]) -> list[int]:
     """Returns the descriptors of all pages, the caller's. Those that came are closed if a page raises."""
     found: list[int] = []

@@ -29,6 +29,7 @@ STEPS: frozenset[type[Operation[Any]]] = frozenset(
         ops.Fill,
         ops.Empty,
         ops.Seal,
+        ops.SealedSegments,
     }
 )
 """Operations of a checkpoint or a restore, during which a program may stand still."""

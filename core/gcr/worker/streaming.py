@@ -43,7 +43,7 @@ def _take(copy: HostCopy, slot_bytes: int, count: int, beyond: bool) -> Ring:
 def lay_out_held(copy: HostCopy) -> int:
     """Lays all held memory out on the line of the ring. Returns the bytes of the line."""
     with copy.lock, copy.memory.lock:
-        _ring(copy)
+        ring_of(copy)
         layout = pack(copy.memory.ranges, copy.memory.sizes)
         copy.place(layout)
         return layout.size
@@ -66,14 +66,14 @@ def _pass(copy: HostCopy, window: Window, deadline: float, start: Start) -> None
     end, memory = time.monotonic() + deadline, copy.memory
     with copy.lock, memory.lock:
         layout = copy.planned  # first: a process that has ended has no ring either
-        spans = _ring(copy).spans(window, memory.ranges, layout, memory.sizes)
+        spans = ring_of(copy).spans(window, memory.ranges, layout, memory.sizes)
         transfers = [start(memory.drain, spans)]
         copy.began(transfers)
     wait_all(Telling(transfers, lambda _report: None), end)
     copy.ended(transfers)
 
 
-def _ring(copy: HostCopy) -> Ring:
+def ring_of(copy: HostCopy) -> Ring:
     """Returns the ring; the caller holds the lock. Raises WrongState without one."""
     if copy.ring is None:
         raise WrongState("there is no ring: none was made, or it was given up meanwhile")

@@ -55,7 +55,8 @@ class WorkerCopies(WorkerCalls):
 
         partial: a PartialTable, for an image alone. Without it a copy that lacks bytes raises WrongState.
         """
-        return self._given(ops.Seal(copy, dict(about), partial))
+        asked = ops.Seal(copy, dict(about), partial)
+        return self._all_given(asked, lambda at, limit: ops.SealedSegments(copy, at - 1, limit))[1]
 
     def forget_copy(self, copy: CopyName) -> None:
         """Releases the copy in the arena; device memory that is held stays."""

@@ -1,8 +1,9 @@
 """Rings in a worker's arena, as the daemon sees them: the bytes of a process pass through them."""
 
+from functools import partial
+
 from gcr.peers.worker_memory.calls import WorkerCalls
 from gcr.protocol.operations import worker as ops
-from gcr.protocol.operations.operation import ask
 from gcr.protocol.operations.worker import CopyName
 
 
@@ -18,7 +19,7 @@ class WorkerRings(WorkerCalls):
         beyond: ignores the arena's limit.
         """
         asked = ops.MakeRing(copy, owner, slot_bytes, most, least, beyond)
-        made, fds = ask(self.channel, asked, timeout=120.0)
+        made, fds = self._all_given(asked, partial(ops.RingMemory, copy), timeout=120.0)
         return made.slots, fds
 
     def lay_out_held(self, copy: CopyName) -> int:

@@ -1,14 +1,11 @@
 """The operations of an image helper, which writes one image, or reads one, or looks at a store."""
 
-from typing import Annotated, Any, Generic
+from typing import Any, Generic
 
-from msgspec import Meta, Struct, ValidationError, convert
+from msgspec import Struct, ValidationError, convert
 
 from gcr.errors import RolledBack
-from gcr.protocol.operations.operation import A, Nothing, Operation
-
-Count = Annotated[int, Meta(ge=0)]
-Size = Annotated[int, Meta(gt=0)]
+from gcr.protocol.operations.operation import A, Count, Nothing, Operation, Size
 
 Window = tuple[Count, Count, Size]
 """A slot, an offset on the line, and a size."""
@@ -159,11 +156,15 @@ class Open(InStore[Nothing], frozen=True):
 
 
 class LendSlots(Operation[Nothing], frozen=True):
+    """Descriptors from `offset` on, of `total`."""
+
     op = "lend_slots"
     takes = "the memory of the slots, in order"
 
     device: str
     slot_bytes: Size
+    offset: Count
+    total: Size
 
 
 class Read(Passing, frozen=True):

@@ -6,13 +6,16 @@ knows is ignored, and names never change. `takes` and `gives` say which descript
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Generic, Self, TypeVar, get_args
+from typing import Annotated, Any, ClassVar, Generic, Self, TypeVar, get_args
 
-from msgspec import Struct, ValidationError, convert, to_builtins
+from msgspec import Meta, Struct, ValidationError, convert, to_builtins
 
 from gcr.errors import RolledBack, UsageError
 from gcr.protocol.channel import Channel, Request
 from gcr.protocol.seqpacket import close_all
+
+Count = Annotated[int, Meta(ge=0)]
+Size = Annotated[int, Meta(gt=0)]
 
 
 class Nothing(Struct, frozen=True):

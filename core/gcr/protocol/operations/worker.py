@@ -4,11 +4,12 @@ A `hold` names all that is held of one process; an `owner` names the process in 
 copies at once, and each is named by the transaction that makes it.
 """
 
+from collections.abc import Sequence
 from typing import Any, Generic
 
 from msgspec import Struct
 
-from gcr.protocol.operations.operation import A, Nothing, Operation
+from gcr.protocol.operations.operation import A, Count, Nothing, Operation, Size
 from gcr.protocol.operations.operation import Ready as Ready
 
 Row = tuple[int, ...]
@@ -212,14 +213,36 @@ class Drain(Named[Drained], frozen=True):
     paranoid: bool
 
 
-class Seal(OfCopy[Nothing], frozen=True):
+class Descriptors(Struct, frozen=True):
+    """The number of descriptors; those that do not fit into the answer are asked for by page."""
+
+    descriptors: int
+
+
+class Page(OfCopy[Nothing], frozen=True):
+    """Asks for the descriptors from `offset` on, `limit` at most."""
+
+    offset: Count
+    limit: Size
+
+    def of(self, fds: Sequence[int]) -> Sequence[int]:
+        """Returns the page of these descriptors."""
+        return fds[self.offset : self.offset + self.limit]
+
+
+class Seal(OfCopy[Descriptors], frozen=True):
     """`about`: facts of the process, for the table; `partial`: for an image alone."""
 
     op = "seal"
-    gives = "the sealed table, then the segments"
+    gives = "the sealed table, then the first segments"
 
     about: dict[str, Any]
     partial: bool
+
+
+class SealedSegments(Page, frozen=True):
+    op = "sealed_segments"
+    gives = "segments of a sealed copy, in order"
 
 
 class ForgetCopy(OfCopy[Nothing], frozen=True):
@@ -273,7 +296,7 @@ class GiveUpSnapshots(Operation[Nothing], frozen=True):
 # The ring of a copy. A `window` is a slot, an offset on the line, and a size.
 
 
-class Slots(Struct, frozen=True):
+class Slots(Descriptors, frozen=True):
     slots: int
 
 
@@ -281,12 +304,17 @@ class MakeRing(Named[Slots], frozen=True):
     """`most` and `least`: slots; `beyond`: the arena's limit does not count."""
 
     op = "make_ring"
-    gives = "the memory of the slots, in order"
+    gives = "the first pieces of the memory of the slots"
 
     slot_bytes: int
     most: int
     least: int
     beyond: bool
+
+
+class RingMemory(Page, frozen=True):
+    op = "ring_memory"
+    gives = "pieces of the memory of the slots, in order"
 
 
 class LayOutHeld(OfCopy[Bytes], frozen=True):

@@ -9,13 +9,15 @@ from gcr.drain import spec_from_json
 from gcr.errors import UsageError
 from gcr.hashing.baseline import Baseline
 from gcr.memory.bundles import Bundle, bundled
+from gcr.memory.escrow import duplicate
 from gcr.memory.layout import SealedTable
-from gcr.protocol.batches import Incoming
+from gcr.protocol.batches import BATCH, Incoming
 from gcr.protocol.channel import Request
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import Answer, Handlers
 from gcr.protocol.seqpacket import close_all
 from gcr.worker.holdings import Holdings
+from gcr.worker.hostcopy import HostCopy
 from gcr.worker.link import IN, OUT, Link
 from gcr.worker.refilling import copy_in
 from gcr.worker.taking import copy_live, copy_out
@@ -33,7 +35,8 @@ class CopyServing(Struct, frozen=True):
             ops.CompareWith: lambda asked, fds, _request: self._compare_with(asked, fds),
             ops.CopyLive: lambda asked, _fds, request: Answer(self._copy_live(asked, request)),
             ops.Drain: lambda asked, _fds, request: Answer(self._drain(asked, request)),
-            ops.Seal: lambda asked, _fds, _request: Answer(fds=self._seal(asked)),
+            ops.Seal: lambda asked, _fds, _request: self._seal(asked),
+            ops.SealedSegments: lambda asked, _fds, _request: Answer(fds=self._some_segments(asked)),
             ops.ForgetCopy: lambda asked, _fds, _request: self._forget_copy(asked),
             ops.Knows: lambda asked, _fds, _request: Answer(self._knows(asked)),
             ops.Reclaim: lambda asked, fds, _request: self._reclaim(asked, fds),
@@ -58,15 +61,24 @@ class CopyServing(Struct, frozen=True):
         copy, teller = self.holdings.copy(asked.copy, asked.owner), self.link.teller(request, OUT)
         return copy_out(copy, asked.deadline, teller, asked.paranoid)
 
-    def _seal(self, asked: ops.Seal) -> list[int]:
+    def _seal(self, asked: ops.Seal) -> Answer:
         copy, about = self.holdings.copy(asked.copy), asked.about
-        table = (copy.seal_for_image(about) if asked.partial else copy.seal(about)).to_memfd()
-        # Bytes that passed through a ring are in no segment.
-        segments = self.holdings.arena.fds(copy.segments) if copy.segments else ()
-        try:
-            return [os.dup(table), *map(os.dup, segments)]
-        finally:
-            os.close(table)
+        with copy.lock:
+            table = (copy.seal_for_image(about) if asked.partial else copy.seal(about)).to_memfd()
+            segments = self._segments(copy)
+            try:
+                return Answer(ops.Descriptors(1 + len(segments)), duplicate([table, *segments[: BATCH - 1]]))
+            finally:
+                os.close(table)
+
+    def _some_segments(self, asked: ops.SealedSegments) -> list[int]:
+        copy = self.holdings.copy(asked.copy)
+        with copy.lock:
+            return duplicate(asked.of(self._segments(copy)))
+
+    def _segments(self, copy: HostCopy) -> list[int]:
+        """Returns the arena's descriptors; none where the bytes passed through a ring."""
+        return self.holdings.arena.fds(copy.segments) if copy.segments else []
 
     def _forget_copy(self, asked: ops.ForgetCopy) -> None:
         if known := self.holdings.known(asked.copy.hold):

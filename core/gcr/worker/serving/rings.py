@@ -1,13 +1,13 @@
 """The operations on rings, through which the bytes of a process pass to an image or from it."""
 
-import os
-
 from msgspec import Struct
 
+from gcr.memory.escrow import duplicate
+from gcr.protocol.batches import BATCH
 from gcr.protocol.operations import worker as ops
 from gcr.protocol.operations.operation import Answer, Handlers
 from gcr.worker.holdings import Holdings
-from gcr.worker.streaming import empty, fill, lay_out_held, make_ring
+from gcr.worker.streaming import empty, fill, lay_out_held, make_ring, ring_of
 
 
 class RingServing(Struct, frozen=True):
@@ -17,6 +17,7 @@ class RingServing(Struct, frozen=True):
         copy = self.holdings.copy
         return {
             ops.MakeRing: lambda asked, _fds, _request: self._make(asked),
+            ops.RingMemory: lambda asked, _fds, _request: Answer(fds=self._some_memory(asked)),
             ops.LayOutHeld: lambda asked, _fds, _request: Answer(ops.Bytes(lay_out_held(copy(asked.copy)))),
             ops.Fill: lambda asked, _fds, _request: fill(copy(asked.copy), asked.window, asked.deadline),
             ops.Empty: lambda asked, _fds, _request: empty(copy(asked.copy), asked.window, asked.deadline),
@@ -25,8 +26,16 @@ class RingServing(Struct, frozen=True):
 
     def _make(self, asked: ops.MakeRing) -> Answer:
         copy = self.holdings.copy(asked.copy, asked.owner)
-        ring = make_ring(copy, asked.slot_bytes, asked.most, asked.least, asked.beyond)
-        return Answer(ops.Slots(ring.count), [*map(os.dup, self.holdings.arena.fds(ring.segments))])
+        with copy.lock:
+            ring = make_ring(copy, asked.slot_bytes, asked.most, asked.least, asked.beyond)
+            memory = self.holdings.arena.fds(ring.segments)
+            return Answer(ops.Slots(len(memory), ring.count), duplicate(memory[:BATCH]))
+
+    def _some_memory(self, asked: ops.RingMemory) -> list[int]:
+        """Raises WrongState without a ring."""
+        copy = self.holdings.copy(asked.copy)
+        with copy.lock:
+            return duplicate(asked.of(self.holdings.arena.fds(ring_of(copy).segments)))
 
     def _drop(self, asked: ops.DropRing) -> None:
         if known := self.holdings.known_copy(asked.copy):
