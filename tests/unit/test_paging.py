@@ -2,6 +2,9 @@
 
 import math
 import os
+from collections.abc import Iterator
+from itertools import repeat
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -9,12 +12,14 @@ import pytest
 
 from gcr.engine.exports import Exports
 from gcr.engine.target import Target
-from gcr.errors import DeadlinePassed, RolledBack
+from gcr.errors import DeadlinePassed, RolledBack, StagedGone
 from gcr.memory.escrow import MOST_STAGED
+from gcr.peers import agent as agents
 from gcr.peers.agent import AgentPeer
 from gcr.peers.image import ImagePeer
 from gcr.peers.paging import IDLE_ROUNDS, Paging
 from gcr.protocol.agentwire import ExportBatch, MappingBatch, StageRequest
+from gcr.protocol.seqpacket import close_all
 
 ROUNDS = 1000
 
@@ -67,11 +72,54 @@ def test_no_process_holds_more_segments_than_there_can_be() -> None:
         agent.unstage(1)
 
 
+class Staging:
+    """An agent that gives its staged descriptors in pages of these sizes, and says that it has `total`."""
+
+    def __init__(self, total: int, sizes: Iterator[int]) -> None:
+        self.total, self.sizes, self.asked = total, sizes, cast("list[int]", [])
+
+    def call(self, _kind: object, payload: bytes, *_fds: object, **_how: object) -> Any:
+        self.asked.append(StageRequest.unpack(payload).offset)
+        assert len(self.asked) < ROUNDS, "asked for ever"
+        answer = StageRequest(transaction=1, offset=0, total=self.total).pack()
+        return SimpleNamespace(payload=answer, take_fds=lambda: [os.dup(0) for _ in range(next(self.sizes, 0))])
+
+    def unstage(self) -> list[int]:
+        return AgentPeer(cast("Any", self), cast("Any", SimpleNamespace(pid=7)), cast("Any", None)).unstage(1)
+
+
+def open_descriptors() -> int:
+    return len([*Path("/proc/self/fd").iterdir()])
+
+
+@pytest.mark.parametrize(("total", "sizes", "asked"), [(0, [0], [0]), (3, [3], [0]), (7, [3, 1, 3], [0, 3, 4])])
+def test_staged_descriptors_are_asked_for_until_all_have_come(total: int, sizes: list[int], asked: list[int]) -> None:
+    agent = Staging(total, iter(sizes))
+    found = agent.unstage()
+    assert (len(found), agent.asked) == (total, asked)
+    close_all(found)
+
+
+def test_staged_descriptors_that_the_program_closed_are_not_asked_for_again() -> None:
+    agent, before = Staging(5, iter([2, 2])), open_descriptors()
+    with pytest.raises(StagedGone, match="process 7 closed"):
+        agent.unstage()
+    assert (agent.asked, open_descriptors()) == ([0, 2, 4], before)
+
+
+def test_staged_descriptors_end_with_the_time_for_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(agents, "PAGES_S", 0.0)
+    before = open_descriptors()
+    with pytest.raises(DeadlinePassed, match="staged descriptors took longer"):
+        Staging(MOST_STAGED, repeat(1)).unstage()
+    assert open_descriptors() == before
+
+
 def test_an_image_helper_that_gives_nothing_is_not_asked_for_ever() -> None:
     answers = iter([({"descriptors": 3}, []), *([({}, [])] * ROUNDS)])
     channel = SimpleNamespace(call_json=lambda *_, **__: next(answers))
     patience = SimpleNamespace(heard=None, heard_nothing=None)
-    with pytest.raises(RolledBack, match="fewer descriptors"):
+    with pytest.raises(RolledBack, match="gave 0 descriptors, and said that it has 3"):
         ImagePeer(cast("Any", channel), os.getpid()).load(7, 1.0, cast("Any", patience))
 
 

@@ -47,7 +47,7 @@ from gcr.protocol.seqpacket import close_all
 from gcr.protocol.wire import AgentFlag, ErrorCode, FrameType, HelloRecord, SnapshotPhase, SnapshotStep
 
 ANSWER_TIMEOUT = 10.0
-MAPPINGS_S = 60.0
+PAGES_S = 60.0  # for all pages of a list
 
 
 class AgentPeer(Struct):
@@ -143,23 +143,25 @@ class AgentPeer(Struct):
         return gathered(self._staged(transaction))
 
     def _staged(self, transaction: int) -> Iterator[list[int]]:
-        came, total = 0, 1
-        while came < total:
-            request = StageRequest(transaction=transaction, offset=came, total=0)
+        more, pages = True, Paging(f"process {self.identity.pid}, staged descriptors", PAGES_S)
+        while more:
+            request = StageRequest(transaction=transaction, offset=pages.cursor, total=0)
             frame = self._ask(FrameType.UNSTAGE, request.pack())
             yield (fresh := frame.take_fds())
-            came, total = came + len(fresh), StageRequest.unpack(frame.payload).total
+            came, total = pages.cursor + len(fresh), StageRequest.unpack(frame.payload).total
             if total > MOST_STAGED:
                 raise RolledBack(f"agent {self.identity.pid} says that it holds {total} segments")
-            if not fresh and came < total:
-                raise StagedGone(f"the program of process {self.identity.pid} closed what was staged with it")
+            if more := came < total:
+                if not fresh:  # the agent gives none only where the program has closed the next one
+                    raise StagedGone(f"the program of process {self.identity.pid} closed what was staged with it")
+                pages.turn(came)
 
     def drop(self, transaction: int) -> None:
         self._ask(FrameType.DROP, _named(transaction))
 
     def mappings(self, transaction: int, limit: int = 1024) -> Iterator[MappingBatch]:
         """Yields the mappings of all handles, page by page."""
-        more, pages = True, Paging(f"process {self.identity.pid}, mappings", MAPPINGS_S)
+        more, pages = True, Paging(f"process {self.identity.pid}, mappings", PAGES_S)
         while more:
             request = ExportRequest(transaction=transaction, after_id=pages.cursor, limit=limit)
             batch = MappingBatch.unpack(self._ask(FrameType.MAPPINGS, request.pack()).payload)
