@@ -1,8 +1,7 @@
 """Machines of which the arena has less room than a job: its checkpoint goes straight to an image."""
 
-from pathlib import Path
-
 from machine import Machine, Victim, kill
+from stored import store_of
 
 from gcr.memory.hostmemory import available_host_bytes
 
@@ -25,10 +24,6 @@ def room(machine: Machine, nbytes: int) -> None:
     share = (nbytes + SLOT / 2) / available_host_bytes()
     (machine.folder / "config.toml").write_text(f"arena_share = {share:.9f}\n")
     kill(*machine.children("gcr.worker"))
-
-
-def store_of(machine: Machine) -> Path:
-    return machine.folder / "store"
 
 
 def words(machine: Machine, *flags: str, job: str = "llm") -> tuple[str, ...]:

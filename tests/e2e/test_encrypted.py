@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 from machine import Machine, kill, until
+from stored import store_of
 from worlds import AMD, ASCEND, everywhere
 
 from gcr.image.crypto.ciphers import cipher_of
@@ -20,10 +21,6 @@ def kept(machine: Machine, name: str, key: bytes) -> tuple[str, str]:
     path.write_text(key.hex())
     path.chmod(0o600)
     return ("--key-file", str(path))
-
-
-def store_of(machine: Machine) -> Path:
-    return machine.folder / "store"
 
 
 def image(machine: Machine) -> tuple[str, ...]:

@@ -5,8 +5,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from little_room import LARGE, RING, room, store_of, words
+from little_room import LARGE, RING, room, words
 from machine import Machine, until
+from stored import store_of
 
 from gcr.image.store.store import Store
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from little_room import large, store_of, words
+from little_room import large, words
 from machine import TOLD, Machine, kill
+from stored import store_of
 
 from gcr.testing.machine import until
 from gcr.version import __version__

@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from machine import VICTIMS, Answer, Machine, Victim, kill, until
+from stored import store_of
 from two_devices import COUNTED, Job, three_devices
 from worlds import AMD, ASCEND, NOEXPORT, SLOW, at, everywhere
 
@@ -28,10 +29,6 @@ LEAST = 48 * MIB
 def small_slots(request: pytest.FixtureRequest) -> None:
     if "machine" in request.fixturenames:
         request.getfixturevalue("machine").extra |= {"GCR_SLOT_BYTES": str(SLOT)}
-
-
-def store_of(machine: Machine) -> Path:
-    return machine.folder / "store"
 
 
 def words(machine: Machine) -> tuple[str, ...]:

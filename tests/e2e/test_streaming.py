@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from little_room import LARGE, MIB, MIDDLE, MOST, RING, SLOT, large, room, store_of, words
+from little_room import LARGE, MIB, MIDDLE, MOST, RING, SLOT, large, room, words
 from machine import VICTIMS, Machine, Victim, kill, until
+from stored import store_of
 from two_devices import Job, three_devices
 from worlds import AMD, ASCEND, NOEXPORT, NVIDIA, at, slowly
 

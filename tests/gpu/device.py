@@ -85,7 +85,8 @@ def faults() -> Result:
 
 def image_tests() -> Result:
     """Tests images of every kind on the device, and their fate when a process dies."""
-    return _e2e(["tests/e2e/test_imaging.py", "tests/e2e/test_incremental.py"])
+    names = ("imaging", "image_failures", "image_waits", "incremental")
+    return _e2e([f"tests/e2e/test_{name}.py" for name in names])
 
 
 def live(of: str) -> Result:
