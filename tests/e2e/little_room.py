@@ -1,8 +1,9 @@
 """Machines of which the arena has less room than a job: its checkpoint goes straight to an image."""
 
-from machine import Machine, Victim, kill
+from machine import Machine, Victim, kill, until
 from stored import store_of
 
+from gcr.image.store.store import Store
 from gcr.memory.hostmemory import available_host_bytes
 
 MIB = 1 << 20
@@ -34,3 +35,18 @@ def large(machine: Machine, *lines: str) -> tuple[Victim, str]:
     room(machine, RING)
     job = machine.told("llm", *(lines or (LARGE,)))
     return job, job.ask()
+
+
+def comes_back(machine: Machine, job: Victim, before: str) -> None:
+    """Brings the job back from the image alone, through a ring as well."""
+    machine.come_back()
+    assert job.ask() == before
+
+
+def nothing_is_left(machine: Machine) -> None:
+    until(lambda: not machine.children("gcr.image_helper") or None, 20, "the helper ends")
+    store = Store(store_of(machine))
+    assert (store.images.names(), list(store.packs.folder.iterdir())) == ([], [])
+    assert not [
+        path.name for path in store.images.folder.iterdir() if path.name != "warm.json.new"
+    ]  # no process has its claim
