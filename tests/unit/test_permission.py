@@ -1,10 +1,11 @@
-"""The threat model of docs/security.md, line by line: permissions of callers, and libraries that children load."""
+"""The threat model of docs/security.md, line by line: permissions of callers, and what peers say."""
 
 import logging
 import os
 import socket
 import stat
 import subprocess
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,41 +17,26 @@ import pytest
 
 from gcr.api.requests import CheckpointRequest
 from gcr.config import Config
-from gcr.daemon import fleet, permission, worlds
+from gcr.daemon import fleet, permission
 from gcr.daemon.__main__ import OneLine
 from gcr.daemon.commands import checkpoint
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
 from gcr.daemon.permission import Acting, Caller, acting_for
-from gcr.daemon.registration import registration
 from gcr.daemon.server import Connection, Server
-from gcr.daemon.worlds import child_environment, recorded_world, simulated_world
+from gcr.daemon.worlds import simulated_world
 from gcr.engine.node import World
-from gcr.errors import BackendMissing, GcrError, NotOurs, UnsafeRuntime, UsageError
-from gcr.job.journal import DecisionRecord, Journal
-from gcr.native import sim_dir
+from gcr.errors import GcrError, NotOurs, UsageError
+from gcr.job.journal import Journal
 from gcr.protocol.channel import Channel
 from gcr.protocol.frames import AgentError
-from gcr.protocol.operations.daemon import Register
 from gcr.protocol.wire import FrameType, HelloRecord, Role
 from gcr.rendezvous.presence import Presence
 
-OTHER = 65501
-root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
-EVIL = {
-    "LD_LIBRARY_PATH": "/evil",
-    "LD_PRELOAD": "/evil/it.so",
-    "LD_AUDIT": "/evil/it.so",
-    "PYTHONPATH": "/evil",
-    "PYTHONHOME": "/evil",
-    "PATH": "/evil",
-    "ROCM_PATH": "/evil",
-    "GCR_PLUGINS": "evil",
-    "GCR_CONFIG": "/evil/config.toml",
-    "GCR_NATIVE_DIR": "/evil",
-    "GCR_SIM_evil": "/evil",
-}
+sys.path.insert(0, str(Path(__file__).parent))
+
+from users import OTHER, root_only
 
 
 @contextmanager
@@ -110,85 +96,6 @@ def sleeping(uid: int | None = None, **environment: str) -> Iterator[int]:
         process.wait(10)
 
 
-# ---- what the daemon's children load ------------------------------------------------------------------------------
-
-
-def machine_of(folder: Path) -> str:
-    """The state of a simulated machine."""
-    folder.mkdir(mode=0o700)
-    (folder / "machine").touch()
-    return str(folder)
-
-
-@pytest.mark.parametrize("source", ["registration", "process", "journal"])
-def test_nothing_that_a_job_says_of_its_environment_decides_what_children_load(tmp_path: Path, source: str) -> None:
-    told = {**EVIL, "GCR_SIMULATE": "nvidia", "GCR_SIM_STATE": machine_of(tmp_path / "state"), "GCR_SIM_DEVICES": "3"}
-    us = os.getuid()
-    if source == "registration":
-        world = registration(Register("t", ("python",), simulate="nvidia", sim_environment=told), us).world
-    elif source == "process":
-        world = simulated_world("nvidia", told, us)
-    else:
-        world = recorded_world(DecisionRecord("llm", 1, "checkpoint", 0.0, (), "nvidia", True, told))
-    seen = child_environment(world)
-    assert not [(name, value) for name, value in seen.items() if "evil" in name + value]
-    assert (seen["GCR_SIMULATE"], seen["GCR_SIM_DEVICES"]) == ("nvidia", "3")
-    assert seen["LD_LIBRARY_PATH"].split(":")[0] == str(sim_dir("nvidia"))
-
-
-def test_the_hint_at_our_own_simulator_asks_no_plugin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worlds, "_by_plugin", lambda *_: pytest.fail("a plugin was asked"))
-    folder = str(sim_dir("amd"))
-    told = {"LD_LIBRARY_PATH": f"{folder}:/evil", "ROCM_PATH": folder, "GCR_SIM_STATE": machine_of(tmp_path / "s")}
-    seen = child_environment(simulated_world("amd", told, os.getuid()))
-    assert (seen["LD_LIBRARY_PATH"].split(":")[0], seen["ROCM_PATH"]) == (folder, folder)
-    assert "evil" not in seen["LD_LIBRARY_PATH"]
-
-
-@pytest.mark.parametrize("said", ["", "[]", '{"LD_LIBRARY_PATH": 1}', "{}"])
-def test_a_plugin_that_says_no_variables_of_its_simulator_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str
-) -> None:
-    plugin = tmp_path / "python"
-    plugin.write_text(f"#!/bin/sh\necho '{said}'\n")
-    plugin.chmod(0o700)
-    monkeypatch.setattr(worlds.sys, "executable", str(plugin))
-    with pytest.raises(BackendMissing, match="simulated"):
-        worlds._by_plugin("other", (("said", said),))
-
-
-@pytest.mark.parametrize("path", ["", "/", "..", "../sim", "nvidia/..", "nvidia/x"])
-def test_no_path_beside_our_simulators_is_taken_for_one(path: str) -> None:
-    assert worlds._leads_to_ours(str(sim_dir("nvidia").parent / path)) is None
-
-
-@pytest.mark.parametrize("case", ["others write", "a link", "not a machine's", "relative", "missing parent"])
-def test_the_state_of_a_simulated_machine_is_in_a_folder_of_its_own(tmp_path: Path, case: str) -> None:
-    folder = tmp_path / "state"
-    folder.mkdir(mode=0o700)
-    state = str(folder)
-    if case == "others write":
-        folder.chmod(0o777)
-    elif case == "a link":
-        state = str(tmp_path / "link")
-        Path(state).symlink_to(folder)
-    elif case == "not a machine's":
-        (folder / "id_rsa").touch()
-    else:
-        state = "state" if case == "relative" else str(tmp_path / "none" / "state")
-    told = {"LD_LIBRARY_PATH": str(sim_dir("nvidia")), "GCR_SIM_STATE": state}
-    with pytest.raises(UnsafeRuntime):
-        child_environment(simulated_world("nvidia", told, os.getuid()))
-
-
-@root_only
-def test_the_state_of_a_simulated_machine_is_no_other_users(tmp_path: Path) -> None:
-    os.chown(machine_of(tmp_path / "state"), OTHER, OTHER)
-    told = {"LD_LIBRARY_PATH": str(sim_dir("nvidia")), "GCR_SIM_STATE": str(tmp_path / "state")}
-    with pytest.raises(UnsafeRuntime, match=f"belongs to user {OTHER}"):
-        child_environment(simulated_world("nvidia", told, os.getuid()))
-
-
 def test_a_simulated_world_is_for_the_daemons_own_user(peer: Callable[..., Channel]) -> None:
     with pytest.raises(NotOurs, match="simulated devices are for jobs of the daemon's own user"):
         simulated_world("nvidia", {}, os.getuid() + 1)
@@ -206,12 +113,6 @@ def test_another_users_process_in_a_simulated_world_is_refused_and_nothing_start
         checkpoint.run(
             server.coordinator, CheckpointRequest(target=pid), Asked(lambda _report: None, threading.Event())
         )
-
-
-@pytest.mark.parametrize("name", ["-m", "--help", "a b", "", "x" * 64, 7, "a\n"])
-def test_a_backends_name_is_no_option_of_a_child(name: object) -> None:
-    with pytest.raises(UsageError):
-        worlds.backend_name(name)
 
 
 # ---- permissions of callers -----------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import os
 import socket
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,8 +17,9 @@ from gcr.rendezvous import client, launch
 from gcr.runtime import open_own_directory
 from gcr.supervisor.link import DaemonLink
 
-OTHER = 65501
-root_only = pytest.mark.skipif(os.getuid() != 0, reason="only root can become another user")
+sys.path.insert(0, str(Path(__file__).parent))
+
+from users import OTHER, root_only
 
 
 @contextmanager
