@@ -25,7 +25,7 @@ from gcr.worker.taking import copy_live, copy_on, copy_out, give_up_snapshot, ma
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from test_taking import ACTS, LONG, SIZES, Act, Device, act, baseline, image, look, process, sealed
+from host_device import ACTS, LONG, SIZES, Act, Device, act, baseline, image, look, process, sealed
 
 ROOM = 1 << 24
 
