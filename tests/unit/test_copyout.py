@@ -15,6 +15,7 @@ from gcr.engine.copyout import AgentCopy, StagedCopy, create, frames, refuse_wit
 from gcr.errors import DeadlinePassed, NoRoom, RolledBack
 from gcr.memory.layout import DamagedTable, SealedHandle, SealedSegment, SealedTable
 from gcr.protocol.agentwire import CopyBatch, CopyRecord, CountRecord
+from gcr.protocol.operations.operation import Done
 from gcr.protocol.wire import MAX_DESCRIPTORS, MAX_FRAME, FrameType
 
 GPU, OTHER = "GPU-a", "GPU-b"
@@ -105,7 +106,7 @@ def test_a_copy_goes_on_where_the_agent_stopped_and_tells_how_far_it_is() -> Non
     copy.run(FrameType.COPY_OUT, 10.0)
     assert [each.size for each, _ in agent.seen] == [5, 3, 3]
     assert [fd for _, fd in agent.seen] == [1, 1, 2]
-    assert told == [(GPU, 5), (GPU, 8), (GPU, 11)]
+    assert told == [(GPU, Done(5)), (GPU, Done(8)), (GPU, Done(11))]
     assert copy.moved == {GPU: 11}
 
 

@@ -18,10 +18,11 @@ from gcr.errors import PeerGone, RolledBack, UsageError
 from gcr.image_helper.service import ImageService
 from gcr.memory.escrow import Escrow
 from gcr.peers.image import ImagePeer, StorePlace
+from gcr.peers.worker_memory.copies import WorkerCopies
 from gcr.processes import ProcessIdentity
 from gcr.protocol.batches import BATCH
 from gcr.protocol.operations import control, daemon, image, supervisor, worker
-from gcr.protocol.operations.operation import Answer, Dispatcher, Nothing, Operation, ask
+from gcr.protocol.operations.operation import Answer, Dispatcher, Done, Nothing, Operation, Ready, ask
 from gcr.protocol.seqpacket import close_all
 from gcr.supervisor.offer import Offer
 from gcr.worker.holdings import Holdings
@@ -222,12 +223,13 @@ FACTS = image.Write("llm", "nvidia", True, {"GPU-1": "H100"}, {7: image.ImagedAs
 
 
 class Told:
-    """An image helper that answers, keeps the requests, and tells of its progress."""
+    """A helper, an image helper if not said otherwise, that answers, keeps the requests, and tells of its progress."""
 
-    def __init__(self, *answers: Answer, progress: Mapping[str, Any] | None = None) -> None:
+    silent = False
+
+    def __init__(self, *answers: Answer, progress: Mapping[str, Any] | None = None, kinds: ModuleType = image) -> None:
         self.left, self.requests, self.progress, self.heard = [*answers], cast("list[Any]", []), progress, Mock()
-        kinds = declared(image)
-        self.peer = Peer(Dispatcher("an image helper", dict.fromkeys(kinds, self.carry_out)))
+        self.peer = Peer(Dispatcher("a helper", dict.fromkeys(declared(kinds), self.carry_out)))
 
     def carry_out(self, asked: Any, fds: list[int], _request: object) -> Answer:
         self.requests.append((asked, len(fds)))
@@ -313,12 +315,29 @@ def test_an_image_helper_without_an_image_gives_no_descriptors(asked: Operation[
         )
 
 
-def test_progress_of_an_image_helper_is_typed_and_one_of_another_shape_ends_the_call() -> None:
-    patience = Mock()
+def test_progress_is_typed_and_one_of_another_shape_ends_the_call() -> None:
+    patience, listener, copy = Mock(), Mock(), worker.CopyName("7.1", 9)
     Told(progress={"bytes": 1, "total_bytes": 2, "more": 3}).helper.read(7, "G", (0, 0, 1), 1.0, patience)
-    patience.heard.assert_called_once_with(image.Done(1, 2))
-    with pytest.raises(RolledBack, match="the progress of an image helper"):
-        Told(progress={"bytes": 1}).helper.read(7, "G", (0, 0, 1), 1.0, patience)
+    patience.heard.assert_called_once_with(Done(1, 2))
+    told = Told(Answer(worker.Moved(5, 1.0)), kinds=worker, progress={"bytes": 1, "link_bytes_per_s": 2.5})
+    assert WorkerCopies(cast("Any", told)).refill(copy, 1.0, listener) == worker.Moved(5, 1.0)
+    listener.assert_called_once_with(Done(1, None, 2.5))
+    for wrong in ({"total_bytes": 1}, {"bytes": "1"}, {"bytes": 1, "total_bytes": 0.5}):
+        with pytest.raises(RolledBack, match="the progress of read: "):
+            Told(progress=wrong).helper.read(7, "G", (0, 0, 1), 1.0, patience)
+
+
+@pytest.mark.parametrize(
+    ("done", "body"),
+    [
+        (Done(5), {"bytes": 5}),
+        (Done(5, 0), {"bytes": 5, "total_bytes": 0}),
+        (Done(5, 9, 2.5), {"bytes": 5, "total_bytes": 9, "link_bytes_per_s": 2.5}),
+    ],
+)
+def test_progress_has_the_fields_that_other_versions_know(done: Done, body: dict[str, Any]) -> None:
+    assert done.to_json() == body
+    assert Ready.told({**body, "more": 1}) == done
 
 
 def test_facts_of_a_driver_cross_the_socket() -> None:

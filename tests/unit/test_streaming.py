@@ -19,6 +19,7 @@ from gcr.image.chunks.windows import ImagedLine
 from gcr.imageerrors import ImageFailed, StoreUnusable
 from gcr.job.states import State
 from gcr.memory.layout import SealedHandle
+from gcr.protocol.operations.operation import Done
 
 SLOT = 2 << 20
 
@@ -111,7 +112,7 @@ def test_a_slot_is_filled_again_once_it_is_free_and_others_meanwhile() -> None:
     assert sorted(outlet.taken) == sorted(worker.filled)
     assert sum(size for *_, size in outlet.taken) == sum(sizes)
     assert 1 < outlet.most <= 3 and not outlet.busy
-    assert told[-1] == {"bytes": sum(sizes)}
+    assert told[-1] == Done(sum(sizes))
 
 
 def test_after_a_failure_no_slot_is_in_use_and_no_more_is_filled() -> None:

@@ -25,6 +25,7 @@ from gcr.imageerrors import HashMissed
 from gcr.memory.layout import DamagedTable, SealedTable
 from gcr.memory.partial import PartialTable, Where
 from gcr.protocol.jsonbody import sealed_memfd
+from gcr.protocol.operations.operation import Done
 from gcr.worker import taking
 from gcr.worker.guarded import copies_within, guarded, prepares_hash
 from gcr.worker.hostcopy import HostCopy
@@ -130,9 +131,9 @@ def test_what_the_parent_has_is_not_copied_while_it_runs_either() -> None:
     device.put(1, written(device.holds(1), 3, 7))
     with holding(device) as made:
         made.parent = baseline(before)
-        told: list[dict[str, Any]] = []
+        told: list[Done] = []
         assert copy_live(made, LONG, told.append).copied == device.moved == CHUNK_BYTES
-        assert told == [{"bytes": CHUNK_BYTES, "total_bytes": CHUNK_BYTES}]
+        assert told == [Done(CHUNK_BYTES, CHUNK_BYTES)]
         assert copy_out(made, LONG, lambda _: None).copied == 0
         assert image(made, before) == {1: device.holds(1)}
 

@@ -32,6 +32,7 @@ from gcr.memory.layout import SealedTable
 from gcr.memory.pieces import Pieces
 from gcr.peers.agent import AgentPeer
 from gcr.protocol.agentwire import CopyBatch, CopyRecord, CountRecord
+from gcr.protocol.operations.operation import Done
 from gcr.protocol.seqpacket import close_all
 from gcr.protocol.wire import MAX_DESCRIPTORS, AgentFlag, FrameType
 
@@ -102,7 +103,7 @@ def frames(pieces: Iterator[CopyRecord], fds: Sequence[int]) -> Iterator[tuple[l
         yield records, [fds[index] for index in used]
 
 
-def _untold(_device: str, _moved: int) -> None:
+def _untold(_device: str, _done: Done) -> None:
     """Tells nothing: a rollback has no progress."""
 
 
@@ -115,7 +116,7 @@ class AgentCopy(Struct):
     agent: AgentPeer
     transaction: int
     staged: StagedCopy
-    tell: Callable[[str, int], object] = _untold
+    tell: Callable[[str, Done], object] = _untold
     check: Callable[[], object] = lambda: None
     moved: dict[str, int] = field(default_factory=dict)  # by device
 
@@ -129,7 +130,7 @@ class AgentCopy(Struct):
                     left = began + limit - time.monotonic()
                     done = self._step(direction, CopyBatch(self.transaction, tuple(records), _budget(left)), segments)
                     self.moved[device] += done.bytes
-                    self.tell(device, self.moved[device])
+                    self.tell(device, Done(self.moved[device]))
                     records = records[done.count :]
         self._count(wanted)
         return time.monotonic() - began

@@ -27,8 +27,8 @@ from gcr.engine.progress import Copy, Meter
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target
 from gcr.errors import RolledBack
-from gcr.peers.waiting import Progress
 from gcr.peers.worker import WorkerPeer
+from gcr.protocol.operations.operation import Done, Progress
 from gcr.protocol.operations.worker import Moved
 from gcr.protocol.seqpacket import close_all
 
@@ -111,7 +111,7 @@ class Inflow(Struct):
             raise RolledBack(text)
         worker.rings.drop(target.copy_name)
         self.done[copy] = Moved(windows.bytes, time.monotonic() - began)
-        meter.at(copy, {"bytes": windows.bytes})
+        meter.at(copy, Done(windows.bytes))
 
     def _one_slot(self, target: Target, worker: WorkerPeer, slot: int, windows: "_Windows") -> None:
         device = target.left(worker.device)
@@ -156,4 +156,4 @@ class _Windows(Struct):
             now = time.monotonic()
             if now - self._told >= TELL_EVERY:
                 self._told = now
-                self._tell({"bytes": self.bytes})
+                self._tell(Done(self.bytes))

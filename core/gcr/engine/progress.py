@@ -4,13 +4,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping
 from threading import Lock
-from typing import Any
 
 from msgspec import Struct, field
 from msgspec.structs import replace
 
 from gcr.api.events import ProgressEvent
 from gcr.engine.node import Course
+from gcr.protocol.operations.operation import Done
 
 WINDOW = 1.0  # seconds over which the rate is taken
 Copy = tuple[int, str]  # pid and device UUID
@@ -33,14 +33,14 @@ class Meter(Struct):
         with self._lock:
             self.course.progress(self._event())
 
-    def at(self, copy: Copy, report: Mapping[str, Any]) -> None:
-        """Takes the report of a worker: bytes copied so far; the total, where that is not all; and its link's rate."""
+    def at(self, copy: Copy, done: Done) -> None:
+        """Takes the report of a worker. Its total replaces the size of that copy."""
         with self._lock:  # told inside the lock, or a report could overtake the one before
-            if "total_bytes" in report:
-                self.sizes = {**self.sizes, copy: int(report["total_bytes"])}
-            self._done[copy] = max(self._done.get(copy, 0), int(report["bytes"]))
-            if link := report.get("link_bytes_per_s"):
-                self._links[copy[1]] = link
+            if done.total_bytes is not None:
+                self.sizes = {**self.sizes, copy: done.total_bytes}
+            self._done[copy] = max(self._done.get(copy, 0), done.bytes)
+            if done.link_bytes_per_s:
+                self._links[copy[1]] = done.link_bytes_per_s
             self.course.progress(self._event())
 
     def _event(self) -> ProgressEvent:

@@ -30,6 +30,7 @@ from gcr.job.journal import KeptImage
 from gcr.job.states import State
 from gcr.memory.layout import SealedTable
 from gcr.peers.worker import WorkerPeer
+from gcr.protocol.operations.operation import Done, Progress
 from gcr.protocol.operations.worker import Drained
 from gcr.protocol.seqpacket import close_all
 
@@ -133,7 +134,7 @@ class Stream(Struct):
             finally:
                 close_all(sealed)
 
-    def drain(self, target: Target, worker: WorkerPeer, tell: Callable[[Mapping[str, int]], None]) -> Drained:
+    def drain(self, target: Target, worker: WorkerPeer, tell: Progress) -> Drained:
         """Drains as WorkerCopies.drain does. Every byte is taken when it returns; on failure no slot is in use."""
         began, key, done = time.monotonic(), (target.pid, worker.device), 0
         slots, (line, handles) = self.rings[key][0], self.lines[key]
@@ -148,7 +149,7 @@ class Stream(Struct):
                 self.course.reach(f"filled_{number}")
                 writing.append(pool.submit(self.outlet.take, target.pid, worker.device, window))
                 done += size
-                tell({"bytes": done})
+                tell(Done(done))
             for each in writing:
                 each.result()
         return Drained(done, time.monotonic() - began, copied=done, handles=handles, snapshot=0)

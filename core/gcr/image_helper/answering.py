@@ -7,14 +7,13 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from msgspec import to_builtins
-
 from gcr.errors import PeerGone
 from gcr.image.crypto.ciphers import cipher_of
 from gcr.image.crypto.key import lent_key
 from gcr.image.store.store import Store
 from gcr.protocol.channel import Request
-from gcr.protocol.operations.image import Done, InStore
+from gcr.protocol.operations.image import InStore
+from gcr.protocol.operations.operation import Done
 
 TELL_EVERY = 0.2  # seconds
 
@@ -35,7 +34,7 @@ def telling(request: Request, done: Callable[[], int], total: int) -> Iterator[N
     def tell() -> None:
         with suppress(PeerGone):
             while not over.wait(TELL_EVERY):
-                request.progress(to_builtins(Done(done(), total)))
+                request.progress(Done(done(), total).to_json())
 
     teller = threading.Thread(target=tell, name="gcr-progress", daemon=True)
     teller.start()

@@ -130,10 +130,7 @@ class ImagePeer(Struct):
         return answer
 
     def _asked(self, operation: Operation[A], timeout: float, patience: Patience, fds: Sequence[int] = ()) -> A:
-        def heard(now: dict[str, Any]) -> None:
-            patience.heard(ops.Done.told(now))
-
-        how: dict[str, Any] = {"on_progress": heard, "on_silence": patience.heard_nothing}
+        how: dict[str, Any] = {"on_progress": patience.heard, "on_silence": patience.heard_nothing}
         answer, extra = ask(self.channel, operation, fds, timeout=timeout, **how)
         close_all(extra)
         return answer

@@ -1,14 +1,12 @@
-"""The deadlines of calls to other processes, and the receivers of their progress."""
+"""The deadlines of calls to other processes, and the patience with those that may hang."""
 
-from collections.abc import Callable
-from typing import Any, Protocol
+from typing import Protocol
 
-from gcr.protocol.operations.image import Done
+from gcr.protocol.operations.operation import Done
 
 CALL_TIMEOUT = 15.0  # seconds
 BRIEF = 1.0  # seconds for a process that did not answer the last call: a program may stand still meanwhile
 START_TIMEOUT = 60.0  # seconds for the start of a child on a busy machine
-Progress = Callable[[dict[str, Any]], None]
 
 
 class Patience(Protocol):

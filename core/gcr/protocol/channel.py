@@ -170,7 +170,7 @@ class Channel:
         fds: Sequence[int] = (),
         *,
         timeout: float,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
+        on_progress: Callable[[dict[str, Any]], object] | None = None,
         on_silence: Callable[[], object] | None = None,
         type: FrameType = FrameType.CALL,
     ) -> tuple[dict[str, Any], list[int]]:
@@ -233,7 +233,7 @@ class Channel:
         type: FrameType,
         send: Callable[[int, float], None],
         timeout: float,
-        on_progress: Callable[[dict[str, Any]], None] | None = None,
+        on_progress: Callable[[dict[str, Any]], object] | None = None,
         on_silence: Callable[[], object] | None = None,
     ) -> Received:
         deadline = time.monotonic() + timeout

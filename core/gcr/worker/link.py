@@ -3,13 +3,14 @@
 import logging
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr.drain import DataDrain, HandleSpec, Span
 from gcr.errors import GcrError
 from gcr.memory.arena import Arena
 from gcr.protocol.channel import Request
+from gcr.protocol.operations.operation import Progress
 from gcr.worker.attachment import Attachment
-from gcr.worker.telling import Progress
 
 log = logging.getLogger("gcr.worker")
 
@@ -33,7 +34,7 @@ class Link(Struct):
 
     def teller(self, request: Request, which: str) -> Progress:
         """Returns a progress callback that adds the speed of the link, once it was measured."""
-        return lambda report: request.progress({**report, "link_bytes_per_s": self.speeds.get(which)})
+        return lambda done: request.progress(replace(done, link_bytes_per_s=self.speeds.get(which)).to_json())
 
 
 def measure_link(drain: DataDrain, arena: Arena) -> dict[str, float]:

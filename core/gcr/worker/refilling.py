@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from gcr.drain import DataDrain, Span, Transfer
 from gcr.errors import RolledBack
 from gcr.memory.layout import Segment, spans_by_segment
+from gcr.protocol.operations.operation import Progress
 from gcr.protocol.operations.worker import Moved
 from gcr.worker.hostcopy import HostCopy
-from gcr.worker.telling import Progress, Telling, wait_all
+from gcr.worker.telling import Telling, wait_all
 
 
 def copy_in(copy: HostCopy, deadline: float, progress: Progress) -> Moved:

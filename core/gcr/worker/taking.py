@@ -17,13 +17,14 @@ from gcr.hashing import CHUNK_BYTES
 from gcr.imageerrors import ImageFailed
 from gcr.memory.layout import Segment, pack, spans, spans_of_parts
 from gcr.memory.partial import Where
+from gcr.protocol.operations.operation import Done, Progress
 from gcr.protocol.operations.worker import CopiedLive, Drained, Moved
 from gcr.worker.guarded import copies_within, prepares_hash
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.live import SLICE_BYTES, LiveCopy, Part, hashes_of, parts_of, slices
 from gcr.worker.paranoid import compare
 from gcr.worker.snapshot import Snapshot, divide, portions, room_for, spare_bytes
-from gcr.worker.telling import Progress, Telling, wait_all
+from gcr.worker.telling import Telling, wait_all
 
 log = logging.getLogger("gcr.worker")
 
@@ -67,7 +68,7 @@ def copy_live(copy: HostCopy, deadline: float, progress: Progress) -> CopiedLive
             size, copying = _copy_slice(copy, each, live, segments, end, pool)
             at_work += time.monotonic() - slice_at
             done, next_at = done + size, slice_at + copying / COPYING_SHARE
-            progress({"bytes": done, "total_bytes": total})
+            progress(Done(done, total))
     return CopiedLive(sum(sizes.values()), time.monotonic() - began, done)
 
 
@@ -229,7 +230,7 @@ def copy_on(copy: HostCopy, deadline: float, progress: Progress) -> Moved:
         with copy.lock:
             copy.use.transfers.ended(transfers)
         done += sum(span.size for span in portion)
-        progress({"bytes": done, "total_bytes": total})
+        progress(Done(done, total))
     with copy.lock:
         _refuse_lost(snapshot)
         copy.give_room_back()

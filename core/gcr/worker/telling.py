@@ -1,16 +1,15 @@
 """The wait for transfers, with progress."""
 
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from msgspec import Struct, field
 
 from gcr.drain import Transfer
 from gcr.errors import DeadlinePassed
+from gcr.protocol.operations.operation import Done, Progress
 
 PROGRESS_EVERY = 0.1
-Progress = Callable[[dict[str, Any]], None]
 
 
 class Telling(Struct):
@@ -24,7 +23,7 @@ class Telling(Struct):
         now = time.monotonic()
         if now - self.last >= PROGRESS_EVERY:
             self.last = now
-            self.progress({"bytes": sum(copy.done() for copy in self.copies)})
+            self.progress(Done(sum(copy.done() for copy in self.copies)))
 
 
 def wait_all(telling: Telling, end: float) -> None:

@@ -32,7 +32,8 @@ from gcr.imageerrors import HashMissed, ImageFailed, NoSuchImage, NotDurable
 from gcr.job.states import State
 from gcr.peers.image import ImagePeer
 from gcr.peers.waiting import Patience
-from gcr.protocol.operations.image import Done, ImagedAs, Write, Written
+from gcr.protocol.operations.image import ImagedAs, Write, Written
+from gcr.protocol.operations.operation import Done
 from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.daemon")

@@ -15,7 +15,7 @@ from gcr.api.events import ProgressEvent
 from gcr.engine.node import Course
 from gcr.errors import DeadlinePassed
 from gcr.image.store.location import silent
-from gcr.protocol.operations.image import Done
+from gcr.protocol.operations.operation import Done, Progress
 from gcr.protocol.pending import SILENCE
 
 WATCHED_S = 2.0  # within which a Reading has looked at the deadline, and says it better than a call that was too late
@@ -30,7 +30,7 @@ class Reading(Struct):
     store: str
     course: Course
     patience: float  # seconds
-    tell: Callable[[Done], object] = lambda _now: None
+    tell: Progress = lambda _now: None
     _bytes: int = 0
     _since: float = field(default_factory=time.monotonic)
 
@@ -54,7 +54,7 @@ class Unhurried(Struct):
     Seconds of waiting are counted, not the clock: after a suspension of the whole machine no helper has been silent.
     """
 
-    tell: Callable[[Done], object] = lambda _now: None
+    tell: Progress = lambda _now: None
     patience: float = math.inf
     give_up: Callable[[], object] = lambda: None
     _silent: float = 0.0  # seconds

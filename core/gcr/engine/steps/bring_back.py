@@ -18,6 +18,7 @@ from gcr.engine.transaction import Transaction
 from gcr.errors import DriverGone
 from gcr.job.moves import moved
 from gcr.peers.worker import WorkerPeer
+from gcr.protocol.operations.operation import Done
 from gcr.protocol.operations.worker import Moved
 from gcr.protocol.wire import FrameType
 
@@ -55,7 +56,7 @@ class BringBack(Struct, frozen=True):
         copy, restore = (target.pid, worker.device), self.restore
         done = worker.copies.refill(target.copy_name, restore.node.config.drain_s, partial(meter.at, copy))
         restore.refilled[copy] = done
-        meter.at(copy, {"bytes": done.bytes})
+        meter.at(copy, Done(done.bytes))
         restore.course.mark("refilled")
 
     def _reenter(self, target: Target, meter: Meter) -> None:
@@ -80,7 +81,7 @@ class BringBack(Struct, frozen=True):
             target.process.agent,
             target.transaction,
             staged,
-            tell=lambda left, done: meter.at((target.pid, target.moves.get(left, left)), {"bytes": done}),
+            tell=lambda left, done: meter.at((target.pid, target.moves.get(left, left)), done),
             check=partial(course.left, limit),
         )
         seconds = copy.run(FrameType.COPY_IN, course.left(limit))

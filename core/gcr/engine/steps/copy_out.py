@@ -40,7 +40,7 @@ class CopyOut(Struct, frozen=True):
             target.process.agent,
             target.transaction,
             staged,
-            tell=lambda device, done: meter.at((target.pid, device), {"bytes": done}),
+            tell=lambda device, done: meter.at((target.pid, device), done),
             check=partial(work.course.left, limit),
         )
         seconds = copy.run(FrameType.COPY_OUT, work.course.left(limit))

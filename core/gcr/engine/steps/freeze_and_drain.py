@@ -13,6 +13,7 @@ from gcr.engine.transaction import Transaction
 from gcr.engine.work import Work
 from gcr.errors import PeerGone
 from gcr.peers.worker import WorkerPeer
+from gcr.protocol.operations.operation import Done
 
 
 class FreezeAndDrain(Struct, frozen=True):
@@ -80,4 +81,4 @@ def drain_device(work: Work, target: Target, worker: WorkerPeer, limit: float, m
     if done.handles != len(expected) or done.bytes != sum(each.spec.size for each in expected):
         raise PeerGone(f"the worker of {worker.device} copied {done.bytes} bytes, not all there are")
     work.drained[copy] = done
-    meter.at(copy, {"bytes": done.bytes})
+    meter.at(copy, Done(done.bytes))

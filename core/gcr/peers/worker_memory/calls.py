@@ -6,11 +6,11 @@ from typing import TypeVar
 from msgspec import Struct
 
 from gcr.drain import HandleSpec, spec_to_json
-from gcr.peers.waiting import BRIEF, CALL_TIMEOUT, Progress
+from gcr.peers.waiting import BRIEF, CALL_TIMEOUT
 from gcr.protocol.batches import counted
 from gcr.protocol.channel import Channel
 from gcr.protocol.operations import worker as ops
-from gcr.protocol.operations.operation import A, Nothing, Operation, ask
+from gcr.protocol.operations.operation import A, Nothing, Operation, Progress, ask
 from gcr.protocol.seqpacket import close_all
 
 D = TypeVar("D", bound=ops.Descriptors)

@@ -3,10 +3,10 @@
 from collections.abc import Mapping, Sequence
 
 from gcr.drain import HandleSpec
-from gcr.peers.waiting import Progress
 from gcr.peers.worker_memory.calls import WorkerCalls, rows
 from gcr.protocol.batches import batches
 from gcr.protocol.operations import worker as ops
+from gcr.protocol.operations.operation import Progress
 from gcr.protocol.operations.worker import CopyName
 
 

@@ -1,10 +1,9 @@
 """The operations of an image helper, which writes one image, or reads one, or looks at a store."""
 
-from typing import Any, Generic
+from typing import Generic
 
-from msgspec import Struct, ValidationError, convert
+from msgspec import Struct
 
-from gcr.errors import RolledBack
 from gcr.protocol.operations.operation import A, Count, Nothing, Operation, Size
 
 Window = tuple[Count, Count, Size]
@@ -38,21 +37,6 @@ class Lending(OfProcess[Nothing], frozen=True):
 class Passing(OfProcess[Nothing], frozen=True):
     device: str
     window: Window
-
-
-class Done(Struct, frozen=True):
-    """The progress of an operation; without `total_bytes`, `bytes` counts answers of the store."""
-
-    bytes: int
-    total_bytes: int
-
-    @classmethod
-    def told(cls, body: dict[str, Any]) -> "Done":
-        """Returns the progress that a helper told. Raises RolledBack for a body of another shape."""
-        try:
-            return convert(body, cls)
-        except ValidationError as error:
-            raise RolledBack(f"the progress of an image helper: {error}") from error
 
 
 # The image that is written.

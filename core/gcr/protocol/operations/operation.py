@@ -22,6 +22,26 @@ class Nothing(Struct, frozen=True):
     """An answer without fields."""
 
 
+class Done(Struct, frozen=True, omit_defaults=True):
+    """The progress of an operation under way: the bytes that are done so far.
+
+    total_bytes: None where the caller knows the total; 0 where `bytes` counts answers of a store instead
+    link_bytes_per_s: the speed of the device's link, once it is measured
+    """
+
+    bytes: int
+    total_bytes: int | None = None
+    link_bytes_per_s: float | None = None
+
+    def to_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = to_builtins(self)
+        return found
+
+
+Progress = Callable[[Done], object]
+"""A receiver of progress."""
+
+
 A = TypeVar("A", bound=Struct)
 
 
@@ -54,6 +74,14 @@ class Operation(Struct, Generic[A], frozen=True):
         except ValidationError as error:
             raise RolledBack(f"the answer of {cls.op}: {error}") from error
 
+    @classmethod
+    def told(cls, body: Mapping[str, Any]) -> Done:
+        """Returns the progress that was told. Raises RolledBack for one that is of another shape."""
+        try:
+            return convert(body, Done)
+        except ValidationError as error:
+            raise RolledBack(f"the progress of {cls.op}: {error}") from error
+
 
 class Ready(Operation[Nothing], frozen=True):
     """Waits until the helper can serve; the daemon asks it of a helper that was silent, too."""
@@ -67,12 +95,13 @@ def ask(
     fds: Sequence[int] = (),
     *,
     timeout: float,
-    on_progress: Callable[[dict[str, Any]], None] | None = None,
+    on_progress: Progress | None = None,
     on_silence: Callable[[], object] | None = None,
 ) -> tuple[A, list[int]]:
-    """Returns the answer and its descriptors, the caller's. Raises as `Channel.call_json`."""
+    """Returns the answer and its descriptors, the caller's. Raises as `Channel.call_json`, and RolledBack."""
+    heard = (lambda body: on_progress(operation.told(body))) if on_progress else None
     body, given = channel.call_json(
-        operation.op, operation.to_json(), fds, timeout=timeout, on_progress=on_progress, on_silence=on_silence
+        operation.op, operation.to_json(), fds, timeout=timeout, on_progress=heard, on_silence=on_silence
     )
     try:
         return operation.answered(body), given
