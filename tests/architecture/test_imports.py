@@ -45,6 +45,7 @@ WRITERS = {
     "gcr/rendezvous/folder.py": "which daemon a folder belongs to",
     "gcr/daemon/missed.py": "what a supervisor that was away has missed",
     "gcr/rendezvous/presence.py": "which processes are under a daemon",
+    "gcr/rendezvous/away.py": "marks that keep agents away from a daemon",
     "gcr/daemon/seat.py": "the daemon's locks",
     "gcr/rendezvous/launch.py": "the daemon's log",
     "gcr/daemon/fleet.py": "logs of workers and of the control helper",

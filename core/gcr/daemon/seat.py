@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from gcr.errors import DaemonUnavailable, DeadlinePassed
 from gcr.protocol.seqpacket import connect, listen
+from gcr.rendezvous.away import unmark_all
 from gcr.rendezvous.folder import DaemonFolder
 from gcr.runtime import check_own_directory, check_unshared_directory, own_directory
 
@@ -117,7 +118,9 @@ class Seat:
                 raise SeatTaken(f"another daemon has held its lock for {patience:g} s and does not serve")
             time.sleep(LOOK_EVERY)
         try:
-            return cls(path, folder, listen(path, shared), locks, shared)
+            listener = listen(path, shared)
+            unmark_all(path)  # once there is a daemon to come back to
+            return cls(path, folder, listener, locks, shared)
         except BaseException:
             for lock in locks:
                 lock.release()

@@ -124,6 +124,14 @@ class AgentPeer(Struct):
     def thaw(self, transaction: int) -> None:
         self._ask(FrameType.THAW, _named(transaction))
 
+    def leave(self, transaction: int) -> None:
+        """Has the agent close all that CRIU could not save, and what is staged, and stay away while its mark is there.
+
+        The connection ends once nothing else is open. Raises WrongState without a mark (rendezvous/away.py), or while
+        the process has some of its device memory.
+        """
+        self._ask(FrameType.LEAVE, _named(transaction))
+
     def snapshot(self, transaction: int, step: SnapshotStep, timeout: float = ANSWER_TIMEOUT) -> SnapshotPhase:
         """Takes a step of the runtime's snapshot of its own process, or looks; returns the phase after it.
 

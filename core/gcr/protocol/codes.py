@@ -38,6 +38,7 @@ class FrameType(IntEnum):
     MOVED = 34
     BEGIN = 35
     REHOME = 36
+    LEAVE = 37
     COMMAND = 64
     PROGRESS = 65
     CALL = 66

@@ -15,6 +15,7 @@
 #include "core/coverage.h"
 #include "core/ending.h"
 #include "core/gate.h"
+#include "core/leaving.h"
 #include "core/lending.h"
 #include "core/session.h"
 #include "core/threads.h"
@@ -73,6 +74,7 @@ bool read_environment() {
     const char* path = getenv("GCR_SOCKET");
     if (path == nullptr || *path == '\0' || strlen(path) >= sizeof socket_path) return false;
     strcpy(socket_path, path);
+    name_mark(socket_path);
     trusted_user = user_from_environment("GCR_DAEMON_UID");
     copy_environment("GCR_JOB", job_name, sizeof job_name);
     copy_environment("GCR_TOKEN", job_token, sizeof job_token);
@@ -175,7 +177,7 @@ void serve() {
     while (!session.lost && next_request()) {
         bool parsed = answer_request();
         session.frame->close_descriptors();
-        if (!parsed) return;
+        if (!parsed || session.leaving) return;
     }
 }
 
@@ -200,7 +202,9 @@ void* live(void*) {
     while (true) {
         if (!session.channel.open()) connect_to_daemon();
         serve();
+        if (session.leaving) close_own();
         lose_connection();
+        stay_away();
     }
 }
 
@@ -231,7 +235,7 @@ void after_fork_in_child() {
     session.phase.store(wire::kRunning, std::memory_order_relaxed);
     session.transaction.store(0);
     session.generation = 0;
-    session.frozen = session.has_parked = false;
+    session.frozen = session.has_parked = session.leaving = false;
     session.begun.store(false);
     reset_gate_after_fork();
     reset_coverage();

@@ -71,10 +71,15 @@ uint32_t Occupied::orphaned_ms(const uint8_t uuid[16]) {
     return over ? 0 : static_cast<uint32_t>(free_at_ms_ - now);
 }
 
-void Occupied::reset_after_fork() {
-    lock_.reset_after_fork();
+void Occupied::forget() {
+    Guard guard(lock_);
     drop();
     free_at_ms_ = 0;
+}
+
+void Occupied::reset_after_fork() {
+    lock_.reset_after_fork();
+    forget();
 }
 
 }  // namespace gcr

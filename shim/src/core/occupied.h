@@ -3,7 +3,7 @@
 // Occupied: on which devices gcr itself has memory for a moment and gives it back when asked. The daemon's page (wire.h),
 // mapped: what it says is there without a frame, for a process that was stopped or busy as well.
 //
-// Callers  adopt, lose: the agent's thread. find: any thread whose allocation has failed, and no other.
+// Callers  adopt, lose, forget: the agent's thread. find: any thread whose allocation has failed, and no other.
 // Never    a fault: the page is sealed against shrinking, and unmapped under the lock that readers hold.
 #ifndef GCR_CORE_OCCUPIED_H
 #define GCR_CORE_OCCUPIED_H
@@ -24,6 +24,7 @@ class Occupied {
     void lose(uint32_t patience_ms);
     bool find(const uint8_t uuid[16], wire::OccupiedRecord* found);  // by the daemon that is there
     uint32_t orphaned_ms(const uint8_t uuid[16]);  // what is left of that patience; 0: no daemon that is gone left any
+    void forget();  // says nothing any more, neither of this daemon nor of former ones
     void reset_after_fork();  // in the child, to which nothing was said
 
   private:

@@ -83,6 +83,7 @@ void Releases::lose() {
     Guard guard(lock_);
     for (const Told& told : unanswered_) unsaid_.push(told.id);
     unanswered_.clear();
+    say_from_ = 0;  // it was that daemon which had too much to do
 }
 
 void Releases::heard(uint64_t request) {

@@ -9,6 +9,7 @@
 #include "core/coverage.h"
 #include "core/ending.h"
 #include "core/gate.h"
+#include "core/leaving.h"
 #include "core/replies.h"
 #include "core/session.h"
 #include "interpose/bypass.h"
@@ -194,6 +195,11 @@ Outcome on_snapshot() {
     return reply(wire::SnapshotReply{session.transaction.load(), session.vendors.snapshot_phase(), 0});
 }
 
+Outcome on_leave() {
+    Failure failure = begin_to_leave();
+    return failure ? refuse(failure) : reply_transaction();
+}
+
 // ---- and back -------------------------------------------------------------------------------------------------
 
 Outcome on_unstage() {
@@ -324,6 +330,7 @@ const Rule kRules[] = {
     {wire::kFreeze, sizeof(wire::TransactionRecord), in(kHandedOver), false, false, kCurrent, on_freeze},
     {wire::kThaw, sizeof(wire::TransactionRecord), in(kHandedOver), true, false, kCurrent, on_thaw},
     {wire::kSnapshot, sizeof(wire::SnapshotRequest), kAnyPhase, true, false, kNoTransaction, on_snapshot},
+    {wire::kLeave, sizeof(wire::TransactionRecord), in(kHandedOver), true, false, kCurrent, on_leave},
     {wire::kStage, sizeof(wire::StageRequest), in(kQuiesced) | in(kHandedOver), true, true, kCurrent, on_stage},
     {wire::kUnstage, sizeof(wire::StageRequest), kAnyPhase, true, false, kOfTheStaged, on_unstage},
     {wire::kDrop, sizeof(wire::TransactionRecord), kAnyPhase, true, false, kOfTheStaged, on_drop},

@@ -36,6 +36,7 @@ struct Session {
     Frame* parked = nullptr;   // a request that arrived while the agent waited for replies
     bool has_parked = false;
     bool lost = false;         // the connection ended while a request was being done
+    bool leaving = false;      // see leaving.h
     Crew synchronizer;
     Crew observer;
 };

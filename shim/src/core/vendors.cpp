@@ -275,6 +275,12 @@ wire::SnapshotPhase Vendors::snapshot_phase() const {
     return phase;
 }
 
+bool Vendors::all_away() const {
+    bool all = true;
+    each([&](const VendorOps& vendor) { all = all && device::none_imported(*vendor.memory); });
+    return all;
+}
+
 bool Vendors::all_addresses() const {
     bool all = true;
     each([&](const VendorOps& vendor) { all = all && !vendor.memory->any_lost.load(std::memory_order_relaxed); });

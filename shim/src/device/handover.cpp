@@ -232,6 +232,10 @@ bool all_imported(State& state) {
     return none(state, [](const Handle& handle) { return handle.released && !handle.imported; });
 }
 
+bool none_imported(State& state) {
+    return none(state, is_imported);
+}
+
 Failure map_imported(State& state, Tally* tally) {
     ScratchArray<Mapping*> mappings;
     if (!collect(state, is_imported, &mappings)) return kNoList;

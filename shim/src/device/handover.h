@@ -35,6 +35,7 @@ Failure import_handles(State& state, const uint64_t* ids, const int* descriptors
 Failure create_handles(State& state, const uint64_t* ids, uint32_t count, Tally* tally);
 void discard_handles(State& state, const uint64_t* ids, uint32_t count);  // undoes either
 bool all_imported(State& state);
+bool none_imported(State& state);
 Failure map_imported(State& state, Tally* tally);
 Failure discard_imported(State& state, Tally* tally);  // failed: everything is mapped as before
 

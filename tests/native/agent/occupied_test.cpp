@@ -137,6 +137,20 @@ void many_daemons_leave_no_more_than_there_are_devices() {
     CHECK(orphaned_ms(occupied, 1) > 0 && orphaned_ms(occupied, 2) > 0);
 }
 
+void what_is_forgotten_is_over_at_once() {
+    Occupied occupied;
+    Page page;
+    page.say(0, 2, 1);
+    occupied.adopt(page.file);
+    occupied.lose(60000);
+    page.say(0, 1, 1);
+    occupied.adopt(page.file);
+    occupied.forget();
+    CHECK(!found(occupied, 1) && orphaned_ms(occupied, 1) == 0 && orphaned_ms(occupied, 2) == 0);
+    occupied.lose(60000);
+    CHECK(orphaned_ms(occupied, 1) == 0 && orphaned_ms(occupied, 2) == 0);
+}
+
 void a_child_was_told_nothing() {
     Occupied occupied;
     Page page;
@@ -185,6 +199,7 @@ int main() {
     what_a_daemon_left_is_over_soon();
     the_next_daemon_does_not_make_it_free();
     many_daemons_leave_no_more_than_there_are_devices();
+    what_is_forgotten_is_over_at_once();
     a_child_was_told_nothing();
     pages_change_under_readers();
 }

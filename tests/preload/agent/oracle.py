@@ -47,7 +47,7 @@ KINDS = {
     "hello": 1, "released": 2, "let_go": 3, "status": 16, "export": 17, "quiesce": 18, "hand_over": 19, "import": 20,
     "map": 21, "resume": 22, "stage": 23, "freeze": 24, "thaw": 25, "unstage": 26, "drop": 27, "mappings": 28,
     "discard": 29, "create": 30, "copy_out": 31, "copy_in": 32, "snapshot": 33, "moved": 34, "begin": 35,
-    "rehome": 36,
+    "rehome": 36, "leave": 37,
 }  # fmt: skip
 RUNNING, PREPARED, QUIESCED, HANDED_OVER, MAPPED = range(5)
 STAGED, FROZEN, SIMULATED, COPIED_ONLY = 1, 2, 4, 8
