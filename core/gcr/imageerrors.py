@@ -106,3 +106,17 @@ class HashMissed(RolledBack):
     """
 
     code = "hash_missed"
+
+
+class NotDumped(RolledBack):
+    """CRIU could not save the processes, and the message has its own words; they are as they were before."""
+
+    code = "not_dumped"
+
+
+class NotRestored(RolledBack):
+    """CRIU could not bring the processes back, and the message has its own words. None of them is left; the image is as
+    it was.
+    """
+
+    code = "not_restored"

@@ -78,7 +78,7 @@ def test_one_that_cannot_work_here_is_refused_with_its_own_words(made: Making) -
         ("#!/nowhere\n", "cannot be started: No such file or directory"),
         (
             ANSWERING.format(python=sys.executable, body="sock.send(b'no message')"),
-            "did not answer VERSION: no response",
+            "did not answer VERSION: this is not a response",
         ),
         (ANSWERING.format(python=sys.executable, body="sock.send(bytes([8, 3, 16, 1]))"), "answered 3 and not VERSION"),
     ],

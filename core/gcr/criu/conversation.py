@@ -1,11 +1,16 @@
-"""One conversation with CRIU: `criu swrk FD` answers requests on a socket, and ends with it."""
+"""One conversation with CRIU: `criu swrk FD` answers requests on a socket, and ends with it.
+
+While it dumps or restores, CRIU tells of its stages and waits for our consent to each: without it, it takes back what
+it did.
+"""
 
 import os
 import signal
 import socket
 import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +22,10 @@ from gcr.errors import CriuUnusable
 
 MOST_BYTES = 1 << 16  # a response has a text of CRIU's at most
 LAST_BYTES, LAST_SECONDS = 500, 2.0  # of the last line that CRIU wrote
+END_SECONDS = 5.0  # in which CRIU ends once its socket is closed
+
+Stage = Callable[[str, int], object]
+"""Called with the name of a stage and the root's pid, 0 where CRIU names none. Raises to refuse it."""
 
 
 class Conversation(Struct, frozen=True):
@@ -25,29 +34,47 @@ class Conversation(Struct, frozen=True):
     sock: socket.socket
     process: "subprocess.Popen[bytes]"
 
-    def ask(self, type: RequestType, timeout: float, **fields: Any) -> Any:
-        """Returns CRIU's response, a success or not. Raises CriuUnusable where none comes in `timeout` seconds."""
-        self.sock.settimeout(timeout)
-        request = messages.request(type, **fields)
-        try:
-            self.sock.send(request)
-            payload = self.sock.recv(MOST_BYTES)
-        except TimeoutError as error:
-            raise CriuUnusable(f"CRIU did not answer {type.name} in {timeout:g} s") from error
-        except ConnectionError:
-            payload = b""
-        if not payload:
-            raise CriuUnusable(f"CRIU ended before it answered {type.name}{self._last_words()}")
-        return self._response(type, payload)
+    def ask(self, type: RequestType, timeout: float, stage: Stage | None = None, **fields: Any) -> Any:
+        """Returns CRIU's response, a success or not, once all stages were told.
 
-    def _response(self, type: RequestType, payload: bytes) -> Any:
-        try:
-            found = messages.response(payload)
-        except ValueError as error:
-            raise CriuUnusable(f"CRIU did not answer {type.name}: {error}") from error
+        Raises CriuUnusable where none comes in `timeout` seconds, and what `stage` raised, after CRIU's response.
+        """
+        end = time.monotonic() + timeout
+        unanswered = f"CRIU did not answer {type.name} in {timeout:g} s"
+        self._send(type, messages.request(type, **fields))
+        refusal: BaseException | None = None
+        while (found := self._response(type, end, unanswered)).type == RequestType.NOTIFY:
+            refusal = _refusal(stage, found.notify) or refusal
+            self._send(type, messages.request(RequestType.NOTIFY, notify_success=refusal is None))
+        if refusal:
+            raise refusal
         if found.type != type:
             raise CriuUnusable(f"CRIU answered {found.type} and not {type.name}")
         return found
+
+    def _send(self, type: RequestType, request: bytes) -> None:
+        try:
+            self.sock.send(request)
+        except ConnectionError as error:
+            raise self._ended(type) from error
+
+    def _response(self, type: RequestType, end: float, unanswered: str) -> Any:
+        self.sock.settimeout(max(end - time.monotonic(), 0.001))
+        try:
+            payload = self.sock.recv(MOST_BYTES)
+        except TimeoutError as error:
+            raise CriuUnusable(unanswered) from error
+        except ConnectionError:
+            payload = b""
+        if not payload:
+            raise self._ended(type)
+        try:
+            return messages.response(payload)
+        except ValueError as error:
+            raise CriuUnusable(f"CRIU did not answer {type.name}: {error}") from error
+
+    def _ended(self, type: RequestType) -> CriuUnusable:
+        return CriuUnusable(f"CRIU ended before it answered {type.name}{self._last_words()}")
 
     def _last_words(self) -> str:
         """Returns the last line that CRIU wrote, once it has ended."""
@@ -58,33 +85,60 @@ class Conversation(Struct, frozen=True):
         return f": {text.splitlines()[-1][:LAST_BYTES]}" if text else ""
 
 
+def _refusal(stage: Stage | None, told: Any) -> BaseException | None:
+    """Returns what the stage raised: CRIU must hear of it before anyone else does."""
+    try:
+        if stage:
+            stage(told.script, told.pid)
+    except BaseException as error:
+        return error
+    return None
+
+
 @contextmanager
 def conversation(program: Path) -> Iterator[Conversation]:
-    """Starts CRIU for the block, and ends it and its children afterwards. Raises CriuUnusable."""
+    """Starts CRIU for the block, and lets it end afterwards. Raises CriuUnusable.
+
+    After an error CRIU and its children are killed. Processes that it restored are no children of its any more.
+    """
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, its:
-        try:
-            process = subprocess.Popen(
-                [program, "swrk", str(its.fileno())],
-                pass_fds=[its.fileno()],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                cwd="/",
-            )
-        except OSError as error:
-            raise CriuUnusable(f"{program} cannot be started: {error.strerror}") from error
+        process = _started(program, its)
         its.close()
         try:
             yield Conversation(ours, process)
-        finally:
-            _end(process)
+        except BaseException:
+            _kill(process)
+            raise
+        ours.close()
+        _let_end(process)
 
 
-def _end(process: "subprocess.Popen[bytes]") -> None:
+def _started(program: Path, sock: socket.socket) -> "subprocess.Popen[bytes]":
     try:
+        return subprocess.Popen(
+            [program, "swrk", str(sock.fileno())],
+            pass_fds=[sock.fileno()],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            cwd="/",
+        )
+    except OSError as error:
+        raise CriuUnusable(f"{program} cannot be started: {error.strerror}") from error
+
+
+def _let_end(process: "subprocess.Popen[bytes]") -> None:
+    assert process.stdout
+    try:
+        process.wait(END_SECONDS)
+        process.stdout.close()
+    except subprocess.TimeoutExpired:
+        _kill(process)
+
+
+def _kill(process: "subprocess.Popen[bytes]") -> None:
+    with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        pass
     process.communicate()

@@ -1,6 +1,6 @@
-"""Messages of CRIU's RPC that gcr uses, with CRIU's own names and numbers of fields.
+"""Messages of CRIU's RPC that gcr uses, and of its statistics, with CRIU's own names and numbers of fields.
 
-Source: images/rpc.proto of CRIU 4.1. A field that is not listed here is left alone by either side.
+Source: images/rpc.proto and images/stats.proto of CRIU 4.1. Either side leaves alone a field that is not listed here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -13,14 +13,23 @@ from msgspec import Struct
 from gcr.errors import LibraryMissing
 
 _FILE, _SCOPE = "gcr-criu.proto", "gcr_criu"
-_OPTIONAL, _REQUIRED = 1, 2  # labels of descriptor.proto
-_INT32, _BOOL, _STRING, _MESSAGE = 5, 8, 9, 11  # its types
+_OPTIONAL, _REQUIRED, _REPEATED = 1, 2, 3  # labels of descriptor.proto
+_UINT64, _INT32, _BOOL, _STRING, _MESSAGE, _UINT32 = 4, 5, 8, 9, 11, 13  # its types
 
 
 class RequestType(IntEnum):
+    DUMP = 1
+    RESTORE = 2
     CHECK = 3
+    NOTIFY = 6
     FEATURE_CHECK = 9
     VERSION = 10
+
+
+class CgroupMode(IntEnum):
+    """`manage_cgroups_mode`. IGNORE: the restored processes are in the cgroups of the process that restores them."""
+
+    IGNORE = 0
 
 
 class Field(Struct, frozen=True):
@@ -32,7 +41,25 @@ class Field(Struct, frozen=True):
 
 
 _MESSAGES: Mapping[str, Sequence[Field]] = {
-    "criu_opts": [Field("images_dir_fd", 1, _INT32, _REQUIRED), Field("log_level", 9, _INT32)],
+    "inherit_fd": [Field("key", 1, _STRING, _REQUIRED), Field("fd", 2, _INT32, _REQUIRED)],
+    "criu_opts": [
+        Field("images_dir_fd", 1, _INT32, _REQUIRED),
+        Field("pid", 2, _INT32),
+        Field("tcp_established", 5, _BOOL),
+        Field("shell_job", 7, _BOOL),
+        Field("file_locks", 8, _BOOL),
+        Field("log_level", 9, _INT32),
+        Field("log_file", 10, _STRING),
+        Field("notify_scripts", 12, _BOOL),
+        Field("link_remap", 18, _BOOL),
+        Field("rst_sibling", 26, _BOOL),
+        Field("inherit_fd", 27, _MESSAGE, _REPEATED, "inherit_fd"),
+        Field("manage_cgroups_mode", 34, _INT32),
+        Field("ghost_limit", 35, _UINT32),
+        Field("external", 37, _STRING, _REPEATED),
+        Field("timeout", 45, _UINT32),
+        Field("tcp_close", 52, _BOOL),
+    ],
     "criu_features": [
         Field("mem_track", 1, _BOOL),
         Field("lazy_pages", 2, _BOOL),
@@ -46,15 +73,37 @@ _MESSAGES: Mapping[str, Sequence[Field]] = {
     "criu_req": [
         Field("type", 1, _INT32, _REQUIRED),
         Field("opts", 2, _MESSAGE, message="criu_opts"),
+        Field("notify_success", 3, _BOOL),
         Field("features", 5, _MESSAGE, message="criu_features"),
     ],
+    "criu_restore_resp": [Field("pid", 1, _INT32, _REQUIRED)],
+    "criu_notify": [Field("script", 1, _STRING), Field("pid", 2, _INT32)],
     "criu_resp": [
         Field("type", 1, _INT32, _REQUIRED),
         Field("success", 2, _BOOL, _REQUIRED),
+        Field("restore", 4, _MESSAGE, message="criu_restore_resp"),
+        Field("notify", 5, _MESSAGE, message="criu_notify"),
         Field("cr_errno", 7, _INT32),
         Field("features", 8, _MESSAGE, message="criu_features"),
         Field("cr_errmsg", 9, _STRING),
         Field("version", 10, _MESSAGE, message="criu_version"),
+    ],
+    "dump_stats_entry": [
+        Field("freezing_time", 1, _UINT32, _REQUIRED),
+        Field("frozen_time", 2, _UINT32, _REQUIRED),
+        Field("memdump_time", 3, _UINT32, _REQUIRED),
+        Field("memwrite_time", 4, _UINT32, _REQUIRED),
+        Field("pages_scanned", 5, _UINT64, _REQUIRED),
+        Field("pages_written", 7, _UINT64, _REQUIRED),
+    ],
+    "restore_stats_entry": [
+        Field("forking_time", 3, _UINT32, _REQUIRED),
+        Field("restore_time", 4, _UINT32, _REQUIRED),
+        Field("pages_restored", 5, _UINT64),
+    ],
+    "stats_entry": [
+        Field("dump", 1, _MESSAGE, message="dump_stats_entry"),
+        Field("restore", 2, _MESSAGE, message="restore_stats_entry"),
     ],
 }
 
@@ -66,13 +115,22 @@ def request(type: RequestType, **fields: Any) -> bytes:
 
 def response(payload: bytes) -> Any:
     """Returns the response that these bytes are. Raises LibraryMissing, ValueError for others."""
+    return _parsed("criu_resp", payload, "a response")
+
+
+def statistics(payload: bytes) -> Any:
+    """Returns the entry of a file of statistics. Raises LibraryMissing, ValueError for other bytes."""
+    return _parsed("stats_entry", payload, "statistics")
+
+
+def _parsed(name: str, payload: bytes, text: str) -> Any:
+    found = _classes()[name]()
     from google.protobuf.message import DecodeError
 
-    found = _classes()["criu_resp"]()
     try:
         found.ParseFromString(payload)
     except DecodeError as error:
-        raise ValueError(f"no response of CRIU: {error}") from error
+        raise ValueError(f"this is not {text} of CRIU: {error}") from error
     return found
 
 

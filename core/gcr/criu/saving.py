@@ -1,0 +1,152 @@
+"""A process tree on its way to files, by CRIU, and back.
+
+A dump is a transaction of two parties. CRIU stops the tree and writes its files. Then it asks for our consent, and only
+with it ends the tree; without it, or if we are gone, the tree runs on as if nothing had happened.
+"""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from gcr.criu import statistics
+from gcr.criu.conversation import Stage, conversation
+from gcr.criu.messages import CgroupMode, RequestType
+from gcr.criu.statistics import DumpStatistics, RestoreStatistics
+from gcr.imageerrors import NotDumped, NotRestored
+from gcr.processes import descendants, identify, parent_pid
+
+LOG = {RequestType.DUMP: "dump.log", RequestType.RESTORE: "restore.log"}
+_WARNINGS = 2  # log level
+_GHOSTS = 1 << 30  # bytes of a file that has no name any more and is open still
+_SAID = re.compile(r"Error \([^)]*\): (.*)")
+_NO_CAUSES = ("setup RLIMIT_NOFILE", "FAILED")  # the first is in every log where CRIU may not raise its limit
+_REAPED_S, _LOOK_S = 5.0, 0.005
+_STOPPED, _RESTORED = "post-dump", "post-restore"  # stages
+
+
+class Wishes(Struct, frozen=True, kw_only=True):
+    """Options of a dump or a restore, with CRIU's names.
+
+    shell_job: the tree has a terminal, or a session that it does not lead · tcp_established: connections are saved;
+    tcp_close: they are closed instead · external: files that the restore is `given`, by CRIU's keys
+    """
+
+    shell_job: bool = False
+    tcp_established: bool = False
+    tcp_close: bool = False
+    file_locks: bool = False
+    external: tuple[str, ...] = ()
+
+
+def dump(
+    program: Path, root: int, folder: Path, wishes: Wishes, timeout: float, consent: Callable[[], object]
+) -> DumpStatistics | None:
+    """Writes `root` and its descendants to the folder. They end once `consent` has returned.
+
+    While it is called they stand still, and the files are whole. If it raises, they run on, and its error is raised.
+    Raises NotDumped; then they run on too. Raises CriuUnusable.
+    """
+
+    def stage(name: str, _pid: int) -> None:
+        if name == _STOPPED:
+            consent()
+
+    response = _asked(program, RequestType.DUMP, folder, timeout, stage, pid=root, **_chosen(wishes))
+    if not response.success:
+        raise NotDumped(f"CRIU did not save process {root}: {_words(response, folder / LOG[RequestType.DUMP])}")
+    return statistics.of_dump(folder)
+
+
+def restore(
+    program: Path,
+    pids: Sequence[int],
+    folder: Path,
+    wishes: Wishes,
+    timeout: float,
+    consent: Callable[[], object],
+    given: Mapping[str, int] | None = None,
+) -> RestoreStatistics | None:
+    """Makes the tree of a dump again. `pids`: those of its processes; the first is the root, a child of the caller.
+
+    `consent` is called before any of them runs. If it raises, they are ended, and its error is raised.
+    `given`: descriptors in place of external files, by CRIU's keys.
+    Raises NotRestored, CriuUnusable; then no process is left.
+    """
+
+    def stage(name: str, _pid: int) -> None:
+        if name == _RESTORED:
+            consent()
+
+    inherited = [{"key": key, "fd": fd} for key, fd in (given or {}).items()]
+    options = {"rst_sibling": True, "inherit_fd": inherited, **_chosen(wishes)}
+    _wait_until_free(pids)
+    with _none_is_left(pids[0]):
+        response = _asked(program, RequestType.RESTORE, folder, timeout, stage, **options)
+        if not response.success:
+            words = _words(response, folder / LOG[RequestType.RESTORE])
+            raise NotRestored(f"CRIU did not bring process {pids[0]} back: {words}")
+    return statistics.of_restore(folder)
+
+
+def _wait_until_free(pids: Sequence[int]) -> None:
+    """Processes of the tree that just ended have their pids until their new parent, init perhaps, has reaped them."""
+    end = time.monotonic() + _REAPED_S
+    while used := [pid for pid in pids if identify(pid)]:
+        if time.monotonic() > end:
+            raise NotRestored(f"pid {used[0]} is in use")
+        time.sleep(_LOOK_S)
+
+
+@contextmanager
+def _none_is_left(root: int) -> Iterator[None]:
+    """Ends and reaps what the block made of `root` before its error is raised: even a zombie would keep its pid."""
+    try:
+        yield
+    except BaseException:
+        if parent_pid(root) == os.getpid():
+            for pid in (*descendants(root), root):
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            os.waitpid(root, 0)
+        raise
+
+
+def _asked(program: Path, type: RequestType, folder: Path, timeout: float, stage: Stage, **options: Any) -> Any:
+    there = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with conversation(program) as criu:
+            always = {"images_dir_fd": there, "log_level": _WARNINGS, "log_file": LOG[type], "notify_scripts": True}
+            return criu.ask(type, timeout, stage, opts={**always, **options})
+    finally:
+        os.close(there)
+
+
+def _chosen(wishes: Wishes) -> dict[str, Any]:
+    return {
+        "shell_job": wishes.shell_job,
+        "tcp_established": wishes.tcp_established,
+        "tcp_close": wishes.tcp_close,
+        "file_locks": wishes.file_locks,
+        "external": wishes.external,
+        "link_remap": True,
+        "ghost_limit": _GHOSTS,
+        "manage_cgroups_mode": CgroupMode.IGNORE,
+    }
+
+
+def _words(response: Any, log: Path) -> str:
+    """Returns the last cause in CRIU's log, for people: CRIU's answer is seldom more than a number."""
+    try:
+        lines = log.read_text(errors="replace").splitlines()
+    except OSError:
+        lines = []
+    said = [found[1] for line in lines if (found := _SAID.search(line))]
+    causes = [text for text in said if not any(each in text for each in _NO_CAUSES)]
+    return causes[-1] if causes else os.strerror(response.cr_errno)

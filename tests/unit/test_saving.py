@@ -1,0 +1,236 @@
+"""A process tree goes to files by the real CRIU, and comes back. The oracle is what the tree itself writes."""
+
+import fcntl
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from gcr.criu import saving, statistics
+from gcr.criu.saving import Wishes
+from gcr.errors import CriuUnusable
+from gcr.imageerrors import NotDumped, NotRestored
+
+CRIU = Path(__file__).parents[2] / "build/criu/criu"
+LIMIT = 30.0
+MIB = 1 << 20
+
+# A thread and a child count; each writes its own count, with what it finds of its random bytes.
+PROGRAM = """
+import hashlib, os, sys, threading, time
+folder, mib = sys.argv[1], int(sys.argv[2])
+data = os.urandom(mib << 20)
+once = hashlib.sha256(data).hexdigest()
+child = os.fork() == 0
+name = "child" if child else "root"
+def count(file, n=0):
+    while True:
+        n += 1
+        with open(file + ".new", "w") as out:
+            out.write(f"{n} {os.getpid()} {hashlib.sha256(data).hexdigest() == once}")
+        os.rename(file + ".new", file)
+        time.sleep(0.002)
+thread = threading.Thread(target=count, args=(f"{folder}/{name}-thread",), daemon=True)
+thread.start()
+count(f"{folder}/{name}")
+"""
+
+
+@pytest.fixture(autouse=True)
+def _there() -> None:
+    if not CRIU.exists():
+        pytest.skip("CRIU was not fetched to build/criu")
+    if "gVisor" in Path("/proc/version").read_text():
+        pytest.skip("CRIU cannot work on gVisor")
+
+
+class Tree:
+    """Two processes of two threads each, that count in a folder."""
+
+    def __init__(self, folder: Path, mib: int = 1) -> None:
+        self.counts, self.images = folder / "counts", folder / "images"
+        self.counts.mkdir()
+        self.images.mkdir()
+        self.root = started(sys.executable, "-c", PROGRAM, str(self.counts), str(mib))
+        self.moves()
+        self.pids = sorted({int(pid) for _, pid, _ in self.seen().values()}, key=lambda pid: pid != self.root)
+
+    def seen(self) -> dict[str, list[str]]:
+        names = ("root", "root-thread", "child", "child-thread")
+        return {name: (self.counts / name).read_text().split() for name in names}
+
+    def moves(self) -> None:
+        """Waits until each thread has counted, and found its bytes."""
+        end, before = time.monotonic() + LIMIT, {}
+        while not before or any(int(now[0]) <= int(before[name][0]) for name, now in self.seen().items()):
+            assert time.monotonic() < end
+            with suppress(FileNotFoundError):
+                before = before or self.seen()
+                assert all(right == "True" for _, _, right in self.seen().values())
+            time.sleep(0.01)
+
+    def stands(self) -> None:
+        before = self.seen()
+        time.sleep(0.05)
+        assert self.seen() == before
+
+    def dump(self, consent: object = lambda: None, **wishes: object) -> saving.DumpStatistics | None:
+        return saving.dump(CRIU, self.root, self.images, Wishes(**wishes), LIMIT, consent)  # type: ignore[arg-type]
+
+    def restore(self, consent: object = lambda: None, **more: object) -> saving.RestoreStatistics | None:
+        return saving.restore(CRIU, self.pids, self.images, Wishes(), LIMIT, consent, **more)  # type: ignore[arg-type]
+
+    def end(self) -> None:
+        with suppress(ProcessLookupError):
+            os.killpg(self.root, signal.SIGKILL)
+        with suppress(ChildProcessError):
+            os.waitpid(self.root, 0)
+
+
+def started(*words: str) -> int:
+    """Starts a program that leads a session. Returns its pid; the caller waits for it."""
+    null = [(os.POSIX_SPAWN_OPEN, number, "/dev/null", os.O_RDWR, 0) for number in range(3)]
+    return os.posix_spawn(words[0], words, os.environ, setsid=True, file_actions=null)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Iterator[Tree]:
+    tree = Tree(tmp_path)
+    yield tree
+    tree.end()
+
+
+def gone(pids: Sequence[int]) -> bool:
+    return not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_tree_ends_with_its_dump_and_comes_back_as_it_was_again_and_again(tree: Tree) -> None:
+    for _ in range(3):
+        dumped = tree.dump(tree.stands)
+        assert os.waitpid(tree.root, 0)[1] == signal.SIGKILL
+        at_the_end = tree.seen()
+        assert dumped and dumped.pages > MIB // 4096 and 0 < dumped.frozen_s < LIMIT
+        restored = tree.restore(tree.stands)
+        assert restored and restored.pages > MIB // 4096
+        tree.moves()
+        assert {name: now[1] for name, now in tree.seen().items()} == {n: now[1] for n, now in at_the_end.items()}
+        assert all(int(now[0]) > int(at_the_end[name][0]) for name, now in tree.seen().items())
+
+
+def test_a_tree_whose_end_is_not_consented_to_runs_on(tree: Tree) -> None:
+    def refuse() -> None:
+        tree.stands()
+        raise ValueError("the store is full")
+
+    for _ in range(2):
+        with pytest.raises(ValueError, match="the store is full"):
+            tree.dump(refuse)
+        tree.moves()
+
+
+def test_a_restore_that_is_not_consented_to_leaves_no_process(tree: Tree) -> None:
+    tree.dump()
+    os.waitpid(tree.root, 0)
+
+    def refuse() -> None:
+        raise ValueError("no room on the device")
+
+    with pytest.raises(ValueError, match="no room on the device"):
+        tree.restore(refuse)
+    end = time.monotonic() + LIMIT
+    while not gone(tree.pids):  # init reaps the child in its own time
+        assert time.monotonic() < end
+        time.sleep(0.01)
+    tree.restore()
+    tree.moves()
+
+
+def test_what_criu_cannot_save_runs_on_and_its_words_say_why(tree: Tree) -> None:
+    with (tree.counts / "locked").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        holder = subprocess.Popen(["sleep", "100"], stdin=subprocess.DEVNULL, pass_fds=[file.fileno()])
+        file.close()
+        try:
+            with pytest.raises(NotDumped, match="did not save") as failed:
+                saving.dump(CRIU, holder.pid, tree.images, Wishes(shell_job=True), LIMIT, pytest.fail)
+            assert "You can try --file-locks" in failed.value.message
+            assert holder.poll() is None
+        finally:
+            holder.kill()
+            holder.wait()
+
+
+def test_a_process_that_is_not_there_is_not_saved(tree: Tree) -> None:
+    gone_long_ago = started("/bin/true")
+    os.waitpid(gone_long_ago, 0)
+    with pytest.raises(NotDumped, match=f"did not save process {gone_long_ago}: .*No such process"):
+        saving.dump(CRIU, gone_long_ago, tree.images, Wishes(), LIMIT, pytest.fail)
+
+
+def test_nothing_comes_back_from_a_folder_without_a_dump(tree: Tree) -> None:
+    with pytest.raises(NotRestored, match="did not bring process 4000000 back"):
+        saving.restore(CRIU, [4000000], tree.images, Wishes(), LIMIT, pytest.fail)
+
+
+def test_a_pid_in_use_is_named_and_its_process_is_not_touched(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(saving, "_REAPED_S", 0.1)
+    with pytest.raises(NotRestored, match=f"pid {tree.root} is in use"):
+        tree.restore(pytest.fail)
+    tree.moves()
+
+
+@contextmanager
+def killed_after(seconds: float) -> Iterator[None]:
+    """Kills CRIU that many seconds after the block has begun, from outside."""
+    command = f"sleep {seconds}; pkill -KILL -f '^{CRIU.parent}/root/.* swrk '"
+    with subprocess.Popen(["sh", "-c", command]):
+        yield
+
+
+SEEDS = [*range(2), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 50))]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_criu_that_is_killed_as_it_dumps_leaves_the_tree_running_or_whole_files(tmp_path: Path, seed: int) -> None:
+    tree, consented = Tree(tmp_path, mib=16), []
+    try:
+        with killed_after(random.Random(seed).uniform(0.02, 0.2)), suppress(CriuUnusable, NotDumped):
+            tree.dump(lambda: consented.append(True))
+        if consented and os.waitpid(tree.root, os.WNOHANG)[0]:
+            tree.restore()
+        tree.moves()
+    finally:
+        tree.end()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_a_criu_that_is_killed_as_it_restores_leaves_no_process_or_all(tmp_path: Path, seed: int) -> None:
+    tree = Tree(tmp_path, mib=16)
+    try:
+        tree.dump()
+        os.waitpid(tree.root, 0)
+        saving._wait_until_free(tree.pids)
+        try:
+            with killed_after(random.Random(seed).uniform(0.02, 0.2)):
+                tree.restore()
+        except (CriuUnusable, NotRestored):
+            tree.restore()
+        tree.moves()
+    finally:
+        tree.end()
+
+
+@pytest.mark.parametrize(
+    "left", [b"", b"\0" * 11, b"\0" * 40, bytes.fromhex("40591055") + b"\x06\x33\x09\x57" + b"\2\0\0\0\x0a\x05"]
+)
+def test_statistics_that_cannot_be_read_are_none(tmp_path: Path, left: bytes) -> None:
+    assert statistics.of_dump(tmp_path) is None
+    (tmp_path / "stats-dump").write_bytes(left)
+    assert statistics.of_dump(tmp_path) is None
