@@ -11,16 +11,9 @@ import pytest
 ROOT = Path(__file__).parents[3]
 sys.path.insert(0, str(ROOT / "tests/preload/agent"))
 
-from oracle import (  # noqa: E402
-    DRIVER,
-    HANDED_OVER,
-    SNAPSHOT,
-    WRONG_PHASE,
-    WRONG_TRANSACTION,
-    Agent,
-    Daemon,
-    Refused,
-)
+from agent import Agent  # noqa: E402
+from oracle import Daemon  # noqa: E402
+from packets import DRIVER, HANDED_OVER, SNAPSHOT, WRONG_PHASE, WRONG_TRANSACTION, Refused  # noqa: E402
 
 from gcr.native import shim_path, sim_dir  # noqa: E402
 

@@ -20,7 +20,8 @@ HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
 sys.path.insert(0, str(HERE))
 
-from oracle import Agent, Daemon  # noqa: E402
+from agent import Agent  # noqa: E402
+from oracle import Daemon  # noqa: E402
 
 SANITIZE = os.environ.get("GCR_TEST_SANITIZE", "")
 PATIENCE = 60.0 if SANITIZE else 30.0

@@ -5,7 +5,7 @@ import os
 import struct
 
 import pytest
-from oracle import (
+from packets import (
     COPIED_ONLY,
     COPY,
     COPY_RECORD,
@@ -18,8 +18,8 @@ from oracle import (
     UNKNOWN,
     WRONG_PHASE,
     Refused,
-    wait_for,
 )
+from patience import wait_for
 
 MiB = 1 << 20
 BAD_FRAME, NO_ROOM = 1, 13

@@ -1,7 +1,7 @@
 """The driver fails in the middle: the answer says so, nothing is left half done, and a retry succeeds."""
 
 import pytest
-from oracle import DRIVER, HANDED_OVER, PREPARED, QUIESCED, RUNNING, Refused
+from packets import DRIVER, HANDED_OVER, PREPARED, QUIESCED, RUNNING, Refused
 
 MiB = 1 << 20
 FAULT = 999

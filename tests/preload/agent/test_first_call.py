@@ -4,7 +4,9 @@ import time
 from collections.abc import Iterator
 
 import pytest
-from oracle import FRESH, RUNNING, WAIT, Agent, wait_for
+from agent import Agent
+from packets import FRESH, RUNNING, WAIT
+from patience import wait_for
 
 MiB = 1 << 20
 

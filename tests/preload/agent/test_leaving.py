@@ -5,7 +5,8 @@ import time
 from pathlib import Path
 
 import pytest
-from oracle import FROZEN, HANDED_OVER, STAGED, WRONG_PHASE, WRONG_TRANSACTION, Refused, wait_for
+from packets import FROZEN, HANDED_OVER, STAGED, WRONG_PHASE, WRONG_TRANSACTION, Refused
+from patience import wait_for
 
 MiB = 1 << 20
 SOON = 1.0  # seconds: 10 ms, on a busy machine

@@ -4,7 +4,8 @@ import socket
 import time
 
 import pytest
-from oracle import HANDED_OVER, MAPPED, PREPARED, QUIESCE, RUNNING, STAGE, STAGED, wait_for
+from packets import HANDED_OVER, MAPPED, PREPARED, QUIESCE, RUNNING, STAGE, STAGED
+from patience import wait_for
 
 MiB = 1 << 20
 

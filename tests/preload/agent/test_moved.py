@@ -1,7 +1,7 @@
 """Devices that others took the place of: what the daemon tells an agent of them, and from when on it says so itself."""
 
 import pytest
-from oracle import WRONG_PHASE, Refused
+from packets import WRONG_PHASE, Refused
 
 OTHER = bytes(range(16))
 MiB = 1 << 20

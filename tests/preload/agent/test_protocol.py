@@ -4,7 +4,7 @@ import os
 import struct
 
 import pytest
-from oracle import (
+from packets import (
     EXPORT_REQUEST,
     FRESH,
     FROZEN,
@@ -25,8 +25,8 @@ from oracle import (
     WRONG_TRANSACTION,
     Refused,
     frame,
-    wait_for,
 )
+from patience import wait_for
 
 MiB = 1 << 20
 

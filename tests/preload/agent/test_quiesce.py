@@ -3,7 +3,8 @@
 import time
 
 import pytest
-from oracle import DRIVER, PREPARED, QUIESCE, QUIESCED, RUNNING, STUCK, STUCK_CODE, Refused, wait_for
+from packets import DRIVER, PREPARED, QUIESCE, QUIESCED, RUNNING, STUCK, STUCK_CODE, Refused
+from patience import wait_for
 
 MiB = 1 << 20
 

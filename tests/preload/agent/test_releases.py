@@ -3,7 +3,7 @@
 import time
 
 import pytest
-from oracle import wait_for
+from patience import wait_for
 
 COUNT = 600  # more than a socket takes
 PROMPT = 2.0  # seconds that a free waits, once

@@ -10,7 +10,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from oracle import QUIESCE, Page, wait_for
+from oracle import Page
+from packets import QUIESCE
+from patience import wait_for
 
 MiB = 1 << 20
 FULL = 128 * MiB
