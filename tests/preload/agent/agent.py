@@ -1,168 +1,45 @@
-"""One agent, as a daemon asks it. What the agent asks (kReleased, kLetGo) is answered on a thread of its own.
+"""One agent, as a daemon asks it. What the agent asks is answered on the thread that reads (questions.py).
 
 So a freeing thread never waits for a test.
 """
 
-import array
-import fcntl
-import os
-import queue
 import socket
 import struct
-import termios
-import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
+from connection import Connection
+from custody import Custody
 from packets import (
     COPY,
     COPY_RECORD,
     COUNT,
     DEVICE,
-    ERROR,
     EXPORT_REPLY,
     EXPORT_REQUEST,
-    FAILED,
     HANDLE,
     ID_LIST,
-    KINDS,
     MAPPING,
-    OCCUPIED,
     QUIESCE,
-    REPLY,
     STAGE,
     STATUS,
     UNCOVERED,
-    UNKNOWN,
     Handle,
     Hello,
-    Refused,
     Status,
-    frame,
     handles_in,
-    receive,
 )
-from patience import PATIENCE, wait_for
+from questions import Questions
 
 
-@dataclass
-class Agent:
-    """One connection of one agent. `held`: handles that it exported to us and we have not closed."""
+class Agent(Connection):
+    """The requests that an agent serves, and whole ways of several. `custody`: handles that it exported to us."""
 
-    link: socket.socket
-    hello: Hello
-    transaction: int = 7
-    held: dict[int, int] = field(default_factory=dict)
-    kept: set[int] = field(default_factory=set)
-    released: list[int] = field(default_factory=list)
-    waiting: list[int] = field(default_factory=list)  # requests that told so
-    let_go: list[bytes] = field(default_factory=list)  # UUIDs of devices that had no room
-    answer_questions: bool = True
-    refuses: int = 0  # so many releases, before it hears of any
-    reads: threading.Event = field(default_factory=threading.Event)  # cleared: it is stopped, and reads nothing
-    on_let_go: Callable[[], None] = lambda: None
-    _replies: "queue.Queue[tuple[int, int, bytes, list[int]] | None]" = field(default_factory=queue.Queue)
-    _request: int = 100
-    _asked: tuple[int, int] = (0, 0)
-    _thread: threading.Thread | None = None
+    def __init__(self, link: socket.socket, hello: Hello) -> None:
+        self.hello = hello
+        self.custody = Custody()
+        self.questions = Questions(link, self.custody)
+        super().__init__(link, self.custody.hold, self.questions.hear)
 
-    def start(self) -> None:
-        self.reads.set()
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        try:
-            while True:
-                self.reads.wait()
-                kind, request, payload, fds = receive(self.link)
-                if kind == REPLY | KINDS["export"]:
-                    self._hold(payload, fds)  # here, in the order of arrival: a release may be right behind it
-                if kind & REPLY:
-                    self._replies.put((kind, request, payload, fds))
-                else:
-                    self._question(kind, request, payload)
-        except (EOFError, OSError):
-            self._replies.put(None)
-
-    def _hold(self, payload: bytes, fds: list[int]) -> None:
-        """Takes the descriptors of an export. A handle that is kept has none: we hold it since it came back."""
-        left = iter(fds)
-        for handle in handles_in(payload):
-            if handle.kept:
-                assert handle.id in self.held
-                continue
-            if handle.unexportable:
-                continue
-            if handle.id in self.held:
-                os.close(self.held[handle.id])
-            self.held[handle.id] = next(left)
-        assert next(left, None) is None
-
-    def _question(self, kind: int, request: int, payload: bytes) -> None:
-        if kind == KINDS["released"] and self.refuses:
-            self.refuses -= 1
-            self.link.send(frame(FAILED, request, ERROR.pack(UNKNOWN, 0, 0, 0, b"too many requests at once")))
-            return
-        if kind == KINDS["released"]:
-            _, count, _ = ID_LIST.unpack_from(payload)
-            ids = struct.unpack_from(f"<{count}Q", payload, ID_LIST.size)
-            for gone in ids:
-                fd = self.held.pop(gone, -1)
-                if fd >= 0:
-                    os.close(fd)
-            self.released.extend(ids)
-            self.waiting.append(request)
-        elif kind == KINDS["let_go"]:
-            uuid, occupied, _ = OCCUPIED.unpack(payload)
-            assert occupied == 1
-            self.let_go.append(uuid)
-            self.on_let_go()
-        self._asked = kind, request
-        if self.answer_questions:
-            self.answer_late()
-
-    def answer_all(self) -> None:
-        """Every release that was told, those that were answered before among them."""
-        for request in self.waiting:
-            self.link.send(frame(REPLY | KINDS["released"], request))
-
-    def answer_late(self) -> None:
-        """The last question."""
-        kind, request = self._asked
-        self.link.send(frame(REPLY | kind, request))
-
-    # ---- asking -----------------------------------------------------------------------------------------------
-    def send(self, kind: str, payload: bytes = b"", fds: Sequence[int] = ()) -> int:
-        self._request += 1
-        packet = frame(KINDS[kind], self._request, payload, len(fds))
-        ancillary = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", fds))] if fds else []
-        self.link.sendmsg([packet], ancillary)
-        return self._request
-
-    def begin(self, kind: str, payload: bytes) -> int:
-        """A request that the agent has read when this returns, and has hardly more than begun with."""
-        request = self.send(kind, payload)
-        assert wait_for(lambda: not struct.unpack("i", fcntl.ioctl(self.link, termios.TIOCOUTQ, bytes(4)))[0])
-        return request
-
-    def reply(self, kind: str, request: int, patience: float = PATIENCE) -> tuple[bytes, list[int]]:
-        answer = self._replies.get(timeout=patience)
-        if answer is None:
-            raise EOFError
-        got, about, payload, fds = answer
-        assert about == request
-        if got == FAILED:
-            code, vendor, _, _, message = ERROR.unpack_from(payload)
-            raise Refused(code, vendor, message.rstrip(b"\0").decode(), payload[ERROR.size :])
-        assert got == REPLY | KINDS[kind]
-        return payload, fds
-
-    def ask(self, kind: str, payload: bytes | None = None, fds: Sequence[int] = ()) -> tuple[bytes, list[int]]:
-        named = struct.pack("<Q", self.transaction) if payload is None else payload
-        return self.reply(kind, self.send(kind, named, fds))
-
-    # ---- each request -------------------------------------------------------------------------------------------
     def status(self) -> Status:
         payload, _ = self.ask("status", b"")
         (phase, flags, transaction, generation, covered, allocations, pinned, handles, contexts, devices, uncovered,
@@ -216,7 +93,7 @@ class Agent:
         for first in range(0, len(ids), batch):
             part = ids[first : first + batch]
             body = ID_LIST.pack(self.transaction, len(part), 0) + struct.pack(f"<{len(part)}Q", *part)
-            self.ask("import", body, [self.held[i] for i in part])
+            self.ask("import", body, [self.custody.held[i] for i in part])
 
     def stage(self, fds: Sequence[int], offset: int = 0, total: int | None = None) -> None:
         self.ask("stage", STAGE.pack(self.transaction, offset, len(fds) if total is None else total), fds)
@@ -251,23 +128,15 @@ class Agent:
         return self.count("hand_over")
 
     def bring_back(self) -> None:
-        """IMPORT to RESUME. What came back is kept by us as well: the driver does not export it a second time."""
-        self.give_back(sorted(self.held))
+        """IMPORT to RESUME."""
+        self.give_back(sorted(self.custody.held))
         self.count("map")
         self.ask("resume")
-        self.kept |= set(self.held)
+        self.custody.keep_all()
 
     def undo_prepare(self) -> None:
         self.ask("resume")
-        for gone in set(self.held) - self.kept:
-            fd = self.held.pop(gone, -1)  # a late free may have taken it meanwhile
-            if fd >= 0:
-                os.close(fd)
-
-    def drop_held(self) -> None:
-        for fd in self.held.values():
-            os.close(fd)
-        self.held.clear()
+        self.custody.release_new()
 
     def cycle(self) -> tuple[int, int]:
         taken = self.take()
@@ -277,9 +146,5 @@ class Agent:
     def close(self) -> None:
         if self.link.fileno() < 0:
             return
-        self.reads.set()
-        self.link.shutdown(socket.SHUT_RDWR)
-        if self._thread:
-            self._thread.join(5)
-        self.link.close()
-        self.drop_held()
+        super().close()
+        self.custody.drop()

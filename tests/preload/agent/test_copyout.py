@@ -66,7 +66,7 @@ def test_a_machine_that_exports_nothing_says_so(closed):
     assert status.covered_bytes == 4 * MiB + 2 * MiB
     assert status.uncovered == {}
     assert [(handle.kept, handle.unexportable) for handle in agent.export()] == [(False, True)] * 2
-    assert agent.held == {}
+    assert agent.custody.held == {}
 
 
 def test_one_that_exports_does_not(target):
@@ -139,14 +139,14 @@ def test_memory_that_was_made_anew_can_be_exported_again(target):
     fd = segment(2 * MiB)
     agent.copy("copy_out", [(handle.id, 0, 0, 2 * MiB, 0)], [fd])
     agent.count("hand_over")
-    agent.drop_held()
+    agent.custody.drop()
     agent.create([handle.id])
     agent.copy("copy_in", [(handle.id, 0, 0, 2 * MiB, 0)], [fd])
     agent.count("map")
     agent.ask("resume")
     puppet.must("check a 3")
     assert [handle.kept for handle in agent.export()] == [False]
-    assert len(agent.held) == 1
+    assert len(agent.custody.held) == 1
     agent.undo_prepare()
     os.close(fd)
 

@@ -36,7 +36,7 @@ def test_prepared_and_abandoned_under_load(target):
         time.sleep(0.005)
         agent.undo_prepare()
     assert puppet.tell("endload", 60) == "right"
-    assert len(agent.released) > 0
+    assert len(agent.questions.released) > 0
 
 
 def test_two_devices_and_peers(machine):

@@ -77,7 +77,7 @@ def test_import(three, call):
     before = puppet.tell("descriptors")
     fail(machine, call)
     with pytest.raises(Refused) as caught:
-        agent.give_back(sorted(agent.held))
+        agent.give_back(sorted(agent.custody.held))
     assert caught.value.code == DRIVER
     assert agent.status().phase == HANDED_OVER
     assert puppet.tell("descriptors") == before
@@ -89,7 +89,7 @@ def test_import(three, call):
 def test_access(three):
     machine, puppet, agent = three
     agent.take()
-    agent.give_back(sorted(agent.held))
+    agent.give_back(sorted(agent.custody.held))
     fail(machine, "cuMemSetAccess:2+")
     with pytest.raises(Refused) as caught:
         agent.count("map")

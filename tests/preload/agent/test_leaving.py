@@ -59,14 +59,14 @@ def leave(machine, puppet, agent):
     agent.ask("leave")
     with pytest.raises(EOFError):
         agent.reply("leave", 0)
-    held, agent.held = agent.held, {}
+    held, agent.custody.held = agent.custody.held, {}
     return held
 
 
 def come_back(machine, puppet, held):
     mark_of(machine, puppet).unlink()
     again = machine.daemon.accept(SOON)
-    again.held = held
+    again.custody.held = held
     return again
 
 
@@ -151,7 +151,7 @@ def test_it_is_legal_only_while_suspended(machine):
     assert refused(agent) == WRONG_PHASE
     agent.count("hand_over")
     assert refused(agent, bytes(8)) == WRONG_TRANSACTION
-    ids = sorted(agent.held)
+    ids = sorted(agent.custody.held)
     agent.give_back(ids[:1])
     assert refused(agent) == WRONG_PHASE  # half of its memory is there: CRIU would store it
     agent.give_back(ids[1:])
@@ -164,17 +164,17 @@ def test_it_is_legal_only_while_suspended(machine):
 def test_a_free_waits_until_the_process_runs_again(machine):
     puppet, agent = machine.target()
     suspend(puppet, agent)
-    gone = min(agent.held)
+    gone = min(agent.custody.held)
     puppet.must("thread t free a")
     held = leave(machine, puppet, agent)
     puppet.must("thread u free b")
     time.sleep(0.2)
     assert [puppet.tell("done t"), puppet.tell("done u")] == ["running", "running"]
     again = come_back(machine, puppet, held)
-    assert again.released == []
+    assert again.questions.released == []
     again.bring_back()
     assert wait_for(lambda: puppet.tell("done t") == "ok" and puppet.tell("done u") == "ok")
-    assert sorted(again.released)[0] == gone and len(again.released) == 2
+    assert sorted(again.questions.released)[0] == gone and len(again.questions.released) == 2
 
 
 def test_a_fork_meanwhile_is_a_child_without_an_agent(machine):

@@ -18,24 +18,25 @@ def test_a_free_tells_the_daemon_before_it_returns(target):
     puppet.must("alloc a 0x200000", "alloc b 0x200000", "create h 0x200000")
     handles = agent.export()
     puppet.must("free a")
-    assert agent.released == [handles[0].id]
+    assert agent.questions.released == [handles[0].id]
     puppet.must("release h")
-    assert agent.released == [handles[0].id, handles[2].id]
+    assert agent.questions.released == [handles[0].id, handles[2].id]
     puppet.must("alloc c 0x200000", "free c")
-    assert len(agent.released) == 2  # it was never exported
+    assert len(agent.questions.released) == 2  # it was never exported
     agent.quiesce()
     agent.export()
     assert agent.count("hand_over") == (1, 2 * MiB)
     agent.bring_back()
     puppet.must("free b")
-    assert agent.released[2:] == [handles[1].id]  # the transaction is over, but what came back is held by others, too
+    # The transaction is over, but what came back is held by others, too.
+    assert agent.questions.released[2:] == [handles[1].id]
 
 
 def test_a_free_waits_until_everyone_let_go(target):
     puppet, agent = target
     puppet.must("alloc a 0x200000")
     agent.export()
-    agent.answer_questions = False
+    agent.questions.answered = False
     puppet.must("thread t free a")
     time.sleep(0.2)
     assert puppet.tell("done t") == "running"
@@ -48,13 +49,13 @@ def test_a_free_during_quiesce_is_no_deadlock(target):
     puppet, agent = target
     puppet.must("alloc a 0x200000")
     agent.export()
-    agent.answer_questions = False
+    agent.questions.answered = False
     puppet.must("thread t free a")
-    assert wait_for(lambda: len(agent.released) == 1)
+    assert wait_for(lambda: len(agent.questions.released) == 1)
     request = agent.begin("quiesce", QUIESCE.pack(agent.transaction, 8000, 20))
     time.sleep(0.1)
-    agent.answer_questions = True
-    agent._question(2, (1 << 63) + 1, b"\0" * 16)  # the answer that was held back
+    agent.questions.answered = True
+    agent.questions.hear(2, (1 << 63) + 1, b"\0" * 16)  # the answer that was held back
     agent.reply("quiesce", request)
     assert puppet.tell("done t") in ("ok", "running")
     agent.ask("resume")
@@ -72,7 +73,7 @@ def test_a_daemon_that_dies_while_prepared(machine):
     again = machine.daemon.accept()
     assert (again.hello.phase, again.hello.transaction) == (RUNNING, 0)
     puppet.must("free a")
-    assert again.released == []
+    assert again.questions.released == []
     again.cycle()
 
 
@@ -108,7 +109,7 @@ def test_a_daemon_that_dies_later_is_waited_for(machine, where, tmp_path):
     puppet, agent = machine.target()
     puppet.must("alloc a 0x200000", "alloc b 0x400000", "fill a 1", "fill b 2", "sync")
     agent.take()
-    ids = sorted(agent.held)
+    ids = sorted(agent.custody.held)
     if where == "frozen":
         agent.ask("freeze")
     if where == "half imported":
@@ -119,12 +120,12 @@ def test_a_daemon_that_dies_later_is_waited_for(machine, where, tmp_path):
     if where == "staged":
         with (tmp_path / "segment").open("wb") as file:
             agent.stage([file.fileno()])
-    held, agent.held = agent.held, {}
+    held, agent.custody.held = agent.custody.held, {}
     agent.close()
     again = machine.daemon.accept()
     assert again.hello.phase == (MAPPED if where == "mapped" else HANDED_OVER)
     assert again.hello.transaction == 7
-    again.held = held
+    again.custody.held = held
     if where == "frozen":
         assert again.status().flags & 2
         again.ask("thaw")
@@ -233,7 +234,7 @@ def test_staged_descriptors_the_program_closed_are_not_closed_again(machine, tmp
     assert fds == []
     again.ask("drop")
     assert int(puppet.tell("descriptors")) == count + 1
-    again.held, agent.held = agent.held, {}
+    again.custody.held, agent.custody.held = agent.custody.held, {}
     again.bring_back()
     for end in pair:
         end.close()

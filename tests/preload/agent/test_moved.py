@@ -49,7 +49,7 @@ def test_what_is_discarded_did_not_move(target, uuids, mapped):
     agent.take()
     agent.moved((uuids[0], OTHER))
     if mapped:
-        agent.give_back(sorted(agent.held))
+        agent.give_back(sorted(agent.custody.held))
         agent.count("map")
     agent.count("discard")
     agent.bring_back()

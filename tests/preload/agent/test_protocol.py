@@ -91,7 +91,7 @@ def test_handed_over_memory_is_gone_until_it_comes_back(machine):
     other = machine.ready(socket=False)
     assert other.tell("alloc most 0x8000000") == "2"
     agent.take()
-    assert len(agent.held) == 40
+    assert len(agent.custody.held) == 40
     assert other.tell("alloc most 0x8000000") == "2"  # the daemon's descriptors hold it
     agent.bring_back()
     puppet.must("check a7 9", "freemany a 0 40")
@@ -172,12 +172,13 @@ def test_incomplete_is_refused(target):
     assert agent.status().phase == QUIESCED
     agent.export(after=first[-1].id)
     agent.count("hand_over")
-    ids = sorted(agent.held)
+    ids = sorted(agent.custody.held)
     agent.give_back(ids[:2])
     assert refused(agent, "map") == INCOMPLETE
-    assert refused(agent, "import", ID_LIST.pack(7, 1, 0) + struct.pack("<Q", ids[0]), [agent.held[ids[0]]]) == UNKNOWN
+    again = ID_LIST.pack(7, 1, 0) + struct.pack("<Q", ids[0])
+    assert refused(agent, "import", again, [agent.custody.held[ids[0]]]) == UNKNOWN
     bogus = ID_LIST.pack(7, 1, 0) + struct.pack("<Q", 12345)
-    assert refused(agent, "import", bogus, [agent.held[ids[0]]]) == UNKNOWN
+    assert refused(agent, "import", bogus, [agent.custody.held[ids[0]]]) == UNKNOWN
     agent.give_back(ids[2:])
     agent.count("map")
     agent.ask("resume")
@@ -187,7 +188,7 @@ def test_a_descriptor_of_another_kind_is_no_memory(target, tmp_path):
     puppet, agent = target
     puppet.must("alloc a 0x200000", "fill a 4", "sync")
     agent.take()
-    (id_,) = agent.held
+    (id_,) = agent.custody.held
     before = puppet.tell("descriptors")
     with (tmp_path / "file").open("wb") as file:
         body = ID_LIST.pack(7, 1, 0) + struct.pack("<Q", id_)
@@ -260,7 +261,7 @@ def test_with_few_descriptors_batches_are_small(target):
     assert len(handles) == 20
     agent.quiesce()
     agent.count("hand_over")
-    agent.give_back(sorted(agent.held), batch=3)
+    agent.give_back(sorted(agent.custody.held), batch=3)
     agent.count("map")
     agent.ask("resume")
     puppet.must("check a3 3")
@@ -294,8 +295,8 @@ def test_a_malformed_frame_closes_the_connection_and_nothing_else(machine, name,
     assert again.hello.phase == (HANDED_OVER if handed_over else RUNNING)
     assert wait_for(lambda: int(puppet.tell("descriptors")) == before)  # once it has looked at what the welcome brought
     if handed_over:
-        again.held = agent.held
-        agent.held = {}
+        again.custody.held = agent.custody.held
+        agent.custody.held = {}
         again.bring_back()
     puppet.must("check a 1", "free a")
 

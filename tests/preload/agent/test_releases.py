@@ -30,7 +30,7 @@ def took(puppet, *lines: str) -> float:
 def test_one_wait_and_then_none(held, stopped):
     """Holds if the daemon reads and does not answer, and if it is stopped and its socket fills."""
     puppet, agent, ids = held
-    agent.answer_questions = False
+    agent.questions.answered = False
     if stopped:
         agent.reads.clear()
     first = took(puppet, "free a0")
@@ -38,23 +38,23 @@ def test_one_wait_and_then_none(held, stopped):
     rest = took(puppet, f"freemany a 1 {COUNT - 4}")
     assert rest < COUNT * 0.01 + PROMPT
     agent.reads.set()
-    assert wait_for(lambda: sorted(agent.released) == ids[: COUNT - 3])
+    assert wait_for(lambda: sorted(agent.questions.released) == ids[: COUNT - 3])
 
 
 def test_once_answers_are_prompt_again_a_free_waits(held):
     """The memory is free for the next allocation."""
     puppet, agent, ids = held
-    agent.answer_questions = False
+    agent.questions.answered = False
     took(puppet, "free a0")
-    agent.answer_all()
+    agent.questions.answer_all()
     assert took(puppet, "free a1") < PROMPT / 2  # the answer to the first was late: no free waits yet
-    assert wait_for(lambda: ids[1] in agent.released)
-    agent.answer_all()
+    assert wait_for(lambda: ids[1] in agent.questions.released)
+    agent.questions.answer_all()
     time.sleep(0.2)
     puppet.must("thread t free a2")
     time.sleep(0.3)
     assert puppet.tell("done t") == "running"
-    agent.answer_all()
+    agent.questions.answer_all()
     assert wait_for(lambda: puppet.tell("done t") == "ok")
 
 
@@ -69,16 +69,16 @@ def test_what_a_daemon_did_not_hear_its_successor_does(machine, held):
     puppet.must("free a0", "free a1")
     machine.daemon.silent = False
     again = machine.daemon.accept()
-    assert wait_for(lambda: sorted(again.released) == ids[:2])
+    assert wait_for(lambda: sorted(again.questions.released) == ids[:2])
 
 
 @pytest.mark.parametrize("times", [1, 3])
 def test_what_a_daemon_refused_is_said_again(held, times):
     """It has too many requests at once. The others hold the memory until it hears of the free."""
     puppet, agent, ids = held
-    agent.refuses = times
+    agent.questions.refuses = times
     assert took(puppet, "free a0", "free a1") < PROMPT
-    assert wait_for(lambda: sorted(agent.released) == ids[:2])
-    assert agent.refuses == 0
+    assert wait_for(lambda: sorted(agent.questions.released) == ids[:2])
+    assert agent.questions.refuses == 0
     time.sleep(0.7)  # the agent looks at least once more
-    assert sorted(agent.released) == ids[:2]
+    assert sorted(agent.questions.released) == ids[:2]

@@ -46,25 +46,25 @@ def works(puppet) -> None:
 
 def test_it_asks_and_tries_again(machine, full):
     puppet, agent, make_room, device = full
-    agent.on_let_go = make_room
+    agent.questions.on_let_go = make_room
     assert puppet.tell("alloc late 0x400000") == OUT_OF_MEMORY
-    assert agent.let_go == []
+    assert agent.questions.let_go == []
     machine.daemon.page.say(0, device, 1)
     assert puppet.tell("alloc late 0x400000") == "ok"
-    assert agent.let_go == [device]
+    assert agent.questions.let_go == [device]
     works(puppet)
     assert puppet.tell("alloc no 0x4000000") == OUT_OF_MEMORY
-    assert agent.let_go == [device, device]
+    assert agent.questions.let_go == [device, device]
     machine.daemon.page.say(0, device, 0)
     assert puppet.tell("alloc no 0x4000000") == OUT_OF_MEMORY
-    assert agent.let_go == [device, device]
+    assert agent.questions.let_go == [device, device]
 
 
 @pytest.mark.parametrize("said", ["nothing", "another device", "no page"])
 def test_without_occupied_devices_no_process_is_asked(machine, full, said):
     """However long the daemon might take, and also while exports exist: every free waited until all had let go."""
     puppet, agent, make_room, device = full
-    agent.answer_questions = False
+    agent.questions.answered = False
     agent.export()
     if said == "another device":
         machine.daemon.page.say(0, bytes(reversed(device)), 1)
@@ -75,7 +75,7 @@ def test_without_occupied_devices_no_process_is_asked(machine, full, said):
         machine.daemon.page.say(0, device, 1)
     with within(ANSWER - 1):
         assert puppet.tell("alloc late 0x400000") == OUT_OF_MEMORY
-    assert agent.let_go == []
+    assert agent.questions.let_go == []
     make_room()
     assert puppet.tell("alloc late 0x400000") == "ok"
     works(puppet)
@@ -84,12 +84,12 @@ def test_without_occupied_devices_no_process_is_asked(machine, full, said):
 @pytest.mark.parametrize("prepared", [False, True])
 def test_the_last_row_counts_and_every_phase(machine, full, prepared):
     puppet, agent, make_room, device = full
-    agent.on_let_go = make_room
+    agent.questions.on_let_go = make_room
     machine.daemon.page.say(127, device, 1)
     if prepared:
         agent.export()
     assert puppet.tell("alloc late 0x400000") == "ok"
-    assert agent.let_go == [device]
+    assert agent.questions.let_go == [device]
     if prepared:
         agent.ask("resume")
     works(puppet)
@@ -98,16 +98,16 @@ def test_the_last_row_counts_and_every_phase(machine, full, prepared):
 def test_it_may_ask_while_the_gate_closes(machine, full):
     """Its thread is in flight: the agent reads the daemon's answer while it waits for that very thread."""
     puppet, agent, make_room, device = full
-    agent.answer_questions = False
+    agent.questions.answered = False
     agent.export()
     machine.daemon.page.say(0, device, 1)
     puppet.must("thread t alloc late 0x400000")
-    assert wait_for(lambda: agent.let_go == [device])
+    assert wait_for(lambda: agent.questions.let_go == [device])
     request = agent.begin("quiesce", QUIESCE.pack(agent.transaction, 8000, 20))
     time.sleep(0.1)
     make_room()
-    agent.answer_questions = True
-    agent.answer_late()
+    agent.questions.answered = True
+    agent.questions.answer_late()
     agent.reply("quiesce", request)
     agent.ask("resume")
     assert wait_for(lambda: puppet.tell("done t") == "ok")
@@ -116,28 +116,28 @@ def test_it_may_ask_while_the_gate_closes(machine, full):
 
 def test_a_program_that_was_stopped_when_it_was_said_knows(machine, full):
     puppet, agent, make_room, device = full
-    agent.on_let_go = make_room
+    agent.questions.on_let_go = make_room
     os.kill(puppet.process.pid, signal.SIGSTOP)
     machine.daemon.page.say(0, device, 1)
     os.kill(puppet.process.pid, signal.SIGCONT)
     assert puppet.tell("alloc late 0x400000") == "ok"
-    assert agent.let_go == [device]
+    assert agent.questions.let_go == [device]
 
 
 def test_a_daemon_that_hangs_is_waited_for_once(machine, full):
     puppet, agent, make_room, device = full
-    agent.answer_questions = False
+    agent.questions.answered = False
     machine.daemon.page.say(0, device, 1)
     with within(2 * ANSWER - 1):
         assert puppet.tell("alloc late 0x400000") == OUT_OF_MEMORY
     with within(ANSWER - 1):
         assert puppet.script(["alloc late 0x400000"] * 3) == [OUT_OF_MEMORY] * 3
-    assert agent.let_go == [device]
-    agent.answer_questions = True
-    agent.answer_late()
-    agent.on_let_go = make_room
+    assert agent.questions.let_go == [device]
+    agent.questions.answered = True
+    agent.questions.answer_late()
+    agent.questions.on_let_go = make_room
     assert wait_for(lambda: puppet.tell("alloc late 0x400000") == "ok")
-    assert agent.let_go[:2] == [device, device]
+    assert agent.questions.let_go[:2] == [device, device]
     works(puppet)
 
 
@@ -145,11 +145,11 @@ def test_a_daemon_that_hangs_is_waited_for_once(machine, full):
 def test_a_daemon_that_dies_is_not_waited_for_but_its_workers_end(machine, full, when):
     """Their memory is free in a moment, and no daemon is there to say when: the next one says nothing of it."""
     puppet, agent, make_room, device = full
-    agent.answer_questions = False
+    agent.questions.answered = False
     machine.daemon.page.say(0, device, 1)
     if when == "asked":
         puppet.must("thread t alloc late 0x400000")
-        assert wait_for(lambda: agent.let_go == [device])
+        assert wait_for(lambda: agent.questions.let_go == [device])
     if when == "the next is there":
         machine.daemon.page.close()
         machine.daemon.page = Page()
@@ -168,7 +168,7 @@ def test_a_daemon_that_dies_is_not_waited_for_but_its_workers_end(machine, full,
 
 def test_what_a_dead_daemon_said_is_over(machine, full):
     puppet, agent, _, device = full
-    agent.answer_questions = False
+    agent.questions.answered = False
     machine.daemon.page.say(0, device, 1)
     agent.close()
     with within(5 * WORKERS_END - 1):
