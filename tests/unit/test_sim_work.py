@@ -53,6 +53,26 @@ def test_kernels_compute_what_they_say(machine: Machine) -> None:
     assert errors == "500 200"
 
 
+@pytest.mark.parametrize("count", [1, 3, 4095, 4097, 10001])
+def test_a_fill_writes_every_value_of_its_rows_and_no_byte_beside_them(machine: Machine, count: int) -> None:
+    program = f"""
+        use()
+        data = int(ck(cu.cuMemAlloc(1 << 17)))
+        for unit, value in ((1, 0xA1), (2, 0xB1B2), (4, 0xC1C2C3C4)):
+            whole = value.to_bytes(unit, 'little') * {count}
+            ck(cu.cuMemsetD8(data, 0x11, 1 << 17))
+            ck(getattr(cu, f'cuMemsetD{{8 * unit}}')(data + 64, value, {count}))
+            beside = read(data, 64), read(data + 64 + len(whole), 64)
+            say(bytes(read(data + 64, len(whole))) == whole, set(map(bytes, beside)) == {{b'\\x11' * 64}})
+            pitch = (len(whole) + 24) & ~7
+            ck(cu.cuMemsetD8(data, 0x11, 1 << 17))
+            ck(getattr(cu, f'cuMemsetD2D{{8 * unit}}')(data, pitch, value, {count}, 3))
+            rows = (whole + b'\\x11' * (pitch - len(whole))) * 3
+            say(bytes(read(data, len(rows))) == rows)
+    """
+    assert machine.run(program) == ["True True", "True"] * 3
+
+
 def test_one_changed_word_changes_the_digest(machine: Machine) -> None:
     program = """
         use()

@@ -8,7 +8,7 @@
 
 #include "context.h"
 
-enum { PAGES_BETWEEN_YIELDS = 16, POLL_NS = 200000 };
+enum { PAGES_BETWEEN_YIELDS = 16, POLL_NS = 200000, PATTERN_BYTES = 4096 /* a multiple of each unit */ };
 
 static void drop(struct sim_operation* operation) {
     free(operation);
@@ -126,9 +126,16 @@ static void run_copy(struct sim_operation* operation, struct sim_stream* stream)
     sim_unlock();
 }
 
+// The values come from a pattern of the simulator's own: another stream may write to the row at the same time.
 static void fill_row(char* to, const struct region* self) {
-    for (size_t at = 0; at + self->unit <= self->width; at += self->unit)
-        move_bytes(to + at, (const char*)&self->value, self->unit);
+    char pattern[PATTERN_BYTES];
+    size_t width = self->width - self->width % self->unit;
+    size_t most = width < sizeof pattern ? width : sizeof pattern;
+    for (size_t at = 0; at < most; at += self->unit) memcpy(pattern + at, &self->value, self->unit);
+    for (size_t done = 0; done < width; done += most) {
+        if (width - done < most) most = width - done;
+        move_bytes(to + done, pattern, most);
+    }
 }
 
 static void run_fill(struct sim_operation* operation, struct sim_stream* stream) {
