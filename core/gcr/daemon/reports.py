@@ -125,27 +125,26 @@ def of_driver_checkpoint(job: Job, done: DriverSwap) -> CheckpointReport:
 
 def of_restore(job: Job, done: Restore, link: float | None, moved: Mapping[str, str]) -> RestoreReport:
     """`moved`: devices by UUID, those that the job left and those that it came back on."""
-    course, refilled = done.course, Amount.of(done.refilled.values())
-    return RestoreReport(
-        job=job.name,
-        simulated=job.world.simulated,
-        state=shown(job.state),
-        bytes=refilled.bytes,
-        refill_s=refilled.seconds,
-        refill_bytes_per_s=refilled.rate,
+    course = done.course
+    return replace(
+        _refilled(job, Amount.of(done.refilled.values()), moved),
         control_s=None if done.data_only else course.marks.get("control_s"),
         link_bytes_per_s=link,
         total_s=course.since_start("running"),
         cold=done.cold,
         streamed=done.streamed,
         phases_s=phases({k: v for k, v in course.marks.items() if k != "control_s"}, course.began),
-        moved=moved,
     )
 
 
 def of_driver_restore(job: Job, done: DriverSwap, moved: Mapping[str, str]) -> RestoreReport:
     """`moved`: as of `of_restore`."""
-    refilled = Amount(sum(done.process.suspension.bytes_by_device.values()), done.course.since_start("running"))
+    nbytes = sum(done.process.suspension.bytes_by_device.values())
+    return _refilled(job, Amount(nbytes, done.course.since_start("running")), moved)
+
+
+def _refilled(job: Job, refilled: Amount, moved: Mapping[str, str]) -> RestoreReport:
+    """Returns the report of a restore in one step: the refill takes all of its time."""
     return RestoreReport(
         job=job.name,
         simulated=job.world.simulated,
