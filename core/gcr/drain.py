@@ -24,8 +24,8 @@ class HandleSpec(Struct, frozen=True):
     usage: int = 0
 
 
-def spec_to_json(spec: HandleSpec) -> list[int]:
-    return [spec.id, spec.size, spec.type, spec.compression, spec.rdma_capable, spec.usage]
+def spec_to_json(spec: HandleSpec) -> tuple[int, int, int, int, int, int]:
+    return spec.id, spec.size, spec.type, spec.compression, spec.rdma_capable, spec.usage
 
 
 def spec_from_json(item: Sequence[int]) -> HandleSpec:

@@ -16,6 +16,7 @@ from gcr.hashing import CHUNK_BYTES, ChunkHashes, HashKey, hash_bytes
 from gcr.hashing.baseline import Baseline
 from gcr.memory.arena import Arena
 from gcr.memory.partial import PartialTable, Where
+from gcr.protocol.operations.worker import ProcessFacts
 from gcr.worker.holding import Holding
 from gcr.worker.hostcopy import HostCopy
 from gcr.worker.live import addresses
@@ -24,7 +25,7 @@ from gcr.worker.snapshot import SPARE_SHARE
 KEY = HashKey(bytes(range(32)))
 SIZES = (100, CHUNK_BYTES, 2 * CHUNK_BYTES, 3 * CHUNK_BYTES + 4096)
 LONG = 60.0
-ABOUT = {"job": "llm", "pid": 7, "start_time": 8, "transaction": 9, "ordinals": {"0": "GPU-1"}, "mappings": []}
+ABOUT = ProcessFacts("llm", 7, start_time=8, transaction=9, ordinals={0: "GPU-1"}, mappings=())
 
 Found = TypeVar("Found")
 

@@ -11,6 +11,7 @@ import pytest
 from gcr.drain import DeviceMemory, DeviceRange, HandleSpec, Span
 from gcr.errors import DriverError, NoContext, RolledBack
 from gcr.memory.arena import Arena
+from gcr.protocol.operations.worker import ProcessFacts
 from gcr.worker.attachment import Attachment
 from gcr.worker.holding import Holding
 from gcr.worker.refilling import copy_in
@@ -152,7 +153,7 @@ def test_places_for_bytes_that_another_process_copies(attachment: Attachment, ar
     holding = Holding(attachment, arena, "GPU-a", owner="llm/1")
     copy = holding.copy(3)
     copy.lay_out([HandleSpec(7, 3 * MIB), HandleSpec(5, 2 * MIB), HandleSpec(9, MIB)])
-    about = {"job": "llm", "pid": 1, "start_time": 2, "transaction": 3, "ordinals": {"0": "GPU-a"}, "mappings": []}
+    about = ProcessFacts("llm", 1, start_time=2, transaction=3, ordinals={0: "GPU-a"}, mappings=())
     table = copy.seal(about)
     assert [(each.spec.id, each.offset) for each in table.handles] == [(7, 0), (5, 3 * MIB), (9, 5 * MIB)]
     assert sum(part.size for part in table.segments) >= 6 * MIB

@@ -117,6 +117,25 @@ SAID = [
         {"copy": {"hold": "7.1", "transaction": 9}, "owner": "llm/7", "left": "GPU-1", "offset": 0, "total": 3},
     ),
     (
+        worker.Seal(
+            worker.CopyName("7.1", 9),
+            worker.ProcessFacts("llm", 7, 8, 9, {0: "GPU-1"}, ((5, 4096, 0, 4096, 1, 1),)),
+            partial=False,
+        ),
+        {
+            "copy": {"hold": "7.1", "transaction": 9},
+            "about": {
+                "job": "llm",
+                "pid": 7,
+                "start_time": 8,
+                "transaction": 9,
+                "ordinals": {"0": "GPU-1"},
+                "mappings": [[5, 4096, 0, 4096, 1, 1]],
+            },
+            "partial": False,
+        },
+    ),
+    (
         worker.Fill(worker.CopyName("7.1", 9), (1, 4096, 512), 1.5),
         {"copy": {"hold": "7.1", "transaction": 9}, "window": [1, 4096, 512], "deadline": 1.5},
     ),
@@ -135,6 +154,25 @@ def test_a_request_has_the_fields_that_other_versions_know(operation: Operation[
 def test_a_field_that_is_missing_or_of_another_type_is_refused(body: dict[str, Any]) -> None:
     with pytest.raises(UsageError, match="put: "):
         supervisor.Put.from_json(body)
+
+
+FACTS_OF_7 = {"job": "llm", "pid": 7, "start_time": 8, "transaction": 9, "ordinals": {}, "mappings": []}
+
+
+@pytest.mark.parametrize(
+    ("operation", "wrong"),
+    [
+        (worker.Adopt, {"handles": [[5, 4096, 1, 0, 0]]}),
+        (worker.Seal, {"about": {}}),
+        (worker.Seal, {"about": {**FACTS_OF_7, "ordinals": {"x": "GPU-1"}}}),
+        (worker.Seal, {"about": {**FACTS_OF_7, "mappings": [[5, 4096]]}}),
+    ],
+)
+def test_a_worker_refuses_facts_of_another_shape(operation: type[Operation[Any]], wrong: dict[str, Any]) -> None:
+    right = {"hold": "7.1", "copy": {"hold": "7.1", "transaction": 9}, "about": FACTS_OF_7, "partial": False}
+    assert operation.from_json({**right, "handles": []})
+    with pytest.raises(UsageError, match=f"^{operation.op}: .*{next(iter(wrong))}"):
+        operation.from_json({**right, **wrong})
 
 
 @pytest.mark.parametrize(

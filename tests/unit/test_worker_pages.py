@@ -17,7 +17,7 @@ from gcr.peers.worker_memory.rings import WorkerRings
 from gcr.protocol.batches import BATCH, Incoming
 from gcr.protocol.channel import Channel
 from gcr.protocol.operations.operation import Dispatcher
-from gcr.protocol.operations.worker import CopyName
+from gcr.protocol.operations.worker import CopyName, ProcessFacts
 from gcr.protocol.seqpacket import close_all
 from gcr.protocol.wire import MAX_DESCRIPTORS
 from gcr.testing.machine import until
@@ -27,6 +27,7 @@ from gcr.worker.serving.rings import RingServing
 
 COUNTS = [1, BATCH - 1, BATCH, MAX_DESCRIPTORS + 1]
 COPY = CopyName("7.1", 9)
+ABOUT = ProcessFacts("llm", 7, start_time=8, transaction=9, ordinals={0: "GPU-a"}, mappings=())
 
 
 def open_descriptors() -> int:
@@ -94,8 +95,8 @@ def test_a_ring_of_any_number_of_pieces_comes_whole_and_in_order(channel: Channe
 def test_a_sealed_copy_of_any_number_of_segments_comes_whole(channel: Channel, made: Made, count: int) -> None:
     made.fill(count)
     before = open_descriptors()
-    table, *segments = WorkerCopies(channel).seal(COPY, {})
-    assert SealedTable.from_fd(table) == made.seal({})
+    table, *segments = WorkerCopies(channel).seal(COPY, ABOUT)
+    assert SealedTable.from_fd(table) == made.seal(ABOUT)
     assert [os.fstat(fd).st_ino for fd in segments] == made.inodes()
     close_all([table, *segments])
     until(lambda: open_descriptors() == before or None, 5, "the worker has closed its duplicates")
@@ -125,5 +126,5 @@ def test_segments_that_are_given_up_meanwhile_leave_no_descriptor(
     answers = iter([made.memory, []])
     monkeypatch.setattr(CopyServing, "_segments", lambda _serving, _copy: next(answers))
     with pytest.raises(RolledBack, match=f"gave {BATCH} descriptors, and said that it has {MAX_DESCRIPTORS + 2}"):
-        WorkerCopies(channel).seal(COPY, {})
+        WorkerCopies(channel).seal(COPY, ABOUT)
     until(lambda: open_descriptors() == before or None, 5, "all are closed")

@@ -1,6 +1,7 @@
 """The sealed copy of a process: its table, which names every mapping, and the segments that hold the bytes."""
 
 from gcr.engine.target import Target
+from gcr.protocol.operations.worker import ProcessFacts
 from gcr.protocol.seqpacket import close_all
 
 
@@ -19,15 +20,13 @@ def seal(target: Target, lay_out: bool = False, partial: bool = False) -> list[i
     return fds
 
 
-def about(target: Target) -> dict[str, object]:
-    identity = target.process.identity
-    places = target.books.table.mappings()
-    rows = [[m.id, m.address, m.offset, m.size, m.read_devices, m.write_devices] for m in places]
-    return {
-        "job": target.process.job,
-        "pid": identity.pid,
-        "start_time": identity.start_time,
-        "transaction": target.transaction,
-        "ordinals": dict(target.books.table.ordinals),
-        "mappings": rows,
-    }
+def about(target: Target) -> ProcessFacts:
+    identity, table = target.process.identity, target.books.table
+    return ProcessFacts(
+        job=target.process.job,
+        pid=identity.pid,
+        start_time=identity.start_time,
+        transaction=target.transaction,
+        ordinals=dict(table.ordinals),
+        mappings=tuple((m.id, m.address, m.offset, m.size, m.read_devices, m.write_devices) for m in table.mappings()),
+    )

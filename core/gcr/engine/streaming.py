@@ -10,7 +10,7 @@ The disk is the pace, so only the caller's own deadline counts: `drain_s` is tha
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from threading import Event
@@ -31,7 +31,7 @@ from gcr.job.states import State
 from gcr.memory.layout import SealedTable
 from gcr.peers.worker import WorkerPeer
 from gcr.protocol.operations.operation import Done, Progress
-from gcr.protocol.operations.worker import Drained
+from gcr.protocol.operations.worker import Drained, ProcessFacts
 from gcr.protocol.seqpacket import close_all
 
 SLOTS = (8, 4, 2)  # of each device, as many as all can have: one is filled while others are written
@@ -117,7 +117,7 @@ class Stream(Struct):
                 quietly("give the ring back", partial(worker.copies.forget_copy, target.copy_name))
         self.close()
 
-    def open(self, target: Target, about: Mapping[str, object]) -> None:
+    def open(self, target: Target, about: ProcessFacts) -> None:
         """Opens the way of a process that has handed its memory over."""
         for worker in target.workers():
             if (target.pid, worker.device) not in self.rings:  # its first memory there came after PREPARE

@@ -7,7 +7,6 @@ import logging
 from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from threading import RLock
-from typing import Any
 
 from msgspec import Struct, field
 
@@ -17,6 +16,7 @@ from gcr.hashing.baseline import Baseline
 from gcr.memory.arena import Arena, Segments
 from gcr.memory.layout import Layout, SealedHandle, SealedSegment, SealedTable
 from gcr.memory.partial import PartialTable, Where
+from gcr.protocol.operations.worker import ProcessFacts
 from gcr.protocol.wire import MappingRecord
 from gcr.worker.arriving import Arriving
 from gcr.worker.held import HeldMemory
@@ -215,7 +215,7 @@ class HostCopy(Struct):
 
     # ---- the sealed table -------------------------------------------------------------------------------------
 
-    def seal(self, about: dict[str, Any]) -> SealedTable:
+    def seal(self, about: ProcessFacts) -> SealedTable:
         """Returns the sealed table. Raises WrongState for a copy that lacks bytes that a restore needs."""
         with self.lock:
             if self.snapshot and self.snapshot.later:
@@ -225,7 +225,7 @@ class HostCopy(Struct):
                 raise WrongState(f"the copy has not all of {len(lacking)} allocations: it is for an image alone")
             return self._table(about)
 
-    def seal_for_image(self, about: dict[str, Any]) -> PartialTable:
+    def seal_for_image(self, about: ProcessFacts) -> PartialTable:
         """Returns the table of the copy at the cut. Raises WrongState where a live copy has none."""
         with self.lock:
             table = self._table(about)
@@ -235,17 +235,17 @@ class HostCopy(Struct):
                 raise WrongState("what was copied while the program ran is of no cut")
             return PartialTable(table, self.live.cut)
 
-    def _table(self, about: dict[str, Any]) -> SealedTable:
+    def _table(self, about: ProcessFacts) -> SealedTable:
         with self.lock:
             offsets = self.planned.offsets
             assert self.segments is not None or self.ring
             return SealedTable(
-                job=about["job"],
-                pid=about["pid"],
-                start_time=about["start_time"],
-                transaction=about["transaction"],
-                ordinals={int(k): v for k, v in about["ordinals"].items()},
+                job=about.job,
+                pid=about.pid,
+                start_time=about.start_time,
+                transaction=about.transaction,
+                ordinals=about.ordinals,
                 handles=tuple(SealedHandle(self.specs[i], self.device, at) for i, at in offsets.items()),
-                mappings=tuple(MappingRecord(*row) for row in about["mappings"] if row[0] in offsets),
+                mappings=tuple(MappingRecord(*row) for row in about.mappings if row[0] in offsets),
                 segments=tuple(SealedSegment(self.device, part.size) for part in self.segments or ()),
             )

@@ -52,4 +52,4 @@ class WorkerCalls(Struct):
 
 def rows(specs: Sequence[HandleSpec]) -> tuple[ops.Row, ...]:
     """Returns handles as their rows in an operation."""
-    return tuple(tuple(spec_to_json(spec)) for spec in specs)
+    return tuple(map(spec_to_json, specs))

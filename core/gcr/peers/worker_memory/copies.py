@@ -1,6 +1,6 @@
 """Copies of processes in a worker's arena, and their snapshots on its device, as the daemon sees them."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from gcr.drain import HandleSpec
 from gcr.peers.worker_memory.calls import WorkerCalls, rows
@@ -50,12 +50,12 @@ class WorkerCopies(WorkerCalls):
         """Reads the snapshot and gives its room back. Raises ImageFailed where it was given up."""
         return self._call(ops.CopyOn(copy, deadline), timeout=deadline + 5, progress=progress)
 
-    def seal(self, copy: CopyName, about: Mapping[str, object], partial: bool = False) -> list[int]:
+    def seal(self, copy: CopyName, about: ops.ProcessFacts, partial: bool = False) -> list[int]:
         """Returns descriptors of the sealed table and then of the arena's segments, the caller's.
 
         partial: a PartialTable, for an image alone. Without it a copy that lacks bytes raises WrongState.
         """
-        asked = ops.Seal(copy, dict(about), partial)
+        asked = ops.Seal(copy, about, partial)
         return self._all_given(asked, lambda at, limit: ops.SealedSegments(copy, at - 1, limit))[1]
 
     def forget_copy(self, copy: CopyName) -> None:

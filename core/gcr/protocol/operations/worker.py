@@ -5,15 +5,15 @@ copies at once, and each is named by the transaction that makes it.
 """
 
 from collections.abc import Sequence
-from typing import Any, Generic
+from typing import Generic
 
 from msgspec import Struct
 
 from gcr.protocol.operations.operation import A, Count, Nothing, Operation, Size
 from gcr.protocol.operations.operation import Ready as Ready
 
-Row = tuple[int, ...]
-"""A HandleSpec as `spec_to_json` writes it."""
+Row = tuple[int, int, int, int, int, int]
+"""A HandleSpec as `spec_to_json` writes it, or the fields of a MappingRecord; there may be many."""
 
 
 class OfProcess(Operation[A], Generic[A], frozen=True):
@@ -230,13 +230,24 @@ class Page(OfCopy[Nothing], frozen=True):
         return fds[self.offset : self.offset + self.limit]
 
 
+class ProcessFacts(Struct, frozen=True):
+    """Facts of a process for its sealed table. `ordinals`: UUIDs by the process's own ordinals of its devices."""
+
+    job: str
+    pid: int
+    start_time: int
+    transaction: int
+    ordinals: dict[int, str]
+    mappings: tuple[Row, ...]
+
+
 class Seal(OfCopy[Descriptors], frozen=True):
-    """`about`: facts of the process, for the table; `partial`: for an image alone."""
+    """`partial`: for an image alone."""
 
     op = "seal"
     gives = "the sealed table, then the first segments"
 
-    about: dict[str, Any]
+    about: ProcessFacts
     partial: bool
 
 
