@@ -1,14 +1,20 @@
-"""Ctrl-C while a command forks the child that looks at a store: it is not lost, and no child is left behind."""
+"""The child that looks at a store: Ctrl-C while it is forked is not lost, and its progress comes to the command."""
 
 import os
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from gcr.api.events import ProgressEvent
+from gcr.cli import moving
 from gcr.cli.asking import Asking, Line
+from gcr.image.remote.transfer import Moving, Transfer
 from gcr.testing.machine import alive, until
 
 _pressed_in: str | None = None
@@ -60,3 +66,22 @@ def test_an_interrupt_while_it_forks_counts(monkeypatch: pytest.MonkeyPatch, whe
 
 def test_without_one_it_answers() -> None:
     assert Asking("the store", lambda _line: 7).answer() == 7
+
+
+def test_progress_of_a_push_comes_from_the_child_to_the_view(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[ProgressEvent] = []
+    view = SimpleNamespace(update=seen.append)
+    monkeypatch.setattr(moving, "progress_view", lambda _as_json: nullcontext(view))
+    key = SimpleNamespace(key=lambda: None)
+    options = cast("Any", SimpleNamespace(json=True, timeout=None, key=lambda: key))
+
+    def push(transfer: Transfer) -> Any:
+        transfer.tell(Moving(transfer.phase, 0, 9, 0.0, None))
+        transfer.tell(Moving(transfer.phase, 3, 9, 1.5, 4.0))
+        return "moved"
+
+    assert moving._moved("push", options, Path("/nowhere"), push) == "moved"
+    assert seen == [
+        ProgressEvent(phase="push", bytes=0, total_bytes=9, bytes_per_s=0.0),
+        ProgressEvent(phase="push", bytes=3, total_bytes=9, bytes_per_s=1.5, left_s=4.0),
+    ]

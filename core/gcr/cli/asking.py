@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from gcr.image.store.store import Store
 
 T = TypeVar("T")
-Record = Mapping[str, Any]
 
 PULSE_S = 0.2
 _LOOKS = 20  # within the patience
@@ -92,7 +91,7 @@ class Asking(Struct, Generic[T]):
     work: Callable[[Line], T]
     timeout: float | None = None
     grace: float = 0.0
-    on_progress: Callable[[Record], None] = lambda record: None
+    on_progress: Callable[[Any], object] = lambda now: None
     _patience: float = field(default_factory=lambda: config.load().store_s)
     _began: float = field(default_factory=time.monotonic)
 

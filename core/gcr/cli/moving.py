@@ -7,11 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from msgspec import to_builtins
+from msgspec.structs import asdict
 
 from gcr import units
 from gcr.api.events import ProgressEvent
 from gcr.cli import text
-from gcr.cli.asking import Asking, Line, Record
+from gcr.cli.asking import Asking, Line
 from gcr.cli.options import Options
 from gcr.cli.output import print_json, print_text, success
 from gcr.cli.progress import progress_view
@@ -19,7 +20,7 @@ from gcr.errors import DeadlinePassed
 
 if TYPE_CHECKING:
     from gcr.image.remote.push import Moved
-    from gcr.image.remote.transfer import Transfer
+    from gcr.image.remote.transfer import Moving, Transfer
 
 _GRACE_S = 2.0  # in which work that was told to end may tidy up
 
@@ -45,8 +46,8 @@ def _moved(command: str, options: Options, store: Path, act: Callable[["Transfer
     limit = None if options.timeout is None else options.timeout + _GRACE_S
     with progress_view(options.json) as view:
 
-        def told(record: Record) -> None:
-            view.update(ProgressEvent.from_json(record))
+        def told(now: "Moving") -> None:
+            view.update(ProgressEvent(**asdict(now)))
 
         def work(line: Line) -> "Moved":
             return act(_transfer(command, options, line))

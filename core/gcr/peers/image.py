@@ -6,7 +6,6 @@ It raises what the helper raised, PeerGone or DeadlinePassed.
 import os
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any
 
 from msgspec import Struct
 
@@ -130,7 +129,7 @@ class ImagePeer(Struct):
         return answer
 
     def _asked(self, operation: Operation[A], timeout: float, patience: Patience, fds: Sequence[int] = ()) -> A:
-        how: dict[str, Any] = {"on_progress": patience.heard, "on_silence": patience.heard_nothing}
-        answer, extra = ask(self.channel, operation, fds, timeout=timeout, **how)
+        heard, silent = patience.heard, patience.heard_nothing
+        answer, extra = ask(self.channel, operation, fds, timeout=timeout, on_progress=heard, on_silence=silent)
         close_all(extra)
         return answer

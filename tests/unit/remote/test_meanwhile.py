@@ -19,7 +19,7 @@ from gcr.image.pack import format as packs
 from gcr.image.remote.folder import Folder
 from gcr.image.remote.push import Moved, push
 from gcr.image.remote.remote import Remote
-from gcr.image.remote.transfer import Transfer
+from gcr.image.remote.transfer import Moving, Transfer
 from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import Damaged, ImageExists, StoreUnusable
@@ -225,7 +225,7 @@ def test_past_its_time_it_ends_and_nothing_is_there(
 
 def test_progress_is_told_up_to_the_last_byte(store: Store, away: Path) -> None:
     manifest = write(store, "warm", [COMMON])
-    told: list[dict[str, float]] = []
-    push(store, "warm", away.as_uri(), Transfer("push", tell=lambda record: told.append({**record})))
+    told: list[Moving] = []
+    push(store, "warm", away.as_uri(), Transfer("push", tell=told.append))
     size = manifest.packs[0].bytes
-    assert (told[-1]["phase"], told[-1]["bytes"], told[-1]["total_bytes"]) == ("push", size, size)
+    assert (told[-1].phase, told[-1].bytes, told[-1].total_bytes) == ("push", size, size)

@@ -1,10 +1,10 @@
 """A push or pull under way: its progress, its deadline, and its parallel work."""
 
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from concurrent.futures import FIRST_EXCEPTION, Future, ThreadPoolExecutor, wait
 from threading import Lock
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from msgspec import Struct, field
 
@@ -18,6 +18,16 @@ PARTS = 16  # in flight, of all packs together: they are in memory
 _TELL_S = 0.1
 
 
+class Moving(Struct, frozen=True):
+    """The progress of a push or pull: bytes so far and in all. `left_s`: seconds, None where nothing has moved yet."""
+
+    phase: str
+    bytes: int
+    total_bytes: int
+    bytes_per_s: float
+    left_s: float | None
+
+
 class Transfer(Struct):
     """A push or pull. Thread-safe. `timeout`: seconds for all of it; None: no limit.
 
@@ -26,7 +36,7 @@ class Transfer(Struct):
 
     phase: str
     timeout: float | None = None
-    tell: Callable[[Mapping[str, Any]], None] = lambda record: None
+    tell: Callable[[Moving], object] = lambda now: None
     pulse: Callable[[], object] = lambda: None
     total: int = 0  # bytes that are to move
     moved: int = 0
@@ -85,9 +95,8 @@ class Transfer(Struct):
         """Tells the progress. The lock is held."""
         if self.total:
             rate = self.moved / max(time.monotonic() - self._began, 1e-9)
-            left = {"left_s": (self.total - self.moved) / rate} if rate else {}
-            known = {"bytes": self.moved, "total_bytes": self.total, "bytes_per_s": rate}
-            self.tell({"phase": self.phase, **known, **left})
+            left = (self.total - self.moved) / rate if rate else None
+            self.tell(Moving(self.phase, self.moved, self.total, rate, left))
 
 
 def _consequence(future: Future[object]) -> bool:
