@@ -22,6 +22,7 @@ from gcr.api.events import ProgressEvent
 from gcr.api.listings import ArenaReady, ImageInfo, ImageState, JobInfo, OnlyCopy
 from gcr.api.reports import Report, SwapReport
 from gcr.daemon import reports
+from gcr.daemon.images.imaging import Imaging
 from gcr.daemon.jobs import Job, Program
 from gcr.daemon.labels import Labels
 from gcr.engine.node import Course, World
@@ -30,6 +31,7 @@ from gcr.errors import GcrError
 from gcr.job.process import Process
 from gcr.job.states import Way
 from gcr.processes import ProcessIdentity
+from gcr.protocol.operations.image import Written
 from gcr.protocol.operations.worker import Drained, Moved
 
 MARKS = {"stop": 100.25, "handed_over": 100.5, "frozen": 101.0, "drained": 100.75, "vram_free": 101.5, "running": 102.0}
@@ -223,6 +225,28 @@ def test_the_reader_makes_the_same_report_of_it(how: str) -> None:
     again = type(made).from_json(json.loads(json.dumps(made.to_json())))
     assert again == made
     assert again.to_json() == made.to_json()
+
+
+COST = Written(parent="cold", bytes_total=6, bytes_changed=4, bytes_zero=2, bytes_written=3, parent_refused="why")
+DURABLE = {"durable_s": 0.5, "parent": "cold", "bytes_changed": 4, "parent_refused": "why"}
+UNKNOWN = {"parent": "cold", "bytes_total": None, "bytes_zero": None, "bytes_written": None, "dedup_ratio": None}
+
+
+@pytest.mark.parametrize(
+    ("known", "expected"),
+    [
+        ({}, {**IMAGE, **UNKNOWN, "parent": None, "durable_s": None}),
+        ({"parent": "cold"}, {**IMAGE, **UNKNOWN, "durable_s": None}),
+        ({"cost": COST, "durable_s": 0.5, "parent": "old", "parent_refused": "why"}, {**IMAGE, **DURABLE}),
+        (
+            {"cost": replace(COST, bytes_written=0), "durable_s": 0.5},
+            {**IMAGE, **DURABLE, "bytes_written": 0, "dedup_ratio": None},
+        ),
+    ],
+)
+def test_an_image_adds_what_is_known_of_it_to_the_report(known: dict[str, Any], expected: dict[str, Any]) -> None:
+    imaging = Imaging(cast("Any", SimpleNamespace(name="warm")), cast("Any", None), **known)
+    assert imaging.reported(checkpointed()).to_json() == {**checkpointed().to_json(), **expected}
 
 
 def named(command: str, *path: str) -> set[str]:

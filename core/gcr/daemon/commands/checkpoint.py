@@ -7,7 +7,6 @@ from contextlib import contextmanager
 from functools import partial
 
 from msgspec import Struct
-from msgspec.structs import replace
 
 from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
@@ -69,7 +68,7 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
                 raise _restore_after_failure(
                     node, job, course, RestoreRequest(target=request.target), failed
                 ) from failed
-            former, report = report, replace(report, **imaging.report())
+            former, report = report, imaging.reported(report)
             job.results.amend(former, report)
         return report
 

@@ -8,16 +8,16 @@ written   in the background; the image is there when its manifest is, whether th
 
 import logging
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from threading import Event, Thread
-from typing import Any
 
 from msgspec import Struct, field
-from msgspec.structs import asdict
+from msgspec.structs import asdict, replace
 
 from gcr.api.listings import ImageState
+from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.daemon.images.claim import POLL, Claim
 from gcr.daemon.images.order import ImageOrder, nothing_to_image, place_of
@@ -27,7 +27,7 @@ from gcr.engine.duplicates import staged_with
 from gcr.engine.node import Course, phases
 from gcr.engine.target import Target
 from gcr.errors import GcrError, Interrupted, PeerGone, UnsupportedState, typed
-from gcr.image.files.manifest import Costs, Cut, Manifest
+from gcr.image.files.manifest import Cut, Manifest
 from gcr.imageerrors import HashMissed, ImageFailed, NoSuchImage, NotDurable
 from gcr.job.states import State
 from gcr.peers.image import ImagePeer
@@ -39,7 +39,6 @@ from gcr.protocol.seqpacket import close_all
 log = logging.getLogger("gcr.daemon")
 
 NO_TIMEOUT = 7 * 86400.0  # a disk may be slow; the helper ends when it is done, fails or dies
-UNKNOWN = dict.fromkeys((*Costs.__struct_fields__, "dedup_ratio"))
 
 
 class Imaging(Struct, eq=False):
@@ -57,7 +56,7 @@ class Imaging(Struct, eq=False):
     parent: str | None = None
     parent_refused: str | None = None
     created: float = 0.0
-    cost: Mapping[str, Any] | None = None
+    cost: Written | None = None
     durable_s: float | None = None
     failed: GcrError | None = None
     done: Event = field(default_factory=Event)
@@ -189,11 +188,9 @@ class Imaging(Struct, eq=False):
 
     def _is_durable(self, cost: Written) -> None:
         self.durable_s = time.monotonic() - self.order.began
-        stored = cost.bytes_written
-        self.cost = {**asdict(cost), "dedup_ratio": cost.bytes_total / stored if stored else None}
-        self.parent_refused = cost.parent_refused
+        self.cost, self.parent_refused = cost, cost.parent_refused
         line = "job %s: image %s is durable after %.2f s: %d bytes written"
-        log.info(line, self.order.job, self.order.name, self.durable_s, stored)
+        log.info(line, self.order.job, self.order.name, self.durable_s, cost.bytes_written)
         self.done.set()
 
     def fail(self, error: Exception) -> None:
@@ -247,16 +244,22 @@ class Imaging(Struct, eq=False):
         error = self.error.message if self.error else None
         return ImageState(name=self.order.name, state=self.state, durable_s=self.durable_s, error=error)
 
-    def report(self) -> dict[str, Any]:
-        """Returns the fields of docs/contract.md §4 that a checkpoint with an image has besides."""
-        known = {**UNKNOWN, "parent": self.parent, **(self.cost or {})}
-        return {
-            "image": self.order.name,
-            "cut": Cut.DEVICE.value,
-            "durable_s": self.durable_s,
-            **{name: known[name] for name in UNKNOWN},
-            "parent_refused": self.parent_refused,
-        }
+    def reported(self, report: CheckpointReport) -> CheckpointReport:
+        """Returns the report with the fields of docs/contract.md §4 that a checkpoint with an image has besides."""
+        named = replace(
+            report,
+            image=self.order.name,
+            cut=Cut.DEVICE.value,
+            durable_s=self.durable_s,
+            parent=self.parent,
+            parent_refused=self.parent_refused,
+        )
+        return replace(named, **asdict(self.cost), dedup_ratio=_ratio(self.cost)) if self.cost else named
+
+
+def _ratio(cost: Written) -> float | None:
+    """Returns how many bytes each stored one stands for; None where none was stored."""
+    return cost.bytes_total / cost.bytes_written if cost.bytes_written else None
 
 
 def asked_for(
