@@ -36,7 +36,6 @@ WIDE = {
     "gcr/config.py Config": "the settings (docs/configuration.md)",
     "gcr/job/runs.py Run": "the fields of a job's record on disk",
     "gcr/protocol/agentwire.py StatusRecord": "the fields of a wire record (wire.h)",
-    "gcr/testing/peer_main.py Service": "one method for each method of the drain that it serves",
 }
 
 # Modules of core that open files for writing, and what they write. Images are written by gcr/image/ alone.

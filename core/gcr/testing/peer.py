@@ -25,7 +25,7 @@ class PeerDied(Exception):
 
 
 class Peer:
-    """A child process with a backend of its own. `call` runs one method of `gcr.testing.peer_main.Service` there."""
+    """A child process with a backend of its own. `call` runs one public method of `gcr.testing.serving` there."""
 
     def __init__(self, backend: str, environment: Mapping[str, str]) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)

@@ -1,0 +1,1 @@
+"""Requests that a test makes of a peer, a class for each subject. A public method serves the request of its name."""
