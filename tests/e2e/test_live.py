@@ -77,6 +77,13 @@ def check(buffers: Sequence[bytes], span: Span) -> None:
             span = Span(max(span.first, newest - 1), span.last)
 
 
+def check_image(store: Store, name: str, where: Sequence[Sequence[int]], spans: Sequence[Span]) -> None:
+    """Checks the buffers of every thread, at the addresses that the program told."""
+    found = iter(contents(store, name, [address for buffers in where for address in buffers], SIZE))
+    for buffers, span in zip(where, spans, strict=True):
+        check([next(found) for _ in buffers], span)
+
+
 def glance(
     machine: Machine, job: Victim, name: str, chance: random.Random, live: bool
 ) -> tuple[list[Span], dict[str, object]]:
@@ -116,8 +123,7 @@ def schedules(machine: Machine, count: int, seed: int) -> list[float]:
     for number in range(count):
         name, live = f"i{number}", number % 4 != 3
         spans, said = glance(machine, job, name, chance, live)
-        for buffers, span in zip(where, spans, strict=True):
-            check(contents(store, name, buffers, SIZE), span)
+        check_image(store, name, where, spans)
         assert said["parent"] == parent
         if not live and said["bytes_copied"]:
             shares.append(said["snapshot_bytes"] / said["bytes_copied"])  # type: ignore[operator]

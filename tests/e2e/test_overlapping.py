@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 from little_room import room
 from machine import VICTIMS, Answer, Machine, Victim, kill, until
-from test_live import Span, check, contents, rounds
+from test_live import Span, check_image, rounds
 from worlds import AMD, NVIDIA, at
 
 from gcr.image.store.store import Store
@@ -119,8 +119,7 @@ class Stamping:
         spans += [Span(done, begun) for (done, _), (_, begun) in zip(before, rounds(self.job), strict=True)]
 
     def check(self, store: Store, name: str, spans: Sequence[Span]) -> None:
-        for buffers, span in zip(self.where, spans, strict=True):
-            check(contents(store, name, buffers, SIZE), span)
+        check_image(store, name, self.where, spans)
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0)])
