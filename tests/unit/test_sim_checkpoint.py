@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import sys
 from pathlib import Path
 
@@ -90,6 +91,54 @@ def test_wrong_moves_are_refused(machine: Machine) -> None:
         assert act(machine, target.pid, "say(checkpoint(), restore(), unlock(), state())") == "401 401 401 0"
         assert act(machine, target.pid, "say(lock(), lock(), restore(), unlock())") == "0 401 401 0"
     assert act(machine, target.pid, "say(lock(), code(cu.cuCheckpointProcessGetState(pid)))") == "304 304"
+
+
+def test_another_program_in_the_process_is_reached_though_a_child_of_the_first_lives(machine: Machine) -> None:
+    program = """
+        if len(sys.argv) == 1:
+            use()
+            child = os.fork()
+            if not child: time.sleep(60); os._exit(0)
+            text = open('/proc/self/cmdline').read().split('\\0')[2]
+            os.execv(sys.executable, [sys.executable, '-c', text, str(child)])
+        use()
+        say('up')
+        wait_for_line()
+        os.kill(int(sys.argv[1]), 9)
+        say('over')
+    """
+    with machine.start(program) as target:
+        assert target.hear() == "up"
+        assert act(machine, target.pid, "say(lock(), state(), unlock())") == f"0 {LOCKED} 0"
+        assert target.ask() == "over"
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="only root can")
+def test_another_user_is_not_answered(machine: Machine) -> None:
+    """Any user can connect to an abstract name."""
+    lock = """
+        talk = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        os.setresuid(*[int(sys.argv[1])] * 3)
+        talk.connect(bytes.fromhex(sys.argv[2]))
+        try:
+            talk.send((3).to_bytes(4, 'little') + bytes(524))
+            say(len(talk.recv(100)))
+        except ConnectionError:
+            say('0')
+    """
+    with machine.start(TARGET) as target:
+        started(target)
+        for user, answer in ("65534", "0"), ("0", "8"):
+            command = [*machine.command(lock), user, listener_of(target.pid).hex()]
+            assert subprocess.check_output(command, env=machine.env, text=True, timeout=60).strip() == answer
+        assert state(machine, target.pid) == LOCKED
+
+
+def listener_of(pid: int) -> bytes:
+    """Returns its abstract name."""
+    names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
+    (name,) = [name for name in names if name.startswith("@gcr-sim-") and name.endswith(f"-{pid}")]
+    return name.replace("@", "\0", 1).encode()
 
 
 def test_a_lock_that_times_out_leaves_the_process_running(machine: Machine) -> None:

@@ -123,6 +123,7 @@ static sim_result restore(const struct sim_service_request* request) {
     if (result) return result;
     result = request->pair_count ? remap_devices(request) : SIM_OK;
     if (result) return result;
+    sim_machine_begin_anew();
     sim_sleep_ms(sim_machine_config()->control_ms);
     sim_lock();
     result = doomed ? SIM_OPERATING_SYSTEM : recreate_locked();

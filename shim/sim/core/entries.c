@@ -4,6 +4,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,15 @@ static const char* field_of(const char* text, int number) {
     return field ? field + 1 : "X";
 }
 
+// CRIU restores a process into a time namespace of its own, and start times are told in the time of the reader.
+static uint64_t ahead_in_ticks(void) {
+    long long seconds = 0, nanoseconds = 0;
+    FILE* file = fopen("/proc/self/timens_offsets", "re");
+    bool told = file && fscanf(file, "monotonic %*s %*s boottime %lld %lld", &seconds, &nanoseconds) == 2;
+    if (file) fclose(file);
+    return told ? (uint64_t)((seconds * 1000000000 + nanoseconds) / (1000000000 / sysconf(_SC_CLK_TCK))) : 0;
+}
+
 // Pid, 16 bits of when it started, 16 of where its stack is: each exec chooses that anew, and what a driver had for the
 // program ends with its descriptors. 0 where the kernel does not say, as
 // once the first thread has ended. The whole is 0 for who is gone.
@@ -42,19 +52,30 @@ static uint64_t holder_key(int pid) {
     const char* state = field_of(text, 3);
     bool zombie = *state == 'Z' && strtoull(field_of(text, 20), NULL, 10) <= 1;  // its first thread may end first
     if (*state == 'X' || zombie) return 0;
-    uint16_t start = (uint16_t)strtoull(field_of(text, 22), NULL, 10);
+    uint16_t start = (uint16_t)(strtoull(field_of(text, 22), NULL, 10) - ahead_in_ticks());
     uint16_t stack = (uint16_t)(strtoull(field_of(text, 28), NULL, 10) >> 4);
     return (uint64_t)(uint32_t)pid << 32 | (uint32_t)start << 16 | stack;
 }
 
+// Two readers in different time namespaces may round by a tick.
 static bool is_same(uint64_t one, uint64_t other) {
     bool told = (uint16_t)one && (uint16_t)other;
-    return told ? one == other : one >> 16 == other >> 16;
+    uint16_t between = (uint16_t)((one >> 16) - (other >> 16) + 1);
+    return one >> 32 == other >> 32 && between <= 2 && (!told || (uint16_t)one == (uint16_t)other);
+}
+
+static atomic_uint renewals;  // how often this process may have come back from a dump
+
+void sim_machine_begin_anew(void) {
+    atomic_fetch_add(&renewals, 1);
 }
 
 static uint64_t own_key(void) {
     static _Thread_local uint64_t key;
-    if ((int)(key >> 32) != getpid()) key = holder_key(getpid());  // a fork changes it
+    static _Thread_local unsigned seen;
+    unsigned now = atomic_load(&renewals);
+    if ((int)(key >> 32) != getpid() || seen != now) key = holder_key(getpid());  // a fork changes it, and a restore
+    seen = now;
     return key;
 }
 

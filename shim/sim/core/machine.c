@@ -125,7 +125,7 @@ static struct sim_table* map_table(int file) {
 }
 
 static struct sim_table* open_table(void) {
-    if (!choose_directory() || !make_subdirectory("physical") || !make_subdirectory("process")) return NULL;
+    if (!choose_directory() || !make_subdirectory("physical")) return NULL;
     char path[PATH_MAX];
     snprintf(path, sizeof path, "%s/machine", directory);
     int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);

@@ -4,7 +4,6 @@
 //
 //   <state>/machine      table of devices and physical allocations, mapped by everyone, guarded by a robust mutex
 //   <state>/physical/    one file per physical allocation
-//   <state>/process/     one socket per process: its checkpoint service
 //   <state>/faults       optional, see fault.h
 //
 // A physical allocation lives as long as some process holds its open file description: through a descriptor, a
@@ -63,6 +62,8 @@ void sim_machine_share(const struct sim_entry* entry);
 sim_result sim_machine_import(int fd, struct sim_entry* entry, unsigned* device, uint64_t* size, void** view);
 // Copies what was ever written to; the rest of `to` stays as it is.
 void sim_machine_copy_contents(const struct sim_entry* entry, void* to, const void* view, uint64_t size);
+// CRIU may have brought this process back, with another start time: what it holds from now on is not a dead process's.
+void sim_machine_begin_anew(void);
 // This process no longer holds the entry (its views are unmapped).
 void sim_machine_let_go(const struct sim_entry* entry);
 

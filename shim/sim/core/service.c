@@ -4,11 +4,11 @@
 // operation runs here, in the target, so a caller may die in the middle of it: the target finishes (measured on r580,
 // docs/design.md). Our threads block all signals.
 #include <errno.h>
-#include <fcntl.h>
 #include <limits.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -21,23 +21,39 @@
 #include "process.h"
 
 static int listener = -1;
+static struct sockaddr_un own;
+static socklen_t own_length;
 static atomic_int thread_id;
 
-// Through a descriptor of its folder, the caller's to close: the path itself may be too long. -1: there is none.
-static int address_of(int pid, struct sockaddr_un* address) {
+static uint64_t hash_of(const char* text) {  // FNV-1a
+    uint64_t hash = 0xcbf29ce484222325u;
+    while (*text) hash = (hash ^ (unsigned char)*text++) * 0x100000001b3u;
+    return hash;
+}
+
+// An abstract name: CRIU saves and restores such a listener, and a folder's path may be longer than an address.
+static socklen_t address_of(int pid, struct sockaddr_un* address) {
     char folder[PATH_MAX];
-    snprintf(folder, sizeof folder, "%s/process", sim_machine_directory());
-    int descriptor = open(folder, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    const char* machine = realpath(sim_machine_directory(), folder) ? folder : sim_machine_directory();
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    snprintf(address->sun_path, sizeof address->sun_path, "/proc/self/fd/%d/%d", descriptor, pid);
-    return descriptor;
+    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "gcr-sim-%016llx-%d",
+                          (unsigned long long)hash_of(machine), pid);
+    return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
+}
+
+// An abstract name is no file that a folder would keep from other users.
+static bool may_ask(int connection) {
+    struct ucred caller;
+    socklen_t size = sizeof caller;
+    if (getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &caller, &size)) return false;
+    return caller.uid == 0 || caller.uid == geteuid();
 }
 
 static void* serve(void* argument) {
     int connection = (int)(intptr_t)argument;
     struct sim_service_request request;
     struct sim_service_reply reply = {0};
-    if (recv(connection, &request, sizeof request, 0) == (ssize_t)sizeof request) {
+    if (may_ask(connection) && recv(connection, &request, sizeof request, 0) == (ssize_t)sizeof request) {
         sim_service_perform(&request, &reply);
         (void)!send(connection, &reply, sizeof reply, MSG_NOSIGNAL);  // the caller may be gone
     }
@@ -65,18 +81,28 @@ static void* listen_for_callers(void* argument) {
 }
 
 static bool open_listener(void) {
-    struct sockaddr_un address;
-    int folder = address_of(getpid(), &address);
-    if (folder < 0) return false;
-    unlink(address.sun_path);  // left by a dead process that had our pid
+    own_length = address_of(getpid(), &own);
     listener = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    bool bound = listener >= 0 && bind(listener, (struct sockaddr*)&address, sizeof address) == 0;
-    close(folder);
-    return bound && listen(listener, 16) == 0;
+    return listener >= 0 && !bind(listener, (struct sockaddr*)&own, own_length) && !listen(listener, 16);
+}
+
+// The program may have closed our descriptor, and have a file of its own under the number.
+static bool is_listener(int descriptor) {
+    struct sockaddr_un found;
+    socklen_t size = sizeof found;
+    bool named = !getsockname(descriptor, (struct sockaddr*)&found, &size);
+    return named && size == own_length && !memcmp(&found, &own, size);
+}
+
+// Or the child would keep the name from a process that exec or a new pid puts in the parent's place.
+static void forget_in_child(void) {
+    int saved = errno;
+    if (is_listener(listener)) close(listener);
+    errno = saved;
 }
 
 bool sim_service_start(void) {
-    if (!open_listener()) return false;
+    if (!open_listener() || pthread_atfork(NULL, NULL, forget_in_child)) return false;
     sigset_t all, old;
     sigfillset(&all);
     pthread_sigmask(SIG_SETMASK, &all, &old);
@@ -94,11 +120,10 @@ int sim_service_thread(void) {
 sim_result sim_service_ask(int pid, const struct sim_service_request* request, struct sim_service_reply* reply) {
     struct sockaddr_un address;
     bool exists = pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
-    int folder = exists ? address_of(pid, &address) : -1;
-    if (folder < 0) return SIM_OPERATING_SYSTEM;
+    if (!exists) return SIM_OPERATING_SYSTEM;
+    socklen_t length = address_of(pid, &address);
     int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
-    bool connected = connection >= 0 && connect(connection, (struct sockaddr*)&address, sizeof address) == 0;
-    close(folder);
+    bool connected = connection >= 0 && connect(connection, (struct sockaddr*)&address, length) == 0;
     if (connection < 0) return SIM_OPERATING_SYSTEM;
     sim_result result = SIM_NOT_INITIALIZED;  // it does not run the driver
     if (connected) {
