@@ -138,6 +138,15 @@ def test_a_worker_that_cannot_take_over_closes_the_segments() -> None:
     assert open_descriptors() == before
 
 
+@pytest.mark.parametrize("read", [SealedTable.from_fd, PartialTable.from_fd])
+def test_a_segment_in_the_place_of_a_table_is_not_read_as_a_whole(read: Callable[[int], Any]) -> None:
+    before, fds = open_descriptors(), [os.memfd_create("huge")]
+    os.ftruncate(fds[0], 1 << 50)
+    with pytest.raises(DamagedTable):
+        bundled(fds, read)
+    assert open_descriptors() == before
+
+
 def test_tables_of_a_copy_for_an_image_are_read_as_such() -> None:
     before, known = open_descriptors(), Lent()
     whole = PartialTable.whole(table(GPU, 1))

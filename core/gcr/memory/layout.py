@@ -221,7 +221,7 @@ class SealedTable(Struct, frozen=True):
     @classmethod
     def from_fd(cls, fd: int) -> Self:
         """Reads the table that `to_memfd` wrote. Raises as `from_bytes` does, and OSError."""
-        return cls.from_bytes(os.pread(fd, os.fstat(fd).st_size, 0))
+        return cls.from_bytes(bytes_of_table(fd, _MAGIC))
 
     def to_memfd(self) -> int:
         """Returns a descriptor of the bytes, sealed against change; the caller owns it. Raises OSError."""
@@ -249,6 +249,11 @@ class SealedTable(Struct, frozen=True):
             "segments": tuple(SealedSegment(**each) for each in body["segments"]),
         }
         return cls(**{**body, **facts})
+
+
+def bytes_of_table(fd: int, magic: bytes) -> bytes:
+    """Returns the bytes of a file; none of one that begins otherwise, such as a segment of many GiB. Raises OSError."""
+    return os.pread(fd, os.fstat(fd).st_size, 0) if os.pread(fd, len(magic), 0) == magic else b""
 
 
 def _digest(text: bytes) -> bytes:

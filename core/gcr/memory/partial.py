@@ -9,7 +9,6 @@ missing bytes from the parent.
 The digest is over all that follows it; the chunks are in the order of the table's handles. Little-endian.
 """
 
-import os
 import struct
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -20,7 +19,7 @@ from msgspec import Struct
 
 from gcr.hashing import CHUNK_BYTES
 from gcr.hashing.chunks import chunk_count
-from gcr.memory.layout import DamagedTable, SealedSegment, SealedTable
+from gcr.memory.layout import DamagedTable, SealedSegment, SealedTable, bytes_of_table
 from gcr.protocol.jsonbody import sealed_memfd
 
 _MAGIC = b"GCRPARTS"
@@ -60,7 +59,7 @@ class PartialTable(Struct, frozen=True):
     @classmethod
     def from_fd(cls, fd: int) -> Self:
         """Reads a partial table. Raises DamagedTable where a bit has changed, and OSError."""
-        data = os.pread(fd, os.fstat(fd).st_size, 0)
+        data = bytes_of_table(fd, _MAGIC)
         magic, digest, body = data[: len(_MAGIC)], data[len(_MAGIC) :][:_DIGEST], data[len(_MAGIC) + _DIGEST :]
         if magic != _MAGIC or digest != _digest(body):
             raise DamagedTable("the table of a copy for an image is damaged")
