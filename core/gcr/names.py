@@ -6,8 +6,8 @@ from collections.abc import Iterable
 JOB_NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z")
 """Names of jobs. A number is never one: it is a pid."""
 
-BACKEND_NAME = re.compile(r"[a-z][a-z0-9_-]{0,62}\Z")
-"""Names of vendors."""
+BACKEND_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
+"""Names of backends. One never looks like an option of the command line."""
 
 DEFAULT_BACKEND = "nvidia"
 """The vendor of a job until its first process names another, and of a process that shows none."""

@@ -13,6 +13,7 @@ from gcr.api.requests import (
     StopRequest,
     SwapRequest,
 )
+from gcr.daemon.worlds import backend_name
 from gcr.errors import UsageError
 
 IMAGE = {"target": "llm", "image": "warm"}
@@ -126,3 +127,8 @@ def test_the_halves_of_a_swap_have_what_concerns_them() -> None:
 def test_a_command_between_versions_may_say_more() -> None:
     assert StopRequest.from_json({"op": "stop", "more": 1}) == StopRequest()
     assert HandOverRequest.from_json({"version": "9.9", "wire": 3, "more": 1}).version == "9.9"
+
+
+@pytest.mark.parametrize("name", ["acme", "Acme.v2", "0-acme_x"])
+def test_a_request_names_each_backend_that_the_daemon_knows(name: str) -> None:
+    assert backend_name(name) == CheckpointRequest(target="llm", backend=name).backend

@@ -19,6 +19,7 @@ from msgspec.json import decode
 from gcr.engine.node import World
 from gcr.errors import BackendMissing, NotOurs, UnsafeRuntime, UsageError
 from gcr.job.journal import DecisionRecord
+from gcr.names import BACKEND_NAME
 from gcr.native import own_simulator
 from gcr.rendezvous.launch import daemon_environment
 from gcr.runtime import check_unshared_directory
@@ -27,7 +28,6 @@ SIMULATE, STATE = "GCR_SIMULATE", "GCR_SIM_STATE"
 _SETTING = re.compile(r"GCR_SIM_[A-Z_]+\Z")
 _LIBRARIES = "LD_LIBRARY_PATH"
 _LEADING = (_LIBRARIES, "ROCM_PATH")  # a hint which of our own simulators it is; never believed
-BACKEND = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,62}\Z")
 PLUGIN_S = 20.0  # seconds for a plugin to say where its simulated driver is
 _MACHINE = "machine"  # the file of a simulated machine's state that is there from its beginning
 
@@ -57,7 +57,7 @@ def recorded_world(record: DecisionRecord) -> World:
 
 def backend_name(name: object) -> str:
     """Raises UsageError for what cannot be the name of a backend."""
-    if not isinstance(name, str) or not BACKEND.match(name):
+    if not isinstance(name, str) or not BACKEND_NAME.match(name):
         raise UsageError(f"{name!r} is not the name of a backend", hint="gcr backends")
     return name
 

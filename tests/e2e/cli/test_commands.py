@@ -35,7 +35,7 @@ BAD_LINES = [
     ("run", "--simulate", "intel", "--", "true"),
     ("run",),
     ("completion", "tcsh"),
-    ("--backend", "No", "devices"),
+    ("--backend", "n o", "devices"),
 ]
 
 
