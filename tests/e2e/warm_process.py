@@ -38,6 +38,7 @@ LAZY = (
     "gcr.job.runs",
     "gcr.supervisor.process",
     "rich.console",
+    "tomllib",
     "gcr.cli.parts",
 )
 BACKENDS = {
