@@ -1,14 +1,23 @@
-"""What both ends of a channel do in tests, and the descriptors that they leave."""
+"""Both ends of a channel in tests: what they do, the operations that they declare, the descriptors that they leave."""
 
 import contextlib
 import os
 import time
 from pathlib import Path
+from types import ModuleType
+from typing import Any
 
 from gcr.protocol.channel import Request
+from gcr.protocol.operations.operation import Operation
 from gcr.protocol.wire import (
     FrameType,
 )
+
+
+def declared(table: ModuleType) -> list[type[Operation[Any]]]:
+    """Returns the operations of a module; a class without a name on the socket is a base of others."""
+    found = [each for each in vars(table).values() if isinstance(each, type) and issubclass(each, Operation)]
+    return [each for each in found if hasattr(each, "op") and each is not Operation]
 
 
 def descriptors() -> dict[str, str]:
