@@ -22,7 +22,7 @@ function(gcr_add_shim target)
         CXX_STANDARD 17 CXX_STANDARD_REQUIRED ON CXX_EXTENSIONS ON POSITION_INDEPENDENT_CODE ON
         CXX_VISIBILITY_PRESET hidden VISIBILITY_INLINES_HIDDEN ON INTERPROCEDURAL_OPTIMIZATION OFF
         LINK_DEPENDS "${map}")
-    # sdk/ first: its hooks/indices.h and hooks/real.h stand in for those of gcr's own shim
+    # sdk/ first: its hooks/indices.h stands in for that of gcr's own shim
     target_include_directories(${target} PRIVATE "${arg_VENDOR}" "${GCR_SDK}/sdk" "${GCR_SDK}/src" "${GCR_SDK}/include")
     target_compile_definitions(${target} PRIVATE _GNU_SOURCE)
     target_compile_options(${target} PRIVATE

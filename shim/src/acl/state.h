@@ -8,7 +8,7 @@
 #include "abi/acl.h"
 #include "core/vendor.h"
 #include "device/state.h"
-#include "hooks/real.h"
+#include "hooks/acl_real.h"
 
 namespace gcr {
 namespace acl {

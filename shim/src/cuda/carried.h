@@ -6,7 +6,7 @@
 #define GCR_CUDA_CARRIED_H
 
 #include "cuda/state.h"
-#include "hooks/real.h"
+#include "hooks/cuda_real.h"
 
 namespace gcr {
 namespace cuda {

@@ -5,7 +5,7 @@
 #define GCR_CUDA_DRIVER_H
 
 #include "cuda/state.h"
-#include "hooks/real.h"
+#include "hooks/cuda_real.h"
 
 namespace gcr {
 namespace cuda {

@@ -8,7 +8,7 @@
 #include "abi/hip.h"
 #include "core/vendor.h"
 #include "device/state.h"
-#include "hooks/real.h"
+#include "hooks/hip_real.h"
 
 namespace gcr {
 namespace hip {

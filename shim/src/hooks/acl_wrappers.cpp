@@ -8,8 +8,8 @@
 #include "core/coverage.h"
 #include "core/inside.h"
 #include "hooks/acl_calls.h"
+#include "hooks/acl_real.h"
 #include "hooks/export.h"
-#include "hooks/real.h"
 
 using namespace gcr::acl_abi;
 namespace real = gcr::real;

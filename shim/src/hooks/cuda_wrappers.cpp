@@ -5,9 +5,9 @@
 #include "core/coverage.h"
 #include "core/inside.h"
 #include "hooks/cuda_calls.h"
+#include "hooks/cuda_real.h"
 #include "hooks/export.h"
 #include "hooks/proc_address.h"
-#include "hooks/real.h"
 
 using namespace gcr::cuda_abi;
 namespace real = gcr::real;

@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "core/sys.h"
+#include "hooks/hip_real.h"
 #include "hooks/libraries.h"
-#include "hooks/real.h"
 #include "hooks/symbols.h"
 #include "hooks/unclassified.h"
 #include "interpose/lookup.h"

@@ -11,7 +11,7 @@
 #include "hooks/export.h"
 #include "hooks/hip_calls.h"
 #include "hooks/hip_lookups.h"
-#include "hooks/real.h"
+#include "hooks/hip_real.h"
 
 using namespace gcr::hip_abi;
 namespace real = gcr::real;

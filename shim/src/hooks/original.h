@@ -1,7 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// One of the driver's own functions, by its index. Any thread, no lock: the first call looks the function up, later calls
-// load one pointer. A call that the driver cannot take has the result that missing() gives.
+// One of the driver's own functions, by its index.
+//
+// Callers  any thread, any time. No lock; the first call looks the function up, later calls load one pointer.
+// Answer   what the driver says. Where it has no such symbol, or is not loaded: what missing() gives, which is never seen
+//          by a program that could have made the call bare.
+// Ask      has_<symbol>() of GCR_REAL before a call whose absence matters.
 #ifndef GCR_HOOKS_ORIGINAL_H
 #define GCR_HOOKS_ORIGINAL_H
 
@@ -27,5 +31,12 @@ struct Original<kIndex, Result(P...)> {
 
 }  // namespace hooks
 }  // namespace gcr
+
+// A symbol of a list, for <vendor>_real.h. A vendor's file reads its own list alone: to parse all three takes 0.3 s.
+#define GCR_REAL(symbol, Result, parameters)                                                   \
+    inline constexpr gcr::hooks::Original<gcr::hooks::k_##symbol, Result parameters> symbol{}; \
+    inline bool has_##symbol() {                                                               \
+        return gcr::hooks::original(gcr::hooks::k_##symbol) != nullptr;                        \
+    }
 
 #endif  // GCR_HOOKS_ORIGINAL_H

@@ -6,8 +6,8 @@
 #include <initializer_list>
 
 #include "core/sys.h"
+#include "hooks/cuda_real.h"
 #include "hooks/libraries.h"
-#include "hooks/real.h"
 #include "hooks/symbols.h"
 #include "hooks/unclassified.h"
 #include "interpose/lookup.h"

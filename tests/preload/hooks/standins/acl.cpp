@@ -2,7 +2,7 @@
 //
 // ACL's half, see standins.cpp: every call that the shim would answer goes to the runtime.
 #include "hooks/acl_calls.h"
-#include "hooks/real.h"
+#include "hooks/acl_real.h"
 
 namespace gcr {
 namespace acl {

@@ -8,8 +8,9 @@
 #include "core/gate.h"
 #include "core/sys.h"
 #include "hooks/cuda_calls.h"
+#include "hooks/cuda_real.h"
 #include "hooks/hip_calls.h"
-#include "hooks/real.h"
+#include "hooks/hip_real.h"
 #include "hooks/unclassified.h"
 
 namespace gcr {
