@@ -67,11 +67,19 @@ def test_what_the_disk_did_not_take_is_said_before_the_pack_counts(
 def test_after_a_failure_nothing_more_is_added_or_written(
     tmp_path: Path, failing: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    added, real = Event(), _File.write
+
+    def patient(self: _File, at: int, data: memoryview) -> None:
+        assert added.wait(PATIENCE)
+        real(self, at, data)
+
+    monkeypatch.setattr(_File, "write", patient)
     monkeypatch.setattr(packing, "WRITERS", 1)
     failing.append(1)
     writer = PackWriter(tmp_path, PLAIN, SIZE)
     for number in range(1 + WAITING):
         written(writer, number)
+    added.set()
     until(lambda: writer._failed and writer._free.qsize() == 1 + WAITING, PATIENCE, "it failed, and the others ended")
     for number in range(BUFFERS, 3 * BUFFERS):
         with pytest.raises(OSError, match="the disk says no"):
