@@ -10,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "native" / "sim"))
 
-from simulated import CONTEXT, Machine, MiB, Program
+from simulated import CONTEXT, Machine, MiB, Program, listener_of
 
 from gcr.testing.machine import until
 
@@ -132,13 +132,6 @@ def test_another_user_is_not_answered(machine: Machine) -> None:
             command = [*machine.command(lock), user, listener_of(target.pid).hex()]
             assert subprocess.check_output(command, env=machine.env, text=True, timeout=60).strip() == answer
         assert state(machine, target.pid) == LOCKED
-
-
-def listener_of(pid: int) -> bytes:
-    """Returns its abstract name."""
-    names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
-    (name,) = [name for name in names if name.startswith("@gcr-sim-") and name.endswith(f"-{pid}")]
-    return name.replace("@", "\0", 1).encode()
 
 
 def test_a_lock_that_times_out_leaves_the_process_running(machine: Machine) -> None:

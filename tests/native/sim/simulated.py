@@ -112,6 +112,13 @@ class Program:
         self.process.wait(timeout=DEADLINE)
 
 
+def listener_of(pid: int) -> bytes:
+    """Returns the abstract name of the driver's service in a process."""
+    names = [line.split()[-1] for line in Path("/proc/net/unix").read_text().splitlines()]
+    (name,) = [name for name in names if name.startswith("@gcr-sim-") and name.endswith(f"-{pid}")]
+    return name.replace("@", "\0", 1).encode()
+
+
 def _with_deadline(read: Callable[[], str]) -> str:
     import threading
 
