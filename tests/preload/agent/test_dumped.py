@@ -181,7 +181,7 @@ def test_three_generations(machine, filed, dumps):
 
 
 def test_its_memory_is_made_anew_from_the_bytes_that_were_kept(machine, filed, dumps):
-    """Nothing of it is on the device meanwhile."""
+    """The device has nothing of it meanwhile."""
     puppet, agent = filed
     puppet.must("alloc a 0x300000", "alloc b 4096", "fill a 1 s", "fill b 2 s", "sync")
     handles = agent.export()

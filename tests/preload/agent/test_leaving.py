@@ -117,7 +117,7 @@ def test_it_leaves_as_often_as_it_is_asked(machine):
 
 
 def test_it_finds_a_daemon_that_began_meanwhile(machine):
-    """As the process does that CRIU restored: another daemon, and no mark."""
+    """A process that CRIU restored meets the same: another daemon, and no mark."""
     puppet, agent = machine.target()
     suspend(puppet, agent)
     held = leave(machine, puppet, agent)
