@@ -19,37 +19,10 @@ import threading
 import time
 from pathlib import Path
 
-NEW_IPC, NEW_NETWORK = 0x08000000, 0x40000000
-report = os.dup(1)
-os.dup2(os.open("/dev/null", os.O_RDWR), 1)
-libc = ctypes.CDLL(None, use_errno=True)
-libc.shmat.restype = libc.mmap.restype = ctypes.c_void_p
-kept = []  # what lives as long as the process
-folder, given = sys.argv[2], sys.argv[3] if len(sys.argv) > 3 else ""
+sys.path.insert(0, str(Path(__file__).parent))  # an isolated interpreter leaves its script's folder out
 
-
-def call(function, *arguments):
-    """Returns the answer of a C function. Raises OSError for -1."""
-    found = function(*arguments)
-    if found in (-1, 2**64 - 1):
-        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
-    return found
-
-
-def keep(thing):
-    kept.append(thing)
-    return thing.fileno() if hasattr(thing, "fileno") else thing
-
-
-def held(path, flags=os.O_RDWR):
-    return keep(os.open(path, flags | os.O_NOCTTY))
-
-
-def mapped(fd, protection=mmap.PROT_READ, flags=mmap.MAP_SHARED):
-    """Maps a page and closes the descriptor."""
-    call(libc.mmap, None, 4096, protection, flags, fd, ctypes.c_long(0))
-    os.close(fd)
-    return -1
+import holding_sockets
+from holding_base import NEW_IPC, call, folder, given, held, keep, kept, libc, mapped, report
 
 
 def nothing():
@@ -238,121 +211,6 @@ def segment_of_its_own():
     return segment()
 
 
-def unix_pair():
-    first, second = socket.socketpair()
-    keep(second)
-    return keep(first)
-
-
-def connected(kind=socket.SOCK_STREAM, at=""):
-    sock = socket.socket(socket.AF_UNIX, kind)
-    sock.connect(at or given)
-    return keep(sock)
-
-
-def unix_stream():
-    return connected()
-
-
-def unix_datagrams():
-    return connected(socket.SOCK_DGRAM)
-
-
-def unix_listener():
-    sock = socket.socket(socket.AF_UNIX)
-    sock.bind(f"{folder}/listener")
-    sock.listen()
-    return keep(sock)
-
-
-def unix_connection_to_itself():
-    unix_listener()
-    return connected(at=f"{folder}/listener")
-
-
-def unix_stream_from_another_network():
-    call(libc.unshare, NEW_NETWORK)
-    return connected()
-
-
-def unix_stream_into_another_network():
-    fd = connected()
-    call(libc.unshare, NEW_NETWORK)
-    return fd
-
-
-def listener(family=socket.AF_INET):
-    sock = socket.socket(family)
-    sock.bind(("::1" if family == socket.AF_INET6 else "127.0.0.1", 0))
-    sock.listen()
-    keep(sock)
-    return sock
-
-
-def tcp_listener():
-    return listener().fileno()
-
-
-def tcp_unbound():
-    return keep(socket.socket())
-
-
-def datagrams():
-    sock = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    sock.bind(("127.0.0.1", 0))
-    return keep(sock)
-
-
-def tcp(family=socket.AF_INET):
-    """Returns both ends of a connection, the accepted one first."""
-    waiting = listener(family)
-    client = socket.create_connection(waiting.getsockname()[:2])
-    accepted = waiting.accept()[0]
-    waiting.close()
-    keep(client)
-    keep(accepted)
-    return accepted, client
-
-
-def tcp_established():
-    return tcp()[0].fileno()
-
-
-def tcp6_established():
-    return tcp(socket.AF_INET6)[0].fileno()
-
-
-def tcp_closing():
-    accepted, client = tcp()
-    client.shutdown(socket.SHUT_WR)
-    return accepted.fileno()
-
-
-def tcp_connecting():
-    sock = socket.socket()
-    sock.setblocking(False)
-    sock.connect_ex(("127.0.0.1", int(given)))
-    return keep(sock)
-
-
-def tcp_to_accept():
-    waiting = listener()
-    socket.create_connection(waiting.getsockname()).close()
-    return waiting.fileno()
-
-
-def netlink():
-    return keep(socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0))
-
-
-def multipath():
-    return keep(socket.socket(socket.AF_INET, socket.SOCK_STREAM, 262))
-
-
-def virtual_socket():
-    return keep(socket.socket(socket.AF_VSOCK, socket.SOCK_STREAM))
-
-
 def thread():
     threading.Thread(target=time.sleep, args=(1000,), daemon=True).start()
     return -1
@@ -430,7 +288,7 @@ def first_thread_gone():
 
 def main():
     try:
-        fd = globals()[sys.argv[1]]()
+        fd = {**vars(holding_sockets), **globals()}[sys.argv[1]]()
     except OSError as error:
         say(cannot=str(error))
         return
