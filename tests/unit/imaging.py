@@ -2,18 +2,22 @@
 
 import mmap
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+
+from msgspec.structs import replace
 
 from gcr.drain import HandleSpec
 from gcr.hashing import HashKey
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.crypto.cipher import PLAIN
 from gcr.image.crypto.ciphers import cipher_of
-from gcr.image.files.manifest import Costs, Cut, ImagedProcess, Manifest, Source
+from gcr.image.files.manifest import Beside, Costs, Cut, ImagedProcess, Manifest, Source
+from gcr.image.read.folder import bring_folder
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.mark import MARK
 from gcr.image.store.store import Store
+from gcr.image.write.folder import add_folder
 from gcr.image.write.writer import Contents, ImageWriter
 from gcr.memory.layout import SealedHandle, SealedSegment, SealedTable
 
@@ -50,8 +54,7 @@ def described(
         source=Source(job, "nvidia", True, {"gcr": "0"}, {"GPU-1": "none"}),
         processes=(ImagedProcess(table(sizes), 3, 4),),
         packs=tuple(contents.packs),
-        chunks=contents.chunks,
-        hashes=contents.hashes,
+        beside=Beside(contents.chunks, contents.hashes),
         costs=Costs(
             bytes_total=contents.counts.total,
             bytes_zero=contents.counts.zero,
@@ -74,6 +77,34 @@ def write(
     with ImageWriter(store, name, threads=threads, key=key or HashKey.random(), chunk_bytes=chunk_bytes) as writer:
         writer.add((mapped(data), {}) for data in allocations)
         return writer.commit(described(name, [len(data) for data in allocations], job, created, chunk_bytes))
+
+
+def folder_of(path: Path, files: Mapping[str, bytes]) -> Path:
+    path.mkdir()
+    for name, data in files.items():
+        (path / name).write_bytes(data)
+    return path
+
+
+def imaged(
+    store: Store,
+    name: str,
+    folder: Path,
+    memory: Sequence[bytes] = (),
+    sizes: Mapping[str, Sequence[int]] | None = None,
+) -> Manifest:
+    with ImageWriter(store, name, threads=3) as writer:
+        writer.add((mapped(data), {}) for data in memory)
+        files = add_folder(writer, folder, sizes or {})
+        plain = described(name, [len(data) for data in memory])
+        return writer.commit(lambda found: replace(plain(found), cut=Cut.PROCESS, files=files))
+
+
+def brought(store: Store, name: str, to: Path) -> dict[str, bytes]:
+    to.mkdir()
+    with ImageReader(store, name, threads=3) as reader:
+        bring_folder(reader, to)
+    return {each.name: each.read_bytes() for each in to.iterdir()}
 
 
 def read(store: Store, name: str) -> list[bytes]:

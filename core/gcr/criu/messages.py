@@ -1,6 +1,7 @@
-"""Messages of CRIU's RPC that gcr uses, and of its statistics, with CRIU's own names and numbers of fields.
+"""Messages of CRIU's RPC that gcr uses, and of files of its, with CRIU's own names and numbers of fields.
 
-Source: images/rpc.proto and images/stats.proto of CRIU 4.1. Either side leaves alone a field that is not listed here.
+Source: images/rpc.proto, stats.proto and pagemap.proto of CRIU 4.1. Either side leaves alone a field that is not
+listed here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -101,6 +102,8 @@ _MESSAGES: Mapping[str, Sequence[Field]] = {
         Field("restore_time", 4, _UINT32, _REQUIRED),
         Field("pages_restored", 5, _UINT64),
     ],
+    "pagemap_head": [Field("pages_id", 1, _UINT32, _REQUIRED)],
+    "pagemap_entry": [Field("vaddr", 1, _UINT64, _REQUIRED), Field("nr_pages", 2, _UINT32), Field("flags", 4, _UINT32)],
     "stats_entry": [
         Field("dump", 1, _MESSAGE, message="dump_stats_entry"),
         Field("restore", 2, _MESSAGE, message="restore_stats_entry"),
@@ -121,6 +124,16 @@ def response(payload: bytes) -> Any:
 def statistics(payload: bytes) -> Any:
     """Returns the entry of a file of statistics. Raises LibraryMissing, ValueError for other bytes."""
     return _parsed("stats_entry", payload, "statistics")
+
+
+def pagemap_head(payload: bytes) -> Any:
+    """Returns the first entry of a pagemap. Raises LibraryMissing, ValueError for other bytes."""
+    return _parsed("pagemap_head", payload, "a pagemap's head")
+
+
+def pagemap_entry(payload: bytes) -> Any:
+    """Returns another entry of a pagemap. Raises LibraryMissing, ValueError for other bytes."""
+    return _parsed("pagemap_entry", payload, "an entry of a pagemap")
 
 
 def _parsed(name: str, payload: bytes, text: str) -> Any:

@@ -15,7 +15,7 @@ from gcr.errors import GcrError, UsageError
 from gcr.faults import reach
 from gcr.image.disk.failing import usable
 from gcr.image.disk.room import free_bytes
-from gcr.image.files.manifest import Costs, Cut, ImagedProcess, Manifest, Source
+from gcr.image.files.manifest import Beside, Costs, Cut, ImagedProcess, Manifest, Source
 from gcr.image.write.parent import ChunkNames, Identity, Parent, parent_of
 from gcr.image.write.rate import Rate
 from gcr.image.write.writer import Contents, ImageWriter
@@ -181,8 +181,7 @@ class Writing(Struct):
             source=Source(asked.job, asked.backend, asked.simulated, {"gcr": __version__}, asked.models),
             processes=tuple(ImagedProcess(table, each.stack, each.generation) for table, each in known),
             packs=tuple(contents.packs),
-            chunks=contents.chunks,
-            hashes=contents.hashes,
+            beside=Beside(contents.chunks, contents.hashes),
             costs=Costs(
                 parent=parent.name if parent else None,
                 bytes_total=contents.counts.total,

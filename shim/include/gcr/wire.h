@@ -70,10 +70,7 @@ enum FrameType {
     // same addresses, one at a time. kExport gives descriptors of it then. Error kNoRoom: no room for one more. Whatever
     // fails, every byte is where it was.
     kRehome = 36,
-    // TransactionRecord; reply TransactionRecord. Handed over, and a mark is there: the agent drops what is staged, closes
-    // and unmaps all that is its own, this connection last. It says hello again once the mark is gone (core/leaving.h).
-    kLeave = 37,
-
+    kLeave = 37,  // TransactionRecord; reply TransactionRecord. See core/leaving.h
     // between gcr's own Python processes: a JSON object as payload
     kCommand = 64,  // client -> daemon; reply JSON
     kProgress = 65,  // daemon -> client, unanswered, same `request` as the command

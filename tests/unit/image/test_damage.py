@@ -108,8 +108,8 @@ def test_one_of_a_newer_format_is_named_as_such(plain: Store) -> None:
     store = plain
     write(store, "warm", [bytes_of(1, 100)])
     path = store.images.folder / "warm.json"
-    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
-    with pytest.raises(WrongImage, match="format 2; this gcr reads 1"):
+    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 9'))
+    with pytest.raises(WrongImage, match="format 9; this gcr reads 1 and 2"):
         read(store, "warm")
     with pytest.raises(WrongImage):
         store.clean()

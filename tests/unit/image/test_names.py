@@ -116,7 +116,7 @@ def test_a_helpers_image_is_withdrawn_and_no_other_of_its_name(plain: Store, mon
 def test_what_a_newer_gcr_wrote_may_be_all_that_a_job_has(plain: Store) -> None:
     write(plain, "warm", [bytes_of(1, 100)])
     path = plain.images.folder / "warm.json"
-    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 2'))
+    path.write_bytes(path.read_bytes().replace(b'"format": 1', b'"format": 9'))
     with pytest.raises(ImageNeeded):
         plain.remove(["warm"], lambda: {"warm": "llm"})
     assert plain.images.names() == ["warm"]

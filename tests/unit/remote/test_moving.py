@@ -8,7 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from imaging import CIPHERS, check, read, write
+from imaging import CIPHERS, brought, check, folder_of, imaged, read, write
 from remotes import COMMON, OTHER, OWN, contents, pulled, pushed, rewritten
 
 from gcr.hashing.chunks import CHUNK_BYTES
@@ -41,6 +41,16 @@ def test_what_was_pushed_comes_back_and_is_a_store_itself(store: Store, other: S
     assert contents(store.path) == contents(other.path) == contents(away)
     modes = {stat.S_IMODE(path.stat().st_mode) for path in away.rglob("*") if path.is_file()}
     assert modes == {0o600}
+
+
+def test_files_of_processes_are_pushed_and_come_back(store: Store, other: Store, away: Path, tmp_path: Path) -> None:
+    files = {"pages-1.img": OWN + COMMON[:4096], "inventory.img": b"few"}
+    manifest = imaged(store, "warm", folder_of(tmp_path / "in", files), [COMMON])
+    pushed(store, away)
+    pulled(other, away)
+    assert other.images.manifest("warm") == manifest
+    assert (brought(other, "warm", tmp_path / "out"), read(other, "warm")) == (files, [COMMON])
+    check(other, "warm")
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,8 @@
 
     images/<name>.json    {"format": 1, "digest": "<BLAKE3 of the image's JSON>", "image": {…}}
 
-A reader looks at `format` first. Another number means another layout: the reader says so, and reads nothing else.
+A reader looks at `format` first. Format 2 has `files` as well, the part that CRIU saved. Another number means another
+layout: the reader says so, and reads nothing else.
 """
 
 import json
@@ -17,18 +18,19 @@ from msgspec.structs import asdict
 
 from gcr.hashing.chunks import CHUNK_BYTES, check_chunk_bytes
 from gcr.image.chunks.chunk import name_of
+from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.pack.format import Pack
 from gcr.imageerrors import Damaged, NoSuchImage, StoreUnusable, WrongImage
 from gcr.memory.layout import DamagedTable, SealedTable
 from gcr.names import meant
 
-FORMAT = 1
+PLAIN, WITH_FILES = 1, 2  # formats
 SUFFIX = ".json"
 _MOST = 1 << 64
 _LAST_TIME = 1 << 37  # seconds since the epoch; a calendar ends with the year 9999
 
 
-FIELDS = (  # of an image's JSON, in the order of the file
+FIELDS = (  # of an image's JSON, in the order of the file; with files, these follow
     *("name", "cut", "created", "job", "backend", "simulated", "versions", "models", "processes", "packs", "chunks"),
     *("hashes", "bytes_total", "bytes_zero", "bytes_written", "chunk_bytes", "parent", "bytes_changed", "only_copy"),
     "timings",
@@ -78,14 +80,21 @@ class Costs(Struct, frozen=True, kw_only=True):
     bytes_written: int
 
 
+class Beside(Struct, frozen=True):
+    """Digests of the files beside the manifest: the references of the chunks, and their hashes."""
+
+    chunks: bytes
+    hashes: bytes
+
+
 Part = TypeVar("Part", Source, Costs)
 
 
 class Manifest(Struct, frozen=True):
     """The manifest of one image. Sizes are bytes.
 
-    created: seconds since the epoch · chunks, hashes: digests of the files of these names
-    only_copy: its bytes were nowhere else once it was written · timings: seconds from the request
+    created: seconds since the epoch · timings: seconds from the request
+    only_copy: its bytes were nowhere else once it was written
     """
 
     name: str
@@ -94,12 +103,12 @@ class Manifest(Struct, frozen=True):
     source: Source
     processes: Sequence[ImagedProcess]
     packs: Sequence[Pack]
-    chunks: bytes
-    hashes: bytes
+    beside: Beside
     costs: Costs
     chunk_bytes: int = CHUNK_BYTES
     only_copy: bool = False
     timings: Mapping[str, float] = field(default_factory=dict)
+    files: Sequence[ImagedFile] = ()
 
     def seal(self) -> bytes:
         """Returns 32 bytes that no other image has."""
@@ -107,11 +116,13 @@ class Manifest(Struct, frozen=True):
 
     def to_bytes(self) -> bytes:
         """Returns the file's text: the fields of source and costs stand among the others."""
-        fields = _plain(asdict(self) | asdict(self.source) | asdict(self.costs))
+        fields = _plain(asdict(self) | asdict(self.source) | asdict(self.costs) | asdict(self.beside))
         fields["processes"] = [each.to_json() for each in self.processes]
         fields["packs"] = [_plain(asdict(pack)) for pack in self.packs]
-        body = {name: fields[name] for name in FIELDS}
-        return json.dumps({"format": FORMAT, "digest": _digest(body), "image": body}, indent=1).encode()
+        fields["files"] = [each.to_json() for each in self.files]
+        number = WITH_FILES if self.files else PLAIN
+        body = {name: fields[name] for name in _fields(number)}
+        return json.dumps({"format": number, "digest": _digest(body), "image": body}, indent=1).encode()
 
     @classmethod
     def from_bytes(cls, text: bytes, path: object) -> Self:
@@ -121,8 +132,9 @@ class Manifest(Struct, frozen=True):
             number = document["format"]
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise Damaged.of(path, f"it is no manifest: {error}") from error
-        if number != FORMAT:
-            raise WrongImage(f"{path}: an image of format {number!r}; this gcr reads {FORMAT}", hint="a newer gcr")
+        if number not in (PLAIN, WITH_FILES):
+            known = f"{PLAIN} and {WITH_FILES}"
+            raise WrongImage(f"{path}: an image of format {number!r}; this gcr reads {known}", hint="a newer gcr")
         try:
             return cls._from_json(document)
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError, DamagedTable) as error:
@@ -136,21 +148,26 @@ class Manifest(Struct, frozen=True):
         packs = tuple(map(Pack.from_json, body["packs"]))
         if len({pack.id for pack in packs}) != len(packs):
             raise ValueError("it contradicts itself")
-        if unknown := {*body}.difference(FIELDS):
+        if unknown := {*body}.difference(_fields(document["format"])):
             raise ValueError(f"no image has a field {min(unknown)!r}")
         facts = {
             "cut": Cut(body["cut"]),
             "processes": tuple(map(ImagedProcess.from_json, body["processes"])),
             "packs": packs,
-            "chunks": bytes.fromhex(body["chunks"]),
-            "hashes": bytes.fromhex(body["hashes"]),
+            "beside": Beside(bytes.fromhex(body["chunks"]), bytes.fromhex(body["hashes"])),
             "source": _part(Source, body),
             "costs": _part(Costs, body),
+            "files": tuple(map(ImagedFile.from_json, body["files"])) if document["format"] == WITH_FILES else (),
         }
         rest = {name: value for name, value in body.items() if name in cls.__struct_fields__}
         found = cls(**{**rest, **facts})
         _refuse_nonsense(found)
         return found
+
+
+def _fields(number: int) -> Sequence[str]:
+    """Returns the fields of an image's JSON of this format."""
+    return FIELDS if number == PLAIN else (*FIELDS, "files")
 
 
 def _part(kind: type[Part], body: Mapping[str, Any]) -> Part:
@@ -183,6 +200,16 @@ def _refuse_nonsense(image: Manifest) -> None:
         raise ValueError("a time is none")
     if len({process.table.pid for process in image.processes}) != len(image.processes):
         raise ValueError("a process is in it twice")
+    _refuse_nonsense_of_files(image)
+
+
+def _refuse_nonsense_of_files(image: Manifest) -> None:
+    for each in image.files:
+        each.refuse_nonsense(image.chunk_bytes)
+    if len({each.name for each in image.files}) != len(image.files):
+        raise ValueError("a file is in it twice")
+    if image.files and image.cut != Cut.PROCESS:
+        raise ValueError("it has files of processes, and says that it has none")
 
 
 def _refuse_overlaps(table: SealedTable) -> None:

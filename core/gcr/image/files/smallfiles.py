@@ -4,7 +4,8 @@ References and hashes are read from a disk, sent elsewhere, and brought back. Ea
 manifest's digest and size, here.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from itertools import accumulate
 
 from msgspec import Struct
 
@@ -12,6 +13,7 @@ from gcr.hashing.chunks import CHUNK_BYTES, DIGEST_BYTES, chunk_count
 from gcr.hashing.key import SECRET_BYTES
 from gcr.image.chunks.chunk import cut, name_of
 from gcr.image.crypto.cipher import Cipher
+from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.names import hashes_path, manifest_path, references_path
 from gcr.image.files.references import RECORD_BYTES
@@ -47,12 +49,12 @@ class SmallFile(Struct, frozen=True):
 
 
 def references_file(manifest: Manifest) -> SmallFile:
-    return SmallFile(references_path(manifest.name), manifest.chunks, _chunks_of(manifest) * RECORD_BYTES)
+    return SmallFile(references_path(manifest.name), manifest.beside.chunks, _chunks_of(manifest) * RECORD_BYTES)
 
 
 def hashes_file(manifest: Manifest) -> SmallFile:
     size = SECRET_BYTES + _chunks_of(manifest) * DIGEST_BYTES
-    return SmallFile(hashes_path(manifest.name), manifest.hashes, size)
+    return SmallFile(hashes_path(manifest.name), manifest.beside.hashes, size)
 
 
 def files_beside(manifest: Manifest) -> tuple[SmallFile, SmallFile]:
@@ -72,6 +74,15 @@ def chunk_sizes(manifest: Manifest) -> Iterator[int]:
     for process in manifest.processes:
         for handle in process.table.handles:
             yield from (size for _, size in cut(handle.spec.size, manifest.chunk_bytes))
+    for file in manifest.files:
+        yield from (size for _, size in file.chunks(manifest.chunk_bytes))
+
+
+def files_of(manifest: Manifest) -> Mapping[str, tuple[int, ImagedFile]]:
+    """Returns the files by name, each with the number of its first chunk's reference."""
+    counts = [file.chunk_count(manifest.chunk_bytes) for file in manifest.files]
+    firsts = accumulate(counts, initial=_chunks_of_memory(manifest))
+    return {file.name: (first, file) for file, first in zip(manifest.files, firsts, strict=False)}
 
 
 def least_bytes(total: int) -> int:
@@ -83,5 +94,10 @@ def least_bytes(total: int) -> int:
 
 
 def _chunks_of(manifest: Manifest) -> int:
+    of_files = sum(file.chunk_count(manifest.chunk_bytes) for file in manifest.files)
+    return _chunks_of_memory(manifest) + of_files
+
+
+def _chunks_of_memory(manifest: Manifest) -> int:
     handles = (handle for process in manifest.processes for handle in process.table.handles)
     return sum(chunk_count(handle.spec.size, manifest.chunk_bytes) for handle in handles)

@@ -10,9 +10,10 @@ from gcr.image.chunks.entry import BLOCK, Entry, padded
 from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
 from gcr.image.disk.failing import usable
 from gcr.image.disk.threads import groups
+from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.references import ZEROS, Reference
-from gcr.image.files.smallfiles import chunk_sizes
+from gcr.image.files.smallfiles import chunk_sizes, files_of
 from gcr.image.pack.format import GROUP_BYTES, Pack
 from gcr.image.pack.reader import PackReader
 from gcr.image.read.fetching import Fetcher, Group
@@ -32,6 +33,7 @@ class ImageReader:
     came: Callable[[int], object] = lambda _bytes: None  # called with bytes that were read, on any thread
     manifest: Manifest = field(init=False)
     lines: Mapping[LineKey, ImagedLine] = field(init=False)
+    files: Mapping[str, tuple[int, ImagedFile]] = field(init=False)  # by name, with the reference of the first chunk
     _references: Sequence[Reference] = field(init=False)
     _packs: list[PackReader] = field(default_factory=list)
     _entries: list[dict[int, Entry]] = field(default_factory=list)  # of each pack, by block
@@ -44,6 +46,7 @@ class ImageReader:
             self.manifest = self.store.images.manifest(self.name)
             tables = (process.table for process in self.manifest.processes)
             self.lines = lines_of(tables, self.manifest.chunk_bytes)
+            self.files = files_of(self.manifest)
             self._references = self.store.images.references(self.manifest)
             self._packs = [self.store.packs.reader(pack) for pack in self.manifest.packs]
             self._entries = checked_entries(self.store, self.manifest, self._references, self._packs)
@@ -67,6 +70,17 @@ class ImageReader:
             (self._references[number], target[start : start + size])
             for number, start, size in line.chunks(offset, len(target))
         ]
+        self._bring(wanted)
+
+    def read_file(self, name: str, target: memoryview) -> None:
+        """Reads all bytes of a file. Raises UsageError for an unknown name, or a target of another size."""
+        first, file = self.files.get(name, (0, ImagedFile("", -1)))
+        if file.bytes != len(target):
+            raise UsageError(f"image {self.name} has no file {name!r} of {len(target)} bytes")
+        cuts = enumerate(file.chunks(self.manifest.chunk_bytes))
+        self._bring([(self._references[first + number], target[at : at + size]) for number, (at, size) in cuts])
+
+    def _bring(self, wanted: Sequence[Wanted]) -> None:
         with usable(self.store.path):
             self._fetcher.bring(self._stored(groups(wanted, _stored_size, GROUP_BYTES, _follows)), self.came)
 

@@ -24,6 +24,7 @@ from gcr.image.disk.failing import usable
 from gcr.image.disk.threads import all_of, groups, started
 from gcr.image.files import references
 from gcr.image.files.hashes import ImageHashes
+from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.names import hashes_path, manifest_path, references_path
 from gcr.image.files.smallfiles import MOST_BESIDE, MOST_MANIFEST
@@ -111,6 +112,14 @@ class ImageWriter:
             for number, (start, size) in enumerate(cut(len(memory), self.chunk_bytes)):
                 yield first + number, memory[start : start + size], known.get(number)
             first += chunk_count(len(memory), self.chunk_bytes)
+
+    def add_file(self, file: ImagedFile, memory: memoryview) -> None:
+        """Adds the bytes of a file, behind all that was added before; no allocation may follow. One call at a time.
+
+        The bytes must not change meanwhile. The manifest names the files in the same order.
+        """
+        first, sizes = self._brought.count, file.chunks(self.chunk_bytes)
+        self._add_all((first + number, memory[at : at + size], None) for number, (at, size) in enumerate(sizes))
 
     def put(self, chunks: Iterable[tuple[int, memoryview]]) -> None:
         """Adds chunks by their numbers in the image, each once, in any order and by any thread.

@@ -1,0 +1,145 @@
+"""Files in an image: what CRIU saved of a process tree goes to the store beside its device memory, and comes back."""
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from imaging import MANY, brought, bytes_of, check, contents, described, flipped, folder_of, imaged, read, write
+from msgspec.structs import replace
+
+from gcr.errors import UsageError
+from gcr.hashing.chunks import CHUNK_BYTES
+from gcr.image.chunks.chunk import name_of
+from gcr.image.files.imagedfile import ImagedFile
+from gcr.image.files.manifest import Cut, Manifest
+from gcr.image.pack.format import SUFFIX
+from gcr.image.read.folder import bring_folder
+from gcr.image.read.reader import ImageReader
+from gcr.image.store.store import Store
+from gcr.image.write.placing import Counts
+from gcr.image.write.writer import Contents
+from gcr.imageerrors import Damaged
+
+PAGE = 4096
+SOME = {"pages-1.img": bytes_of(1, MANY), "inventory.img": b"few", "empty.img": b"", "zeros.img": bytes(MANY)}
+
+
+def sizes_of(draw: Callable[..., Any], size: int) -> list[int]:
+    """Draws the sizes of chunks that make up `size` bytes."""
+    found = []
+    while size:
+        found.append(min(size, draw(st.integers(1, CHUNK_BYTES))))
+        size -= found[-1]
+    return found
+
+
+@given(st.data())
+@settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_what_goes_in_comes_out_of_any_sizes(tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    there = tmp_path_factory.mktemp("files")
+    lengths = data.draw(st.lists(st.integers(0, 3 * CHUNK_BYTES), max_size=4))
+    files = {f"file-{number}": bytes_of(number, length) for number, length in enumerate(lengths)}
+    cuts = {name: sizes_of(data.draw, len(file)) for name, file in files.items() if data.draw(st.booleans())}
+    memory = [bytes_of(77, data.draw(st.integers(1, 2 * CHUNK_BYTES)))]
+    imaged(Store(there / "store"), "one", folder_of(there / "in", files), memory, cuts)
+    assert brought(Store(there / "store"), "one", there / "out") == files
+    assert read(Store(there / "store"), "one") == memory
+    check(Store(there / "store"), "one")
+
+
+def test_a_folder_comes_back_without_logs(store: Store, tmp_path: Path) -> None:
+    memory = [bytes_of(2, MANY), bytes_of(3, 5000)]
+    imaged(store, "one", folder_of(tmp_path / "in", {**SOME, "dump.log": b"said"}), memory)
+    assert brought(store, "one", tmp_path / "out") == SOME
+    with ImageReader(store, "one") as reader:
+        assert contents(reader) == memory
+        assert [*reader.files] == sorted(SOME)
+
+
+def test_the_next_image_writes_what_changed(store: Store, tmp_path: Path) -> None:
+    imaged(store, "one", folder_of(tmp_path / "in", SOME))
+    assert imaged(store, "two", tmp_path / "in").costs.bytes_written == 0
+    (tmp_path / "in/pages-1.img").write_bytes(SOME["pages-1.img"][:-1] + b"!")
+    assert imaged(store, "three", tmp_path / "in").costs.bytes_written == MANY % CHUNK_BYTES
+
+
+def test_an_image_without_files_is_of_the_first_format(plain: Store, tmp_path: Path) -> None:
+    write(plain, "one", [b"some"])
+    document = json.loads((plain.path / "images/one.json").read_text())
+    assert document["format"] == 1 and "files" not in document["image"]
+    imaged(plain, "two", folder_of(tmp_path / "in", SOME))
+    document = json.loads((plain.path / "images/two.json").read_text())
+    assert document["format"] == 2 and len(document["image"]["files"]) == len(SOME)
+
+
+def test_no_byte_of_a_damaged_file_is_handed_on(plain: Store, tmp_path: Path) -> None:
+    imaged(plain, "one", folder_of(tmp_path / "in", {"pages-1.img": SOME["pages-1.img"]}))
+    (pack,) = (plain.path / "packs").glob(f"*{SUFFIX}")
+    flipped(pack, PAGE + CHUNK_BYTES + 5, 3)
+    with pytest.raises(Damaged):
+        brought(plain, "one", tmp_path / "out")
+    there = (tmp_path / "out/pages-1.img").read_bytes()
+    assert there[CHUNK_BYTES : 2 * CHUNK_BYTES] == bytes(CHUNK_BYTES)
+
+
+def test_a_file_in_the_way_is_not_written_to(plain: Store, tmp_path: Path) -> None:
+    imaged(plain, "one", folder_of(tmp_path / "in", SOME))
+    folder_of(tmp_path / "out", {"inventory.img": b"mine"})
+    with ImageReader(plain, "one") as reader, pytest.raises(FileExistsError):
+        bring_folder(reader, tmp_path / "out")
+    assert (tmp_path / "out/inventory.img").read_bytes() == b"mine"
+
+
+def test_a_file_that_the_image_has_not_is_refused(plain: Store, tmp_path: Path) -> None:
+    imaged(plain, "one", folder_of(tmp_path / "in", SOME))
+    with ImageReader(plain, "one") as reader:
+        for name, size in (("another.img", 3), ("inventory.img", 2), ("inventory.img", 4)):
+            with pytest.raises(UsageError):
+                reader.read_file(name, memoryview(bytearray(size)))
+
+
+NONSENSE: dict[str, Sequence[ImagedFile]] = {
+    "no name": [ImagedFile("", 0)],
+    "outside": [ImagedFile("../x", 0)],
+    "the folder above": [ImagedFile("..", 0)],
+    "a command to a terminal": [ImagedFile("\x1b[2J", 0)],
+    "a long name": [ImagedFile("x" * 256, 0)],
+    "twice": [ImagedFile("x", 0), ImagedFile("x", 0)],
+    "less than nothing": [ImagedFile("x", -1)],
+    "no number": [ImagedFile("x", True)],
+    "other bytes": [ImagedFile("x", 3, (1, 1))],
+    "an empty chunk": [ImagedFile("x", 3, (3, 0))],
+    "a chunk that is too large": [ImagedFile("x", CHUNK_BYTES + 1, (CHUNK_BYTES + 1,))],
+}
+
+
+@pytest.mark.parametrize("files", NONSENSE.values(), ids=NONSENSE)
+def test_a_manifest_with_files_that_make_no_sense_is_damaged(files: Sequence[ImagedFile]) -> None:
+    manifest = replace(_manifest(), files=files)
+    with pytest.raises(Damaged):
+        Manifest.from_bytes(manifest.to_bytes(), "one")
+
+
+def test_files_of_processes_are_in_an_image_of_processes_alone() -> None:
+    manifest = replace(_manifest(), files=[ImagedFile("x", 0)])
+    assert Manifest.from_bytes(manifest.to_bytes(), "one") == replace(manifest, files=(ImagedFile("x", 0),))
+    with pytest.raises(Damaged):
+        Manifest.from_bytes(replace(manifest, cut=Cut.DEVICE).to_bytes(), "one")
+
+
+@pytest.mark.parametrize("number", [1, 2])
+def test_a_format_has_its_own_fields(number: int) -> None:
+    """Of format 1 with files, and of format 2 without: neither is written by any gcr."""
+    manifest = replace(_manifest(), files=[ImagedFile("x", 0)] if number == 1 else ())
+    document = json.loads(manifest.to_bytes())
+    digest = name_of(json.dumps(document["image"], sort_keys=True).encode()).hex()
+    with pytest.raises(Damaged):
+        Manifest.from_bytes(json.dumps({**document, "format": number, "digest": digest}).encode(), "one")
+
+
+def _manifest() -> Manifest:
+    return replace(described("one", [])(Contents((), bytes(32), bytes(32), Counts())), cut=Cut.PROCESS)
