@@ -25,7 +25,7 @@ from typing import Any
 from gcr.drain import HandleSpec
 from gcr.image.chunks.chunk import NAME_BYTES
 from gcr.image.disk.bounce import Bounce, move_each
-from gcr.image.files.manifest import Costs, Cut, ImagedProcess, Manifest, Source
+from gcr.image.files.manifest import Beside, Costs, Cut, ImagedProcess, Manifest, Source
 from gcr.image.read.reader import ImageReader
 from gcr.image.store.store import Store
 from gcr.image.write.writer import Contents, ImageWriter
@@ -208,8 +208,7 @@ def described(name: str, contents: Contents, chunk_bytes: int) -> Manifest:
         source=Source("ways", "nvidia", True, {}, {}),
         processes=(ImagedProcess(table, 0, 0),),
         packs=tuple(contents.packs),
-        chunks=contents.chunks,
-        hashes=contents.hashes,
+        beside=Beside(contents.chunks, contents.hashes),
         costs=Costs(
             bytes_total=contents.counts.total,
             bytes_zero=contents.counts.zero,

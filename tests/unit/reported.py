@@ -31,6 +31,7 @@ JOB: dict[str, Any] = {
     "only_in": None,
     "processes": (),
     "arena": None,
+    "changing": False,
 }
 CHECKPOINT: dict[str, Any] = {
     "job": "llm",

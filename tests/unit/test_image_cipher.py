@@ -55,7 +55,7 @@ def test_nothing_of_what_was_written_can_be_read(store: Store, tmp_path: Path) -
         name_of(DATA[1]),
         name_of(DATA[0][:CHUNK_BYTES]),
         OURS.name_of(DATA[1]),
-        store.images.manifest("warm").chunks,
+        store.images.manifest("warm").beside.chunks,
     ]
     everything = b"".join(contents(store.path).values())
     assert not [each for each in known if each in everything]

@@ -55,7 +55,7 @@ def test_a_program_is_a_list_of_words(program: object) -> None:
     [
         {"name": "Upper"},
         {"name": 5},
-        {"backend": "No"},
+        {"backend": "n o"},
         {"simulate": "--name"},
         {"env": {"A=B": "c"}},
         {"env": {"A": 1}},

@@ -44,6 +44,7 @@ class JobInfo(Answer, frozen=True, kw_only=True):
     """A job as `gcr ps` shows it. `started`: ISO 8601; `command`: empty for a process that gcr did not start.
 
     `image`: the last one that was asked for; `images`: that one, and those before it that were being written then.
+    `changing`: a command or a recovery has its turn at the job, and others are refused.
     """
 
     job: str
@@ -58,6 +59,7 @@ class JobInfo(Answer, frozen=True, kw_only=True):
     only_in: OnlyCopy | None
     processes: tuple[ProcessInfo, ...]
     arena: ArenaReady | None
+    changing: bool = False
 
     @property
     def bytes(self) -> int:

@@ -175,6 +175,7 @@ def of_job(job: Job, labels: Labels, arena: ArenaReady | None) -> JobInfo:
         only_in=_only_in(job),
         processes=tuple(_labelled(row, job, labels) for process in job.living for row in rows(process)),
         arena=arena,
+        changing=job.turn.changing,
     )
 
 

@@ -149,18 +149,21 @@ def any_trace() -> bool:
 
 
 def settle(target: str | int, timeout: float = GRACE) -> JobInfo | None:
-    """Wait until the job of a cancelled command stands still again: its row of `ps`, None if it cannot be told."""
-    end = time.monotonic() + timeout
+    """Waits until the job of a cancelled command stands still and no command has its turn at it.
+
+    Returns its row of `ps`, or None if it cannot be told.
+    """
+    end, job = time.monotonic() + timeout, None
     while time.monotonic() < end:
         try:
             with Client.connect(autostart=False, timeout=CONNECT_TIMEOUT) as client:
                 job = next((job for job in client.jobs().jobs if job.is_meant(target)), None)
         except GcrError:
             return None
-        if job is None or job.state in _STILL:
+        if job is None or (job.state in _STILL and not job.changing):
             return job
         time.sleep(0.05)
-    return None
+    return job if job and job.state in _STILL else None  # another command has its turn at it by now
 
 
 _STILL = frozenset({"running", "suspended", "data_suspended", "exited", "lost"})

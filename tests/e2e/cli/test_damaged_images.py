@@ -132,7 +132,7 @@ def test_all_that_is_damaged_is_named(gcr: Gcr, store: Store) -> None:
     for name in ("bad", "worse"):
         (store.images.folder / f"{name}.chunks").write_bytes(b"")
     newer = store.images.folder / "newer.json"
-    newer.write_text(newer.read_text().replace('"format": 1', '"format": 2'))
+    newer.write_text(newer.read_text().replace('"format": 1', '"format": 9'))
     ran = gcr("verify", "--json")
     assert (ran.code, ran.json["error"]["message"].endswith("2 of 3 are damaged: bad, worse")) == (6, True)
     assert gcr("rm", "bad", "worse").code == 0

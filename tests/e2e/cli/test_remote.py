@@ -226,7 +226,7 @@ def test_damage_there_is_found_and_nothing_appears_here(gcr: Gcr, store: Store, 
     assert gcr("images", "--store", other).out == "no images\n"
     assert gcr("push", "warm", URL, "--json").json["packs_moved"] == 1
     assert objects(bucket)[pack] == whole
-    overwritten(bucket, "images/warm.json", b"2", len(b'{\n "format": '))
+    overwritten(bucket, "images/warm.json", b"9", len(b'{\n "format": '))
     assert refused(gcr, "pull", "warm", URL, "--store", other) == (3, "wrong_image")
     obstore.delete(bucket, "some/prefix/images/warm.json")
     assert refused(gcr, "pull", "warm", URL, "--store", other) == (3, "no_such_image")
