@@ -116,6 +116,7 @@ PS = {
     "only_in": None,
     "processes": [{**each, "label": "nvidia:0" if each["device"] == ONE else None} for each in rows()],
     "arena": {"wanted_bytes": 6, "ready_bytes": 5},
+    "changing": False,
 }
 
 

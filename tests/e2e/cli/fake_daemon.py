@@ -91,6 +91,7 @@ JOBS: list[dict[str, Any]] = [
             }
         ],
         "arena": None,
+        "changing": False,
     }
 ]
 
