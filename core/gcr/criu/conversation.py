@@ -37,14 +37,17 @@ class Conversation(Struct, frozen=True):
     def ask(self, type: RequestType, timeout: float, stage: Stage | None = None, **fields: Any) -> Any:
         """Returns CRIU's response, a success or not, once all stages were told.
 
-        Raises CriuUnusable where none comes in `timeout` seconds, and what `stage` raised, after CRIU's response.
+        Raises CriuUnusable where none comes in `timeout` seconds, and what `stage` raised, after CRIU's response. The
+        time that `stage` takes does not count.
         """
         end = time.monotonic() + timeout
         unanswered = f"CRIU did not answer {type.name} in {timeout:g} s"
         self._send(type, messages.request(type, **fields))
         refusal: BaseException | None = None
         while (found := self._response(type, end, unanswered)).type == RequestType.NOTIFY:
+            began = time.monotonic()
             refusal = _refusal(stage, found.notify) or refusal
+            end += time.monotonic() - began
             self._send(type, messages.request(RequestType.NOTIFY, notify_success=refusal is None))
         if refusal:
             raise refusal

@@ -4,12 +4,13 @@ A dump is a transaction of two parties. CRIU stops the tree and writes its files
 with it ends the tree; without it, or if we are gone, the tree runs on as if nothing had happened.
 """
 
+import ctypes
 import os
 import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from gcr.criu.conversation import Stage, conversation
 from gcr.criu.messages import CgroupMode, RequestType
 from gcr.criu.statistics import DumpStatistics, RestoreStatistics
 from gcr.imageerrors import NotDumped, NotRestored
-from gcr.processes import descendants, identify, parent_pid
+from gcr.processes import identify, parent_pid
 
 LOG = {RequestType.DUMP: "dump.log", RequestType.RESTORE: "restore.log"}
 _WARNINGS = 2  # log level
@@ -28,6 +29,7 @@ _GHOSTS = 1 << 30  # bytes of a file that has no name any more and is open still
 _SAID = re.compile(r"Error \([^)]*\): (.*)")
 _NO_CAUSES = ("setup RLIMIT_NOFILE", "FAILED")  # the first is in every log where CRIU may not raise its limit
 _REAPED_S, _LOOK_S = 5.0, 0.005
+_PR_SET_CHILD_SUBREAPER = 36
 _STOPPED, _RESTORED = "post-dump", "post-restore"  # stages
 
 
@@ -51,7 +53,8 @@ def dump(
     """Writes `root` and its descendants to the folder. They end once `consent` has returned.
 
     While it is called they stand still, and the files are whole. If it raises, they run on, and its error is raised.
-    Raises NotDumped; then they run on too. Raises CriuUnusable.
+    Raises NotDumped; then they run on too. Raises CriuUnusable; then they run on if `consent` was not called, and else
+    the caller has to look whether they have ended.
     """
 
     def stage(name: str, _pid: int) -> None:
@@ -77,7 +80,8 @@ def restore(
 
     `consent` is called before any of them runs. If it raises, they are ended, and its error is raised.
     `given`: descriptors in place of external files, by CRIU's keys.
-    Raises NotRestored, CriuUnusable; then no process is left.
+    Raises NotRestored; then no process has run, and none is left. Raises CriuUnusable; then none is left, but where
+    `consent` was called they may have run for a moment.
     """
 
     def stage(name: str, _pid: int) -> None:
@@ -87,7 +91,7 @@ def restore(
     inherited = [{"key": key, "fd": fd} for key, fd in (given or {}).items()]
     options = {"rst_sibling": True, "inherit_fd": inherited, **_chosen(wishes)}
     _wait_until_free(pids)
-    with _none_is_left(pids[0]):
+    with _none_is_left(pids):
         response = _asked(program, RequestType.RESTORE, folder, timeout, stage, **options)
         if not response.success:
             words = _words(response, folder / LOG[RequestType.RESTORE])
@@ -105,17 +109,32 @@ def _wait_until_free(pids: Sequence[int]) -> None:
 
 
 @contextmanager
-def _none_is_left(root: int) -> Iterator[None]:
-    """Ends and reaps what the block made of `root` before its error is raised: even a zombie would keep its pid."""
+def _none_is_left(pids: Sequence[int]) -> Iterator[None]:
+    """Ends and reaps what the block made of these processes before its error is raised.
+
+    Meanwhile this process is the new parent of their orphans: if CRIU or the root dies, the others go on by themselves.
+    """
+    _adopt_orphans(True)
     try:
         yield
     except BaseException:
-        if parent_pid(root) == os.getpid():
-            for pid in (*descendants(root), root):
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            os.waitpid(root, 0)
+        _end_children(pids)
         raise
+    finally:
+        _adopt_orphans(False)
+
+
+def _adopt_orphans(adopt: bool) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(adopt), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
+
+
+def _end_children(pids: Sequence[int]) -> None:
+    """Ends those of the processes that are our children, and then their children, which are ours by then."""
+    while ours := [pid for pid in pids if parent_pid(pid) == os.getpid()]:
+        for pid in ours:
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _asked(program: Path, type: RequestType, folder: Path, timeout: float, stage: Stage, **options: Any) -> Any:
