@@ -61,3 +61,13 @@ def test_a_mark_that_cannot_be_removed_is_named(path, caplog):
         away.unmark_all(path)
     assert "s.away.17" in caplog.text
     assert names(path) == ["s.away.17"]
+
+
+def test_a_folder_that_cannot_be_read_keeps_no_daemon_from_serving(path, caplog, monkeypatch):
+    def refuse(_folder):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr(away, "listed", refuse)
+    with caplog.at_level(logging.ERROR):
+        away.unmark_all(path)
+    assert "may stay there: [Errno 13] Permission denied" in caplog.text

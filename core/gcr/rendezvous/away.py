@@ -37,8 +37,14 @@ def unmark_all(socket: Path) -> None:
 
 
 def _marks(socket: Path) -> Iterator[Path]:
+    """Yields the marks; none where the folder cannot be read, which is no reason for a daemon not to serve."""
     prefix = _path(socket, "").name
-    for path in listed(socket.parent):
+    try:
+        files = listed(socket.parent)
+    except OSError as error:
+        log.error("agents that a former daemon sent away may stay there: %s", error)
+        return
+    for path in files:
         if path.name.startswith(prefix) and path.name.removeprefix(prefix).isdecimal():
             yield path
 
