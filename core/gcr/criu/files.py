@@ -25,7 +25,7 @@ _PIECE = 64 << 20  # bytes of a file that one thread reads
 _BLOCK = 1 << 20
 _MOST_THREADS = 16
 _DIGEST = 32
-_KERNEL = frozenset(  # file systems whose files the kernel makes up
+_KERNEL = frozenset(  # file systems without stored files: the kernel generates the contents
     [
         "proc",
         "sysfs",

@@ -26,7 +26,7 @@ Run = tuple[int, int]  # address and bytes of pages that are there, one behind t
 def chunk_sizes(folder: Path, most: int) -> Mapping[str, Sequence[int]]:
     """Returns the sizes of the chunks of each file of pages, by name; none is larger than `most`.
 
-    A file whose pagemap cannot be read, or tells of other bytes, is left out: it is cut as any other.
+    Leaves out a file whose pagemap cannot be read or describes another number of bytes; it is cut at regular sizes.
     """
     found = {}
     for path in _pagemaps(folder):

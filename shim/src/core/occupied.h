@@ -3,7 +3,7 @@
 // Occupied: on which devices gcr itself has memory for a moment and gives it back when asked. The daemon's page (wire.h),
 // mapped: what it says is there without a frame, for a process that was stopped or busy as well.
 //
-// Callers  adopt, lose, forget: the agent's thread. find: any thread whose allocation has failed, and no other.
+// Callers  The agent's thread calls adopt, lose and forget. A thread calls find only after its allocation has failed.
 // Never    a fault: the page is sealed against shrinking, and unmapped under the lock that readers hold.
 #ifndef GCR_CORE_OCCUPIED_H
 #define GCR_CORE_OCCUPIED_H

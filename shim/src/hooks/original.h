@@ -5,7 +5,7 @@
 // Callers  any thread, any time. No lock; the first call looks the function up, later calls load one pointer.
 // Answer   what the driver says. Where it has no such symbol, or is not loaded: what missing() gives, which is never seen
 //          by a program that could have made the call bare.
-// Ask      has_<symbol>() of GCR_REAL before a call whose absence matters.
+// Absence  A caller that must know whether the driver has a symbol asks has_<symbol>() of GCR_REAL first.
 #ifndef GCR_HOOKS_ORIGINAL_H
 #define GCR_HOOKS_ORIGINAL_H
 

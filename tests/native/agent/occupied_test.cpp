@@ -137,14 +137,19 @@ void many_daemons_leave_no_more_than_there_are_devices() {
     CHECK(orphaned_ms(occupied, 1) > 0 && orphaned_ms(occupied, 2) > 0);
 }
 
+// One daemon said that it has memory on device 2, and is gone; the next one says the same of device 1.
+void hear_of_two_daemons(Occupied* occupied, Page* page) {
+    page->say(0, 2, 1);
+    occupied->adopt(page->file);
+    occupied->lose(60000);
+    page->say(0, 1, 1);
+    occupied->adopt(page->file);
+}
+
 void what_is_forgotten_is_over_at_once() {
     Occupied occupied;
     Page page;
-    page.say(0, 2, 1);
-    occupied.adopt(page.file);
-    occupied.lose(60000);
-    page.say(0, 1, 1);
-    occupied.adopt(page.file);
+    hear_of_two_daemons(&occupied, &page);
     occupied.forget();
     CHECK(!found(occupied, 1) && orphaned_ms(occupied, 1) == 0 && orphaned_ms(occupied, 2) == 0);
     occupied.lose(60000);
@@ -154,11 +159,7 @@ void what_is_forgotten_is_over_at_once() {
 void a_child_was_told_nothing() {
     Occupied occupied;
     Page page;
-    page.say(0, 2, 1);
-    occupied.adopt(page.file);
-    occupied.lose(60000);
-    page.say(0, 1, 1);
-    occupied.adopt(page.file);
+    hear_of_two_daemons(&occupied, &page);
     pid_t child = fork();
     if (child == 0) {
         occupied.reset_after_fork();

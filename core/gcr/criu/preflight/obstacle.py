@@ -57,7 +57,7 @@ REMEDIES = {
     Kind.SHARED_MEMORY: "start the program in an IPC namespace of its own, or let it detach the segment (shmdt)",
     Kind.FILE_LOCK: "let the program release the lock first, or pass `file-locks`",
     Kind.TRACED: "detach the debugger or tracer first",
-    Kind.FIRST_THREAD: "no option of CRIU allows a process whose first thread has ended before the others",
+    Kind.FIRST_THREAD: "let the first thread of this process outlive its other threads: no option of CRIU allows this",
     Kind.UNREADABLE: "run gcr as the user of this process, or as root",
 }
 

@@ -21,13 +21,14 @@ _SOCKET = struct.Struct("=BBBBIII")  # family, type, state, padding, inode, cook
 _ATTRIBUTE = struct.Struct("=HH")  # length, type
 _ANY_STATE = 0xFFFFFFFF
 _MOST_BYTES = 1 << 17
+_SECONDS = 5.0  # in which the kernel answers
 _NEW_NETWORK = 0x40000000  # CLONE_NEWNET
 
 
 class UnixSocket(Struct, frozen=True):
     """A Unix socket. `peer`: inode of its other end; 0 while that is not accepted, None without one.
 
-    `waiting`: inodes of the sockets whose connections this one has yet to accept.
+    `waiting`: of a listener, the inodes of sockets that have connected and are not accepted yet.
     """
 
     inode: int
@@ -78,6 +79,7 @@ def _asked() -> Mapping[int, UnixSocket]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, _SOCK_DIAG) as sock:
         show = _SHOW_NAME | _SHOW_PEER | _SHOW_WAITING
         body = _REQUEST.pack(socket.AF_UNIX, 0, 0, _ANY_STATE, 0, show, 0, 0)
+        sock.settimeout(_SECONDS)
         sock.send(_HEADER.pack(_HEADER.size + len(body), _BY_FAMILY, _REQUEST_AND_DUMP, 0, 0) + body)
         return {each.inode: each for each in map(_parsed, _messages(sock))}
 
