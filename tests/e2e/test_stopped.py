@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 from machine import Machine, Victim, kill, until
@@ -37,8 +38,17 @@ def stop_at(machine: Machine, step: str, pid: int) -> None:
         going = machine.command("checkpoint")
         machine.wait_held()
         os.kill(pid, signal.SIGSTOP)
+        until(lambda: _stands(pid) or None, 10, "each of its threads has stopped")
     answer = going.result(90)
     assert answer.code == 4, answer.body
+
+
+def _stands(pid: int) -> bool:
+    """Tells whether each thread has stopped: one that is on its way may still answer."""
+    states = [
+        task.joinpath("stat").read_text().rpartition(")")[2].split()[0] for task in Path(f"/proc/{pid}/task").iterdir()
+    ]
+    return set(states) == {"T"}
 
 
 def runs_on(machine: Machine, job: Victim, before: str, patience: float = 60) -> None:

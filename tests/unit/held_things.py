@@ -154,6 +154,9 @@ class Held(Struct, frozen=True):
 Hold = Callable[..., Held]
 
 
+ACCEPT_S = 10.0  # in which a process's connection has come
+
+
 class Holders:
     """Processes in `folder`, which end with the block."""
 
@@ -183,6 +186,8 @@ class Holders:
         told = json.loads(process.stdout.read() or '{"cannot": "the process ended"}')
         if "cannot" in told:
             pytest.skip(f"{thing.name}: {told['cannot']}")
+        if thing.given == "listener":
+            self._stack.enter_context(self._listener.accept()[0])
         if thing.given == "client":
             self._client(f"{self.folder}/listener")
         return Held(process.pid, told["fd"])
@@ -208,8 +213,8 @@ class Holders:
         sock.bind(path := f"{self.folder}/{'datagrams' if given == 'datagrams' else 'listener'}")
         if kind == socket.SOCK_STREAM:
             sock.listen()
-        if given == "listener":
-            self._accepting(sock)
+        sock.settimeout(ACCEPT_S)
+        self._listener = sock
         return path
 
     def _full(self) -> int:
@@ -217,13 +222,6 @@ class Holders:
         sock = self._stack.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
         self._stack.enter_context(socket.create_connection(sock.getsockname()))
         return sock.getsockname()[1]
-
-    def _accepting(self, sock: socket.socket) -> None:
-        """Accepts the process's connection when the test looks for it."""
-        import threading
-
-        accept = threading.Thread(target=lambda: self._stack.enter_context(sock.accept()[0]), daemon=True)
-        accept.start()
 
     def _client(self, path: str) -> None:
         self._stack.enter_context(socket.socket(socket.AF_UNIX)).connect(path)
