@@ -3,7 +3,7 @@
 PYTHON ?= python3
 JOBS ?= 2
 PYTEST_ARGS ?=
-TEST_WORKERS ?= 6  # many tests wait for much of their time
+TEST_WORKERS ?= 4
 SOAK_CYCLES ?= 1000
 VENDOR ?= all
 
