@@ -17,6 +17,7 @@ from msgspec import Struct
 from gcr.criu.preflight.check import tree
 from gcr.criu.preflight.obstacle import Kind, Options
 
+LEADER = ("sh", "-c", 'set -m; "$@" & exec >&-; wait', "sh")  # leads the session of the program that it starts
 HOLDING = Path(__file__).parent / "preflight/holding.py"
 
 
@@ -26,7 +27,7 @@ class Thing(Struct, frozen=True):
     `kind`: the obstacle that it is, None for none · `named`: how the obstacle names it, after the descriptor · `given`:
     what the test prepares for the process · `options`, `arguments`: what allows it, for preflight and for CRIU ·
     `taken`: why gcr refuses a thing that CRIU takes · `ip`: an IP socket, which CRIU before 4.2 does not save on new
-    kernels · `joins`: the process is in the session of its parent · `spared`: why CRIU is not asked
+    kernels · `joins`: the process is in a session that its parent leads · `spared`: why CRIU is not asked
     """
 
     name: str
@@ -175,12 +176,11 @@ class Holders:
         thing = Thing(thing) if isinstance(thing, str) else thing
         given = self._prepared(thing.given)
         process = subprocess.Popen(
-            [sys.executable, "-I", "-S", HOLDING, thing.name, self.folder, given],
+            [*(LEADER if thing.joins else ()), sys.executable, "-I", "-S", HOLDING, thing.name, self.folder, given],
             stdin=stdin,
             stdout=subprocess.PIPE,
             stderr=stderr,
-            start_new_session=not thing.joins,
-            process_group=0 if thing.joins else None,
+            start_new_session=True,
         )
         self._stack.callback(_end, process)
         told = json.loads(process.stdout.read() or '{"cannot": "the process ended"}')
@@ -190,7 +190,7 @@ class Holders:
             self._stack.enter_context(self._listener.accept()[0])
         if thing.given == "client":
             self._client(f"{self.folder}/listener")
-        return Held(process.pid, told["fd"])
+        return Held(told["pid"], told["fd"])
 
     def _prepared(self, given: str) -> str:
         """Makes the thing's other end, and returns its name."""

@@ -167,11 +167,13 @@ def test_a_restore_that_is_not_consented_to_leaves_no_process(tree: Tree) -> Non
 def test_what_criu_cannot_save_runs_on_and_its_words_say_why(tree: Tree) -> None:
     with (tree.counts / "locked").open("w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        holder = subprocess.Popen(["sleep", "100"], stdin=subprocess.DEVNULL, pass_fds=[file.fileno()])
+        holder = subprocess.Popen(
+            ["sleep", "100"], stdin=subprocess.DEVNULL, pass_fds=[file.fileno()], start_new_session=True
+        )
         file.close()
         try:
             with pytest.raises(NotDumped, match="did not save") as failed:
-                saving.dump(CRIU, holder.pid, tree.images, Wishes(shell_job=True), LIMIT, pytest.fail)
+                saving.dump(CRIU, holder.pid, tree.images, Wishes(), LIMIT, pytest.fail)
             assert "You can try --file-locks" in failed.value.message
             assert holder.poll() is None
         finally:

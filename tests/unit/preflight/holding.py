@@ -271,7 +271,7 @@ def huge_page():
 
 
 def say(**found):
-    os.write(report, json.dumps(found).encode())
+    os.write(report, json.dumps({"pid": os.getpid(), **found}).encode())
     os.close(report)
 
 

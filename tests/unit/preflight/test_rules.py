@@ -3,6 +3,7 @@
 import os
 import stat
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,11 @@ from gcr.criu.preflight.sockets import kind_of, parsed, saves_ip_sockets
 NONE = Options()
 NOBODY = 65534
 GONE = 4_194_305  # beyond the kernel's largest pid
+IN_ITS_OWN_NAMESPACE = """
+from gcr.criu.preflight.check import obstacles
+from gcr.criu.preflight.obstacle import Options
+print(*(each.kind.value for each in obstacles([1], (), Options(terminal=True)) if "session" in each.object))
+"""
 HALF_OPEN = "3: 00000000000000000000000001000000:1F90 0000000000000000FFFF00000100007F:0050 03 0:0 00:0 0 0 0 77"
 SMAPS = """7f0000000000-7f0000400000 rw-p 00000000 00:0f 123 /anon_hugepage (deleted)
 KernelPageSize:     2048 kB
@@ -157,15 +163,23 @@ def test_a_process_of_another_user_is_an_obstacle(hold: Hold) -> None:
 def test_a_zombie_is_none_for_its_own_user() -> None:
     if os.geteuid():
         pytest.skip("root alone can become another user")
-    process = subprocess.Popen(["true"], user=NOBODY)
+    process = subprocess.Popen(["true"], user=NOBODY, start_new_session=True)
     os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
     os.seteuid(NOBODY)
     try:
-        found = obstacles([process.pid], (), Options(terminal=True))
+        found = obstacles([process.pid], (), NONE)
     finally:
         os.seteuid(0)
         process.wait()
     assert found == []
+
+
+def test_a_session_of_another_pid_namespace_is_one_that_no_option_allows() -> None:
+    if os.geteuid():
+        pytest.skip("root alone makes a pid namespace")
+    words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", IN_ITS_OWN_NAMESPACE]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["foreign_session"], done.stderr
 
 
 def test_one_terminal_is_allowed_and_not_two(hold: Hold) -> None:

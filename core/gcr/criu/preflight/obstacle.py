@@ -14,6 +14,7 @@ class Kind(Enum):
     DEVICE = "device"
     TERMINAL = "terminal"
     SESSION = "session"
+    FOREIGN_SESSION = "foreign_session"
     IO_URING = "io_uring"
     USERFAULTFD = "userfaultfd"
     PERF_EVENT = "perf_event"
@@ -40,6 +41,7 @@ REMEDIES = {
     Kind.DEVICE: "close the device first: no option of CRIU allows it",
     Kind.TERMINAL: "redirect it, or pass `shell-job`, which allows one terminal that the caller provides",
     Kind.SESSION: "start the program as the leader of a session (setsid), or pass `shell-job`",
+    Kind.FOREIGN_SESSION: "start the program as the leader of a session (setsid): no option of CRIU allows this one",
     Kind.IO_URING: "run the program without io_uring (libuv: UV_USE_IO_URING=0)",
     Kind.USERFAULTFD: "close the userfaultfd first: no option of CRIU allows it",
     Kind.PERF_EVENT: "end the profiler first: no option of CRIU allows its counters",

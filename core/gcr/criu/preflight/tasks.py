@@ -7,6 +7,8 @@ from pathlib import Path
 from gcr.criu.preflight.facts import Facts
 from gcr.criu.preflight.obstacle import Kind, Obstacle, Options
 
+_OUTSIDE = 0  # the id of a session whose leader is in another pid namespace
+
 
 def of_tasks(facts: Facts, options: Options) -> Iterator[Obstacle]:
     """Yields an obstacle for each process that CRIU can neither seize nor make again.
@@ -16,8 +18,7 @@ def of_tasks(facts: Facts, options: Options) -> Iterator[Obstacle]:
     for pid in facts.pids:
         yield from _of_task(pid)
     yield from (Obstacle(pid, Kind.UNREADABLE, "of another user") for pid in facts.unreadable)
-    if not options.terminal:
-        yield from _of_session(facts.pids[0])
+    yield from _of_session(facts.pids[0], options)
 
 
 def _of_task(pid: int) -> Iterator[Obstacle]:
@@ -30,12 +31,14 @@ def _of_task(pid: int) -> Iterator[Obstacle]:
         yield Obstacle(pid, Kind.FIRST_THREAD, "first thread has ended")
 
 
-def _of_session(root: int) -> Iterator[Obstacle]:
+def _of_session(root: int, options: Options) -> Iterator[Obstacle]:
     try:
         session = os.getsid(root)
     except ProcessLookupError:
         return
-    if session != root:
+    if session == _OUTSIDE:
+        yield Obstacle(root, Kind.FOREIGN_SESSION, "in a session that began outside of its pid namespace")
+    elif session != root and not options.terminal:
         yield Obstacle(root, Kind.SESSION, f"in the session of process {session}")
 
 
