@@ -97,7 +97,7 @@ class WarmPopen(subprocess.Popen):  # type: ignore[type-arg]
     lines: ClassVar[dict[str | None, tuple[socket.socket, Mapping[str, str]]]] = {}
     """By PYTHONPATH: the line to a warm process, and its environment."""
 
-    owner: ClassVar[int]  # the pid whose children the warm processes make
+    owner: ClassVar[int] = 0  # the pid whose children the warm processes make, 0 before the first is begun
 
     @classmethod
     def use(cls, line: socket.socket, usual: Mapping[str, str]) -> None:
