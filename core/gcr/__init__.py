@@ -64,7 +64,9 @@ if TYPE_CHECKING:
         WrongVersion,
     )
     from gcr.imageerrors import (
+        CannotSave,
         Damaged,
+        FilesChanged,
         HashMissed,
         ImageExists,
         ImageFailed,
@@ -85,6 +87,7 @@ if TYPE_CHECKING:
 __all__ = [
     "AddressTaken",
     "BackendMissing",
+    "CannotSave",
     "CannotStart",
     "CheckpointReport",
     "CriuUnusable",
@@ -96,6 +99,7 @@ __all__ = [
     "DriverGone",
     "DriverTooOld",
     "EndUnknown",
+    "FilesChanged",
     "GcrError",
     "HashMissed",
     "ImageExists",

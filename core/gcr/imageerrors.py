@@ -108,6 +108,22 @@ class HashMissed(RolledBack):
     code = "hash_missed"
 
 
+class CannotSave(Refused):
+    """CRIU cannot save a process of the job as it is now. The message names each thing that is in the way, and the
+    hint the first remedy. Nothing was touched.
+    """
+
+    code = "cannot_save"
+
+
+class FilesChanged(Refused):
+    """Files that the processes had open or mapped are gone, or not as they were when the processes were saved: they
+    would read other bytes. The message names the files. Nothing was touched.
+    """
+
+    code = "files_changed"
+
+
 class NotDumped(RolledBack):
     """CRIU could not save the processes, and the message has its own words; they are as they were before."""
 

@@ -20,6 +20,7 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "protocol": {ROOT},
     "hashing": BASE,
     "criu": {ROOT},
+    "criu_helper": BASE | {"criu"},
     "kernels": {ROOT},
     "vmm": {ROOT, "hashing"},
     "api": {ROOT},
@@ -40,11 +41,11 @@ MAY_IMPORT: Mapping[str, set[str]] = {
     "engine": BASE | {"api", "hashing", "image.chunks", "job", "memory", "peers"},
     "daemon": BASE
     | {"api", "engine", "image.chunks", "image.files", "image.store", "job", "memory", "peers", "rendezvous"},
-    "supervisor": BASE | {"job", "memory", "rendezvous"},
+    "supervisor": BASE | {"criu", "job", "memory", "rendezvous"},
     "worker": BASE | {"hashing", "memory"},
     "control_helper": BASE,
     "image_helper": BASE
-    | {"hashing", "memory", "image.chunks", "image.crypto", "image.disk", "image.files", "image.store"}
+    | {"criu", "hashing", "memory", "image.chunks", "image.crypto", "image.disk", "image.files", "image.store"}
     | {"image.read", "image.write"},
     "library": BASE | {"api", "image.crypto", "image.store", "job", "rendezvous"},
     "demo": {ROOT, "supervisor"},

@@ -9,7 +9,11 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 from machine import Machine
-from worlds import NVIDIA, ON_DEVICE, World
+from worlds import NVIDIA, ON_DEVICE, ROOT, World
+
+sys.path.insert(0, str(ROOT / "tests/native/sim"))
+
+from dumps import CRIU, skip_without_criu
 
 
 @pytest.fixture
@@ -28,6 +32,13 @@ def machine(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Machine]
         for log in sorted((tmp_path / "state").rglob("*.log")) + [tmp_path / "stderr"]:
             if log.exists():
                 sys.stderr.write(f"==== {log.name}\n{log.read_text(errors='replace')[-6000:]}\n")
+
+
+@pytest.fixture
+def criu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leads gcr to the CRIU of these tests; without it the test is skipped."""
+    skip_without_criu()
+    monkeypatch.setenv("GCR_CRIU", str(CRIU))
 
 
 @pytest.hookimpl(hookwrapper=True)

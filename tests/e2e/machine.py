@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import warm
 from worlds import NVIDIA, ON_DEVICE, ROOT, VICTIMS, World
@@ -103,6 +104,16 @@ class Machine(SimulatedMachine):
             if alive(pid):
                 kill(pid)
         until(lambda: self.job(job.name) is None or None, PATIENCE, "the job is forgotten")
+
+    def end_by_pid(self, pid: int) -> None:
+        """Ends a program, and waits until gcr knows its job no more."""
+        kill(pid)
+        until(lambda: all(row["pid"] != pid for row in self._jobs_known()) or None, PATIENCE, "the job is forgotten")
+
+    def _jobs_known(self) -> list[dict[str, Any]]:
+        jobs = until(self._jobs, PATIENCE, "a daemon answers")["jobs"]
+        assert isinstance(jobs, list)
+        return jobs
 
     def _of(self, name: str) -> list[int]:
         job = self.job(name)

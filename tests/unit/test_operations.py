@@ -26,7 +26,7 @@ from channels import declared
 
 SERVED = [
     (supervisor, Offer(Escrow()).operations()),
-    (daemon, SupervisorDesk(Mock(), Mock()).operations()),
+    (daemon, SupervisorDesk(Mock(), Mock(), Mock()).operations()),
     (control, ControlService("no_such_backend")._operations),
     (image, ImageService().operations),
     (worker, WorkerService(Holdings(cast("Any", None), cast("Any", None), "GPU-1"), 0.0).operations),

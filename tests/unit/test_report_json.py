@@ -23,6 +23,7 @@ from gcr.api.listings import ArenaReady, ImageInfo, ImageState, JobInfo, OnlyCop
 from gcr.api.reports import Report, SwapReport
 from gcr.daemon import reports
 from gcr.daemon.images.imaging import Imaging
+from gcr.daemon.images.shown import reported
 from gcr.daemon.jobs import Job, Program
 from gcr.daemon.labels import Labels
 from gcr.engine.node import Course, World
@@ -246,8 +247,8 @@ UNKNOWN = {"parent": "cold", "bytes_total": None, "bytes_zero": None, "bytes_wri
     ],
 )
 def test_an_image_adds_what_is_known_of_it_to_the_report(known: dict[str, Any], expected: dict[str, Any]) -> None:
-    imaging = Imaging(cast("Any", SimpleNamespace(name="warm")), cast("Any", None), **known)
-    assert imaging.reported(checkpointed()).to_json() == {**checkpointed().to_json(), **expected}
+    imaging = Imaging(cast("Any", SimpleNamespace(name="warm", ends=False)), cast("Any", None), **known)
+    assert reported(imaging, checkpointed()).to_json() == {**checkpointed().to_json(), **expected}
 
 
 def named(command: str, *path: str) -> set[str]:

@@ -266,7 +266,7 @@ def test_criu_is_killed_as_it_restores_and_no_process_is_left_or_all_run(tmp_pat
         for _ in range(kills * MOST_TRIES):
             tree.dump()
             os.waitpid(tree.root, 0)
-            saving._wait_until_free(tree.pids)
+            saving.wait_until_free(tree.pids)
             with killed_after(instants.uniform(0.005, 0.1)):
                 try:
                     tree.restore()

@@ -116,6 +116,8 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
             raise UsageError("data-only takes a job off its device, leave-running does not: choose one")
         if self.leave_running and self.stop:
             raise UsageError("stop ends the program, leave-running lets it go on: choose one")
+        if self.data_only and self.stop:
+            raise UsageError("data-only leaves a context on the device, stop ends its process: choose one")
 
     def _about_an_image(self) -> bool:
         how = (self.live, self.leave_running, self.stop, self.paranoid, self.max_bytes_per_s)

@@ -243,7 +243,12 @@ _HOST: Sequence[tuple[str, bool, Look, str]] = (
     ("memfd", True, _memfd, "Linux 3.17 or newer"),
     ("pidfd", False, _pidfd, "Linux 5.3 or newer; without it processes are told apart by their start time"),
     ("membarrier", False, _membarrier, "Linux 4.14 or newer, and a container that permits it"),
-    ("criu", False, _criu, "needed for nothing yet: a later release stops and restores whole processes with it"),
+    (
+        "criu",
+        False,
+        _criu,
+        "CRIU 4.1 or newer, for root; only `gcr checkpoint --stop` and the restore after it need it",
+    ),
     ("descriptors", False, _descriptors, f"for jobs of many allocations: ulimit -Hn {DESCRIPTORS_WANTED}"),
     ("locked memory", False, _memlock, "ulimit -l unlimited, if a checkpoint says that host memory cannot be pinned"),
     ("host memory", False, _host_memory, "more memory, or a larger arena_share, for jobs that fill the device"),

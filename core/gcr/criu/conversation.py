@@ -29,7 +29,7 @@ Stage = Callable[[str, int], object]
 
 
 class Conversation(Struct, frozen=True):
-    """`process` is CRIU, in a process group of its own; what it writes is kept for an error's message."""
+    """`process` is CRIU; what it writes is kept for an error's message."""
 
     sock: socket.socket
     process: "subprocess.Popen[bytes]"
@@ -99,14 +99,16 @@ def _refusal(stage: Stage | None, told: Any) -> BaseException | None:
 
 
 @contextmanager
-def conversation(program: Path) -> Iterator[Conversation]:
+def conversation(program: Path, beside: bool = False) -> Iterator[Conversation]:
     """Starts CRIU for the block, and lets it end afterwards. Raises CriuUnusable.
 
-    After an error CRIU and its children are killed. Processes that it restored are no children of its any more.
+    beside: in our session and process group, not in its own; processes that it restores may join them
+    After an error CRIU and its children are killed; where it is `beside` us, CRIU alone. Processes that it restored are
+    no children of its any more.
     """
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, its:
-        process = _started(program, its)
+        process = _started(program, its, beside)
         its.close()
         try:
             yield Conversation(ours, process)
@@ -117,7 +119,7 @@ def conversation(program: Path) -> Iterator[Conversation]:
         _let_end(process)
 
 
-def _started(program: Path, sock: socket.socket) -> "subprocess.Popen[bytes]":
+def _started(program: Path, sock: socket.socket, beside: bool) -> "subprocess.Popen[bytes]":
     try:
         return subprocess.Popen(
             [program, "swrk", str(sock.fileno())],
@@ -125,7 +127,7 @@ def _started(program: Path, sock: socket.socket) -> "subprocess.Popen[bytes]":
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            start_new_session=True,
+            start_new_session=not beside,
             cwd="/",
         )
     except OSError as error:
@@ -143,5 +145,8 @@ def _let_end(process: "subprocess.Popen[bytes]") -> None:
 
 def _kill(process: "subprocess.Popen[bytes]") -> None:
     with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
+        if os.getpgid(process.pid) == process.pid:
+            os.killpg(process.pid, signal.SIGKILL)
+        else:
+            process.kill()
     process.communicate()

@@ -1,7 +1,7 @@
 """Notes about the files that a process tree has mapped or open by name: CRIU saves their paths alone.
 
-CRIU restores a process over a file of the same size whatever it holds. `seen` notes each file before a dump, and
-`changed` compares before a restore. No command uses this yet.
+CRIU restores a process over a file of the same size whatever it holds. `seen` notes each file at a dump, and
+`changed` compares before a restore.
 
 Cost on 2 cores, with all files in the page cache: a Python process with numpy has 51 files of 83 MB, 26 MB of them
 without a build id. `seen` takes 40 ms, and `changed` 35 ms.

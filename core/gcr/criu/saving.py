@@ -61,7 +61,7 @@ def dump(
         if name == _STOPPED:
             consent()
 
-    response = _asked(program, RequestType.DUMP, folder, timeout, stage, pid=root, **_chosen(wishes))
+    response = _asked(program, RequestType.DUMP, folder, timeout, stage, False, pid=root, **_chosen(wishes))
     if not response.success:
         raise NotDumped(f"CRIU did not save process {root}: {_words(response, folder / LOG[RequestType.DUMP])}")
     return statistics.of_dump(folder)
@@ -75,8 +75,11 @@ def restore(
     timeout: float,
     consent: Callable[[], object],
     given: Mapping[str, int] | None = None,
+    beside: bool = False,
 ) -> RestoreStatistics | None:
     """Makes the tree of a dump again. `pids`: those of its processes; the first is the root, a child of the caller.
+
+    beside: a tree that led no session joins the caller's session and process group
 
     `consent` is called before any of them runs. If it raises, they are ended, and its error is raised.
     `given`: descriptors in place of external files, by CRIU's keys.
@@ -90,17 +93,20 @@ def restore(
 
     inherited = [{"key": key, "fd": fd} for key, fd in (given or {}).items()]
     options = {"rst_sibling": True, "inherit_fd": inherited, **_chosen(wishes)}
-    _wait_until_free(pids)
+    wait_until_free(pids)
     with _none_is_left(pids):
-        response = _asked(program, RequestType.RESTORE, folder, timeout, stage, **options)
+        response = _asked(program, RequestType.RESTORE, folder, timeout, stage, beside, **options)
         if not response.success:
             words = _words(response, folder / LOG[RequestType.RESTORE])
             raise NotRestored(f"CRIU did not bring process {pids[0]} back: {words}")
     return statistics.of_restore(folder)
 
 
-def _wait_until_free(pids: Sequence[int]) -> None:
-    """Processes of the tree that just ended have their pids until their new parent, init perhaps, has reaped them."""
+def wait_until_free(pids: Sequence[int]) -> None:
+    """Waits until no process has one of the pids. Raises NotRestored.
+
+    Processes that just ended have their pids until their new parent, init perhaps, has reaped them.
+    """
     end = time.monotonic() + _REAPED_S
     while used := [pid for pid in pids if identify(pid)]:
         if time.monotonic() > end:
@@ -137,10 +143,12 @@ def _end_children(pids: Sequence[int]) -> None:
             os.waitpid(pid, 0)
 
 
-def _asked(program: Path, type: RequestType, folder: Path, timeout: float, stage: Stage, **options: Any) -> Any:
+def _asked(
+    program: Path, type: RequestType, folder: Path, timeout: float, stage: Stage, beside: bool, **options: Any
+) -> Any:
     there = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with conversation(program) as criu:
+        with conversation(program, beside) as criu:
             always = {"images_dir_fd": there, "log_level": _WARNINGS, "log_file": LOG[type], "notify_scripts": True}
             return criu.ask(type, timeout, stage, opts={**always, **options})
     finally:

@@ -15,7 +15,7 @@ from gcr.daemon import outputs, reports, survivors, upkeep
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.ended import note_job_end
 from gcr.daemon.foreign import world_of_process
-from gcr.daemon.jobs import Job, Program
+from gcr.daemon.jobs import Job, Jobs, Program
 from gcr.daemon.permission import Caller
 from gcr.daemon.recall import recall_program
 from gcr.daemon.registration import Registration, own_pid, registration
@@ -23,6 +23,7 @@ from gcr.declarations import declarations
 from gcr.engine.node import World
 from gcr.engine.tidying import quietly
 from gcr.errors import GcrError, NameTaken, WrongState
+from gcr.job import runs
 from gcr.job.process import Process
 from gcr.job.states import State
 from gcr.names import JOB_NAME
@@ -56,7 +57,7 @@ class Arrivals:
 
     def load_journal(self) -> None:
         """Learns of the jobs that were suspended when the last daemon ended."""
-        survivors.load_journal(self._coordinator, self._begin_recovery)
+        survivors.load_journal(self._coordinator, self.begin_recovery)
 
     # ---- supervisors ------------------------------------------------------------------------------------------
 
@@ -102,7 +103,7 @@ class Arrivals:
         was = job.was
         self._drop_if_over(job)
         report = job.results.report
-        return LastFacts(report.to_json() if report else None, reports.shown(was))
+        return LastFacts(report.to_json() if report else None, _was(job, was), job.ends.stopped_into)
 
     def supervisor_left(self, job: Job) -> None:
         if not job.ends.finished:
@@ -138,7 +139,7 @@ class Arrivals:
             job.processes[pid] = process  # only now: a command may come at once
             self._come(peer.identity)
             if stranded(peer):
-                self._begin_recovery(job)
+                self.begin_recovery(job)
         threading.Thread(target=self._settle_in, args=(process,), name="gcr-hello", daemon=True).start()
         return process
 
@@ -188,7 +189,7 @@ class Arrivals:
             quietly("duplicates handed on", partial(job.hand_on, process, self._coordinator.config.batch))
             quietly("duplicates made up", partial(self._make_up, process))
 
-    def _begin_recovery(self, job: Job) -> None:
+    def begin_recovery(self, job: Job) -> None:
         """Recovers in the background, once all its peers are back; until then nothing else begins on this job."""
         with self._lock:
             job.turn.recovery_due = True
@@ -276,7 +277,7 @@ class Arrivals:
             self._jobs.remove(job)
         job.supervision.adopted.close()
         if not job.ends.told:
-            note_job_end(job.name, job.token, job.was)
+            note_job_end(job.name, job.token, _was(job, job.was))
 
     # ---- regularly --------------------------------------------------------------------------------------------
 
@@ -288,23 +289,34 @@ class Arrivals:
             except Exception:  # of this job: the others are looked after all the same
                 log.exception("looking after job %s", job.name)
 
-    def _look_after(self, job: Job) -> None:
+    def settle(self, job: Job) -> None:
+        """Releases what processes of a job held that have ended, and the job after its last one."""
         for process in job.living:
             if not alive(process.identity):
                 self._ended(process)
         self._drop_if_over(job)
+
+    def _look_after(self, job: Job) -> None:
+        self.settle(job)
         self._jobs.let_begin(job)
         outputs.bound(job, self._coordinator.config.job_log_bytes)
         if self._coordinator.config.prepare_arena and not job.busy:
             upkeep.prepare_arena(self._coordinator, job)
 
-    def check_stoppable(self, force: bool) -> None:
-        held = [job.name for job in self._jobs.all() if job.state not in (State.RUNNING, State.EXITED)]
-        if held and not force:
-            raise WrongState(
-                f"jobs are suspended: {', '.join(held)}",
-                hint=f"gcr restore {' '.join(held)}; or gcr daemon stop --force",
-            )
+
+def check_stoppable(jobs: Jobs, force: bool) -> None:
+    """Raises WrongState while jobs are suspended, unless `force`."""
+    held = [job.name for job in jobs.all() if job.state not in (State.RUNNING, State.EXITED)]
+    if held and not force:
+        raise WrongState(
+            f"jobs are suspended: {', '.join(held)}",
+            hint=f"gcr restore {' '.join(held)}; or gcr daemon stop --force",
+        )
+
+
+def _was(job: Job, state: State) -> str:
+    """Returns the state of a job at its end, in words."""
+    return runs.STOPPED if job.ends.stopped_into else reports.shown(state)
 
 
 def stranded(peer: AgentPeer) -> bool:

@@ -4,18 +4,22 @@ from threading import Lock
 
 from msgspec import Struct, field
 
+from gcr.daemon import survivors
 from gcr.daemon.arrivals import Arrivals
+from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
 from gcr.errors import UsageError
+from gcr.job.journal import record_of
 from gcr.peers.supervisor import SupervisorPeer
 from gcr.protocol.channel import Request
-from gcr.protocol.operations.daemon import Finished, Register, Registered, Started
+from gcr.protocol.operations.daemon import Finished, Register, Registered, Revived, Started
 from gcr.protocol.operations.operation import Answer, Dispatcher, Handlers
 
 
 class SupervisorDesk(Struct):
     """Serves one supervisor. A message that is malformed, or out of turn, is refused and changes no job."""
 
+    node: Coordinator
     arrivals: Arrivals
     peer: SupervisorPeer
     job: Job | None = None
@@ -23,7 +27,12 @@ class SupervisorDesk(Struct):
 
     def operations(self) -> Dispatcher:
         """Returns the server of the operations."""
-        handlers: Handlers = {Register: self._register, Started: self._started, Finished: self._finished}
+        handlers: Handlers = {
+            Register: self._register,
+            Started: self._started,
+            Revived: self._revived,
+            Finished: self._finished,
+        }
         return Dispatcher("the daemon", handlers)
 
     def _register(self, asked: Register, _fds: list[int], _request: Request) -> Answer:
@@ -35,6 +44,13 @@ class SupervisorDesk(Struct):
 
     def _started(self, asked: Started, _fds: list[int], _request: Request) -> None:
         self.arrivals.started(self._registered().token, asked.pid)
+
+    def _revived(self, asked: Revived, _fds: list[int], _request: Request) -> None:
+        record = record_of(asked.decision.encode())
+        if record is None:
+            raise UsageError("the record of the job's decision does not read back")
+        survivors.revived(self.node, self._registered(), asked.pid, record)
+        self.arrivals.begin_recovery(self._registered())  # commands wait until its agents have come
 
     def _finished(self, _asked: Finished, _fds: list[int], _request: Request) -> Answer:
         return Answer(self.arrivals.finished(self._registered().token))

@@ -2,17 +2,15 @@
 
 import logging
 
-from gcr.daemon import reports
 from gcr.errors import GcrError
 from gcr.job.runs import identifier, note_end
-from gcr.job.states import State
 
 log = logging.getLogger("gcr.daemon")
 
 
-def note_job_end(job: str, token: str, was: State) -> None:
-    """Writes down the end of a job. Raises nothing."""
+def note_job_end(job: str, token: str, was: str) -> None:
+    """Writes down the end of a job. `was`: its state then. Raises nothing."""
     try:
-        note_end(job, identifier(token) if token else None, reports.shown(was))
+        note_end(job, identifier(token) if token else None, was)
     except (OSError, GcrError) as error:
         log.warning("job %s: its end is not noted: %s", job, error)

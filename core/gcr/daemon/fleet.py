@@ -24,6 +24,7 @@ from gcr.engine.side_by_side import side_by_side
 from gcr.engine.tidying import quietly
 from gcr.errors import GcrError
 from gcr.peers.control import ControlPeer
+from gcr.peers.criu import CriuPeer
 from gcr.peers.image import ImagePeer
 from gcr.peers.waiting import START_TIMEOUT
 from gcr.peers.worker import WorkerPeer
@@ -106,6 +107,12 @@ class Fleet(Struct):
         process, channel = start_child("gcr.image_helper", [], environment, acting)
         Thread(target=process.wait, name="gcr-reap", daemon=True).start()
         return ImagePeer(channel, process.pid, process.kill)
+
+    def criu_helper(self) -> CriuPeer:
+        """A new one; it ends when its channel is closed."""
+        process, channel = start_child("gcr.criu_helper", [], daemon_environment())
+        Thread(target=process.wait, name="gcr-reap", daemon=True).start()
+        return CriuPeer(channel, process.pid)
 
     def living_workers(self) -> list[WorkerPeer]:
         return [child.peer for child in list(self._workers.values()) if child.lives]

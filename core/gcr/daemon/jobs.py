@@ -53,6 +53,7 @@ class Ends(Struct):
 
     finished: bool = False
     told: bool = False  # its supervisor said how the program ended
+    stopped_into: str | None = None  # the image that has it, so its processes were ended
     states: dict[int, State] = field(default_factory=dict)  # of processes that ended off their device, since it left
     count: int = 0  # processes of it that have ended so far
 
@@ -212,6 +213,7 @@ class Jobs(Struct):
     began: float = field(default_factory=time.monotonic)
     awaited: Callable[[], Sequence[ProcessIdentity]] = tuple  # processes of a former daemon that have not come yet
     missed: Missed = field(default_factory=Missed)  # of all jobs
+    settle: Callable[[Job], object] = lambda _job: None  # releases what ended processes of it held
 
     def await_all(self) -> Sequence[ProcessIdentity]:
         """Wait until the processes of the former daemon have come, for AWAIT_S at most; those that have not."""

@@ -9,6 +9,7 @@ from msgspec.structs import asdict, replace
 from gcr import units
 from gcr.api.listings import ArenaReady, JobInfo, OnlyCopy, ProcessInfo
 from gcr.api.reports import CheckpointReport, ProcessReport, RestoreReport
+from gcr.daemon.images.shown import row
 from gcr.daemon.jobs import Job
 from gcr.daemon.labels import Labels
 from gcr.engine.admit import reason_name
@@ -170,8 +171,8 @@ def of_job(job: Job, labels: Labels, arena: ArenaReady | None) -> JobInfo:
         simulated=job.world.simulated,
         backend=job.world.backend,
         command=job.program.argv,
-        image=job.results.imaging.row() if job.results.imaging else None,
-        images=tuple(each.row() for each in job.results.images),
+        image=row(job.results.imaging) if job.results.imaging else None,
+        images=tuple(row(each) for each in job.results.images),
         only_in=_only_in(job),
         processes=tuple(_labelled(row, job, labels) for process in job.living for row in rows(process)),
         arena=arena,

@@ -35,7 +35,7 @@ from gcr.api.requests import (
     request_of,
 )
 from gcr.daemon import handles
-from gcr.daemon.arrivals import Arrivals
+from gcr.daemon.arrivals import Arrivals, check_stoppable
 from gcr.daemon.commands import checkpoint, looking, restore
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.swap import Swap
@@ -70,7 +70,7 @@ class Server:
         self.coordinator = coordinator
         self.presence = presence
         self.arrivals = Arrivals(coordinator, presence.come, presence.gone)
-        coordinator.jobs.awaited = presence.awaited
+        coordinator.jobs.awaited, coordinator.jobs.settle = presence.awaited, self.arrivals.settle
         self.allowed = allowed
         self.epoch = int.from_bytes(os.urandom(7))
         self.stopping = threading.Event()
@@ -249,7 +249,8 @@ class Connection:
     # ---- supervisors ------------------------------------------------------------------------------------------
 
     def _admit_supervisor(self) -> None:
-        desk = SupervisorDesk(self._server.arrivals, SupervisorPeer(self.channel, self.channel.peer.pid))
+        peer, server = SupervisorPeer(self.channel, self.channel.peer.pid), self._server
+        desk = SupervisorDesk(server.coordinator, server.arrivals, peer)
         self._desk, self._on_close = desk, lambda: self._supervisor_left(desk)
 
     def _serve_supervisor(self, request: Request) -> None:
@@ -311,7 +312,7 @@ class Connection:
                 self._server.hand_over(asked)
                 return Leaving(pid=os.getpid())
             case StopRequest():
-                self._server.arrivals.check_stoppable(asked.force)
+                check_stoppable(coordinator.jobs, asked.force)
                 return Leaving(pid=os.getpid())
 
     def _lending(self, command: Command[Wanted], wanted: Wanted, request: Request, cancel: threading.Event) -> Answer:

@@ -11,11 +11,13 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.ended import note_job_end
 from gcr.daemon.jobs import Job
 from gcr.daemon.recall import recall_labels, recall_program
+from gcr.daemon.registration import own_pid
 from gcr.daemon.worlds import recorded_world
 from gcr.engine.control_phases import recorded_phases
+from gcr.engine.node import decide
 from gcr.engine.recover import driver_phase
 from gcr.engine.tidying import quietly
-from gcr.errors import GcrError
+from gcr.errors import GcrError, UsageError, WrongState
 from gcr.job.journal import DecisionRecord, ProcessDecision
 from gcr.job.placement import Placement
 from gcr.job.process import Process
@@ -31,17 +33,11 @@ POLL = 0.05  # seconds
 def load_journal(node: Coordinator, recover: Callable[[Job], object]) -> None:
     """Adds the jobs of the journal whose processes live. `recover` begins the recovery of one."""
     for record in node.journal.records():
-        job = Job(record.job, token="", world=recorded_world(record), decision=record)
-        for known in record.processes:
-            identity = ProcessIdentity(known.pid, known.start_time, known.stack)
-            if alive(identity):
-                job.owner = owner_or_ours(known.pid)
-                job.processes[known.pid] = _suspended(job, record, identity, known)
-                job.context_on |= {*known.bytes, *known.ballast}
-                job.program.started = min(job.program.started, started_at(known.pid))
+        job = Job(record.job, token="", world=recorded_world(record))
+        take_in(job, record)
         if not job.processes:
             node.journal.forget(record.job)
-            note_job_end(record.job, "", State.SUSPENDED)
+            note_job_end(record.job, "", State.SUSPENDED.value)
             continue
         node.jobs.add(job)
         threading.Thread(target=_recall, args=(node, job), name="gcr-recall", daemon=True).start()
@@ -50,6 +46,33 @@ def load_journal(node: Coordinator, recover: Callable[[Job], object]) -> None:
             threading.Thread(target=_ask_driver, args=(node, job), name="gcr-recover", daemon=True).start()
         else:
             recover(job)
+
+
+def revived(node: Coordinator, job: Job, pid: int, record: DecisionRecord) -> None:
+    """Takes in a job that CRIU has brought back, suspended; its agents come later. `pid`: of its program.
+
+    Raises WrongState, UsageError; RolledBack where the decision cannot be written.
+    """
+    if record.job != job.name or own_pid(pid, job.owner) is None:
+        raise UsageError(f"that is not the decision on job {job.name}, or not its program")
+    with node.jobs.lock:
+        if job.processes or job.decision:
+            raise WrongState(f"job {job.name} is here already", state=job.state, hint="gcr ps")
+        decide(node.journal, record)
+        take_in(job, record)
+        job.program.runs_as(pid)
+
+
+def take_in(job: Job, record: DecisionRecord) -> None:
+    """Enters the processes of a decision that live: they are suspended, and their agents come later."""
+    job.decision = record
+    for known in record.processes:
+        identity = ProcessIdentity(known.pid, known.start_time, known.stack)
+        if alive(identity):
+            job.owner = owner_or_ours(known.pid)
+            job.processes[known.pid] = _suspended(job, record, identity, known)
+            job.context_on |= {*known.bytes, *known.ballast}
+            job.program.started = min(job.program.started, started_at(known.pid))
 
 
 def _recall(node: Coordinator, job: Job) -> None:

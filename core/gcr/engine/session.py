@@ -122,11 +122,12 @@ class Session:
     def staged(self) -> list[int]:
         """Returns descriptors of the sealed tables and segments to come back from; the caller closes them.
 
-        A program may have closed its agent's: then they come from the keeper. Raises RolledBack.
+        A program may have closed its agent's, and an agent that was away has none: then they come from the keeper.
+        Raises RolledBack, WrongState.
         """
         try:
             return self.process.agent.unstage(self.transaction)
-        except StagedGone as gone:
+        except (StagedGone, WrongState) as gone:
             log.warning("%s: its keeper is asked", gone)
             found = staged_with(self.keeper(), self.pid, self.transaction)
             if not found:

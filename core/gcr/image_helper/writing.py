@@ -11,12 +11,16 @@ from msgspec import Struct, field
 from msgspec.structs import asdict
 
 from gcr import config
+from gcr.criu.pages import chunk_sizes
 from gcr.errors import GcrError, UsageError
 from gcr.faults import reach
 from gcr.image.disk.failing import usable
 from gcr.image.disk.room import free_bytes
+from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Beside, Costs, Cut, ImagedProcess, Manifest, Source
+from gcr.image.write.folder import add_folder
 from gcr.image.write.parent import ChunkNames, Identity, Parent, parent_of
+from gcr.image.write.placing import Counts
 from gcr.image.write.rate import Rate
 from gcr.image.write.writer import Contents, ImageWriter
 from gcr.image_helper.answering import store_of, telling
@@ -33,6 +37,15 @@ from gcr.version import __version__
 log = logging.getLogger("gcr.image")
 
 
+class Unpublished(Struct, frozen=True):
+    """An image whose device memory is in the store, and that has no manifest yet."""
+
+    asked: ops.Write
+    tables: Sequence[SealedTable]
+    written: ChunkNames
+    refused: str | None  # why its parent is no newer image
+
+
 class Writing(Struct):
     """The image that is written. `_parent`: None before the search; then the parent, and why no newer image is it."""
 
@@ -42,6 +55,7 @@ class Writing(Struct):
     _writer: ImageWriter | None = None
     _answers: int = 0  # of the store, so far: the caller sees that the store does answer
     _parent: tuple[Parent | None, str | None] | None = None
+    _held: Unpublished | None = None
     _written: str | None = None  # the image's name, once it is durable
     _arriving: Incoming = field(default_factory=Incoming)  # descriptors by pid
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -61,6 +75,8 @@ class Writing(Struct):
             ops.Take: lambda asked, _fds, request: self.take(asked, request),
             ops.Withdraw: lambda _asked, _fds, _request: self._withdraw(),
             ops.Write: lambda asked, _fds, request: Answer(self.write(asked, request)),
+            ops.WriteHeld: lambda asked, _fds, request: Answer(self.write(asked.facts, request, held=True)),
+            ops.AddFolder: lambda asked, _fds, request: Answer(self._add_folder(Path(asked.folder), request)),
         }
 
     def begin(self, asked: ops.Begin, fds: list[int]) -> ops.Free:
@@ -134,63 +150,88 @@ class Writing(Struct):
             if writer and self._written:
                 writer.store.remove([self._written])
 
-    def write(self, asked: ops.Write, request: Request) -> ops.Written:
-        """Writes the image; it is durable when this returns. Raises StoreUnusable, ImageExists without an image."""
+    def write(self, asked: ops.Write, request: Request, held: bool = False) -> ops.Written:
+        """Writes the image; it is durable when this returns, unless `held`.
+
+        Raises StoreUnusable, ImageExists; then there is no image.
+        """
         assert self._writer
-        counts, total = self._writer.counts, self.lent.total_bytes() + self.streams.total_bytes()
-        with self._lock, self._kept_locked(), telling(request, lambda: counts.total, total):
-            began = time.monotonic()
+        began, counts = time.monotonic(), self._writer.counts
+        total = self.lent.total_bytes() + self.streams.total_bytes()
+        with self._lock, self._kept_locked(held), telling(request, lambda: counts.total, total):
             reach("image.write")
             tables = [*self.lent.tables(), *self.streams.tables()]
             who = {(table.pid, table.start_time, _as_imaged(asked, table).stack) for table in tables}
             parent, refused = self._found_parent(who)
             self._writer.add(self.lent.additions(parent))
             written = {**self.lent.written(self._writer, parent), **self.streams.written(self._writer)}
-            reach("image.commit")
-            manifest = self._writer.commit(lambda contents: self._described(asked, contents, tables, written))
-            self._written = manifest.name
-            self.streams.let_go()
-            reach("image.published")
+            unpublished = Unpublished(asked, tables, written, refused)
+            if held:
+                self._held = unpublished
+                return ops.Written(**asdict(self._costs(counts, unpublished)), parent_refused=refused)
+            return self._published(unpublished, (), began)
+
+    def _add_folder(self, folder: Path, request: Request) -> ops.Written:
+        """Adds the files of the image's processes, and publishes it. Raises as `write`, UsageError."""
+        began, held, writer = time.monotonic(), self._held, self._writer
+        if held is None or writer is None:
+            raise UsageError("there is no image that waits for its processes")
+        self._held = None
+        with self._lock, self._kept_locked(), telling(request, lambda: writer.counts.total, 0):
+            files = add_folder(writer, folder, chunk_sizes(folder, writer.chunk_bytes))
+            return self._published(held, files, began)
+
+    def _published(self, held: Unpublished, files: Sequence[ImagedFile], began: float) -> ops.Written:
+        assert self._writer
+        reach("image.commit")
+        manifest = self._writer.commit(lambda contents: self._described(held, contents, files))
+        self._written = manifest.name
+        self.streams.let_go()
+        reach("image.published")
         log.info("image %s: %d bytes in %.2f s", manifest.name, manifest.costs.bytes_written, time.monotonic() - began)
-        return ops.Written(**asdict(manifest.costs), parent_refused=refused)
+        return ops.Written(**asdict(manifest.costs), parent_refused=held.refused)
 
     @contextmanager
-    def _kept_locked(self) -> Iterator[None]:
-        """Releases everything after the block, except the store's lock after an image that is the only copy.
+    def _kept_locked(self, held: bool = False) -> Iterator[None]:
+        """Releases everything after the block, except after an image that is `held` or the only copy.
 
-        That lock stays until the daemon has recorded the image.
+        The store's lock stays until the daemon has recorded an only copy.
         """
         try:
             yield
         except BaseException:
             self._stack.close()
             raise
-        if not self.streams.tables():
+        if not (held or self.streams.tables()):
             self._stack.close()
 
-    def _described(
-        self, asked: ops.Write, contents: Contents, tables: Sequence[SealedTable], written: ChunkNames
-    ) -> Manifest:
-        assert self._writer and self._parent
-        parent = self._parent[0]
-        known = ((table, _as_imaged(asked, table)) for table in tables)
+    def _described(self, held: Unpublished, contents: Contents, files: Sequence[ImagedFile]) -> Manifest:
+        assert self._writer
+        asked = held.asked
+        known = ((table, _as_imaged(asked, table)) for table in held.tables)
         return Manifest(
             name=self._writer.name,
-            cut=Cut.DEVICE,
+            cut=Cut.PROCESS if files else Cut.DEVICE,
             created=asked.created,
             source=Source(asked.job, asked.backend, asked.simulated, {"gcr": __version__}, asked.models),
             processes=tuple(ImagedProcess(table, each.stack, each.generation) for table, each in known),
             packs=tuple(contents.packs),
             beside=Beside(contents.chunks, contents.hashes),
-            costs=Costs(
-                parent=parent.name if parent else None,
-                bytes_total=contents.counts.total,
-                bytes_changed=parent.bytes_changed(written) if parent else None,
-                bytes_zero=contents.counts.zero,
-                bytes_written=contents.counts.written,
-            ),
-            only_copy=bool(self.streams.tables()),
+            costs=self._costs(contents.counts, held),
+            only_copy=bool(files or self.streams.tables()),
             timings=asked.timings,
+            files=files,
+        )
+
+    def _costs(self, counts: Counts, held: Unpublished) -> Costs:
+        assert self._parent
+        parent = self._parent[0]
+        return Costs(
+            parent=parent.name if parent else None,
+            bytes_total=counts.total,
+            bytes_changed=parent.bytes_changed(held.written) if parent else None,
+            bytes_zero=counts.zero,
+            bytes_written=counts.written,
         )
 
 

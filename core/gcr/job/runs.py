@@ -33,6 +33,7 @@ from gcr.runtime import own_directory, socket_path, state_dir
 
 log = logging.getLogger(__name__)
 
+STOPPED = "stopped"  # the state of a job that an image has, processes and all
 KEEP_S = 30 * 86400.0  # seconds after which the record of an ended job goes, with its log
 WRITING_S = 3600.0  # for so long an unfinished record may have a writer that cannot be seen from here
 _PROBE_BYTES = 4096  # more than any file system keeps beside a name
@@ -69,10 +70,12 @@ class End(Struct, frozen=True, kw_only=True):
 
     @property
     def state(self) -> str:
-        return "lost" if self.was == "lost" else "exited"
+        return self.was if self.was in ("lost", STOPPED) else "exited"
 
     def said(self) -> str:
         """Returns text for people: `exit code 1`, `killed by SIGKILL while suspended`."""
+        if self.was == STOPPED:
+            return "stopped into an image"
         if self.how == How.UNKNOWN:
             found = "exit code unknown"
         elif self.signal is not None:

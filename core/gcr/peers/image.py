@@ -87,6 +87,14 @@ class ImagePeer(Struct):
         """Makes the image durable; returns its costs. Raises StoreUnusable; PeerGone, which leaves the result open."""
         return self._asked(facts, timeout, patience)
 
+    def write_held(self, facts: ops.Write, timeout: float, patience: Patience) -> ops.Written:
+        """Brings the image's bytes to the store; there is no image before `add_folder`. Raises as `write`."""
+        return self._asked(ops.WriteHeld(facts), timeout, patience)
+
+    def add_folder(self, folder: str, timeout: float, patience: Patience) -> ops.Written:
+        """Adds the files of processes to an image that was held, and makes it durable. Raises as `write`."""
+        return self._asked(ops.AddFolder(folder), timeout, patience)
+
     def manifest(self, store: StorePlace, name: str, timeout: float, patience: Patience) -> Manifest:
         """Reads a manifest. Raises NoSuchImage, WrongImage, WrongKey, Damaged, StoreUnusable."""
         found = self._asked(ops.ReadManifest(*store.of(name)), timeout, patience, store.key)

@@ -16,6 +16,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any, Protocol
 
 from gcr import descriptors
 from gcr.backend import Simulator
@@ -40,18 +41,34 @@ FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signa
 AWAITED = FORWARDED | {signal.SIGCHLD}
 
 
+class Child(Protocol):
+    """The program: `subprocess.Popen`, or one that came back."""
+
+    @property
+    def pid(self) -> int: ...
+
+    returncode: int | Any
+
+    def poll(self) -> int | None: ...
+
+    def send_signal(self, sig: int) -> None: ...
+
+
 @dataclass(slots=True)
 class Supervisor:
     spec: JobSpec
-    token: str = field(default_factory=lambda: os.urandom(16).hex())
+    token: str = ""
     name: str | None = None
-    child: "subprocess.Popen[bytes] | None" = None
+    child: "Child | None" = None
+    image: str | None = None  # the one that it was stopped into
     escrow: Escrow = field(default_factory=Escrow)
     diary: Diary = field(init=False)
     link: DaemonLink = field(init=False)
     _pending: list[int] = field(default_factory=list)
 
     def __post_init__(self) -> None:
+        revival = self.spec.revival
+        self.token = revival.stopped.token if revival else os.urandom(16).hex()
         self.name = self.spec.name
         self.link = DaemonLink(self.describe, self.escrow)
         self.diary = Diary(self.token)
@@ -82,18 +99,23 @@ class Supervisor:
         for number in FORWARDED:
             if signal.getsignal(number) != signal.SIG_IGN:  # ignored, as under nohup: the program inherits that
                 signal.signal(number, lambda got, _frame: self._pending.append(got))
-        self.child = subprocess.Popen(
-            self.spec.argv,
-            env=self.environment(),
-            cwd=self.spec.folder,
-            close_fds=False,  # ours are all CLOEXEC
-        )
+        self.child = self._child()
         signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
         for early in self._pending:
             self.child.send_signal(early)
         descriptors.raise_limit()
         self.diary.begin(str(self.name), self.spec.argv, self.child.pid)
         self._tell(Started(self.child.pid))
+
+    def _child(self) -> "Child":
+        if self.spec.revival:
+            return self.spec.revival.bring_back(self.diary.log, self.link.tell)
+        return subprocess.Popen(
+            self.spec.argv,
+            env=self.environment(),
+            cwd=self.spec.folder,
+            close_fds=False,  # ours are all CLOEXEC
+        )
 
     def running(self) -> tuple[str, int]:
         """The job's name, and its program's pid."""
@@ -118,6 +140,7 @@ class Supervisor:
         answer = self._tell(Finished(code))
         if answer and answer.was:
             self.diary.add(answer.was)
+            self.image = answer.image
         self.link.close()
         self.escrow.close()
         return _unreported(self.spec.report, answer) if self.spec.report else ""
@@ -214,7 +237,7 @@ def _run(
     started(supervisor)
     code = supervisor.wait()
     unreported = supervisor.finish(code)
-    return Outcome(code, str(supervisor.name), supervisor.diary.log, unreported)
+    return Outcome(code, str(supervisor.name), supervisor.diary.log, supervisor.image, unreported)
 
 
 def _run_detached(spec: JobSpec, tell: int, stopped: int, before: Collection[int] = ()) -> int:

@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from gcr.backend import Simulator
+from gcr.supervisor.revival import Revival
 
 
 class JobSpec(Struct, frozen=True):
@@ -18,6 +19,7 @@ class JobSpec(Struct, frozen=True):
     shim: Path | None = None  # None: gcr's own
     environment: Mapping[str, str] | None = None  # of the program; None: ours
     folder: str | None = None  # in which the program starts; None: ours
+    revival: Revival | None = None  # the program is not started, it comes back from an image
     report: str | None = None  # file that receives the job's last report as JSON
 
 
@@ -25,4 +27,5 @@ class Outcome(Struct, frozen=True):
     code: int  # the one `gcr run` returns: the program's, 128+n for signal n; 0 once a detached one runs
     job: str
     log: str | None = None  # the file that a detached job writes to
+    image: str | None = None  # the one that the job was stopped into
     unreported: str = ""  # why the file of the report was not written; empty: it was, or none was asked for

@@ -35,5 +35,13 @@ def test_an_option_allows_it(hold: Hold, thing: Thing) -> None:
 
 
 def test_every_kind_is_told_apart() -> None:
-    elsewhere = {Kind.NOT_A_MEMBER, Kind.FOREIGN_SESSION, Kind.RDMA, Kind.HALF_OPEN, Kind.OLD_CRIU, Kind.UNREADABLE}
+    elsewhere = {
+        Kind.PIPE,
+        Kind.NOT_A_MEMBER,
+        Kind.FOREIGN_SESSION,
+        Kind.RDMA,
+        Kind.HALF_OPEN,
+        Kind.OLD_CRIU,
+        Kind.UNREADABLE,
+    }
     assert {thing.kind for thing in REFUSED} | elsewhere == set(Kind)

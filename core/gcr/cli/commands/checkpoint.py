@@ -53,9 +53,7 @@ from gcr.image.store.location import store_of
 )
 @click.option("--live", is_flag=True, help="Copy while the program runs; it stops only for what changed meanwhile.")
 @click.option("--leave-running", is_flag=True, help="Write the image, and let the program go on at once.")
-@click.option(
-    "--stop", is_flag=True, help="End the program once its image is written. Refused: no image survives it yet."
-)
+@click.option("--stop", is_flag=True, help="Save the processes in the image as well, with CRIU, and end them.")
 @click.option("--paranoid", is_flag=True, help="Compare bytes, not hashes alone: it stops for a copy of everything.")
 @store_option
 @common_options

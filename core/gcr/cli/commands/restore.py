@@ -1,7 +1,7 @@
 """`gcr restore`: bring a job back where it was."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from functools import partial
 
 import click
 from msgspec.structs import replace
@@ -11,13 +11,10 @@ from gcr.api.requests import RestoreRequest
 from gcr.cli import completing, summaries
 from gcr.cli.asking import asked
 from gcr.cli.options import Options, Target, common_options, examples, parse_name, parse_targets, store_option
+from gcr.cli.revivable import revivable
 from gcr.cli.transfer import transfer
 from gcr.errors import UsageError
 from gcr.image.store.location import store_of
-from gcr.imageerrors import NoSuchImage
-
-if TYPE_CHECKING:
-    from gcr.image.store.store import Store
 
 
 def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str]) -> dict[str, str]:
@@ -31,12 +28,6 @@ def parse_moves(ctx: click.Context, param: click.Parameter, values: Sequence[str
             raise click.BadParameter(f"{old} is named twice", ctx, param)
         moves[old] = new
     return moves
-
-
-def _job_of(image: str, store: "Store | None") -> str:
-    if store is None:
-        raise NoSuchImage(f"no image {image!r}", hint="gcr images")
-    return store.images.manifest(image).source.job
 
 
 @click.command(
@@ -60,16 +51,27 @@ def _job_of(image: str, store: "Store | None") -> str:
     shell_complete=completing.images,
     help="The job of this image, with the image's bytes.",
 )
+@click.option(
+    "--attach",
+    is_flag=True,
+    help="Stay the parent of a job that was stopped, as `gcr run` does, and return its program's code.",
+)
 @store_option
 @common_options
 @click.pass_obj
 def command(
-    options: Options, targets: Sequence[Target], devices: dict[str, str], image: str | None, store: str | None
+    options: Options,
+    targets: Sequence[Target],
+    devices: dict[str, str],
+    image: str | None,
+    attach: bool,
+    store: str | None,
 ) -> int:
     """Bring back JOB, or the process PID, in place: same process, same addresses, same bytes.
 
-    With --image its bytes are read from disk and not from host memory, of which a few hundred MiB are enough. An image
-    holds device memory alone, so the process must still be suspended at the checkpoint that made it.
+    With --image its bytes are read from disk and not from host memory, of which a few hundred MiB are enough. The
+    process must still be suspended at the checkpoint that made the image, unless that was one with --stop: then the
+    processes come back as well, under the same pids. The job runs detached, or with --attach in the foreground.
 
     Several come back one after the other, each by itself: all are tried, and the exit code is the worst.
     """
@@ -77,8 +79,10 @@ def command(
         raise UsageError("either jobs, or --image NAME", hint="gcr restore llm, or gcr restore --image warm")
     if devices and len(targets) > 1:
         raise UsageError("--device is for one job: another may use other devices", hint=f"gcr restore {targets[0]}")
-    if image:
-        targets = (asked(options, store, lambda there: _job_of(image, there)),)
+    if attach and not image:
+        raise UsageError("--attach is for a job that was stopped, with --image NAME")
+    found = asked(options, store, partial(revivable, image)) if image else None
+    targets = (found.job,) if found else targets
     request = RestoreRequest(
         target=targets[0],
         timeout=options.timeout,
@@ -88,4 +92,10 @@ def command(
         encrypted=options.key_named,
         devices=devices,
     )
-    return transfer([replace(request, target=each) for each in targets], options, RestoreReport, summaries.of_restore)
+    all_of_them = [replace(request, target=each) for each in targets]
+    restored = partial(transfer, all_of_them, options, RestoreReport, summaries.of_restore)
+    if not (image and found and found.bytes):
+        return restored()
+    from gcr.cli.reviving import Reviving, is_here  # the other ways need no CRIU
+
+    return restored() if is_here(found.job) else Reviving(options, image, store, attach).bring_back(found, restored)

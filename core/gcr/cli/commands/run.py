@@ -83,6 +83,8 @@ def _run(spec: "JobSpec", as_json: bool) -> int:
     from gcr import supervisor
 
     done = supervisor.run(spec)
+    if done.image:
+        say(f"gcr: {done.job} was stopped into image {done.image}; back with: gcr restore --image {done.image}")
     if done.unreported:
         say(f"gcr: no report in {spec.report}: {done.unreported}")
     code = None if spec.detach else done.code

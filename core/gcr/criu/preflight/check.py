@@ -1,7 +1,4 @@
-"""The check of a process tree before CRIU saves it: its obstacles, and the files that its new parent gives it again.
-
-No command uses it yet.
-"""
+"""The check of a process tree before CRIU saves it: its obstacles, and the files that its new parent gives it again."""
 
 import os
 import stat
@@ -13,13 +10,14 @@ from msgspec import Struct
 from gcr.criu.preflight.descriptors import of_descriptors, of_mappings
 from gcr.criu.preflight.devices import of_devices, of_terminals
 from gcr.criu.preflight.facts import Facts, Opened, facts
-from gcr.criu.preflight.obstacle import Obstacle, Options
+from gcr.criu.preflight.obstacle import Kind, Obstacle, Options
 from gcr.criu.preflight.sockets import of_sockets
 from gcr.criu.preflight.tasks import of_tasks
 from gcr.processes import descendants
 
-_STANDARD = range(3)
+STANDARD = range(3)
 _KIB = 1024
+_PIPE = "pipe:"
 
 
 class External(Struct, frozen=True):
@@ -79,7 +77,7 @@ def _is_external(file: Opened, whole: Collection[tuple[int, int]], options: Opti
         return file.place not in whole
     if stat.S_ISSOCK(file.mode):
         return file.inode in options.unix_sockets
-    return stat.S_ISREG(file.mode) and file.fd in _STANDARD
+    return stat.S_ISREG(file.mode) and file.fd in STANDARD
 
 
 def _whole_pipes(found: Facts) -> Collection[tuple[int, int]]:
@@ -92,6 +90,14 @@ def _whole_pipes(found: Facts) -> Collection[tuple[int, int]]:
 def _external(file: Opened) -> External:
     reads, writes = file.access != os.O_WRONLY, file.access != os.O_RDONLY
     return External(file.pid, file.fd, file.path, file.inode, reads, writes)
+
+
+def open_pipes(found: Sequence[External]) -> list[Obstacle]:
+    """Returns those that are pipes, and no standard streams: no parent can give them again."""
+    pipes = [each for each in found if each.fd not in STANDARD and each.path.startswith(_PIPE)]
+    return [
+        Obstacle(each.pid, Kind.PIPE, f"descriptor {each.fd}, {each.path}, with an end elsewhere") for each in pipes
+    ]
 
 
 def huge_pages(pids: Sequence[int]) -> list[HugePages]:

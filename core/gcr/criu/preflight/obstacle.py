@@ -33,6 +33,7 @@ class Kind(Enum):
     FILE_LOCK = "file_lock"
     TRACED = "traced"
     FIRST_THREAD = "first_thread"
+    PIPE = "pipe"
     UNREADABLE = "unreadable"
 
 
@@ -60,6 +61,7 @@ REMEDIES = {
     Kind.FILE_LOCK: "let the program release the lock first, or pass `file-locks`",
     Kind.TRACED: "detach the debugger or tracer first",
     Kind.FIRST_THREAD: "let the first thread of this process outlive its other threads: no option of CRIU allows this",
+    Kind.PIPE: "close it first, or let the other end be in the tree: gcr gives standard streams alone again",
     Kind.UNREADABLE: "run gcr as the user of this process, or as root",
 }
 
@@ -83,7 +85,9 @@ class Obstacle(Struct, frozen=True):
 class Options(Struct, frozen=True):
     """Options that the caller will pass to CRIU, and facts that only the caller knows.
 
-    `terminal`: CRIU's `shell-job` · `unix_sockets`: inodes of sockets that the caller closes or passes on itself ·
+    `terminal`: CRIU's `shell-job` · `session`: the same, for a session that the tree does not lead, and no terminal ·
+    `unix_sockets`: inodes of sockets that the caller closes or passes on itself · `unix_names`: names of listeners;
+    the caller ends all connections with them ·
     `ip_sockets`: False where this CRIU saves no IP socket on this kernel (`saves_ip_sockets`) · `device_files`:
     beginnings of paths that a member of gcr gives up before the dump; another process that has one is an obstacle
     """
@@ -93,7 +97,9 @@ class Options(Struct, frozen=True):
     skip_in_flight: bool = False
     file_locks: bool = False
     terminal: bool = False
+    session: bool = False
     unix_sockets: frozenset[int] = frozenset()
+    unix_names: frozenset[str] = frozenset()
     ip_sockets: bool = True
     device_files: tuple[str, ...] = ()
 

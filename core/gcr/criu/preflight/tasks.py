@@ -38,7 +38,7 @@ def _of_session(root: int, options: Options) -> Iterator[Obstacle]:
         return
     if session == _OUTSIDE:
         yield Obstacle(root, Kind.FOREIGN_SESSION, "in a session that began outside of its pid namespace")
-    elif session != root and not options.terminal:
+    elif session != root and not (options.terminal or options.session):
         yield Obstacle(root, Kind.SESSION, f"in the session of process {session}")
 
 

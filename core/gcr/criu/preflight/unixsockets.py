@@ -25,8 +25,11 @@ class Ends(Struct, frozen=True):
         """Returns how many connections of other processes this socket has yet to accept."""
         return len([each for each in self.sockets[inode].waiting if each not in self.ours])
 
+    def name(self, inode: int) -> str:
+        return self.sockets[inode].name if inode in self.sockets else ""
+
     def described(self, inode: int) -> str:
-        name = self.sockets[inode].name if inode in self.sockets else ""
+        name = self.name(inode)
         return f"{name} (inode {inode})" if name else f"inode {inode}"
 
 
@@ -52,7 +55,7 @@ def _of_unix_socket(file: Opened, ends: Ends, options: Options) -> Iterator[Obst
         yield Obstacle(file.pid, Kind.UNIX_PEER, f"{file.name}, a Unix socket of another network namespace")
         return
     other = ends.other(file.inode)
-    if other and other not in ends.ours:
+    if other and other not in ends.ours and ends.name(other) not in options.unix_names:
         text = f"{file.name}, a Unix socket connected with {ends.described(other)} outside of the tree"
         yield Obstacle(file.pid, Kind.UNIX_PEER, text)
     if (waiting := ends.strangers(file.inode)) and not options.skip_in_flight:

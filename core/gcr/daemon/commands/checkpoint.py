@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from functools import partial
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.daemon import departures, first_call, reports
-from gcr.daemon.commands import restore
+from gcr.daemon.commands import restore, stop
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import (
     DEFAULT_TIMEOUT,
@@ -26,20 +27,25 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.foreign import await_hello, foreign_job, refuse_unheard_beside, refuse_without_driver
 from gcr.daemon.images.imaging import Imaging, asked_for
 from gcr.daemon.images.outlet import imaged
+from gcr.daemon.images.shown import reported
 from gcr.daemon.jobs import Active, Hold, Job
 from gcr.daemon.permission import Caller
 from gcr.engine.admit import admit, refuse_what_the_driver_refuses
 from gcr.engine.driver_swap import DriverSwap
-from gcr.engine.node import Course
+from gcr.engine.node import Course, phases
 from gcr.engine.routes import checkpoint, driver, running_on
 from gcr.engine.target import Target
 from gcr.engine.work import Options, Work
 from gcr.errors import GcrError, NoSuchJob, UnsupportedState, WrongState
 from gcr.imageerrors import ImageFailed
+from gcr.job.runs import STOPPED
 from gcr.job.states import State, Strategy, Way
 from gcr.processes import alive
 
 log = logging.getLogger("gcr.daemon")
+
+POLL = 0.01
+GONE_S = 10.0  # for the supervisor of a job that was stopped to say so
 
 
 def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> CheckpointReport:
@@ -55,9 +61,18 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
                 text, hint = f"process {job.name} is suspended already", f"gcr restore {job.name}"
                 raise WrongState(text, state=job.state, hint=hint)
             with _forgetting_untouched(node, job):
-                attempt = partial(_attempted, node, hold, course, request, image)
-                report, imaging = departures.without_departed(job, attempt)
-                job.results.tell(report, course.began)
+                stopping = stop.looked_at(node, job, course) if request.stop else None
+                try:
+                    attempt = partial(_attempted, node, hold, course, request, image)
+                    report, imaging = departures.without_departed(job, attempt)
+                    job.results.tell(report, course.began)
+                    if stopping and imaging:
+                        stopping.carry_out(imaging, not request.timeout)
+                finally:
+                    if stopping:
+                        stopping.close()
+        if stopping and imaging:
+            return _ended(node, job, course, report, imaging)
         if imaging:
             job.results.add(imaging)
             try:
@@ -68,9 +83,21 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
                 raise _restore_after_failure(
                     node, job, course, RestoreRequest(target=request.target), failed
                 ) from failed
-            former, report = report, imaging.reported(report)
+            former, report = report, reported(imaging, report)
             job.results.amend(former, report)
         return report
+
+
+def _ended(node: Coordinator, job: Job, course: Course, report: CheckpointReport, imaging: Imaging) -> CheckpointReport:
+    """Returns the report on a job that is in its image, once nothing of it is left here."""
+    job.results.amend(report, whole := replace(reported(imaging, report), state=STOPPED))
+    imaging.close()
+    node.jobs.settle(job)
+    end = time.monotonic() + GONE_S
+    while job in node.jobs.all() and time.monotonic() < end:
+        time.sleep(POLL)
+        node.jobs.settle(job)
+    return replace(whole, phases_s=phases(course.marks, course.began))
 
 
 def _attempted(
@@ -232,7 +259,9 @@ class Attempt(Struct, frozen=True):
         node.jobs.claim(job, {device for target in keeping for device in target.books.counts})
         options = Options.off_the_device(data_only, self.request.live, self.request.paranoid)
         work = Work.of(job.name, targets, node, course, options)
-        if imaging:
+        if imaging and self.request.stop:
+            plan = checkpoint.plan_of(work, partial(imaging.may_begin, targets, course))
+        elif imaging:
             plan = imaged(work, imaging, not self.request.timeout, partial(job.results.add, imaging))
         else:
             plan = checkpoint.plan_of(work)
@@ -249,7 +278,7 @@ class Attempt(Struct, frozen=True):
         departures.settle_ends(job)
         if imaging and imaging.streamed:
             imaging.close()
-        elif imaging and work.decision:
+        elif imaging and work.decision and not self.request.stop:
             imaging.write_staged(targets, work.decision.decided_at, course)
         return reports.of_checkpoint(job, work, slowest_link(targets, lambda arena: arena.link_out_bytes_per_s))
 

@@ -90,7 +90,8 @@ class Attempt(Struct, frozen=True):
             target.come_back(moves)
         source, unhurried = image_of(job, self.request, self.asked.key), not self.request.timeout
         start = partial(node.fleet.image_helper, acting(job, self.request, self.asked.caller))
-        with opened(source, targets, start, course, node.config.store_s, unhurried) as image:
+        kept = decision.image
+        with opened(source, targets, start, course, node.config.store_s, unhurried, kept) as image:
             done = Restore(job.name, targets, decision, node, course, image)
             carry_out(node, job, plan_of(done), targets)
         job.decision = None

@@ -11,13 +11,12 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from threading import Event, Thread
 
 from msgspec import Struct, field
-from msgspec.structs import asdict, replace
+from msgspec.structs import asdict
 
-from gcr.api.listings import ImageState
-from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.daemon.images.claim import POLL, Claim
 from gcr.daemon.images.order import ImageOrder, nothing_to_image, place_of
@@ -26,8 +25,8 @@ from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.engine.duplicates import staged_with
 from gcr.engine.node import Course, phases
 from gcr.engine.target import Target
-from gcr.errors import GcrError, Interrupted, PeerGone, UnsupportedState, typed
-from gcr.image.files.manifest import Cut, Manifest
+from gcr.errors import GcrError, Interrupted, PeerGone, typed
+from gcr.image.files.manifest import Manifest
 from gcr.imageerrors import HashMissed, ImageFailed, NoSuchImage, NotDurable
 from gcr.job.states import State
 from gcr.peers.image import ImagePeer
@@ -38,6 +37,7 @@ from gcr.protocol.seqpacket import close_all
 
 log = logging.getLogger("gcr.daemon")
 
+COMMIT_S = 600.0  # of silence while a file system without direct writes brings all of a pack to its disk
 NO_TIMEOUT = 7 * 86400.0  # a disk may be slow; the helper ends when it is done, fails or dies
 
 
@@ -139,6 +139,24 @@ class Imaging(Struct, eq=False):
         self.begun = True
         Thread(target=self._write, args=(facts,), name="gcr-image", daemon=True).start()
 
+    def write_held(self, targets: Sequence[Target], created: float, course: Course) -> None:
+        """Brings the device memory of a suspended job to the store. There is no image before `publish`.
+
+        Raises StoreUnusable, PeerGone …
+        """
+        with_data = [target for target in targets if target.bytes_by_device]
+        for target in with_data:
+            self._lend(target, _staged(target), partial=False)
+        facts = self._described(with_data, created, course)
+        self.ready().write_held(facts, NO_TIMEOUT, self._watched(course))
+
+    def publish(self, folder: Path, course: Course) -> None:
+        """Adds the files of the processes, and makes the image durable. Raises as `write_held`."""
+        self._is_durable(self.ready().add_folder(str(folder), NO_TIMEOUT, self._watched(course)))
+
+    def _watched(self, course: Course) -> Reading:
+        return Reading(self.claim.store.path, course, max(COMMIT_S, self.order.patience))
+
     def write_streamed(self, targets: Sequence[Target], course: Course, patience: Patience) -> None:
         """Finishes an image that came through a ring: it is durable when this returns.
 
@@ -239,28 +257,6 @@ class Imaging(Struct, eq=False):
             kind = HashMissed if isinstance(self.error, HashMissed) else ImageFailed
             raise kind(f"image {self.order.name} was not written: {self.error.message}", hint=self.error.hint)
 
-    def row(self) -> ImageState:
-        """Returns its row in `gcr ps`."""
-        error = self.error.message if self.error else None
-        return ImageState(name=self.order.name, state=self.state, durable_s=self.durable_s, error=error)
-
-    def reported(self, report: CheckpointReport) -> CheckpointReport:
-        """Returns the report with the fields of docs/contract.md §4 that a checkpoint with an image has besides."""
-        named = replace(
-            report,
-            image=self.order.name,
-            cut=Cut.DEVICE.value,
-            durable_s=self.durable_s,
-            parent=self.parent,
-            parent_refused=self.parent_refused,
-        )
-        return replace(named, **asdict(self.cost), dedup_ratio=_ratio(self.cost)) if self.cost else named
-
-
-def _ratio(cost: Written) -> float | None:
-    """Returns how many bytes each stored one stands for; None where none was stored."""
-    return cost.bytes_total / cost.bytes_written if cost.bytes_written else None
-
 
 def asked_for(
     request: CheckpointRequest,
@@ -271,13 +267,10 @@ def asked_for(
     caller: Caller,
     former: list[Imaging],
 ) -> Imaging | None:
-    """Begins the image that a request wants. `key`: see `place_of`. Raises UsageError, UnsupportedState, NotOurs.
+    """Begins the image that a request wants. `key`: see `place_of`. Raises UsageError, NotOurs.
 
     former: those of earlier attempts at the request; the new one is added to them.
     """
-    if request.stop:
-        text = "an image holds device memory alone, which is of no use once its process has ended"
-        raise UnsupportedState(text, hint="the same without --stop: the job stays suspended, and off its device")
     if not request.image:
         return None
     acting = acting_for(caller)
@@ -287,6 +280,7 @@ def asked_for(
         began,
         patience,
         stays=request.leave_running,
+        ends=request.stop,
         max_bytes_per_s=request.max_bytes_per_s,
         job=str(request.target),
         user=(caller.uid, caller.gid) if acting.caller else None,

@@ -14,6 +14,7 @@ from gcr.image.chunks.lines import by_device
 from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
 from gcr.image.files.manifest import Cut, Manifest
 from gcr.imageerrors import WrongImage
+from gcr.job.journal import KeptImage
 from gcr.peers.image import ImagePeer, StorePlace
 from gcr.processes import ProcessIdentity, alive
 from gcr.protocol.seqpacket import close_all
@@ -80,9 +81,11 @@ def opened(
     course: Course,
     patience: float,
     unhurried: bool,
+    revived_from: KeptImage | None = None,
 ) -> Iterator[OpenedImage | None]:
     """Opens the image, by name and store, to restore from instead of host memory. Yields None if none was asked for.
 
+    revived_from: the image that the processes themselves came back from
     unhurried: no caller has named a deadline, so the disk may take its time, as long as it is not silent.
     It is of these very processes. No chunk was looked at yet. Raises NoSuchImage, WrongImage, Damaged, StoreUnusable,
     Interrupted, DeadlinePassed.
@@ -94,17 +97,24 @@ def opened(
         course.timeout = NO_TIMEOUT
     helper = start()
     try:
-        yield _opened(*asked, targets, helper, course, patience)
+        yield _opened(*asked, targets, helper, course, patience, revived_from)
     finally:
         helper.channel.close()
 
 
 def _opened(
-    image: str, store: StorePlace, targets: Sequence[Target], helper: ImagePeer, course: Course, patience: float
+    image: str,
+    store: StorePlace,
+    targets: Sequence[Target],
+    helper: ImagePeer,
+    course: Course,
+    patience: float,
+    revived_from: KeptImage | None,
 ) -> OpenedImage:
     course.tell("opening")
     manifest = helper.manifest(store, image, _left(course), Reading(store.path, course, patience))
-    _refuse_other_processes(manifest, targets)
+    revived = revived_from is not None and (revived_from.store, revived_from.name) == (store.path, image)
+    _refuse_other_processes(manifest, targets, revived and manifest.cut is Cut.PROCESS)
     helper.open(store, manifest, _left(course), Reading(store.path, course, patience))
     course.mark("opened")
     return OpenedImage(manifest, helper, store.path, course, patience)
@@ -115,9 +125,12 @@ def _left(course: Course) -> float:
     return course.left(NO_TIMEOUT) + WATCHED_S
 
 
-def _refuse_other_processes(manifest: Manifest, targets: Collection[Target]) -> None:
-    """A `device` image is for the very processes that are still suspended at its cut. Raises WrongImage."""
-    if manifest.cut is not Cut.DEVICE:
+def _refuse_other_processes(manifest: Manifest, targets: Collection[Target], revived: bool) -> None:
+    """The device memory of an image is for the very processes that are still suspended at its cut. Raises WrongImage.
+
+    revived: CRIU has brought them back from this image, so they have begun at another time
+    """
+    if manifest.cut is Cut.APP:
         raise WrongImage(f"image {manifest.name} has the cut {manifest.cut}, which this gcr cannot restore")
     with_data = {target.pid: target for target in targets if target.bytes_by_device}
     for imaged in manifest.processes:
@@ -125,7 +138,7 @@ def _refuse_other_processes(manifest: Manifest, targets: Collection[Target]) -> 
         identity = ProcessIdentity(imaged.table.pid, imaged.table.start_time, imaged.stack)
         if target is None and manifest.only_copy and not alive(identity):
             continue  # it has ended, and the others have nothing else to come back from
-        if target is None or not target.process.identity.is_same(identity):
+        if target is None or not (revived or target.process.identity.is_same(identity)):
             raise _stale(manifest, f"process {identity.pid}, which is gone")
         if target.transaction != imaged.table.transaction or target.generation != imaged.generation:
             raise _stale(manifest, f"process {identity.pid} as it was; it has run since")

@@ -11,7 +11,7 @@ from functools import partial
 
 from msgspec import Struct
 
-from gcr.daemon.images.imaging import NO_TIMEOUT, Imaging
+from gcr.daemon.images.imaging import COMMIT_S, NO_TIMEOUT, Imaging
 from gcr.daemon.images.silence import WATCHED_S, Reading
 from gcr.engine.node import Course
 from gcr.engine.plan import Plan
@@ -24,8 +24,6 @@ from gcr.imageerrors import ImageFailed
 from gcr.job.journal import KeptImage
 
 log = logging.getLogger("gcr.daemon")
-
-COMMIT_S = 600.0  # of silence while a file system without direct writes brings all of a pack to its disk
 
 
 class ImageOutlet(Struct):
@@ -43,17 +41,17 @@ class ImageOutlet(Struct):
     def prepare(self, targets: Sequence[Target]) -> None:
         if self.unhurried:
             self.course.timeout = NO_TIMEOUT
-        with self._failing():
+        with failing(self.imaging):
             self.imaging.build_upon(self.course, targets)
         self.imaging.streamed = True
         self.begun()
 
     def open(self, pid: int, fds: Sequence[int], slot_bytes: int) -> None:
-        with self._failing():
+        with failing(self.imaging):
             self.imaging.ready().lend_ring(pid, fds, slot_bytes)
 
     def take(self, pid: int, device: str, window: Window) -> None:
-        with self._failing():
+        with failing(self.imaging):
             left = self.course.left(NO_TIMEOUT) + WATCHED_S
             self.imaging.ready().take(pid, device, window, left, self._watched())
 
@@ -65,33 +63,39 @@ class ImageOutlet(Struct):
     def finish(self, targets: Sequence[Target]) -> None:
         self.course.tell("committing")
         self._asked = True
-        with self._failing():
+        with failing(self.imaging):
             watched = self._watched(max(COMMIT_S, self.imaging.order.patience))
             self.imaging.write_streamed(targets, self.course, watched)
 
     def withdraw(self) -> None:
         if not self._asked:
             return  # the helper leaves nothing when it ends
-        try:
-            self.imaging.ready().withdraw(self.imaging.order.patience)
-        except PeerGone:
-            self.imaging.remove_published()
-        except GcrError as error:  # it is of no use: the job has run since
-            order = self.imaging.order
-            log.warning("job %s: image %s was not taken back: %s", order.job, order.name, error)
+        withdraw(self.imaging)
 
     def _watched(self, patience: float | None = None) -> Reading:
         return Reading(self.imaging.claim.store.path, self.course, patience or self.imaging.order.patience)
 
-    @contextmanager
-    def _failing(self) -> Iterator[None]:
-        try:
-            yield
-        except (Interrupted, DeadlinePassed):
-            raise
-        except GcrError as error:
-            text = f"image {self.imaging.order.name} was not written: {error.message}"
-            raise ImageFailed(text, hint=error.hint) from error
+
+@contextmanager
+def failing(imaging: Imaging) -> Iterator[None]:
+    """Raises ImageFailed where the block fails, unless it was interrupted or took too long."""
+    try:
+        yield
+    except (Interrupted, DeadlinePassed):
+        raise
+    except GcrError as error:
+        raise ImageFailed(f"image {imaging.order.name} was not written: {error.message}", hint=error.hint) from error
+
+
+def withdraw(imaging: Imaging) -> None:
+    """Removes everything of an image, also where its helper died just after it had published it. Raises nothing."""
+    try:
+        imaging.ready().withdraw(imaging.order.patience)
+    except PeerGone:
+        imaging.remove_published()
+    except GcrError as error:  # it is of no use: the job has run since
+        order = imaging.order
+        log.warning("job %s: image %s was not taken back: %s", order.job, order.name, error)
 
 
 def imaged(work: Work, imaging: Imaging, unhurried: bool, begun: Callable[[], object]) -> Plan:

@@ -33,11 +33,24 @@ class Started(Operation[Nothing], frozen=True):
     pid: int
 
 
+class Revived(Operation[Nothing], frozen=True):
+    """The program is there again, suspended, and its processes wait for the answer. `decision`: a journal's record."""
+
+    op = "revived"
+
+    pid: int
+    decision: str
+
+
 class LastFacts(Struct, frozen=True):
-    """`report`: JSON of the job's last report; `was`: the job's state when its program ended. None: not known."""
+    """`report`: JSON of the job's last report; `was`: the job's state when its program ended. None: not known.
+
+    image: the one into which it was stopped
+    """
 
     report: dict[str, Any] | None = None
     was: str | None = None
+    image: str | None = None
 
 
 class Finished(Operation[LastFacts], frozen=True):

@@ -128,6 +128,22 @@ class Write(Operation[Written], frozen=True):
     timings: dict[str, float]
 
 
+class WriteHeld(Operation[Written], frozen=True):
+    """The same, and there is no image yet when the answer comes, but its bytes are in the store: see `AddFolder`."""
+
+    op = "write_held"
+
+    facts: Write
+
+
+class AddFolder(Operation[Written], frozen=True):
+    """Publishes an image that was held. `folder`: the files of a process tree that CRIU saved."""
+
+    op = "add_folder"
+
+    folder: str
+
+
 # The image that is read.
 
 

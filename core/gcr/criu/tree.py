@@ -1,0 +1,138 @@
+"""A process tree in a folder: what CRIU wrote of it, and a note of what gcr needs to bring it back.
+
+<folder>/*.img        CRIU's
+<folder>/tree.json    the note, a `SavedTree`
+"""
+
+import os
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+
+from msgspec import MsgspecError, Struct
+from msgspec.json import decode, encode
+
+from gcr.criu import files, saving
+from gcr.criu.files import FileSeen
+from gcr.criu.preflight.check import External, externals, obstacles, open_pipes, tree
+from gcr.criu.preflight.obstacle import Obstacle, Options
+from gcr.criu.saving import Wishes
+from gcr.criu.statistics import DumpStatistics, RestoreStatistics
+from gcr.imageerrors import Damaged, FilesChanged, WrongImage
+
+NOTE = "tree.json"
+_NONE = Options()
+_INPUT, _OUTPUT, _ERRORS = range(3)
+_TOLD = 3  # of several changes or obstacles, in one message
+
+
+class SavedTree(Struct, frozen=True, kw_only=True):
+    """The facts of a dump.
+
+    pids: the root first · joins: it is in a session that it does not lead · streams: pipes that were standard streams,
+    and the number of each, by CRIU's keys · written: paths of files that were standard streams to write to ·
+    files: those that must be as they were · machine, kernel: as `uname` names them
+    """
+
+    pids: tuple[int, ...]
+    joins: bool
+    streams: Mapping[str, int]
+    written: tuple[str, ...]
+    files: tuple[FileSeen, ...]
+    machine: str
+    kernel: str
+
+
+def looked_at(root: int, members: Collection[int], options: Options) -> tuple[Sequence[int], Sequence[Obstacle]]:
+    """Returns the pids of a tree, the root first, and what keeps CRIU from saving it."""
+    pids = tree(root)
+    return pids, [*obstacles(pids, members, options), *open_pipes(externals(pids, options))]
+
+
+def save(
+    program: Path, root: int, folder: Path, devices: Sequence[str], timeout: float, consent: Callable[[], object]
+) -> DumpStatistics | None:
+    """Does as `saving.dump`. The note is in the folder, too, when `consent` is called.
+
+    devices: beginnings of paths of files that are devices: their contents may change
+    """
+    joins = os.getsid(root) != root
+
+    def noted() -> None:
+        (folder / NOTE).write_bytes(encode(_described(root, joins, tuple(devices))))
+        consent()
+
+    return saving.dump(program, root, folder, Wishes(shell_job=joins), timeout, noted)
+
+
+def saved_in(folder: Path) -> SavedTree:
+    """Reads the note. Raises Damaged."""
+    try:
+        return decode((folder / NOTE).read_bytes(), type=SavedTree)
+    except (OSError, MsgspecError) as error:
+        raise Damaged.of(folder / NOTE, f"it is no note of a process tree: {error}") from error
+
+
+def bring_back(
+    program: Path,
+    folder: Path,
+    saved: SavedTree,
+    given: Mapping[str, int],
+    timeout: float,
+    consent: Callable[[], object],
+) -> RestoreStatistics | None:
+    """Does as `saving.restore`, in the session of the caller. `given`: descriptors by CRIU's keys."""
+    wishes = Wishes(shell_job=saved.joins)
+    return saving.restore(program, saved.pids, folder, wishes, timeout, consent, given, beside=True)
+
+
+def streams_of(saved: SavedTree, log: str | None) -> Mapping[str, int]:
+    """Returns the standard stream that takes the place of each file that is given again, by CRIU's keys.
+
+    log: a file that the tree wrote to, and that its new parent has opened anew.
+    """
+    opened = {path.lstrip("/"): _OUTPUT for path in saved.written if path == log}
+    return {**saved.streams, **opened}
+
+
+def refuse_changed(saved: SavedTree, log: str | None) -> None:
+    """Raises WrongImage on another machine, FilesChanged where a file is not as it was. `log`: as for `streams_of`."""
+    here = os.uname()
+    if saved.machine != here.machine:
+        raise WrongImage(f"the processes ran on {saved.machine}, and this machine is {here.machine}")
+    if _numbers(saved.kernel) > _numbers(here.release):
+        text = f"the processes ran on Linux {saved.kernel}, and this machine has the older {here.release}"
+        raise WrongImage(text, hint="restore them on the same kernel, or a newer one")
+    found = files.changed(file for file in saved.files if file.path != log)
+    if found:
+        raise FilesChanged(_listed(found), hint="put them back as they were, and try again: the image is as it was")
+
+
+def _described(root: int, joins: bool, devices: tuple[str, ...]) -> SavedTree:
+    pids = tree(root)
+    given = externals(pids, _NONE)
+    here = os.uname()
+    return SavedTree(
+        pids=tuple(pids),
+        joins=joins,
+        streams={each.path: _stream(each) for each in given if each.path.startswith("pipe:")},
+        written=tuple(sorted({each.path for each in given if each.path.startswith("/") and each.writes})),
+        files=tuple(each for each in files.seen(pids) if not each.path.startswith(devices)),
+        machine=here.machine,
+        kernel=here.release,
+    )
+
+
+def _stream(each: External) -> int:
+    if each.reads and not each.writes:
+        return _INPUT
+    return _ERRORS if each.fd == _ERRORS else _OUTPUT
+
+
+def _numbers(release: str) -> tuple[int, ...]:
+    """Returns the first two numbers of a kernel's release: 6.12.5-arch1 is (6, 12)."""
+    return tuple(int("".join(filter(str.isdigit, part)) or 0) for part in release.split(".")[:2])
+
+
+def _listed(found: Sequence[object]) -> str:
+    told = "; ".join(map(str, found[:_TOLD]))
+    return f"{told}; and {len(found) - _TOLD} more" if len(found) > _TOLD else told

@@ -1,0 +1,112 @@
+"""The operations that a CRIU helper offers its daemon; `CriuPeer` is their other end."""
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from threading import Event, Thread
+
+from msgspec import Struct, field
+
+from gcr.criu import program, tree
+from gcr.criu.preflight.obstacle import Options, device_files
+from gcr.criu.preflight.sockets import saves_ip_sockets
+from gcr.errors import UsageError
+from gcr.faults import reach
+from gcr.protocol.operations import criu as ops
+from gcr.protocol.operations.operation import Answer, Dispatcher
+
+
+class Spared(Exception):
+    """The daemon lets the tree run on."""
+
+
+class Saving(Struct):
+    """A dump on a thread of its own: CRIU waits in it for the daemon's word."""
+
+    work: Callable[[Callable[[], object]], object]
+    error: BaseException | None = None
+    _agreed: bool = False
+    _saved: Event = field(default_factory=Event)  # or it has failed
+    _decided: Event = field(default_factory=Event)
+    _thread: Thread = field(default_factory=Thread)
+
+    def begin(self) -> None:
+        """Returns once the tree is saved and stands still. Raises what the dump raised."""
+        self._thread = Thread(target=self._run, name="gcr-dump", daemon=True)
+        self._thread.start()
+        self._saved.wait()
+        if self.error:
+            raise self.error
+
+    def decide(self, agreed: bool) -> None:
+        """Returns once the tree has ended, or runs on. Raises what the dump raised."""
+        self._agreed = agreed
+        self._decided.set()
+        self._thread.join()
+        if self.error:
+            raise self.error
+
+    def _run(self) -> None:
+        try:
+            self.work(self._await_word)
+        except BaseException as error:
+            self.error = error
+        finally:
+            self._saved.set()
+
+    def _await_word(self) -> None:
+        reach("criu.saved")
+        self._saved.set()
+        self._decided.wait()
+        if not self._agreed:
+            raise Spared
+
+
+class CriuService(Struct):
+    """One CRIU helper: the tree that it saves."""
+
+    _saving: Saving | None = None
+
+    def operations(self) -> Dispatcher:
+        """Returns the server of the operations."""
+        return Dispatcher(
+            "a CRIU helper",
+            {
+                ops.Look: lambda asked, _fds, _request: Answer(look(asked)),
+                ops.Dump: lambda asked, _fds, _request: self._dump(asked),
+                ops.End: lambda _asked, _fds, _request: self._begun().decide(agreed=True),
+                ops.Spare: lambda _asked, _fds, _request: self._spare(),
+            },
+        )
+
+    def _dump(self, asked: ops.Dump) -> None:
+        """Raises NotDumped, CriuUnusable; then the tree runs on."""
+        if self._saving:
+            raise UsageError("a CRIU helper saves one tree")
+        criu, folder, devices = program.find(), Path(asked.folder), (*device_files(), *asked.device_files)
+        reach("criu.dump")
+        self._saving = Saving(lambda consent: tree.save(criu, asked.root, folder, devices, asked.timeout, consent))
+        self._saving.begin()
+
+    def _spare(self) -> None:
+        with suppress(Spared):
+            self._begun().decide(agreed=False)
+
+    def _begun(self) -> Saving:
+        if self._saving is None:
+            raise UsageError("no tree is saved")
+        return self._saving
+
+
+def look(asked: ops.Look) -> ops.Seen:
+    """Raises CriuUnusable where no CRIU works here."""
+    criu = program.look(program.find())
+    options = Options(
+        session=True,
+        unix_names=frozenset([asked.listener]),
+        ip_sockets=saves_ip_sockets(criu.version),
+        device_files=(*device_files(), *asked.device_files),
+    )
+    pids, found = tree.looked_at(asked.root, asked.members, options)
+    sentences = tuple(f"process {each.pid}: {each.object}" for each in found)
+    return ops.Seen(tuple(pids), sentences, found[0].remedy if found else "")

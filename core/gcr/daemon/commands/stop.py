@@ -1,0 +1,243 @@
+"""`gcr checkpoint --stop`: a job that was just suspended goes into its image, processes and all, and ends.
+
+    looked at   before anything stops: CRIU works here, and can save each process of the job
+    held        the device memory is in the store; there is no image yet
+    left        each agent has closed all that CRIU could not save, and stays away
+    dumped      CRIU has written the processes to a folder, and holds them still
+    published   the folder is in the image, whose manifest is written last: from here on the job is stopped
+    ended       CRIU ends the processes
+
+Up to the manifest a failure takes everything back, and the job runs again. If the daemon dies, CRIU lets the processes
+go, and the next daemon finds a suspended job.
+"""
+
+import logging
+import os
+import signal
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from msgspec import Struct, field
+
+from gcr.api.requests import RestoreRequest
+from gcr.daemon.commands import restore
+from gcr.daemon.commands.asked import Asked
+from gcr.daemon.commands.transaction import DEFAULT_TIMEOUT, target_of
+from gcr.daemon.coordinator import Coordinator
+from gcr.daemon.images.imaging import NO_TIMEOUT, Imaging
+from gcr.daemon.images.outlet import failing, withdraw
+from gcr.daemon.jobs import Job
+from gcr.daemon.worlds import STATE
+from gcr.dumpfolder import dump_folder
+from gcr.engine.node import Course
+from gcr.engine.tidying import quietly
+from gcr.engine.transaction import Transaction
+from gcr.errors import GcrError, RolledBack, UnsupportedState, typed
+from gcr.imageerrors import CannotSave, ImageFailed
+from gcr.job.process import Process
+from gcr.job.runs import identifier, log_path
+from gcr.job.stopped import StoppedJob
+from gcr.peers.criu import CriuPeer
+from gcr.processes import ProcessIdentity, alive, descendants, identify
+from gcr.protocol.operations.criu import Seen
+from gcr.rendezvous import away
+from gcr.runtime import socket_path
+
+log = logging.getLogger("gcr.daemon")
+
+POLL = 0.005
+LEAVE_S = 10.0  # for an agent to close its connection
+RETURN_S = 30.0  # for the agents to come back
+END_S = 30.0  # for the processes to end
+DUMP_S, DUMP_BYTES_PER_S = 60.0, 100e6  # CRIU's time, and more for each byte that a process has in memory
+_TOLD = 3  # obstacles in one message
+
+
+class Stopping(Struct):
+    """The job's way into its image. `seen`: its processes, as they were before anything stopped."""
+
+    node: Coordinator
+    job: Job
+    course: Course
+    helper: CriuPeer
+    seen: Seen
+    _marked: list[int] = field(default_factory=list)  # agents that were sent away, by the pids that they gave
+
+    def carry_out(self, imaging: Imaging, unhurried: bool) -> None:
+        """Publishes the image of a job that is suspended, and ends its processes.
+
+        unhurried: no caller has named a deadline, so the disk may take its time, as long as it is not silent
+        Raises an error for an image that was not published; then the job runs again, or the error says so.
+        """
+        if unhurried:
+            self.course.timeout = NO_TIMEOUT
+        try:
+            with dump_folder(sum(map(_resident, self.seen.pids))) as folder, Transaction(self.job.name) as undo:
+                self._save(imaging, folder, undo)
+                undo.commit()
+        except Exception as error:
+            imaging.fail(error)
+            withdraw(imaging)
+            imaging.close()
+            raise self._taken_back(typed(error)) from error
+        self.job.ends.stopped_into = imaging.order.name
+        self._end()
+
+    def close(self) -> None:
+        """Ends the helper. A tree that it has dumped and not ended runs on."""
+        self.helper.channel.close()
+
+    def _save(self, imaging: Imaging, folder: Path, undo: Transaction) -> None:
+        job, course, decision = self.job, self.course, self.job.decision
+        assert decision and job.program.pid
+        targets = [target_of(self.node, job, each, each.suspension.transaction) for each in job.begun]
+        for target in targets:
+            target.come_back({})
+        course.tell("writing")
+        with failing(imaging):
+            imaging.write_held(targets, decision.decided_at, course)
+        course.mark("held")
+        undo.push("come back", self._come_back)
+        for process in job.begun:
+            self._send_away(process)
+        course.mark("left")
+        self._described(job.program.pid).write(folder)
+        course.tell("dumping")
+        self.helper.dump(job.program.pid, folder, _devices(job), _dump_s(self.seen.pids))
+        course.mark("dumped")
+        with failing(imaging):
+            imaging.publish(folder, course)
+        course.mark("published")
+
+    def _described(self, root: int) -> StoppedJob:
+        job = self.job
+        assert job.decision
+        written = log_path(job.name, identifier(job.token))
+        return StoppedJob(
+            token=job.token,
+            argv=job.program.argv,
+            root=root,
+            socket=str(socket_path()),
+            decision=job.decision,
+            log=str(written) if written.exists() else None,
+        )
+
+    def _send_away(self, process: Process) -> None:
+        peer = process.agent
+        self._marked.append(peer.hello.pid_label)
+        away.mark(socket_path(), peer.hello.pid_label)
+        peer.leave(process.suspension.transaction)
+        if not peer.channel.closed.wait(LEAVE_S):
+            raise RolledBack(f"the agent of process {process.identity.pid} did not close its connection")
+
+    def _come_back(self) -> None:
+        """Has CRIU let the processes go, and their agents return."""
+        self.close()
+        self._remove_marks()
+        end = time.monotonic() + RETURN_S
+        while missing := [each for each in self.job.begun if _is_away(each)]:
+            if time.monotonic() > end:
+                raise RolledBack(f"the agent of process {missing[0].identity.pid} has not come back")
+            time.sleep(POLL)
+
+    def _remove_marks(self) -> None:
+        for pid in self._marked:
+            away.unmark(socket_path(), pid)
+
+    def _taken_back(self, error: GcrError) -> GcrError:
+        """Restores the job in place. Returns the error to raise."""
+        job = self.job
+        back = Course("restore", self.node.next_transaction(), DEFAULT_TIMEOUT, self.course.progress)
+        try:
+            asked = Asked(self.course.progress, back.cancelled)
+            restore.bring_back(self.node, job, back, RestoreRequest(target=job.name), asked)
+        except GcrError as second:
+            log.warning("job %s was not taken back: %s", job.name, second)
+            text = f"{error.message}; and the job could not be taken back: {second.message}"
+            return ImageFailed(text, hint=f"gcr restore {job.name}")
+        return error
+
+    def _end(self) -> None:
+        """Ends the processes, which the image has: also where CRIU, or its helper, has died since."""
+        pids = {*self.seen.pids, *descendants(self.seen.pids[0])}
+        tree = [each for pid in sorted(pids) if (each := identify(pid))]
+        quietly("end", self.helper.end)
+        self.close()
+        for identity in tree:
+            if alive(identity):
+                with suppress(ProcessLookupError):
+                    os.kill(identity.pid, signal.SIGKILL)
+        _await_end(self.job.name, tree)
+        quietly("remove the marks", self._remove_marks)
+
+
+def looked_at(node: Coordinator, job: Job, course: Course) -> Stopping:
+    """Starts a helper that can stop the job. Touches nothing. Raises CannotSave, CriuUnusable, UnsupportedState."""
+    root = _root_of(job)
+    helper = node.fleet.criu_helper()
+    try:
+        seen = helper.look(root, job.processes, _devices(job), socket_path())
+        _refuse_others(job, seen)
+    except BaseException:
+        helper.channel.close()
+        raise
+    return Stopping(node, job, course, helper, seen)
+
+
+def _devices(job: Job) -> Sequence[str]:
+    """Returns the folder of a simulated machine, which stands for device files."""
+    folder = dict(job.world.environment).get(STATE)
+    return [folder] if folder and job.world.simulated else []
+
+
+def _root_of(job: Job) -> int:
+    """Returns the pid of the job's program. Raises UnsupportedState for a job that cannot be stopped."""
+    root, hint = job.program.pid, "without --stop it can be checkpointed"
+    if root is None or identify(root) is None:
+        raise UnsupportedState(f"the program of job {job.name} has ended, and other processes of it live on", hint=hint)
+    if job.owner != os.getuid():
+        raise UnsupportedState(
+            f"job {job.name} is of another user, and gcr stops those of its own user alone", hint=hint
+        )
+    if waiting := [each.identity.pid for each in job.living if each.waits]:
+        raise UnsupportedState(f"process {waiting[0]} waits at its first call of the driver", hint="try again later")
+    return root
+
+
+def _refuse_others(job: Job, seen: Seen) -> None:
+    """Raises CannotSave for what CRIU cannot save, and for a process of the job that is no child of its program."""
+    strays = [pid for pid in job.processes if pid not in seen.pids]
+    if strays:
+        raise CannotSave(f"process {strays[0]} of job {job.name} is no descendant of its program")
+    if seen.in_the_way:
+        more = len(seen.in_the_way) - _TOLD
+        told = "; ".join(seen.in_the_way[:_TOLD])
+        raise CannotSave(f"{told}; and {more} more" if more > 0 else told, hint=seen.remedy)
+
+
+def _is_away(process: Process) -> bool:
+    return alive(process.identity) and (process.peer is None or process.peer.channel.closed.is_set())
+
+
+def _await_end(job: str, tree: Sequence[ProcessIdentity]) -> None:
+    """Raises nothing: the image has them, whether they end soon or not."""
+    end = time.monotonic() + END_S
+    while left := [each for each in tree if alive(each)]:
+        if time.monotonic() > end:
+            log.error("job %s: process %d was ended, and lives on", job, left[0].pid)
+            return
+        time.sleep(POLL)
+
+
+def _dump_s(pids: Sequence[int]) -> float:
+    return DUMP_S + sum(map(_resident, pids)) / DUMP_BYTES_PER_S
+
+
+def _resident(pid: int) -> int:
+    """Returns the bytes that a process has in memory; 0 for one that is gone."""
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")
+    except (OSError, IndexError):
+        return 0

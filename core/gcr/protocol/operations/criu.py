@@ -1,0 +1,52 @@
+"""The operations of a CRIU helper, which saves one process tree: `look`, then `dump`, then `end` or `spare`."""
+
+from msgspec import Struct
+
+from gcr.protocol.operations.operation import Nothing, Operation
+
+
+class Seen(Struct, frozen=True):
+    """A tree and its obstacles. `pids`: the root first · `in_the_way`: one sentence each · `remedy`: of the first."""
+
+    pids: tuple[int, ...]
+    in_the_way: tuple[str, ...]
+    remedy: str
+
+
+class Look(Operation[Seen], frozen=True):
+    """`members`: pids that give up their devices · `device_files`: beginnings of paths of more devices · `listener`:
+    the name of a Unix socket; all connections with it end before the dump.
+    """
+
+    op = "look"
+
+    root: int
+    members: tuple[int, ...]
+    device_files: tuple[str, ...]
+    listener: str
+
+
+class Dump(Operation[Nothing], frozen=True):
+    """The answer comes when the tree is in the folder. It stands still then, until `end` or `spare`.
+
+    device_files: beginnings of paths of devices, as for `Look`: their contents may change
+    """
+
+    op = "dump"
+
+    root: int
+    folder: str
+    timeout: float
+    device_files: tuple[str, ...]
+
+
+class End(Operation[Nothing], frozen=True):
+    """The tree ends. The answer comes when it has ended."""
+
+    op = "end"
+
+
+class Spare(Operation[Nothing], frozen=True):
+    """The tree runs on. The answer comes when it does."""
+
+    op = "spare"

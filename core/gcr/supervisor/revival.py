@@ -1,0 +1,73 @@
+"""A program that comes back from an image: CRIU makes it and its descendants again, as children of the supervisor.
+
+The processes stand still until the daemon has taken the job in. Then their agents find the daemon, and wait to be
+restored to their devices: that is `gcr restore`, as for any suspended job.
+"""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from msgspec import Struct
+
+from gcr.criu import tree
+from gcr.criu.saving import wait_until_free
+from gcr.criu.tree import SavedTree
+from gcr.job.journal import KeptImage, text_of
+from gcr.job.stopped import StoppedJob
+from gcr.protocol.operations.daemon import Revived
+from gcr.protocol.operations.operation import Nothing, Operation
+
+RESTORE_S, RESTORE_BYTES_PER_S = 60.0, 100e6  # CRIU's time, and more for each byte
+
+
+class Returned(Struct):
+    """A child that CRIU made; `subprocess.Popen`, as far as a supervisor needs it."""
+
+    pid: int
+    returncode: int | None = None
+
+    def poll(self) -> int | None:
+        """Returns as `Popen.poll`."""
+        if self.returncode is None:
+            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            if pid:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+    def send_signal(self, sig: int) -> None:
+        if self.poll() is None:
+            os.kill(self.pid, sig)
+
+
+class Revival(Struct, frozen=True):
+    """A job in a folder, as `gcr checkpoint --stop` has left it in its image.
+
+    criu: the program · folder: with CRIU's files · image: where its device memory is
+    """
+
+    criu: Path
+    folder: Path
+    stopped: StoppedJob
+    saved: SavedTree
+    image: KeptImage
+
+    def refuse_impossible(self, log: str | None) -> None:
+        """Raises FilesChanged, WrongImage, NotRestored where it cannot come back now. Touches nothing."""
+        tree.refuse_changed(self.saved, log)
+        wait_until_free(self.saved.pids)
+
+    def bring_back(self, log: str | None, tell: Callable[[Operation[Nothing]], object]) -> Returned:
+        """Makes the processes again; `tell` tells the daemon before one of them runs. Raises NotRestored, PeerGone …
+
+        log: the file that our standard output is, if it is that of the job.
+        """
+        size = sum(file.stat().st_size for file in self.folder.iterdir())
+        streams, limit = tree.streams_of(self.saved, log), RESTORE_S + size / RESTORE_BYTES_PER_S
+
+        def taken_in() -> None:
+            record = self.stopped.as_restored(self.image)
+            tell(Revived(self.stopped.root, text_of(record).decode()))
+
+        tree.bring_back(self.criu, self.folder, self.saved, streams, limit, taken_in)
+        return Returned(self.stopped.root)

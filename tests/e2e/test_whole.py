@@ -1,0 +1,105 @@
+"""Whole processes: a job goes into an image, processes and all, and comes back from it as it was."""
+
+from collections.abc import Iterator
+
+import pytest
+from filed import Filed, back, refused, stop
+from machine import Machine, alive
+from stored import store_of
+
+from gcr.image.files.manifest import Cut
+from gcr.image.store.store import Store
+
+pytestmark = pytest.mark.usefixtures("criu")
+IMAGE = ("--image", "night")
+
+
+@pytest.fixture
+def job(machine: Machine) -> Iterator[Filed]:
+    job = Filed(machine)
+    job.ask("mixed 12 1000 3000000")
+    yield job
+    job.close()
+
+
+def names(machine: Machine) -> list[str]:
+    return [*Store(store_of(machine)).images.names()]
+
+
+def test_a_job_that_is_stopped_is_in_its_image_and_nowhere_else(machine: Machine, job: Filed) -> None:
+    said = stop(machine, "night")
+    assert (said["state"], said["cut"], said["vram_after_bytes"]) == ("stopped", "process", 0)
+    assert Store(store_of(machine)).images.manifest("night").cut is Cut.PROCESS
+    assert machine.job("llm") is None
+    assert not alive(job.pid)
+    (row,) = machine.gcr("ps", "--all").body["ended"]
+    assert (row["job"], row["state"]) == ("llm", "stopped")
+
+
+def test_a_stopped_job_comes_back_as_it_was_generation_after_generation(machine: Machine, job: Filed) -> None:
+    before, addresses = job.ask(), job.ask("address")
+    for image in ("one", "two", "three"):
+        stop(machine, image)
+        assert back(machine, image)["state"] == "running"
+        assert (job.ask(), job.ask("address")) == (before, addresses)
+        row = machine.job("llm")
+        assert row
+        assert row["pid"] == job.pid
+        machine.leave()
+        machine.come_back()
+        assert job.ask() == before
+
+
+def test_it_comes_back_to_a_daemon_that_never_knew_it(machine: Machine, job: Filed) -> None:
+    before = job.ask()
+    stop(machine, "night")
+    machine.gcr("daemon", "stop")
+    assert back(machine, "night")["state"] == "running"
+    assert job.ask() == before
+
+
+def test_an_image_is_restored_again_and_again_to_its_own_instant(machine: Machine, job: Filed) -> None:
+    before = job.ask()
+    stop(machine, "night")
+    back(machine, "night")
+    job.ask("alloc 3 2097152")
+    assert job.ask() != before
+    machine.end_by_pid(job.pid)
+    back(machine, "night")
+    assert job.ask() == before
+
+
+@pytest.mark.parametrize("step", ["held", "left", "dumped"])
+def test_a_stop_that_fails_leaves_a_job_that_runs_on(machine: Machine, job: Filed, step: str) -> None:
+    before = job.ask()
+    machine.inject(f"checkpoint.{step} fail")
+    assert refused(machine, "night") == (4, "injected_fault")
+    assert machine.until_state("llm", "running", "suspended") == "running"
+    assert (job.ask(), names(machine)) == (before, [])
+    stop(machine, "night")
+    back(machine, "night")
+    assert job.ask() == before
+
+
+@pytest.mark.parametrize("fault", ["image.commit fail", "image.commit die", "criu.dump die", "criu.saved die"])
+def test_a_helper_that_fails_or_dies_leaves_a_job_that_runs_on(machine: Machine, job: Filed, fault: str) -> None:
+    before = job.ask()
+    machine.inject(fault)
+    assert refused(machine, "night")[0] == 4
+    assert machine.until_state("llm", "running", "suspended") == "running"
+    assert (job.ask(), names(machine)) == (before, [])
+
+
+@pytest.mark.parametrize("step", ["held", "left", "dumped", "published"])
+def test_a_daemon_that_dies_leaves_a_suspended_job(machine: Machine, job: Filed, step: str) -> None:
+    before = job.ask()
+    machine.inject(f"checkpoint.{step} die")
+    machine.gcr("checkpoint", "llm", *IMAGE, "--stop", "--store", str(store_of(machine)))
+    assert machine.settled() == "suspended"
+    machine.come_back()
+    assert job.ask() == before
+    if step == "published":
+        assert names(machine) == ["night"]
+        machine.end_by_pid(job.pid)
+        back(machine, "night")
+        assert job.ask() == before

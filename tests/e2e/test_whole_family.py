@@ -1,0 +1,85 @@
+"""Stopped jobs of several processes, their parents after the restore, and stores that are encrypted or elsewhere."""
+
+import secrets
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from filed import Filed, back, stop
+from machine import PATIENCE, Machine, alive, until
+from stored import store_of
+from worlds import ASCEND, NVIDIA
+
+pytestmark = pytest.mark.usefixtures("criu")
+
+COUNT = "import time; n = 0\nwhile True: n += 1; open('count.{}', 'r+').write(f'{{n:9}}'); time.sleep(0.01)"
+CHILDREN = 3
+
+
+@pytest.fixture
+def job(machine: Machine) -> Iterator[Filed]:
+    job = Filed(machine)
+    job.ask("mixed 6 1000 2000000")
+    yield job
+    job.close()
+
+
+@pytest.mark.parametrize("machine", [NVIDIA, ASCEND], indirect=True, ids=lambda world: world.name)
+def test_a_job_of_each_vendor_whose_driver_saves_its_state(machine: Machine, job: Filed) -> None:
+    before = job.ask()
+    stop(machine, "night")
+    back(machine, "night")
+    assert job.ask() == before
+
+
+def test_children_without_a_device_come_along(machine: Machine) -> None:
+    counts = [machine.folder / f"count.{number}" for number in range(CHILDREN)]
+    for number, count in enumerate(counts):
+        count.write_text(f"{0:9}")
+        (machine.folder / f"count{number}.py").write_text(COUNT.format(number))
+    begin = " ".join(f"{sys.executable} count{number}.py &" for number in range(CHILDREN))
+    job = Filed(machine, first=begin)
+    before = job.ask()
+    moves(counts)
+    stop(machine, "night")
+    at_the_end = [int(count.read_text()) for count in counts]
+    back(machine, "night")
+    moves(counts)
+    assert all(int(count.read_text()) > last for count, last in zip(counts, at_the_end, strict=True))
+    assert job.ask() == before
+    job.close()
+
+
+def moves(counts: list[Path]) -> None:
+    """Waits until each child has counted on."""
+    before = [count.read_text() for count in counts]
+    until(lambda: all(a != b.read_text() for a, b in zip(before, counts, strict=True)) or None, PATIENCE, "they count")
+
+
+def test_its_new_parent_returns_its_code_and_passes_signals_on(machine: Machine, job: Filed) -> None:
+    before = job.ask()
+    stop(machine, "night")
+    parent = machine.begin("restore", "--image", "night", "--store", str(store_of(machine)), "--attach")
+    machine.until_state("llm", "running")
+    assert job.ask() == before
+    parent.send_signal(signal.SIGTERM)
+    assert parent.wait(PATIENCE) == 128 + signal.SIGTERM
+    until(lambda: machine.job("llm") is None or None, PATIENCE, "the job is forgotten")
+
+
+def test_a_store_may_be_encrypted_and_the_image_copied_elsewhere(machine: Machine, job: Filed) -> None:
+    path = machine.folder / "key"
+    path.write_text(secrets.token_hex(32))
+    path.chmod(0o600)
+    key, elsewhere = ("--key-file", str(path)), f"file://{machine.folder}/elsewhere"
+    before = job.ask()
+    stop(machine, "night", *key)
+    assert machine.gcr("push", "night", elsewhere, "--store", str(store_of(machine)), *key).code == 0
+    assert machine.gcr("rm", "night", "--store", str(store_of(machine)), *key).code == 0
+    pulled = machine.gcr("pull", "night", elsewhere, "--store", str(store_of(machine)), *key)
+    assert pulled.code == 0, pulled.body
+    back(machine, "night", *key)
+    assert job.ask() == before
+    assert alive(job.pid)

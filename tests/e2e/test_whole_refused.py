@@ -1,0 +1,115 @@
+"""Jobs that cannot be stopped, and images that cannot come back here: each is refused, and nothing is lost."""
+
+import signal
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from filed import Filed, back, refused, stop
+from machine import Machine, alive, kill
+from stored import image_code, store_of
+
+pytestmark = pytest.mark.usefixtures("criu")
+
+
+@contextmanager
+def filed(machine: Machine, first: str = "") -> Iterator[Filed]:
+    job = Filed(machine, first=first)
+    job.ask("mixed 6 1000 2000000")
+    yield job
+    job.close()
+
+
+def error_of(machine: Machine, name: str) -> dict[str, str]:
+    gone = machine.gcr("checkpoint", "llm", "--image", name, "--stop", "--store", str(store_of(machine)))
+    assert gone.code == 3, gone.body
+    found: dict[str, str] = gone.body["error"]
+    return found
+
+
+def test_what_criu_cannot_save_is_named_before_anything_stops(machine: Machine) -> None:
+    (machine.folder / "locked").touch()
+    with filed(machine, "exec 9<locked; flock 9;") as job:
+        before = job.ask()
+        error = error_of(machine, "night")
+        assert (error["code"], error["state"]) == ("cannot_save", "running")
+        assert f"process {job.pid}: descriptor 9, {machine.folder}/locked" in error["message"]
+        assert "release the lock" in error["hint"]
+        assert job.ask() == before
+
+
+def test_without_criu_nothing_stops(machine: Machine) -> None:
+    machine.extra["GCR_CRIU"] = "/nonexistent/criu"
+    with filed(machine) as job:
+        before = job.ask()
+        assert refused(machine, "night") == (3, "criu_unusable")
+        assert job.ask() == before
+
+
+def test_a_file_with_other_content_is_found_and_the_job_comes_back_once_it_is_as_it_was(machine: Machine) -> None:
+    read = machine.folder / "read"
+    read.write_text("before")
+    with filed(machine, "exec 9<read;") as job:
+        before = job.ask()
+        stop(machine, "night")
+        read.write_text("behind")
+        refusal = machine.gcr("restore", "--image", "night", "--store", str(store_of(machine)))
+        assert (refusal.code, refusal.body["error"]["code"]) == (3, "files_changed")
+        assert f"{read}: it has other content" in refusal.body["error"]["message"]
+        assert machine.job("llm") is None
+        read.write_text("before")
+        back(machine, "night")
+        assert job.ask() == before
+
+
+def test_a_damaged_image_is_found_before_there_is_a_process(machine: Machine) -> None:
+    with filed(machine) as job:
+        stop(machine, "night")
+        (pack, *_) = sorted((store_of(machine) / "packs").iterdir())
+        at, data = pack.stat().st_size // 2, pack.read_bytes()
+        pack.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert image_code(machine, "night") == (6, "damaged")
+        assert machine.job("llm") is None
+        pack.write_bytes(data)
+        assert not alive(job.pid)
+
+
+def test_a_pid_in_use_is_named(machine: Machine) -> None:
+    with filed(machine) as job:
+        before = job.ask()
+        stop(machine, "night")
+        with process_with(job.pid):
+            refusal = machine.gcr("restore", "--image", "night", "--store", str(store_of(machine)))
+            assert (refusal.code, refusal.body["error"]["code"]) == (4, "not_restored")
+            assert f"pid {job.pid} is in use" in refusal.body["error"]["message"]
+        back(machine, "night")
+        assert job.ask() == before
+
+
+@contextmanager
+def process_with(pid: int) -> Iterator[None]:
+    """Within it another process has this pid."""
+    for _ in range(50):
+        Path("/proc/sys/kernel/ns_last_pid").write_text(str(pid - 1))
+        process = subprocess.Popen(["sleep", "1000"])
+        if process.pid == pid:
+            break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert process.pid == pid
+    yield
+    kill(pid)
+    process.wait()
+
+
+def test_a_name_that_another_job_has_is_refused(machine: Machine) -> None:
+    with filed(machine) as job:
+        before = job.ask()
+        stop(machine, "night")
+        other = machine.told("llm")
+        assert machine.gcr("restore", "--image", "night", "--store", str(store_of(machine))).code == 3
+        machine.end(other)
+        back(machine, "night")
+        assert job.ask() == before
