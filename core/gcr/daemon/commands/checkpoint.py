@@ -61,9 +61,9 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
                 text, hint = f"process {job.name} is suspended already", f"gcr restore {job.name}"
                 raise WrongState(text, state=job.state, hint=hint)
             with _forgetting_untouched(node, job):
-                stopping = stop.looked_at(node, job, course) if request.stop else None
+                stopping = stop.begun(node, job, course) if request.stop else None
                 try:
-                    attempt = partial(_attempted, node, hold, course, request, image)
+                    attempt = partial(_attempted, node, hold, course, request, image, stopping)
                     report, imaging = departures.without_departed(job, attempt)
                     job.results.tell(report, course.began)
                     if stopping and imaging:
@@ -106,10 +106,11 @@ def _attempted(
     course: Course,
     request: CheckpointRequest,
     image: Callable[[], Imaging | None],
+    stopping: stop.Stopping | None,
 ) -> tuple[CheckpointReport, Imaging | None]:
     hold.take_again()
     imaging = image()
-    return Attempt(node, hold, course, request, imaging).carry_out(), imaging
+    return Attempt(node, hold, course, request, imaging, stopping).carry_out(), imaging
 
 
 def _restore_after_failure(
@@ -175,6 +176,7 @@ class Attempt(Struct, frozen=True):
     course: Course
     request: CheckpointRequest
     imaging: Imaging | None
+    stopping: stop.Stopping | None = None
 
     @property
     def job(self) -> Job:
@@ -259,8 +261,8 @@ class Attempt(Struct, frozen=True):
         node.jobs.claim(job, {device for target in keeping for device in target.books.counts})
         options = Options.off_the_device(data_only, self.request.live, self.request.paranoid)
         work = Work.of(job.name, targets, node, course, options)
-        if imaging and self.request.stop:
-            plan = checkpoint.plan_of(work, partial(imaging.may_begin, targets, course))
+        if imaging and self.stopping:
+            plan = checkpoint.plan_of(work, partial(self._may_stop, targets, imaging, self.stopping))
         elif imaging:
             plan = imaged(work, imaging, not self.request.timeout, partial(job.results.add, imaging))
         else:
@@ -278,9 +280,13 @@ class Attempt(Struct, frozen=True):
         departures.settle_ends(job)
         if imaging and imaging.streamed:
             imaging.close()
-        elif imaging and work.decision and not self.request.stop:
+        elif imaging and work.decision and not self.stopping:
             imaging.write_staged(targets, work.decision.decided_at, course)
         return reports.of_checkpoint(job, work, slowest_link(targets, lambda arena: arena.link_out_bytes_per_s))
+
+    def _may_stop(self, targets: list[Target], imaging: Imaging, stopping: stop.Stopping) -> None:
+        stopping.may_begin()
+        imaging.may_begin(targets, self.course)
 
     def _by_driver(self) -> CheckpointReport:
         (process,) = self.job.living

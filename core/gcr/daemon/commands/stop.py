@@ -16,8 +16,10 @@ import os
 import signal
 import time
 from collections.abc import Sequence
+from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
+from threading import Thread
 
 from msgspec import Struct, field
 
@@ -56,14 +58,24 @@ _TOLD = 3  # obstacles in one message
 
 
 class Stopping(Struct):
-    """The job's way into its image. `seen`: its processes, as they were before anything stopped."""
+    """The job's way into its image. A helper looks at its processes while the program still runs."""
 
     node: Coordinator
     job: Job
     course: Course
+    root: int
     helper: CriuPeer
-    seen: Seen
+    looking: "Future[Seen]"
     _marked: list[int] = field(default_factory=list)  # agents that were sent away, by the pids that they gave
+
+    @property
+    def seen(self) -> Seen:
+        """The job's processes, as they were before anything stopped. Raises CriuUnusable, and as a call of a peer."""
+        return self.looking.result()
+
+    def may_begin(self) -> None:
+        """Raises CannotSave, CriuUnusable where the job cannot be stopped."""
+        _refuse_others(self.job, self.seen)
 
     def carry_out(self, imaging: Imaging, unhurried: bool) -> None:
         """Publishes the image of a job that is suspended, and ends its processes.
@@ -91,7 +103,7 @@ class Stopping(Struct):
 
     def _save(self, imaging: Imaging, folder: Path, undo: Transaction) -> None:
         job, course, decision = self.job, self.course, self.job.decision
-        assert decision and job.program.pid
+        assert decision
         targets = [target_of(self.node, job, each, each.suspension.transaction) for each in job.begun]
         for target in targets:
             target.come_back({})
@@ -103,22 +115,22 @@ class Stopping(Struct):
         for process in job.begun:
             self._send_away(process)
         course.mark("left")
-        self._described(job.program.pid).write(folder)
+        self._described().write(folder)
         course.tell("dumping")
-        self.helper.dump(job.program.pid, folder, _devices(job), _dump_s(self.seen.pids))
+        self.helper.dump(self.root, folder, _devices(job), _dump_s(self.seen.pids))
         course.mark("dumped")
         with failing(imaging):
             imaging.publish(folder, course)
         course.mark("published")
 
-    def _described(self, root: int) -> StoppedJob:
+    def _described(self) -> StoppedJob:
         job = self.job
         assert job.decision
         written = log_path(job.name, identifier(job.token))
         return StoppedJob(
             token=job.token,
             argv=job.program.argv,
-            root=root,
+            root=self.root,
             socket=str(socket_path()),
             decision=job.decision,
             log=str(written) if written.exists() else None,
@@ -173,17 +185,20 @@ class Stopping(Struct):
         quietly("remove the marks", self._remove_marks)
 
 
-def looked_at(node: Coordinator, job: Job, course: Course) -> Stopping:
-    """Starts a helper that can stop the job. Touches nothing. Raises CannotSave, CriuUnusable, UnsupportedState."""
-    root = _root_of(job)
+def begun(node: Coordinator, job: Job, course: Course) -> Stopping:
+    """Starts a helper that can stop the job; it looks at the processes. Raises UnsupportedState."""
+    root, looking = _root_of(job), Future[Seen]()
     helper = node.fleet.criu_helper()
-    try:
-        seen = helper.look(root, job.processes, _devices(job), socket_path())
-        _refuse_others(job, seen)
-    except BaseException:
-        helper.channel.close()
-        raise
-    return Stopping(node, job, course, helper, seen)
+    members, devices = [*job.processes], _devices(job)
+
+    def look() -> None:
+        try:
+            looking.set_result(helper.look(root, members, devices, socket_path()))
+        except BaseException as error:
+            looking.set_exception(error)
+
+    Thread(target=look, name="gcr-look", daemon=True).start()
+    return Stopping(node, job, course, root, helper, looking)
 
 
 def _devices(job: Job) -> Sequence[str]:
