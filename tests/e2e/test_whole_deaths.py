@@ -1,0 +1,159 @@
+"""kill -9 of any party at any instant of a stop, or of the restore after it: the job runs, is suspended, or is in its
+image, whole. Instants are random, by a seed; one at which there was nobody to kill does not count.
+"""
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+from filed import Filed
+from machine import PATIENCE, Answer, Machine, until
+from stored import store_of
+from worlds import SLOW
+
+from gcr.image.store.store import Store
+from gcr.processes import descendants, parent_pid
+
+pytestmark = pytest.mark.usefixtures("criu")
+
+FEW, MANY = 2, 50
+STOP_S, RESTORE_S = 1.6, 1.0  # about as long as each takes
+LASTING = ("running", "suspended")
+
+Party = Callable[[Machine, Filed], list[int]]
+
+
+def daemon(machine: Machine, _job: Filed) -> list[int]:
+    return machine.children("gcr.daemon")
+
+
+def image_helper(machine: Machine, _job: Filed) -> list[int]:
+    return machine.children("gcr.image_helper")
+
+
+def criu_helper(machine: Machine, _job: Filed) -> list[int]:
+    return machine.children("gcr.criu_helper")
+
+
+def worker(machine: Machine, _job: Filed) -> list[int]:
+    return machine.children("gcr.worker")
+
+
+def supervisor(_machine: Machine, job: Filed) -> list[int]:
+    parent = parent_pid(job.pid)
+    return [parent] if parent and parent != 1 else []
+
+
+def criu(machine: Machine, job: Filed) -> list[int]:
+    """CRIU's program is started by its own loader."""
+    parents = [*criu_helper(machine, job), *supervisor(machine, job)]
+    return [pid for parent in parents for pid in descendants(parent) if _name(pid).startswith("ld-linux")]
+
+
+def _name(pid: int) -> str:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/comm").read_text().strip()
+    return ""
+
+
+@pytest.fixture
+def job(machine: Machine) -> Iterator[Filed]:
+    job = Filed(machine)
+    job.ask("mixed 6 1000 2000000")
+    yield job
+    job.close()
+
+
+def strikes(machine: Machine, job: Filed, party: Party, running: "Future[Answer]", instant: float) -> bool:
+    """Kills the party so many seconds after the command began, or as soon as there is one. Returns whether it did."""
+    end = time.monotonic() + instant
+    while time.monotonic() < end and not running.done():
+        time.sleep(0.002)
+    while not running.done():
+        if condemned := party(machine, job):
+            for pid in condemned:
+                with suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            return True
+    return False
+
+
+def stop(machine: Machine, name: str) -> "Future[Answer]":
+    words = ("checkpoint", "llm", "--image", name, "--stop", "--store", str(store_of(machine)))
+    return machine.asking.submit(machine.gcr, *words)
+
+
+def restore(machine: Machine, name: str) -> "Future[Answer]":
+    return machine.asking.submit(machine.gcr, "restore", "--image", name, "--store", str(store_of(machine)))
+
+
+def names(machine: Machine) -> Sequence[str]:
+    return [*Store(store_of(machine)).images.names()] if store_of(machine).exists() else []
+
+
+def brought_back(machine: Machine, job: Filed, name: str, before: str) -> None:
+    """Brings the job back from wherever it is, and looks at it."""
+
+    def rest() -> str | None:
+        row = machine.job("llm")
+        return "gone" if row is None else row["state"] if row["state"] in LASTING and not row["changing"] else None
+
+    state = until(rest, PATIENCE, "the job comes to rest")
+    if state == "gone":
+        assert name in names(machine), f"the job is gone, and there is no image {name}"
+        done = restore(machine, name).result(PATIENCE)
+        assert done.code == 0, done.body
+    elif state == "suspended":
+        machine.come_back()
+    assert job.ask() == before
+
+
+PARTIES: Sequence[Party] = (daemon, image_helper, criu_helper, worker, supervisor, criu)
+ROWS = [
+    pytest.param(party, count, marks=[SLOW] if count == MANY else [], id=f"{party.__name__}-{count}")
+    for party in PARTIES
+    for count in (FEW, MANY)
+]
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("party", "count"), ROWS)
+def test_a_death_during_a_stop_loses_nothing(machine: Machine, job: Filed, party: Party, count: int) -> None:
+    draw, before, struck = random.Random(f"{party.__name__} {count}"), job.ask(), 0
+    while struck < count:
+        name, instant = f"stop-{struck}", draw.uniform(0, STOP_S)
+        running = stop(machine, name)
+        hit = strikes(machine, job, party, running, instant)
+        running.result(2 * PATIENCE)
+        try:
+            brought_back(machine, job, name, before)
+        except BaseException as error:
+            error.add_note(f"{party.__name__} died after {instant:.3f} s, number {struck}")
+            raise
+        struck += hit
+        machine.gcr("rm", name, "--store", str(store_of(machine)))
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(("party", "count"), [row for row in ROWS if row.values[0] not in (criu_helper,)])
+def test_a_death_during_the_restore_loses_nothing(machine: Machine, job: Filed, party: Party, count: int) -> None:
+    draw, before, struck = random.Random(f"{party.__name__} {count}"), job.ask(), 0
+    assert stop(machine, "night").result(PATIENCE).code == 0
+    while struck < count:
+        instant = draw.uniform(0, RESTORE_S)
+        running = restore(machine, "night")
+        hit = strikes(machine, job, party, running, instant)
+        running.result(2 * PATIENCE)
+        try:
+            brought_back(machine, job, "night", before)
+        except BaseException as error:
+            error.add_note(f"{party.__name__} died after {instant:.3f} s, number {struck}")
+            raise
+        struck += hit
+        machine.end_by_pid(job.pid)
