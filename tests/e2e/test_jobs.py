@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -372,4 +373,18 @@ def test_what_ended_after_it_came_back_leaves_nothing_on_the_device(machine: Mac
         machine.come_back()
         job.supervisor.communicate(timeout=30)
         until(lambda: machine.job("llm") is None or None, 20, "the job is forgotten")
-        until(lambda: used(machine) == CONTEXT * len(machine.children("gcr.worker")) or None, 10, "the device is free")
+        try:
+            until(lambda: used(machine) == CONTEXT * len(machine.children("gcr.worker")) or None, 10, "it is free")
+        except AssertionError as error:
+            error.add_note(f"{used(machine)} B, workers {machine.children('gcr.worker')}, {holders(machine)}")
+            raise
+
+
+def holders(machine: Machine) -> list[str]:
+    """Returns the processes that have device memory open, each with the file."""
+    found = []
+    for link in Path("/proc").glob("[0-9]*/fd/*"):
+        with suppress(OSError):
+            if (target := str(link.readlink())).startswith(f"{machine.simulated}/physical"):
+                found.append(f"{link.parts[2]} {(link.parents[1] / 'comm').read_text().strip()}: {target}")
+    return found
