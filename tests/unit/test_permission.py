@@ -27,8 +27,10 @@ from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.daemon.server import Connection, Server
 from gcr.daemon.worlds import simulated_world
 from gcr.engine.node import World
-from gcr.errors import GcrError, NotOurs, UsageError
-from gcr.job.journal import Journal
+from gcr.errors import GcrError, NotOurs, UsageError, WrongState
+from gcr.job.journal import DecisionRecord, Journal, ProcessDecision, text_of
+from gcr.job.states import State
+from gcr.processes import start_time
 from gcr.protocol.channel import Channel
 from gcr.protocol.frames import AgentError
 from gcr.protocol.wire import FrameType, HelloRecord, Role
@@ -240,6 +242,11 @@ def test_a_job_whose_name_is_none_is_refused_at_the_door(peer: Callable[..., Cha
         register(peer(os.getuid(), Role.SUPERVISOR), name=name)
 
 
+def record_text(job: str) -> str:
+    known = ProcessDecision(os.getpid(), start_time(os.getpid()) or 0, {}, {})
+    return text_of(DecisionRecord(job, 1, "checkpoint", 1.0, (known,), "nvidia", simulated=False)).decode()
+
+
 WRONG: list[tuple[str, dict[str, object]]] = [
     *(("register", {"token": token}) for token in ("", 7, "x" * 65, None)),
     *(("register", {"argv": argv}) for argv in ([], "sh", [1], None)),
@@ -250,6 +257,9 @@ WRONG: list[tuple[str, dict[str, object]]] = [
     ("register", {"simulate": "nvidia", "sim_environment": {"GCR_SIM_DEVICES": 1}}),
     ("started", {}),
     ("started", {"pid": "7"}),
+    ("revived", {}),
+    ("revived", {"pid": 7, "decision": "nonsense"}),
+    ("revived", {"pid": 7, "decision": record_text("other")}),
     ("finished", {"code": None}),
     ("finished", {}),
     ("checkpoint", {"target": "llm"}),
@@ -285,6 +295,24 @@ def test_a_client_that_names_no_command_is_refused_and_served_further(
     with pytest.raises(UsageError, match="no command"):
         client.call_json("ps", {"op": wrong}, timeout=10, type=FrameType.COMMAND)
     assert command(client, "ps", target="", more=1) == {"ok": True, "jobs": [], "awaited": []}
+
+
+def test_a_job_that_came_back_is_suspended_and_of_the_daemons_own_user(
+    server: Server, peer: Callable[..., Channel]
+) -> None:
+    channel = peer(os.getuid(), Role.SUPERVISOR)
+    register(channel, name="llm")
+    job, told = server.coordinator.jobs.by_name["llm"], {"pid": os.getpid(), "decision": record_text("llm")}
+    job.owner += 1
+    with pytest.raises(NotOurs):
+        channel.call_json("revived", told, timeout=10)
+    job.owner -= 1
+    assert server.coordinator.journal.record("llm") is None
+    channel.call_json("revived", told, timeout=10)
+    assert (job.state, job.program.pid) == (State.SUSPENDED, os.getpid())
+    assert server.coordinator.journal.record("llm") == job.decision
+    with pytest.raises(WrongState, match="is here already"):
+        channel.call_json("revived", told, timeout=10)
 
 
 @pytest.mark.parametrize(("op", "body"), [("started", {"pid": 1}), ("finished", {"code": 0})])

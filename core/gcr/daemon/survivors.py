@@ -17,7 +17,7 @@ from gcr.engine.control_phases import recorded_phases
 from gcr.engine.node import decide
 from gcr.engine.recover import driver_phase
 from gcr.engine.tidying import quietly
-from gcr.errors import GcrError, UsageError, WrongState
+from gcr.errors import GcrError, NotOurs, UsageError, WrongState
 from gcr.job.journal import DecisionRecord, ProcessDecision
 from gcr.job.placement import Placement
 from gcr.job.process import Process
@@ -51,8 +51,11 @@ def load_journal(node: Coordinator, recover: Callable[[Job], object]) -> None:
 def revived(node: Coordinator, job: Job, pid: int, record: DecisionRecord) -> None:
     """Takes in a job that CRIU has brought back, suspended; its agents come later. `pid`: of its program.
 
-    Raises WrongState, UsageError; RolledBack where the decision cannot be written.
+    Raises WrongState, UsageError; NotOurs for a job of another user, whose image the daemon would read as its own;
+    RolledBack where the decision cannot be written.
     """
+    if job.owner != os.getuid():
+        raise NotOurs(f"this daemon brings back jobs of user {os.getuid()} alone")
     if record.job != job.name or own_pid(pid, job.owner) is None:
         raise UsageError(f"that is not the decision on job {job.name}, or not its program")
     with node.jobs.lock:
