@@ -81,7 +81,7 @@ if TYPE_CHECKING:
         WrongImage,
         WrongKey,
     )
-    from gcr.library.calls import attach, images, jobs, run, swap
+    from gcr.library.calls import attach, images, jobs, restore, run, swap
     from gcr.library.job import Job
 
 __all__ = [
@@ -160,11 +160,12 @@ __all__ = [
     "attach",
     "images",
     "jobs",
+    "restore",
     "run",
     "swap",
 ]
 
-_LIBRARY = ("attach", "images", "jobs", "run", "swap")
+_LIBRARY = ("attach", "images", "jobs", "restore", "run", "swap")
 
 
 def __getattr__(name: str) -> object:

@@ -6,8 +6,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import jsonschema
 from machine import PATIENCE, VICTIMS, Machine
 from stored import store_of
+
+from gcr import schemas
 
 LOOK_S = 0.005
 SHELL = 'exec "$@" <lines >>answers 2>>errors'
@@ -55,13 +58,19 @@ class Filed:
 def stop(machine: Machine, name: str, *flags: str) -> dict[str, object]:
     gone = machine.gcr("checkpoint", "llm", "--image", name, "--stop", "--store", str(store_of(machine)), *flags)
     assert gone.code == 0, gone.body
+    _validate("checkpoint", gone.body)
     return gone.body
 
 
 def back(machine: Machine, name: str, *flags: str) -> dict[str, object]:
     done = machine.gcr("restore", "--image", name, "--store", str(store_of(machine)), *flags)
     assert done.code == 0, (done.body, done.stderr)
+    _validate("restore", done.body)
     return done.body
+
+
+def _validate(command: str, body: dict[str, object]) -> None:
+    jsonschema.Draft202012Validator(schemas.load(command)).validate(body)
 
 
 def refused(machine: Machine, name: str, *flags: str) -> tuple[int, str]:

@@ -9,7 +9,7 @@ import signal
 import socket
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -99,16 +99,17 @@ def _refusal(stage: Stage | None, told: Any) -> BaseException | None:
 
 
 @contextmanager
-def conversation(program: Path, beside: bool = False) -> Iterator[Conversation]:
+def conversation(program: Path, beside: bool = False, given: Collection[int] = ()) -> Iterator[Conversation]:
     """Starts CRIU for the block, and lets it end afterwards. Raises CriuUnusable.
 
     beside: in our session and process group, not in its own; processes that it restores may join them
+    given: descriptors that it has as well, under the same numbers; none of them is a standard stream
     After an error CRIU and its children are killed; where it is `beside` us, CRIU alone. Processes that it restored are
     no children of its any more.
     """
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with ours, its:
-        process = _started(program, its, beside)
+        process = _started(program, [its.fileno(), *given], beside)
         its.close()
         try:
             yield Conversation(ours, process)
@@ -119,11 +120,12 @@ def conversation(program: Path, beside: bool = False) -> Iterator[Conversation]:
         _let_end(process)
 
 
-def _started(program: Path, sock: socket.socket, beside: bool) -> "subprocess.Popen[bytes]":
+def _started(program: Path, fds: Sequence[int], beside: bool) -> "subprocess.Popen[bytes]":
+    """Starts CRIU. `fds`: the socket first."""
     try:
         return subprocess.Popen(
-            [program, "swrk", str(sock.fileno())],
-            pass_fds=[sock.fileno()],
+            [program, "swrk", str(fds[0])],
+            pass_fds=fds,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,

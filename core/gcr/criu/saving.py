@@ -5,6 +5,7 @@ with it ends the tree; without it, or if we are gone, the tree runs on as if not
 """
 
 import ctypes
+import fcntl
 import os
 import re
 import signal
@@ -17,7 +18,7 @@ from typing import Any
 from msgspec import Struct
 
 from gcr.criu import statistics
-from gcr.criu.conversation import Stage, conversation
+from gcr.criu.conversation import Conversation, Stage, conversation
 from gcr.criu.messages import CgroupMode, RequestType
 from gcr.criu.statistics import DumpStatistics, RestoreStatistics
 from gcr.imageerrors import NotDumped, NotRestored
@@ -30,6 +31,7 @@ _SAID = re.compile(r"Error \([^)]*\): (.*)")
 _NO_CAUSES = ("setup RLIMIT_NOFILE", "FAILED")  # the first is in every log where CRIU may not raise its limit
 _REAPED_S, _LOOK_S = 5.0, 0.005
 _PR_SET_CHILD_SUBREAPER = 36
+_BEHIND_STREAMS = 3  # the first number of a descriptor that is no standard stream
 _STOPPED, _RESTORED = "post-dump", "post-restore"  # stages
 
 
@@ -61,7 +63,8 @@ def dump(
         if name == _STOPPED:
             consent()
 
-    response = _asked(program, RequestType.DUMP, folder, timeout, stage, False, pid=root, **_chosen(wishes))
+    with _opened(folder) as there, conversation(program) as criu:
+        response = _asked(criu, RequestType.DUMP, there, timeout, stage, pid=root, **_chosen(wishes))
     if not response.success:
         raise NotDumped(f"CRIU did not save process {root}: {_words(response, folder / LOG[RequestType.DUMP])}")
     return statistics.of_dump(folder)
@@ -91,11 +94,12 @@ def restore(
         if name == _RESTORED:
             consent()
 
-    inherited = [{"key": key, "fd": fd} for key, fd in (given or {}).items()]
-    options = {"rst_sibling": True, "inherit_fd": inherited, **_chosen(wishes)}
     wait_until_free(pids)
-    with _none_is_left(pids):
-        response = _asked(program, RequestType.RESTORE, folder, timeout, stage, beside, **options)
+    with _none_is_left(pids), _duplicated(given or {}) as ours:
+        inherited = [{"key": key, "fd": fd} for key, fd in ours.items()]
+        options = {"rst_sibling": True, "inherit_fd": inherited, **_chosen(wishes)}
+        with _opened(folder) as there, conversation(program, beside, ours.values()) as criu:
+            response = _asked(criu, RequestType.RESTORE, there, timeout, stage, **options)
         if not response.success:
             words = _words(response, folder / LOG[RequestType.RESTORE])
             raise NotRestored(f"CRIU did not bring process {pids[0]} back: {words}")
@@ -143,16 +147,31 @@ def _end_children(pids: Sequence[int]) -> None:
             os.waitpid(pid, 0)
 
 
-def _asked(
-    program: Path, type: RequestType, folder: Path, timeout: float, stage: Stage, beside: bool, **options: Any
-) -> Any:
+def _asked(criu: Conversation, type: RequestType, folder: int, timeout: float, stage: Stage, **options: Any) -> Any:
+    always = {"images_dir_fd": folder, "log_level": _WARNINGS, "log_file": LOG[type], "notify_scripts": True}
+    return criu.ask(type, timeout, stage, opts={**always, **options})
+
+
+@contextmanager
+def _opened(folder: Path) -> Iterator[int]:
     there = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        with conversation(program, beside) as criu:
-            always = {"images_dir_fd": there, "log_level": _WARNINGS, "log_file": LOG[type], "notify_scripts": True}
-            return criu.ask(type, timeout, stage, opts={**always, **options})
+        yield there
     finally:
         os.close(there)
+
+
+@contextmanager
+def _duplicated(given: Mapping[str, int]) -> Iterator[Mapping[str, int]]:
+    """Yields the descriptors under other numbers: CRIU has standard streams of its own."""
+    ours: dict[str, int] = {}
+    try:
+        for key, fd in given.items():
+            ours[key] = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _BEHIND_STREAMS)
+        yield ours
+    finally:
+        for fd in ours.values():
+            os.close(fd)
 
 
 def _chosen(wishes: Wishes) -> dict[str, Any]:

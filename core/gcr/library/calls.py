@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from gcr import processes
-from gcr.api.checks import MOST_SECONDS, check_backend, check_name, check_seconds, checked_target
+from gcr.api.checks import MOST_SECONDS, check_backend, check_image_name, check_name, check_seconds, checked_target
 from gcr.api.listings import ImageInfo, ImageList, JobInfo
 from gcr.api.reports import SwapReport
 from gcr.api.requests import SwapRequest
@@ -138,6 +138,26 @@ def jobs() -> tuple[JobInfo, ...]:
     return answer.jobs
 
 
+def restore(
+    image: str,
+    *,
+    store: str | os.PathLike[str] | None = None,
+    key_file: str | os.PathLike[str] | None = None,
+    key_command: str | None = None,
+    devices: Mapping[str | int, str | int] | None = None,
+    timeout: float | None = None,
+) -> Job:
+    """Brings the job of an image back, its processes as well if it was stopped into it. Returns the job, which runs.
+
+    `store` and its key as of `Job.checkpoint`, `devices` as of `Job.restore`; `timeout` in seconds.
+    Raises as `Job.restore`; CriuUnusable, FilesChanged, NotRestored.
+    """
+    check_image_name(image)
+    moves = [word for old, new in (devices or {}).items() for word in ("--device", f"{old}={new}")]
+    answer = _asked(["restore", "--image", image, *moves, *_at(store, key_file, key_command, timeout)], MOST_SECONDS)
+    return attach(str(answer["job"]))
+
+
 def images(
     *,
     store: str | os.PathLike[str] | None = None,
@@ -150,21 +170,31 @@ def images(
     A process of its own looks, so a disk that hangs does not hang the caller. Raises StoreUnusable, WrongKey,
     KeyUnusable, UsageError, DeadlinePassed.
     """
+    words = _at(store, key_file, key_command, timeout)
+    return ImageList.from_json(_asked(["images", *words], LOOK_TIMEOUT)).images
+
+
+def _at(
+    store: "str | os.PathLike[str] | None",
+    key_file: "str | os.PathLike[str] | None",
+    key_command: str | None,
+    timeout: float | None,
+) -> Sequence[str]:
+    """Returns the options of a command about a store. Raises UsageError."""
     check_seconds(timeout)
     given = {"--store": str(store_path(os.fspath(store))) if store is not None else None}
     given |= {"--key-file": None if key_file is None else os.fspath(key_file), "--key-command": key_command}
     given |= {"--timeout": None if timeout is None else str(timeout)}
-    words = [word for flag, value in given.items() if value is not None for word in (flag, value)]
-    return ImageList.from_json(_asked(["images", *words])).images
+    return [word for flag, value in given.items() if value is not None for word in (flag, value)]
 
 
-def _asked(words: Sequence[str]) -> Mapping[str, Any]:
-    """The answer of a command of gcr's. Raises what it was refused with."""
+def _asked(words: Sequence[str], limit: float) -> Mapping[str, Any]:
+    """The answer of a command of gcr's. Raises what it was refused with; DeadlinePassed after `limit` seconds."""
     command = [sys.executable, "-m", "gcr", "--json", *words]
     try:
-        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=LOOK_TIMEOUT)
+        said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)
     except subprocess.TimeoutExpired as late:
-        raise DeadlinePassed(f"gcr {words[0]} has not answered for {LOOK_TIMEOUT:g} s") from late
+        raise DeadlinePassed(f"gcr {words[0]} has not answered for {limit:g} s") from late
     try:
         answer: dict[str, Any] = json.loads(said.stdout)
     except ValueError:

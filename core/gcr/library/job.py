@@ -93,6 +93,7 @@ class Job:
         wait: Literal["vram", "durable"] = "vram",
         live: bool = False,
         leave_running: bool = False,
+        stop: bool = False,
         paranoid: bool = False,
         max_bytes_per_s: float | None = None,
         store: str | os.PathLike[str] | None = None,
@@ -103,8 +104,9 @@ class Job:
 
         `data_only` leaves the driver's context on the device. `image`: a name under which its device memory is written
         to disk as well, in the background unless `wait` is "durable"; into `store`, else where images are kept. `live`
-        copies while it runs, `leave_running` does not take it off the device, `paranoid` compares bytes and not hashes
-        alone: for an image, as the rate is. The key of an encrypted store is in `key_file`, or printed by
+        copies while it runs, `leave_running` does not take it off the device, `stop` saves its processes, too, and ends
+        them (`gcr.restore` brings them back), `paranoid` compares bytes and not hashes alone: for an image, as the rate
+        is. The key of an encrypted store is in `key_file`, or printed by
         `key_command`, else where the settings say.
         Raises GcrError; `state` says what became of the job.
         """
@@ -118,6 +120,7 @@ class Job:
             wait=wait,
             live=live,
             leave_running=leave_running,
+            stop=stop,
             paranoid=paranoid,
             max_bytes_per_s=max_bytes_per_s,
         )

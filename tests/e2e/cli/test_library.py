@@ -33,6 +33,7 @@ from gcr.supervisor.process import _unreported
 from .conftest import DEADLINE, Gcr, gcr_command
 
 WORK = [sys.executable, str(PROGRAM), "nvidia", "work"]
+STEPS = 60
 HELD = 96 << 20  # bytes of device memory
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
 
@@ -219,3 +220,22 @@ def test_a_report_that_is_not_written_is_told_and_the_code_stays_the_programs(gc
     assert _unreported("/nowhere/report", LastFacts({"job": "llm"})) == "No such file or directory"
     assert _unreported("/nowhere/report", None) == "the daemon did not answer"
     assert _unreported(str(home / "report"), LastFacts({"job": "llm"})) == ""
+
+
+@pytest.mark.usefixtures("criu")
+def test_a_job_that_is_stopped_goes_on_with_the_next_step(home: Path, gcr: Gcr) -> None:
+    """Its output was a pipe of its former parent's, and goes to its log now."""
+    store = home / "store"
+    with library.run([*WORK, str(STEPS)], name="llm", simulate="nvidia", stdout=subprocess.PIPE) as job:
+        assert job.stdout
+        said = [job.stdout.readline() for _ in range(3)]
+        report = job.checkpoint(image="night", stop=True, store=store)
+        assert (report.state, report.cut) == ("stopped", "process")
+        assert job.wait(DEADLINE) == 128 + signal.SIGKILL
+        said += job.stdout.readlines()
+    again = library.restore("night", store=store)
+    assert (again.name, again.pid) == ("llm", job.pid)
+    assert again.wait(DEADLINE) == 0
+    said += gcr("logs", "llm").out.encode().splitlines(keepends=True)
+    assert [line.split()[0] for line in said] == [b"step"] * STEPS + [b"digest"]
+    assert [int(line.split()[1]) for line in said[:-1]] == [*range(STEPS)]
