@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from filed import Filed
 from little_room import LARGE, RING, room, words
 from machine import Machine, until
 from stored import store_of
@@ -89,3 +90,17 @@ def test_room_that_ends_in_the_middle_of_a_straight_way_takes_the_checkpoint_bac
     assert (again.code, again.body.get("streamed")) == (0, True), again.body
     machine.come_back()
     assert job.ask() == before
+
+
+@pytest.mark.usefixtures("criu")
+def test_room_that_ends_while_the_processes_are_stored_leaves_a_job_that_runs(machine: Machine, disk: Path) -> None:
+    job = Filed(machine)
+    job.ask("alloc 4 65536")
+    before = job.ask()
+    gone = machine.gcr("checkpoint", "llm", "--image", "night", "--stop", "--store", str(disk))
+    error = gone.body["error"]
+    assert (gone.code, error["code"], error["state"]) == (4, "image_failed", "running"), gone.body
+    assert "No space left" in error["message"]
+    assert job.ask() == before
+    no_image(disk)
+    job.close()

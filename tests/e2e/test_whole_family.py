@@ -83,3 +83,20 @@ def test_a_store_may_be_encrypted_and_the_image_copied_elsewhere(machine: Machin
     back(machine, "night", *key)
     assert job.ask() == before
     assert alive(job.pid)
+
+
+def test_it_comes_back_on_another_device(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir(mode=0o700)
+    machine = Machine(tmp_path, devices=2)
+    job = Filed(machine)
+    job.ask("mixed 6 1000 2000000")
+    before = job.ask()
+    stop(machine, "night")
+    moved = back(machine, "night", "--device", "0=1")["moved"]
+    assert len(moved) == 1 and [*moved] != [*moved.values()]
+    row = machine.job("llm")
+    assert row
+    assert {each["device"] for each in row["processes"]} == {*moved.values()}
+    assert job.ask() == before
+    job.close()
+    machine.close()
