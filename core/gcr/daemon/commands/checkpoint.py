@@ -258,6 +258,8 @@ class Attempt(Struct, frozen=True):
         if not data_only:
             refuse_what_the_driver_refuses(targets)
         keeping = [t for t in targets if t.keeps_context and not data_only]
+        if keeping and self.stopping:
+            raise stop.context_stays(keeping[0])
         node.jobs.claim(job, {device for target in keeping for device in target.books.counts})
         options = Options.off_the_device(data_only, self.request.live, self.request.paranoid)
         work = Work.of(job.name, targets, node, course, options)

@@ -34,6 +34,7 @@ from gcr.daemon.jobs import Job
 from gcr.daemon.worlds import STATE
 from gcr.dumpfolder import dump_folder
 from gcr.engine.node import Course
+from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.transaction import Transaction
 from gcr.errors import GcrError, RolledBack, UnsupportedState, typed
@@ -199,6 +200,12 @@ def begun(node: Coordinator, job: Job, course: Course) -> Stopping:
 
     Thread(target=look, name="gcr-look", daemon=True).start()
     return Stopping(node, job, course, root, helper, looking)
+
+
+def context_stays(target: Target) -> UnsupportedState:
+    """Returns the refusal of a process whose context stays on its device: its device files stay open, too."""
+    text = f"the context of process {target.pid} stays on its device ({target.world.backend}): CRIU cannot save that"
+    return UnsupportedState(text, hint="without --stop it can be checkpointed")
 
 
 def _devices(job: Job) -> Sequence[str]:
