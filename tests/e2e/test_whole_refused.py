@@ -38,6 +38,16 @@ def test_what_criu_cannot_save_is_named_before_anything_stops(machine: Machine) 
         assert f"process {job.pid}: descriptor 9, {machine.folder}/locked" in error["message"]
         assert "release the lock" in error["hint"]
         assert job.ask() == before
+        stop(machine, "night", "--allow", "file-locks")
+        assert takes_lock(machine)
+        back(machine, "night")
+        assert not takes_lock(machine)
+        assert job.ask() == before
+
+
+def takes_lock(machine: Machine) -> bool:
+    """Returns whether another process can have the lock just now."""
+    return subprocess.run(["flock", "--nonblock", machine.folder / "locked", "true"], timeout=30).returncode == 0
 
 
 def test_without_criu_nothing_stops(machine: Machine) -> None:

@@ -1,5 +1,7 @@
 """Checks of the values that requests are made of. Each raises UsageError."""
 
+from collections.abc import Sequence
+
 from gcr.errors import UsageError
 from gcr.names import BACKEND_NAME, JOB_NAME
 
@@ -28,6 +30,17 @@ def checked_target(target: str | int) -> str | int:
 def check_backend(name: str | None) -> None:
     if name is not None and not (isinstance(name, str) and BACKEND_NAME.match(name)):
         raise UsageError(f"{name!r} is no name of a vendor", hint="gcr backends")
+
+
+ALLOWED = ("file-locks", "tcp-close", "tcp-established")  # what CRIU does only where it is asked to
+
+
+def check_allowed(allow: Sequence[str]) -> None:
+    """Raises UsageError for what CRIU cannot be allowed."""
+    if unknown := sorted({*allow}.difference(ALLOWED)):
+        raise UsageError(f"{unknown[0]!r} is none of {', '.join(ALLOWED)}")
+    if {"tcp-close", "tcp-established"} <= {*allow}:
+        raise UsageError("a connection is kept or closed, not both: tcp-established or tcp-close")
 
 
 def check_image_name(name: str) -> None:

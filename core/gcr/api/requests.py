@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self, get_args
 from msgspec import Struct, ValidationError, convert, field, to_builtins
 
 from gcr.api.checks import (
+    check_allowed,
     check_backend,
     check_image_name,
     check_rate,
@@ -93,7 +94,7 @@ class ImageRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`wait`: answer once VRAM is free ("vram"), or once the image is on disk ("durable")."""
+    """`wait`: answer once VRAM is free ("vram"), or once the image is on disk ("durable"). `allow`: see ALLOWED."""
 
     op = "checkpoint"
 
@@ -102,6 +103,7 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
     live: bool = False
     leave_running: bool = False
     stop: bool = False
+    allow: tuple[str, ...] = ()
     paranoid: bool = False
     max_bytes_per_s: float | None = None
 
@@ -109,6 +111,9 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
         super().__post_init__()
         check_waited_for(self.wait)
         check_rate(self.max_bytes_per_s)
+        check_allowed(self.allow)
+        if self.allow and not self.stop:
+            raise UsageError("what CRIU may do is for a checkpoint with --stop")
         if self.image is None and self._about_an_image():
             how = "live, leave-running, stop, paranoid, a rate and waiting for a disk"
             raise UsageError(f"{how} are for a checkpoint with an image")

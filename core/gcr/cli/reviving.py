@@ -1,6 +1,5 @@
 """A job that was stopped comes back from its image: its processes first, suspended, and then its device memory."""
 
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -44,11 +43,7 @@ class Reviving(Struct, frozen=True):
         with dump_folder(found.bytes) as folder:
             spec = self._spec(found.job, folder)
 
-            def begun(_job: str, _pid: int) -> None:
-                shutil.rmtree(folder, ignore_errors=True)
-                then()
-
-            done: Outcome = run(spec, begun)
+            done: Outcome = run(spec, lambda _job, _pid: then())
         return done.code if self.attach else then()
 
     def _spec(self, job: str, folder: Path) -> JobSpec:
@@ -57,7 +52,7 @@ class Reviving(Struct, frozen=True):
         stopped, saved = StoppedJob.read(folder), tree.saved_in(folder)
         _refuse_elsewhere(stopped)
         decision = stopped.decision
-        kept = KeptImage(str(store_of(self.image, self.store)), self.image, self.options.key_named)
+        kept = KeptImage(str(store_of(self.image, self.store)), self.image, bool(self.options.key().key()))
         revival = Revival(criu, folder, stopped, saved, kept)
         revival.refuse_impossible(None if self.attach else str(runs.log_path(job, runs.identifier(stopped.token))))
         simulated = decision.backend if decision.simulated else None

@@ -25,12 +25,23 @@ _INPUT, _OUTPUT, _ERRORS = range(3)
 _TOLD = 3  # of several changes or obstacles, in one message
 
 
+class Wanted(Struct, frozen=True):
+    """A tree to be saved.
+
+    devices: beginnings of paths of files whose contents may change · allow: options of CRIU's
+    """
+
+    root: int
+    devices: tuple[str, ...] = ()
+    allow: tuple[str, ...] = ()
+
+
 class SavedTree(Struct, frozen=True, kw_only=True):
     """The facts of a dump.
 
     pids: the root first · joins: it is in a session that it does not lead · streams: pipes that were standard streams,
     and the number of each, by CRIU's keys · written: paths of files that were standard streams to write to ·
-    files: those that must be as they were · machine, kernel: as `uname` names them
+    files: those that must be as they were · allow: options of CRIU's · machine, kernel: as `uname` names them
     """
 
     pids: tuple[int, ...]
@@ -38,6 +49,7 @@ class SavedTree(Struct, frozen=True, kw_only=True):
     streams: Mapping[str, int]
     written: tuple[str, ...]
     files: tuple[FileSeen, ...]
+    allow: tuple[str, ...] = ()
     machine: str
     kernel: str
 
@@ -49,19 +61,16 @@ def looked_at(root: int, members: Collection[int], options: Options) -> tuple[Se
 
 
 def save(
-    program: Path, root: int, folder: Path, devices: Sequence[str], timeout: float, consent: Callable[[], object]
+    program: Path, wanted: Wanted, folder: Path, timeout: float, consent: Callable[[], object]
 ) -> DumpStatistics | None:
-    """Does as `saving.dump`. The note is in the folder, too, when `consent` is called.
-
-    devices: beginnings of paths of files that are devices: their contents may change
-    """
-    joins = os.getsid(root) != root
+    """Does as `saving.dump`. The note is in the folder, too, when `consent` is called."""
+    joins = os.getsid(wanted.root) != wanted.root
 
     def noted() -> None:
-        (folder / NOTE).write_bytes(encode(_described(root, joins, tuple(devices))))
+        (folder / NOTE).write_bytes(encode(_described(wanted, joins)))
         consent()
 
-    return saving.dump(program, root, folder, Wishes(shell_job=joins), timeout, noted)
+    return saving.dump(program, wanted.root, folder, _wishes(joins, wanted.allow), timeout, noted)
 
 
 def saved_in(folder: Path) -> SavedTree:
@@ -81,7 +90,7 @@ def bring_back(
     consent: Callable[[], object],
 ) -> RestoreStatistics | None:
     """Does as `saving.restore`, in the session of the caller. `given`: descriptors by CRIU's keys."""
-    wishes = Wishes(shell_job=saved.joins)
+    wishes = _wishes(saved.joins, saved.allow)
     return saving.restore(program, saved.pids, folder, wishes, timeout, consent, given, beside=True)
 
 
@@ -107,8 +116,17 @@ def refuse_changed(saved: SavedTree, log: str | None) -> None:
         raise FilesChanged(_listed(found), hint="put them back as they were, and try again: the image is as it was")
 
 
-def _described(root: int, joins: bool, devices: tuple[str, ...]) -> SavedTree:
-    pids = tree(root)
+def _wishes(joins: bool, allow: Collection[str]) -> Wishes:
+    return Wishes(
+        shell_job=joins,
+        tcp_established="tcp-established" in allow,
+        tcp_close="tcp-close" in allow,
+        file_locks="file-locks" in allow,
+    )
+
+
+def _described(wanted: Wanted, joins: bool) -> SavedTree:
+    pids = tree(wanted.root)
     given = externals(pids, _NONE)
     here = os.uname()
     return SavedTree(
@@ -116,7 +134,8 @@ def _described(root: int, joins: bool, devices: tuple[str, ...]) -> SavedTree:
         joins=joins,
         streams={each.path: _stream(each) for each in given if each.path.startswith("pipe:")},
         written=tuple(sorted({each.path for each in given if each.path.startswith("/") and each.writes})),
-        files=tuple(each for each in files.seen(pids) if not each.path.startswith(devices)),
+        files=tuple(each for each in files.seen(pids) if not each.path.startswith(wanted.devices)),
+        allow=wanted.allow,
         machine=here.machine,
         kernel=here.release,
     )

@@ -10,6 +10,7 @@ from msgspec import Struct, field
 from gcr.criu import program, tree
 from gcr.criu.preflight.obstacle import Options, device_files
 from gcr.criu.preflight.sockets import saves_ip_sockets
+from gcr.criu.tree import Wanted
 from gcr.errors import UsageError
 from gcr.faults import reach
 from gcr.protocol.operations import criu as ops
@@ -83,9 +84,10 @@ class CriuService(Struct):
         """Raises NotDumped, CriuUnusable; then the tree runs on."""
         if self._saving:
             raise UsageError("a CRIU helper saves one tree")
-        criu, folder, devices = program.find(), Path(asked.folder), (*device_files(), *asked.device_files)
+        criu, folder = program.find(), Path(asked.folder)
+        wanted = Wanted(asked.root, (*device_files(), *asked.device_files), asked.allow)
         reach("criu.dump")
-        self._saving = Saving(lambda consent: tree.save(criu, asked.root, folder, devices, asked.timeout, consent))
+        self._saving = Saving(lambda consent: tree.save(criu, wanted, folder, asked.timeout, consent))
         self._saving.begin()
 
     def _spare(self) -> None:
@@ -103,6 +105,9 @@ def look(asked: ops.Look) -> ops.Seen:
     criu = program.look(program.find())
     options = Options(
         session=True,
+        file_locks="file-locks" in asked.allow,
+        tcp_close="tcp-close" in asked.allow,
+        tcp_established="tcp-established" in asked.allow,
         unix_names=frozenset([asked.listener]),
         ip_sockets=saves_ip_sockets(criu.version),
         device_files=(*device_files(), *asked.device_files),

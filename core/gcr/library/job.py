@@ -6,7 +6,7 @@ import select
 import signal
 import subprocess
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import TracebackType
 from typing import IO, Literal, Self, TypeVar
 
@@ -94,6 +94,7 @@ class Job:
         live: bool = False,
         leave_running: bool = False,
         stop: bool = False,
+        allow: Sequence[str] = (),
         paranoid: bool = False,
         max_bytes_per_s: float | None = None,
         store: str | os.PathLike[str] | None = None,
@@ -104,9 +105,9 @@ class Job:
 
         `data_only` leaves the driver's context on the device. `image`: a name under which its device memory is written
         to disk as well, in the background unless `wait` is "durable"; into `store`, else where images are kept. `live`
-        copies while it runs, `leave_running` does not take it off the device, `stop` saves its processes, too, and ends
-        them (`gcr.restore` brings them back), `paranoid` compares bytes and not hashes alone: for an image, as the rate
-        is. The key of an encrypted store is in `key_file`, or printed by
+        copies while it runs, `leave_running` does not take it off the device, `paranoid` compares bytes and not hashes
+        alone: for an image, as the rate is. `stop` saves its processes, too, and ends them (`gcr.restore` brings them
+        back); `allow` is that of the command. The key of an encrypted store is in `key_file`, or printed by
         `key_command`, else where the settings say.
         Raises GcrError; `state` says what became of the job.
         """
@@ -121,6 +122,7 @@ class Job:
             live=live,
             leave_running=leave_running,
             stop=stop,
+            allow=tuple(allow),
             paranoid=paranoid,
             max_bytes_per_s=max_bytes_per_s,
         )

@@ -22,14 +22,17 @@ class CriuPeer(Struct):
     channel: Channel
     pid: int
 
-    def look(self, root: int, members: Collection[int], device_files: Sequence[str], listener: Path) -> ops.Seen:
+    def look(
+        self, root: int, members: Collection[int], device_files: Sequence[str], listener: Path, allow: Sequence[str]
+    ) -> ops.Seen:
         """Returns the tree, and what is in the way of a dump. Raises CriuUnusable."""
-        asked = ops.Look(root, tuple(sorted(members)), tuple(device_files), str(listener))
+        asked = ops.Look(root, tuple(sorted(members)), tuple(device_files), str(listener), tuple(allow))
         return ask(self.channel, asked, timeout=LOOK_S)[0]
 
-    def dump(self, root: int, folder: Path, device_files: Sequence[str], timeout: float) -> None:
+    def dump(self, root: int, folder: Path, device_files: Sequence[str], allow: Sequence[str], timeout: float) -> None:
         """Writes the tree to the folder. It stands still when this returns. Raises NotDumped, CriuUnusable."""
-        ask(self.channel, ops.Dump(root, str(folder), timeout, tuple(device_files)), timeout=timeout + CALL_TIMEOUT)
+        asked = ops.Dump(root, str(folder), timeout, tuple(device_files), tuple(allow))
+        ask(self.channel, asked, timeout=timeout + CALL_TIMEOUT)
 
     def end(self) -> None:
         """Ends the tree that was dumped."""

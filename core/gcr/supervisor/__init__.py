@@ -7,7 +7,7 @@ from gcr.supervisor.spec import JobSpec, Outcome
 __all__ = ["JobSpec", "Outcome", "run"]
 
 
-def run(spec: JobSpec, started: Callable[[str, int], None] = lambda _job, _pid: None) -> Outcome:
+def run(spec: JobSpec, started: Callable[[str, int], object] = lambda _job, _pid: None) -> Outcome:
     """Start the job and stay until its program ends; a detached one is left once it runs.
 
     `started` is told the name and the pid of a program that is not detached, as soon as it runs.

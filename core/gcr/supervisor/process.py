@@ -203,7 +203,7 @@ def _unreported(file: str, answer: LastFacts | None) -> str:
     return ""
 
 
-def supervise(spec: JobSpec, told: Callable[[str, int], None]) -> Outcome:
+def supervise(spec: JobSpec, told: Callable[[str, int], object]) -> Outcome:
     """See gcr.supervisor.run."""
     if not spec.detach:
         return _run(spec, started=lambda job: told(*job.running()))
@@ -219,7 +219,7 @@ def supervise(spec: JobSpec, told: Callable[[str, int], None]) -> Outcome:
 
 
 def _run(
-    spec: JobSpec, started: Callable[[Supervisor], None], may_start: Callable[[], object] = lambda: None
+    spec: JobSpec, started: Callable[[Supervisor], object], may_start: Callable[[], object] = lambda: None
 ) -> Outcome:
     supervisor = Supervisor(spec)
     try:

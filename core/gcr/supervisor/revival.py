@@ -5,6 +5,7 @@ restored to their devices: that is `gcr restore`, as for any suspended job.
 """
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -70,4 +71,5 @@ class Revival(Struct, frozen=True):
             tell(Revived(self.stopped.root, text_of(record).decode()))
 
         tree.bring_back(self.criu, self.folder, self.saved, streams, limit, taken_in)
+        shutil.rmtree(self.folder, ignore_errors=True)  # we may live for long
         return Returned(self.stopped.root)

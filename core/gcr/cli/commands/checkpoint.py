@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import click
 from msgspec.structs import replace
 
+from gcr.api.checks import ALLOWED
 from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.cli import completing, summaries
@@ -54,6 +55,12 @@ from gcr.image.store.location import store_of
 @click.option("--live", is_flag=True, help="Copy while the program runs; it stops only for what changed meanwhile.")
 @click.option("--leave-running", is_flag=True, help="Write the image, and let the program go on at once.")
 @click.option("--stop", is_flag=True, help="Save the processes in the image as well, with CRIU, and end them.")
+@click.option(
+    "--allow",
+    type=click.Choice(ALLOWED),
+    multiple=True,
+    help="With --stop: let CRIU save what it refuses otherwise, in this way; again for more.",
+)
 @click.option("--paranoid", is_flag=True, help="Compare bytes, not hashes alone: it stops for a copy of everything.")
 @store_option
 @common_options
@@ -68,6 +75,7 @@ def command(
     live: bool,
     leave_running: bool,
     stop: bool,
+    allow: tuple[str, ...],
     paranoid: bool,
     store: str | None,
 ) -> int:
@@ -92,6 +100,7 @@ def command(
         live=live,
         leave_running=leave_running,
         stop=stop,
+        allow=allow,
         paranoid=paranoid,
         max_bytes_per_s=max_rate,
     )

@@ -61,7 +61,7 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
                 text, hint = f"process {job.name} is suspended already", f"gcr restore {job.name}"
                 raise WrongState(text, state=job.state, hint=hint)
             with _forgetting_untouched(node, job):
-                stopping = stop.begun(node, job, course) if request.stop else None
+                stopping = stop.begun(node, job, course, request.allow) if request.stop else None
                 try:
                     attempt = partial(_attempted, node, hold, course, request, image, stopping)
                     report, imaging = departures.without_departed(job, attempt)

@@ -67,6 +67,7 @@ class Stopping(Struct):
     root: int
     helper: CriuPeer
     looking: "Future[Seen]"
+    allow: Sequence[str] = ()  # options of CRIU's
     _marked: list[int] = field(default_factory=list)  # agents that were sent away, by the pids that they gave
 
     @property
@@ -118,7 +119,7 @@ class Stopping(Struct):
         course.mark("left")
         self._described().write(folder)
         course.tell("dumping")
-        self.helper.dump(self.root, folder, _devices(job), _dump_s(self.seen.pids))
+        self.helper.dump(self.root, folder, _devices(job), self.allow, _dump_s(self.seen.pids))
         course.mark("dumped")
         with failing(imaging):
             imaging.publish(folder, course)
@@ -186,7 +187,7 @@ class Stopping(Struct):
         quietly("remove the marks", self._remove_marks)
 
 
-def begun(node: Coordinator, job: Job, course: Course) -> Stopping:
+def begun(node: Coordinator, job: Job, course: Course, allow: Sequence[str]) -> Stopping:
     """Starts a helper that can stop the job; it looks at the processes. Raises UnsupportedState."""
     root, looking = _root_of(job), Future[Seen]()
     helper = node.fleet.criu_helper()
@@ -194,12 +195,12 @@ def begun(node: Coordinator, job: Job, course: Course) -> Stopping:
 
     def look() -> None:
         try:
-            looking.set_result(helper.look(root, members, devices, socket_path()))
+            looking.set_result(helper.look(root, members, devices, socket_path(), allow))
         except BaseException as error:
             looking.set_exception(error)
 
     Thread(target=look, name="gcr-look", daemon=True).start()
-    return Stopping(node, job, course, root, helper, looking)
+    return Stopping(node, job, course, root, helper, looking, allow)
 
 
 def context_stays(target: Target) -> UnsupportedState:

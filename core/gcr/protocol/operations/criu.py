@@ -15,7 +15,7 @@ class Seen(Struct, frozen=True):
 
 class Look(Operation[Seen], frozen=True):
     """`members`: pids that give up their devices · `device_files`: beginnings of paths of more devices · `listener`:
-    the name of a Unix socket; all connections with it end before the dump.
+    the name of a Unix socket; all connections with it end before the dump · `allow`: options of CRIU's.
     """
 
     op = "look"
@@ -24,12 +24,13 @@ class Look(Operation[Seen], frozen=True):
     members: tuple[int, ...]
     device_files: tuple[str, ...]
     listener: str
+    allow: tuple[str, ...]
 
 
 class Dump(Operation[Nothing], frozen=True):
     """The answer comes when the tree is in the folder. It stands still then, until `end` or `spare`.
 
-    device_files: beginnings of paths of devices, as for `Look`: their contents may change
+    device_files: beginnings of paths of devices, as for `Look`: their contents may change · allow: as for `Look`
     """
 
     op = "dump"
@@ -38,6 +39,7 @@ class Dump(Operation[Nothing], frozen=True):
     folder: str
     timeout: float
     device_files: tuple[str, ...]
+    allow: tuple[str, ...]
 
 
 class End(Operation[Nothing], frozen=True):
