@@ -27,7 +27,7 @@ from gcr.daemon.permission import Acting, Caller, acting_for
 from gcr.daemon.server import Connection, Server
 from gcr.daemon.worlds import simulated_world
 from gcr.engine.node import World
-from gcr.errors import GcrError, NotOurs, UsageError, WrongState
+from gcr.errors import GcrError, NotOurs, UsageError, WrongDevice, WrongState
 from gcr.job.journal import DecisionRecord, Journal, ProcessDecision, text_of
 from gcr.job.states import State
 from gcr.processes import start_time
@@ -242,8 +242,8 @@ def test_a_job_whose_name_is_none_is_refused_at_the_door(peer: Callable[..., Cha
         register(peer(os.getuid(), Role.SUPERVISOR), name=name)
 
 
-def record_text(job: str) -> str:
-    known = ProcessDecision(os.getpid(), start_time(os.getpid()) or 0, {}, {})
+def record_text(job: str, *devices: str) -> str:
+    known = ProcessDecision(os.getpid(), start_time(os.getpid()) or 0, dict.fromkeys(devices, 1), {})
     return text_of(DecisionRecord(job, 1, "checkpoint", 1.0, (known,), "nvidia", simulated=False)).decode()
 
 
@@ -298,7 +298,7 @@ def test_a_client_that_names_no_command_is_refused_and_served_further(
 
 
 def test_a_job_that_came_back_is_suspended_and_of_the_daemons_own_user(
-    server: Server, peer: Callable[..., Channel]
+    server: Server, peer: Callable[..., Channel], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     channel = peer(os.getuid(), Role.SUPERVISOR)
     register(channel, name="llm")
@@ -307,6 +307,9 @@ def test_a_job_that_came_back_is_suspended_and_of_the_daemons_own_user(
     with pytest.raises(NotOurs):
         channel.call_json("revived", told, timeout=10)
     job.owner -= 1
+    monkeypatch.setattr(server.coordinator, "control", lambda _world: SimpleNamespace(devices=tuple))
+    with pytest.raises(WrongDevice, match="was on device GPU-1"):
+        channel.call_json("revived", {**told, "decision": record_text("llm", "GPU-1")}, timeout=10)
     assert server.coordinator.journal.record("llm") is None
     channel.call_json("revived", told, timeout=10)
     assert (job.state, job.program.pid) == (State.SUSPENDED, os.getpid())

@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Set
 
 from gcr.control import ControlPhase
 from gcr.daemon.coordinator import Coordinator
@@ -17,7 +17,7 @@ from gcr.engine.control_phases import recorded_phases
 from gcr.engine.node import decide
 from gcr.engine.recover import driver_phase
 from gcr.engine.tidying import quietly
-from gcr.errors import GcrError, NotOurs, UsageError, WrongState
+from gcr.errors import GcrError, NotOurs, UsageError, WrongDevice, WrongState
 from gcr.job.journal import DecisionRecord, ProcessDecision
 from gcr.job.placement import Placement
 from gcr.job.process import Process
@@ -52,18 +52,25 @@ def revived(node: Coordinator, job: Job, pid: int, record: DecisionRecord) -> No
     """Takes in a job that CRIU has brought back, suspended; its agents come later. `pid`: of its program.
 
     Raises WrongState, UsageError; NotOurs for a job of another user, whose image the daemon would read as its own;
-    RolledBack where the decision cannot be written.
+    WrongDevice where a device of the job is not there; RolledBack where the decision cannot be written.
     """
     if job.owner != os.getuid():
         raise NotOurs(f"this daemon brings back jobs of user {os.getuid()} alone")
     if record.job != job.name or own_pid(pid, job.owner) is None:
         raise UsageError(f"that is not the decision on job {job.name}, or not its program")
+    _refuse_missing(node, job, {device for each in record.processes for device in (*each.bytes, *each.ballast)})
     with node.jobs.lock:
         if job.processes or job.decision:
             raise WrongState(f"job {job.name} is here already", state=job.state, hint="gcr ps")
         decide(node.journal, record)
         take_in(job, record)
         job.program.runs_as(pid)
+
+
+def _refuse_missing(node: Coordinator, job: Job, used: Set[str]) -> None:
+    present = {each.uuid for each in node.control(job.world).devices()} if used else set()
+    if missing := sorted(used - present):
+        raise WrongDevice(f"the job was on device {missing[0]}, and this machine does not have it", hint="gcr devices")
 
 
 def take_in(job: Job, record: DecisionRecord) -> None:
