@@ -103,3 +103,21 @@ def test_a_daemon_that_dies_leaves_a_suspended_job(machine: Machine, job: Filed,
         machine.end_by_pid(job.pid)
         back(machine, "night")
         assert job.ask() == before
+
+
+@pytest.mark.parametrize("flags", [("--leave-running",), ("--live", "--leave-running"), ()])
+def test_a_job_whose_processes_were_saved_goes_on_and_comes_back_after_its_end(
+    machine: Machine, job: Filed, flags: tuple[str, ...]
+) -> None:
+    before = job.ask()
+    words = ("checkpoint", "llm", *IMAGE, "--processes", *flags, "--store", str(store_of(machine)))
+    saved = machine.gcr(*words)
+    assert saved.code == 0, saved.body
+    assert (saved.body["state"], saved.body["cut"]) == ("running" if flags else "suspended", "process")
+    if not flags:
+        machine.come_back()
+    assert job.ask() == before
+    job.ask("alloc 3 2097152")
+    machine.end_by_pid(job.pid)
+    back(machine, "night")
+    assert job.ask() == before

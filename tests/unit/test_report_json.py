@@ -247,7 +247,7 @@ UNKNOWN = {"parent": "cold", "bytes_total": None, "bytes_zero": None, "bytes_wri
     ],
 )
 def test_an_image_adds_what_is_known_of_it_to_the_report(known: dict[str, Any], expected: dict[str, Any]) -> None:
-    imaging = Imaging(cast("Any", SimpleNamespace(name="warm", ends=False)), cast("Any", None), **known)
+    imaging = Imaging(cast("Any", SimpleNamespace(name="warm", whole=False)), cast("Any", None), **known)
     assert reported(imaging, checkpointed()).to_json() == {**checkpointed().to_json(), **expected}
 
 

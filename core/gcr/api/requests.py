@@ -103,6 +103,7 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
     live: bool = False
     leave_running: bool = False
     stop: bool = False
+    processes: bool = False
     allow: tuple[str, ...] = ()
     paranoid: bool = False
     max_bytes_per_s: float | None = None
@@ -112,20 +113,25 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
         check_waited_for(self.wait)
         check_rate(self.max_bytes_per_s)
         check_allowed(self.allow)
-        if self.allow and not self.stop:
-            raise UsageError("what CRIU may do is for a checkpoint with --stop")
+        if self.allow and not self.whole:
+            raise UsageError("what CRIU may do is for a checkpoint of processes: --processes, or --stop")
         if self.image is None and self._about_an_image():
-            how = "live, leave-running, stop, paranoid, a rate and waiting for a disk"
+            how = "live, leave-running, stop, processes, paranoid, a rate and waiting for a disk"
             raise UsageError(f"{how} are for a checkpoint with an image")
         if self.leave_running and self.data_only:
             raise UsageError("data-only takes a job off its device, leave-running does not: choose one")
         if self.leave_running and self.stop:
             raise UsageError("stop ends the program, leave-running lets it go on: choose one")
-        if self.data_only and self.stop:
-            raise UsageError("data-only leaves a context on the device, stop ends its process: choose one")
+        if self.data_only and self.whole:
+            raise UsageError("data-only leaves a context on the device, so its process cannot be saved: choose one")
+
+    @property
+    def whole(self) -> bool:
+        """Returns whether the image has the processes, too."""
+        return self.stop or self.processes
 
     def _about_an_image(self) -> bool:
-        how = (self.live, self.leave_running, self.stop, self.paranoid, self.max_bytes_per_s)
+        how = (self.live, self.leave_running, self.whole, self.paranoid, self.max_bytes_per_s)
         return any(how) or self.wait != "vram"
 
 

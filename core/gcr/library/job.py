@@ -93,6 +93,7 @@ class Job:
         wait: Literal["vram", "durable"] = "vram",
         live: bool = False,
         leave_running: bool = False,
+        processes: bool = False,
         stop: bool = False,
         allow: Sequence[str] = (),
         paranoid: bool = False,
@@ -106,9 +107,9 @@ class Job:
         `data_only` leaves the driver's context on the device. `image`: a name under which its device memory is written
         to disk as well, in the background unless `wait` is "durable"; into `store`, else where images are kept. `live`
         copies while it runs, `leave_running` does not take it off the device, `paranoid` compares bytes and not hashes
-        alone: for an image, as the rate is. `stop` saves its processes, too, and ends them (`gcr.restore` brings them
-        back); `allow` is that of the command. The key of an encrypted store is in `key_file`, or printed by
-        `key_command`, else where the settings say.
+        alone: for an image, as the rate is. `processes` saves its processes as well; `stop` does, and ends them:
+        `gcr.restore` brings them back. `allow` is that of the command. The key of an encrypted store is in `key_file`,
+        or printed by `key_command`, else where the settings say.
         Raises GcrError; `state` says what became of the job.
         """
         request = CheckpointRequest(
@@ -121,6 +122,7 @@ class Job:
             wait=wait,
             live=live,
             leave_running=leave_running,
+            processes=processes,
             stop=stop,
             allow=tuple(allow),
             paranoid=paranoid,

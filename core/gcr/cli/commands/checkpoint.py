@@ -54,12 +54,13 @@ from gcr.image.store.location import store_of
 )
 @click.option("--live", is_flag=True, help="Copy while the program runs; it stops only for what changed meanwhile.")
 @click.option("--leave-running", is_flag=True, help="Write the image, and let the program go on at once.")
-@click.option("--stop", is_flag=True, help="Save the processes in the image as well, with CRIU, and end them.")
+@click.option("--processes", is_flag=True, help="Save the processes in the image as well, with CRIU.")
+@click.option("--stop", is_flag=True, help="The same, and end them: `gcr restore --image NAME` brings them back.")
 @click.option(
     "--allow",
     type=click.Choice(ALLOWED),
     multiple=True,
-    help="With --stop: let CRIU save what it refuses otherwise, in this way; again for more.",
+    help="With --processes or --stop: let CRIU save what it refuses otherwise, in this way; again for more.",
 )
 @click.option("--paranoid", is_flag=True, help="Compare bytes, not hashes alone: it stops for a copy of everything.")
 @store_option
@@ -75,6 +76,7 @@ def command(
     live: bool,
     leave_running: bool,
     stop: bool,
+    processes: bool,
     allow: tuple[str, ...],
     paranoid: bool,
     store: str | None,
@@ -100,6 +102,7 @@ def command(
         live=live,
         leave_running=leave_running,
         stop=stop,
+        processes=processes,
         allow=allow,
         paranoid=paranoid,
         max_bytes_per_s=max_rate,

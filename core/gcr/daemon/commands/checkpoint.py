@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.daemon import departures, first_call, reports
-from gcr.daemon.commands import restore, stop
+from gcr.daemon.commands import restore, whole
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import (
     DEFAULT_TIMEOUT,
@@ -61,18 +61,20 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
                 text, hint = f"process {job.name} is suspended already", f"gcr restore {job.name}"
                 raise WrongState(text, state=job.state, hint=hint)
             with _forgetting_untouched(node, job):
-                stopping = stop.begun(node, job, course, request.allow) if request.stop else None
+                saving = whole.begun(node, job, course, request) if request.whole else None
                 try:
-                    attempt = partial(_attempted, node, hold, course, request, image, stopping)
+                    attempt = partial(_attempted, node, hold, course, request, image, saving)
                     report, imaging = departures.without_departed(job, attempt)
                     job.results.tell(report, course.began)
-                    if stopping and imaging:
-                        stopping.carry_out(imaging, not request.timeout)
+                    if saving and imaging:
+                        saving.carry_out(imaging, not request.timeout)
                 finally:
-                    if stopping:
-                        stopping.close()
-        if stopping and imaging:
-            return _ended(node, job, course, report, imaging)
+                    if saving:
+                        saving.close()
+                if saving and request.leave_running:
+                    report = _running_again(node, job, course, report)
+        if saving and imaging:
+            return _of_the_whole(node, job, course, report, imaging)
         if imaging:
             job.results.add(imaging)
             try:
@@ -88,16 +90,28 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
         return report
 
 
-def _ended(node: Coordinator, job: Job, course: Course, report: CheckpointReport, imaging: Imaging) -> CheckpointReport:
-    """Returns the report on a job that is in its image, once nothing of it is left here."""
-    job.results.amend(report, whole := replace(reported(imaging, report), state=STOPPED))
+def _running_again(node: Coordinator, job: Job, course: Course, report: CheckpointReport) -> CheckpointReport:
+    """Restores a job that was suspended for its image alone. Returns the report of a job that runs on."""
+    back = Course("restore", node.next_transaction(), DEFAULT_TIMEOUT, course.progress, course.cancelled)
+    restore.bring_back(node, job, back, RestoreRequest(target=job.name), Asked(course.progress, course.cancelled))
+    stopped_s = time.monotonic() - course.marks["stop"]
+    return replace(report, state=reports.shown(job.state), vram_free_s=None, stop_s=stopped_s)
+
+
+def _of_the_whole(
+    node: Coordinator, job: Job, course: Course, report: CheckpointReport, imaging: Imaging
+) -> CheckpointReport:
+    """Returns the report on a job that is in its image; if it has ended, once nothing of it is left here."""
+    ended, end = job.ends.stopped_into is not None, time.monotonic() + GONE_S
+    told = replace(reported(imaging, report), phases_s=phases(course.marks, course.began))
+    told = replace(told, state=STOPPED) if ended else told
+    job.results.amend(report, told)
+    job.results.add(imaging)
     imaging.close()
-    node.jobs.settle(job)
-    end = time.monotonic() + GONE_S
-    while job in node.jobs.all() and time.monotonic() < end:
-        time.sleep(POLL)
+    while ended and job in node.jobs.all() and time.monotonic() < end:
         node.jobs.settle(job)
-    return replace(whole, phases_s=phases(course.marks, course.began))
+        time.sleep(POLL)
+    return told
 
 
 def _attempted(
@@ -106,11 +120,11 @@ def _attempted(
     course: Course,
     request: CheckpointRequest,
     image: Callable[[], Imaging | None],
-    stopping: stop.Stopping | None,
+    saving: whole.Whole | None,
 ) -> tuple[CheckpointReport, Imaging | None]:
     hold.take_again()
     imaging = image()
-    return Attempt(node, hold, course, request, imaging, stopping).carry_out(), imaging
+    return Attempt(node, hold, course, request, imaging, saving).carry_out(), imaging
 
 
 def _restore_after_failure(
@@ -176,7 +190,7 @@ class Attempt(Struct, frozen=True):
     course: Course
     request: CheckpointRequest
     imaging: Imaging | None
-    stopping: stop.Stopping | None = None
+    saving: whole.Whole | None = None
 
     @property
     def job(self) -> Job:
@@ -200,7 +214,7 @@ class Attempt(Struct, frozen=True):
             self.node.forget_decision(self.job)  # about a program that has called exec since
             data_only = self.request.data_only
             return first_call.suspend(self.job, self.node.jobs, self.node, self.course, data_only, self.imaging)
-        if self.imaging and self.request.leave_running:
+        if self.imaging and self.request.leave_running and not self.saving:
             return self._glance(targets, self.imaging)
         return self._checkpoint(targets)
 
@@ -258,13 +272,13 @@ class Attempt(Struct, frozen=True):
         if not data_only:
             refuse_what_the_driver_refuses(targets)
         keeping = [t for t in targets if t.keeps_context and not data_only]
-        if keeping and self.stopping:
-            raise stop.context_stays(keeping[0])
+        if keeping and self.saving:
+            raise whole.context_stays(keeping[0])
         node.jobs.claim(job, {device for target in keeping for device in target.books.counts})
         options = Options.off_the_device(data_only, self.request.live, self.request.paranoid)
         work = Work.of(job.name, targets, node, course, options)
-        if imaging and self.stopping:
-            plan = checkpoint.plan_of(work, partial(self._may_stop, targets, imaging, self.stopping))
+        if imaging and self.saving:
+            plan = checkpoint.plan_of(work, partial(self._may_stop, targets, imaging, self.saving))
         elif imaging:
             plan = imaged(work, imaging, not self.request.timeout, partial(job.results.add, imaging))
         else:
@@ -282,12 +296,12 @@ class Attempt(Struct, frozen=True):
         departures.settle_ends(job)
         if imaging and imaging.streamed:
             imaging.close()
-        elif imaging and work.decision and not self.stopping:
+        elif imaging and work.decision and not self.saving:
             imaging.write_staged(targets, work.decision.decided_at, course)
         return reports.of_checkpoint(job, work, slowest_link(targets, lambda arena: arena.link_out_bytes_per_s))
 
-    def _may_stop(self, targets: list[Target], imaging: Imaging, stopping: stop.Stopping) -> None:
-        stopping.may_begin()
+    def _may_stop(self, targets: list[Target], imaging: Imaging, saving: whole.Whole) -> None:
+        saving.may_begin()
         imaging.may_begin(targets, self.course)
 
     def _by_driver(self) -> CheckpointReport:

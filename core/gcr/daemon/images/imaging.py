@@ -280,7 +280,7 @@ def asked_for(
         began,
         patience,
         stays=request.leave_running,
-        ends=request.stop,
+        whole=request.whole,
         max_bytes_per_s=request.max_bytes_per_s,
         job=str(request.target),
         user=(caller.uid, caller.gid) if acting.caller else None,

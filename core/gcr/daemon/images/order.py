@@ -15,7 +15,7 @@ class ImageOrder(Struct, frozen=True):
     """An image to be written. `start` starts a helper for it.
 
     `began`: when the checkpoint was asked for, by the monotonic clock. `patience`: seconds that the store may be silent
-    when it is asked to take an image. `stays`: the job runs on; `ends`: its processes are in the image, and end.
+    when it is asked to take an image. `stays`: the job runs on; `whole`: its processes are in the image, too.
     `job`: the target as it was asked for, by name or pid.
     `user`: uid and gid of the helper, where it does not run as the daemon's own user.
     """
@@ -25,7 +25,7 @@ class ImageOrder(Struct, frozen=True):
     began: float
     patience: float
     stays: bool = False
-    ends: bool = False
+    whole: bool = False
     max_bytes_per_s: float | None = None
     job: str = ""
     user: tuple[int, int] | None = None

@@ -20,7 +20,7 @@ def reported(imaging: Imaging, report: CheckpointReport) -> CheckpointReport:
     named = replace(
         report,
         image=imaging.order.name,
-        cut=(Cut.PROCESS if imaging.order.ends else Cut.DEVICE).value,
+        cut=(Cut.PROCESS if imaging.order.whole else Cut.DEVICE).value,
         durable_s=imaging.durable_s,
         parent=imaging.parent,
         parent_refused=imaging.parent_refused,

@@ -1,11 +1,11 @@
-"""`gcr checkpoint --stop`: a job that was just suspended goes into its image, processes and all, and ends.
+"""`gcr checkpoint --processes`, `--stop`: a job that was just suspended goes into its image, processes and all.
 
     looked at   before anything stops: CRIU works here, and can save each process of the job
     held        the device memory is in the store; there is no image yet
     left        each agent has closed all that CRIU could not save, and stays away
     dumped      CRIU has written the processes to a folder, and holds them still
-    published   the folder is in the image, whose manifest is written last: from here on the job is stopped
-    ended       CRIU ends the processes
+    published   the folder is in the image, whose manifest is written last: from here on a job to be stopped is stopped
+    ended       with --stop CRIU ends the processes; else it lets them go, and the job is suspended as before
 
 Up to the manifest a failure takes everything back, and the job runs again. If the daemon dies, CRIU lets the processes
 go, and the next daemon finds a suspended job.
@@ -23,7 +23,7 @@ from threading import Thread
 
 from msgspec import Struct, field
 
-from gcr.api.requests import RestoreRequest
+from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.daemon.commands import restore
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import DEFAULT_TIMEOUT, target_of
@@ -58,7 +58,7 @@ DUMP_S, DUMP_BYTES_PER_S = 60.0, 100e6  # CRIU's time, and more for each byte th
 _TOLD = 3  # obstacles in one message
 
 
-class Stopping(Struct):
+class Whole(Struct):
     """The job's way into its image. A helper looks at its processes while the program still runs."""
 
     node: Coordinator
@@ -68,6 +68,7 @@ class Stopping(Struct):
     helper: CriuPeer
     looking: "Future[Seen]"
     allow: Sequence[str] = ()  # options of CRIU's
+    ends: bool = True  # the job is stopped
     _marked: list[int] = field(default_factory=list)  # agents that were sent away, by the pids that they gave
 
     @property
@@ -76,11 +77,11 @@ class Stopping(Struct):
         return self.looking.result()
 
     def may_begin(self) -> None:
-        """Raises CannotSave, CriuUnusable where the job cannot be stopped."""
+        """Raises CannotSave, CriuUnusable where the processes cannot be saved."""
         _refuse_others(self.job, self.seen)
 
     def carry_out(self, imaging: Imaging, unhurried: bool) -> None:
-        """Publishes the image of a job that is suspended, and ends its processes.
+        """Publishes the image of a job that is suspended, and ends its processes or lets them go.
 
         unhurried: no caller has named a deadline, so the disk may take its time, as long as it is not silent
         Raises an error for an image that was not published; then the job runs again, or the error says so.
@@ -96,8 +97,11 @@ class Stopping(Struct):
             withdraw(imaging)
             imaging.close()
             raise self._taken_back(typed(error)) from error
-        self.job.ends.stopped_into = imaging.order.name
-        self._end()
+        if self.ends:
+            self.job.ends.stopped_into = imaging.order.name
+            self._end()
+        else:
+            quietly("have the agents come back", self._come_back)
 
     def close(self) -> None:
         """Ends the helper. A tree that it has dumped and not ended runs on."""
@@ -187,26 +191,26 @@ class Stopping(Struct):
         quietly("remove the marks", self._remove_marks)
 
 
-def begun(node: Coordinator, job: Job, course: Course, allow: Sequence[str]) -> Stopping:
-    """Starts a helper that can stop the job; it looks at the processes. Raises UnsupportedState."""
+def begun(node: Coordinator, job: Job, course: Course, request: CheckpointRequest) -> Whole:
+    """Starts a helper that can save the processes; it looks at them. Raises UnsupportedState."""
     root, looking = _root_of(job), Future[Seen]()
     helper = node.fleet.criu_helper()
     members, devices = [*job.processes], _devices(job)
 
     def look() -> None:
         try:
-            looking.set_result(helper.look(root, members, devices, socket_path(), allow))
+            looking.set_result(helper.look(root, members, devices, socket_path(), request.allow))
         except BaseException as error:
             looking.set_exception(error)
 
     Thread(target=look, name="gcr-look", daemon=True).start()
-    return Stopping(node, job, course, root, helper, looking, allow)
+    return Whole(node, job, course, root, helper, looking, request.allow, request.stop)
 
 
 def context_stays(target: Target) -> UnsupportedState:
     """Returns the refusal of a process whose context stays on its device: its device files stay open, too."""
     text = f"the context of process {target.pid} stays on its device ({target.world.backend}): CRIU cannot save that"
-    return UnsupportedState(text, hint="without --stop it can be checkpointed")
+    return UnsupportedState(text, hint="without its processes it can be checkpointed")
 
 
 def _devices(job: Job) -> Sequence[str]:
@@ -216,13 +220,13 @@ def _devices(job: Job) -> Sequence[str]:
 
 
 def _root_of(job: Job) -> int:
-    """Returns the pid of the job's program. Raises UnsupportedState for a job that cannot be stopped."""
-    root, hint = job.program.pid, "without --stop it can be checkpointed"
+    """Returns the pid of the job's program. Raises UnsupportedState where it cannot be saved."""
+    root, hint = job.program.pid, "without its processes it can be checkpointed"
     if root is None or identify(root) is None:
         raise UnsupportedState(f"the program of job {job.name} has ended, and other processes of it live on", hint=hint)
     if job.owner != os.getuid():
         raise UnsupportedState(
-            f"job {job.name} is of another user, and gcr stops those of its own user alone", hint=hint
+            f"job {job.name} is of another user, and gcr saves those of its own user alone", hint=hint
         )
     if waiting := [each.identity.pid for each in job.living if each.waits]:
         raise UnsupportedState(f"process {waiting[0]} waits at its first call of the driver", hint="try again later")
