@@ -242,8 +242,8 @@ def test_a_job_whose_name_is_none_is_refused_at_the_door(peer: Callable[..., Cha
         register(peer(os.getuid(), Role.SUPERVISOR), name=name)
 
 
-def record_text(job: str, *devices: str) -> str:
-    known = ProcessDecision(os.getpid(), start_time(os.getpid()) or 0, dict.fromkeys(devices, 1), {})
+def record_text(job: str, *devices: str, pid: int = 7) -> str:
+    known = ProcessDecision(pid, start_time(pid) or 0 if pid == os.getpid() else 0, dict.fromkeys(devices, 1), {})
     return text_of(DecisionRecord(job, 1, "checkpoint", 1.0, (known,), "nvidia", simulated=False)).decode()
 
 
@@ -302,14 +302,17 @@ def test_a_job_that_came_back_is_suspended_and_of_the_daemons_own_user(
 ) -> None:
     channel = peer(os.getuid(), Role.SUPERVISOR)
     register(channel, name="llm")
-    job, told = server.coordinator.jobs.by_name["llm"], {"pid": os.getpid(), "decision": record_text("llm")}
+    job, told = (
+        server.coordinator.jobs.by_name["llm"],
+        {"pid": os.getpid(), "decision": record_text("llm", pid=os.getpid())},
+    )
     job.owner += 1
     with pytest.raises(NotOurs):
         channel.call_json("revived", told, timeout=10)
     job.owner -= 1
     monkeypatch.setattr(server.coordinator, "control", lambda _world: SimpleNamespace(devices=tuple))
     with pytest.raises(WrongDevice, match="was on device GPU-1"):
-        channel.call_json("revived", {**told, "decision": record_text("llm", "GPU-1")}, timeout=10)
+        channel.call_json("revived", {**told, "decision": record_text("llm", "GPU-1", pid=os.getpid())}, timeout=10)
     assert server.coordinator.journal.record("llm") is None
     channel.call_json("revived", told, timeout=10)
     assert (job.state, job.program.pid) == (State.SUSPENDED, os.getpid())
