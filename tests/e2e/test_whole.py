@@ -6,6 +6,7 @@ import pytest
 from filed import Filed, back, refused, stop
 from machine import Machine, alive
 from stored import store_of
+from worlds import slowly
 
 from gcr.image.files.manifest import Cut
 from gcr.image.store.store import Store
@@ -69,7 +70,7 @@ def test_an_image_is_restored_again_and_again_to_its_own_instant(machine: Machin
     assert job.ask() == before
 
 
-@pytest.mark.parametrize("step", ["held", "left", "dumped"])
+@pytest.mark.parametrize("step", [slowly("held"), slowly("left"), "dumped"])
 def test_a_stop_that_fails_leaves_a_job_that_runs_on(machine: Machine, job: Filed, step: str) -> None:
     before = job.ask()
     machine.inject(f"checkpoint.{step} fail")
@@ -81,7 +82,9 @@ def test_a_stop_that_fails_leaves_a_job_that_runs_on(machine: Machine, job: File
     assert job.ask() == before
 
 
-@pytest.mark.parametrize("fault", ["image.commit fail", "image.commit die", "criu.dump die", "criu.saved die"])
+@pytest.mark.parametrize(
+    "fault", [slowly("image.commit fail"), "image.commit die", slowly("criu.dump die"), "criu.saved die"]
+)
 def test_a_helper_that_fails_or_dies_leaves_a_job_that_runs_on(machine: Machine, job: Filed, fault: str) -> None:
     before = job.ask()
     machine.inject(fault)
@@ -90,7 +93,7 @@ def test_a_helper_that_fails_or_dies_leaves_a_job_that_runs_on(machine: Machine,
     assert (job.ask(), names(machine)) == (before, [])
 
 
-@pytest.mark.parametrize("step", ["held", "left", "dumped", "published"])
+@pytest.mark.parametrize("step", [slowly("held"), slowly("left"), "dumped", "published"])
 def test_a_daemon_that_dies_leaves_a_suspended_job(machine: Machine, job: Filed, step: str) -> None:
     before = job.ask()
     machine.inject(f"checkpoint.{step} die")
@@ -105,7 +108,7 @@ def test_a_daemon_that_dies_leaves_a_suspended_job(machine: Machine, job: Filed,
         assert job.ask() == before
 
 
-@pytest.mark.parametrize("flags", [("--leave-running",), ("--live", "--leave-running"), ()])
+@pytest.mark.parametrize("flags", [("--leave-running",), slowly(("--live", "--leave-running")), ()])
 def test_a_job_whose_processes_were_saved_goes_on_and_comes_back_after_its_end(
     machine: Machine, job: Filed, flags: tuple[str, ...]
 ) -> None:
