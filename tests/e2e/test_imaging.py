@@ -256,18 +256,6 @@ def test_a_program_that_is_stopped_meanwhile_has_its_image(machine: Machine) -> 
     assert job.ask() == before
 
 
-def test_a_program_is_not_ended_for_an_image_that_none_but_it_can_use(machine: Machine) -> None:
-    job, before = machine.start()
-    words = ("checkpoint", "llm", "--image", "warm", "--stop", "--store", str(store_of(machine)))
-    gone = machine.gcr(*words)
-    error = gone.body["error"]
-    assert (gone.code, error["code"], error["state"]) == (3, "unsupported_state", "running"), gone.body
-    assert "without --stop" in error["hint"]
-    assert not store_of(machine).exists()
-    assert machine.gcr(*words, "--leave-running").code == machine.gcr("checkpoint", "llm", "--stop").code == 2
-    assert machine.settled() == "running" and job.ask() == before
-
-
 def test_of_a_stranger_there_is_no_image_and_no_job(machine: Machine) -> None:
     stranger = machine.stranger()
     gone = machine.gcr("checkpoint", str(stranger.supervisor.pid), "--image", "no", "--store", str(store_of(machine)))

@@ -27,47 +27,32 @@ def names(machine: Machine) -> list[str]:
     return [*Store(store_of(machine)).images.names()]
 
 
-def test_a_job_that_is_stopped_is_in_its_image_and_nowhere_else(machine: Machine, job: Filed) -> None:
-    said = stop(machine, "night")
-    assert (said["state"], said["cut"], said["vram_after_bytes"]) == ("stopped", "process", 0)
-    assert Store(store_of(machine)).images.manifest("night").cut is Cut.PROCESS
-    assert machine.job("llm") is None
-    assert not alive(job.pid)
-    (row,) = machine.gcr("ps", "--all").body["ended"]
-    assert (row["job"], row["state"]) == ("llm", "stopped")
-
-
-def test_a_stopped_job_comes_back_as_it_was_generation_after_generation(machine: Machine, job: Filed) -> None:
+def test_a_stopped_job_is_in_its_image_alone_and_comes_back_as_it_was_generation_after_generation(
+    machine: Machine, job: Filed
+) -> None:
     before, addresses = job.ask(), job.ask("address")
     for image in ("one", "two", "three"):
-        stop(machine, image)
+        said = stop(machine, image)
+        assert (said["state"], said["cut"], said["vram_after_bytes"]) == ("stopped", "process", 0)
+        assert Store(store_of(machine)).images.manifest(image).cut is Cut.PROCESS
+        is_nowhere(machine, job)
+        if image == "two":
+            machine.gcr("daemon", "stop")  # the next one never knew the job
         assert back(machine, image)["state"] == "running"
         assert (job.ask(), job.ask("address")) == (before, addresses)
         row = machine.job("llm")
         assert row
         assert row["pid"] == job.pid
-        machine.leave()
-        machine.come_back()
-        assert job.ask() == before
-
-
-def test_it_comes_back_to_a_daemon_that_never_knew_it(machine: Machine, job: Filed) -> None:
-    before = job.ask()
-    stop(machine, "night")
-    machine.gcr("daemon", "stop")
-    assert back(machine, "night")["state"] == "running"
+    machine.leave()
+    machine.come_back()
     assert job.ask() == before
 
 
-def test_an_image_is_restored_again_and_again_to_its_own_instant(machine: Machine, job: Filed) -> None:
-    before = job.ask()
-    stop(machine, "night")
-    back(machine, "night")
-    job.ask("alloc 3 2097152")
-    assert job.ask() != before
-    machine.end_by_pid(job.pid)
-    back(machine, "night")
-    assert job.ask() == before
+def is_nowhere(machine: Machine, job: Filed) -> None:
+    assert machine.job("llm") is None
+    assert not alive(job.pid)
+    (row,) = machine.gcr("ps", "--all").body["ended"]
+    assert (row["job"], row["state"]) == ("llm", "stopped")
 
 
 @pytest.mark.parametrize("step", [slowly("held"), slowly("left"), "dumped"])
@@ -108,7 +93,7 @@ def test_a_daemon_that_dies_leaves_a_suspended_job(machine: Machine, job: Filed,
         assert job.ask() == before
 
 
-@pytest.mark.parametrize("flags", [("--leave-running",), slowly(("--live", "--leave-running")), ()])
+@pytest.mark.parametrize("flags", [("--leave-running",), slowly(("--live", "--leave-running")), slowly(())])
 def test_a_job_whose_processes_were_saved_goes_on_and_comes_back_after_its_end(
     machine: Machine, job: Filed, flags: tuple[str, ...]
 ) -> None:

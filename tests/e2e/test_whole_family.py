@@ -68,34 +68,25 @@ def test_its_new_parent_returns_its_code_and_passes_signals_on(machine: Machine,
     until(lambda: machine.job("llm") is None or None, PATIENCE, "the job is forgotten")
 
 
-def test_a_store_may_be_encrypted_and_the_image_copied_elsewhere(machine: Machine, job: Filed) -> None:
-    path = machine.folder / "key"
-    path.write_text(secrets.token_hex(32))
-    path.chmod(0o600)
-    key, elsewhere = ("--key-file", str(path)), f"file://{machine.folder}/elsewhere"
-    before = job.ask()
-    stop(machine, "night", *key)
-    assert machine.gcr("push", "night", elsewhere, "--store", str(store_of(machine)), *key).code == 0
-    assert machine.gcr("rm", "night", "--store", str(store_of(machine)), *key).code == 0
-    pulled = machine.gcr("pull", "night", elsewhere, "--store", str(store_of(machine)), *key)
-    assert pulled.code == 0, pulled.body
-    back(machine, "night", *key)
-    assert job.ask() == before
-    assert alive(job.pid)
-
-
-def test_it_comes_back_on_another_device(tmp_path: Path) -> None:
+def test_it_comes_back_from_a_copy_of_an_encrypted_image_on_another_device(tmp_path: Path) -> None:
     (tmp_path / "run").mkdir(mode=0o700)
     machine = Machine(tmp_path, devices=2)
-    job = Filed(machine)
+    path, elsewhere = tmp_path / "key", f"file://{tmp_path}/elsewhere"
+    path.write_text(secrets.token_hex(32))
+    path.chmod(0o600)
+    job, key = Filed(machine), ("--key-file", str(path))
     job.ask("mixed 6 1000 2000000")
     before = job.ask()
-    stop(machine, "night")
-    moved = back(machine, "night", "--device", "0=1")["moved"]
+    stop(machine, "night", *key)
+    for words in (("push", "night", elsewhere), ("rm", "night"), ("pull", "night", elsewhere)):
+        done = machine.gcr(*words, "--store", str(store_of(machine)), *key)
+        assert done.code == 0, done.body
+    moved = back(machine, "night", "--device", "0=1", *key)["moved"]
     assert len(moved) == 1 and [*moved] != [*moved.values()]
     row = machine.job("llm")
     assert row
     assert {each["device"] for each in row["processes"]} == {*moved.values()}
     assert job.ask() == before
+    assert alive(job.pid)
     job.close()
     machine.close()

@@ -58,44 +58,44 @@ def test_without_criu_nothing_stops(machine: Machine) -> None:
         assert job.ask() == before
 
 
-def test_a_file_with_other_content_is_found_and_the_job_comes_back_once_it_is_as_it_was(machine: Machine) -> None:
-    read = machine.folder / "read"
+def test_an_image_that_cannot_come_back_here_is_refused_before_there_is_a_process(machine: Machine) -> None:
+    read, words = machine.folder / "read", ("restore", "--image", "night", "--store", str(store_of(machine)))
     read.write_text("before")
     with filed(machine, "exec 9<read;") as job:
         before = job.ask()
         stop(machine, "night")
+
         read.write_text("behind")
-        refusal = machine.gcr("restore", "--image", "night", "--store", str(store_of(machine)))
+        refusal = machine.gcr(*words)
         assert (refusal.code, refusal.body["error"]["code"]) == (3, "files_changed")
         assert f"{read}: it has other content" in refusal.body["error"]["message"]
-        assert machine.job("llm") is None
         read.write_text("before")
-        back(machine, "night")
-        assert job.ask() == before
 
+        with damaged(machine):
+            assert image_code(machine, "night") == (6, "damaged")
 
-def test_a_damaged_image_is_found_before_there_is_a_process(machine: Machine) -> None:
-    with filed(machine) as job:
-        stop(machine, "night")
-        (pack, *_) = sorted((store_of(machine) / "packs").iterdir())
-        at, data = pack.stat().st_size // 2, pack.read_bytes()
-        pack.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        assert image_code(machine, "night") == (6, "damaged")
-        assert machine.job("llm") is None
-        pack.write_bytes(data)
-        assert not alive(job.pid)
-
-
-def test_a_pid_in_use_is_named(machine: Machine) -> None:
-    with filed(machine) as job:
-        before = job.ask()
-        stop(machine, "night")
         with process_with(job.pid):
-            refusal = machine.gcr("restore", "--image", "night", "--store", str(store_of(machine)))
+            refusal = machine.gcr(*words)
             assert (refusal.code, refusal.body["error"]["code"]) == (4, "not_restored")
             assert f"pid {job.pid} is in use" in refusal.body["error"]["message"]
+
+        other = machine.told("llm")
+        assert machine.gcr(*words).code == 3
+        machine.end(other)
+
+        assert not alive(job.pid)
         back(machine, "night")
         assert job.ask() == before
+
+
+@contextmanager
+def damaged(machine: Machine) -> Iterator[None]:
+    """Within it one byte of the store's first pack is another."""
+    (pack, *_) = sorted((store_of(machine) / "packs").iterdir())
+    at, data = pack.stat().st_size // 2, pack.read_bytes()
+    pack.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+    yield
+    pack.write_bytes(data)
 
 
 @contextmanager
@@ -112,14 +112,3 @@ def process_with(pid: int) -> Iterator[None]:
     yield
     kill(pid)
     process.wait()
-
-
-def test_a_name_that_another_job_has_is_refused(machine: Machine) -> None:
-    with filed(machine) as job:
-        before = job.ask()
-        stop(machine, "night")
-        other = machine.told("llm")
-        assert machine.gcr("restore", "--image", "night", "--store", str(store_of(machine))).code == 3
-        machine.end(other)
-        back(machine, "night")
-        assert job.ask() == before
