@@ -90,13 +90,13 @@ def test_a_process_without_room_for_threads_runs_them_all_the_same(monkeypatch: 
     assert side_by_side([partial(int, number) for number in range(300)]) == list(range(300))
 
 
-def worker(bounds: Bounds) -> tuple[WorkerPeer, Channel, set[str]]:
-    """One that takes a while for everything, and what it was asked to release."""
+def worker(bounds: Bounds, awaited: threading.Event | None = None) -> tuple[WorkerPeer, Channel, set[str]]:
+    """One that takes a while for everything, or waits for an event, and what it was asked to release."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     served: set[str] = set()
 
     def serve(request: Request) -> None:
-        time.sleep(0.02)
+        awaited.wait(20) if awaited else time.sleep(0.02)
         served.add(request.json()["hold"])
         request.reply_json()
 
@@ -107,10 +107,18 @@ def worker(bounds: Bounds) -> tuple[WorkerPeer, Channel, set[str]]:
 @pytest.mark.parametrize("bounds, holds", [(COORDINATOR, True), (STRANGER, False)])
 def test_jobs_of_a_thousand_processes_are_queued_and_never_refused(bounds: Bounds, holds: bool) -> None:
     """Eight jobs on one device, as many steps at once as they may have. A stranger's bounds refuse some."""
-    peer, end, served = worker(bounds)
+    refused = threading.Event()
+    peer, end, served = worker(bounds, None if holds else refused)
+
+    def release(name: str) -> None:
+        try:
+            peer.release(name)
+        except Refused:
+            refused.set()
+            raise
 
     def job(number: int) -> None:
-        side_by_side(partial(peer.release, f"{number}.{process}") for process in range(125))
+        side_by_side(partial(release, f"{number}.{process}") for process in range(125))
 
     with ThreadPoolExecutor(8) as jobs:
         done = [jobs.submit(job, number) for number in range(8)]
