@@ -1,6 +1,6 @@
 """Private folders for the files of a process tree, on their way to an image or back.
 
-    /dev/shm/gcr-dump-<random>        in memory where they fit, else among gcr's own files
+    /dev/shm/gcr-dump-<random>        in memory where they fit, else among gcr's own files, unless they are secret
 
 A folder has bytes of programs, so it goes with its block. One that was left behind by a process which was killed goes
 when the next is made: no process has its lock. Children that a process forks keep it, too.
@@ -16,6 +16,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
 
+from gcr import units
+from gcr.errors import NoRoom
 from gcr.listing import listed
 from gcr.runtime import state_dir
 
@@ -28,10 +30,13 @@ _YOUNG_S = 10.0  # a folder is made first, and locked then
 
 
 @contextmanager
-def dump_folder(needed: int) -> Iterator[Path]:
-    """Yields an empty folder, ours alone, for so many bytes. Raises OSError, UnsafeRuntime."""
+def dump_folder(needed: int, secret: bool) -> Iterator[Path]:
+    """Yields an empty folder, ours alone, for so many bytes. `secret`: they are for an encrypted store, and on no disk.
+
+    Raises NoRoom, OSError, UnsafeRuntime.
+    """
     sweep()
-    folder = Path(mkdtemp(prefix=_PREFIX, dir=_TMPFS if _free(_TMPFS) > _MARGIN * needed else state_dir()))
+    folder = Path(mkdtemp(prefix=_PREFIX, dir=_place(needed, secret)))
     lock = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -39,6 +44,14 @@ def dump_folder(needed: int) -> Iterator[Path]:
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         os.close(lock)
+
+
+def _place(needed: int, secret: bool) -> Path:
+    missing = _MARGIN * needed - _free(_TMPFS)
+    if missing > 0 and secret:
+        text = f"the processes take {units.size(needed)}, and {_TMPFS} has too little room: {units.size(missing)} short"
+        raise NoRoom(text, missing=missing, hint="an encrypted store's bytes are written to no disk in the clear")
+    return state_dir() if missing > 0 else _TMPFS
 
 
 def sweep() -> None:

@@ -40,7 +40,7 @@ class Reviving(Struct, frozen=True):
 
         Raises CriuUnusable, FilesChanged, NotRestored, WrongImage, WrongState; then there is no process of it.
         """
-        with dump_folder(found.bytes) as folder:
+        with dump_folder(found.bytes, secret=bool(self.options.key().key())) as folder:
             spec = self._spec(found.job, folder)
 
             done: Outcome = run(spec, lambda _job, _pid: then())

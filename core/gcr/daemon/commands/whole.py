@@ -17,7 +17,7 @@ import signal
 import time
 from collections.abc import Sequence
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from threading import Thread
 
@@ -69,6 +69,7 @@ class Whole(Struct):
     looking: "Future[Seen]"
     allow: Sequence[str] = ()  # options of CRIU's
     ends: bool = True  # the job is stopped
+    secret: bool = False  # the store is encrypted
     _marked: list[int] = field(default_factory=list)  # agents that were sent away, by the pids that they gave
 
     @property
@@ -89,7 +90,7 @@ class Whole(Struct):
         if unhurried:
             self.course.timeout = NO_TIMEOUT
         try:
-            with dump_folder(sum(map(_resident, self.seen.pids))) as folder, Transaction(self.job.name) as undo:
+            with self._folder() as folder, Transaction(self.job.name) as undo:
                 self._save(imaging, folder, undo)
                 undo.commit()
         except Exception as error:
@@ -106,6 +107,9 @@ class Whole(Struct):
     def close(self) -> None:
         """Ends the helper. A tree that it has dumped and not ended runs on."""
         self.helper.channel.close()
+
+    def _folder(self) -> AbstractContextManager[Path]:
+        return dump_folder(sum(map(_resident, self.seen.pids)), self.secret)
 
     def _save(self, imaging: Imaging, folder: Path, undo: Transaction) -> None:
         job, course, decision = self.job, self.course, self.job.decision
@@ -204,7 +208,7 @@ def begun(node: Coordinator, job: Job, course: Course, request: CheckpointReques
             looking.set_exception(error)
 
     Thread(target=look, name="gcr-look", daemon=True).start()
-    return Whole(node, job, course, root, helper, looking, request.allow, request.stop)
+    return Whole(node, job, course, root, helper, looking, request.allow, request.stop, request.encrypted)
 
 
 def context_stays(target: Target) -> UnsupportedState:
