@@ -237,28 +237,6 @@ MOST_TRIES = 10  # for each: CRIU may be faster
 
 
 @pytest.mark.parametrize("kills", KILLS)
-def test_criu_is_killed_as_it_dumps_and_the_tree_runs_or_its_files_are_whole(tmp_path: Path, kills: int) -> None:
-    instants, hits = random.Random(kills), 0
-    for number in range(kills * MOST_TRIES):
-        (tmp_path / str(number)).mkdir()
-        tree, consented = Tree(tmp_path / str(number), mib=16), list[bool]()
-        try:
-            with killed_after(instants.uniform(0.005, 0.1)):
-                try:
-                    tree.dump(lambda consented=consented: consented.append(True))
-                except (CriuUnusable, NotDumped):
-                    hits += 1
-            if consented and tree.has_ended():
-                tree.restore()
-            tree.moves()
-        finally:
-            tree.end()
-        if hits == kills:
-            return
-    pytest.fail(f"CRIU was at work at {hits} of {kills * MOST_TRIES} instants")
-
-
-@pytest.mark.parametrize("kills", KILLS)
 def test_criu_is_killed_as_it_restores_and_no_process_is_left_or_all_run(tmp_path: Path, kills: int) -> None:
     instants, hits = random.Random(kills), 0
     tree = Tree(tmp_path, mib=16)
