@@ -1,6 +1,8 @@
-"""kill -9 of any party at any instant of a stop, or of the restore after it: the job runs, is suspended, or is in its
-image, whole. Instants are random, by a seed; one at which the party did not run does not count. CRIU itself is not among
-those that die in a stop: a program may end with it (docs/whole-processes.md).
+"""kill -9 of any party at any instant of a stop, or of the restore after it.
+
+The job runs, is suspended, or is in its image, whole. Instants are random, by a seed; one at which the party did not
+run does not count. CRIU itself is not among those that die in a stop: a program may end with it
+(docs/whole-processes.md).
 """
 
 import os
