@@ -8,6 +8,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+from filed import Filed
 from machine import Machine
 from worlds import NVIDIA, ON_DEVICE, ROOT, World
 
@@ -39,6 +40,15 @@ def criu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Leads gcr to the CRIU of these tests; without it the test is skipped."""
     skip_without_criu()
     monkeypatch.setenv("GCR_CRIU", str(CRIU))
+
+
+@pytest.fixture
+def job(machine: Machine) -> Iterator[Filed]:
+    """Yields a job that can be stopped and come back; it has some device memory."""
+    job = Filed(machine)
+    job.ask("mixed 6 1000 2000000")
+    yield job
+    job.close()
 
 
 @pytest.hookimpl(hookwrapper=True)

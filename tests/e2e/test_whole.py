@@ -1,7 +1,5 @@
 """Whole processes: a job goes into an image, processes and all, and comes back from it as it was."""
 
-from collections.abc import Iterator
-
 import pytest
 from filed import Filed, back, refused, stop
 from machine import Machine, alive
@@ -13,14 +11,6 @@ from gcr.image.store.store import Store
 
 pytestmark = pytest.mark.usefixtures("criu")
 IMAGE = ("--image", "night")
-
-
-@pytest.fixture
-def job(machine: Machine) -> Iterator[Filed]:
-    job = Filed(machine)
-    job.ask("mixed 12 1000 3000000")
-    yield job
-    job.close()
 
 
 def names(machine: Machine) -> list[str]:

@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from pathlib import Path
@@ -64,14 +64,6 @@ def _name(pid: int) -> str:
     with suppress(OSError):
         return Path(f"/proc/{pid}/comm").read_text().strip()
     return ""
-
-
-@pytest.fixture
-def job(machine: Machine) -> Iterator[Filed]:
-    job = Filed(machine)
-    job.ask("mixed 6 1000 2000000")
-    yield job
-    job.close()
 
 
 def strikes(machine: Machine, job: Filed, party: Party, running: "Future[Answer]", instant: float) -> bool:

@@ -3,7 +3,6 @@
 import secrets
 import signal
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -16,14 +15,6 @@ pytestmark = pytest.mark.usefixtures("criu")
 
 COUNT = "import time; n = 0\nwhile True: n += 1; open('count.{}', 'r+').write(f'{{n:9}}'); time.sleep(0.01)"
 CHILDREN = 3
-
-
-@pytest.fixture
-def job(machine: Machine) -> Iterator[Filed]:
-    job = Filed(machine)
-    job.ask("mixed 6 1000 2000000")
-    yield job
-    job.close()
 
 
 @pytest.mark.parametrize("machine", [ASCEND, AMD], indirect=True, ids=lambda world: world.name)

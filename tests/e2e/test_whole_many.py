@@ -1,7 +1,6 @@
 """Two hundred stops and restores of one job: the same bytes, and nothing grows."""
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
@@ -16,14 +15,6 @@ pytestmark = [pytest.mark.usefixtures("criu"), SLOW, pytest.mark.timeout(1800)]
 CYCLES, WINDOW = 200, 20
 LEFT = 1 << 16  # bytes of a store without images
 SLOWER = 1.3  # times, which a busy machine may be
-
-
-@pytest.fixture
-def job(machine: Machine) -> Iterator[Filed]:
-    job = Filed(machine)
-    job.ask("mixed 6 1000 2000000")
-    yield job
-    job.close()
 
 
 def test_nothing_grows(machine: Machine, job: Filed) -> None:
