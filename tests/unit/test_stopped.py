@@ -34,7 +34,7 @@ def stopped(pid: int = OWN) -> StoppedJob:
     decision = DecisionRecord(
         "llm", 9, "checkpoint", 1.5, (ProcessDecision(pid, 3, {"GPU-1": 5}, {}),), "nvidia", False
     )
-    return StoppedJob(token="t", argv=("python", "a b"), root=pid, socket="/run/s", decision=decision, log="/log")
+    return StoppedJob(token="t", argv=("python", "a b"), root=pid, socket="/run/s", decision=decision)
 
 
 def test_a_job_reads_back_as_it_was_written(tmp_path: Path) -> None:

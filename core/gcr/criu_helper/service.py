@@ -1,7 +1,6 @@
 """The operations that a CRIU helper offers its daemon; `CriuPeer` is their other end."""
 
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -17,18 +16,13 @@ from gcr.protocol.operations import criu as ops
 from gcr.protocol.operations.operation import Answer, Dispatcher
 
 
-class Spared(Exception):
-    """The daemon lets the tree run on."""
-
-
 class Saving(Struct):
     """A dump on a thread of its own: CRIU waits in it for the daemon's word."""
 
     work: Callable[[Callable[[], object]], object]
     error: BaseException | None = None
-    _agreed: bool = False
     _saved: Event = field(default_factory=Event)  # or it has failed
-    _decided: Event = field(default_factory=Event)
+    _agreed: Event = field(default_factory=Event)
     _thread: Thread = field(default_factory=Thread)
 
     def begin(self) -> None:
@@ -39,10 +33,9 @@ class Saving(Struct):
         if self.error:
             raise self.error
 
-    def decide(self, agreed: bool) -> None:
-        """Returns once the tree has ended, or runs on. Raises what the dump raised."""
-        self._agreed = agreed
-        self._decided.set()
+    def end(self) -> None:
+        """Returns once the tree has ended. Raises what the dump raised."""
+        self._agreed.set()
         self._thread.join()
         if self.error:
             raise self.error
@@ -58,9 +51,7 @@ class Saving(Struct):
     def _await_word(self) -> None:
         reach("criu.saved")
         self._saved.set()
-        self._decided.wait()
-        if not self._agreed:
-            raise Spared
+        self._agreed.wait()  # or this process ends, with the daemon's connection
 
 
 class CriuService(Struct):
@@ -75,8 +66,7 @@ class CriuService(Struct):
             {
                 ops.Look: lambda asked, _fds, _request: Answer(look(asked)),
                 ops.Dump: lambda asked, _fds, _request: self._dump(asked),
-                ops.End: lambda _asked, _fds, _request: self._begun().decide(agreed=True),
-                ops.Spare: lambda _asked, _fds, _request: self._spare(),
+                ops.End: lambda _asked, _fds, _request: self._begun().end(),
             },
         )
 
@@ -89,10 +79,6 @@ class CriuService(Struct):
         reach("criu.dump")
         self._saving = Saving(lambda consent: tree.save(criu, wanted, folder, asked.timeout, consent))
         self._saving.begin()
-
-    def _spare(self) -> None:
-        with suppress(Spared):
-            self._begun().decide(agreed=False)
 
     def _begun(self) -> Saving:
         if self._saving is None:

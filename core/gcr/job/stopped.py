@@ -1,6 +1,6 @@
 """A job in an image, beside its processes: the facts by which a supervisor and a daemon take it in again.
 
-job.json        {"token", "argv", "root", "socket", "log", "decision": the text of a record of the journal}
+job.json        {"token", "argv", "root", "socket", "decision": the text of a record of the journal}
 """
 
 from pathlib import Path
@@ -18,7 +18,7 @@ NAME = "job.json"
 
 
 class StoppedJob(Struct, frozen=True, kw_only=True):
-    """`root`: the pid of its program · `socket`: where its agents look for a daemon · `log`: of a detached job.
+    """`root`: the pid of its program · `socket`: where its agents look for a daemon
 
     `decision`: the record that it was suspended by.
     """
@@ -28,7 +28,6 @@ class StoppedJob(Struct, frozen=True, kw_only=True):
     root: int
     socket: str
     decision: DecisionRecord
-    log: str | None = None
 
     def write(self, folder: Path) -> None:
         """Raises OSError."""

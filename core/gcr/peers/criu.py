@@ -37,7 +37,3 @@ class CriuPeer(Struct):
     def end(self) -> None:
         """Ends the tree that was dumped."""
         ask(self.channel, ops.End(), timeout=CALL_TIMEOUT)
-
-    def spare(self) -> None:
-        """Lets the tree that was dumped run on."""
-        ask(self.channel, ops.Spare(), timeout=CALL_TIMEOUT)

@@ -4,11 +4,11 @@
     held        the device memory is in the store; there is no image yet
     left        each agent has closed all that CRIU could not save, and stays away
     dumped      CRIU has written the processes to a folder, and holds them still
-    published   the folder is in the image, whose manifest is written last: from here on a job to be stopped is stopped
+    published   the folder is in the image; its manifest is written last. From here on a job to be stopped is stopped
     ended       with --stop CRIU ends the processes; else it lets them go, and the job is suspended as before
 
-Up to the manifest a failure takes everything back, and the job runs again. If the daemon dies, CRIU lets the processes
-go, and the next daemon finds a suspended job.
+Up to the manifest a failure takes everything back, and the job runs again, but for the death of CRIU in its dump, which
+a process may not survive. If the daemon dies, CRIU lets the processes go, and the next daemon finds a suspended job.
 """
 
 import logging
@@ -40,7 +40,6 @@ from gcr.engine.transaction import Transaction
 from gcr.errors import GcrError, RolledBack, UnsupportedState, typed
 from gcr.imageerrors import CannotSave, ImageFailed
 from gcr.job.process import Process
-from gcr.job.runs import identifier, log_path
 from gcr.job.stopped import StoppedJob
 from gcr.peers.criu import CriuPeer
 from gcr.processes import ProcessIdentity, alive, descendants, identify
@@ -136,14 +135,12 @@ class Whole(Struct):
     def _described(self) -> StoppedJob:
         job = self.job
         assert job.decision
-        written = log_path(job.name, identifier(job.token))
         return StoppedJob(
             token=job.token,
             argv=job.program.argv,
             root=self.root,
             socket=str(socket_path()),
             decision=job.decision,
-            log=str(written) if written.exists() else None,
         )
 
     def _send_away(self, process: Process) -> None:
@@ -212,7 +209,7 @@ def begun(node: Coordinator, job: Job, course: Course, request: CheckpointReques
 
 
 def context_stays(target: Target) -> UnsupportedState:
-    """Returns the refusal of a process whose context stays on its device: its device files stay open, too."""
+    """Returns the refusal of a process that keeps its context: it keeps its device files open, too."""
     text = f"the context of process {target.pid} stays on its device ({target.world.backend}): CRIU cannot save that"
     return UnsupportedState(text, hint="without its processes it can be checkpointed")
 

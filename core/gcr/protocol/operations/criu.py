@@ -1,4 +1,7 @@
-"""The operations of a CRIU helper, which saves one process tree: `look`, then `dump`, then `end` or `spare`."""
+"""The operations of a CRIU helper, which saves one process tree: `look`, then `dump`, then `end`.
+
+A tree that was dumped and not ended runs on once the connection has closed.
+"""
 
 from msgspec import Struct
 
@@ -28,7 +31,7 @@ class Look(Operation[Seen], frozen=True):
 
 
 class Dump(Operation[Nothing], frozen=True):
-    """The answer comes when the tree is in the folder. It stands still then, until `end` or `spare`.
+    """The answer comes when the tree is in the folder. It stands still then.
 
     device_files: beginnings of paths of devices, as for `Look`: their contents may change · allow: as for `Look`
     """
@@ -46,9 +49,3 @@ class End(Operation[Nothing], frozen=True):
     """The tree ends. The answer comes when it has ended."""
 
     op = "end"
-
-
-class Spare(Operation[Nothing], frozen=True):
-    """The tree runs on. The answer comes when it does."""
-
-    op = "spare"
