@@ -1,4 +1,4 @@
-"""The first look of `gcr restore` at an image: whose it is, and whether the processes are in it."""
+"""The first look of `gcr restore` at an image: its job, and the size of its processes."""
 
 from typing import TYPE_CHECKING
 

@@ -28,7 +28,7 @@ _TOLD = 3  # of several changes or obstacles, in one message
 class Wanted(Struct, frozen=True):
     """A tree to be saved.
 
-    devices: beginnings of paths of files whose contents may change · allow: options of CRIU's
+    devices: paths that begin so are devices, and may change · allow: options of CRIU's
     """
 
     root: int

@@ -51,7 +51,7 @@ def load_journal(node: Coordinator, recover: Callable[[Job], object]) -> None:
 def revived(node: Coordinator, job: Job, pid: int, record: DecisionRecord) -> None:
     """Takes in a job that CRIU has brought back, suspended; its agents come later. `pid`: of its program.
 
-    Raises WrongState, UsageError; NotOurs for a job of another user, whose image the daemon would read as its own;
+    Raises WrongState, UsageError; NotOurs for another user's job: the daemon would read the image as itself;
     WrongDevice where a device of the job is not there; RolledBack where the decision cannot be written.
     """
     if job.owner != os.getuid():

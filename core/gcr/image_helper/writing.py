@@ -38,7 +38,7 @@ log = logging.getLogger("gcr.image")
 
 
 class Unpublished(Struct, frozen=True):
-    """An image whose device memory is in the store, and that has no manifest yet."""
+    """An image without a manifest. Its device memory is in the store."""
 
     asked: ops.Write
     tables: Sequence[SealedTable]

@@ -189,7 +189,7 @@ def _at(
 
 
 def _asked(words: Sequence[str], limit: float) -> Mapping[str, Any]:
-    """The answer of a command of gcr's. Raises what it was refused with; DeadlinePassed after `limit` seconds."""
+    """Returns the answer of a gcr command. Raises its error, or DeadlinePassed after `limit` seconds."""
     command = [sys.executable, "-m", "gcr", "--json", *words]
     try:
         said = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, timeout=limit)

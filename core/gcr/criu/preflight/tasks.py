@@ -7,7 +7,7 @@ from pathlib import Path
 from gcr.criu.preflight.facts import Facts
 from gcr.criu.preflight.obstacle import Kind, Obstacle, Options
 
-_OUTSIDE = 0  # the id of a session whose leader is in another pid namespace
+_OUTSIDE = 0  # what the kernel calls a session of another pid namespace
 
 
 def of_tasks(facts: Facts, options: Options) -> Iterator[Obstacle]:
