@@ -224,9 +224,12 @@ def test_a_report_that_is_not_written_is_told_and_the_code_stays_the_programs(gc
 
 @pytest.mark.usefixtures("criu")
 def test_a_job_that_is_stopped_goes_on_with_the_next_step(home: Path, gcr: Gcr) -> None:
-    """Its output was a pipe of its former parent's, and goes to its log now."""
+    """Its output was a pipe of its former parent's, and goes to its log now.
+
+    The program leads a session: that of the test may have begun outside of its pid namespace.
+    """
     store = home / "store"
-    with library.run([*WORK, str(STEPS)], name="llm", simulate="nvidia", stdout=subprocess.PIPE) as job:
+    with library.run(["setsid", *WORK, str(STEPS)], name="llm", simulate="nvidia", stdout=subprocess.PIPE) as job:
         assert job.stdout
         said = [job.stdout.readline() for _ in range(3)]
         report = job.checkpoint(image="night", stop=True, store=store)
