@@ -181,6 +181,18 @@ def test_what_criu_cannot_save_runs_on_and_its_words_say_why(tree: Tree) -> None
             holder.wait()
 
 
+def test_a_plugin_that_is_merely_installed_is_not_loaded(
+    tree: Tree, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """CRIU ends with an error where it cannot load one of its folder."""
+    (tmp_path / "cuda_plugin.so").write_text("no shared object")
+    monkeypatch.setenv("CRIU_LIBS_DIR", str(tmp_path))
+    tree.dump()
+    os.waitpid(tree.root, 0)
+    tree.restore()
+    tree.moves()
+
+
 def test_a_process_that_is_not_there_is_not_saved(tree: Tree) -> None:
     gone_long_ago = started("/bin/true")
     os.waitpid(gone_long_ago, 0)

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from msgspec import Struct
@@ -22,6 +23,7 @@ from gcr.errors import CriuUnusable
 
 MOST_BYTES = 1 << 16  # a response has a text of CRIU's at most
 LAST_BYTES, LAST_SECONDS = 500, 2.0  # of the last line that CRIU wrote
+_PLUGINS = "CRIU_LIBS_DIR"
 END_SECONDS = 5.0  # in which CRIU ends once its socket is closed
 
 Stage = Callable[[str, int], object]
@@ -99,17 +101,21 @@ def _refusal(stage: Stage | None, told: Any) -> BaseException | None:
 
 
 @contextmanager
-def conversation(program: Path, beside: bool = False, given: Collection[int] = ()) -> Iterator[Conversation]:
+def conversation(
+    program: Path, beside: bool = False, given: Collection[int] = (), plugins: Sequence[Path] = ()
+) -> Iterator[Conversation]:
     """Starts CRIU for the block, and lets it end afterwards. Raises CriuUnusable.
 
     beside: in our session and process group, not in its own; processes that it restores may join them
     given: descriptors that it has as well, under the same numbers; none of them is a standard stream
+    plugins: shared objects that CRIU loads. It loads none that is merely installed: its plugin for CUDA would restore and
+    unlock a process behind our back.
     After an error CRIU and its children are killed; where it is `beside` us, CRIU alone. Processes that it restored are
     no children of its any more.
     """
     ours, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    with ours, its:
-        process = _started(program, [its.fileno(), *given], beside)
+    with ours, its, _linked(plugins) as folder:
+        process = _started(program, [its.fileno(), *given], beside, folder)
         its.close()
         try:
             yield Conversation(ours, process)
@@ -120,8 +126,17 @@ def conversation(program: Path, beside: bool = False, given: Collection[int] = (
         _let_end(process)
 
 
-def _started(program: Path, fds: Sequence[int], beside: bool) -> "subprocess.Popen[bytes]":
-    """Starts CRIU. `fds`: the socket first."""
+@contextmanager
+def _linked(plugins: Sequence[Path]) -> Iterator[str]:
+    """Yields a folder with the plugins, and no others."""
+    with TemporaryDirectory(prefix="gcr-criu-") as folder:
+        for plugin in plugins:
+            Path(folder, plugin.name).symlink_to(plugin)
+        yield folder
+
+
+def _started(program: Path, fds: Sequence[int], beside: bool, plugins: str) -> "subprocess.Popen[bytes]":
+    """Starts CRIU. `fds`: the socket first · `plugins`: the folder from which it loads them."""
     try:
         return subprocess.Popen(
             [program, "swrk", str(fds[0])],
@@ -131,6 +146,7 @@ def _started(program: Path, fds: Sequence[int], beside: bool) -> "subprocess.Pop
             stderr=subprocess.STDOUT,
             start_new_session=not beside,
             cwd="/",
+            env={**os.environ, _PLUGINS: plugins},
         )
     except OSError as error:
         raise CriuUnusable(f"{program} cannot be started: {error.strerror}") from error
