@@ -10,7 +10,7 @@
 static bool initialised;  // with sim_lock
 
 // Ascend has no call that reaches into another process: there is no checkpoint service to start.
-bool sim_service_start(void) {
+bool sim_front_start(void) {
     return true;
 }
 

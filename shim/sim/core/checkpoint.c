@@ -54,6 +54,7 @@ static sim_result checkpoint(void) {
     sim_result result = sim_fault("checkpoint.checkpoint");
     if (result) return result;
     sim_sleep_ms(sim_machine_config()->control_ms);
+    sim_front_saved();
     sim_lock();
     if (has_managed_memory()) {
         sim_unlock();
@@ -128,6 +129,7 @@ static sim_result restore(const struct sim_service_request* request) {
     sim_lock();
     result = doomed ? SIM_OPERATING_SYSTEM : recreate_locked();
     sim_unlock();
+    if (!result) sim_front_restored();
     atomic_store(&state, result ? SIM_PROCESS_FAILED : SIM_PROCESS_LOCKED);
     return result;
 }

@@ -110,7 +110,7 @@ static bool fill_table(struct sim_table* table) {
     if (!hip_version_from_environment(&table->config.hip_version)) return false;
     table->first_free = SIM_NO_ENTRY;
     table->next_generation = 1;
-    if (!make_mutex(&table->mutex)) return false;
+    if (!make_mutex(&table->mutex) || !make_mutex(&table->files) || !make_mutex(&table->watcher)) return false;
     table->magic = SIM_TABLE_MAGIC;  // last: a creator that died before this is replaced by the next
     return true;
 }
@@ -189,4 +189,20 @@ void sim_table_lock(void) {
 
 void sim_table_unlock(void) {
     pthread_mutex_unlock(&sim_table->mutex);
+}
+
+static void take(pthread_mutex_t* mutex) {
+    if (pthread_mutex_lock(mutex) == EOWNERDEAD) pthread_mutex_consistent(mutex);
+}
+
+void sim_machine_lock_files(void) {
+    take(&sim_table->files);
+}
+
+void sim_machine_unlock_files(void) {
+    pthread_mutex_unlock(&sim_table->files);  // not ours any more where CRIU brought us back in between
+}
+
+void sim_machine_become_watcher(void) {
+    take(&sim_table->watcher);
 }

@@ -67,6 +67,12 @@ void sim_machine_begin_anew(void);
 // This process no longer holds the entry (its views are unmapped).
 void sim_machine_let_go(const struct sim_entry* entry);
 
+// For the files that show the machine: one writer at a time, and one process that looks again and again. No file has a
+// lock: CRIU would not save it. A process that dies holding one of these gives it up.
+void sim_machine_lock_files(void);
+void sim_machine_unlock_files(void);
+void sim_machine_become_watcher(void);  // returns once the caller is the one, for as long as its thread lives
+
 uint64_t sim_machine_used(unsigned device);  // bytes, exact at the time of the call
 size_t sim_machine_holders(unsigned device, struct sim_holder* holders, size_t capacity);
 

@@ -32,7 +32,7 @@ sim_result sim_process_start(const unsigned* devices, unsigned count) {
     sim_result result = SIM_OK;
     if (!atomic_load(&started)) {
         sim_devices_show(devices, count);
-        if (!sim_service_start())
+        if (!sim_front_start())
             result = SIM_OPERATING_SYSTEM;
         else if (!pthread_atfork(NULL, NULL, after_fork_in_child))
             atomic_store(&started, true);

@@ -13,7 +13,7 @@ enum sim_process_state {
     SIM_PROCESS_FAILED = 3,
 };
 
-// Starts the driver in this process: opens the machine, shows it `count` of its devices, starts the service.
+// Starts the driver in this process: opens the machine, shows it `count` of its devices, starts the front's part.
 // Idempotent. In a child forked after that: SIM_NOT_INITIALIZED, for ever, as the driver answers.
 sim_result sim_process_start(const unsigned* devices, unsigned count);
 bool sim_process_started(void);
@@ -29,6 +29,11 @@ sim_result sim_call_begin(const char* function);
 void sim_call_end(void);
 
 bool sim_process_checkpointed(void);  // its contexts are torn down
+
+// ---- each front's own; service.c has what most do ----------------------------------------------------------------
+bool sim_front_start(void);     // once, when the machine is open; false: the driver does not start
+void sim_front_saved(void);     // at a control checkpoint, before anything is saved
+void sim_front_restored(void);  // after a control restore, with the gate still closed
 
 // ---- the service's side -------------------------------------------------------------------------------------------
 bool sim_gate_close(uint64_t deadline_ns);  // no call inside any more, nothing queued; false: opened again
@@ -65,6 +70,7 @@ struct sim_service_reply {
 
 // Asks process `pid` and waits for its answer. The target goes on if the caller dies meanwhile.
 sim_result sim_service_ask(int pid, const struct sim_service_request* request, struct sim_service_reply* reply);
+#define SIM_SERVICE_NAME "gcr-sim-service"  // of its thread
 bool sim_service_start(void);
 int sim_service_thread(void);
 void sim_service_perform(const struct sim_service_request* request, struct sim_service_reply* reply);

@@ -12,6 +12,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
 #include <sys/un.h>
@@ -64,6 +65,7 @@ static void* serve(void* argument) {
 static void* listen_for_callers(void* argument) {
     (void)argument;
     atomic_store(&thread_id, (int)syscall(SYS_gettid));
+    prctl(PR_SET_NAME, SIM_SERVICE_NAME);
     for (;;) {
         int connection = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
         if (connection < 0 && (errno == EBADF || errno == EINVAL)) return NULL;  // the program closed our descriptor
@@ -111,6 +113,17 @@ bool sim_service_start(void) {
     pthread_sigmask(SIG_SETMASK, &old, NULL);
     if (made) pthread_detach(thread);
     return made;
+}
+
+// ---- for a front that has nothing of its own to do ------------------------------------------------------------------
+__attribute__((weak)) bool sim_front_start(void) {
+    return sim_service_start();
+}
+
+__attribute__((weak)) void sim_front_saved(void) {
+}
+
+__attribute__((weak)) void sim_front_restored(void) {
 }
 
 int sim_service_thread(void) {

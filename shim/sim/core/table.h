@@ -9,7 +9,7 @@
 #include "machine.h"
 
 enum { SIM_HOLDERS = 6, SIM_NO_ENTRY = 0xffffffff };
-#define SIM_TABLE_MAGIC 0x324d4953524347ull  // "GCRSIM2"
+#define SIM_TABLE_MAGIC 0x334d4953524347ull  // "GCRSIM3"
 
 enum sim_entry_state { SIM_ENTRY_FREE = 0, SIM_ENTRY_LIVE = 1 };
 
@@ -27,7 +27,9 @@ struct sim_table_entry {
 struct sim_table {
     uint64_t magic;
     struct sim_config config;
-    pthread_mutex_t mutex;  // robust, shared between processes
+    pthread_mutex_t mutex;  // robust, shared between processes, as are those below
+    pthread_mutex_t files;    // of one writer of what the kernel shows
+    pthread_mutex_t watcher;  // of the process that brings it up to date for all
     uint64_t used[SIM_MAX_DEVICES];
     uint32_t first_free;
     uint32_t high;  // slots at or above were never used

@@ -3,6 +3,7 @@
 // The exported functions, and what is common to all: the runtime starts by itself, calls can be made to fail, the last
 // error of a thread is kept.
 #include <dlfcn.h>
+#include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -59,9 +60,21 @@ static unsigned visible_devices(unsigned devices[SIM_MAX_DEVICES]) {
     return upper ? filter(upper, devices, count) : count;
 }
 
-// Nobody can ask a HIP process to checkpoint itself, so there is no service; others see it as the kernel shows it.
-bool sim_service_start(void) {
-    return front_sysfs_start();
+// The kernel's driver is in the process, too. Through /dev/kfd a CRIU plugin has it save and remake a process's state on
+// the device. Here a descriptor stands for /dev/kfd that CRIU cannot save by itself either, and the service for the ioctls.
+enum { STANDS_FOR_KFD = O_RDWR | O_CLOEXEC };
+
+bool sim_front_start(void) {
+    (void)open("/dev/fuse", STANDS_FOR_KFD);  // never closed; where the machine has none, CRIU needs no plugin
+    return front_sysfs_start() && sim_service_start();
+}
+
+void sim_front_saved(void) {
+    front_sysfs_rest();
+}
+
+void sim_front_restored(void) {
+    front_sysfs_restored();
 }
 
 static hipError_t start(void) {

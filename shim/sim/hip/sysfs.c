@@ -21,7 +21,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -32,6 +31,7 @@ enum { WATCH_MS = 50, GPU_ID_BASE = 51000, MAX_HOLDERS = 1024, MAX_TEXT = 128 };
 
 static char root[PATH_MAX / 2];
 static atomic_bool ready;
+static atomic_bool resting, looking;  // of the thread that watches: looking is set before resting is read
 static atomic_ulong written;  // the state of this process's memory that the files show
 
 // ---- files --------------------------------------------------------------------------------------------------------
@@ -161,29 +161,21 @@ static void write_processes(unsigned device) {
 }
 
 // ---- when ---------------------------------------------------------------------------------------------------------
-// One writer at a time, who counts while it holds the lock: what is written last is the newest.
-static int lock_files(void) {
-    char path[PATH_MAX];
-    path_of(path, "lock");
-    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    if (file >= 0) flock(file, LOCK_EX);
-    return file;
-}
-
+// One writer at a time, who counts meanwhile: what is written last is the newest.
 static void refresh(void) {
-    int lock = lock_files();
+    sim_machine_lock_files();
     for (unsigned device = 0; device < sim_machine_config()->devices; device++) {
         write_used(device);
         write_processes(device);
     }
-    if (lock >= 0) close(lock);
+    sim_machine_unlock_files();
 }
 
 // Only what this process can have changed.
 void front_sysfs_update(void) {
     unsigned long now = sim_physical_changes();
     if (!atomic_load(&ready) || atomic_exchange(&written, now) == now) return;
-    int lock = lock_files();
+    sim_machine_lock_files();
     for (unsigned device = 0; device < sim_machine_config()->devices; device++) {
         char path[PATH_MAX];
         struct sim_holder holders[MAX_HOLDERS];
@@ -192,18 +184,16 @@ void front_sysfs_update(void) {
         write_number(path, bytes_of(holders, count < MAX_HOLDERS ? count : MAX_HOLDERS, getpid()));
         write_used(device);
     }
-    if (lock >= 0) close(lock);
+    sim_machine_unlock_files();
 }
 
-// The lock is the process's, not a descriptor's: a forked child, which has no such thread, must not keep it.
 static void* watch(void* unused) {
-    char path[PATH_MAX];
-    path_of(path, "watcher");
-    int file = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-    struct flock whole = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    if (file < 0 || fcntl(file, F_SETLKW, &whole)) return unused;
+    (void)unused;
+    sim_machine_become_watcher();
     for (;;) {
-        refresh();
+        atomic_store(&looking, true);
+        if (!atomic_load(&resting)) refresh();
+        atomic_store(&looking, false);
         sim_sleep_ms(WATCH_MS);
     }
 }
@@ -222,14 +212,27 @@ bool front_sysfs_start(void) {
     if (!realpath(sim_machine_directory(), state)) return false;
     if ((size_t)snprintf(root, sizeof root, "%s/sys", state) >= sizeof root) return false;
     mkdir(root, 0700);
-    int lock = lock_files();
-    if (lock < 0) return false;
+    sim_machine_lock_files();
     write_node(0, 0, "cpu_cores_count 1\n");
     for (unsigned device = 0; device < sim_machine_config()->devices; device++) write_device(device);
     add_process(getpid());
-    close(lock);
+    sim_machine_unlock_files();
     atomic_store(&ready, true);
     refresh();
     start_watching();
     return true;
+}
+
+void front_sysfs_rest(void) {
+    atomic_store(&resting, true);
+    while (atomic_load(&looking)) sim_sleep_ms(1);
+    char pid[16];
+    snprintf(pid, sizeof pid, "%d", getpid());
+    remove_process(pid);  // by a name that would lead to whatever process has the pid later
+}
+
+// Without a lock: other threads of this process may be held still.
+void front_sysfs_restored(void) {
+    add_process(getpid());
+    atomic_store(&resting, false);
 }
