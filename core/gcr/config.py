@@ -61,6 +61,7 @@ class Config:
         256,
     )
     criu: str = _setting("", "the program CRIU, 4.1 or newer; empty: `criu` on the path")
+    criu_plugins: str = _setting("", "folder with CRIU's plugins; empty: where CRIU installs them")
     daemon_uid: int = _setting(
         -1, "user id of another user's daemon to obey, besides your own and root's; -1: none", -1, (1 << 32) - 2
     )

@@ -46,6 +46,8 @@ class Declaration(Struct, frozen=True, forbid_unknown_fields=True):
     `device_files`: beginnings of the paths that a process has open once it uses a device. `vendor`: its number in
     gcr's own shim (wire.h, Vendor); 0 for a backend that brings a shim. `keeps`: beginnings of the names of variables
     that the daemon and its helpers inherit. `sets`: variables that a program gets where its user has not set them.
+    `criu_plugin`: the file name of the plugin with which CRIU saves what the driver keeps of a process; empty where gcr
+    takes all of that off the device first. `criu_files`: beginnings of more device files, which that plugin saves.
     """
 
     libraries: Annotated[tuple[Library, ...], Meta(min_length=1)]
@@ -53,6 +55,8 @@ class Declaration(Struct, frozen=True, forbid_unknown_fields=True):
     vendor: Annotated[int, Meta(ge=0)] = 0
     keeps: tuple[Beginning, ...] = ()
     sets: dict[Variable, Value] = {}
+    criu_plugin: Annotated[str, Meta(pattern=r"\A([A-Za-z0-9_-]+\.so)?\Z", max_length=100)] = ""
+    criu_files: tuple[DeviceFile, ...] = ()
 
 
 def declarations() -> Mapping[str, Declaration]:

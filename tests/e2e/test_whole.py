@@ -4,7 +4,7 @@ import pytest
 from filed import Filed, back, refused, stop
 from machine import Machine, alive
 from stored import store_of
-from worlds import slowly
+from worlds import AMD, NVIDIA, slowly
 
 from gcr.image.files.manifest import Cut
 from gcr.image.store.store import Store
@@ -17,6 +17,7 @@ def names(machine: Machine) -> list[str]:
     return [*Store(store_of(machine)).images.names()]
 
 
+@pytest.mark.parametrize("machine", [NVIDIA, AMD], indirect=True, ids=lambda world: world.name)
 def test_a_stopped_job_is_in_its_image_alone_and_comes_back_as_it_was_generation_after_generation(
     machine: Machine, job: Filed
 ) -> None:

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 from functools import cache
-from pathlib import Path
 
 from gcr.backend import Capability
+from gcr.criu.plugins import plugins_of
 from gcr.devices import is_simulated
 from gcr.errors import GcrError
 from gcr.facilities import facility, resting_on
@@ -15,7 +15,7 @@ from gcr_amd.memory import HipDevice
 from gcr_amd.runtime import bindings, enum, hip, version
 
 _INSTALL_ROCM = "install ROCm's runtime, 5.4 or newer (libamdhip64.so)"
-_CRIU_HELP = "nothing to do now: only a later release will use CRIU with its amdgpu plugin"
+_CRIU_HELP = "install CRIU's amdgpu plugin: without it no image has the processes (--stop, --processes)"
 
 
 def capabilities() -> Sequence[Capability]:
@@ -91,11 +91,11 @@ def _kernel_counts() -> str:
 
 
 def _criu_plugin() -> str:
-    for folder in ("/usr/lib/criu", "/usr/local/lib/criu", "/usr/lib64/criu"):
-        plugin = Path(folder, "amdgpu_plugin.so")
-        if plugin.exists():
-            return str(plugin)
-    raise Lacking("no amdgpu_plugin.so")
+    simulated = any(is_simulated(each.name) for each in devices.present())
+    try:
+        return ", ".join(map(str, plugins_of("amd", simulated)))
+    except GcrError as missing:
+        raise Lacking(missing.message) from missing
 
 
 CHECKS: Sequence[Check] = (

@@ -11,6 +11,7 @@ from gcr.cli.asking import asked
 from gcr.cli.options import Options
 from gcr.cli.revivable import Revivable
 from gcr.criu import program, tree
+from gcr.criu.plugins import plugins_of
 from gcr.dumpfolder import dump_folder
 from gcr.errors import WrongState
 from gcr.image.store.location import store_of
@@ -53,7 +54,8 @@ class Reviving(Struct, frozen=True):
         _refuse_elsewhere(stopped)
         decision = stopped.decision
         kept = KeptImage(str(store_of(self.image, self.store)), self.image, bool(self.options.key().key()))
-        revival = Revival(criu, folder, stopped, saved, kept)
+        plugins = plugins_of(decision.backend, decision.simulated)
+        revival = Revival(criu, folder, stopped, saved, kept, plugins)
         revival.refuse_impossible(None if self.attach else str(runs.log_path(job, runs.identifier(stopped.token))))
         simulated = decision.backend if decision.simulated else None
         return JobSpec(

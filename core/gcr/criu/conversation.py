@@ -108,8 +108,8 @@ def conversation(
 
     beside: in our session and process group, not in its own; processes that it restores may join them
     given: descriptors that it has as well, under the same numbers; none of them is a standard stream
-    plugins: shared objects that CRIU loads. It loads none that is merely installed: its plugin for CUDA would restore and
-    unlock a process behind our back.
+    plugins: shared objects that CRIU loads. It loads none that is merely installed: its plugin for CUDA would restore
+    and unlock a process behind our back.
     After an error CRIU and its children are killed; where it is `beside` us, CRIU alone. Processes that it restored are
     no children of its any more.
     """

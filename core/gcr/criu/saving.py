@@ -39,7 +39,8 @@ class Wishes(Struct, frozen=True, kw_only=True):
     """Options of a dump or a restore, with CRIU's names.
 
     shell_job: the tree has a terminal, or a session that it does not lead · tcp_established: connections are saved;
-    tcp_close: they are closed instead · external: files that the restore is `given`, by CRIU's keys
+    tcp_close: they are closed instead · external: files that the restore is `given`, by CRIU's keys ·
+    plugins: those that CRIU loads
     """
 
     shell_job: bool = False
@@ -47,6 +48,7 @@ class Wishes(Struct, frozen=True, kw_only=True):
     tcp_close: bool = False
     file_locks: bool = False
     external: tuple[str, ...] = ()
+    plugins: tuple[Path, ...] = ()
 
 
 def dump(
@@ -63,7 +65,7 @@ def dump(
         if name == _STOPPED:
             consent()
 
-    with _opened(folder) as there, conversation(program) as criu:
+    with _opened(folder) as there, conversation(program, plugins=wishes.plugins) as criu:
         response = _asked(criu, RequestType.DUMP, there, timeout, stage, pid=root, **_chosen(wishes))
     if not response.success:
         raise NotDumped(f"CRIU did not save process {root}: {_words(response, folder / LOG[RequestType.DUMP])}")
@@ -79,13 +81,15 @@ def restore(
     consent: Callable[[], object],
     given: Mapping[str, int] | None = None,
     beside: bool = False,
+    verify: Callable[[], object] = lambda: None,
 ) -> RestoreStatistics | None:
     """Makes the tree of a dump again. `pids`: those of its processes; the first is the root, a child of the caller.
 
     beside: a tree that led no session joins the caller's session and process group
 
     `consent` is called before any of them runs. If it raises, they are ended, and its error is raised.
-    `given`: descriptors in place of external files, by CRIU's keys.
+    `given`: descriptors in place of external files, by CRIU's keys. `verify` is called once they run: CRIU passes over
+    the failure of a plugin. If it raises, they are ended as well.
     Raises NotRestored; then no process has run, and none is left. Raises CriuUnusable; then none is left, but where
     `consent` was called they may have run for a moment.
     """
@@ -98,11 +102,12 @@ def restore(
     with _none_is_left(pids), _duplicated(given or {}) as ours:
         inherited = [{"key": key, "fd": fd} for key, fd in ours.items()]
         options = {"rst_sibling": True, "inherit_fd": inherited, **_chosen(wishes)}
-        with _opened(folder) as there, conversation(program, beside, ours.values()) as criu:
+        with _opened(folder) as there, conversation(program, beside, ours.values(), wishes.plugins) as criu:
             response = _asked(criu, RequestType.RESTORE, there, timeout, stage, **options)
         if not response.success:
             words = _words(response, folder / LOG[RequestType.RESTORE])
             raise NotRestored(f"CRIU did not bring process {pids[0]} back: {words}")
+        verify()
     return statistics.of_restore(folder)
 
 

@@ -28,12 +28,13 @@ _TOLD = 3  # of several changes or obstacles, in one message
 class Wanted(Struct, frozen=True):
     """A tree to be saved.
 
-    devices: paths that begin so are devices, and may change · allow: options of CRIU's
+    devices: paths that begin so are devices, and may change · allow: options of CRIU's · plugins: of CRIU's
     """
 
     root: int
     devices: tuple[str, ...] = ()
     allow: tuple[str, ...] = ()
+    plugins: tuple[Path, ...] = ()
 
 
 class SavedTree(Struct, frozen=True, kw_only=True):
@@ -70,7 +71,7 @@ def save(
         (folder / NOTE).write_bytes(encode(_described(wanted, joins)))
         consent()
 
-    return saving.dump(program, wanted.root, folder, _wishes(joins, wanted.allow), timeout, noted)
+    return saving.dump(program, wanted.root, folder, _wishes(joins, wanted.allow, wanted.plugins), timeout, noted)
 
 
 def saved_in(folder: Path) -> SavedTree:
@@ -86,12 +87,14 @@ def bring_back(
     folder: Path,
     saved: SavedTree,
     given: Mapping[str, int],
+    plugins: Sequence[Path],
     timeout: float,
     consent: Callable[[], object],
+    verify: Callable[[], object],
 ) -> RestoreStatistics | None:
     """Does as `saving.restore`, in the session of the caller. `given`: descriptors by CRIU's keys."""
-    wishes = _wishes(saved.joins, saved.allow)
-    return saving.restore(program, saved.pids, folder, wishes, timeout, consent, given, beside=True)
+    wishes = _wishes(saved.joins, saved.allow, plugins)
+    return saving.restore(program, saved.pids, folder, wishes, timeout, consent, given, True, verify)
 
 
 def streams_of(saved: SavedTree, log: str | None) -> Mapping[str, int]:
@@ -116,12 +119,13 @@ def refuse_changed(saved: SavedTree, log: str | None) -> None:
         raise FilesChanged(_listed(found), hint="put them back as they were, and try again: the image is as it was")
 
 
-def _wishes(joins: bool, allow: Collection[str]) -> Wishes:
+def _wishes(joins: bool, allow: Collection[str], plugins: Sequence[Path]) -> Wishes:
     return Wishes(
         shell_job=joins,
         tcp_established="tcp-established" in allow,
         tcp_close="tcp-close" in allow,
         file_locks="file-locks" in allow,
+        plugins=tuple(plugins),
     )
 
 

@@ -7,6 +7,7 @@ from threading import Event, Thread
 from msgspec import Struct, field
 
 from gcr.criu import program, tree
+from gcr.criu.plugins import files_saved, plugins_of
 from gcr.criu.preflight.obstacle import Options, device_files
 from gcr.criu.preflight.sockets import saves_ip_sockets
 from gcr.criu.tree import Wanted
@@ -55,8 +56,9 @@ class Saving(Struct):
 
 
 class CriuService(Struct):
-    """One CRIU helper: the tree that it saves."""
+    """One CRIU helper: the tree that it looked at, and saves."""
 
+    _looked: ops.Look | None = None
     _saving: Saving | None = None
 
     def operations(self) -> Dispatcher:
@@ -64,18 +66,25 @@ class CriuService(Struct):
         return Dispatcher(
             "a CRIU helper",
             {
-                ops.Look: lambda asked, _fds, _request: Answer(look(asked)),
+                ops.Look: lambda asked, _fds, _request: Answer(self._look(asked)),
                 ops.Dump: lambda asked, _fds, _request: self._dump(asked),
                 ops.End: lambda _asked, _fds, _request: self._begun().end(),
             },
         )
 
+    def _look(self, asked: ops.Look) -> ops.Seen:
+        """Raises CriuUnusable where no CRIU works here, or a plugin is missing."""
+        self._looked = asked
+        return look(asked)
+
     def _dump(self, asked: ops.Dump) -> None:
         """Raises NotDumped, CriuUnusable; then the tree runs on."""
-        if self._saving:
-            raise UsageError("a CRIU helper saves one tree")
+        looked = self._looked
+        if looked is None or self._saving:
+            raise UsageError("a CRIU helper looks at one tree, and saves it then")
         criu, folder = program.find(), Path(asked.folder)
-        wanted = Wanted(asked.root, (*device_files(), *asked.device_files), asked.allow)
+        plugins = tuple(plugins_of(looked.backend, looked.simulated))
+        wanted = Wanted(looked.root, _devices(looked), looked.allow, plugins)
         reach("criu.dump")
         self._saving = Saving(lambda consent: tree.save(criu, wanted, folder, asked.timeout, consent))
         self._saving.begin()
@@ -87,8 +96,9 @@ class CriuService(Struct):
 
 
 def look(asked: ops.Look) -> ops.Seen:
-    """Raises CriuUnusable where no CRIU works here."""
+    """Raises CriuUnusable where no CRIU works here, or a plugin is missing."""
     criu = program.look(program.find())
+    plugins_of(asked.backend, asked.simulated)
     options = Options(
         session=True,
         file_locks="file-locks" in asked.allow,
@@ -96,8 +106,12 @@ def look(asked: ops.Look) -> ops.Seen:
         tcp_established="tcp-established" in asked.allow,
         unix_names=frozenset([asked.listener]),
         ip_sockets=saves_ip_sockets(criu.version),
-        device_files=(*device_files(), *asked.device_files),
+        device_files=_devices(asked),
     )
     pids, found = tree.looked_at(asked.root, asked.members, options)
     sentences = tuple(f"process {each.pid}: {each.object}" for each in found)
     return ops.Seen(tuple(pids), sentences, found[0].remedy if found else "")
+
+
+def _devices(asked: ops.Look) -> tuple[str, ...]:
+    return (*device_files(), *files_saved(asked.backend, asked.simulated), *asked.device_files)

@@ -12,7 +12,7 @@ from gcr.errors import UsageError
 from gcr.job.journal import record_of
 from gcr.peers.supervisor import SupervisorPeer
 from gcr.protocol.channel import Request
-from gcr.protocol.operations.daemon import Finished, Register, Registered, Revived, Started
+from gcr.protocol.operations.daemon import Finished, Register, Registered, Remade, Revived, Started
 from gcr.protocol.operations.operation import Answer, Dispatcher, Handlers
 
 
@@ -31,6 +31,7 @@ class SupervisorDesk(Struct):
             Register: self._register,
             Started: self._started,
             Revived: self._revived,
+            Remade: self._remade,
             Finished: self._finished,
         }
         return Dispatcher("the daemon", handlers)
@@ -51,6 +52,9 @@ class SupervisorDesk(Struct):
             raise UsageError("the record of the job's decision does not read back")
         survivors.revived(self.node, self._registered(), asked.pid, record)
         self.arrivals.begin_recovery(self._registered())  # commands wait until its agents have come
+
+    def _remade(self, _asked: Remade, _fds: list[int], _request: Request) -> None:
+        survivors.refuse_unmade(self.node, self._registered())
 
     def _finished(self, _asked: Finished, _fds: list[int], _request: Request) -> Answer:
         return Answer(self.arrivals.finished(self._registered().token))

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Set
 
-from gcr.control import ControlPhase
+from gcr.control import ControlMeans, ControlPhase
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.ended import note_job_end
 from gcr.daemon.jobs import Job
@@ -18,6 +18,7 @@ from gcr.engine.node import decide
 from gcr.engine.recover import driver_phase
 from gcr.engine.tidying import quietly
 from gcr.errors import GcrError, NotOurs, UsageError, WrongDevice, WrongState
+from gcr.imageerrors import NotRestored
 from gcr.job.journal import DecisionRecord, ProcessDecision
 from gcr.job.placement import Placement
 from gcr.job.process import Process
@@ -65,6 +66,17 @@ def revived(node: Coordinator, job: Job, pid: int, record: DecisionRecord) -> No
         decide(node.journal, record)
         take_in(job, record)
         job.program.runs_as(pid)
+
+
+def refuse_unmade(node: Coordinator, job: Job) -> None:
+    """Raises NotRestored where CRIU's plugin has failed: then the device does not know a process. CRIU says nothing."""
+    control = node.control(job.world)
+    if control.means is not ControlMeans.PROCESS:
+        return
+    for pid in job.processes:
+        if control.inspect(pid).phase is ControlPhase.ABSENT:
+            text = f"the device does not know process {pid}: CRIU's plugin did not bring its state back"
+            raise NotRestored(text, hint="is the device as it was? the image is whole")
 
 
 def _refuse_missing(node: Coordinator, job: Job, used: Set[str]) -> None:

@@ -3,7 +3,6 @@
 It raises what the helper raised, PeerGone or DeadlinePassed.
 """
 
-from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from msgspec import Struct
@@ -22,17 +21,13 @@ class CriuPeer(Struct):
     channel: Channel
     pid: int
 
-    def look(
-        self, root: int, members: Collection[int], device_files: Sequence[str], listener: Path, allow: Sequence[str]
-    ) -> ops.Seen:
+    def look(self, asked: ops.Look) -> ops.Seen:
         """Returns the tree, and what is in the way of a dump. Raises CriuUnusable."""
-        asked = ops.Look(root, tuple(sorted(members)), tuple(device_files), str(listener), tuple(allow))
         return ask(self.channel, asked, timeout=LOOK_S)[0]
 
-    def dump(self, root: int, folder: Path, device_files: Sequence[str], allow: Sequence[str], timeout: float) -> None:
-        """Writes the tree to the folder. It stands still when this returns. Raises NotDumped, CriuUnusable."""
-        asked = ops.Dump(root, str(folder), timeout, tuple(device_files), tuple(allow))
-        ask(self.channel, asked, timeout=timeout + CALL_TIMEOUT)
+    def dump(self, folder: Path, timeout: float) -> None:
+        """Writes the tree that was looked at to the folder. It stands still then. Raises NotDumped, CriuUnusable."""
+        ask(self.channel, ops.Dump(str(folder), timeout), timeout=timeout + CALL_TIMEOUT)
 
     def end(self) -> None:
         """Ends the tree that was dumped."""

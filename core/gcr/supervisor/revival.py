@@ -6,7 +6,8 @@ restored to their devices: that is `gcr restore`, as for any suspended job.
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 from msgspec import Struct
@@ -16,7 +17,7 @@ from gcr.criu.saving import wait_until_free
 from gcr.criu.tree import SavedTree
 from gcr.job.journal import KeptImage, text_of
 from gcr.job.stopped import StoppedJob
-from gcr.protocol.operations.daemon import Revived
+from gcr.protocol.operations.daemon import Remade, Revived
 from gcr.protocol.operations.operation import Nothing, Operation
 
 RESTORE_S, RESTORE_BYTES_PER_S = 60.0, 100e6  # CRIU's time, and more for each byte
@@ -44,7 +45,7 @@ class Returned(Struct):
 class Revival(Struct, frozen=True):
     """A job in a folder, as `gcr checkpoint --stop` has left it in its image.
 
-    criu: the program · folder: with CRIU's files · image: where its device memory is
+    criu: the program · folder: with CRIU's files · image: where its device memory is · plugins: of CRIU's
     """
 
     criu: Path
@@ -52,6 +53,7 @@ class Revival(Struct, frozen=True):
     stopped: StoppedJob
     saved: SavedTree
     image: KeptImage
+    plugins: Sequence[Path] = ()
 
     def refuse_impossible(self, log: str | None) -> None:
         """Raises FilesChanged, WrongImage, NotRestored where it cannot come back now. Touches nothing."""
@@ -70,6 +72,7 @@ class Revival(Struct, frozen=True):
             record = self.stopped.as_restored(self.image)
             tell(Revived(self.stopped.root, text_of(record).decode()))
 
-        tree.bring_back(self.criu, self.folder, self.saved, streams, limit, taken_in)
+        known = partial(tell, Remade())
+        tree.bring_back(self.criu, self.folder, self.saved, streams, self.plugins, limit, taken_in, known)
         shutil.rmtree(self.folder, ignore_errors=True)  # we may live for long
         return Returned(self.stopped.root)

@@ -74,7 +74,7 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
                 if saving and request.leave_running:
                     report = _running_again(node, job, course, report)
         if saving and imaging:
-            return _of_the_whole(node, job, course, report, imaging)
+            return _of_the_whole(node, job, course, report, imaging, saving)
         if imaging:
             job.results.add(imaging)
             try:
@@ -99,12 +99,12 @@ def _running_again(node: Coordinator, job: Job, course: Course, report: Checkpoi
 
 
 def _of_the_whole(
-    node: Coordinator, job: Job, course: Course, report: CheckpointReport, imaging: Imaging
+    node: Coordinator, job: Job, course: Course, report: CheckpointReport, imaging: Imaging, saving: whole.Whole
 ) -> CheckpointReport:
     """Returns the report on a job that is in its image; if it has ended, once nothing of it is left here."""
     ended, end = job.ends.stopped_into is not None, time.monotonic() + GONE_S
     told = replace(reported(imaging, report), phases_s=phases(course.marks, course.began))
-    told = replace(told, state=STOPPED) if ended else told
+    told = replace(told, state=STOPPED, vram_after_bytes=saving.left_on_devices()) if ended else told
     job.results.amend(report, told)
     job.results.add(imaging)
     imaging.close()
@@ -268,7 +268,7 @@ class Attempt(Struct, frozen=True):
 
     def _checkpoint(self, targets: list[Target]) -> CheckpointReport:
         node, job, course, imaging = self.node, self.job, self.course, self.imaging
-        data_only = self.request.data_only
+        data_only = self.request.data_only or (self.saving is not None and whole.takes_contexts(targets))
         if not data_only:
             refuse_what_the_driver_refuses(targets)
         keeping = [t for t in targets if t.keeps_context and not data_only]

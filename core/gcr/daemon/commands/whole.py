@@ -24,6 +24,7 @@ from threading import Thread
 from msgspec import Struct, field
 
 from gcr.api.requests import CheckpointRequest, RestoreRequest
+from gcr.control import ControlMeans
 from gcr.daemon.commands import restore
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import DEFAULT_TIMEOUT, target_of
@@ -31,6 +32,7 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.images.imaging import NO_TIMEOUT, Imaging
 from gcr.daemon.images.outlet import failing, withdraw
 from gcr.daemon.jobs import Job
+from gcr.daemon.recall import recall_program
 from gcr.daemon.worlds import STATE
 from gcr.dumpfolder import dump_folder
 from gcr.engine.node import Course
@@ -43,7 +45,7 @@ from gcr.job.process import Process
 from gcr.job.stopped import StoppedJob
 from gcr.peers.criu import CriuPeer
 from gcr.processes import ProcessIdentity, alive, descendants, identify
-from gcr.protocol.operations.criu import Seen
+from gcr.protocol.operations.criu import Look, Seen
 from gcr.rendezvous import away
 from gcr.runtime import socket_path
 
@@ -66,7 +68,6 @@ class Whole(Struct):
     root: int
     helper: CriuPeer
     looking: "Future[Seen]"
-    allow: Sequence[str] = ()  # options of CRIU's
     ends: bool = True  # the job is stopped
     secret: bool = False  # the store is encrypted
     _marked: list[int] = field(default_factory=list)  # agents that were sent away, by the pids that they gave
@@ -103,6 +104,15 @@ class Whole(Struct):
         else:
             quietly("have the agents come back", self._come_back)
 
+    def left_on_devices(self) -> int | None:
+        """Returns the bytes that the devices still count for the processes; None where they cannot be asked."""
+        try:
+            control = self.node.control(self.job.world)
+            return sum(sum(control.inspect(pid).bytes_by_device.values()) for pid in self.seen.pids)
+        except GcrError as error:
+            log.warning("job %s: its devices were not asked what is left there: %s", self.job.name, error)
+            return None
+
     def close(self) -> None:
         """Ends the helper. A tree that it has dumped and not ended runs on."""
         self.helper.channel.close()
@@ -126,7 +136,7 @@ class Whole(Struct):
         course.mark("left")
         self._described().write(folder)
         course.tell("dumping")
-        self.helper.dump(self.root, folder, _devices(job), self.allow, _dump_s(self.seen.pids))
+        self.helper.dump(folder, _dump_s(self.seen.pids))
         course.mark("dumped")
         with failing(imaging):
             imaging.publish(folder, course)
@@ -196,16 +206,30 @@ def begun(node: Coordinator, job: Job, course: Course, request: CheckpointReques
     """Starts a helper that can save the processes; it looks at them. Raises UnsupportedState."""
     root, looking = _root_of(job), Future[Seen]()
     helper = node.fleet.criu_helper()
-    members, devices = [*job.processes], _devices(job)
+    world = job.world
+    asked = Look(
+        root,
+        tuple(sorted(job.processes)),
+        world.backend,
+        world.simulated,
+        _devices(job),
+        str(socket_path()),
+        request.allow,
+    )
 
     def look() -> None:
         try:
-            looking.set_result(helper.look(root, members, devices, socket_path(), request.allow))
+            looking.set_result(helper.look(asked))
         except BaseException as error:
             looking.set_exception(error)
 
     Thread(target=look, name="gcr-look", daemon=True).start()
-    return Whole(node, job, course, root, helper, looking, request.allow, request.stop, request.encrypted)
+    return Whole(node, job, course, root, helper, looking, request.stop, request.encrypted)
+
+
+def takes_contexts(targets: Sequence[Target]) -> bool:
+    """Returns whether what the driver keeps of the processes goes with them, by a plugin of CRIU's."""
+    return all(target.control.means is ControlMeans.PROCESS for target in targets)
 
 
 def context_stays(target: Target) -> UnsupportedState:
@@ -214,14 +238,16 @@ def context_stays(target: Target) -> UnsupportedState:
     return UnsupportedState(text, hint="without its processes it can be checkpointed")
 
 
-def _devices(job: Job) -> Sequence[str]:
+def _devices(job: Job) -> tuple[str, ...]:
     """Returns the folder of a simulated machine, which stands for device files."""
     folder = dict(job.world.environment).get(STATE)
-    return [folder] if folder and job.world.simulated else []
+    return (folder,) if folder and job.world.simulated else ()
 
 
 def _root_of(job: Job) -> int:
     """Returns the pid of the job's program. Raises UnsupportedState where it cannot be saved."""
+    if job.program.pid is None:  # its supervisor has not come to this daemon yet
+        recall_program(job)
     root, hint = job.program.pid, "without its processes it can be checkpointed"
     if root is None or identify(root) is None:
         raise UnsupportedState(f"the program of job {job.name} has ended, and other processes of it live on", hint=hint)

@@ -17,32 +17,29 @@ class Seen(Struct, frozen=True):
 
 
 class Look(Operation[Seen], frozen=True):
-    """`members`: pids that give up their devices · `device_files`: beginnings of paths of more devices · `listener`:
-    the name of a Unix socket; all connections with it end before the dump · `allow`: options of CRIU's.
+    """`members`: pids that give up their devices · `backend`, `simulated`: their driver · `device_files`: beginnings of
+    paths of more devices, whose contents may change · `listener`: the name of a Unix socket; all connections with it
+    end before the dump · `allow`: options of CRIU's.
     """
 
     op = "look"
 
     root: int
     members: tuple[int, ...]
+    backend: str
+    simulated: bool
     device_files: tuple[str, ...]
     listener: str
     allow: tuple[str, ...]
 
 
 class Dump(Operation[Nothing], frozen=True):
-    """The answer comes when the tree is in the folder. It stands still then.
-
-    device_files: beginnings of paths of devices, as for `Look`: their contents may change · allow: as for `Look`
-    """
+    """The tree that was looked at goes into the folder. It stands still when the answer comes."""
 
     op = "dump"
 
-    root: int
     folder: str
     timeout: float
-    device_files: tuple[str, ...]
-    allow: tuple[str, ...]
 
 
 class End(Operation[Nothing], frozen=True):

@@ -42,6 +42,12 @@ class Revived(Operation[Nothing], frozen=True):
     decision: str
 
 
+class Remade(Operation[Nothing], frozen=True):
+    """CRIU says that it made the processes again. The daemon asks their devices, too."""
+
+    op = "remade"
+
+
 class LastFacts(Struct, frozen=True):
     """`report`: JSON of the job's last report; `was`: the job's state when its program ended. None: not known.
 
