@@ -94,11 +94,26 @@ def test_one_that_hangs_is_ended_with_its_children(
     monkeypatch.setattr(program, "SECONDS", 1.0)
     with pytest.raises(CriuUnusable, match="did not answer VERSION in 1 s"):
         look(made(f"#!/bin/sh\nsleep 100 & echo $! > {tmp_path}/child; wait\n"))
-    child = Path(f"/proc/{int((tmp_path / 'child').read_text())}/stat")
+    has_ended(tmp_path / "child")
+
+
+def has_ended(pid: Path) -> None:
+    child = Path(f"/proc/{int(pid.read_text())}/stat")
     end = time.monotonic() + 10
     while child.exists() and child.read_text().rpartition(")")[2].split()[0] != "Z":
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def test_one_that_dies_and_leaves_a_stopped_child_is_not_waited_for(made: Making, tmp_path: Path) -> None:
+    """CRIU stops children to try the kernel. They have its socket and its output open."""
+    began = time.monotonic()
+    stopped = f"sh -c 'echo $$ > {tmp_path}/child; kill -STOP $$'"
+    text = f"#!/bin/sh\n{stopped} & sleep 0.5; kill -KILL $$\n"
+    with pytest.raises(CriuUnusable, match="CRIU ended before it answered VERSION"):
+        look(made(text))
+    assert time.monotonic() - began < program.SECONDS / 2
+    has_ended(tmp_path / "child")
 
 
 def test_the_setting_names_the_program_and_the_path_has_it_otherwise(

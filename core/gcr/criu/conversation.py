@@ -5,6 +5,7 @@ it did.
 """
 
 import os
+import select
 import signal
 import socket
 import subprocess
@@ -31,10 +32,15 @@ Stage = Callable[[str, int], object]
 
 
 class Conversation(Struct, frozen=True):
-    """`process` is CRIU; what it writes is kept for an error's message."""
+    """`process` is CRIU; what it writes is kept for an error's message. `ended`: readable once it has ended.
+
+    Its socket does not tell: a child that it has stopped, and can end no more, has that socket, too.
+    """
 
     sock: socket.socket
     process: "subprocess.Popen[bytes]"
+    ended: int
+    beside: bool
 
     def ask(self, type: RequestType, timeout: float, stage: Stage | None = None, **fields: Any) -> Any:
         """Returns CRIU's response, a success or not, once all stages were told.
@@ -64,12 +70,14 @@ class Conversation(Struct, frozen=True):
             raise self._ended(type) from error
 
     def _response(self, type: RequestType, end: float, unanswered: str) -> Any:
-        self.sock.settimeout(max(end - time.monotonic(), 0.001))
+        waiting = select.poll()
+        waiting.register(self.sock, select.POLLIN)
+        waiting.register(self.ended, select.POLLIN)
+        if not waiting.poll(1000 * max(end - time.monotonic(), 0.001)):
+            raise CriuUnusable(unanswered)
         try:
-            payload = self.sock.recv(MOST_BYTES)
-        except TimeoutError as error:
-            raise CriuUnusable(unanswered) from error
-        except ConnectionError:
+            payload = self.sock.recv(MOST_BYTES, socket.MSG_DONTWAIT)
+        except (BlockingIOError, ConnectionError):
             payload = b""
         if not payload:
             raise self._ended(type)
@@ -83,6 +91,9 @@ class Conversation(Struct, frozen=True):
 
     def _last_words(self) -> str:
         """Returns the last line that CRIU wrote, once it has ended."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(LAST_SECONDS)
+        _kill(self.process, self.beside)  # those that it has left behind have its output open
         try:
             text = self.process.communicate(timeout=LAST_SECONDS)[0].decode(errors="replace").strip()
         except subprocess.TimeoutExpired:
@@ -117,13 +128,17 @@ def conversation(
     with ours, its, _linked(plugins) as folder:
         process = _started(program, [its.fileno(), *given], beside, folder)
         its.close()
+        ended = os.pidfd_open(process.pid)
         try:
-            yield Conversation(ours, process)
+            yield Conversation(ours, process, ended, beside)
         except BaseException:
-            _kill(process)
+            _kill(process, beside)
+            _reap(process)
             raise
+        finally:
+            os.close(ended)
         ours.close()
-        _let_end(process)
+        _let_end(process, beside)
 
 
 @contextmanager
@@ -152,19 +167,24 @@ def _started(program: Path, fds: Sequence[int], beside: bool, plugins: str) -> "
         raise CriuUnusable(f"{program} cannot be started: {error.strerror}") from error
 
 
-def _let_end(process: "subprocess.Popen[bytes]") -> None:
-    assert process.stdout
+def _let_end(process: "subprocess.Popen[bytes]", beside: bool) -> None:
     try:
         process.wait(END_SECONDS)
-        process.stdout.close()
     except subprocess.TimeoutExpired:
-        _kill(process)
+        _kill(process, beside)
+    _reap(process)
 
 
-def _kill(process: "subprocess.Popen[bytes]") -> None:
+def _kill(process: "subprocess.Popen[bytes]", beside: bool) -> None:
     with suppress(ProcessLookupError):
-        if os.getpgid(process.pid) == process.pid:
-            os.killpg(process.pid, signal.SIGKILL)
-        else:
+        if beside:
             process.kill()
-    process.communicate()
+        else:
+            os.killpg(process.pid, signal.SIGKILL)
+
+
+def _reap(process: "subprocess.Popen[bytes]") -> None:
+    """Comes after its end. Other processes may still have its output open: they are not waited for."""
+    assert process.stdout
+    process.wait()
+    process.stdout.close()
