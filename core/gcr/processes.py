@@ -132,6 +132,24 @@ def parent_pid(pid: int) -> int | None:
     return int(fields[_PARENT_FIELD]) if fields else None
 
 
+def pid_here(told: int, teller: int) -> int | None:
+    """Returns the pid that a process has for us which `teller`, ours or in a namespace of its own, calls `told`.
+
+    In a namespace it is looked for among the descendants of `teller`; None where none of them is called so, and for a
+    `teller` that we cannot see.
+    """
+    known = _pids_of(teller)
+    if len(known) == 1:
+        return told
+    return next((pid for pid in descendants(teller) if _pids_of(pid)[-1:] == [told]), None)
+
+
+def _pids_of(pid: int) -> list[int]:
+    """Returns the pids of a process in our namespace and in those below it, down to its own."""
+    lines = (line.split() for line in _read(pid, "status").splitlines() if line.startswith("NSpid:"))
+    return [int(word) for line in lines for word in line[1:]]
+
+
 def ancestors(pid: int) -> Sequence[int]:
     """Parent, grandparent … up to init. Empty when there is no such process."""
     found: list[int] = []

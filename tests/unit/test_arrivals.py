@@ -192,7 +192,7 @@ def test_a_job_is_as_old_as_its_program_whichever_daemon_is_asked():
             arrivals = Arrivals(SimpleNamespace(jobs=Jobs()))
             peer = SimpleNamespace(pid=os.getpid(), channel=SimpleNamespace(peer=SimpleNamespace(uid=os.getuid())))
             job = arrivals.supervisor(peer, Register("t" * 32, ("sleep",), "llm", pid))
-            arrivals.started("t" * 32, child.pid)
+            arrivals.started("t" * 32, child.pid, os.getpid())
             ages.append(job.program.started)
     finally:
         child.kill()

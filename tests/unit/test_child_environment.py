@@ -45,7 +45,7 @@ def test_nothing_that_a_job_says_of_its_environment_decides_what_children_load(t
     told = {**EVIL, "GCR_SIMULATE": "nvidia", "GCR_SIM_STATE": machine_of(tmp_path / "state"), "GCR_SIM_DEVICES": "3"}
     us = os.getuid()
     if source == "registration":
-        world = registration(Register("t", ("python",), simulate="nvidia", sim_environment=told), us).world
+        world = registration(Register("t", ("python",), simulate="nvidia", sim_environment=told), us, os.getpid()).world
     elif source == "process":
         world = simulated_world("nvidia", told, us)
     else:

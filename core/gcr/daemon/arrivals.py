@@ -63,7 +63,7 @@ class Arrivals:
 
     def supervisor(self, peer: SupervisorPeer, told: Register) -> Job:
         """Raises UsageError, NameTaken, and NotOurs for another user's job or a simulated one of another user."""
-        asked = registration(told, peer.channel.peer.uid)
+        asked = registration(told, peer.channel.peer.uid, peer.pid)
         with self._lock, self._jobs.lock:
             job = self._jobs.with_token(asked.token) or self._journaled(asked)
             if job is None:
@@ -89,9 +89,9 @@ class Arrivals:
             raise NameTaken(f"there is a job {job.name!r} already, suspended", hint="another --name; gcr ps")
         return job
 
-    def started(self, token: str, pid: int) -> None:
+    def started(self, token: str, pid: int, supervisor: int) -> None:
         job = self._jobs.with_token(token)
-        if job and (own := own_pid(pid, job.owner)):
+        if job and (own := own_pid(pid, job.owner, supervisor)):
             job.program.runs_as(own)
 
     def finished(self, token: str) -> LastFacts:

@@ -44,7 +44,7 @@ class SupervisorDesk(Struct):
             return Answer(Registered(self.job.name))
 
     def _started(self, asked: Started, _fds: list[int], _request: Request) -> None:
-        self.arrivals.started(self._registered().token, asked.pid)
+        self.arrivals.started(self._registered().token, asked.pid, self.peer.pid)
 
     def _revived(self, asked: Revived, _fds: list[int], _request: Request) -> None:
         record = record_of(asked.decision.encode())

@@ -6,7 +6,7 @@ from gcr.daemon.worlds import backend_name, simulated_world
 from gcr.engine.node import World
 from gcr.errors import UsageError
 from gcr.names import DEFAULT_BACKEND, JOB_NAME
-from gcr.processes import owner_uid
+from gcr.processes import owner_uid, pid_here
 from gcr.protocol.operations.daemon import Register
 
 _TOKEN_CHARACTERS = 64
@@ -24,15 +24,17 @@ class Registration(Struct, frozen=True):
     world: World
 
 
-def registration(asked: Register, owner: int) -> Registration:
-    """Raises UsageError for what is no registration, NotOurs for a simulated world of another user."""
+def registration(asked: Register, owner: int, supervisor: int) -> Registration:
+    """`supervisor`: the pid of the process that asks.
+
+    Raises UsageError for what is no registration, NotOurs for a simulated world of another user."""
     name = checked_name(asked.name) if asked.name else None
     if not 0 < len(asked.token) <= _TOKEN_CHARACTERS:
         raise UsageError("a job is registered with a token")
     if not asked.argv:
         raise UsageError("a job is registered with the words of its command")
     pid, world = asked.pid, _world(asked, owner)
-    return Registration(owner, name, asked.token, asked.argv, pid is not None, own_pid(pid, owner), world)
+    return Registration(owner, name, asked.token, asked.argv, pid is not None, own_pid(pid, owner, supervisor), world)
 
 
 def checked_name(name: str) -> str:
@@ -43,8 +45,12 @@ def checked_name(name: str) -> str:
     return name
 
 
-def own_pid(pid: int | None, owner: int) -> int | None:
-    """Returns the pid if it is of a process of this user, else None: a job is not named by another user's process."""
+def own_pid(told: int | None, owner: int, supervisor: int) -> int | None:
+    """Returns the pid of a process as its supervisor tells it, in our namespace of pids.
+
+    None for a process of another user: a job is not named by such a one.
+    """
+    pid = None if told is None else pid_here(told, supervisor)
     return pid if pid is not None and owner_uid(pid) == owner else None
 
 

@@ -11,7 +11,6 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.ended import note_job_end
 from gcr.daemon.jobs import Job
 from gcr.daemon.recall import recall_labels, recall_program
-from gcr.daemon.registration import own_pid
 from gcr.daemon.worlds import recorded_world
 from gcr.engine.control_phases import recorded_phases
 from gcr.engine.node import decide
@@ -57,7 +56,7 @@ def revived(node: Coordinator, job: Job, pid: int, record: DecisionRecord) -> No
     """
     if job.owner != os.getuid():
         raise NotOurs(f"this daemon brings back jobs of user {os.getuid()} alone")
-    if record.job != job.name or own_pid(pid, job.owner) is None:
+    if record.job != job.name or owner_uid(pid) != job.owner:
         raise UsageError(f"that is not the decision on job {job.name}, or not its program")
     _refuse_missing(node, job, {device for each in record.processes for device in (*each.bytes, *each.ballast)})
     with node.jobs.lock:
