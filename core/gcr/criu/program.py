@@ -75,5 +75,5 @@ def _check(program: Path) -> None:
         finally:
             os.close(there)
     if not answer.success:
-        text = answer.cr_errmsg.strip() or os.strerror(answer.cr_errno)
+        text = answer.cr_errmsg.strip() or (os.strerror(answer.cr_errno) if answer.cr_errno else "it does not say why")
         raise CriuUnusable(f"{program} cannot work here: {text}", hint=f"{program} check")

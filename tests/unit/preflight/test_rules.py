@@ -1,9 +1,11 @@
 """Rules of preflight that need more than one thing held: members, what the parent gives, processes that change."""
 
 import os
+import signal
 import stat
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -180,6 +182,25 @@ def test_a_session_of_another_pid_namespace_is_one_that_no_option_allows() -> No
     words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", IN_ITS_OWN_NAMESPACE]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["foreign_session"], done.stderr
+
+
+@pytest.mark.parametrize("own", ["mnt", "net", "pid", "user", "uts"])
+def test_a_namespace_of_its_own_is_one(own: str) -> None:
+    """CRIU saves a child with its own mounts or network, and cannot restore it."""
+    if os.geteuid():
+        pytest.skip("root alone makes namespaces")
+    flag = {"mnt": "--mount", "net": "--net", "pid": "--pid", "user": "--user", "uts": "--uts"}[own]
+    program = f"unshare {flag} --fork sleep 60 & wait"
+    with subprocess.Popen(["sh", "-c", program], stdin=subprocess.DEVNULL, start_new_session=True) as process:
+        try:
+            end = time.monotonic() + 10
+            while not (found := [each for each in obstacles(tree(process.pid), (), NONE) if own in each.object]):
+                assert time.monotonic() < end
+            assert found[0].kind is Kind.NAMESPACE
+            of_a_root = {each.kind for each in obstacles([found[0].pid], (), NONE)}
+            assert (Kind.NAMESPACE in of_a_root) is (own != "uts")
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
 
 
 def test_one_terminal_is_allowed_and_not_two(hold: Hold) -> None:

@@ -15,6 +15,7 @@ class Kind(Enum):
     TERMINAL = "terminal"
     SESSION = "session"
     FOREIGN_SESSION = "foreign_session"
+    NAMESPACE = "namespace"
     IO_URING = "io_uring"
     USERFAULTFD = "userfaultfd"
     PERF_EVENT = "perf_event"
@@ -43,6 +44,7 @@ REMEDIES = {
     Kind.TERMINAL: "redirect it: no option of gcr allows a terminal",
     Kind.SESSION: "start the program as the leader of a session (setsid)",
     Kind.FOREIGN_SESSION: "start the program as the leader of a session (setsid): no option of CRIU allows this one",
+    Kind.NAMESPACE: "start it in the namespaces of gcr, or let the runtime of its container save it",
     Kind.IO_URING: "run the program without io_uring (libuv: UV_USE_IO_URING=0)",
     Kind.USERFAULTFD: "close the userfaultfd first: no option of CRIU allows it",
     Kind.PERF_EVENT: "end the profiler first: no option of CRIU allows its counters",

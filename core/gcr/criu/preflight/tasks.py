@@ -1,12 +1,14 @@
-"""Obstacles in the state of a process: a tracer, a first thread that has ended, a foreign session."""
+"""Obstacles in the state of a process: a tracer, a first thread that has ended, a foreign session, namespaces."""
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gcr.criu.preflight.facts import Facts
 from gcr.criu.preflight.obstacle import Kind, Obstacle, Options
 
+_OF_THE_ROOT = ("mnt", "net", "pid", "user")  # namespaces that a tree has to share with us
+_OF_OTHERS = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")  # those that it has to share with its root
 _OUTSIDE = 0  # what the kernel calls a session of another pid namespace
 
 
@@ -19,6 +21,7 @@ def of_tasks(facts: Facts, options: Options) -> Iterator[Obstacle]:
         yield from _of_task(pid)
     yield from (Obstacle(pid, Kind.UNREADABLE, "of another user") for pid in facts.unreadable)
     yield from _of_session(facts.pids[0], options)
+    yield from _of_namespaces(facts.pids)
 
 
 def _of_task(pid: int) -> Iterator[Obstacle]:
@@ -40,6 +43,28 @@ def _of_session(root: int, options: Options) -> Iterator[Obstacle]:
         yield Obstacle(root, Kind.FOREIGN_SESSION, "in a session that began outside of its pid namespace")
     elif session != root and not (options.terminal or options.session):
         yield Obstacle(root, Kind.SESSION, f"in the session of process {session}")
+
+
+def _of_namespaces(pids: Sequence[int]) -> Iterator[Obstacle]:
+    """Yields also what CRIU saves and cannot restore: a child in a mount or network namespace of its own."""
+    root, *others = pids
+    yield from _of_differing(root, os.getpid(), _OF_THE_ROOT)
+    for pid in others:
+        yield from _of_differing(pid, root, _OF_OTHERS)
+
+
+def _of_differing(pid: int, other: int, kinds: Sequence[str]) -> Iterator[Obstacle]:
+    differing = [kind for kind in kinds if _namespace(pid, kind) != _namespace(other, kind)]
+    if differing and all(_namespace(each, differing[0]) for each in (pid, other)):
+        yield Obstacle(pid, Kind.NAMESPACE, f"in a namespace of its own ({', '.join(differing)})")
+
+
+def _namespace(pid: int, kind: str) -> str:
+    """Returns its name; empty for a process that is gone, or a zombie."""
+    try:
+        return str(Path(f"/proc/{pid}/ns/{kind}").readlink())
+    except OSError:
+        return ""
 
 
 def _threads(pid: int) -> list[int]:
