@@ -6,7 +6,7 @@ A process may vanish between any two reads; every function says what it answers 
 import os
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -15,6 +15,7 @@ from msgspec import Struct
 _PROC = Path("/proc")
 # In /proc/PID/stat, counted after the name: proc(5).
 _STATE_FIELD, _PARENT_FIELD, _THREADS_FIELD, _START_FIELD, _STACK_FIELD, _ARGUMENTS_FIELD = 0, 1, 17, 19, 25, 45
+_GROUP_FIELD, _SESSION_FIELD = 2, 3
 _DEAD = frozenset("ZXx")
 _STOPPED = frozenset("Tt")
 
@@ -130,6 +131,17 @@ def _root_of(pid: int) -> tuple[int, int] | None:
 def parent_pid(pid: int) -> int | None:
     fields = _stat(pid)
     return int(fields[_PARENT_FIELD]) if fields else None
+
+
+def in_groups_of(pids: Collection[int]) -> Mapping[int, int]:
+    """Returns the processes that are in the session or the process group of one of these, each with that pid."""
+    found: dict[int, int] = {}
+    for pid in _pids():
+        fields = _stat(pid)
+        led = [each for each in map(int, fields[_GROUP_FIELD : _SESSION_FIELD + 1]) if each in pids]
+        if led:
+            found[pid] = led[0]
+    return found
 
 
 def pid_here(told: int, teller: int) -> int | None:

@@ -1,4 +1,4 @@
-"""CRIU itself is asked to dump each thing: it must refuse what preflight refuses, and take the rest."""
+"""CRIU itself is asked to dump each thing: it must refuse what preflight refuses, take the rest, and bring it back."""
 
 import os
 import subprocess
@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from held_things import REFUSED, SAVED, Held, Hold, Thing
 
-from gcr.criu import program
-from gcr.criu.preflight.check import obstacles
+from gcr.criu import program, saving
+from gcr.criu.preflight.check import obstacles, tree
 from gcr.criu.preflight.obstacle import Kind, Options
 from gcr.criu.preflight.sockets import saves_ip_sockets
+from gcr.criu.saving import Wishes
 
 FETCHED = Path(os.environ.get("GCR_CRIU") or Path(__file__).parents[3] / "build/criu/criu")
 SECONDS = 30
@@ -52,3 +53,17 @@ def test_criu_agrees(hold: Hold, thing: Thing, version: tuple[int, int, int], tm
         assert dumped(held, tmp_path / "allowed", thing.arguments)[0]
     if thing.ip and not saves_ip:
         assert Kind.OLD_CRIU in {each.kind for each in obstacles(held.tree, (), Options(ip_sockets=False))}
+
+
+@pytest.mark.parametrize("thing", [each for each in SAVED if not each.ip], ids=str)
+def test_what_is_no_obstacle_comes_back(
+    hold: Hold, thing: Thing, version: tuple[int, int, int], tmp_path: Path
+) -> None:
+    """A job is stopped only into an image that brings it back."""
+    held = hold(thing)
+    pids = held.tree
+    saving.dump(FETCHED, held.pid, tmp_path, Wishes(), SECONDS, lambda: None)
+    os.waitpid(held.pid, 0)
+    saving.restore(FETCHED, pids, tmp_path, Wishes(), SECONDS, lambda: None)
+    assert tree(held.pid) == pids
+    assert obstacles(pids, (), Options()) == []

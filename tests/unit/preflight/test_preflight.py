@@ -41,6 +41,7 @@ def test_every_kind_is_told_apart() -> None:
         Kind.NOT_A_MEMBER,
         Kind.FOREIGN_SESSION,
         Kind.NAMESPACE,
+        Kind.LEFT_BEHIND,
         Kind.RDMA,
         Kind.HALF_OPEN,
         Kind.OLD_CRIU,

@@ -18,6 +18,7 @@ from gcr.criu.preflight.devices import of_devices
 from gcr.criu.preflight.facts import Facts, Opened, facts
 from gcr.criu.preflight.obstacle import Kind, Obstacle, Options, device_files
 from gcr.criu.preflight.sockets import kind_of, parsed, saves_ip_sockets
+from gcr.processes import children, in_groups_of
 
 NONE = Options()
 NOBODY = 65534
@@ -182,6 +183,27 @@ def test_a_session_of_another_pid_namespace_is_one_that_no_option_allows() -> No
     words = ["unshare", "--pid", "--fork", "--mount-proc", sys.executable, "-c", IN_ITS_OWN_NAMESPACE]
     done = subprocess.run(words, capture_output=True, text=True, timeout=60)
     assert done.stdout.split() == ["foreign_session"], done.stderr
+
+
+@pytest.mark.parametrize("become", ["os.setsid()", "os.setpgid(0, 0)"])
+def test_a_daemon_that_has_left_the_tree_keeps_a_pid_in_use(become: str) -> None:
+    """CRIU saves the zombie of its leader, and cannot make that pid again."""
+    leave = (
+        f"import os, time\nif not os.fork():\n {become}\n os.fork() and os._exit(0)\nprint(flush=True)\ntime.sleep(60)"
+    )
+    words = [sys.executable, "-c", leave]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:
+        assert process.stdout
+        [process.stdout.readline() for _ in range(2)]
+        (zombie,) = children(process.pid)
+        (outside,) = [pid for pid, led in in_groups_of([zombie]).items() if pid != zombie]
+        try:
+            found = [each for each in obstacles(tree(process.pid), (), NONE) if each.kind is Kind.LEFT_BEHIND]
+            assert [each.pid for each in found] == [zombie]
+            assert f"process {outside}, outside of the tree," in found[0].object
+        finally:
+            os.kill(outside, signal.SIGKILL)
+            process.kill()
 
 
 @pytest.mark.parametrize("own", ["mnt", "net", "pid", "user", "uts"])

@@ -16,6 +16,7 @@ class Kind(Enum):
     SESSION = "session"
     FOREIGN_SESSION = "foreign_session"
     NAMESPACE = "namespace"
+    LEFT_BEHIND = "left_behind"
     IO_URING = "io_uring"
     USERFAULTFD = "userfaultfd"
     PERF_EVENT = "perf_event"
@@ -45,6 +46,7 @@ REMEDIES = {
     Kind.SESSION: "start the program as the leader of a session (setsid)",
     Kind.FOREIGN_SESSION: "start the program as the leader of a session (setsid): no option of CRIU allows this one",
     Kind.NAMESPACE: "start it in the namespaces of gcr, or let the runtime of its container save it",
+    Kind.LEFT_BEHIND: "end that one first: as long as it lives, no other process can have this pid",
     Kind.IO_URING: "run the program without io_uring (libuv: UV_USE_IO_URING=0)",
     Kind.USERFAULTFD: "close the userfaultfd first: no option of CRIU allows it",
     Kind.PERF_EVENT: "end the profiler first: no option of CRIU allows its counters",

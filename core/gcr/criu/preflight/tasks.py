@@ -6,6 +6,7 @@ from pathlib import Path
 
 from gcr.criu.preflight.facts import Facts
 from gcr.criu.preflight.obstacle import Kind, Obstacle, Options
+from gcr.processes import in_groups_of
 
 _OF_THE_ROOT = ("mnt", "net", "pid", "user")  # namespaces that a tree has to share with us
 _OF_OTHERS = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")  # those that it has to share with its root
@@ -22,6 +23,7 @@ def of_tasks(facts: Facts, options: Options) -> Iterator[Obstacle]:
     yield from (Obstacle(pid, Kind.UNREADABLE, "of another user") for pid in facts.unreadable)
     yield from _of_session(facts.pids[0], options)
     yield from _of_namespaces(facts.pids)
+    yield from _of_left_behind(facts.pids)
 
 
 def _of_task(pid: int) -> Iterator[Obstacle]:
@@ -43,6 +45,13 @@ def _of_session(root: int, options: Options) -> Iterator[Obstacle]:
         yield Obstacle(root, Kind.FOREIGN_SESSION, "in a session that began outside of its pid namespace")
     elif session != root and not (options.terminal or options.session):
         yield Obstacle(root, Kind.SESSION, f"in the session of process {session}")
+
+
+def _of_left_behind(pids: Sequence[int]) -> Iterator[Obstacle]:
+    """Yields what CRIU saves and cannot restore: a daemon has left the tree, and its session keeps the pid in use."""
+    for outside, led in in_groups_of(pids).items():
+        if outside not in pids:
+            yield Obstacle(led, Kind.LEFT_BEHIND, f"process {outside}, outside of the tree, is in its session or group")
 
 
 def _of_namespaces(pids: Sequence[int]) -> Iterator[Obstacle]:
