@@ -25,9 +25,10 @@ class Registration(Struct, frozen=True):
 
 
 def registration(asked: Register, owner: int, supervisor: int) -> Registration:
-    """`supervisor`: the pid of the process that asks.
+    """Raises UsageError for what is no registration, NotOurs for a simulated world of another user.
 
-    Raises UsageError for what is no registration, NotOurs for a simulated world of another user."""
+    supervisor: the pid of the process that asks
+    """
     name = checked_name(asked.name) if asked.name else None
     if not 0 < len(asked.token) <= _TOKEN_CHARACTERS:
         raise UsageError("a job is registered with a token")

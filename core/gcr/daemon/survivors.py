@@ -72,7 +72,7 @@ def refuse_unmade(node: Coordinator, job: Job) -> None:
     control = node.control(job.world)
     if control.means is not ControlMeans.PROCESS:
         return
-    for pid in job.processes:
+    for pid in [process.identity.pid for process in job.begun]:
         if control.inspect(pid).phase is ControlPhase.ABSENT:
             text = f"the device does not know process {pid}: CRIU's plugin did not bring its state back"
             raise NotRestored(text, hint="is the device as it was? the image is whole")
