@@ -120,11 +120,9 @@ __attribute__((weak)) bool sim_front_start(void) {
     return sim_service_start();
 }
 
-__attribute__((weak)) void sim_front_saved(void) {
-}
+__attribute__((weak)) void sim_front_saved(void) {}
 
-__attribute__((weak)) void sim_front_restored(void) {
-}
+__attribute__((weak)) void sim_front_restored(void) {}
 
 int sim_service_thread(void) {
     return atomic_load(&thread_id);

@@ -97,8 +97,7 @@ static bool read_machine(struct sim_config* machine) {
     snprintf(path, sizeof path, "%s/machine", folder);
     int file = open(path, O_RDONLY | O_CLOEXEC);
     if (file < 0) return false;
-    bool whole =
-        pread(file, machine, sizeof *machine, offsetof(struct sim_table, config)) == (ssize_t)sizeof *machine;
+    bool whole = pread(file, machine, sizeof *machine, offsetof(struct sim_table, config)) == (ssize_t)sizeof *machine;
     close(file);
     return whole;
 }
