@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gcr.criu.preflight.facts import Facts
 from gcr.criu.preflight.obstacle import Kind, Obstacle, Options
-from gcr.processes import in_groups_of
+from gcr.processes import ancestors, in_groups_of
 
 _OF_THE_ROOT = ("mnt", "net", "pid", "user")  # namespaces that a tree has to share with us
 _OF_OTHERS = ("cgroup", "ipc", "mnt", "net", "pid", "time", "user", "uts")  # those that it has to share with its root
@@ -50,7 +50,8 @@ def _of_session(root: int, options: Options) -> Iterator[Obstacle]:
 def _of_left_behind(pids: Sequence[int]) -> Iterator[Obstacle]:
     """Yields what CRIU saves and cannot restore: a daemon has left the tree, and its session keeps the pid in use."""
     for outside, led in in_groups_of(pids).items():
-        if outside not in pids:
+        above = () if outside in pids else ancestors(outside)
+        if above and pids[0] not in above:  # neither gone by now, nor a child that began just now
             yield Obstacle(led, Kind.LEFT_BEHIND, f"process {outside}, outside of the tree, is in its session or group")
 
 
