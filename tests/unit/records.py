@@ -1,6 +1,6 @@
 """A decision record for tests."""
 
-from gcr.job.journal import DecisionRecord, ProcessDecision
+from gcr.job.decisions import DecisionRecord, ProcessDecision
 
 PROCESS = ProcessDecision(4711, 99, {"GPU-1": 1 << 35, "GPU-2": 4096}, {"GPU-1": 600 << 20})
 

@@ -10,7 +10,7 @@ from gcr.daemon import worlds
 from gcr.daemon.registration import registration
 from gcr.daemon.worlds import child_environment, recorded_world, simulated_world
 from gcr.errors import BackendMissing, UnsafeRuntime, UsageError
-from gcr.job.journal import DecisionRecord
+from gcr.job.decisions import DecisionRecord
 from gcr.native import sim_dir
 from gcr.protocol.operations.daemon import Register
 

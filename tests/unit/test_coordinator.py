@@ -23,7 +23,8 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job, Results
 from gcr.engine.node import World
 from gcr.errors import BackendMissing, JobEnding, WrongState
-from gcr.job.journal import DecisionRecord, Journal, ProcessDecision
+from gcr.job.decisions import DecisionRecord, ProcessDecision
+from gcr.job.journal import Journal
 from gcr.job.process import Process
 from gcr.job.states import State
 from gcr.processes import ProcessIdentity, identify

@@ -7,7 +7,8 @@ import pytest
 from msgspec.structs import replace
 
 from gcr.job import runs
-from gcr.job.journal import DecisionRecord, Journal, KeptImage, ProcessDecision
+from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision
+from gcr.job.journal import Journal
 from gcr.job.runs import Run
 from gcr.rendezvous import former
 from gcr.rendezvous.folder import DaemonFolder

@@ -16,8 +16,9 @@ sys.path.insert(0, str(Path(__file__).parent))
 from records import PROCESS, RECORD
 
 from gcr.errors import UnsafeRuntime, UsageError
-from gcr.job import journal as module
-from gcr.job.journal import Journal, KeptImage, standing
+from gcr.job import decisions
+from gcr.job.decisions import KeptImage, text_of
+from gcr.job.journal import Journal, standing
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_a_record_of_an_earlier_version_is_of_a_process_that_never_moved(journal
     body = json.loads((folder / "llm.json").read_text())
     for name in ("now", "tried"):
         del body["record"]["processes"][0][name]
-    body["digest"] = module._digest(body["record"])
+    body["digest"] = decisions._digest(body["record"])
     (folder / "llm.json").write_text(json.dumps(body))
     assert list(journal.records()) == [RECORD]
 
@@ -106,11 +107,11 @@ def test_a_journal_others_can_write_is_refused(journal, folder):
 
 
 def damaged_variants() -> list[bytes]:
-    good = module._to_bytes(RECORD)
+    good = text_of(RECORD)
     other = json.loads(good)
     other["record"]["transaction"] = 8
     halves = [good[:cut] for cut in range(0, len(good), 37)]
-    digest_of_no_record = json.dumps({"digest": module._digest({}), "record": {}}).encode()
+    digest_of_no_record = json.dumps({"digest": decisions._digest({}), "record": {}}).encode()
     return [
         *halves,
         b"null",
@@ -142,7 +143,7 @@ def test_a_second_damaged_record_does_not_overwrite_the_first(journal, folder):
 
 
 def test_every_flipped_bit_is_noticed(journal, folder):
-    good = module._to_bytes(replace(RECORD, processes=()))
+    good = text_of(replace(RECORD, processes=()))
     for bit in range(0, 8 * len(good), 11):
         flipped = bytearray(good)
         flipped[bit // 8] ^= 1 << bit % 8
@@ -152,7 +153,7 @@ def test_every_flipped_bit_is_noticed(journal, folder):
 
 
 def test_a_record_under_another_job_s_name_is_not_that_job_s(journal, folder):
-    (folder / "ddp.json").write_bytes(module._to_bytes(RECORD))
+    (folder / "ddp.json").write_bytes(text_of(RECORD))
     assert list(journal.records()) == []
     assert [path.name for path in journal.damaged()] == ["ddp.damaged-1"]
 
@@ -172,7 +173,7 @@ def test_a_successor_reads_the_other_file(journal, folder, name, harm):
     successor = Journal(folder)
     assert [*successor.records()] == [RECORD]
     successor.mend()
-    assert (folder / "llm.json").read_bytes() == (folder / "llm.copy").read_bytes() == module._to_bytes(RECORD)
+    assert (folder / "llm.json").read_bytes() == (folder / "llm.copy").read_bytes() == text_of(RECORD)
     successor.forget("llm")
     assert list(folder.iterdir()) == []
 
@@ -198,7 +199,7 @@ def test_a_job_without_a_readable_record_is_named_to_readers(journal, folder):
 
 @pytest.mark.parametrize("written", [0, 10, 100, None])
 def test_a_temporary_file_decides_nothing(journal, folder, written):
-    (folder / "llm.json.new").write_bytes(module._to_bytes(RECORD)[:written])
+    (folder / "llm.json.new").write_bytes(text_of(RECORD)[:written])
     assert list(journal.records()) == []
     assert list(folder.iterdir()) == []
 

@@ -39,7 +39,7 @@ print("decided")
 def decide_and_die(folder: Path, helper: Path, calls: int) -> bool:
     """Returns True if `decide` returned before the child had made `calls` system calls."""
     (helper / "tests_record.py").write_text(
-        f"from gcr.job.journal import DecisionRecord, ProcessDecision\nRECORD = {RECORD!r}"
+        f"from gcr.job.decisions import DecisionRecord, ProcessDecision\nRECORD = {RECORD!r}"
     )
     environment = {**os.environ, "PYTHONPATH": f"{helper}:{Path(module.__file__).parents[1]}"}
     command = [sys.executable, "-c", CHILD, str(folder), str(calls)]

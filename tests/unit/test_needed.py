@@ -9,7 +9,8 @@ from msgspec.structs import replace
 
 from gcr.cli.needed import images_of_former_boots, needed_images
 from gcr.daemon import inherited
-from gcr.job.journal import DecisionRecord, Journal, KeptImage, ProcessDecision
+from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision
+from gcr.job.journal import Journal
 from gcr.processes import identify
 from gcr.rendezvous.folder import DaemonFolder
 from gcr.runtime import former_journal, socket_path

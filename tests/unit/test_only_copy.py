@@ -9,7 +9,8 @@ from msgspec.structs import replace
 from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import ImageNeeded, StoreBusy
-from gcr.job.journal import DecisionRecord, Journal, KeptImage, ProcessDecision, standing
+from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision
+from gcr.job.journal import Journal, standing
 
 sys.path.insert(0, str(Path(__file__).parent))
 

@@ -28,7 +28,8 @@ from gcr.daemon.server import Connection, Server
 from gcr.daemon.worlds import simulated_world
 from gcr.engine.node import World
 from gcr.errors import GcrError, NotOurs, UsageError, WrongDevice, WrongState
-from gcr.job.journal import DecisionRecord, Journal, ProcessDecision, text_of
+from gcr.job.decisions import DecisionRecord, ProcessDecision, text_of
+from gcr.job.journal import Journal
 from gcr.job.states import State
 from gcr.processes import start_time
 from gcr.protocol.channel import Channel

@@ -20,7 +20,7 @@ from gcr.engine.steps.map import Map
 from gcr.engine.steps.memory import MakeMemory
 from gcr.engine.transaction import Transaction
 from gcr.errors import DriverGone, Lost, NoRoom, PeerGone, RolledBack
-from gcr.job.journal import DecisionRecord, ProcessDecision
+from gcr.job.decisions import DecisionRecord, ProcessDecision
 from gcr.job.process import Process
 from gcr.job.states import State, Way
 from gcr.processes import identify

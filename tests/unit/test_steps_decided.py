@@ -21,7 +21,7 @@ from gcr.engine.steps.quiesce import Quiesce
 from gcr.engine.steps.run_on import Resume, Seal
 from gcr.engine.steps.snapshot import DrainStanding, MakeRoom
 from gcr.errors import PeerGone, UnsupportedState
-from gcr.job.journal import KeptImage
+from gcr.job.decisions import KeptImage
 from gcr.job.states import State, Way
 from gcr.protocol.operations.worker import Moved
 

@@ -12,7 +12,7 @@ from gcr.criu.files import FileSeen
 from gcr.criu.preflight.obstacle import Kind, Options
 from gcr.criu.tree import SavedTree
 from gcr.imageerrors import Damaged, FilesChanged, NotRestored, WrongImage
-from gcr.job.journal import DecisionRecord, KeptImage, ProcessDecision
+from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision
 from gcr.job.stopped import StoppedJob
 from gcr.processes import identify
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gcr.job.journal import DecisionRecord, Standing, standing
+from gcr.job.decisions import DecisionRecord
+from gcr.job.journal import Standing, standing
 from gcr.processes import ProcessIdentity, alive
 from gcr.rendezvous.folder import About, DaemonFolder
 from gcr.runtime import former_journal, socket_path

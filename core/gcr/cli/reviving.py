@@ -17,7 +17,7 @@ from gcr.errors import WrongState
 from gcr.image.store.location import store_of
 from gcr.imageerrors import NoSuchImage
 from gcr.job import runs
-from gcr.job.journal import KeptImage
+from gcr.job.decisions import KeptImage
 from gcr.job.stopped import StoppedJob
 from gcr.rendezvous.client import Client
 from gcr.runtime import socket_path

@@ -15,7 +15,8 @@ from gcr.daemon.labels import Labels
 from gcr.daemon.occupied import Occupied
 from gcr.daemon.recovery import Recovery
 from gcr.engine.node import World
-from gcr.job.journal import DecisionRecord, Journal
+from gcr.job.decisions import DecisionRecord
+from gcr.job.journal import Journal
 from gcr.peers.control import ControlPeer
 from gcr.peers.worker import WorkerPeer
 

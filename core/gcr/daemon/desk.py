@@ -9,7 +9,7 @@ from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.jobs import Job
 from gcr.errors import UsageError
-from gcr.job.journal import record_of
+from gcr.job.decisions import record_of
 from gcr.peers.supervisor import SupervisorPeer
 from gcr.protocol.channel import Request
 from gcr.protocol.operations.daemon import Finished, Register, Registered, Remade, Revived, Started

@@ -19,7 +19,7 @@ from gcr.engine.restore import Restore
 from gcr.engine.work import Options, Work
 from gcr.errors import WrongState
 from gcr.imageerrors import WrongImage
-from gcr.job.journal import DecisionRecord, ProcessDecision
+from gcr.job.decisions import DecisionRecord, ProcessDecision
 from gcr.job.process import Process
 from gcr.job.states import State
 from gcr.processes import ProcessIdentity, identify

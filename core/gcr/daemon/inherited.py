@@ -4,7 +4,8 @@ import logging
 from pathlib import Path
 
 from gcr.daemon.foreign import environment_of
-from gcr.job.journal import DecisionRecord, Journal, standing
+from gcr.job.decisions import DecisionRecord
+from gcr.job.journal import Journal, standing
 from gcr.runtime import former_journal, is_default_socket
 
 log = logging.getLogger("gcr.daemon")

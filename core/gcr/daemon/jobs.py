@@ -21,7 +21,7 @@ from gcr.daemon.turn import Turn
 from gcr.engine.node import World
 from gcr.engine.target import Target
 from gcr.errors import DeviceShared, GcrError, NameTaken, NoSuchJob, WrongState
-from gcr.job.journal import DecisionRecord
+from gcr.job.decisions import DecisionRecord
 from gcr.job.process import Process
 from gcr.job.runs import refuse_ended
 from gcr.job.states import State, job_state

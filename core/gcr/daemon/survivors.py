@@ -18,7 +18,7 @@ from gcr.engine.recover import driver_phase
 from gcr.engine.tidying import quietly
 from gcr.errors import GcrError, NotOurs, UsageError, WrongDevice, WrongState
 from gcr.imageerrors import NotRestored
-from gcr.job.journal import DecisionRecord, ProcessDecision
+from gcr.job.decisions import DecisionRecord, ProcessDecision
 from gcr.job.placement import Placement
 from gcr.job.process import Process
 from gcr.job.states import State, Way

@@ -18,7 +18,7 @@ from msgspec.json import decode
 
 from gcr.engine.node import World
 from gcr.errors import BackendMissing, NotOurs, UnsafeRuntime, UsageError
-from gcr.job.journal import DecisionRecord
+from gcr.job.decisions import DecisionRecord
 from gcr.names import BACKEND_NAME
 from gcr.native import own_simulator
 from gcr.rendezvous.launch import daemon_environment

@@ -12,7 +12,7 @@ from gcr.control import ControlPhase
 from gcr.engine.agent_control import AgentControl
 from gcr.engine.node import Node, amend
 from gcr.errors import DeadlinePassed, DriverError, GcrError, Lost, MoveRefused, PeerGone
-from gcr.job.journal import ProcessDecision
+from gcr.job.decisions import ProcessDecision
 from gcr.job.moves import Moves
 from gcr.job.placement import BACK, Placement
 from gcr.job.process import Process

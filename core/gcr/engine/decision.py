@@ -4,7 +4,7 @@ import time
 from collections.abc import Sequence
 
 from gcr.engine.target import Target
-from gcr.job.journal import DecisionRecord, KeptImage, ProcessDecision
+from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision
 
 
 def decision_on(

@@ -7,7 +7,7 @@ from msgspec import Struct, field
 
 from gcr.engine.node import Course, Node, World
 from gcr.errors import Lost
-from gcr.job.journal import DecisionRecord
+from gcr.job.decisions import DecisionRecord
 from gcr.job.process import Process
 from gcr.job.states import State
 

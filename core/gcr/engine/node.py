@@ -13,7 +13,8 @@ from gcr.api.events import Listener, ProgressEvent
 from gcr.config import Config
 from gcr.errors import DeadlinePassed, Interrupted, RolledBack, UnsafeRuntime
 from gcr.faults import reach
-from gcr.job.journal import DecisionRecord, Journal, ProcessDecision
+from gcr.job.decisions import DecisionRecord, ProcessDecision
+from gcr.job.journal import Journal
 from gcr.peers.control import ControlPeer
 from gcr.peers.worker import WorkerPeer
 

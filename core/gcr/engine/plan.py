@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from gcr.engine.transaction import Transaction
 from gcr.errors import RolledBack
-from gcr.job.journal import DecisionRecord
+from gcr.job.decisions import DecisionRecord
 
 
 class Step(Protocol):

@@ -20,7 +20,7 @@ from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.unrecorded import decision_of
 from gcr.errors import DriverGone, Lost, NoDescriptors, NoRoom
-from gcr.job.journal import DecisionRecord, ProcessDecision
+from gcr.job.decisions import DecisionRecord, ProcessDecision
 from gcr.job.states import State, Way
 from gcr.protocol.wire import AgentFlag, AgentPhase
 

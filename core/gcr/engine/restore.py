@@ -9,7 +9,7 @@ from gcr.engine.node import Course, Node
 from gcr.engine.progress import Copy
 from gcr.engine.target import Target
 from gcr.errors import Lost
-from gcr.job.journal import DecisionRecord
+from gcr.job.decisions import DecisionRecord
 from gcr.job.states import State
 from gcr.protocol.operations.worker import Moved
 

@@ -26,7 +26,7 @@ from gcr.engine.tidying import quietly
 from gcr.errors import NoRoom, PeerGone, RolledBack
 from gcr.hashing import CHUNK_BYTES
 from gcr.image.chunks.windows import ImagedLine
-from gcr.job.journal import KeptImage
+from gcr.job.decisions import KeptImage
 from gcr.job.states import State
 from gcr.memory.layout import SealedTable
 from gcr.peers.worker import WorkerPeer

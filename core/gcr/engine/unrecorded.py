@@ -13,7 +13,7 @@ from gcr.engine.decision import decision_on
 from gcr.engine.node import Node
 from gcr.engine.target import Target
 from gcr.errors import GcrError
-from gcr.job.journal import DecisionRecord, KeptImage, ProcessDecision, record_of
+from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision, record_of
 from gcr.job.placement import Placement
 from gcr.protocol.wire import AgentFlag
 

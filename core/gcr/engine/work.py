@@ -13,7 +13,7 @@ from gcr.engine.standing import refuse_as_left
 from gcr.engine.streaming import Stream
 from gcr.engine.target import Target
 from gcr.errors import NoDescriptors, NoRoom
-from gcr.job.journal import DecisionRecord, KeptImage
+from gcr.job.decisions import DecisionRecord, KeptImage
 from gcr.job.states import Way
 from gcr.protocol.operations.worker import Drained
 

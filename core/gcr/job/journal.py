@@ -15,106 +15,22 @@ still, but for a record that says in which image the job's bytes are: the image 
 """
 
 import errno
-import json
 import logging
 import os
-import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 from threading import Lock
-from typing import Any, Self
 
-from msgspec import Struct, field, to_builtins
+from msgspec import Struct
 
 from gcr.errors import UsageError
+from gcr.job.decisions import JOB_OR_PID, UNREADABLE, DecisionRecord, of_text, text_of
 from gcr.listing import listed
-from gcr.processes import ProcessIdentity
 from gcr.runtime import own_directory
 
 log = logging.getLogger(__name__)
-
-KINDS = ("checkpoint", "driver", "data_only", "restored")  # restored: decided to run again, gates still opening
-_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError)
-_NAME = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z|[0-9]+\Z")  # a job, or a pid for a process not started by gcr
-
-
-class ProcessDecision(Struct, frozen=True):
-    """One process of the job. By device (UUID): `bytes` of its data, `ballast` the driver needs for itself."""
-
-    pid: int
-    start_time: int
-    bytes: Mapping[str, int]
-    ballast: Mapping[str, int]
-    copied_out: bool = False  # by its own agent, strategy `copyout`
-    now: Mapping[str, str] = field(default_factory=dict)  # other devices where its control state is; see placement.py
-    tried: Mapping[str, str] | None = None  # those where a restore that was begun may have brought it
-    stack: int = 0  # see ProcessIdentity
-    waits: bool = False  # it had made no call of a driver
-
-
-class KeptImage(Struct, frozen=True):
-    """The image that alone has a job's bytes, and its store, by its whole path. Both are empty if it is unknown.
-
-    user: uid and gid of another user for whom it was written, and who can read it; None: the daemon's own.
-    """
-
-    store: str
-    name: str
-    encrypted: bool = False
-    user: tuple[int, int] | None = None
-
-
-class DecisionRecord(Struct, frozen=True):
-    """The job is suspended from here on. `decided_at`: seconds since the epoch. Raises UsageError for a bad name.
-
-    `environment`: what leads a worker to the job's (simulated) driver.
-    `image`: where its bytes are, if they are in no host memory.
-    """
-
-    job: str
-    transaction: int
-    kind: str
-    decided_at: float
-    processes: tuple[ProcessDecision, ...]
-    backend: str
-    simulated: bool
-    environment: Mapping[str, str] = field(default_factory=dict)
-    image: KeptImage | None = None
-
-    def __post_init__(self) -> None:
-        if not _NAME.match(self.job) or self.kind not in KINDS:
-            raise UsageError(f"no decision record for job {self.job!r}, kind {self.kind!r}")
-
-    def is_about(self, process: ProcessIdentity) -> bool:
-        """Returns True if it names this process. After an exec the process is another one."""
-        named = (ProcessIdentity(each.pid, each.start_time, each.stack) for each in self.processes)
-        return any(each.is_same(process) for each in named)
-
-    @classmethod
-    def from_json(cls, body: dict[str, Any]) -> Self:
-        """Raises KeyError, TypeError or UsageError for what is no record."""
-        kept = body.get("image")
-        facts: dict[str, Any] = {"processes": tuple(ProcessDecision(**each) for each in body["processes"])}
-        if kept:
-            user = kept.get("user")
-            facts["image"] = KeptImage(**{**kept, "user": (user[0], user[1]) if user else None})
-        return cls(**{**body, **facts})
-
-
-def text_of(record: DecisionRecord) -> bytes:
-    """The record as a file of the journal has it, with its digest."""
-    return _to_bytes(record)
-
-
-def record_of(text: bytes) -> DecisionRecord | None:
-    """Reads the text of `text_of`; None for text that does not read back."""
-    try:
-        return _from_bytes(text)
-    except _UNREADABLE:
-        return None
 
 
 class Journal:
@@ -139,7 +55,7 @@ class Journal:
         """Records an intent: the decision that follows once its image is durable. Raises OSError."""
         with self._lock:
             own_directory(self._directory)
-            _replace(_intent_of(self._path(record.job)), _to_bytes(record), synced=False)
+            _replace(_intent_of(self._path(record.job)), text_of(record), synced=False)
 
     def intended(self, job: str) -> DecisionRecord | None:
         """Returns the intent that a dead daemon left; None also where it does not read back. Raises OSError."""
@@ -167,7 +83,7 @@ class Journal:
 
     def _decide(self, record: DecisionRecord) -> None:
         own_directory(self._directory)
-        path, content = self._path(record.job), _to_bytes(record)
+        path, content = self._path(record.job), text_of(record)
         before, synced = self._known.get(record.job), record.image is not None
         _copy_of(path).unlink(missing_ok=True)  # never older than the decision
         _replace(path, content, synced)
@@ -190,8 +106,8 @@ class Journal:
             if before is None:
                 path.unlink(missing_ok=True)
             else:
-                _replace(path, _to_bytes(before), synced=False)
-                _write_copy(path, _to_bytes(before))
+                _replace(path, text_of(before), synced=False)
+                _write_copy(path, text_of(before))
         except OSError as error:
             log.warning("job %s: a decision that failed is still on the disk, and is taken back later: %s", job, error)
             if before is None:
@@ -246,7 +162,7 @@ class Journal:
             for job in [*self._over]:
                 self._remove(job, self._path(job))
             for job, record in self._known.items():
-                path, content = self._path(job), _to_bytes(record)
+                path, content = self._path(job), text_of(record)
                 if not (_holds(path, content) and _holds(_copy_of(path), content)):
                     log.warning("job %s: its decision record was removed or changed by another; written again", job)
                     own_directory(self._directory)
@@ -268,7 +184,7 @@ class Journal:
                 return _record_in(each, job)
             except FileNotFoundError:
                 continue
-            except _UNREADABLE as error:
+            except UNREADABLE as error:
                 self._set_aside(each, job, error)
         return None
 
@@ -278,7 +194,7 @@ class Journal:
         log.error("job %s: its decision record does not read back (%s); kept as %s", job, error, aside)
 
     def _path(self, job: str) -> Path:
-        if not _NAME.match(job):
+        if not JOB_OR_PID.match(job):
             raise UsageError(f"{job!r} is not the name of a job")
         return self._directory / f"{job}.json"
 
@@ -308,7 +224,7 @@ def standing(directory: Path) -> Standing:
             with suppress(FileNotFoundError):  # it may go meanwhile
                 try:
                     found.setdefault(job, _record_in(path, job))
-                except _UNREADABLE:
+                except UNREADABLE:
                     damaged.add(job)
     read = (_intended_in(path, path.stem) for path in listed(directory, ".intent"))
     intended = [each for each in read if each and each.job not in found]
@@ -320,8 +236,8 @@ def _jobs_in(directory: Path) -> Sequence[str]:
 
 
 def _record_in(path: Path, job: str) -> DecisionRecord:
-    """Raises OSError, and one of _UNREADABLE for a file that is no record of the job."""
-    record = _from_bytes(path.read_bytes())
+    """Raises OSError, and one of UNREADABLE for a file that is no record of the job."""
+    record = of_text(path.read_bytes())
     if record.job != job:
         raise ValueError(f"it is the record of {record.job}")
     return record
@@ -330,24 +246,8 @@ def _record_in(path: Path, job: str) -> DecisionRecord:
 def _intended_in(path: Path, job: str) -> DecisionRecord | None:
     try:
         return _record_in(path, job)
-    except (FileNotFoundError, *_UNREADABLE):
+    except (FileNotFoundError, *UNREADABLE):
         return None
-
-
-def _to_bytes(record: DecisionRecord) -> bytes:
-    body = to_builtins(record)
-    return json.dumps({"digest": _digest(body), "record": body}, indent=1).encode()
-
-
-def _from_bytes(text: bytes) -> DecisionRecord:
-    body = json.loads(text)
-    if body["digest"] != _digest(body["record"]):
-        raise ValueError("the digest is wrong")
-    return DecisionRecord.from_json(body["record"])
-
-
-def _digest(body: object) -> str:
-    return blake2b(json.dumps(body, sort_keys=True).encode(), digest_size=32, person=b"gcr journal").hexdigest()
 
 
 def _copy_of(path: Path) -> Path:

@@ -11,7 +11,7 @@ from msgspec.json import decode, encode
 from msgspec.structs import replace
 
 from gcr.imageerrors import Damaged, NotRestored
-from gcr.job.journal import DecisionRecord, KeptImage, ProcessDecision, record_of, text_of
+from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision, record_of, text_of
 from gcr.processes import identify
 
 NAME = "job.json"

@@ -11,7 +11,8 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from gcr.job.journal import DecisionRecord, KeptImage, standing
+from gcr.job.decisions import DecisionRecord, KeptImage
+from gcr.job.journal import standing
 from gcr.job.runs import note_end, runs_of
 from gcr.rendezvous.folder import About, DaemonFolder
 from gcr.runtime import socket_path

@@ -15,7 +15,7 @@ from msgspec import Struct
 from gcr.criu import tree
 from gcr.criu.saving import wait_until_free
 from gcr.criu.tree import SavedTree
-from gcr.job.journal import KeptImage, text_of
+from gcr.job.decisions import KeptImage, text_of
 from gcr.job.stopped import StoppedJob
 from gcr.protocol.operations.daemon import Remade, Revived
 from gcr.protocol.operations.operation import Nothing, Operation

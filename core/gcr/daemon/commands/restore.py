@@ -30,7 +30,7 @@ from gcr.engine.routes.driver import restore_of
 from gcr.engine.routes.restore import plan_of
 from gcr.errors import UnsupportedState, WrongState
 from gcr.imageerrors import WrongImage
-from gcr.job.journal import DecisionRecord
+from gcr.job.decisions import DecisionRecord
 from gcr.job.moves import moves_of
 from gcr.job.process import Process
 from gcr.job.states import State

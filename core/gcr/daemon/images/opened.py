@@ -14,7 +14,7 @@ from gcr.image.chunks.lines import by_device
 from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
 from gcr.image.files.manifest import Cut, Manifest
 from gcr.imageerrors import WrongImage
-from gcr.job.journal import KeptImage
+from gcr.job.decisions import KeptImage
 from gcr.peers.image import ImagePeer, StorePlace
 from gcr.processes import ProcessIdentity, alive
 from gcr.protocol.seqpacket import close_all

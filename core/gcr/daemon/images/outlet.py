@@ -21,7 +21,7 @@ from gcr.engine.target import Target
 from gcr.engine.work import Work
 from gcr.errors import DeadlinePassed, GcrError, Interrupted, PeerGone
 from gcr.imageerrors import ImageFailed
-from gcr.job.journal import KeptImage
+from gcr.job.decisions import KeptImage
 
 log = logging.getLogger("gcr.daemon")
 

@@ -9,7 +9,7 @@ from gcr.daemon.images.silence import Unhurried, answering
 from gcr.daemon.permission import AS_OURSELVES, Acting, Caller, acting_for
 from gcr.image.files.manifest import Manifest
 from gcr.imageerrors import ImageExists, NoSuchImage, StoreUnusable, WrongKey
-from gcr.job.journal import DecisionRecord, KeptImage
+from gcr.job.decisions import DecisionRecord, KeptImage
 from gcr.peers.image import ImagePeer, StorePlace
 
 log = logging.getLogger("gcr.daemon")

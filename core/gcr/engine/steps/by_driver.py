@@ -13,7 +13,7 @@ from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import decide
 from gcr.engine.transaction import Transaction
 from gcr.errors import NoRoom, NotAGpuProcess, UnsupportedState, WrongState
-from gcr.job.journal import DecisionRecord, ProcessDecision
+from gcr.job.decisions import DecisionRecord, ProcessDecision
 from gcr.job.moves import Moves, moved
 from gcr.job.placement import Placement
 from gcr.job.states import State

@@ -6,7 +6,7 @@ from gcr.engine.node import decide as write
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.work import Work
-from gcr.job.journal import ProcessDecision, text_of
+from gcr.job.decisions import ProcessDecision, text_of
 
 
 def decide(work: Work) -> None:

@@ -10,7 +10,7 @@ from gcr.engine.restore import Restore
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.errors import DeadlinePassed, PeerGone
-from gcr.job.journal import ProcessDecision
+from gcr.job.decisions import ProcessDecision
 from gcr.job.moves import Moves, moved
 from gcr.job.states import State
 from gcr.processes import alive

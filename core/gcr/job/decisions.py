@@ -1,0 +1,108 @@
+"""The decision on a job: the record that a suspension writes, and its text.
+
+{"digest": "<blake2b of the record's JSON>", "record": {…}}
+"""
+
+import json
+import re
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import Any, Self
+
+from msgspec import Struct, field, to_builtins
+
+from gcr.errors import UsageError
+from gcr.processes import ProcessIdentity
+
+KINDS = ("checkpoint", "driver", "data_only", "restored")  # restored: decided to run again, gates still opening
+UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, RecursionError, UsageError)
+JOB_OR_PID = re.compile(r"[a-z][a-z0-9._-]{0,62}\Z|[0-9]+\Z")  # a job, or a pid for a process not started by gcr
+
+
+class ProcessDecision(Struct, frozen=True):
+    """One process of the job. By device (UUID): `bytes` of its data, `ballast` the driver needs for itself."""
+
+    pid: int
+    start_time: int
+    bytes: Mapping[str, int]
+    ballast: Mapping[str, int]
+    copied_out: bool = False  # by its own agent, strategy `copyout`
+    now: Mapping[str, str] = field(default_factory=dict)  # other devices where its control state is; see placement.py
+    tried: Mapping[str, str] | None = None  # those where a restore that was begun may have brought it
+    stack: int = 0  # see ProcessIdentity
+    waits: bool = False  # it had made no call of a driver
+
+
+class KeptImage(Struct, frozen=True):
+    """The image that alone has a job's bytes, and its store, by its whole path. Both are empty if it is unknown.
+
+    user: uid and gid of another user for whom it was written, and who can read it; None: the daemon's own.
+    """
+
+    store: str
+    name: str
+    encrypted: bool = False
+    user: tuple[int, int] | None = None
+
+
+class DecisionRecord(Struct, frozen=True):
+    """The job is suspended from here on. `decided_at`: seconds since the epoch. Raises UsageError for a bad name.
+
+    `environment`: what leads a worker to the job's (simulated) driver.
+    `image`: where its bytes are, if they are in no host memory.
+    """
+
+    job: str
+    transaction: int
+    kind: str
+    decided_at: float
+    processes: tuple[ProcessDecision, ...]
+    backend: str
+    simulated: bool
+    environment: Mapping[str, str] = field(default_factory=dict)
+    image: KeptImage | None = None
+
+    def __post_init__(self) -> None:
+        if not JOB_OR_PID.match(self.job) or self.kind not in KINDS:
+            raise UsageError(f"no decision record for job {self.job!r}, kind {self.kind!r}")
+
+    def is_about(self, process: ProcessIdentity) -> bool:
+        """Returns True if it names this process. After an exec the process is another one."""
+        named = (ProcessIdentity(each.pid, each.start_time, each.stack) for each in self.processes)
+        return any(each.is_same(process) for each in named)
+
+    @classmethod
+    def from_json(cls, body: dict[str, Any]) -> Self:
+        """Raises KeyError, TypeError or UsageError for what is no record."""
+        kept = body.get("image")
+        facts: dict[str, Any] = {"processes": tuple(ProcessDecision(**each) for each in body["processes"])}
+        if kept:
+            user = kept.get("user")
+            facts["image"] = KeptImage(**{**kept, "user": (user[0], user[1]) if user else None})
+        return cls(**{**body, **facts})
+
+
+def text_of(record: DecisionRecord) -> bytes:
+    """Returns the record as a file of the journal has it, with its digest."""
+    body = to_builtins(record)
+    return json.dumps({"digest": _digest(body), "record": body}, indent=1).encode()
+
+
+def of_text(text: bytes) -> DecisionRecord:
+    """Reads the text of `text_of`. Raises one of UNREADABLE for text that does not read back."""
+    body = json.loads(text)
+    if body["digest"] != _digest(body["record"]):
+        raise ValueError("the digest is wrong")
+    return DecisionRecord.from_json(body["record"])
+
+
+def record_of(text: bytes) -> DecisionRecord | None:
+    """Does as `of_text`; returns None for text that does not read back."""
+    try:
+        return of_text(text)
+    except UNREADABLE:
+        return None
+
+
+def _digest(body: object) -> str:
+    return blake2b(json.dumps(body, sort_keys=True).encode(), digest_size=32, person=b"gcr journal").hexdigest()
