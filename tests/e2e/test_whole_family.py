@@ -1,6 +1,7 @@
 """Stopped jobs of several processes, their parents after the restore, and stores that are encrypted or elsewhere."""
 
 import secrets
+import shutil
 import signal
 import sys
 from pathlib import Path
@@ -81,3 +82,47 @@ def test_it_comes_back_from_a_copy_of_an_encrypted_image_on_another_device(tmp_p
     assert alive(job.pid)
     job.close()
     machine.close()
+
+
+MAKE = "import ctypes, sys; sys.exit(ctypes.CDLL('libcuda.so.1').cuInit(0))"
+
+
+def another_machine(machine: Machine) -> None:
+    """Puts a machine with other devices, two of them, in the place of the simulated one."""
+    machine.gcr("daemon", "stop")
+    shutil.rmtree(machine.simulated)
+    machine.bare("env", "GCR_SIM_MACHINE=7", "GCR_SIM_DEVICES=2", sys.executable, "-c", MAKE)
+
+
+def devices_of(machine: Machine) -> list[str]:
+    row = machine.job("llm")
+    assert row
+    return [each["device"] for each in row["processes"]]
+
+
+def test_a_job_comes_back_on_another_machine_and_leaves_that_one_too(machine: Machine, job: Filed) -> None:
+    """No device of it has the UUID of the one that the job has left."""
+    before, addresses, left = job.ask(), job.ask("address"), devices_of(machine)
+    stop(machine, "night")
+    another_machine(machine)
+    moved = back(machine, "night")["moved"]
+    assert isinstance(moved, dict)
+    assert [*moved] == left
+    assert devices_of(machine) == [*moved.values()] != left
+    assert (job.ask(), job.ask("address")) == (before, addresses)
+    gone = machine.gcr("checkpoint", "llm")
+    assert (gone.code, gone.body["vram_after_bytes"]) == (0, 0), gone.body
+    machine.come_back()
+    stop(machine, "morning")
+    back(machine, "morning", "--device", "0=1")
+    assert (job.ask(), job.ask("address")) == (before, addresses)
+
+
+def test_a_move_on_another_machine_counts_from_the_device_that_takes_the_place(machine: Machine, job: Filed) -> None:
+    before = job.ask()
+    stop(machine, "night")
+    another_machine(machine)
+    moved = back(machine, "night", "--device", "0=1")["moved"]
+    assert isinstance(moved, dict)
+    assert [each[-4:] for each in moved.values()] == ["0701"]
+    assert job.ask() == before

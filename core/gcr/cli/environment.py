@@ -21,6 +21,7 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("GCR_SIM_CONTEXT_BYTES", "device memory a simulated context takes, bytes"),
     ("GCR_SIM_CONTROL_MS", "how long a simulated control checkpoint takes, milliseconds"),
     ("GCR_SIM_BPS", "copy rate of each direction of the simulated link, bytes per second; 0: no limit"),
+    ("GCR_SIM_MACHINE", "number of the simulated machine, below 256: a part of its devices' UUIDs"),
     ("GCR_SIM_DRIVER", "the driver's version as the simulated NVML says it"),
     ("GCR_SIM_HIP_VERSION", "the version the simulated HIP runtime says it is, MAJOR.MINOR[.PATCH]"),
     ("GCR_SIM_CANN_VERSION", "the CANN release that the simulated Ascend runtime plays: 8.0, 8.5, 9.0 or 9.1"),

@@ -4,7 +4,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Set
+from collections.abc import Callable
 
 from gcr.control import ControlMeans, ControlPhase
 from gcr.daemon.coordinator import Coordinator
@@ -19,6 +19,7 @@ from gcr.engine.tidying import quietly
 from gcr.errors import GcrError, NotOurs, UsageError, WrongDevice, WrongState
 from gcr.imageerrors import NotRestored
 from gcr.job.decisions import DecisionRecord, ProcessDecision
+from gcr.job.moves import places_of
 from gcr.job.placement import Placement
 from gcr.job.process import Process
 from gcr.job.states import State, Way
@@ -58,7 +59,7 @@ def revived(node: Coordinator, job: Job, pid: int, record: DecisionRecord) -> No
         raise NotOurs(f"this daemon brings back jobs of user {os.getuid()} alone")
     if record.job != job.name or owner_uid(pid) != job.owner:
         raise UsageError(f"that is not the decision on job {job.name}, or not its program")
-    _refuse_missing(node, job, {device for each in record.processes for device in (*each.bytes, *each.ballast)})
+    _refuse_missing(node, job, record)
     with node.jobs.lock:
         if job.processes or job.decision:
             raise WrongState(f"job {job.name} is here already", state=job.state, hint="gcr ps")
@@ -78,10 +79,19 @@ def refuse_unmade(node: Coordinator, job: Job) -> None:
             raise NotRestored(text, hint="is the device as it was? the image is whole")
 
 
-def _refuse_missing(node: Coordinator, job: Job, used: Set[str]) -> None:
-    present = {each.uuid for each in node.control(job.world).devices()} if used else set()
-    if missing := sorted(used - present):
-        raise WrongDevice(f"the job was on device {missing[0]}, and this machine does not have it", hint="gcr devices")
+def _refuse_missing(node: Coordinator, job: Job, record: DecisionRecord) -> None:
+    """Raises WrongDevice where a device of the job is not here, and no other can take its place."""
+    used = {device for each in record.processes for device in (*each.bytes, *each.ballast)}
+    control = node.control(job.world)
+    present = control.devices() if used else []
+    missing = sorted(used - {each.uuid for each in present})
+    if not missing:
+        return
+    if control.means is not ControlMeans.DRIVER or not record.devices:
+        text = f"the job was on device {missing[0]}, and this machine does not have it"
+        raise WrongDevice(text, hint="gcr devices")
+    places_of(record.devices, present)
+    control.check_move({})
 
 
 def take_in(job: Job, record: DecisionRecord) -> None:

@@ -50,6 +50,7 @@ class DecisionRecord(Struct, frozen=True):
 
     `environment`: what leads a worker to the job's (simulated) driver.
     `image`: where its bytes are, if they are in no host memory.
+    `devices`: those of the machine, by UUID and model, of a job that another machine may bring back.
     """
 
     job: str
@@ -61,6 +62,7 @@ class DecisionRecord(Struct, frozen=True):
     simulated: bool
     environment: Mapping[str, str] = field(default_factory=dict)
     image: KeptImage | None = None
+    devices: tuple[tuple[str, str], ...] = ()
 
     def __post_init__(self) -> None:
         if not JOB_OR_PID.match(self.job) or self.kind not in KINDS:
@@ -79,6 +81,7 @@ class DecisionRecord(Struct, frozen=True):
         if kept:
             user = kept.get("user")
             facts["image"] = KeptImage(**{**kept, "user": (user[0], user[1]) if user else None})
+        facts["devices"] = tuple((uuid, model) for uuid, model in body.get("devices", ()))
         return cls(**{**body, **facts})
 
 

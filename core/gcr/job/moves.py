@@ -34,6 +34,34 @@ def moves_of(asked: Mapping[str, str], present: Sequence[Device], used: Collecti
     return {old: new for old, new in _closed(moves).items() if old != new}
 
 
+def places_of(before: Sequence[tuple[str, str]], present: Sequence[Device]) -> dict[str, str]:
+    """Returns the devices here that take the places of another machine's, by UUID; none on the machine itself.
+
+    before: UUID and model of each device of the machine that the job left
+    A driver wants each of them named. One that is here stays; the others are taken in order, model by model. Raises
+    WrongDevice.
+    """
+    free = {device.uuid: device.name for device in present}
+    places = {uuid: uuid for uuid, _ in before if uuid in free}
+    if len(places) == len(before):
+        return {}
+    for uuid in places:
+        del free[uuid]
+    for uuid, model in before:
+        if uuid not in places:
+            places[uuid] = _first(free, uuid, model)
+            del free[places[uuid]]
+    return places
+
+
+def _first(free: Mapping[str, str], uuid: str, model: str) -> str:
+    found = next((each for each, name in free.items() if name == model), None)
+    if found is None:
+        text = f"the job left a machine with device {uuid} ({model}), and nothing here can take its place"
+        raise WrongDevice(text, hint="gcr devices: it needs a machine with as many devices of the same models")
+    return found
+
+
 def moved(amounts: Mapping[str, int], moves: Moves) -> dict[str, int]:
     """Returns the values of devices under the devices that take their places."""
     return {moves.get(device, device): amount for device, amount in amounts.items()}

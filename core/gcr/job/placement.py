@@ -36,8 +36,15 @@ class Placement:
         return "; ".join(now + to)
 
     def pairs(self, to: Moves, devices: Iterable[str]) -> dict[str, str]:
-        """A move in the driver's words: each of all `devices` of this machine once."""
-        return {self.now.get(each, each): to.get(each, each) for each in devices}
+        """A move in the driver's words: each of all `devices` of this machine once.
+
+        On another machine than that of the checkpoint `to` names each of that one's.
+        """
+        here = {*devices}
+        every = here if here.issuperset(to) else to
+        pairs = {self.now.get(each, each): to.get(each, each) for each in every}
+        idle = {each: each for each in here - pairs.keys()} if here.issuperset(pairs) else {}
+        return pairs | idle
 
 
 def _in_words(moves: Moves) -> str:

@@ -12,6 +12,7 @@
 static atomic_int state = SIM_PROCESS_RUNNING;
 static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER;
 static bool doomed;  // what was checkpointed can never be restored
+static struct sim_config left;  // the machine of the checkpoint: CRIU may bring the process to another one
 
 // ---- checkpoint -----------------------------------------------------------------------------------------------------
 // r580 checkpoints a process that holds imported, IPC or shared exportable memory without complaint and can then never
@@ -55,6 +56,7 @@ static sim_result checkpoint(void) {
     if (result) return result;
     sim_sleep_ms(sim_machine_config()->control_ms);
     sim_front_saved();
+    left = *sim_machine_config();
     sim_lock();
     if (has_managed_memory()) {
         sim_unlock();
@@ -69,10 +71,10 @@ static sim_result checkpoint(void) {
 }
 
 // ---- restore --------------------------------------------------------------------------------------------------------
-static bool device_of(const uint8_t uuid[16], unsigned* device) {
+static bool device_of(const struct sim_config* machine, const uint8_t uuid[16], unsigned* device) {
     uint8_t candidate[16];
-    for (*device = 0; *device < sim_machine_config()->devices; ++*device) {
-        sim_machine_uuid(*device, candidate);
+    for (*device = 0; *device < machine->devices; ++*device) {
+        sim_machine_uuid_of(machine->number, *device, candidate);
         if (!memcmp(candidate, uuid, sizeof candidate)) return true;
     }
     return false;
@@ -81,17 +83,18 @@ static bool device_of(const uint8_t uuid[16], unsigned* device) {
 static bool mapped_to(const struct sim_service_request* request, unsigned old, unsigned* new) {
     for (unsigned i = 0; i < request->pair_count; i++) {
         unsigned from;
-        if (device_of(request->pairs[i].from, &from) && from == old) return device_of(request->pairs[i].to, new);
+        if (device_of(&left, request->pairs[i].from, &from) && from == old)
+            return device_of(sim_machine_config(), request->pairs[i].to, new);
     }
     return false;
 }
 
 // Every device of the machine must be named, also one that is hidden from the process (seen on two H200s), and no two may
-// meet on one.
+// meet on one. On another machine that is so by the driver's documentation.
 static sim_result remap_devices(const struct sim_service_request* request) {
     unsigned becomes[SIM_MAX_DEVICES], real[SIM_MAX_DEVICES];
     uint32_t taken = 0;
-    for (unsigned old = 0; old < sim_machine_config()->devices; old++) {
+    for (unsigned old = 0; old < left.devices; old++) {
         if (!mapped_to(request, old, &becomes[old]) || taken >> becomes[old] & 1) return SIM_INVALID_VALUE;
         taken |= 1u << becomes[old];
     }
@@ -122,7 +125,8 @@ static sim_result recreate_locked(void) {
 static sim_result restore(const struct sim_service_request* request) {
     sim_result result = sim_fault("checkpoint.restore");
     if (result) return result;
-    result = request->pair_count ? remap_devices(request) : SIM_OK;
+    bool elsewhere = left.number != sim_machine_config()->number;
+    result = request->pair_count ? remap_devices(request) : elsewhere ? SIM_INVALID_DEVICE : SIM_OK;
     if (result) return result;
     sim_machine_begin_anew();
     sim_sleep_ms(sim_machine_config()->control_ms);

@@ -67,6 +67,7 @@ static struct sim_config configured(void) {
         .granularity = from_environment("GCR_SIM_GRANULARITY", 2ull << 20),
         .context_bytes = from_environment("GCR_SIM_CONTEXT_BYTES", 16ull << 20),
         .copy_bps = from_environment("GCR_SIM_BPS", 0),
+        .number = (uint32_t)from_environment("GCR_SIM_MACHINE", 0) & 255,
     };
     if (config.granularity < SIM_PAGE || (config.granularity & (config.granularity - 1))) config.granularity = 2u << 20;
     return config;
@@ -156,14 +157,18 @@ const char* sim_machine_directory(void) {
     return directory;
 }
 
-void sim_machine_uuid(unsigned device, uint8_t uuid[16]) {
+void sim_machine_uuid_of(unsigned machine, unsigned device, uint8_t uuid[16]) {
     memcpy(uuid, "SIMULATED-GPU-", 14);
-    uuid[14] = (uint8_t)(device >> 8);
+    uuid[14] = (uint8_t)machine;
     uuid[15] = (uint8_t)device;
 }
 
+void sim_machine_uuid(unsigned device, uint8_t uuid[16]) {
+    sim_machine_uuid_of(sim_table->config.number, device, uuid);
+}
+
 uint64_t sim_machine_unique_id(unsigned device) {
-    return 0x53494d0000000000u + device;  // "SIM"
+    return 0x53494d0000000000u + (sim_table->config.number << 8) + device;  // "SIM"
 }
 
 // Whoever died with the lock may have left the sums and the free list half done; the entries are the truth.

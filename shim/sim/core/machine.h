@@ -33,6 +33,8 @@ struct sim_config {
     uint64_t copy_bps;       // copy speed limit, bytes per second; 0: none
     uint32_t quirks;         // of enum sim_quirk
     uint32_t hip_version;    // as hipRuntimeGetVersion says it
+    uint32_t number;         // of the machine, below 256: a part of its devices' UUIDs
+    uint32_t reserved;
 };
 
 struct sim_entry {  // names one physical allocation of the machine
@@ -50,6 +52,7 @@ const struct sim_config* sim_machine_config(void);
 bool sim_machine_has_quirk(enum sim_quirk quirk);
 const char* sim_machine_directory(void);
 void sim_machine_uuid(unsigned device, uint8_t uuid[16]);
+void sim_machine_uuid_of(unsigned machine, unsigned device, uint8_t uuid[16]);  // of another one
 uint64_t sim_machine_unique_id(unsigned device);  // for vendors that know a device by a number
 
 // A new physical allocation: `view` is the whole of it, readable and writable, and holds it until munmap.

@@ -9,7 +9,7 @@
 #include "machine.h"
 
 enum { SIM_HOLDERS = 6, SIM_NO_ENTRY = 0xffffffff };
-#define SIM_TABLE_MAGIC 0x334d4953524347ull  // "GCRSIM3"
+#define SIM_TABLE_MAGIC 0x344d4953524347ull  // "GCRSIM4"
 
 enum sim_entry_state { SIM_ENTRY_FREE = 0, SIM_ENTRY_LIVE = 1 };
 

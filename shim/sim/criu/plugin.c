@@ -184,7 +184,7 @@ static int restore_file(int id) {
     if (!whole) return -1;
     memcpy(folder, saved.folder, sizeof folder);
     bool same = read_machine(&now) && now.devices == saved.machine.devices && now.memory == saved.machine.memory &&
-                now.hip_version == saved.machine.hip_version;
+                now.hip_version == saved.machine.hip_version && now.number == saved.machine.number;
     if (!same) return -1;
     return open("/dev/fuse", O_RDWR | O_CLOEXEC);
 }

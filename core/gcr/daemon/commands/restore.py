@@ -31,7 +31,7 @@ from gcr.engine.routes.restore import plan_of
 from gcr.errors import UnsupportedState, WrongState
 from gcr.imageerrors import WrongImage
 from gcr.job.decisions import DecisionRecord
-from gcr.job.moves import moves_of
+from gcr.job.moves import moves_of, places_of
 from gcr.job.process import Process
 from gcr.job.states import State
 
@@ -72,8 +72,8 @@ class Attempt(Struct, frozen=True):
         if not resting or job.decision is None:
             raise WrongState(f"job {job.name} is not suspended, it is {job.state}", state=job.state, hint="gcr ps")
         used = {device for p in resting for device in (*p.suspension.bytes_by_device, *p.suspension.ballast_by_device)}
-        moves = self._moves(used)
-        moved = {old: new for old, new in moves.items() if old in used}
+        moves = self._moves(used, job.decision)
+        moved = {old: new for old, new in moves.items() if old in used and old != new}
         if job.decision.kind == "driver":
             return self._by_driver(moves, moved)
         report = self._from_memory(resting, job.decision, moves, moved)
@@ -101,19 +101,28 @@ class Attempt(Struct, frozen=True):
         departures.settle_ends(job)
         return reports.of_restore(job, done, slowest_link(targets, lambda arena: arena.link_in_bytes_per_s), moved)
 
-    def _moves(self, used: Collection[str]) -> dict[str, str]:
-        """Returns the moves of `gcr restore --device`. Raises UnsupportedState, DriverTooOld, WrongDevice."""
-        if not self.request.devices:
+    def _moves(self, used: Collection[str], decision: DecisionRecord) -> dict[str, str]:
+        """Returns the moves onto other devices: of `gcr restore --device`, and of a job from another machine.
+
+        Raises UnsupportedState, DriverTooOld, WrongDevice.
+        """
+        asked = self.request.devices
+        if not asked and not decision.devices:
             return {}
         control = self.node.control(self.job.world)
+        present = control.devices()
+        places = places_of(decision.devices, present)
+        if not asked and not places:
+            return {}
         control.check_move({})
         if any(process.state == State.DATA_SUSPENDED for process in self.job.living):
             text = f"the context of {self.job.name} stays on its device: it was suspended without its control state"
             hint = f"gcr restore {self.job.name}, and a checkpoint without --data-only"
             raise UnsupportedState(text, hint=hint)
-        moves = moves_of(self.request.devices, control.devices(), used)
+        wanted = {places.get(old, old): new for old, new in asked.items()}
+        moves = moves_of(wanted, present, {places.get(each, each) for each in used})
         control.check_move(moves)
-        return moves
+        return {old: moves.get(new, new) for old, new in places.items()} if places else moves
 
     def _by_driver(self, moves: Mapping[str, str], moved: Mapping[str, str]) -> RestoreReport:
         if self.request.image:

@@ -22,6 +22,7 @@ from pathlib import Path
 from threading import Thread
 
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.control import ControlMeans
@@ -145,12 +146,13 @@ class Whole(Struct):
     def _described(self) -> StoppedJob:
         job = self.job
         assert job.decision
+        devices = tuple((each.uuid, each.name) for each in self.node.control(job.world).devices())
         return StoppedJob(
             token=job.token,
             argv=job.program.argv,
             root=self.root,
             socket=str(socket_path()),
-            decision=job.decision,
+            decision=replace(job.decision, devices=devices),
         )
 
     def _send_away(self, process: Process) -> None:
