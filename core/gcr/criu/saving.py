@@ -10,8 +10,8 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from gcr.criu.conversation import Conversation, Stage, conversation
 from gcr.criu.messages import CgroupMode, RequestType
 from gcr.criu.statistics import DumpStatistics, RestoreStatistics
 from gcr.imageerrors import NotDumped, NotRestored
-from gcr.processes import children, identify
+from gcr.processes import identify, parent_pid
 
 LOG = {RequestType.DUMP: "dump.log", RequestType.RESTORE: "restore.log"}
 _WARNINGS = 2  # log level
@@ -99,7 +99,7 @@ def restore(
             consent()
 
     wait_until_free(pids)
-    with _none_is_left(), _duplicated(given or {}) as ours:
+    with _none_is_left(pids), _duplicated(given or {}) as ours:
         inherited = [{"key": key, "fd": fd} for key, fd in ours.items()]
         options = {"rst_sibling": True, "inherit_fd": inherited, **_chosen(wishes)}
         with _opened(folder) as there, conversation(program, beside, ours.values(), wishes.plugins) as criu:
@@ -124,17 +124,16 @@ def wait_until_free(pids: Sequence[int]) -> None:
 
 
 @contextmanager
-def _none_is_left() -> Iterator[None]:
-    """Ends and reaps the processes that the block made before its error is raised: those of the tree, and CRIU's own.
+def _none_is_left(pids: Sequence[int]) -> Iterator[None]:
+    """Ends and reaps what the block made of these processes before its error is raised.
 
     Meanwhile this process is the new parent of their orphans: if CRIU or the root dies, the others go on by themselves.
     """
-    before = children(os.getpid())
     _adopt_orphans(True)
     try:
         yield
     except BaseException:
-        _end_children(before)
+        _end_children(pids)
         raise
     finally:
         _adopt_orphans(False)
@@ -145,12 +144,13 @@ def _adopt_orphans(adopt: bool) -> None:
         raise OSError(ctypes.get_errno(), "PR_SET_CHILD_SUBREAPER")
 
 
-def _end_children(before: Collection[int]) -> None:
-    """Ends our new children, and then their children, which are ours by then."""
-    while ours := [pid for pid in children(os.getpid()) if pid not in before]:
+def _end_children(pids: Sequence[int]) -> None:
+    """Ends those of the processes that are our children, and then their children, which are ours by then."""
+    while ours := [pid for pid in pids if parent_pid(pid) == os.getpid()]:
         for pid in ours:
-            os.kill(pid, signal.SIGKILL)
-            os.waitpid(pid, 0)
+            with suppress(ProcessLookupError, ChildProcessError):  # another thread of ours has reaped it
+                os.kill(pid, signal.SIGKILL)
+                os.waitpid(pid, 0)
 
 
 def _asked(criu: Conversation, type: RequestType, folder: int, timeout: float, stage: Stage, **options: Any) -> Any:

@@ -32,6 +32,7 @@ bool sim_process_checkpointed(void);  // its contexts are torn down
 
 // ---- each front's own; service.c has what most do ----------------------------------------------------------------
 bool sim_front_start(void);     // once, when the machine is open; false: the driver does not start
+const char* sim_front_service(void);  // the beginning of its service's name: a process may have two drivers
 void sim_front_saved(void);     // at a control checkpoint, before anything is saved
 void sim_front_restored(void);  // after a control restore, with the gate still closed
 

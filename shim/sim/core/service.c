@@ -37,7 +37,7 @@ static socklen_t address_of(int pid, struct sockaddr_un* address) {
     char folder[PATH_MAX];
     const char* machine = realpath(sim_machine_directory(), folder) ? folder : sim_machine_directory();
     *address = (struct sockaddr_un){.sun_family = AF_UNIX};
-    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "gcr-sim-%016llx-%d",
+    int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "%s-%016llx-%d", sim_front_service(),
                           (unsigned long long)hash_of(machine), pid);
     return (socklen_t)(offsetof(struct sockaddr_un, sun_path) + 1 + (size_t)length);
 }
@@ -118,6 +118,10 @@ bool sim_service_start(void) {
 // ---- for a front that has nothing of its own to do ------------------------------------------------------------------
 __attribute__((weak)) bool sim_front_start(void) {
     return sim_service_start();
+}
+
+__attribute__((weak)) const char* sim_front_service(void) {
+    return "gcr-sim";
 }
 
 __attribute__((weak)) void sim_front_saved(void) {}

@@ -54,6 +54,10 @@ const char* sim_machine_directory(void) {
     return folder;
 }
 
+const char* sim_front_service(void) {
+    return "gcr-kfd";
+}
+
 void sim_sleep_ms(unsigned milliseconds) {
     usleep(milliseconds * 1000);
 }

@@ -69,6 +69,10 @@ bool sim_front_start(void) {
     return front_sysfs_start() && sim_service_start();
 }
 
+const char* sim_front_service(void) {
+    return "gcr-kfd";
+}
+
 void sim_front_saved(void) {
     front_sysfs_rest();
 }

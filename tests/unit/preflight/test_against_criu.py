@@ -55,7 +55,8 @@ def test_criu_agrees(hold: Hold, thing: Thing, version: tuple[int, int, int], tm
         assert Kind.OLD_CRIU in {each.kind for each in obstacles(held.tree, (), Options(ip_sockets=False))}
 
 
-@pytest.mark.parametrize("thing", [each for each in SAVED if not each.ip], ids=str)
+# Not a terminal: it comes back under its number alone, and another test may have that one now.
+@pytest.mark.parametrize("thing", [each for each in SAVED if not each.ip and "terminal" not in each.name], ids=str)
 def test_what_is_no_obstacle_comes_back(
     hold: Hold, thing: Thing, version: tuple[int, int, int], tmp_path: Path
 ) -> None:
