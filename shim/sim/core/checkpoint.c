@@ -60,6 +60,7 @@ static sim_result checkpoint(void) {
     sim_lock();
     if (has_managed_memory()) {
         sim_unlock();
+        sim_front_restored();
         return SIM_NOT_SUPPORTED;
     }
     save_contexts_locked();

@@ -92,8 +92,7 @@ static int ask(int pid, enum sim_service_operation operation, uint32_t timeout_m
     struct sim_service_request request = {.operation = operation, .timeout_ms = timeout_ms};
     struct sim_service_reply reply = {0};
     sim_result result = sim_service_ask(pid, &request, &reply);
-    if (result) return -1;
-    return operation == SIM_SERVICE_STATE || operation == SIM_SERVICE_THREAD ? reply.value : 0;
+    return result ? -1 : 0;
 }
 
 static bool read_machine(struct sim_config* machine) {
@@ -143,8 +142,9 @@ static bool stop(int thread) {
 static int remake(int pid) {
     int thread = service_of(pid);
     if (!find_machine(pid) || !run(thread)) return -1;
-    int failed = ask(pid, SIM_SERVICE_RESTORE, 0) || ask(pid, SIM_SERVICE_UNLOCK, 0);
-    return !stop(thread) || failed ? -1 : 0;
+    int restored = ask(pid, SIM_SERVICE_RESTORE, 0);
+    int unlocked = ask(pid, SIM_SERVICE_UNLOCK, 0);  // also one that was locked, and could not be checkpointed
+    return !stop(thread) || restored || unlocked ? -1 : 0;
 }
 
 // ---- hooks ----------------------------------------------------------------------------------------------------------
@@ -155,8 +155,8 @@ static int pause_devices(int pid) {
     return ask(pid, SIM_SERVICE_CHECKPOINT, 0);
 }
 
-static int name_of(char name[64], int id) {
-    return snprintf(name, 64, "amdgpu-kfd-%d.img", id);
+static void name_of(char name[64], int id) {
+    snprintf(name, 64, "amdgpu-kfd-%d.img", id);
 }
 
 static int dump_file(int fd, int id) {
