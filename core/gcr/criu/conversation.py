@@ -24,8 +24,8 @@ from gcr.errors import CriuUnusable
 
 MOST_BYTES = 1 << 16  # a response has a text of CRIU's at most
 LAST_BYTES, LAST_SECONDS = 500, 2.0  # of the last line that CRIU wrote
-_PLUGINS = "CRIU_LIBS_DIR"
 END_SECONDS = 5.0  # in which CRIU ends once its socket is closed
+_PLUGINS = "CRIU_LIBS_DIR"
 
 Stage = Callable[[str, int], object]
 """Called with the name of a stage and the root's pid, 0 where CRIU names none. Raises to refuse it."""
@@ -128,7 +128,7 @@ def conversation(
     with ours, its, _linked(plugins) as folder:
         process = _started(program, [its.fileno(), *given], beside, folder)
         its.close()
-        ended = os.pidfd_open(process.pid)
+        ended = _watched(process)
         try:
             yield Conversation(ours, process, ended, beside)
         except BaseException:
@@ -165,6 +165,16 @@ def _started(program: Path, fds: Sequence[int], beside: bool, plugins: str) -> "
         )
     except OSError as error:
         raise CriuUnusable(f"{program} cannot be started: {error.strerror}") from error
+
+
+def _watched(process: "subprocess.Popen[bytes]") -> int:
+    """Returns a descriptor that is readable once the process has ended. Raises CriuUnusable."""
+    try:
+        return os.pidfd_open(process.pid)
+    except OSError as error:
+        process.kill()
+        _reap(process)
+        raise CriuUnusable(f"the end of CRIU cannot be watched: {error.strerror}") from error
 
 
 def _let_end(process: "subprocess.Popen[bytes]", beside: bool) -> None:
