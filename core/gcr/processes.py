@@ -172,17 +172,13 @@ def ancestors(pid: int) -> Sequence[int]:
     return found
 
 
-def children(pid: int) -> Sequence[int]:
-    return [*_listed_children(pid)] if _lists_children() else _by_parent()[pid]
-
-
 def descendants(pid: int) -> Sequence[int]:
     """Children, grandchildren …, nearest first."""
-    children_of = _listed_children if _lists_children() else _by_parent().__getitem__
+    children = _listed_children if _lists_children() else _by_parent().__getitem__
     found: list[int] = []
     generation = [pid]
     while generation:
-        generation = [child for one in generation for child in children_of(one) if child not in found]
+        generation = [child for one in generation for child in children(one) if child not in found]
         found.extend(generation)
     return found
 

@@ -11,7 +11,7 @@ import re
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -148,9 +148,8 @@ def _end_children(pids: Sequence[int]) -> None:
     """Ends those of the processes that are our children, and then their children, which are ours by then."""
     while ours := [pid for pid in pids if parent_pid(pid) == os.getpid()]:
         for pid in ours:
-            with suppress(ProcessLookupError, ChildProcessError):  # another thread of ours has reaped it
-                os.kill(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _asked(criu: Conversation, type: RequestType, folder: int, timeout: float, stage: Stage, **options: Any) -> Any:
