@@ -17,9 +17,12 @@ class Seen(Struct, frozen=True):
 
 
 class Look(Operation[Seen], frozen=True):
-    """`members`: pids that give up their devices · `backend`, `simulated`: their driver · `device_files`: beginnings of
-    paths of more devices, whose contents may change · `listener`: the name of a Unix socket; all connections with it
-    end before the dump · `allow`: options of CRIU's.
+    """The helper looks at a tree, which it may be asked to dump then.
+
+    members: pids of processes that give up their devices · backend, simulated: their driver
+    device_files: beginnings of paths of more devices; their contents may change
+    listener: the name of a Unix socket; all connections with it end before the dump
+    allow: options of CRIU's
     """
 
     op = "look"
