@@ -82,12 +82,14 @@ def refuse_unmade(node: Coordinator, job: Job) -> None:
 def _refuse_missing(node: Coordinator, job: Job, record: DecisionRecord) -> None:
     """Raises WrongDevice where a device of the job is not here, and no other can take its place."""
     used = {device for each in record.processes for device in (*each.bytes, *each.ballast)}
+    if not used:
+        return
     control = node.control(job.world)
-    present = control.devices() if used else []
+    present = control.devices()
     missing = sorted(used - {each.uuid for each in present})
     if not missing:
         return
-    if control.means is not ControlMeans.DRIVER or not record.devices:
+    if not record.devices or control.means is not ControlMeans.DRIVER:
         text = f"the job was on device {missing[0]}, and this machine does not have it"
         raise WrongDevice(text, hint="gcr devices")
     places_of(record.devices, present)
