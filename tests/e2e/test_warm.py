@@ -256,6 +256,7 @@ def test_a_child_finds_all_as_a_new_interpreter_does(probe, tmp_path, perturb, w
     reading, writing = os.pipe()
     env = {**environment(world), "GCR_HERE": "ünd", "MALLOC_PERTURB_": perturb}
     how = {"env": env, "cwd": tmp_path, "stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE, "text": True}
+    warm.warm(env.get("PYTHONPATH"))  # or it would begin with what is set now, and keep it for the tests after this one
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     ignored = signal.signal(signal.SIGUSR1, signal.SIG_IGN)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR2])
