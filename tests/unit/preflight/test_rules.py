@@ -22,6 +22,7 @@ from gcr.processes import descendants, in_groups_of
 
 NONE = Options()
 NOBODY = 65534
+SWAPPED = 9  # a descriptor
 GONE = 4_194_305  # beyond the kernel's largest pid
 IN_ITS_OWN_NAMESPACE = """
 from gcr.criu.preflight.check import obstacles
@@ -151,6 +152,22 @@ def test_processes_that_change_all_the_time_are_looked_at(hold: Hold) -> None:
         assert obstacles(held.tree, (), NONE) == []
 
 
+def test_what_is_told_of_a_descriptor_is_of_one_file() -> None:
+    """Another process puts a file and a pipe in turn under one number, as fast as it can."""
+    program = f"import os\na, (b, _) = os.open({__file__!r}, 0), os.pipe()\nprint(flush=True)\n"
+    swapping = program + f"while True: os.dup2(a, {SWAPPED}), os.dup2(b, {SWAPPED})"
+    with subprocess.Popen([sys.executable, "-c", swapping], stdout=subprocess.PIPE) as process:
+        assert process.stdout
+        process.stdout.readline()
+        end, seen = time.monotonic() + 0.5, set()
+        while time.monotonic() < end:
+            found = [each for each in facts([process.pid]).opened if each.fd == SWAPPED]
+            seen |= {(each.path == __file__, stat.S_ISREG(each.mode), each.note("mnt_id")) for each in found}
+        process.kill()
+    assert len({mount for _, _, mount in seen}) == len(seen) == len(("file", "pipe"))
+    assert all(named is regular for named, regular, _ in seen)
+
+
 def test_a_process_of_another_user_is_an_obstacle(hold: Hold) -> None:
     if os.geteuid():
         pytest.skip("root alone can become another user")
@@ -195,12 +212,15 @@ def test_a_daemon_that_has_left_the_tree_keeps_a_pid_in_use(become: str) -> None
     with subprocess.Popen(words, stdout=subprocess.PIPE, start_new_session=True) as process:
         assert process.stdout
         [process.stdout.readline() for _ in range(2)]
-        (zombie,) = descendants(process.pid)
+        end = time.monotonic() + 10
+        while len(found := descendants(process.pid)) > 1:  # the leader is about to end
+            assert time.monotonic() < end
+        (zombie,) = found
         (outside,) = [pid for pid, led in in_groups_of([zombie]).items() if pid != zombie]
         try:
-            found = [each for each in obstacles(tree(process.pid), (), NONE) if each.kind is Kind.LEFT_BEHIND]
-            assert [each.pid for each in found] == [zombie]
-            assert f"process {outside}, outside of the tree," in found[0].object
+            in_use = [each for each in obstacles(tree(process.pid), (), NONE) if each.kind is Kind.LEFT_BEHIND]
+            assert [each.pid for each in in_use] == [zombie]
+            assert f"process {outside}, outside of the tree," in in_use[0].object
         finally:
             os.kill(outside, signal.SIGKILL)
             process.kill()

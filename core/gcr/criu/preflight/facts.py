@@ -6,7 +6,7 @@ A process, descriptor or mapping that is gone between two reads is passed over.
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from msgspec import Struct
@@ -14,6 +14,7 @@ from msgspec import Struct
 from gcr.processes import alive, identify
 
 _GONE = (FileNotFoundError, ProcessLookupError)
+_LOOKS = 10  # at a descriptor that another file takes between two reads
 _NAMED_FIELDS = 6  # of a line of /proc/PID/maps that has a path
 
 
@@ -53,7 +54,7 @@ class Opened(Struct, frozen=True):
     @property
     def link(self) -> Path:
         """Returns the link that opens the very file."""
-        return Path(f"/proc/{self.pid}/fd/{self.fd}")
+        return _link(self.pid, self.fd)
 
     def is_still_open(self) -> bool:
         try:
@@ -118,10 +119,40 @@ def opened_by(pid: int) -> Iterator[Opened]:
 
 
 def _opened(pid: int, fd: int) -> Opened:
-    link = Path(f"/proc/{pid}/fd/{fd}")
-    path, found = str(link.readlink()), link.stat()
-    notes = Path(f"/proc/{pid}/fdinfo/{fd}").read_text(errors="replace")
-    return Opened(pid, fd, path, found.st_mode, found.st_rdev, (found.st_dev, found.st_ino), notes)
+    """Raises FileNotFoundError for a descriptor that is closed, or is of another file at each look."""
+    for _ in range(_LOOKS):
+        with _pinned(pid, fd) as ours:
+            path, found, same = _link("self", ours).readlink(), os.fstat(ours), _notes("self", ours)
+        opened = Opened(pid, fd, str(path), found.st_mode, found.st_rdev, (found.st_dev, found.st_ino), _notes(pid, fd))
+        if all(opened.note(name) == value for name, value in _file_of(same)):
+            return opened
+    raise FileNotFoundError(f"descriptor {fd} of process {pid} changes all the time")
+
+
+@contextmanager
+def _pinned(pid: int, fd: int) -> Iterator[int]:
+    """Opens the file itself, whatever its type: the process may close it meanwhile, and open another one."""
+    ours = os.open(_link(pid, fd), os.O_PATH | os.O_CLOEXEC)
+    try:
+        yield ours
+    finally:
+        os.close(ours)
+
+
+def _link(pid: int | str, fd: int) -> Path:
+    return Path(f"/proc/{pid}/fd/{fd}")
+
+
+def _notes(pid: int | str, fd: int) -> str:
+    return Path(f"/proc/{pid}/fdinfo/{fd}").read_text(errors="replace")
+
+
+def _file_of(notes: str) -> Iterator[tuple[str, str]]:
+    """Yields the notes that tell which file it is. Linux before 5.14 has no `ino`."""
+    for line in notes.splitlines():
+        name, _, value = line.partition(":")
+        if name in ("mnt_id", "ino"):
+            yield name, value.strip()
 
 
 def socket_inodes(pids: Sequence[int]) -> frozenset[int]:
