@@ -1,5 +1,9 @@
 """Whole processes: a job goes into an image, processes and all, and comes back from it as it was."""
 
+import os
+import signal
+import time
+
 import pytest
 from filed import Filed, back, refused, stop
 from machine import Machine, alive
@@ -82,6 +86,18 @@ def test_a_daemon_that_dies_leaves_a_suspended_job(machine: Machine, job: Filed,
         machine.end_by_pid(job.pid)
         back(machine, "night")
         assert job.ask() == before
+
+
+def test_a_new_daemon_waits_for_the_agent(machine: Machine, job: Filed) -> None:
+    before = job.ask()
+    os.kill(job.pid, signal.SIGSTOP)
+    machine.gcr("daemon", "stop")
+    running = machine.asking.submit(stop, machine, "night")
+    time.sleep(0.3)
+    os.kill(job.pid, signal.SIGCONT)
+    assert running.result()["state"] == "stopped"
+    back(machine, "night")
+    assert job.ask() == before
 
 
 @pytest.mark.parametrize("flags", [("--leave-running",), slowly(("--live", "--leave-running")), slowly(())])

@@ -210,6 +210,8 @@ class Attempt(Struct, frozen=True):
         if any(p.strategy == Strategy.DRIVER for p in self.job.living):
             return self._by_driver()
         targets = self._admitted()
+        if self.saving:
+            self.saving.look()
         if not targets:
             self.node.forget_decision(self.job)  # about a program that has called exec since
             data_only = self.request.data_only

@@ -61,22 +61,39 @@ _TOLD = 3  # obstacles in one message
 
 
 class Whole(Struct):
-    """The job's way into its image. A helper looks at its processes while the program still runs."""
+    """The job's way into its image. A helper looks at its processes while the program still runs.
+
+    allow: options of CRIU's · ends: the job is stopped · secret: the store is encrypted
+    """
 
     node: Coordinator
     job: Job
     course: Course
     root: int
     helper: CriuPeer
-    looking: "Future[Seen]"
-    ends: bool = True  # the job is stopped
-    secret: bool = False  # the store is encrypted
+    allow: tuple[str, ...] = ()
+    ends: bool = True
+    secret: bool = False
+    _looking: "Future[Seen]" = field(default_factory=Future)
     _marked: list[int] = field(default_factory=list)  # agents that were sent away, by the pids that they gave
+
+    def look(self) -> None:
+        """Has the helper look at the processes, beside what the caller does next. Each agent has come by now."""
+        looking = self._looking = Future()
+        asked = self._asked()
+
+        def look() -> None:
+            try:
+                looking.set_result(self.helper.look(asked))
+            except BaseException as error:
+                looking.set_exception(error)
+
+        Thread(target=look, name="gcr-look", daemon=True).start()
 
     @property
     def seen(self) -> Seen:
         """The job's processes, as they were before anything stopped. Raises CriuUnusable, and as a call of a peer."""
-        return self.looking.result()
+        return self._looking.result()
 
     def may_begin(self) -> None:
         """Raises CannotSave, CriuUnusable where the processes cannot be saved."""
@@ -113,6 +130,18 @@ class Whole(Struct):
         except GcrError as error:
             log.warning("job %s: its devices were not asked what is left there: %s", self.job.name, error)
             return None
+
+    def _asked(self) -> Look:
+        job, world = self.job, self.job.world
+        return Look(
+            self.root,
+            tuple(sorted(job.processes)),
+            world.backend,
+            world.simulated,
+            _devices(job),
+            str(socket_path()),
+            self.allow,
+        )
 
     def close(self) -> None:
         """Ends the helper. A tree that it has dumped and not ended runs on."""
@@ -205,28 +234,10 @@ class Whole(Struct):
 
 
 def begun(node: Coordinator, job: Job, course: Course, request: CheckpointRequest) -> Whole:
-    """Starts a helper that can save the processes; it looks at them. Raises UnsupportedState."""
-    root, looking = _root_of(job), Future[Seen]()
+    """Starts a helper that can save the processes. Raises UnsupportedState."""
+    root = _root_of(job)
     helper = node.fleet.criu_helper()
-    world = job.world
-    asked = Look(
-        root,
-        tuple(sorted(job.processes)),
-        world.backend,
-        world.simulated,
-        _devices(job),
-        str(socket_path()),
-        request.allow,
-    )
-
-    def look() -> None:
-        try:
-            looking.set_result(helper.look(asked))
-        except BaseException as error:
-            looking.set_exception(error)
-
-    Thread(target=look, name="gcr-look", daemon=True).start()
-    return Whole(node, job, course, root, helper, looking, request.stop, request.encrypted)
+    return Whole(node, job, course, root, helper, request.allow, request.stop, request.encrypted)
 
 
 def takes_contexts(targets: Sequence[Target]) -> bool:
