@@ -23,6 +23,7 @@ import report  # noqa: E402
 import standstill  # noqa: E402
 import swaps  # noqa: E402
 import testbed  # noqa: E402
+import whole  # noqa: E402
 from program import stop_daemon  # noqa: E402
 
 BUDGET_SECONDS = 400.0
@@ -64,6 +65,9 @@ def pieces(gib: float = images.STATE_GIB) -> dict[str, Callable[[], Iterator[Any
         "image-growing": lambda: images.growing(images.program(gib)),
         "image-training": lambda: images.training([sys.executable, str(HERE / "train_step.py"), "busy", str(gib)]),
         "image-standstill": lambda: standstill.measure(gib),
+        "whole-8": lambda: whole.measure(images.program(8)),
+        "whole-32": lambda: whole.measure(images.program(32)),
+        "criu-8": lambda: whole.by_criu({"context": images.program(whole.CONTEXT_GIB), "8 GiB": images.program(8)}),
     }
 
 

@@ -1,0 +1,59 @@
+"""The benchmark of whole processes, rehearsed on a simulated device; of CRIU alone, on a program without a device."""
+
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+
+import images
+import whole
+
+from gcr.native import sim_dir
+from gcr.testing.machine import SimulatedMachine
+
+MIB = 1 << 20
+ANSWERS = "import sys\nprint('ready', flush=True)\nfor line in sys.stdin: print(line.strip()[::-1], flush=True)"
+
+
+@pytest.fixture
+def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedMachine]:
+    machine = SimulatedMachine(tmp_path, "nvidia")
+    for name, value in machine.env.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("GCR_BENCHMARK_STORE", str(tmp_path))
+    monkeypatch.setattr(images, "drop_caches", lambda: None)
+    yield machine
+    machine.close()
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("criu")
+def test_generations(simulated: SimulatedMachine) -> None:
+    command = images.program(16 * MIB / images.GIB, "--plain")
+    *_, found = whole.measure(command, simulated.world, used=lambda: 0)
+    generations = found["generations"]
+    assert [(each["way"], each["right"]) for each in generations] == [(way, True) for way in whole.WAYS]
+    assert all(each["gone_s"] > 0 and each["answered_s"] > each["back"]["total_s"] for each in generations)
+    assert generations[0]["out"]["bytes_written"] > generations[1]["out"]["bytes_written"] > 0
+    assert found["memory"]["Rss"] > MIB
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("criu")
+def test_criu_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plugin of ours stands for CRIU's own: there is no device here."""
+    monkeypatch.setenv("GCR_BENCHMARK_STORE", str(tmp_path))
+    monkeypatch.setenv(whole.ANCHOR, str(tmp_path))
+    monkeypatch.setattr(images, "drop_caches", lambda: None)
+    programs = {"one": [sys.executable, "-c", ANSWERS]}
+    with pytest.raises(SystemExit, match=r"no folder with cuda_plugin\.so"):
+        next(whole.by_criu(programs))
+    shutil.copy(sim_dir("amd") / "criu" / "amdgpu_plugin.so", tmp_path / "cuda_plugin.so")
+    *_, known = whole.by_criu(programs)
+    for found in (known["one"]["page cache"], known["one"]["cold"]):
+        assert found["right"] and found["bytes"] > MIB
+        assert found["answered_s"] >= found["back_s"] > 0 < found["out_s"] <= found["synced_s"]
