@@ -15,6 +15,7 @@ from gcr.image.chunks.entry import BLOCK, Entry, padded, stored_bytes
 from gcr.image.crypto.cipher import PACK_VERSIONS, Cipher, Forged
 from gcr.image.disk.bounce import Bounce, move_each
 from gcr.image.disk.failing import readable
+from gcr.image.disk.pagecache import is_cached
 from gcr.image.disk.regular import open_file
 from gcr.image.pack.format import FACTS, FILE, FOOTER, FOOTER_MAGIC, HEADER, HEADER_MAGIC, SUFFIX, Footer, Pack
 from gcr.imageerrors import Damaged, WrongImage
@@ -152,7 +153,10 @@ class PackReader:
 
 
 class OpenPack(Struct, frozen=True):
-    """An open pack. `direct`: a descriptor that reads past the page cache, or -1."""
+    """An open pack. `direct`: a descriptor that reads past the page cache, or -1.
+
+    Bytes that the page cache has are taken from there, and no others are brought there.
+    """
 
     path: Path
     fd: int
@@ -181,7 +185,7 @@ class OpenPack(Struct, frozen=True):
 
     def _some(self, at: int, target: memoryview) -> int:
         with readable(self.path):
-            if self.direct >= 0 and at % BLOCK == 0:
+            if self.direct >= 0 and at % BLOCK == 0 and not is_cached(self.fd, at, len(target)):
                 try:
                     return os.preadv(self.direct, [target], at)
                 except OSError as error:
