@@ -22,8 +22,10 @@ def add_folder(writer: ImageWriter, folder: Path, sizes: Mapping[str, Sequence[i
 
 
 def _add(writer: ImageWriter, path: Path, sizes: Sequence[int]) -> ImagedFile:
-    with path.open("rb") as file:
+    with path.open(
+        "r+b"
+    ) as file:  # nothing is written; bytes that may not be written to are copied before they are hashed
         found = ImagedFile(path.name, os.fstat(file.fileno()).st_size, tuple(sizes))
         if found.bytes:  # an empty file cannot be mapped, and has no chunks
-            writer.add_file(found, memoryview(mmap.mmap(file.fileno(), found.bytes, prot=mmap.PROT_READ)))
+            writer.add_file(found, memoryview(mmap.mmap(file.fileno(), found.bytes)))
     return found
