@@ -1,44 +1,18 @@
 """Where pages of CRIU's are cut: by the addresses that they are at, and not by their place in the file."""
 
-import struct
+import sys
 import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+sys.path.insert(0, str(Path(__file__).parent))
+
+from pagemaps import HEAD, PAGE, PARENT, PRESENT, WINDOW, Entry, dumped, pagemap
+
 from gcr.criu.pages import chunk_sizes
-
-PAGE, WINDOW = 4096, 16 * 4096
-PRESENT, PARENT = 4, 1
-HEAD = bytes.fromhex("19435654 25400856")  # the two magic numbers of a pagemap
-
-Entry = tuple[int, int, int]  # number of the first page, pages, flags
-
-
-def number(value: int) -> bytes:
-    """Returns a number as protobuf writes it, by hand."""
-    found = bytearray()
-    while value > 127:
-        found.append(value & 127 | 128)
-        value >>= 7
-    return bytes([*found, value])
-
-
-def pagemap(entries: Sequence[Entry], pages_id: int = 1) -> bytes:
-    bodies = [b"\x08" + number(pages_id)]
-    for first, count, flags in entries:
-        bodies.append(b"\x08" + number(first * PAGE) + b"\x10" + number(count) + b"\x20" + number(flags))
-    return HEAD + b"".join(struct.pack("<I", len(body)) + body for body in bodies)
-
-
-def dumped(folder: Path, entries: Sequence[Entry], pages: int | None = None) -> Path:
-    there = sum(count for _, count, flags in entries if flags & PRESENT)
-    (folder / "pagemap-7.img").write_bytes(pagemap(entries))
-    (folder / "pages-1.img").write_bytes(bytes(PAGE * (there if pages is None else pages)))
-    return folder
 
 
 @pytest.mark.parametrize(

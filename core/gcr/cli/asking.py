@@ -37,10 +37,16 @@ _LENGTH = 8  # bytes, before each message
 _PR_SET_PDEATHSIG = 1
 
 
-def asked(options: Options, chosen: str | None, look: "Callable[[Store | None], T]") -> T:
+def asked(
+    options: Options,
+    chosen: str | None,
+    look: "Callable[[Store | None], T]",
+    meanwhile: Callable[[], object] = lambda: None,
+) -> T:
     """Returns the result of `look`, which gets the store, or None where no image was written to it yet.
 
-    Raises what `look` raises; StoreUnusable, DeadlinePassed, WrongKey, KeyUnusable, UnsafeRuntime, UsageError.
+    meanwhile: called while `look` is at work
+    Raises what either raises; StoreUnusable, DeadlinePassed, WrongKey, KeyUnusable, UnsafeRuntime, UsageError.
     """
     path, key = store_path(chosen), options.key()
     key.key()  # here: its command may ask its owner, for longer than a store may be silent
@@ -57,7 +63,7 @@ def asked(options: Options, chosen: str | None, look: "Callable[[Store | None], 
                     raise without_store(error, path) from error
                 raise
 
-    return Asking(str(path), work, options.timeout).answer()
+    return Asking(str(path), work, options.timeout, meanwhile=meanwhile).answer()
 
 
 class Line:
@@ -85,23 +91,26 @@ class Line:
 class Asking(Struct, Generic[T]):
     """Waits for a child's work. `whom`: the disk or server that may be silent, as messages call it.
 
-    timeout: seconds in all, None: no limit. grace: seconds for the child to end when told to."""
+    timeout: seconds in all, None: no limit. grace: seconds for the child to end when told to. meanwhile: called once,
+    while the child works."""
 
     whom: str
     work: Callable[[Line], T]
     timeout: float | None = None
     grace: float = 0.0
     on_progress: Callable[[Any], object] = lambda now: None
+    meanwhile: Callable[[], object] = lambda: None
     _patience: float = field(default_factory=lambda: config.load().store_s)
     _began: float = field(default_factory=time.monotonic)
 
     def answer(self) -> T:
-        """Raises what `work` raises; StoreUnusable, DeadlinePassed, PeerGone."""
+        """Raises what `work` or `meanwhile` raises; StoreUnusable, DeadlinePassed, PeerGone."""
         ours, theirs = os.pipe()
         child = 0
         try:
             with _interrupted_later():
                 child = self._begun(ours, theirs)
+            self.meanwhile()
             return self._awaited(ours)
         except KeyboardInterrupt:
             if child:

@@ -1,16 +1,18 @@
 """A job that was stopped comes back from its image: its processes first, suspended, and then its device memory."""
 
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, field
 
 from gcr.cli import parts
 from gcr.cli.asking import asked
 from gcr.cli.options import Options
 from gcr.cli.revivable import Revivable
-from gcr.criu import program, tree
+from gcr.criu import program, tree, zeropages
+from gcr.criu.pagemap import PAGE
 from gcr.criu.plugins import plugins_of
 from gcr.dumpfolder import dump_folder
 from gcr.errors import WrongState
@@ -29,12 +31,22 @@ if TYPE_CHECKING:
 
 
 class Reviving(Struct, frozen=True):
-    """The way back of the processes of an image. `attach`: stay their parent in the foreground."""
+    """The way back of the processes of an image.
+
+    attach: stay their parent in the foreground · began: the command, by the monotonic clock
+
+    looked      CRIU works here
+    brought     their memory is in a folder, each byte compared with its name
+    compared    the files that they had open are as they were
+    made        they are there, suspended
+    """
 
     options: Options
     image: str
     store: str | None
-    attach: bool = False
+    attach: bool
+    began: float
+    _marks: dict[str, float] = field(default_factory=dict)
 
     def bring_back(self, found: Revivable, then: Callable[[], int]) -> int:
         """Brings the processes back, suspended, and then does the rest. Returns its exit code, or the program's.
@@ -42,14 +54,29 @@ class Reviving(Struct, frozen=True):
         Raises CriuUnusable, FilesChanged, NotRestored, WrongImage, WrongState; then there is no process of it.
         """
         with dump_folder(found.bytes, secret=bool(self.options.key().key())) as folder:
-            spec = self._spec(found.job, folder)
+            done: Outcome = run(self._spec(found.job, folder), lambda _job, _pid: self._rest(then))
+        return done.code if self.attach else self._rest(then)
 
-            done: Outcome = run(spec, lambda _job, _pid: then())
-        return done.code if self.attach else then()
+    def phases(self) -> dict[str, float]:
+        """Returns the seconds from the command's begin to the end of each phase."""
+        return {name: at - self.began for name, at in self._marks.items()}
+
+    def _rest(self, then: Callable[[], int]) -> int:
+        self._mark("made")
+        return then()
+
+    def _mark(self, phase: str) -> None:
+        self._marks[phase] = time.monotonic()
 
     def _spec(self, job: str, folder: Path) -> JobSpec:
-        criu = program.look(program.find()).program
-        asked(self.options, self.store, lambda store: _bring(self.image, folder, store))
+        criu = program.find()
+
+        def look() -> None:
+            program.look(criu)
+            self._mark("looked")
+
+        asked(self.options, self.store, lambda store: bring(self.image, folder, store), look)
+        self._mark("brought")
         stopped, saved = StoppedJob.read(folder), tree.saved_in(folder)
         _refuse_elsewhere(stopped)
         decision = stopped.decision
@@ -57,6 +84,7 @@ class Reviving(Struct, frozen=True):
         plugins = plugins_of(decision.backend, decision.simulated)
         revival = Revival(criu, folder, stopped, saved, kept, plugins)
         revival.refuse_impossible(None if self.attach else str(runs.log_path(job, runs.identifier(stopped.token))))
+        self._mark("compared")
         simulated = decision.backend if decision.simulated else None
         return JobSpec(
             stopped.argv,
@@ -83,11 +111,20 @@ def _refuse_elsewhere(stopped: StoppedJob) -> None:
         raise WrongState(text, hint=f"GCR_SOCKET={stopped.socket}, for the daemon and for gcr restore")
 
 
-def _bring(image: str, folder: Path, store: "Store | None") -> None:
-    from gcr.image.read.folder import bring_folder
+def bring(image: str, folder: Path, store: "Store | None") -> None:
+    """Makes CRIU's files in a folder, each byte compared, but for pages of zeros that CRIU need not restore.
+
+    Raises NoSuchImage, Damaged, StoreUnusable and others of the store.
+    """
+    from gcr.image.read.folder import bring_file, bring_folder
     from gcr.image.read.reader import ImageReader
 
     if store is None:
         raise NoSuchImage(f"no image {image!r}", hint="gcr images")
     with ImageReader(store, image, came=lambda _bytes: store.pulse()) as reader:
-        bring_folder(reader, folder)
+        pages = {name for name in reader.files if name.startswith("pages-")}
+        bring_folder(reader, folder, reader.files.keys() - pages)
+        spare = zeropages.spare(folder, lambda name: reader.files[name][1].bytes if name in pages else -1)
+        bring_folder(reader, folder, pages - spare.keys())
+        for name, known in spare.items():
+            known.leave_out(bring_file(reader, name, folder, known.spans, PAGE))

@@ -28,14 +28,19 @@ Told = TypeVar("Told", bound=Report)
 
 
 def transfer(
-    requests: Sequence[ImageRequest], options: Options, kind: type[Told], summary: Callable[[Told], str]
+    requests: Sequence[ImageRequest],
+    options: Options,
+    kind: type[Told],
+    summary: Callable[[Told], str],
+    amended: Callable[[Told], Told] = lambda report: report,
 ) -> int:
     """Sends each request and prints its report, which is a `kind`. Returns the worst exit code of several.
 
+    amended: adds to the report of a single one
     Raises GcrError for a single one; Interrupted once the job stands still again.
     """
     if len(requests) == 1:
-        report = _carried_out(requests[0], options, kind)
+        report = amended(_carried_out(requests[0], options, kind))
         if options.json:
             print_json(success(requests[0].op, report.to_json()))
         else:

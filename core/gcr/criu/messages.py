@@ -1,7 +1,7 @@
 """Messages of CRIU's RPC that gcr uses, and of files of its, with CRIU's own names and numbers of fields.
 
-Source: images/rpc.proto, stats.proto and pagemap.proto of CRIU 4.1. Either side leaves alone a field that is not
-listed here.
+Source: images/rpc.proto, stats.proto, pagemap.proto, mm.proto and vma.proto of CRIU 4.1. Either side leaves alone a
+field that is not listed here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -104,6 +104,12 @@ _MESSAGES: Mapping[str, Sequence[Field]] = {
     ],
     "pagemap_head": [Field("pages_id", 1, _UINT32, _REQUIRED)],
     "pagemap_entry": [Field("vaddr", 1, _UINT64, _REQUIRED), Field("nr_pages", 2, _UINT32), Field("flags", 4, _UINT32)],
+    "vma_entry": [
+        Field("start", 1, _UINT64, _REQUIRED),
+        Field("end", 2, _UINT64, _REQUIRED),
+        Field("status", 7, _UINT32, _REQUIRED),
+    ],
+    "mm_entry": [Field("vmas", 14, _MESSAGE, _REPEATED, "vma_entry")],
     "stats_entry": [
         Field("dump", 1, _MESSAGE, message="dump_stats_entry"),
         Field("restore", 2, _MESSAGE, message="restore_stats_entry"),
@@ -134,6 +140,11 @@ def pagemap_head(payload: bytes) -> Any:
 def pagemap_entry(payload: bytes) -> Any:
     """Returns another entry of a pagemap. Raises LibraryMissing, ValueError for other bytes."""
     return _parsed("pagemap_entry", payload, "an entry of a pagemap")
+
+
+def mm_entry(payload: bytes) -> Any:
+    """Returns the entry of a file about a process's memory. Raises LibraryMissing, ValueError for other bytes."""
+    return _parsed("mm_entry", payload, "an entry of a process's memory")
 
 
 def _parsed(name: str, payload: bytes, text: str) -> Any:

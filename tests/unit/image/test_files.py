@@ -86,6 +86,14 @@ def test_no_byte_of_a_damaged_file_is_handed_on(plain: Store, tmp_path: Path) ->
     assert there[CHUNK_BYTES : 2 * CHUNK_BYTES] == bytes(CHUNK_BYTES)
 
 
+def test_zeros_take_no_room_in_the_folder(plain: Store, tmp_path: Path) -> None:
+    text = bytes(8 * CHUNK_BYTES) + b"x" * CHUNK_BYTES + bytes(5)
+    imaged(plain, "one", folder_of(tmp_path / "in", {"pages-1.img": text}))
+    brought(plain, "one", tmp_path / "out")
+    found = tmp_path / "out/pages-1.img"
+    assert found.read_bytes() == text and CHUNK_BYTES <= found.stat().st_blocks * 512 < 2 * CHUNK_BYTES
+
+
 def test_a_file_in_the_way_is_not_written_to(plain: Store, tmp_path: Path) -> None:
     imaged(plain, "one", folder_of(tmp_path / "in", SOME))
     folder_of(tmp_path / "out", {"inventory.img": b"mine"})

@@ -1,5 +1,6 @@
 """`gcr restore`: bring a job back where it was."""
 
+import time
 from collections.abc import Sequence
 from functools import partial
 
@@ -75,6 +76,7 @@ def command(
 
     Several come back one after the other, each by itself: all are tried, and the exit code is the worst.
     """
+    began = time.monotonic()
     if bool(targets) == bool(image):
         raise UsageError("either jobs, or --image NAME", hint="gcr restore llm, or gcr restore --image warm")
     if devices and len(targets) > 1:
@@ -98,4 +100,8 @@ def command(
         return restored()
     from gcr.cli.reviving import Reviving, is_here  # the other ways need no CRIU
 
-    return restored() if is_here(found.job) else Reviving(options, image, store, attach).bring_back(found, restored)
+    if is_here(found.job):
+        return restored()
+    reviving = Reviving(options, image, store, attach, began)
+    told = lambda report: replace(report, processes_s=reviving.phases())  # noqa: E731
+    return reviving.bring_back(found, partial(restored, amended=told))

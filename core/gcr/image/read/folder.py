@@ -2,27 +2,38 @@
 
 import mmap
 import os
+from collections.abc import Collection, Sequence
 from pathlib import Path
 
-from gcr.image.files.imagedfile import ImagedFile
-from gcr.image.read.reader import ImageReader
+from gcr.image.read.reader import ImageReader, Span
 
 
-def bring_folder(reader: ImageReader, folder: Path) -> None:
-    """Makes each file of the image in the folder, which is the caller's alone. Every byte was compared when it returns.
+def bring_folder(reader: ImageReader, folder: Path, names: Collection[str] | None = None) -> None:
+    """Makes files of the image, all by default, in the folder, which is the caller's alone.
 
+    Every byte was compared when it returns. Raises as `bring_file`.
+    """
+    for name in reader.files if names is None else names:
+        bring_file(reader, name, folder)
+
+
+def bring_file(
+    reader: ImageReader, name: str, folder: Path, spare: Sequence[Span] = (), unit: int = 1
+) -> Sequence[Span]:
+    """Makes a file without the chunks of zeros that lie in the `spare` spans. Returns the spans that were left out.
+
+    Other zeros are holes. `unit`: of which chunks that are left out are multiples.
     Raises Damaged, StoreUnusable; FileExistsError, and OSError where the folder's file system is full.
     """
-    for _, file in reader.files.values():
-        _bring(reader, file, folder / file.name)
-
-
-def _bring(reader: ImageReader, file: ImagedFile, path: Path) -> None:
-    made = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    left = [*reader.zeros(name, spare, unit)]
+    size = reader.files[name][1].bytes - sum(end - begin for begin, end in left)
+    made = os.open(folder / name, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
-        if not file.bytes:
-            return
-        os.posix_fallocate(made, 0, file.bytes)  # no room is an error here, and a signal where it is written
-        reader.read_file(file.name, memoryview(mmap.mmap(made, file.bytes)))
+        if size:
+            os.ftruncate(made, size)
+            for at, length in reader.stored(name, left):
+                os.posix_fallocate(made, at, length)  # no room is an error here, and a signal where it is written
+            reader.read_file(name, memoryview(mmap.mmap(made, size)), left)
     finally:
         os.close(made)
+    return left

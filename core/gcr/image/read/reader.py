@@ -21,6 +21,7 @@ from gcr.image.store.store import Store
 from gcr.imageerrors import Damaged
 
 Wanted = tuple[Reference, memoryview]  # a chunk, and its target
+Span = tuple[int, int]  # begin and end
 
 
 @dataclass(slots=True)
@@ -72,13 +73,51 @@ class ImageReader:
         ]
         self._bring(wanted)
 
-    def read_file(self, name: str, target: memoryview) -> None:
-        """Reads all bytes of a file. Raises UsageError for an unknown name, or a target of another size."""
-        first, file = self.files.get(name, (0, ImagedFile("", -1)))
-        if file.bytes != len(target):
+    def read_file(self, name: str, target: memoryview, left: Sequence[Span] = ()) -> None:
+        """Reads a file, without the spans that are `left` out, into a target that is zero.
+
+        Writes to the `stored` bytes alone: those of a sparse file may be missing elsewhere. Raises UsageError for an
+        unknown name, or a target of another size.
+        """
+        if self._file(name)[1].bytes - sum(end - begin for begin, end in left) != len(target):
             raise UsageError(f"image {self.name} has no file {name!r} of {len(target)} bytes")
-        cuts = enumerate(file.chunks(self.manifest.chunk_bytes))
-        self._bring([(self._references[first + number], target[at : at + size]) for number, (at, size) in cuts])
+        self._bring([(reference, target[at : at + size]) for reference, at, size in self._kept(name, left)])
+
+    def stored(self, name: str, left: Sequence[Span] = ()) -> Iterator[tuple[int, int]]:
+        """Yields what is not zeros of a file, chunk by chunk: offset without what is `left` out, and bytes."""
+        return ((at, size) for _, at, size in self._kept(name, left))
+
+    def zeros(self, name: str, within: Sequence[Span], unit: int) -> Iterator[Span]:
+        """Yields the chunks of zeros of a file that lie in one of the spans, which are in order. Raises UsageError.
+
+        unit: chunks that do not begin and end at a multiple of so many bytes are passed over
+        """
+        number = 0
+        for reference, at, size in self._chunks(name):
+            while number < len(within) and within[number][1] < at + size:
+                number += 1
+            inside = number < len(within) and within[number][0] <= at
+            if reference.pack == ZEROS and inside and not at % unit and not size % unit:
+                yield at, at + size
+
+    def _kept(self, name: str, left: Sequence[Span]) -> Iterator[tuple[Reference, int, int]]:
+        number = gone = 0
+        for reference, at, size in self._chunks(name):
+            while number < len(left) and left[number][1] <= at:
+                gone, number = gone + left[number][1] - left[number][0], number + 1
+            if reference.pack != ZEROS:
+                yield reference, at - gone, size
+
+    def _chunks(self, name: str) -> Iterator[tuple[Reference, int, int]]:
+        """Yields each chunk of a file, with its offset and its bytes."""
+        first, file = self._file(name)
+        for number, (at, size) in enumerate(file.chunks(self.manifest.chunk_bytes)):
+            yield self._references[first + number], at, size
+
+    def _file(self, name: str) -> tuple[int, ImagedFile]:
+        if name not in self.files:
+            raise UsageError(f"image {self.name} has no file {name!r}")
+        return self.files[name]
 
     def _bring(self, wanted: Sequence[Wanted]) -> None:
         with usable(self.store.path):

@@ -1,0 +1,80 @@
+"""Pagemaps: CRIU's files that tell the addresses of the pages in another file, where they lie one behind the other.
+
+Source: images/pagemap.proto and criu/include/magic.h of CRIU 4.1: two magic numbers; then a length and an entry, again
+and again, the first of them a head.
+"""
+
+import struct
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from gcr.criu import messages
+from gcr.listing import listed
+
+PAGE = 4096
+_MAGIC, _COMMON_MAGIC = 0x56084025, 0x54564319
+_HEADER, _LENGTH = struct.Struct("<II"), struct.Struct("<I")
+_PRESENT = 4  # flag of an entry: its pages are in the file
+
+
+class Pagemap(Struct, frozen=True):
+    """A pagemap that was understood. `pages`: the name of the file of pages."""
+
+    path: Path
+    pages: str
+    head: bytes
+    entries: Sequence[Any]
+
+    @property
+    def runs(self) -> Sequence[tuple[int, int]]:
+        """Returns address and bytes of the pages that are in the file, in its order."""
+        return [(each.vaddr, each.nr_pages * PAGE) for each in self.entries if is_present(each)]
+
+    def rewrite(self, entries: Sequence[Any]) -> None:
+        """Replaces the entries of the file."""
+        payloads = [self.head, *(each.SerializeToString() for each in entries)]
+        lines = [_LENGTH.pack(len(payload)) + payload for payload in payloads]
+        self.path.write_bytes(_HEADER.pack(_COMMON_MAGIC, _MAGIC) + b"".join(lines))
+
+
+def is_present(entry: Any) -> bool:
+    return bool(entry.flags & _PRESENT)
+
+
+def pagemaps(folder: Path, size_of: Callable[[str], int] | None = None) -> Iterator[Pagemap]:
+    """Yields the pagemaps of a dump, but those that cannot be read or describe another number of bytes.
+
+    size_of: bytes of a file of pages, by its name, where these files are not in the folder
+    """
+    known = size_of or (lambda name: (folder / name).stat().st_size)
+    for path in listed(folder, ".img"):
+        if path.name.startswith("pagemap-"):
+            try:
+                found = _read(path)
+                if known(found.pages) == sum(size for _, size in found.runs):
+                    yield found
+            except (OSError, ValueError, struct.error):
+                continue
+
+
+def _read(path: Path) -> Pagemap:
+    """Raises OSError; ValueError, struct.error for other bytes."""
+    head, *entries = payloads_of(path.read_bytes(), _MAGIC)
+    name = f"pages-{messages.pagemap_head(head).pages_id}.img"
+    return Pagemap(path, name, head, [messages.pagemap_entry(each) for each in entries])
+
+
+def payloads_of(data: bytes, magic: int) -> Iterator[bytes]:
+    """Yields the entries of a file of CRIU's. Raises ValueError, struct.error for other bytes."""
+    if _HEADER.unpack_from(data) != (_COMMON_MAGIC, magic):
+        raise ValueError("it has another magic number")
+    at = _HEADER.size
+    while at < len(data):
+        (size,) = _LENGTH.unpack_from(data, at)
+        begin, at = at + _LENGTH.size, at + _LENGTH.size + size
+        if at > len(data):
+            raise ValueError("an entry is cut off")
+        yield data[begin:at]

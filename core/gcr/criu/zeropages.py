@@ -1,0 +1,116 @@
+"""Leaves pages of zeros out of what CRIU restores: private anonymous memory that it does not fill reads as zeros.
+
+CRIU saves each page that a process has touched, whatever is in it. The driver of a GPU gives a process hundreds of MiB
+of zeros; to fill them takes time and memory.
+
+Source: images/mm.proto, vma.proto and criu/include/image.h of CRIU 4.1.
+"""
+
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from gcr.criu import messages
+from gcr.criu.pagemap import PAGE, Pagemap, is_present, pagemaps, payloads_of
+
+_MM_MAGIC = 0x57492820
+_ANON_PRIVATE = 1 << 9  # in the status of an area
+_KINDS = "pagemap-"
+
+Span = tuple[int, int]
+"""Begin and end, in bytes."""
+
+
+class Spare(Struct, frozen=True):
+    """A file of pages. `spans`: those of it that may be left out where they are zeros."""
+
+    pagemap: Pagemap
+    spans: Sequence[Span]
+
+    def leave_out(self, left: Sequence[Span]) -> None:
+        """Takes spans out of the pagemap, which the file of pages does not have any more."""
+        if left:
+            self.pagemap.rewrite([*_without(self.pagemap.entries, left)])
+
+
+def spare(folder: Path, size_of: Callable[[str], int]) -> Mapping[str, Spare]:
+    """Returns the files of pages by name. They need not be in the folder: `size_of` tells the bytes of each.
+
+    Those that are not understood are not among them.
+    """
+    found = {}
+    for each in pagemaps(folder, size_of):
+        areas = _private_areas(folder, each.path.stem.removeprefix(_KINDS))
+        found[each.pages] = Spare(each, [*_joined(_in_file(each.runs, areas))])
+    return found
+
+
+def _private_areas(folder: Path, process: str) -> Sequence[Span]:
+    """Returns the addresses of private anonymous memory of a process, in order; none where that is not known.
+
+    Other pagemaps are of memory that several processes share, and have no process.
+    """
+    try:
+        (payload,) = payloads_of((folder / f"mm-{process}.img").read_bytes(), _MM_MAGIC)
+        return sorted((each.start, each.end) for each in messages.mm_entry(payload).vmas if each.status & _ANON_PRIVATE)
+    except (OSError, ValueError, struct.error):
+        return ()
+
+
+def _in_file(runs: Sequence[Span], areas: Sequence[Span]) -> Iterator[Span]:
+    """Yields the spans of a file of pages that lie in areas. `runs`: address and bytes; both in order of addresses."""
+    at, number = 0, 0
+    for address, size in runs:
+        while number < len(areas) and areas[number][1] <= address:
+            number += 1
+        for begin, end in areas[number:]:
+            if begin >= address + size:
+                break
+            yield at + max(begin, address) - address, at + min(end, address + size) - address
+        at += size
+
+
+def _joined(spans: Iterable[Span]) -> Iterator[Span]:
+    """Yields the spans, those that touch as one."""
+    last: Span | None = None
+    for begin, end in spans:
+        if last and last[1] == begin:
+            last = last[0], end
+            continue
+        if last:
+            yield last
+        last = begin, end
+    if last:
+        yield last
+
+
+def _without(entries: Sequence[Any], left: Sequence[Span]) -> Iterator[Any]:
+    """Yields the entries of what remains of the file of pages."""
+    at, number = 0, 0
+    for entry in entries:
+        if not is_present(entry):
+            yield entry
+            continue
+        begin, end = at, at + entry.nr_pages * PAGE
+        at = end
+        while number < len(left) and left[number][1] <= begin:
+            number += 1
+        for gone, after in left[number:]:
+            if gone >= end:
+                break
+            if gone > begin:
+                yield _part(entry, begin - (end - entry.nr_pages * PAGE), gone - begin)
+            begin = min(end, after)
+        if begin < end:
+            yield _part(entry, begin - (end - entry.nr_pages * PAGE), end - begin)
+
+
+def _part(entry: Any, at: int, size: int) -> Any:
+    """Returns an entry of some of the pages; fields that we do not know stay."""
+    made = type(entry)()
+    made.CopyFrom(entry)
+    made.vaddr, made.nr_pages = entry.vaddr + at, size // PAGE
+    return made
