@@ -89,7 +89,11 @@ class CheckpointReport(Report, frozen=True, kw_only=True):
 
 
 class RestoreReport(Report, frozen=True, kw_only=True):
-    """A restore. `phases_s`: as of a checkpoint."""
+    """A restore. `phases_s`: as of a checkpoint.
+
+    processes_s: of a job that was stopped, how its processes came back before: the end of each phase, in seconds from
+    the command's begin
+    """
 
     bytes: int
     refill_s: float
@@ -101,7 +105,11 @@ class RestoreReport(Report, frozen=True, kw_only=True):
     streamed: bool  # bytes came from an image window by window, and were nowhere whole in host memory
     phases_s: Mapping[str, float] = field(default_factory=dict)
     moved: Mapping[str, str]  # devices by UUID: what it left, and where it came back instead
+    processes_s: Mapping[str, float] = field(default_factory=dict)
     wall_s: float = 0.0
+
+    def _absent(self) -> Collection[str]:
+        return [*super()._absent(), *(() if self.processes_s else ("processes_s",))]
 
 
 class SwapReport(Answer, frozen=True, kw_only=True):
