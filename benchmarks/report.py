@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import report_images
+import report_whole
 from overhead import ENOUGH, Arm, estimates, pieces
 from slices import Estimate, log_ratio, parse
 from stats import median
@@ -221,4 +222,5 @@ _SECTIONS: Sequence[Callable[[Pieces], Iterator[Line]]] = (
     _low_vram,
     _overhead,
     report_images.lines,
+    report_whole.lines,
 )

@@ -10,6 +10,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
 import images
+import report_whole
 import whole
 
 from gcr.native import sim_dir
@@ -40,6 +41,12 @@ def test_generations(simulated: SimulatedMachine) -> None:
     assert all(each["gone_s"] > 0 and each["answered_s"] > each["back"]["total_s"] for each in generations)
     assert generations[0]["out"]["bytes_written"] > generations[1]["out"]["bytes_written"] > 0
     assert found["memory"]["Rss"] > MIB
+    took = {"out_s": 9.0, "synced_s": 10.0, "answered_s": 8.0}
+    theirs = {name: dict.fromkeys(whole.WAYS[1:], took) for name in ("context", "8 GiB")}
+    lines = list(report_whole.lines({"whole-8": found, "criu-8": theirs}))
+    beside = [line for line in lines if line[3]]
+    assert len(lines) == 16 and len(beside) == 9
+    assert [line[3] for line in beside] == ["NO", *["yes"] * 8]  # of so small a program more than 5 % changes
 
 
 @pytest.mark.slow

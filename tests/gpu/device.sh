@@ -13,6 +13,8 @@
 # docs/compatibility.md of what they leave.
 # `cold10` restores ten minutes after its checkpoint: the first call begins it and leaves a process behind (in a session
 # of its own), later calls say how long is left, then bring the result. `soak` likewise: one training job, 1,000 swaps.
+# `whole-8`, `whole-32` and `criu-8` need GCR_CRIU, a CRIU that works there (tools/fetch_criu.py brings one); `criu-8` also
+# GCR_BENCHMARK_CRIU, a folder with CRIU's cuda_plugin.so of the same version and NVIDIA's cuda-checkpoint.
 # `endings`: 300 programs that end, each in one of twelve ways at a random instant of a swap; a later call goes on.
 set -euo pipefail
 
@@ -22,7 +24,7 @@ build=${GCR_DEVICE_BUILD:-$root/build/device}
 site=$build/site
 
 if [ $# -lt 2 ]; then
-  sed -n '2,16s/^# \{0,1\}//p' "$0"
+  sed -n '2,18s/^# \{0,1\}//p' "$0"
   exit 2
 fi
 mkdir -p "$1" "$site"
