@@ -41,6 +41,7 @@ WIDE = {
 
 # Modules of core that open files for writing, and what they write. Images are written by gcr/image/ alone.
 WRITERS = {
+    "gcr/criu/pagemap.py": "a pagemap of CRIU's without zeros",
     "gcr/job/journal.py": "decision records",
     "gcr/rendezvous/folder.py": "which daemon a folder belongs to",
     "gcr/daemon/missed.py": "what a supervisor that was away has missed",

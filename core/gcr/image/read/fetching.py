@@ -21,7 +21,7 @@ from gcr.imageerrors import Damaged
 
 READERS = 3  # threads that read from the disk
 WAITING = 3  # more buffers, with chunks that are compared; one for each thread that compares, if these are more
-COMPARERS = max(4, (os.cpu_count() or 1) // 2)  # the most threads that compare: a page cache is faster than they are
+COMPARERS = max(4, (os.cpu_count() or 1) // 2)  # the most threads that compare
 
 
 class Group(Struct, frozen=True):
