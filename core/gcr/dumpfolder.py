@@ -47,7 +47,7 @@ def dump_folder(needed: int, secret: bool) -> Iterator[Path]:
 
 
 def _place(needed: int, secret: bool) -> Path:
-    missing = _MARGIN * needed - _free(_TMPFS)
+    missing = _MARGIN * needed - free_bytes(_TMPFS)
     if missing > 0 and secret:
         text = f"the processes take {units.size(needed)}, and {_TMPFS} has too little room: {units.size(missing)} short"
         raise NoRoom(text, missing=missing, hint="an encrypted store's bytes are written to no disk in the clear")
@@ -56,11 +56,16 @@ def _place(needed: int, secret: bool) -> Path:
 
 def sweep() -> None:
     """Removes the folders that processes of this user have left behind."""
-    for place in (_TMPFS, state_dir()):
+    for place in places():
         with suppress(OSError):
             for folder in listed(place):
                 if folder.name.startswith(_PREFIX):
                     _remove_abandoned(folder)
+
+
+def places() -> tuple[Path, Path]:
+    """Returns the folder in memory, and the one on a disk. Raises UnsafeRuntime."""
+    return _TMPFS, state_dir()
 
 
 def _remove_abandoned(folder: Path) -> None:
@@ -77,7 +82,7 @@ def _remove_abandoned(folder: Path) -> None:
             os.close(lock)
 
 
-def _free(folder: Path) -> int:
+def free_bytes(folder: Path) -> int:
     """Returns the bytes that are free there; 0 where there is no such folder."""
     try:
         found = os.statvfs(folder)

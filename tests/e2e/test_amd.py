@@ -129,11 +129,11 @@ def test_a_runtime_that_keeps_memory_for_good_is_refused_untouched(make: Make, l
     assert job.ask().startswith("digest")
 
 
-def test_the_whole_device_cannot_be_given_back(make: Make, linked: str) -> None:
-    machine = make()
+def test_without_criu_the_whole_device_cannot_be_given_back(make: Make, linked: str) -> None:
+    machine = make(GCR_CRIU="/no/criu")
     job = machine.run("llm", linked, "--interactive", "2", "20")
     refused = machine.gcr("checkpoint", "llm")
-    assert (refused.code, refused.body["error"]["code"]) == (3, "unsupported_state")
+    assert (refused.code, refused.body["error"]["code"]) == (3, "criu_unusable")
     assert "--data-only" in refused.body["error"]["hint"]
     assert machine.job("llm")["state"] == "running"  # type: ignore[index]
     assert job.ask().startswith("digest")

@@ -18,7 +18,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from imaging import imaged
 from pagemaps import OF_A_FILE, PAGE, PRESENT, PRIVATE, WINDOW, Entry, entries_of, memory, pagemap
 
-from gcr.cli.reviving import bring
+from gcr.cli.unparking import bring
 from gcr.criu import saving
 from gcr.criu.pages import chunk_sizes
 from gcr.criu.saving import Wishes

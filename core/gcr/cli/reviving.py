@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from msgspec import Struct, field
 
@@ -11,23 +10,14 @@ from gcr.cli import parts
 from gcr.cli.asking import asked
 from gcr.cli.options import Options
 from gcr.cli.revivable import Revivable
-from gcr.criu import program, tree, zeropages
-from gcr.criu.pagemap import PAGE
-from gcr.criu.plugins import plugins_of
+from gcr.cli.unparking import bring, revival_in, reviver
+from gcr.criu import program
 from gcr.dumpfolder import dump_folder
-from gcr.errors import WrongState
 from gcr.image.store.location import store_of
-from gcr.imageerrors import NoSuchImage
 from gcr.job import runs
 from gcr.job.decisions import KeptImage
-from gcr.job.stopped import StoppedJob
 from gcr.rendezvous.client import Client
-from gcr.runtime import socket_path
 from gcr.supervisor import JobSpec, Outcome, run
-from gcr.supervisor.revival import Revival
-
-if TYPE_CHECKING:
-    from gcr.image.store.store import Store
 
 
 class Reviving(Struct, frozen=True):
@@ -77,12 +67,9 @@ class Reviving(Struct, frozen=True):
 
         asked(self.options, self.store, lambda store: bring(self.image, folder, store), look)
         self._mark("brought")
-        stopped, saved = StoppedJob.read(folder), tree.saved_in(folder)
-        _refuse_elsewhere(stopped)
-        decision = stopped.decision
         kept = KeptImage(str(store_of(self.image, self.store)), self.image, bool(self.options.key().key()))
-        plugins = plugins_of(decision.backend, decision.simulated)
-        revival = Revival(criu, folder, stopped, saved, kept, plugins)
+        revival = revival_in(folder, criu, kept)
+        stopped, decision = revival.stopped, revival.stopped.decision
         revival.refuse_impossible(None if self.attach else str(runs.log_path(job, runs.identifier(stopped.token))))
         self._mark("compared")
         simulated = decision.backend if decision.simulated else None
@@ -95,6 +82,7 @@ class Reviving(Struct, frozen=True):
             simulator=parts.simulator_of(simulated) if simulated else None,
             environment=dict(decision.environment),
             revival=revival,
+            reviver=reviver,
         )
 
 
@@ -102,29 +90,3 @@ def is_here(job: str) -> bool:
     """Returns whether a daemon knows a job of this name."""
     with Client.connect() as client:
         return any(each.job == job for each in client.jobs().jobs)
-
-
-def _refuse_elsewhere(stopped: StoppedJob) -> None:
-    """Raises WrongState where the agents would look for another daemon than ours."""
-    if stopped.socket != (here := str(socket_path())):
-        text = f"the processes look for their daemon at {stopped.socket}, and this one is at {here}"
-        raise WrongState(text, hint=f"GCR_SOCKET={stopped.socket}, for the daemon and for gcr restore")
-
-
-def bring(image: str, folder: Path, store: "Store | None") -> None:
-    """Makes CRIU's files in a folder, each byte compared, but for pages of zeros that CRIU need not restore.
-
-    Raises NoSuchImage, Damaged, StoreUnusable and others of the store.
-    """
-    from gcr.image.read.folder import bring_file, bring_folder
-    from gcr.image.read.reader import ImageReader
-
-    if store is None:
-        raise NoSuchImage(f"no image {image!r}", hint="gcr images")
-    with ImageReader(store, image, came=lambda _bytes: store.pulse()) as reader:
-        pages = {name for name in reader.files if name.startswith("pages-")}
-        bring_folder(reader, folder, reader.files.keys() - pages)
-        spare = zeropages.spare(folder, lambda name: reader.files[name][1].bytes if name in pages else -1)
-        bring_folder(reader, folder, pages - spare.keys())
-        for name, known in spare.items():
-            known.leave_out(bring_file(reader, name, folder, known.spans, PAGE))

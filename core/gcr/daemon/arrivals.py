@@ -72,6 +72,7 @@ class Arrivals:
                 self._jobs.add(job)
             Caller(asked.owner).check_owner(job.owner, f"job {job.name}")
             job.supervision.supervisor, job.program.argv, job.token = peer, asked.argv, asked.token
+            job.supervision.parks, job.supervision.parked = asked.parks, asked.parked
             if asked.pid:
                 job.program.runs_as(asked.pid)
             if identity := identify(peer.pid):
@@ -108,6 +109,8 @@ class Arrivals:
     def supervisor_left(self, job: Job) -> None:
         if not job.ends.finished:
             log.warning("job %s: its supervisor is gone; adopted", job.name)
+        if job.living:  # it died while it brought them back: they are here, suspended
+            job.supervision.parked = None
         job.ends.finished = job.ends.finished or not any(alive(p.identity) for p in job.living)
         self._drop_if_over(job)
 

@@ -121,7 +121,12 @@ class Job(Struct):
 
     @property
     def state(self) -> State:
-        """Returns the state of the processes that have made a driver call; of all, if none has."""
+        """Returns the state of the processes that have made a driver call; of all, if none has.
+
+        A job that is parked is suspended.
+        """
+        if self.supervision.parked:
+            return State.SUSPENDED
         if not self.processes:
             return State.EXITED if self.ends.finished else State.RUNNING
         present = list(self.processes.values())
@@ -139,6 +144,8 @@ class Job(Struct):
     @property
     def was(self) -> State:
         """Returns the job's state when its program ended; its present state while it goes on."""
+        if self.supervision.parked:
+            return State.SUSPENDED
         states = list(self.ends.states.values()) or [process.state for process in self.living]
         return job_state(states) if states else State.RUNNING
 

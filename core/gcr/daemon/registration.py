@@ -1,10 +1,13 @@
 """The description of a job by its supervisor, checked before the daemon uses any of it."""
 
+import os
+
 from msgspec import Struct
 
 from gcr.daemon.worlds import backend_name, simulated_world
 from gcr.engine.node import World
 from gcr.errors import UsageError
+from gcr.job.decisions import KeptImage
 from gcr.names import DEFAULT_BACKEND, JOB_NAME
 from gcr.processes import owner_uid, pid_here
 from gcr.protocol.operations.daemon import Register
@@ -13,7 +16,10 @@ _TOKEN_CHARACTERS = 64
 
 
 class Registration(Struct, frozen=True):
-    """`name`: None for one after its program. `runs`: the program does, as `pid`, where that is of the same user."""
+    """`name`: None for one after its program. `runs`: the program does, as `pid`, where that is of the same user.
+
+    parks: the supervisor stays without its program · parked: it does, and this image of our own user's has the job
+    """
 
     owner: int
     name: str | None
@@ -22,6 +28,8 @@ class Registration(Struct, frozen=True):
     runs: bool
     pid: int | None
     world: World
+    parks: bool = False
+    parked: KeptImage | None = None
 
 
 def registration(asked: Register, owner: int, supervisor: int) -> Registration:
@@ -35,7 +43,9 @@ def registration(asked: Register, owner: int, supervisor: int) -> Registration:
     if not asked.argv:
         raise UsageError("a job is registered with the words of its command")
     pid, world = asked.pid, _world(asked, owner)
-    return Registration(owner, name, asked.token, asked.argv, pid is not None, own_pid(pid, owner, supervisor), world)
+    parked = KeptImage(asked.parked.store, asked.parked.image) if asked.parked and owner == os.getuid() else None
+    own = own_pid(pid, owner, supervisor)
+    return Registration(owner, name, asked.token, asked.argv, pid is not None, own, world, asked.parks, parked)
 
 
 def checked_name(name: str) -> str:

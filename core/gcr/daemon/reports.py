@@ -185,7 +185,8 @@ def _labelled(row: ProcessReport, job: Job, labels: Labels) -> ProcessInfo:
 
 
 def _only_in(job: Job) -> OnlyCopy | None:
-    kept = job.decision.image if job.decision and job.state != State.RUNNING else None
+    decided = job.decision.image if job.decision and job.state != State.RUNNING else None
+    kept = job.supervision.parked or decided
     return OnlyCopy(image=kept.name, store=kept.store) if kept and kept.name else None
 
 

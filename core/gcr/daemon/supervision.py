@@ -1,11 +1,13 @@
 """The supervisor of a job, and the duplicates of the job's handles that it and the daemon keep."""
 
 import logging
+from threading import Lock
 
 from msgspec import Struct, field
 
 from gcr.daemon.keepers import BothKeepers, SoleKeeper
 from gcr.daemon.missed import Missed
+from gcr.job.decisions import KeptImage
 from gcr.memory.escrow import Escrow, Keeper
 from gcr.peers.supervisor import SupervisorPeer
 
@@ -13,11 +15,17 @@ log = logging.getLogger("gcr.daemon")
 
 
 class Supervision(Struct):
-    """The peer that supervises a job, and the duplicates that the daemon keeps beside it."""
+    """The peer that supervises a job, and the duplicates that the daemon keeps beside it.
+
+    parks: it stays without its program, and brings it back · parked: it does, and this private image has the job
+    """
 
     supervisor: SupervisorPeer | None = None
     adopted: Escrow = field(default_factory=Escrow)  # the daemon's duplicates: the keeper once the supervisor is gone
     missed: Missed = field(default_factory=Missed)  # what the supervisor has not heard of its escrow
+    parks: bool = False
+    parked: KeptImage | None = None
+    unparking: Lock = field(default_factory=Lock)  # held by the one command that has it bring the program back
 
     @property
     def lasts(self) -> bool:

@@ -19,9 +19,11 @@ from gcr.protocol.operations.supervisor import (
     Ids,
     Note,
     Noted,
+    Park,
     Put,
     Stage,
     Take,
+    Unpark,
     Unstage,
     UnstageAll,
 )
@@ -65,14 +67,24 @@ class SupervisorPeer(Struct):
     def noted(self) -> str:
         return self._asked(Noted())[0].text
 
+    def park(self, store: str, image: str) -> None:
+        """Has the supervisor end its program, which this image has, and stay."""
+        self._call(Park(store, image))
+
+    def unpark(self, seconds: float) -> None:
+        """Has the supervisor make the processes again, within so many seconds. Raises NotRestored and others."""
+        close_all(self._asked(Unpark(), timeout=seconds)[1])
+
     def _call(self, operation: Operation[Nothing], fds: Sequence[int] = ()) -> None:
         close_all(self._asked(operation, fds)[1])
 
-    def _asked(self, operation: Operation[A], fds: Sequence[int] = ()) -> tuple[A, list[int]]:
+    def _asked(
+        self, operation: Operation[A], fds: Sequence[int] = (), timeout: float = CALL_TIMEOUT
+    ) -> tuple[A, list[int]]:
         """Returns the answer and its descriptors. Raises DeadlinePassed or NotRead, which names the supervisor."""
         brief = self.channel.silent or is_stopped(self.pid)
         try:
-            return ask(self.channel, operation, fds, timeout=BRIEF if brief else CALL_TIMEOUT)
+            return ask(self.channel, operation, fds, timeout=BRIEF if brief else timeout)
         except DeadlinePassed as late:
             if not is_stopped(self.pid):
                 raise type(late)(f"the job's supervisor, process {self.pid}, does not answer") from late

@@ -55,6 +55,12 @@ class Diary(Struct):
         self._write("the start")
         _tried("remove old records", lambda: runs.prune(self._settings.keep_jobs))
 
+    def again(self, pid: int) -> None:
+        """Writes the program's return from an image: as a process it has begun anew."""
+        if self._run:
+            self._run = replace(self._run, pid=pid, start=processes.start_time(pid) or 0)
+            self._write("the return")
+
     def end(self, returned: int) -> None:
         """Writes the end of the program. returned: `Popen.returncode`."""
         if self._run:

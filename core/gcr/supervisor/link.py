@@ -19,6 +19,7 @@ from gcr.protocol.wire import FrameType, HelloRecord, Role
 from gcr.rendezvous.launch import launch
 from gcr.runtime import socket_path
 from gcr.supervisor.offer import Offer
+from gcr.supervisor.parking import Parking
 from gcr.version import __version__
 
 log = logging.getLogger("gcr.supervisor")
@@ -34,6 +35,7 @@ class DaemonLink:
 
     describe: Callable[[], Register]
     escrow: Escrow
+    parking: Parking = field(default_factory=Parking)
     _offer: Offer = field(init=False)
     _channel: Channel | None = None
     _lost: threading.Event = field(default_factory=threading.Event)
@@ -41,7 +43,7 @@ class DaemonLink:
     _last_launch: float = float("-inf")
 
     def __post_init__(self) -> None:
-        self._offer = Offer(self.escrow)
+        self._offer = Offer(self.escrow, self.parking)
 
     def open(self) -> Registered:
         """Connect, starting a daemon if there is none, register, and keep the line up. Returns gcrd's answer."""

@@ -1,4 +1,4 @@
-"""The supervisor's services to its daemon: the escrow of its job's processes, and its copy of the decision."""
+"""The supervisor's services to its daemon: the escrow of its job's processes, its copy of the decision, and parking."""
 
 from functools import partial
 from typing import Any
@@ -17,18 +17,22 @@ from gcr.protocol.operations.supervisor import (
     Note,
     Noted,
     NotedText,
+    Park,
     Put,
     Stage,
     Take,
+    Unpark,
     Unstage,
     UnstageAll,
 )
+from gcr.supervisor.parking import Parking
 
 
 class Offer(Struct):
     """`_kept`: the processes that the escrow may keep descriptors of."""
 
     escrow: Escrow
+    parking: Parking = field(default_factory=Parking)
     _kept: dict[int, ProcessIdentity | None] = field(default_factory=dict)
 
     def operations(self) -> Dispatcher:
@@ -47,6 +51,8 @@ class Offer(Struct):
         of_job: dict[type[Operation[Any]], Handler] = {
             Note: lambda asked, _fds, _request: escrow.note(asked.text),
             Noted: lambda _asked, _fds, _request: Answer(NotedText(escrow.noted())),
+            Park: lambda asked, _fds, _request: self.parking.park(asked),
+            Unpark: lambda asked, _fds, request: self.parking.unpark(asked, request),
         }
         guarded = {kind: partial(self._for_the_living, handler) for kind, handler in of_process.items()}
         return Dispatcher("a supervisor", guarded | of_job)

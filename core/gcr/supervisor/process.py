@@ -32,13 +32,12 @@ from gcr.protocol.seqpacket import close_all
 from gcr.runtime import socket_path
 from gcr.supervisor.diary import Diary
 from gcr.supervisor.link import DaemonLink
+from gcr.supervisor.parking import AWAITED, FORWARDED, Parking, keep
 from gcr.supervisor.spec import JobSpec, Outcome
 
 log = logging.getLogger("gcr.supervisor")
 
 FAILED_BEFORE_START = 125
-FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2}
-AWAITED = FORWARDED | {signal.SIGCHLD}
 
 
 class Child(Protocol):
@@ -64,13 +63,14 @@ class Supervisor:
     escrow: Escrow = field(default_factory=Escrow)
     diary: Diary = field(init=False)
     link: DaemonLink = field(init=False)
-    _pending: list[int] = field(default_factory=list)
+    parking: Parking = field(init=False)
 
     def __post_init__(self) -> None:
         revival = self.spec.revival
         self.token = revival.stopped.token if revival else os.urandom(16).hex()
         self.name = self.spec.name
-        self.link = DaemonLink(self.describe, self.escrow)
+        self.parking = Parking(self.spec.reviver)
+        self.link = DaemonLink(self.describe, self.escrow, self.parking)
         self.diary = Diary(self.token)
 
     def describe(self) -> Register:
@@ -82,6 +82,8 @@ class Supervisor:
             backend=self.spec.backend,
             simulate=self.spec.simulate,
             sim_environment=self.simulated_world() if self.spec.simulate else None,
+            parks=self.spec.reviver is not None,
+            parked=self.parking.parked,
         )
 
     def simulated_world(self) -> dict[str, str]:
@@ -96,13 +98,11 @@ class Supervisor:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
 
     def start(self) -> None:
-        for number in FORWARDED:
-            if signal.getsignal(number) != signal.SIG_IGN:  # ignored, as under nohup: the program inherits that
-                signal.signal(number, lambda got, _frame: self._pending.append(got))
+        keep(self.parking, FORWARDED)
         self.child = self._child()
+        self.parking.root = self.child.pid
         signal.pthread_sigmask(signal.SIG_BLOCK, AWAITED)
-        for early in self._pending:
-            self.child.send_signal(early)
+        self._send_kept(self.child)
         descriptors.raise_limit()
         self.diary.begin(str(self.name), self.spec.argv, self.child.pid)
         self._tell(Started(self.child.pid))
@@ -123,15 +123,36 @@ class Supervisor:
         return str(self.name), self.child.pid
 
     def wait(self) -> int:
-        """The program's code; 128+n if a signal ended it."""
+        """The program's code; 128+n if a signal ended it, or its job while that was parked."""
         assert self.child
-        while self.child.poll() is None:
+        self._await_end(self.child)
+        while not self.parking.has_ended():
+            back = self.parking.await_return(self.diary.log, self.link.tell)
+            if isinstance(back, int):
+                self.child.returncode = -back
+            else:
+                self._go_on_with(back)
+        code = self.child.returncode
+        return 128 - code if code < 0 else code
+
+    def _await_end(self, child: Child) -> None:
+        while child.poll() is None:
             told = signal.sigtimedwait(AWAITED, 0.5)
             self.diary.bound()
             if told and told.si_signo in FORWARDED and told.si_code <= 0:
-                self.child.send_signal(told.si_signo)
-        code = self.child.returncode
-        return 128 - code if code < 0 else code
+                child.send_signal(told.si_signo)
+
+    def _go_on_with(self, back: Child) -> None:
+        """Supervises a program that has come back."""
+        self.child = back
+        self.diary.again(back.pid)
+        self._send_kept(back)
+        self._await_end(back)
+
+    def _send_kept(self, child: Child) -> None:
+        kept, self.parking.kept = self.parking.kept, []
+        for number in kept:
+            child.send_signal(number)
 
     def finish(self, code: int) -> str:
         """Why the report that was asked for was not written; empty if nothing is missing."""

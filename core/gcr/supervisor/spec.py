@@ -6,6 +6,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from gcr.backend import Simulator
+from gcr.supervisor.parking import Reviver
 from gcr.supervisor.revival import Revival
 
 
@@ -20,6 +21,7 @@ class JobSpec(Struct, frozen=True):
     environment: Mapping[str, str] | None = None  # of the program; None: ours
     folder: str | None = None  # in which the program starts; None: ours
     revival: Revival | None = None  # the program is not started, it comes back from an image
+    reviver: Reviver | None = None  # brings it back after it was parked; None: it cannot be
     report: str | None = None  # file that receives the job's last report as JSON
 
 

@@ -15,6 +15,7 @@ from gcr.api.reports import CheckpointReport, RestoreReport
 from gcr.backend import Simulator
 from gcr.cli.main import main
 from gcr.cli.output import NotWritten
+from gcr.cli.unparking import reviver
 from gcr.errors import NameTaken, NoRoom, NoSuchJob, UsageError
 from gcr.native import sim_dir
 from gcr.supervisor import JobSpec, Outcome
@@ -53,7 +54,7 @@ def test_run_hands_over_what_was_asked_and_returns_the_programs_code(specs: list
     assert main(line) == 7
     simulator = Simulator(sim_dir("nvidia"))
     wanted = {"name": "llm", "backend": "nvidia", "simulate": "nvidia", "simulator": simulator, "report": "r"}
-    assert specs == [JobSpec(argv=("a", "-b"), **wanted)]
+    assert specs == [JobSpec(argv=("a", "-b"), reviver=reviver, **wanted)]
 
 
 class FullDisk(io.StringIO):

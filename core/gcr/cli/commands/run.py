@@ -65,6 +65,7 @@ def _spec(
     options: Options, program: tuple[str, ...], name: str | None, detach: bool, simulate: str | None, report: str | None
 ) -> "JobSpec":
     from gcr.cli import parts
+    from gcr.cli.unparking import reviver
     from gcr.supervisor import JobSpec
 
     return JobSpec(
@@ -76,6 +77,7 @@ def _spec(
         simulator=parts.simulator_of(simulate) if simulate else None,
         shim=parts.shim_of(simulate or options.backend),
         report=report,
+        reviver=reviver,
     )
 
 

@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.daemon import departures, first_call, reports
-from gcr.daemon.commands import restore, whole
+from gcr.daemon.commands import parking, restore, whole
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import (
     DEFAULT_TIMEOUT,
@@ -29,7 +29,7 @@ from gcr.daemon.images.imaging import Imaging, asked_for
 from gcr.daemon.images.outlet import imaged
 from gcr.daemon.images.shown import reported
 from gcr.daemon.jobs import Active, Hold, Job
-from gcr.daemon.permission import Caller
+from gcr.daemon.permission import OURSELVES, Caller
 from gcr.engine.admit import admit, refuse_what_the_driver_refuses
 from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import Course, phases
@@ -52,14 +52,15 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
     """Raises NotOurs for another user's job."""
     course = course_of(node, request, asked)
     job = _job(node, request, asked.caller)
-    image = partial(
-        asked_for, request, asked.key, node.fleet.image_helper, course.began, node.config.store_s, asked.caller, []
-    )
+    image = _images(node, course, request, asked.key, asked.caller)
     with saying_state(job):
         with node.jobs.changing(job, "checkpoint", beside_readers=request.leave_running) as hold:
-            if job.decision is not None and job.decision.kind == "driver":
-                text, hint = f"process {job.name} is suspended already", f"gcr restore {job.name}"
-                raise WrongState(text, state=job.state, hint=hint)
+            if job.supervision.parked or (job.decision is not None and job.decision.kind == "driver"):
+                text = f"{'job' if job.supervision.parked else 'process'} {job.name} is suspended already"
+                raise WrongState(text, state=job.state, hint=f"gcr restore {job.name}")
+            with parking.privately(node, job, course, request) as private:
+                if private:
+                    return _parked(node, hold, course, private)
             with _forgetting_untouched(node, job):
                 saving = whole.begun(node, job, course, request) if request.whole else None
                 try:
@@ -88,6 +89,31 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
             former, report = report, reported(imaging, report)
             job.results.amend(former, report)
         return report
+
+
+def _images(
+    node: Coordinator, course: Course, request: CheckpointRequest, key: Sequence[int], caller: Caller
+) -> Callable[[], Imaging | None]:
+    """Returns what begins the image of each attempt at a request."""
+    patience = node.config.store_s
+    return partial(asked_for, request, key, node.fleet.image_helper, course.began, patience, caller, [])
+
+
+def _parked(node: Coordinator, hold: Hold, course: Course, private: parking.Private) -> CheckpointReport:
+    """Suspends a job in place by way of a private image, which has its processes then."""
+    job, request = hold.job, private.request
+    image = _images(node, course, request, (), OURSELVES)
+    saving = whole.begun(node, job, course, request, private.place)
+    try:
+        attempt = partial(_attempted, node, hold, course, request, image, saving)
+        report, imaging = departures.without_departed(job, attempt)
+        assert imaging
+        job.results.tell(report, course.began)
+        saving.carry_out(imaging, not request.timeout)
+        imaging.close()
+        return parking.settled(node, job, course, report, saving)
+    finally:
+        saving.close()
 
 
 def _running_again(node: Coordinator, job: Job, course: Course, report: CheckpointReport) -> CheckpointReport:

@@ -17,6 +17,7 @@ from gcr.daemon.commands.transaction import (
     slowest_link,
     target_of,
 )
+from gcr.daemon.commands.unparking import forget_place, make_processes
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.crowding import naming_holders
 from gcr.daemon.images.opened import opened
@@ -42,8 +43,10 @@ def run(node: Coordinator, request: RestoreRequest, asked: Asked) -> RestoreRepo
     job = node.jobs.find(request.target, asked.caller.may_use)
     asked.caller.check_owner(job.owner, f"job {job.name}")
     refuse_other_backend(job, request.backend)
-    with saying_state(job), naming_holders(job, node.jobs, node.fleet), node.jobs.changing(job, "restore"):
-        return bring_back(node, job, course, request, asked)
+    with saying_state(job), naming_holders(job, node.jobs, node.fleet):
+        make_processes(node, job, course, request)
+        with node.jobs.changing(job, "restore"):
+            return bring_back(node, job, course, request, asked)
 
 
 def bring_back(node: Coordinator, job: Job, course: Course, request: RestoreRequest, asked: Asked) -> RestoreReport:
@@ -95,6 +98,7 @@ class Attempt(Struct, frozen=True):
             done = Restore(job.name, targets, decision, node, course, image)
             carry_out(node, job, plan_of(done), targets)
         job.decision = None
+        forget_place(kept)
         job.ends.states.clear()
         node.recovery.begin_if_uneven(job)
         departures.refuse_silence(targets)

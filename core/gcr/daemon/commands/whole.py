@@ -5,6 +5,7 @@
     left        each agent has closed all that CRIU could not save, and stays away
     dumped      CRIU has written the processes to a folder, and holds them still
     published   the folder is in the image; its manifest is written last. From here on a job to be stopped is stopped
+    parked      only in place: the supervisor has ended the program, and stays (parking.py)
     ended       with --stop CRIU ends the processes; else it lets them go, and the job is suspended as before
 
 Up to the manifest a failure takes everything back, and the job runs again, but for the death of CRIU in its dump, which
@@ -42,8 +43,10 @@ from gcr.engine.tidying import quietly
 from gcr.engine.transaction import Transaction
 from gcr.errors import GcrError, RolledBack, UnsupportedState, typed
 from gcr.imageerrors import CannotSave, ImageFailed
+from gcr.job.decisions import KeptImage
 from gcr.job.process import Process
 from gcr.job.stopped import StoppedJob
+from gcr.parked import Place
 from gcr.peers.criu import CriuPeer
 from gcr.processes import ProcessIdentity, alive, descendants, identify
 from gcr.protocol.operations.criu import Look, Seen
@@ -64,6 +67,7 @@ class Whole(Struct):
     """The job's way into its image. A helper looks at its processes while the program still runs.
 
     allow: options of CRIU's · ends: the job is stopped · secret: the store is encrypted
+    place: of the image, if it is one of gcr's own: the job is parked there, and not stopped
     """
 
     node: Coordinator
@@ -74,6 +78,7 @@ class Whole(Struct):
     allow: tuple[str, ...] = ()
     ends: bool = True
     secret: bool = False
+    place: Place | None = None
     _looking: "Future[Seen]" = field(default_factory=Future)
     _marked: list[int] = field(default_factory=list)  # agents that were sent away, by the pids that they gave
 
@@ -117,7 +122,8 @@ class Whole(Struct):
             imaging.close()
             raise self._taken_back(typed(error)) from error
         if self.ends:
-            self.job.ends.stopped_into = imaging.order.name
+            if self.place is None:
+                self.job.ends.stopped_into = imaging.order.name
             self._end()
         else:
             quietly("have the agents come back", self._come_back)
@@ -148,7 +154,7 @@ class Whole(Struct):
         self.helper.channel.close()
 
     def _folder(self) -> AbstractContextManager[Path]:
-        return dump_folder(sum(map(_resident, self.seen.pids)), self.secret)
+        return dump_folder(sum(map(resident, self.seen.pids)), self.secret)
 
     def _save(self, imaging: Imaging, folder: Path, undo: Transaction) -> None:
         job, course, decision = self.job, self.course, self.job.decision
@@ -171,6 +177,21 @@ class Whole(Struct):
         with failing(imaging):
             imaging.publish(folder, course)
         course.mark("published")
+        if self.place:
+            self._park(self.place, imaging.order.name)
+            course.mark("parked")
+
+    def _park(self, place: Place, image: str) -> None:
+        """Has the supervisor end its program, and stay. Raises an error where it did not, and never will."""
+        supervisor = self.job.supervision.supervisor
+        assert supervisor
+        try:
+            supervisor.park(place.store, image)
+        except GcrError as error:
+            if place.withdraw():
+                raise
+            log.warning("job %s: its supervisor has parked it, and did not say so: %s", self.job.name, error)
+        self.job.supervision.parked = KeptImage(place.store, image)
 
     def _described(self) -> StoppedJob:
         job = self.job
@@ -233,11 +254,11 @@ class Whole(Struct):
         quietly("remove the marks", self._remove_marks)
 
 
-def begun(node: Coordinator, job: Job, course: Course, request: CheckpointRequest) -> Whole:
+def begun(node: Coordinator, job: Job, course: Course, request: CheckpointRequest, place: Place | None = None) -> Whole:
     """Starts a helper that can save the processes. Raises UnsupportedState."""
     root = _root_of(job)
     helper = node.fleet.criu_helper()
-    return Whole(node, job, course, root, helper, request.allow, request.stop, request.encrypted)
+    return Whole(node, job, course, root, helper, request.allow, request.stop, request.encrypted, place)
 
 
 def takes_contexts(targets: Sequence[Target]) -> bool:
@@ -299,10 +320,10 @@ def _await_end(job: str, tree: Sequence[ProcessIdentity]) -> None:
 
 
 def _dump_s(pids: Sequence[int]) -> float:
-    return DUMP_S + sum(map(_resident, pids)) / DUMP_BYTES_PER_S
+    return DUMP_S + sum(map(resident, pids)) / DUMP_BYTES_PER_S
 
 
-def _resident(pid: int) -> int:
+def resident(pid: int) -> int:
     """Returns the bytes that a process has in memory; 0 for one that is gone."""
     try:
         return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGESIZE")

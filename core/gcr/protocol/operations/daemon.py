@@ -13,8 +13,18 @@ class Registered(Struct, frozen=True):
     name: str
 
 
+class ParkedIn(Struct, frozen=True):
+    """The image, in a private store, that has a job whose processes have ended."""
+
+    store: str
+    image: str
+
+
 class Register(Operation[Registered], frozen=True):
-    """`pid`: of the program, None until it runs. `simulate`: a vendor; then `sim_environment` leads to its driver."""
+    """`pid`: of the program, None until it runs. `simulate`: a vendor; then `sim_environment` leads to its driver.
+
+    parks: this supervisor stays without its program, and brings it back · parked: it does so now
+    """
 
     op = "register"
 
@@ -25,6 +35,8 @@ class Register(Operation[Registered], frozen=True):
     backend: str | None = None
     simulate: str | None = None
     sim_environment: dict[str, str] | None = None
+    parks: bool = False
+    parked: ParkedIn | None = None
 
 
 class Started(Operation[Nothing], frozen=True):

@@ -111,11 +111,15 @@ def ask(
 
 
 class Answer(Struct, frozen=True):
-    """`fds` go along, and are closed once sent unless they are `kept`."""
+    """`fds` go along, and are closed once sent unless they are `kept`.
+
+    later: the handler answers the request by itself, from another thread
+    """
 
     fields: Struct | None = None
     fds: Sequence[int] = ()
     kept: bool = False
+    later: bool = False
 
 
 Handler = Callable[[Any, list[int], Request], Answer | None]
@@ -138,6 +142,8 @@ class Dispatcher(Struct, frozen=True):
             answer = self._carried_out(body, fds, request) or Answer()
         finally:
             close_all(fds)
+        if answer.later:
+            return
         try:
             request.reply_json(to_builtins(answer.fields, str_keys=True) if answer.fields else None, answer.fds)
         finally:

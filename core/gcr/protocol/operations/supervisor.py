@@ -1,4 +1,7 @@
-"""The operations of a job's supervisor: the escrow of its processes' descriptors, and its copy of the decision."""
+"""The operations of a job's supervisor: the escrow of its processes' descriptors, and its copy of the decision.
+
+A supervisor also stays without its program while the job is parked: an image has the processes.
+"""
 
 from typing import Generic
 
@@ -78,3 +81,21 @@ class NotedText(Struct, frozen=True):
 
 class Noted(Operation[NotedText], frozen=True):
     op = "noted"
+
+
+class Park(Operation[Nothing], frozen=True):
+    """The program is in this image, and stands still: ends it, and waits for its return. `store`: a private place's.
+
+    Refused where the place was withdrawn, or the program has ended.
+    """
+
+    op = "park"
+
+    store: str
+    image: str
+
+
+class Unpark(Operation[Nothing], frozen=True):
+    """Makes the processes of a parked job again. They are there, suspended, when this is answered."""
+
+    op = "unpark"
