@@ -73,7 +73,7 @@ SAID = [
             "parked": {"store": "/store", "image": "parked"},
         },
     ),
-    (supervisor.Park("/store", "parked"), {"store": "/store", "image": "parked"}),
+    (supervisor.Park("/store", "parked", 0.5), {"store": "/store", "image": "parked", "stood_s": 0.5}),
     (supervisor.Unpark(), {}),
     (daemon.Started(7), {"pid": 7}),
     (daemon.Finished(137), {"code": 137}),

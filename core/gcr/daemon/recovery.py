@@ -9,6 +9,7 @@ from itertools import chain, repeat
 from gcr.api.answers import Recovered, RecoveredJob
 from gcr.daemon import reports
 from gcr.daemon.jobs import Active, Job, Jobs
+from gcr.daemon.places import forget_place
 from gcr.engine.node import Course, Node
 from gcr.engine.recover import recover
 from gcr.engine.target import Target
@@ -43,6 +44,7 @@ class Recovery:
                 with Active(self._jobs, targets):
                     action = recover(job.name, targets, job.decision, self._node, course)
                 if action in ("restored", "kept running", "rolled back"):
+                    forget_place(job.decision)
                     job.decision = None
                 elif job.decision is None:
                     job.decision = self._node.journal.record(job.name)

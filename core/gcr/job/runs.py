@@ -28,6 +28,7 @@ from msgspec.structs import replace
 from gcr import processes, units
 from gcr.errors import GcrError, NoSuchJob
 from gcr.listing import listed
+from gcr.parked import IMAGE, left_by
 from gcr.processes import ProcessIdentity
 from gcr.runtime import own_directory, socket_path, state_dir
 
@@ -239,7 +240,13 @@ def refuse_ended(target: str | int) -> None:
     found = (run for run in all_runs() if run.end and target in (run.job, run.pid))
     if (run := next(found, None)) and run.end:
         ago = units.age(time.time() - run.end.at)
-        raise NoSuchJob(f"{run.job} has ended {ago} ago: {run.end.said()}", state="exited", hint="gcr ps --all")
+        raise NoSuchJob(f"{run.job} has ended {ago} ago: {run.end.said()}", state="exited", hint=_way_back(run))
+
+
+def _way_back(run: Run) -> str:
+    """Returns the command that brings back a job whose supervisor was killed while it was parked."""
+    place = left_by(run.job, run.id) if run.end and run.end.how == How.UNKNOWN else None
+    return f"gcr restore --image {IMAGE} --store {place.store}" if place else "gcr ps --all"
 
 
 def _ours() -> Iterator[Run]:

@@ -67,9 +67,9 @@ class SupervisorPeer(Struct):
     def noted(self) -> str:
         return self._asked(Noted())[0].text
 
-    def park(self, store: str, image: str) -> None:
-        """Has the supervisor end its program, which this image has, and stay."""
-        self._call(Park(store, image))
+    def park(self, store: str, image: str, stood_s: float) -> None:
+        """Has the supervisor end its program, which this image has, and stay. `stood_s`: as of `Park`."""
+        self._call(Park(store, image, stood_s))
 
     def unpark(self, seconds: float) -> None:
         """Has the supervisor make the processes again, within so many seconds. Raises NotRestored and others."""

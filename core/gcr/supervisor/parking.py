@@ -7,6 +7,8 @@ end, waits, and makes the program again. `_lock` guards the state that both look
 import logging
 import os
 import signal
+import time
+from collections import deque
 from collections.abc import Callable, Collection
 from contextlib import AbstractContextManager, suppress
 from threading import Lock
@@ -31,18 +33,22 @@ FORWARDED = {signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signa
 AWAITED = FORWARDED | {signal.SIGCHLD}
 ENDING = FORWARDED - {signal.SIGUSR1, signal.SIGUSR2}  # those of a parked job; the others wait for the program
 POLL_S = 0.5
+_REMEMBERED = 64  # signals
 
 
 class Parking(Struct):
     """`reviver`: None where a program that has ended cannot be brought back.
 
     root: the pid of the program that runs · kept: signals for it, to be sent once it is back
+    _sent: those that it was sent last, and when: one that came while it stood still for CRIU it has not seen
     """
 
     reviver: Reviver | None = None
     root: int | None = None
     kept: list[int] = field(default_factory=list)
+    _sent: deque[tuple[float, int]] = field(default_factory=lambda: deque(maxlen=_REMEMBERED))
     _where: ParkedIn | None = None
+    _former: ParkedIn | None = None  # from which the program came back
     _over: bool = False
     _asked: list[Request] = field(default_factory=list)
     _lock: Lock = field(default_factory=Lock)
@@ -56,7 +62,18 @@ class Parking(Struct):
         """Returns whether the end of the program is that of the job: it is, unless the job was parked before."""
         with self._lock:
             self._over = self._where is None
-            return self._over
+        if self._over:
+            _remove(self._former)  # the program may have ended before it ran again
+        return self._over
+
+    def forward(self, number: int, send: Callable[[int], object]) -> None:
+        """Sends the program a signal, or keeps it where the job was parked meanwhile."""
+        with self._lock:
+            if self._where:
+                self.kept.append(number)
+            else:
+                self._sent.append((time.monotonic(), number))
+                send(number)
 
     # ---- for the daemon -----------------------------------------------------------------------------------------
 
@@ -72,6 +89,8 @@ class Parking(Struct):
             if self._over or self._where or place is None or not place.commit():
                 raise WrongState("the program is not to be parked any more", hint="gcr ps")
             self._where = ParkedIn(asked.store, asked.image)
+            since = time.monotonic() - asked.stood_s
+            self.kept += [number for at, number in self._sent if at > since]
         for pid in (self.root, *descendants(self.root)):
             with suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
@@ -124,7 +143,7 @@ class Parking(Struct):
                 request.fail(typed(error))
             return None
         with self._lock:
-            self._where, self.root = None, back.pid
+            self._former, self._where, self.root = self._where, None, back.pid
             asked, self._asked = [request, *self._asked], []
         for each in asked:
             with suppress(GcrError):  # the daemon has died: the next one finds the processes, suspended
@@ -144,8 +163,12 @@ class Parking(Struct):
     def _give_up(self) -> None:
         with self._lock:
             where, self._where, self._over = self._where, None, True
-        if where and (place := place_of(where.store)):
-            place.remove()
+        _remove(where)
+
+
+def _remove(where: ParkedIn | None) -> None:
+    if where and (place := place_of(where.store)):
+        place.remove()
 
 
 def keep(parking: Parking, numbers: Collection[int]) -> None:

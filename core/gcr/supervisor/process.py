@@ -140,7 +140,7 @@ class Supervisor:
             told = signal.sigtimedwait(AWAITED, 0.5)
             self.diary.bound()
             if told and told.si_signo in FORWARDED and told.si_code <= 0:
-                child.send_signal(told.si_signo)
+                self.parking.forward(told.si_signo, child.send_signal)
 
     def _go_on_with(self, back: Child) -> None:
         """Supervises a program that has come back."""

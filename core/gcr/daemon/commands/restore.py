@@ -17,12 +17,13 @@ from gcr.daemon.commands.transaction import (
     slowest_link,
     target_of,
 )
-from gcr.daemon.commands.unparking import forget_place, make_processes
+from gcr.daemon.commands.unparking import make_processes
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.crowding import naming_holders
 from gcr.daemon.images.opened import opened
 from gcr.daemon.images.sources import acting, image_of
 from gcr.daemon.jobs import Job
+from gcr.daemon.places import forget_place
 from gcr.engine.admit import refuse_stopped
 from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import Course
@@ -98,7 +99,7 @@ class Attempt(Struct, frozen=True):
             done = Restore(job.name, targets, decision, node, course, image)
             carry_out(node, job, plan_of(done), targets)
         job.decision = None
-        forget_place(kept)
+        forget_place(decision)
         job.ends.states.clear()
         node.recovery.begin_if_uneven(job)
         departures.refuse_silence(targets)

@@ -12,7 +12,6 @@ from gcr.engine.node import Course
 from gcr.errors import UnsupportedState, WrongState
 from gcr.imageerrors import WrongImage
 from gcr.job.decisions import KeptImage
-from gcr.parked import place_of
 
 log = logging.getLogger("gcr.daemon")
 
@@ -64,9 +63,3 @@ def _refuse_otherwise(node: Coordinator, job: Job, request: RestoreRequest, kept
         node.control(job.world).check_move(request.devices)
         text = f"job {job.name} comes back on the devices that it left: what the driver keeps of it is theirs"
         raise UnsupportedState(text, hint=f"gcr restore {job.name}")
-
-
-def forget_place(kept: KeptImage | None) -> None:
-    """Removes the private place of a job that runs again, if its bytes came from one."""
-    if kept and (place := place_of(kept.store)):
-        place.remove()

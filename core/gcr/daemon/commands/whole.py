@@ -124,6 +124,8 @@ class Whole(Struct):
         if self.ends:
             if self.place is None:
                 self.job.ends.stopped_into = imaging.order.name
+            else:
+                self.course.mark("parked")
             self._end()
         else:
             quietly("have the agents come back", self._come_back)
@@ -179,15 +181,17 @@ class Whole(Struct):
         course.mark("published")
         if self.place:
             self._park(self.place, imaging.order.name)
-            course.mark("parked")
 
     def _park(self, place: Place, image: str) -> None:
-        """Has the supervisor end its program, and stay. Raises an error where it did not, and never will."""
+        """Has the supervisor end its program, and stay. Raises an error where it did not, and never will.
+
+        Nothing may fail after it: the image is all that is left of the program.
+        """
         supervisor = self.job.supervision.supervisor
         assert supervisor
         try:
-            supervisor.park(place.store, image)
-        except GcrError as error:
+            supervisor.park(place.store, image, time.monotonic() - self.course.marks["left"])
+        except Exception as error:
             if place.withdraw():
                 raise
             log.warning("job %s: its supervisor has parked it, and did not say so: %s", self.job.name, error)

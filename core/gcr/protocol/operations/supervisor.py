@@ -86,6 +86,7 @@ class Noted(Operation[NotedText], frozen=True):
 class Park(Operation[Nothing], frozen=True):
     """The program is in this image, and stands still: ends it, and waits for its return. `store`: a private place's.
 
+    stood_s: it has stood still for so many seconds at most; the image lacks signals that were sent meanwhile
     Refused where the place was withdrawn, or the program has ended.
     """
 
@@ -93,6 +94,7 @@ class Park(Operation[Nothing], frozen=True):
 
     store: str
     image: str
+    stood_s: float = 0.0
 
 
 class Unpark(Operation[Nothing], frozen=True):
