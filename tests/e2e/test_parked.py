@@ -3,6 +3,7 @@
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from worlds import AMD, slowly
 
 from gcr import schemas
 from gcr.native import sim_dir
-from gcr.processes import parent_pid
+from gcr.processes import descendants, parent_pid
 
 pytestmark = [
     pytest.mark.usefixtures("criu"),
@@ -24,6 +25,15 @@ pytestmark = [
 ]
 
 PLUGIN = "amdgpu_plugin.so"
+COUNT = "import time; n = 0\nwhile True: n += 1; open('count', 'r+').write(f'{n:9}'); time.sleep(0.01)"
+EMPTY = """
+import sys
+from hip import hip
+stream = hip.hipStreamCreate()
+print("ready", flush=True)
+for line in sys.stdin:
+    print(int(hip.hipMalloc(int(line))[0]), flush=True)
+"""
 WORKER = 16 << 20  # bytes on the device: a worker of gcr's stays warm
 
 
@@ -87,6 +97,44 @@ def over(machine: Machine) -> dict[str, Any]:
     until(lambda: machine.job("llm") is None or None, PATIENCE, "the job is forgotten")
     (row,) = machine.gcr("ps", "--all").body["ended"]
     return dict(row)
+
+
+def test_a_job_without_device_memory_leaves_its_device(machine: Machine) -> None:
+    (machine.folder / "empty.py").write_text(EMPTY)
+    job = machine.run("llm", sys.executable, str(machine.folder / "empty.py"))
+    machine.targets("llm")
+    for size in (4096, 4096):
+        park(machine)
+        assert machine.used() <= WORKER
+        machine.come_back()
+        assert job.ask(str(size)) == "0"
+
+
+def test_children_leave_and_come_back_with_their_parent(machine: Machine) -> None:
+    count = machine.folder / "count"
+    count.write_text(f"{0:9}")
+    (machine.folder / "count.py").write_text(COUNT)
+    job = Filed(machine, first=f"{sys.executable} count.py &")
+    before, pids = job.ask(), [job.pid, *descendants(job.pid)]
+    park(machine)
+    assert [pid for pid in pids if alive(pid)] == []
+    at_the_end = int(count.read_text())
+    machine.come_back()
+    until(lambda: int(count.read_text()) > at_the_end or None, PATIENCE, "the child counts on")
+    assert ([job.pid, *descendants(job.pid)], job.ask()) == (pids, before)
+    job.close()
+
+
+def test_two_jobs_take_turns_on_a_device(machine: Machine) -> None:
+    first, second = machine.told("llm", "mixed 6 1000 2000000"), machine.told("second", "alloc 2 3000000")
+    told = first.ask(), second.ask()
+    assert machine.gcr("checkpoint", "second").body["state"] == "suspended"
+    for out, back in (("llm", "second"), ("second", "llm")):
+        done = machine.gcr("swap", out, back)
+        assert done.code == 0, done.body
+        assert (done.body["out"]["state"], done.body["in"]["state"]) == ("suspended", "running")
+    machine.gcr("restore", "second")
+    assert (first.ask(), second.ask()) == told
 
 
 # ---- its parent ---------------------------------------------------------------------------------------------------

@@ -29,6 +29,7 @@ from gcr.errors import GcrError, Interrupted, PeerGone, typed
 from gcr.image.files.manifest import Manifest
 from gcr.imageerrors import HashMissed, ImageFailed, NoSuchImage, NotDurable
 from gcr.job.states import State
+from gcr.parked import place_of as place_of_parked
 from gcr.peers.image import ImagePeer
 from gcr.peers.waiting import Patience
 from gcr.protocol.operations.image import ImagedAs, Write, Written
@@ -75,7 +76,7 @@ class Imaging(Struct, eq=False):
 
     def may_begin(self, targets: Sequence[Target], course: Course) -> None:
         """Raises UnsupportedState, NoRoom, Interrupted, DeadlinePassed, and as `ready`, before anything stops."""
-        if not any(target.bytes_by_device for target in targets):
+        if not (self.order.parks or any(target.bytes_by_device for target in targets)):
             raise nothing_to_image(targets[0].process.job, self.order.stays)
         self.claim.await_begun(course)
         self.ready()
@@ -147,7 +148,7 @@ class Imaging(Struct, eq=False):
         with_data = [target for target in targets if target.bytes_by_device]
         for target in with_data:
             self._lend(target, _staged(target), partial=False)
-        facts = self._described(with_data, created, course)
+        facts = self._described(with_data or targets, created, course)
         self.ready().write_held(facts, NO_TIMEOUT, self._watched(course))
 
     def publish(self, folder: Path, course: Course) -> None:
@@ -281,6 +282,7 @@ def asked_for(
         patience,
         stays=request.leave_running,
         whole=request.whole,
+        parks=place_of_parked(request.store or "") is not None,
         max_bytes_per_s=request.max_bytes_per_s,
         job=str(request.target),
         user=(caller.uid, caller.gid) if acting.caller else None,

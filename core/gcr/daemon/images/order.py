@@ -16,6 +16,7 @@ class ImageOrder(Struct, frozen=True):
 
     `began`: when the checkpoint was asked for, by the monotonic clock. `patience`: seconds that the store may be silent
     when it is asked to take an image. `stays`: the job runs on; `whole`: its processes are in the image, too.
+    `parks`: it is one of gcr's own, of a job that is suspended in place: also one without device memory.
     `job`: the target as it was asked for, by name or pid.
     `user`: uid and gid of the helper, where it does not run as the daemon's own user.
     """
@@ -26,6 +27,7 @@ class ImageOrder(Struct, frozen=True):
     patience: float
     stays: bool = False
     whole: bool = False
+    parks: bool = False
     max_bytes_per_s: float | None = None
     job: str = ""
     user: tuple[int, int] | None = None
