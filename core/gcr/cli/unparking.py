@@ -32,12 +32,24 @@ def reviver(store: str, image: str, log: str | None) -> Iterator[Revival]:
     Raises CriuUnusable, FilesChanged, NoSuchImage, NotRestored, WrongImage, Damaged, NoRoom and others.
     """
     criu = program.look(program.find()).program
+    _import_all()
     size = Asking(store, lambda line: revivable(image, _opened(store, line)).bytes).answer()
     with dump_folder(size, secret=False) as folder:
         Asking(store, lambda line: bring(image, folder, _opened(store, line))).answer()
         revival = revival_in(folder, criu, KeptImage(store, image))
         revival.refuse_impossible(log)
         yield revival
+
+
+def _import_all() -> None:
+    """Imports what the children need.
+
+    They are forked beside the supervisor's other threads. A child that finds an import of theirs under way would wait
+    for it for ever.
+    """
+    import gcr.image.read.folder
+    import gcr.image.read.reader
+    import gcr.image.store.store  # noqa: F401
 
 
 def _opened(store: str, line: Line) -> "Store":
