@@ -62,12 +62,13 @@ def brought_back(machine: Machine, job: Filed, before: str) -> None:
         return "gone" if row is None else row["state"] if row["state"] in LASTING and not row["changing"] else None
 
     state = until(rest, PATIENCE, "the job comes to rest")
+    if state in LASTING[1:] and (failed := machine.ask("restore", "llm")).code:
+        assert failed.body["error"]["state"] == "exited", failed.body  # its processes died with CRIU and its parent
+        state = until(lambda: rest() == "gone" and "gone", PATIENCE, "the job is forgotten")
     if state == "gone":
         failed = machine.gcr("restore", "llm")
         done = machine.gcr(*failed.body["error"]["hint"].split()[1:])
         assert done.code == 0, (failed.body, done.body)
-    elif state != "running":
-        machine.come_back()
     assert job.ask() == before
     if parent_pid(job.pid) == 1:
         stop(machine, "again")

@@ -102,7 +102,7 @@ def refuse_without_means(means: ControlMeans, what: str) -> None:
     """Refuses a living process if only an image of the whole process could hold its control state."""
     if means is ControlMeans.PROCESS:
         text = f"{what} cannot give its whole device back: its driver has no call that saves a living process's state"
-        raise UnsupportedState(text, hint="--data-only, which leaves the context where it is")
+        raise UnsupportedState(text, hint="the same once more, or --data-only, which leaves the context where it is")
 
 
 def refuse_nothing_to_move(targets: Sequence[Target]) -> None:

@@ -19,6 +19,7 @@ from gcr.daemon.commands import whole
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.foreign import await_hello
 from gcr.daemon.jobs import Job
+from gcr.declarations import declarations
 from gcr.engine.node import Course, phases
 from gcr.errors import CriuUnusable, GcrError, UnsupportedState
 from gcr.imageerrors import CannotSave
@@ -65,6 +66,9 @@ def privately(node: Coordinator, job: Job, course: Course, request: CheckpointRe
 
 def _goes_this_way(node: Coordinator, job: Job, course: Course, request: CheckpointRequest) -> bool:
     if request.image or request.data_only or any(p.strategy == Strategy.DRIVER for p in job.living):
+        return False
+    declared = declarations().get(job.world.backend)
+    if declared is None or not declared.criu_plugin:  # no helper is asked, which would have to be started
         return False
     heard = await_hello(job, course.left, lambda: node.control(job.world))
     return bool(heard) and node.control(job.world).means is ControlMeans.PROCESS

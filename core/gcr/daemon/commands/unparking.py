@@ -9,7 +9,7 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.images.imaging import NO_TIMEOUT
 from gcr.daemon.jobs import Job
 from gcr.engine.node import Course
-from gcr.errors import UnsupportedState, WrongState
+from gcr.errors import GcrError, UnsupportedState, WrongState
 from gcr.imageerrors import WrongImage
 from gcr.job.decisions import KeptImage
 
@@ -35,8 +35,10 @@ def make_processes(node: Coordinator, job: Job, course: Course, request: Restore
         course.tell("reviving")
         try:
             supervisor.unpark(course.left(NO_TIMEOUT) if request.timeout else NO_TIMEOUT)
-        except BaseException:
+        except GcrError as error:
             node.jobs.settle(job)
+            if not job.supervision.lasts:  # the processes may have ended with it; the image is there in any case
+                error.hint = f"gcr restore {job.name} brings it back, or says how"
             raise
         job.supervision.parked = None
         course.mark("revived")
