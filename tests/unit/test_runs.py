@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -49,6 +50,19 @@ def test_a_record_comes_back_as_it_was_written_and_is_its_owner_s_alone() -> Non
     assert runs.all_runs() == [made]
     (path,) = runs.folder().iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_several_threads_may_write_a_record_at_once() -> None:
+    """A daemon notes the end of a job from wherever it learns of it."""
+    short = run_of(supervisor=os.getpid(), pid=os.getpid())
+    long = replace(short, command=("x" * 9000,))
+    seen: list[list[Run]] = []
+    with ThreadPoolExecutor(4) as several:
+        writing = [several.submit(runs.write, each) for _ in range(200) for each in (long, short)]
+        while not all(each.done() for each in writing):
+            seen.append(runs.all_runs())
+    assert [each.exception() for each in writing if each.exception()] == []
+    assert all(found in ([long], [short], []) for found in seen) and runs.all_runs() in ([long], [short])
 
 
 @pytest.mark.parametrize(

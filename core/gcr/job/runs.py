@@ -4,7 +4,8 @@ The supervisor writes a record when the program has started and again when it ha
 daemon. Where the supervisor was killed the daemon notes the end; where both were, the next reader sees it.
 
     <state>/jobs/<job>.<id>.json         the record, mode 0600
-    <state>/jobs/<job>.<id>.json.<pid>   being written; left over from a writer that died, it says nothing
+    <state>/jobs/<job>.<id>.json.<pid>-<thread>
+                                         being written; left over from a writer that died, it says nothing
     <state>/jobs/<job>.<id>.log          the output of a detached job, mode 0600
     <state>/jobs/<job>.<id>.log.1        the part of it that was there when the file was last full
 """
@@ -20,6 +21,7 @@ from contextlib import suppress
 from enum import StrEnum
 from hashlib import blake2b
 from pathlib import Path
+from threading import get_native_id
 from typing import Any, Self
 
 from msgspec import Struct, to_builtins
@@ -39,7 +41,7 @@ KEEP_S = 30 * 86400.0  # seconds after which the record of an ended job goes, wi
 WRITING_S = 3600.0  # for so long an unfinished record may have a writer that cannot be seen from here
 _PROBE_BYTES = 4096  # more than any file system keeps beside a name
 _ENDING = ".json"
-_UNFINISHED = re.compile(r"\.json\.([0-9]+)\Z")  # by the writer's pid
+_UNFINISHED = re.compile(r"\.json\.([0-9]+)(-[0-9]+)?\Z")  # by the writer's pid
 
 
 class How(StrEnum):
@@ -181,7 +183,7 @@ def log_path(job: str, identity: str) -> Path:
 def write(run: Run) -> None:
     """Put the record in place, whole. Raises OSError, UnsafeRuntime."""
     path = _path(run)
-    fresh = path.with_name(f"{path.name}.{os.getpid()}")
+    fresh = path.with_name(f"{path.name}.{os.getpid()}-{get_native_id()}")
     try:
         fd = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
         with os.fdopen(fd, "w") as file:

@@ -83,7 +83,7 @@ def _on_devices(process: Process) -> int:
     try:
         status = process.look()
     except GcrError as error:  # the checkpoint itself will say what is wrong
-        log.info("process %d: %s", process.identity.pid, error)
+        log.info("job %s: process %d: %s", process.job, process.identity.pid, error)
         return 0
     return sum(each.covered_bytes for each in status.devices) + sum(each.bytes for each in status.uncovered)
 

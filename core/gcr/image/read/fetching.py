@@ -20,8 +20,8 @@ from gcr.image.pack.reader import OpenPack, PackReader
 from gcr.imageerrors import Damaged
 
 READERS = 3  # threads that read from the disk
-WAITING = 3  # more buffers, with chunks that are compared; one for each thread that compares, if these are more
 COMPARERS = max(4, (os.cpu_count() or 1) // 2)  # the most threads that compare
+WAITING = COMPARERS  # more buffers, with chunks that are compared
 
 
 class Group(Struct, frozen=True):
@@ -45,7 +45,7 @@ class Fetcher:
 
     def __enter__(self) -> Self:
         with ExitStack() as begun:
-            self._free = buffers(READERS + max(WAITING, self._counts[1]), self._most)
+            self._free = buffers(READERS + WAITING, self._most)
             self._hand = _Hand(begun.enter_context(ExitStack()))
             self._comparing = begun.enter_context(started(self._counts[1], "gcr-name"))
             self._reading = begun.enter_context(started(self._counts[0], "gcr-read"))
