@@ -63,6 +63,8 @@ def test_an_image_that_cannot_come_back_here_is_refused_before_there_is_a_proces
     read.write_text("before")
     with filed(machine, "exec 9<read;") as job:
         before = job.ask()
+        *_, thread = sorted(int(each.name) for each in Path(f"/proc/{job.pid}/task").iterdir())
+        assert thread != job.pid
         stop(machine, "night")
 
         read.write_text("behind")
@@ -74,10 +76,11 @@ def test_an_image_that_cannot_come_back_here_is_refused_before_there_is_a_proces
         with damaged(machine):
             assert image_code(machine, "night") == (6, "damaged")
 
-        with process_with(job.pid):
-            refusal = machine.gcr(*words)
-            assert (refusal.code, refusal.body["error"]["code"]) == (4, "not_restored")
-            assert f"pid {job.pid} is in use" in refusal.body["error"]["message"]
+        for taken in (job.pid, thread):
+            with process_with(taken):
+                refusal = machine.gcr(*words)
+                assert (refusal.code, refusal.body["error"]["code"]) == (4, "not_restored")
+                assert refusal.body["error"]["message"] == f"pid {taken} is in use"
 
         other = machine.told("llm")
         assert machine.gcr(*words).code == 3

@@ -112,14 +112,15 @@ def restore(
 
 
 def wait_until_free(pids: Sequence[int]) -> None:
-    """Waits until no process has one of the pids. Raises NotRestored.
+    """Waits until no process, and no thread of one, has one of the pids. Raises NotRestored.
 
-    Processes that just ended have their pids until their new parent, init perhaps, has reaped them.
+    Processes that just ended have their pids until their new parent, init perhaps, has reaped them; and many that have
+    taken one meanwhile live for a moment only.
     """
     end = time.monotonic() + _REAPED_S
     while used := [pid for pid in pids if identify(pid)]:
         if time.monotonic() > end:
-            raise NotRestored(f"pid {used[0]} is in use")
+            raise NotRestored(f"pid {used[0]} is in use", hint="try again once its process has ended")
         time.sleep(_LOOK_S)
 
 

@@ -6,6 +6,7 @@
 
 import os
 from collections.abc import Callable, Collection, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 
 from msgspec import MsgspecError, Struct
@@ -15,6 +16,7 @@ from gcr.criu import files, saving
 from gcr.criu.files import FileSeen
 from gcr.criu.preflight.check import External, externals, obstacles, open_pipes, tree
 from gcr.criu.preflight.obstacle import Obstacle, Options
+from gcr.criu.preflight.tasks import thread_ids
 from gcr.criu.saving import Wishes
 from gcr.criu.statistics import DumpStatistics, RestoreStatistics
 from gcr.imageerrors import Damaged, FilesChanged, WrongImage
@@ -40,12 +42,14 @@ class Wanted(Struct, frozen=True):
 class SavedTree(Struct, frozen=True, kw_only=True):
     """The facts of a dump.
 
-    pids: the root first · joins: it is in a session that it does not lead · streams: pipes that were standard streams,
-    and the number of each, by CRIU's keys · written: paths of files that were standard streams to write to ·
-    files: those that must be as they were · allow: options of CRIU's · machine, kernel: as `uname` names them
+    pids: the root first · threads: ids of their other threads, which have to be free at a restore, too ·
+    joins: it is in a session that it does not lead · streams: pipes that were standard streams, and the number of each,
+    by CRIU's keys · written: paths of files that were standard streams to write to · files: those that must be as they
+    were · allow: options of CRIU's · machine, kernel: as `uname` names them
     """
 
     pids: tuple[int, ...]
+    threads: tuple[int, ...] = ()
     joins: bool
     streams: Mapping[str, int]
     written: tuple[str, ...]
@@ -97,6 +101,11 @@ def bring_back(
     return saving.restore(program, saved.pids, folder, wishes, timeout, consent, given, True, verify)
 
 
+def await_ids(saved: SavedTree) -> None:
+    """Waits until no process or thread has an id of the tree. Raises NotRestored."""
+    saving.wait_until_free([*saved.pids, *saved.threads])
+
+
 def streams_of(saved: SavedTree, log: str | None) -> Mapping[str, int]:
     """Returns the standard stream that takes the place of each file that is given again, by CRIU's keys.
 
@@ -135,6 +144,7 @@ def _described(wanted: Wanted, joins: bool) -> SavedTree:
     here = os.uname()
     return SavedTree(
         pids=tuple(pids),
+        threads=tuple(sorted(set(chain.from_iterable(map(thread_ids, pids))) - {*pids})),
         joins=joins,
         streams={each.path: _stream(each) for each in given if each.path.startswith("pipe:")},
         written=tuple(sorted({each.path for each in given if each.path.startswith("/") and each.writes})),

@@ -13,7 +13,6 @@ from pathlib import Path
 from msgspec import Struct
 
 from gcr.criu import tree
-from gcr.criu.saving import wait_until_free
 from gcr.criu.tree import SavedTree
 from gcr.job.decisions import KeptImage, text_of
 from gcr.job.stopped import StoppedJob
@@ -58,7 +57,7 @@ class Revival(Struct, frozen=True):
     def refuse_impossible(self, log: str | None) -> None:
         """Raises FilesChanged, WrongImage, NotRestored where it cannot come back now. Touches nothing."""
         tree.refuse_changed(self.saved, log)
-        wait_until_free(self.saved.pids)
+        tree.await_ids(self.saved)
 
     def bring_back(self, log: str | None, tell: Callable[[Operation[Nothing]], object]) -> Returned:
         """Makes the processes again; `tell` tells the daemon before one of them runs. Raises NotRestored, PeerGone …

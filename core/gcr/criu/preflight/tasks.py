@@ -27,7 +27,7 @@ def of_tasks(facts: Facts, options: Options) -> Iterator[Obstacle]:
 
 
 def _of_task(pid: int) -> Iterator[Obstacle]:
-    for thread in _threads(pid):
+    for thread in thread_ids(pid):
         if (tracer := _status(pid, thread).get("TracerPid", "0")) != "0":
             yield Obstacle(pid, Kind.TRACED, f"traced by process {tracer}")
             break
@@ -77,7 +77,7 @@ def _namespace(pid: int, kind: str) -> str:
         return ""
 
 
-def _threads(pid: int) -> list[int]:
+def thread_ids(pid: int) -> list[int]:
     try:
         return sorted(int(entry.name) for entry in Path(f"/proc/{pid}/task").iterdir())
     except (FileNotFoundError, ProcessLookupError):
