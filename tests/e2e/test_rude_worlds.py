@@ -148,7 +148,11 @@ def at_last(machine: Machine, command: str) -> None:
 
 @pytest.mark.parametrize("command", ["checkpoint", "restore"])
 def test_a_connection_that_the_program_closes(machine: Machine, command: str) -> None:
-    """At every step the agent connects anew, the command is finished or taken back, and nothing is lost."""
+    """At every step the agent connects anew, the command is finished or taken back, and nothing is lost.
+
+    On a busy machine the agent may be back too late for that. Then the command says that the job stands still, and the
+    daemon recovers it.
+    """
     steps = NVIDIA.checkpoint() if command == "checkpoint" else NVIDIA.restore()
     job = machine.told("llm", "alloc 3 100000")
     before = job.ask()
@@ -159,7 +163,8 @@ def test_a_connection_that_the_program_closes(machine: Machine, command: str) ->
             running = machine.command(command)
             machine.wait_held()
             assert int(job.ask("close_all")) >= 1, step
-        assert running.result(timeout=60).code in (0, 4), step
+        done = running.result(timeout=60)
+        assert done.code in (0, 4) or done.body["error"]["code"] == "stands_still", (step, done.body)
         if machine.until_state("llm", "running", "suspended") == "suspended":
             at_last(machine, "restore")
         assert job.ask() == before, step
