@@ -1,4 +1,4 @@
-"""Private places of parked jobs. Such a job is suspended, and its processes have ended: an image of gcr's own has them.
+"""Private places: each has the image of a job that is parked, that is, suspended without its processes.
 
     /dev/shm/gcr-parked-<job>-<id>-<random>/     in memory where it fits, else among gcr's own files; ours alone
         store/                                   a store with that image
@@ -95,7 +95,7 @@ def private_place(job: str, identity: str, needed: int, available: int) -> Itera
 
 
 def place_of(store: str) -> Place | None:
-    """Returns the private place, ours, of which this is the store; None for any other store."""
+    """Returns the private place, ours, of which this is the store; None for any other store. Raises UnsafeRuntime."""
     path = Path(store)
     if path.name != _STORE or not path.parent.name.startswith(_PREFIX):
         return None
@@ -104,7 +104,7 @@ def place_of(store: str) -> Place | None:
     except OSError:
         return None
     ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.getuid()
-    return Place(path.parent) if ours else None
+    return Place(path.parent) if ours and path.parent.parent in places() else None
 
 
 def left_by(job: str, identity: str) -> Place | None:

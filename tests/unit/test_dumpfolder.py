@@ -3,9 +3,14 @@
 import fcntl
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from memoryfolder import memory_in
 
 from gcr import dumpfolder
 from gcr.dumpfolder import dump_folder
@@ -16,12 +21,7 @@ LARGE = 1 << 60
 
 @pytest.fixture(autouse=True)
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in the place of /dev/shm."""
-    place = tmp_path / "shm"
-    place.mkdir()
-    monkeypatch.setattr(dumpfolder, "_TMPFS", place)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return place
+    return memory_in(tmp_path, monkeypatch)
 
 
 def test_a_folder_is_in_memory_and_ours_alone_and_goes_with_its_block(memory: Path) -> None:

@@ -3,11 +3,16 @@
 import fcntl
 import os
 import stat
+import sys
 from pathlib import Path
 
 import pytest
 
-from gcr import dumpfolder, parked
+sys.path.insert(0, str(Path(__file__).parent))
+
+from memoryfolder import memory_in
+
+from gcr import parked
 from gcr.parked import Place, left_by, place_of, private_place
 
 LARGE = 1 << 60
@@ -16,18 +21,21 @@ ID = "0123456789"
 
 @pytest.fixture(autouse=True)
 def memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder in the place of /dev/shm."""
-    place = tmp_path / "shm"
-    place.mkdir()
-    monkeypatch.setattr(dumpfolder, "_TMPFS", place)
-    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    return place
+    return memory_in(tmp_path, monkeypatch)
 
 
 def parked_place(job: str = "llm", identity: str = ID) -> Place:
     with private_place(job, identity, 1, LARGE) as place:
         assert place.commit()
     return place
+
+
+def test_a_folder_elsewhere_is_no_place(tmp_path: Path) -> None:
+    """A store of the user's may be called so, and is never removed."""
+    place = parked_place()
+    there = tmp_path / place.folder.name
+    place.folder.rename(there)
+    assert place_of(str(there / "store")) is None
 
 
 def test_a_place_is_in_memory_and_ours_alone_and_goes_with_its_block(memory: Path) -> None:
