@@ -93,30 +93,27 @@ def nothing_left(machine: Machine) -> Iterator[None]:
             shutil.rmtree(place)
 
 
-@pytest.mark.parametrize(("party", "count"), rows(criu_helper, daemon, image_helper, worker, parent))
-def test_a_death_during_the_checkpoint_loses_nothing(machine: Machine, job: Filed, party: Party, count: int) -> None:
+def lose_nothing(machine: Machine, job: Filed, party: Party, count: int, command: str, seconds: float) -> None:
+    """Kills the party `count` times, each time within so many seconds of the command, and brings the job back."""
     draw, before, struck = random.Random(f"{party.__name__} {count}"), job.ask(), 0
     while struck < count:
-        instant = draw.uniform(0, PARK_S)
-        hit = died(machine, job, party, "checkpoint", instant)
+        if command == "restore":
+            assert machine.gcr("checkpoint", "llm").code == 0
+        instant = draw.uniform(0, seconds)
+        hit = died(machine, job, party, command, instant)
         try:
             brought_back(machine, job, before)
         except BaseException as error:
             error.add_note(f"{party.__name__} died after {instant:.3f} s, number {struck}")
             raise
         struck += hit
+
+
+@pytest.mark.parametrize(("party", "count"), rows(criu_helper, daemon, image_helper, worker, parent))
+def test_a_death_during_the_checkpoint_loses_nothing(machine: Machine, job: Filed, party: Party, count: int) -> None:
+    lose_nothing(machine, job, party, count, "checkpoint", PARK_S)
 
 
 @pytest.mark.parametrize(("party", "count"), rows(criu, daemon, image_helper, worker, parent))
 def test_a_death_during_the_restore_loses_nothing(machine: Machine, job: Filed, party: Party, count: int) -> None:
-    draw, before, struck = random.Random(f"{party.__name__} {count}"), job.ask(), 0
-    while struck < count:
-        assert machine.gcr("checkpoint", "llm").code == 0
-        instant = draw.uniform(0, RESTORE_S)
-        hit = died(machine, job, party, "restore", instant)
-        try:
-            brought_back(machine, job, before)
-        except BaseException as error:
-            error.add_note(f"{party.__name__} died after {instant:.3f} s, number {struck}")
-            raise
-        struck += hit
+    lose_nothing(machine, job, party, count, "restore", RESTORE_S)

@@ -2,7 +2,6 @@
 
 CRIU writes a process's pages one behind the other, by their addresses, and leaves out those that are not there. One
 page more or less shifts all that follow. So a chunk has the pages of one window of addresses, however many are there.
-
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -246,7 +246,7 @@ def refuse_ended(target: str | int) -> None:
 
 
 def _way_back(run: Run) -> str:
-    """Returns the command that brings back a job whose supervisor was killed while it was parked."""
+    """Returns the next command: it restores a job that lost its supervisor while parked, or lists ended jobs."""
     place = left_by(run.job, run.id) if run.end and run.end.how == How.UNKNOWN else None
     return f"gcr restore --image {IMAGE} --store {place.store}" if place else "gcr ps --all"
 

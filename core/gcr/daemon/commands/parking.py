@@ -1,7 +1,7 @@
 """`gcr checkpoint` in place where a driver saves no living process: the processes end, and `gcr restore` makes them.
 
-An image of gcr's own has the job meanwhile, in a private place (gcr.parked), and its supervisor stays. All but the end
-is as with --stop, in whole.py.
+A private image keeps the job meanwhile (gcr.parked), and the supervisor stays. The steps before are those of --stop, in
+whole.py.
 """
 
 import logging
@@ -37,7 +37,7 @@ GONE_S = 10.0  # for the ends of the processes to be heard
 
 
 class Private(Struct, frozen=True):
-    """The request for an image of gcr's own, in its place."""
+    """A request for a private image, and the place of that image."""
 
     request: CheckpointRequest
     place: Place
@@ -54,7 +54,9 @@ def privately(node: Coordinator, job: Job, course: Course, request: CheckpointRe
         yield None
         return
     if not (job.supervision.lasts and job.supervision.parks):
-        text = f"no gcr run of this version is the parent of {job.name}, so nobody could make its processes again"
+        text = (
+            f"no gcr run of this version is the parent of {job.name}, and only such a parent makes its processes again"
+        )
         raise UnsupportedState(text, hint=f"--image NAME --stop; or {DATA_ONLY}")
     with private_place(job.name, identifier(job.token), _needed(job), available_host_bytes()) as place:
         try:

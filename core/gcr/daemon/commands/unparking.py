@@ -1,6 +1,5 @@
 """`gcr restore` of a parked job: its supervisor makes the processes again, suspended, from the private image."""
 
-import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,8 +11,6 @@ from gcr.engine.node import Course
 from gcr.errors import GcrError, UnsupportedState, WrongState
 from gcr.imageerrors import WrongImage
 from gcr.job.decisions import KeptImage
-
-log = logging.getLogger("gcr.daemon")
 
 
 def make_processes(node: Coordinator, job: Job, course: Course, request: RestoreRequest) -> None:

@@ -67,7 +67,7 @@ class Whole(Struct):
     """The job's way into its image. A helper looks at its processes while the program still runs.
 
     allow: options of CRIU's · ends: the job is stopped · secret: the store is encrypted
-    place: of the image, if it is one of gcr's own: the job is parked there, and not stopped
+    place: of a private image; the job is parked there, and not stopped
     """
 
     node: Coordinator

@@ -16,7 +16,7 @@ class ImageOrder(Struct, frozen=True):
 
     `began`: when the checkpoint was asked for, by the monotonic clock. `patience`: seconds that the store may be silent
     when it is asked to take an image. `stays`: the job runs on; `whole`: its processes are in the image, too.
-    `parks`: it is one of gcr's own, of a job that is suspended in place: also one without device memory.
+    `parks`: the image is private, and keeps a job that is suspended in place. The job may have no device memory.
     `job`: the target as it was asked for, by name or pid.
     `user`: uid and gid of the helper, where it does not run as the daemon's own user.
     """

@@ -14,7 +14,7 @@ class Registered(Struct, frozen=True):
 
 
 class ParkedIn(Struct, frozen=True):
-    """The image, in a private store, that has a job whose processes have ended."""
+    """A private store, and the image in it that keeps a parked job."""
 
     store: str
     image: str
