@@ -285,6 +285,24 @@ def test_a_parent_that_is_stopped_does_not_end_the_program_later(machine: Machin
     assert job.ask() == before
 
 
+def test_a_parent_that_is_stopped_as_it_brings_the_program_back_is_waited_for_no_longer(
+    machine: Machine, job: Filed
+) -> None:
+    before, parent = job.ask(), parent_pid(job.pid)
+    assert parent
+    park(machine)
+    idle = descendants(parent)
+    restoring = machine.asking.submit(machine.gcr, "restore", "llm")
+    until(lambda: set(descendants(parent)) - set(idle), PATIENCE, "the parent reads the image")
+    os.kill(parent, signal.SIGSTOP)
+    failed = restoring.result(PATIENCE)
+    assert (failed.code, failed.body["error"]["code"]) == (4, "deadline_passed"), failed.body
+    assert failed.body["error"]["hint"].startswith(f"kill -CONT {parent}")
+    os.kill(parent, signal.SIGCONT)
+    until(lambda: machine.gcr("restore", "llm").code == 0 or None, PATIENCE, "the job is back")
+    assert job.ask() == before
+
+
 def test_a_restore_that_fails_leaves_the_job_parked(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = machine.folder / "plugins"
     shutil.copytree(sim_dir("amd") / "criu", folder)

@@ -3,7 +3,8 @@
 It raises what the supervisor raised, PeerGone or DeadlinePassed.
 """
 
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 
 from msgspec import Struct
 
@@ -28,6 +29,8 @@ from gcr.protocol.operations.supervisor import (
     UnstageAll,
 )
 from gcr.protocol.seqpacket import close_all
+
+STOPPED_S = 10.0  # a supervisor that was stopped for so long is not waited for
 
 
 class SupervisorPeer(Struct):
@@ -72,21 +75,42 @@ class SupervisorPeer(Struct):
         self._call(Park(store, image, stood_s))
 
     def unpark(self, seconds: float) -> None:
-        """Has the supervisor make the processes again, within so many seconds. Raises NotRestored and others."""
-        close_all(self._asked(Unpark(), timeout=seconds)[1])
+        """Has the supervisor make the processes again, within so many seconds. Raises NotRestored and others.
+
+        A supervisor that is stopped meanwhile for STOPPED_S is not waited for. It goes on once it is continued.
+        """
+        close_all(self._asked(Unpark(), timeout=seconds, on_silence=self._refuse_stopped())[1])
 
     def _call(self, operation: Operation[Nothing], fds: Sequence[int] = ()) -> None:
         close_all(self._asked(operation, fds)[1])
 
     def _asked(
-        self, operation: Operation[A], fds: Sequence[int] = (), timeout: float = CALL_TIMEOUT
+        self,
+        operation: Operation[A],
+        fds: Sequence[int] = (),
+        timeout: float = CALL_TIMEOUT,
+        on_silence: Callable[[], object] | None = None,
     ) -> tuple[A, list[int]]:
         """Returns the answer and its descriptors. Raises DeadlinePassed or NotRead, which names the supervisor."""
         brief = self.channel.silent or is_stopped(self.pid)
         try:
-            return ask(self.channel, operation, fds, timeout=BRIEF if brief else timeout)
+            return ask(self.channel, operation, fds, timeout=BRIEF if brief else timeout, on_silence=on_silence)
         except DeadlinePassed as late:
             if not is_stopped(self.pid):
                 raise type(late)(f"the job's supervisor, process {self.pid}, does not answer") from late
             text = f"the job's supervisor, process {self.pid}, is stopped"
             raise type(late)(text, hint=f"kill -CONT {self.pid}; then try again") from late
+
+    def _refuse_stopped(self) -> Callable[[], None]:
+        """Returns what raises DeadlinePassed once the supervisor was stopped for STOPPED_S, asked again and again."""
+        ran = time.monotonic()
+
+        def refuse() -> None:
+            nonlocal ran
+            now = time.monotonic()
+            if not is_stopped(self.pid):
+                ran = now
+            elif now - ran > STOPPED_S:
+                raise DeadlinePassed(f"the supervisor was stopped for {STOPPED_S:g} s")
+
+        return refuse
