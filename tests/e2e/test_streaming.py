@@ -39,6 +39,9 @@ def test_what_the_host_has_no_room_for_goes_straight_to_the_image(machine: Machi
     kept = machine.job("llm")
     assert kept and kept["only_in"] == {"image": "warm", "store": str(store_of(machine))}
     assert sum(worker["bytes"] for worker in machine.gcr("daemon", "status").body["workers"]) <= MOST
+    stop = machine.gcr("checkpoint", "llm", "--image", "whole", "--stop", "--store", str(store_of(machine)))
+    assert (stop.code, stop.body["error"]["code"]) == (3, "wrong_state"), stop.body
+    assert "image warm alone has its bytes" in stop.body["error"]["message"]
     assert machine.gcr("verify", "warm", "--deep", "--store", str(store_of(machine))).code == 0
     comes_back(machine, job, before)
     assert job.ask("address") == addresses

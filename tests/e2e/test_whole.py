@@ -116,3 +116,33 @@ def test_a_job_whose_processes_were_saved_goes_on_and_comes_back_after_its_end(
     machine.end_by_pid(job.pid)
     back(machine, "night")
     assert job.ask() == before
+
+
+@pytest.mark.parametrize("machine", [NVIDIA, AMD], indirect=True, ids=lambda world: world.name)
+def test_a_job_that_is_suspended_already_is_stopped_as_it_lies_there(machine: Machine, job: Filed) -> None:
+    before = job.ask()
+    how = machine.where.options
+    assert machine.gcr("checkpoint", "llm", *how).code == 0
+    machine.inject("checkpoint.dumped fail")
+    assert refused(machine, "night") == (4, "injected_fault")
+    assert (machine.until_state("llm", "running", machine.where.suspended), names(machine)) == (
+        machine.where.suspended,
+        [],
+    )
+    if machine.where is NVIDIA:
+        machine.gcr("daemon", "stop", "--force")  # the next one has read that it is suspended
+    said = stop(machine, "night")
+    assert (said["state"], said["vram_after_bytes"]) == ("stopped", 0)
+    is_nowhere(machine, job)
+    back(machine, "night")
+    assert job.ask() == before
+
+
+def test_a_suspended_job_that_cannot_be_stopped_as_it_lies_there_stays_suspended(machine: Machine, job: Filed) -> None:
+    """Its context is on the device."""
+    before = job.ask()
+    assert machine.gcr("checkpoint", "llm", "--data-only").code == 0
+    assert refused(machine, "night") == (3, "unsupported_state")
+    assert machine.until_state("llm", "running", "data_suspended") == "data_suspended"
+    machine.come_back()
+    assert (job.ask(), names(machine)) == (before, [])

@@ -100,6 +100,30 @@ def of_glance(job: Job, done: Work, link: float | None) -> CheckpointReport:
     return replace(found, vram_free_s=None, control_s=None, vram_after_bytes=None, phases_s=passed)
 
 
+def of_resting(job: Job, nbytes: int, left: int | None) -> CheckpointReport:
+    """Returns the report of a job that was suspended before: no byte was moved. `left`: bytes that devices count."""
+    copied_out = any(process.copied_out for process in job.living)
+    return CheckpointReport(
+        job=job.name,
+        simulated=job.world.simulated,
+        state=shown(job.state),
+        strategy="copyout" if copied_out else "handoff",
+        bytes=nbytes,
+        bytes_copied=0,
+        snapshot_bytes=0,
+        streamed=False,
+        vram_free_s=0.0,
+        stop_s=0.0,
+        drain_s=0.0,
+        drain_bytes_per_s=None,
+        control_s=None,
+        link_bytes_per_s=None,
+        durable_s=None,
+        vram_after_bytes=left,
+        processes=tuple(row for process in job.living for row in rows(process)),
+    )
+
+
 def of_driver_checkpoint(job: Job, done: DriverSwap) -> CheckpointReport:
     course = done.course
     moved = Amount(sum(done.before.values()), course.between("stop", "frozen"))

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.daemon import departures, first_call, reports
-from gcr.daemon.commands import parking, restore, whole
+from gcr.daemon.commands import parking, resting, restore, whole
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import (
     DEFAULT_TIMEOUT,
@@ -61,19 +61,9 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
             with parking.privately(node, job, course, request) as private:
                 if private:
                     return _parked(node, hold, course, private)
-            with _forgetting_untouched(node, job):
-                saving = whole.begun(node, job, course, request) if request.whole else None
-                try:
-                    attempt = partial(_attempted, node, hold, course, request, image, saving)
-                    report, imaging = departures.without_departed(job, attempt)
-                    job.results.tell(report, course.began)
-                    if saving and imaging:
-                        saving.carry_out(imaging, not request.timeout)
-                finally:
-                    if saving:
-                        saving.close()
-                if saving and request.leave_running:
-                    report = _running_again(node, job, course, report)
+            at_rest = request.whole and not request.leave_running and resting.rests(job)
+            way = resting.into_image if at_rest else _taken_off
+            report, imaging, saving = way(node, hold, course, request, image)
         if saving and imaging:
             return _of_the_whole(node, job, course, report, imaging, saving)
         if imaging:
@@ -89,6 +79,27 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
             former, report = report, reported(imaging, report)
             job.results.amend(former, report)
         return report
+
+
+def _taken_off(
+    node: Coordinator, hold: Hold, course: Course, request: CheckpointRequest, image: Callable[[], Imaging | None]
+) -> whole.Taken:
+    """Takes a job off its devices, or makes an image of it while it runs."""
+    job = hold.job
+    with _forgetting_untouched(node, job):
+        saving = whole.begun(node, job, course, request) if request.whole else None
+        try:
+            attempt = partial(_attempted, node, hold, course, request, image, saving)
+            report, imaging = departures.without_departed(job, attempt)
+            job.results.tell(report, course.began)
+            if saving and imaging:
+                saving.carry_out(imaging, not request.timeout)
+        finally:
+            if saving:
+                saving.close()
+        if saving and request.leave_running:
+            report = _running_again(node, job, course, report)
+    return report, imaging, saving
 
 
 def _images(

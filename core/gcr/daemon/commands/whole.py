@@ -1,4 +1,4 @@
-"""`gcr checkpoint --processes`, `--stop`: a job that was just suspended goes into its image, processes and all.
+"""`gcr checkpoint --processes`, `--stop`: a job that is suspended goes into its image, processes and all.
 
     looked at   before anything stops: CRIU works here, and can save each process of the job
     held        the device memory is in the store; there is no image yet
@@ -8,8 +8,9 @@
     parked      only in place: the supervisor has ended the program, and stays (parking.py)
     ended       with --stop CRIU ends the processes; else it lets them go, and the job is suspended as before
 
-Up to the manifest a failure takes everything back, and the job runs again, but for the death of CRIU in its dump, which
-a process may not survive. If the daemon dies, CRIU lets the processes go, and the next daemon finds a suspended job.
+Up to the manifest a failure takes everything back, and the job runs again, or is suspended if it was so before. The one
+exception is the death of CRIU in its dump, which a process may not survive. If the daemon dies, CRIU lets the processes
+go, and the next daemon finds a suspended job.
 """
 
 import logging
@@ -25,6 +26,7 @@ from threading import Thread
 from msgspec import Struct, field
 from msgspec.structs import replace
 
+from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.control import ControlMeans
 from gcr.daemon.commands import restore
@@ -68,6 +70,7 @@ class Whole(Struct):
 
     allow: options of CRIU's · ends: the job is stopped · secret: the store is encrypted
     place: of a private image; the job is parked there, and not stopped
+    resumes: after a failure the job runs again; else it is suspended, as it was before
     """
 
     node: Coordinator
@@ -79,6 +82,7 @@ class Whole(Struct):
     ends: bool = True
     secret: bool = False
     place: Place | None = None
+    resumes: bool = True
     _looking: "Future[Seen]" = field(default_factory=Future)
     _marked: list[int] = field(default_factory=list)  # agents that were sent away, by the pids that they gave
 
@@ -108,7 +112,8 @@ class Whole(Struct):
         """Publishes the image of a job that is suspended, and ends its processes or lets them go.
 
         unhurried: no caller has named a deadline, so the disk may take its time, as long as it is not silent
-        Raises an error for an image that was not published; then the job runs again, or the error says so.
+        Raises an error for an image that was not published; then the job runs again if it `resumes`, or the error says
+        so.
         """
         if unhurried:
             self.course.timeout = NO_TIMEOUT
@@ -120,7 +125,7 @@ class Whole(Struct):
             imaging.fail(error)
             withdraw(imaging)
             imaging.close()
-            raise self._taken_back(typed(error)) from error
+            raise (self._taken_back(typed(error)) if self.resumes else typed(error)) from error
         if self.ends:
             if self.place is None:
                 self.job.ends.stopped_into = imaging.order.name
@@ -256,6 +261,10 @@ class Whole(Struct):
                     os.kill(identity.pid, signal.SIGKILL)
         _await_end(self.job.name, tree)
         quietly("remove the marks", self._remove_marks)
+
+
+Taken = tuple[CheckpointReport, Imaging | None, Whole | None]
+"""The report on a job, its image, and what has put its processes there."""
 
 
 def begun(node: Coordinator, job: Job, course: Course, request: CheckpointRequest, place: Place | None = None) -> Whole:
