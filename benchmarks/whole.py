@@ -47,6 +47,7 @@ OUT = (
 )
 Row = dict[str, Any]
 Used = Callable[[], int]
+UsedThere = Callable[[str], int]
 
 
 class Spoken:
@@ -139,6 +140,31 @@ def measure(command: Sequence[str], flags: Sequence[str] = (), used: Used = test
             found = {"gone_s": gone_s, "left_on_device": left, "way": way, "answered_s": answered_s, "right": right}
             known["generations"].append({**found, "out": _of(out), "back": _of(back)})
             yield known
+
+
+def onto_others(command: Sequence[str], devices: tuple[str, str], used: UsedThere, flags: Sequence[str] = ()) -> Row:
+    """Stops a job three times, and brings it back on the other of two devices each time.
+
+    used: bytes in use on a device, by its own count
+    """
+    known: Row = {"generations": []}
+    stop_daemon()
+    empty = {device: used(device) for device in devices}
+    with folder() as place, Spoken(command, place, job=True, flags=flags) as running:
+        time.sleep(SETTLE_SECONDS)
+        where, (here, there) = ("--store", str(place / "store")), devices
+        for number in range(len(WAYS)):
+            said = running.ask(f"touch {CHANGED} {number + 1}") if number else running.ask()
+            gcr("checkpoint", JOB, "--image", f"g{number}", "--stop", *where)
+            running.await_end()
+            stop_daemon()  # its workers have contexts
+            left = {device: used(device) - empty[device] for device in devices}
+            gcr("restore", "--image", f"g{number}", "--device", f"{here}={there}", *where)
+            right = running.ask() == said
+            came = {device: used(device) - empty[device] for device in devices}
+            known["generations"].append({"onto": there, "right": right, "left_bytes": left, "came_bytes": came})
+            here, there = there, here
+    return known
 
 
 def by_criu(programs: Mapping[str, Sequence[str]]) -> Iterator[Row]:

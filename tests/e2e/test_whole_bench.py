@@ -1,11 +1,13 @@
 """The benchmark of whole processes, rehearsed on a simulated device; of CRIU alone, on a program without a device."""
 
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from two_devices import COUNTED
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
 
@@ -22,7 +24,7 @@ ANSWERS = "import sys\nprint('ready', flush=True)\nfor line in sys.stdin: print(
 
 @pytest.fixture
 def simulated(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[SimulatedMachine]:
-    machine = SimulatedMachine(tmp_path, "nvidia")
+    machine = SimulatedMachine(tmp_path, "nvidia", devices=2)
     for name, value in machine.env.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("GCR_BENCHMARK_STORE", str(tmp_path))
@@ -47,6 +49,29 @@ def test_generations(simulated: SimulatedMachine) -> None:
     beside = [line for line in lines if line[3]]
     assert len(lines) == 16 and len(beside) == 9
     assert [line[3] for line in beside] == ["NO", *["yes"] * 8]  # of so small a program more than 5 % changes
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("criu")
+def test_generations_on_one_device_after_the_other(simulated: SimulatedMachine) -> None:
+    first, second = counted(simulated)
+    command = images.program(16 * MIB / images.GIB, "--plain")
+    found = whole.onto_others(command, (first, second), lambda device: counted(simulated)[device], simulated.world)
+    assert [(each["onto"], each["right"]) for each in found["generations"]] == [
+        (second, True),
+        (first, True),
+        (second, True),
+    ]
+    for each in found["generations"]:
+        assert not any(each["left_bytes"].values())
+        assert [device for device, count in each["came_bytes"].items() if count >= 16 * MIB] == [each["onto"]]
+
+
+def counted(machine: SimulatedMachine) -> dict[str, int]:
+    """Returns the bytes in use on each device, by its own count."""
+    words = [sys.executable, "-c", COUNTED.format(pid=0)]
+    lines = subprocess.run(words, env=machine.bare_env(), capture_output=True, text=True, check=True).stdout.split()
+    return {uuid: int(used) for uuid, used in zip(lines[::3], lines[1::3], strict=True)}
 
 
 @pytest.mark.slow

@@ -189,6 +189,7 @@ CHECKS: dict[str, Callable[[], Result]] = {
     "examples": examples,
     "two-devices": device_pair.check,
     "two-driver": device_pair.ask_driver,
+    "whole-two": device_pair.stopped,
     "soak": soak.piece,
     "endings": endings.piece,
 }

@@ -9,11 +9,11 @@
 # GCR_WARM_GIB (48): host memory touched once before timing; 0 for none. GCR_BENCHMARK_STORE: a folder on the disk that
 # images are measured on, with room for two of GCR_IMAGES_GIB (32).
 # `victims-*` swap the programs of tests/gpu/victims.py while they compute, each goes on where it stopped; `victims-two`
-# needs two GPUs, as `two-devices` and `two-driver` do. `python tests/gpu/compatibility.py OUT COMMIT` makes
+# needs two GPUs, as `two-devices`, `two-driver` and `whole-two` do. `python tests/gpu/compatibility.py OUT COMMIT` makes
 # docs/compatibility.md of what they leave.
 # `cold10` restores ten minutes after its checkpoint: the first call begins it and leaves a process behind (in a session
 # of its own), later calls say how long is left, then bring the result. `soak` likewise: one training job, 1,000 swaps.
-# `whole-8`, `whole-32` and `criu-8` need GCR_CRIU, a CRIU that works there (tools/fetch_criu.py brings one); `criu-8` also
+# `whole-8`, `whole-32`, `whole-two` and `criu-8` need GCR_CRIU, a CRIU that works there (tools/fetch_criu.py brings one); `criu-8` also
 # GCR_BENCHMARK_CRIU, a folder with CRIU's cuda_plugin.so of the same version and NVIDIA's cuda-checkpoint.
 # `endings`: 300 programs that end, each in one of twelve ways at a random instant of a swap; a later call goes on.
 set -euo pipefail

@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import images
+import whole
 from program import Program, gcr
 
 from gcr.control import ControlPhase
@@ -36,6 +38,7 @@ control.restore(int(sys.argv[1]), {}, 60.0)
 MORE_BYTES = 64 << 20  # that a device may have in use after a case, beyond what it had after the first
 ENABLED = "704 704"  # peer access that is asked for again
 SECONDS = 60.0
+WHOLE_GIB = 8
 Result = dict[str, Any]
 
 
@@ -158,6 +161,20 @@ def cycle(program: Program, moves: Mapping[str, str]) -> Result:
 
 def in_use() -> dict[str, int]:
     return {device.uuid: device.used_bytes for device in devices.present()}
+
+
+def stopped() -> Result:
+    """A job of 8 GiB that is stopped into an image comes back on the other device, for three generations."""
+    both = two()
+    found = whole.onto_others(images.program(WHOLE_GIB), both, lambda device: in_use()[device])
+    return {"ok": all(map(_came, found["generations"])), "devices": both, **found}
+
+
+def _came(generation: Result) -> bool:
+    came = dict(generation["came_bytes"])
+    there = came.pop(generation["onto"])
+    left = max(generation["left_bytes"].values())
+    return generation["right"] and there >= WHOLE_GIB << 30 and max(left, *came.values()) <= MORE_BYTES
 
 
 @recorded
