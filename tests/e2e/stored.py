@@ -42,7 +42,8 @@ def chunks(machine: Machine, name: str) -> list[bytes]:
 
 def names_of_chunks(folder: Path, name: str) -> list[bytes]:
     store = Store(folder)
-    return [reference.name for reference in store.images.references(store.images.manifest(name))]
+    found = store.images.references(store.images.manifest(name))
+    return [*found.names(0, len(found))]
 
 
 def leave_running(machine: Machine, name: str, *flags: str) -> dict[str, object]:

@@ -107,7 +107,8 @@ def content(machine: Machine, name: str) -> tuple[list[int], list[bytes]]:
     assert machine.gcr("verify", name, "--deep", "--store", str(store.path)).code == 0
     manifest = store.images.manifest(name)
     (process,) = manifest.processes
-    return [each.spec.id for each in process.table.handles], [each.name for each in store.images.references(manifest)]
+    references = store.images.references(manifest)
+    return [each.spec.id for each in process.table.handles], [*references.names(0, len(references))]
 
 
 @pytest.mark.parametrize("machine", [at(NVIDIA), at(AMD, slow=True)], indirect=True)

@@ -17,6 +17,7 @@ from imaging import bytes_of, mapped
 
 from gcr.image.chunks.chunk import name_of
 from gcr.image.chunks.entry import BLOCK
+from gcr.image.chunks.index import Run
 from gcr.image.crypto.cipher import PLAIN
 from gcr.image.pack.reader import OpenPack, PackReader
 from gcr.image.pack.writer import PackWriter
@@ -45,7 +46,8 @@ def packed(folder: Path, seed: int) -> PackReader:
 
 def groups_of(pack: PackReader, memory: memoryview) -> Sequence[Group]:
     return [
-        Group(pack, [entry], [memory[number * SIZE : (number + 1) * SIZE]]) for number, entry in enumerate(pack.entries)
+        Group(pack, run, memory[number * SIZE : (number + 1) * SIZE])
+        for number, run in enumerate(pack.chunks.all().groups(SIZE))
     ]
 
 
@@ -55,7 +57,7 @@ def expected(seed: int) -> bytes:
 
 def damage(pack: PackReader, number: int) -> None:
     with pack.path.open("r+b") as file:
-        file.seek(pack.entries[number].block * BLOCK)
+        file.seek(pack.chunks.borders[number] * BLOCK)
         file.write(b"other bytes")
 
 
@@ -101,7 +103,7 @@ def test_the_first_that_is_damaged_is_told_and_none_comes_any_more(
     for each in {number, COUNT - 1}:
         damage(pack, each)
     memory = bytearray(COUNT * SIZE)
-    with pytest.raises(Damaged, match=f"block {pack.entries[number].block} "):
+    with pytest.raises(Damaged, match=f"block {pack.chunks.borders[number]} "):
         fetcher.bring(groups_of(pack, memoryview(memory)), lambda _: None)
     assert set(damaged) == {pack}
     found = bytes(memory)
@@ -120,7 +122,7 @@ def test_after_an_error_the_disk_is_asked_for_no_more(
 
     def slow(self: OpenPack, block: int, target: memoryview) -> None:
         reads.append(block)
-        if block != pack.entries[0].block:
+        if block != pack.chunks.borders[0]:
             until(lambda: damaged, 10, "the first was compared")
             time.sleep(0.25)
         real(self, block, target)
@@ -137,14 +139,14 @@ def test_an_error_is_told_when_nothing_is_moved_any_more(
 ) -> None:
     begun, over, real = list[int](), list[int](), PackReader.take
 
-    def slow(self: PackReader, entries, stored, targets) -> None:  # type: ignore[no-untyped-def]
+    def slow(self: PackReader, run: Run, stored: memoryview, target: memoryview) -> None:
         begun.append(1)
-        if entries[0] != pack.entries[0]:
+        if run.first:
             time.sleep(0.1)
         else:
             until(lambda: len(begun) > 1, 10, "another is compared")
         try:
-            real(self, entries, stored, targets)
+            real(self, run, stored, target)
         finally:
             over.append(1)
 
@@ -171,7 +173,7 @@ def test_an_error_of_the_disk_is_told(
     real = OpenPack.blocks
 
     def failing(self: OpenPack, block: int, target: memoryview) -> None:
-        if block == pack.entries[7].block:
+        if block == pack.chunks.borders[7]:
             raise OSError(errno.EIO, "no")
         real(self, block, target)
 
@@ -208,11 +210,11 @@ def test_a_slow_comparison_holds_the_disk_up_only_when_no_buffer_is_left(
             all_read.set()
         real_blocks(self, block, target)
 
-    def patient(self: PackReader, entries, stored, targets) -> None:  # type: ignore[no-untyped-def]
+    def patient(self: PackReader, run: Run, stored: memoryview, target: memoryview) -> None:
         assert all_read.wait(10), "the disk was not asked"
         time.sleep(0.01)
         assert len(reads) - len(taken) <= BUFFERS
-        real_take(self, entries, stored, targets)
+        real_take(self, run, stored, target)
         taken.append(1)
 
     taken = list[int]()

@@ -6,6 +6,7 @@ import shutil
 import sys
 from collections import Counter
 from collections.abc import Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from gcr.errors import LibraryMissing
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.chunks.chunk import name_of
 from gcr.image.chunks.entry import BLOCK, PLACED, Entry
+from gcr.image.chunks.index import Index, Run
 from gcr.image.crypto import aes
 from gcr.image.crypto.cipher import PLAIN, Cipher, Forged, PackCipher
 from gcr.image.crypto.ciphers import cipher_of
@@ -228,10 +230,12 @@ def test_a_chunk_is_of_its_pack_its_place_and_its_name_alone() -> None:
     pack.to_disk([entry], [mapped(DATA[0][:100])], disk)
     assert not any(disk[100:BLOCK])
     entry = Entry(*pack.record.unpack(pack.from_index(pack.to_index(placed([entry]), b"facts"), b"facts")))
+    before = Entry(bytes(32), 1, BLOCK, bytes(16))
 
     def get(pack: PackCipher, entry: Entry) -> memoryview:
-        (came,) = pack.from_disk([entry], disk[:BLOCK])
-        return came
+        entries = [before, entry][2 - entry.block :]
+        index = Index(b"".join(starmap(pack.record.pack, entries)), pack.record, (entry.block + 1) * BLOCK)
+        return pack.from_disk(Run(index, len(entries) - 1, len(entries)), disk[:BLOCK])[: entry.size]
 
     assert get(pack, entry) == DATA[0][:100]
     for other in (entry._replace(block=2), entry._replace(name=b"m" * 32), entry._replace(tag=bytes(16))):
@@ -254,10 +258,8 @@ def test_nothing_of_what_was_written_before_is_written_again(cipher: Cipher) -> 
     pack.to_disk(entries, [*map(mapped, data)], stored)
     for number, size in enumerate(sizes):
         assert not any(stored[number * BLOCK + size : (number + 1) * BLOCK])
-    entries = [
-        Entry(*each) for each in pack.record.iter_unpack(pack.from_index(pack.to_index(placed(entries), b""), b""))
-    ]
-    assert [*map(bytes, pack.from_disk(entries, stored[: 3 * BLOCK]))] == data
+    run = Index(pack.from_index(pack.to_index(placed(entries), b""), b""), pack.record, 4 * BLOCK).all()
+    assert [*map(bytes, run.chunks(pack.from_disk(run, stored[: 3 * BLOCK])))] == data
 
 
 def test_a_pack_under_another_ones_name_is_found(store: Store) -> None:

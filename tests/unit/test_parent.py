@@ -2,7 +2,6 @@
 
 import sys
 import tracemalloc
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +15,7 @@ from imaging import bytes_of, described, mapped, write
 from gcr.hashing import CHUNK_BYTES, DIGEST_BYTES, HashKey, hash_bytes
 from gcr.image.chunks.chunk import Chunk, cut, name_of
 from gcr.image.files.manifest import Manifest
-from gcr.image.files.references import Reference
+from gcr.image.files.references import References
 from gcr.image.read.reader import ImageReader
 from gcr.image.remote.pull import pull
 from gcr.image.remote.push import push
@@ -115,7 +114,7 @@ def test_one_that_goes_while_it_is_read_is_passed_over(store: Store, monkeypatch
     write(store, "two", [bytes_of(2, SIZE)], created=2.0)
     real = Images.references
 
-    def references(self: Images, manifest: Manifest) -> Sequence[Reference]:
+    def references(self: Images, manifest: Manifest) -> References:
         if manifest.name == "two" and (store.images.folder / "two.json").exists():
             store.remove(["two"])
             (store.images.folder / "two.chunks").unlink()

@@ -58,9 +58,11 @@ def test_windows_have_every_chunk_once_and_no_gap(sealed: SealedTable, most: int
         for offset, size in line.windows(most):
             assert 0 < size <= most
             at = offset
-            for number, place, length in line.chunks(offset, size):
-                assert (place, number) == (at - offset, numbers[device, at]) and 0 < length <= CHUNK
-                seen.append(number)
+            for first, place, length in line.spans(offset, size):
+                for number, start in enumerate(range(at, at + length, CHUNK), first):
+                    assert number == numbers[device, start]
+                    seen.append(number)
+                assert place == at - offset
                 at += length
             assert at == offset + size
         assert sum(size for _, size in line.windows(most)) == line.size
@@ -82,11 +84,11 @@ def test_what_is_no_window_is_refused(offset: int, size: int) -> None:
     """Half a chunk, a gap, what is beyond: two chunks and a half, a gap of half a chunk, another two."""
     handles = [SealedHandle(HandleSpec(1, 40), DEVICE, 0), SealedHandle(HandleSpec(2, 32), DEVICE, 48)]
     line = ImagedLine.of([(handles[0], 0), (handles[1], 3)], CHUNK)
-    assert line.chunks(32, 8) == [(2, 0, 8)] and line.chunks(48, CHUNK) == [(3, 0, CHUNK)]
+    assert line.spans(32, 8) == [(2, 0, 8)] and line.spans(48, CHUNK) == [(3, 0, CHUNK)]
     if (offset, size) == (3 * CHUNK, CHUNK):
         offset = 3 * CHUNK - 8  # the gap
     with pytest.raises(UsageError):
-        line.chunks(offset, size)
+        line.spans(offset, size)
 
 
 @settings(max_examples=15, deadline=None)

@@ -115,7 +115,8 @@ def test_its_memory_is_free_when_the_disk_has_not_yet_taken_it(tmp_path: Path, m
     memory[:] = bytes(SIZE)
     taken.set()
     found = bytearray(SIZE)
-    PackReader(tmp_path / f"{writer.finish().id}.pack", PLAIN).read(entries, [memoryview(found)])
+    pack = PackReader(tmp_path / f"{writer.finish().id}.pack", PLAIN)
+    pack.read(pack.chunks.all(), memoryview(found))
     assert found == chunk
 
 
@@ -139,7 +140,7 @@ def test_what_is_filled_and_not_written_is_bounded(tmp_path: Path, monkeypatch: 
     assert len(added) == BUFFERS
     going.set()
     adding.join()
-    assert len(PackReader(tmp_path / f"{writer.finish().id}.pack", PLAIN).entries) == 3 * BUFFERS
+    assert len(PackReader(tmp_path / f"{writer.finish().id}.pack", PLAIN).chunks) == 3 * BUFFERS
 
 
 @pytest.mark.parametrize("end", ["finish", "abandon"])

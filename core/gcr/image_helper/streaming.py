@@ -57,8 +57,8 @@ class Streams(Struct):
         if line not in self._rings:
             raise UsageError(f"nothing of process {line[0]} passes on device {line[1]}")
         memory = self._rings[line].slot(slot, size)
-        chunks = self._numbered()[line].chunks(offset, size)
-        writer.put((number, memory[at : at + length]) for number, at, length in chunks)
+        spans = self._numbered()[line].spans(offset, size)
+        writer.put((first, memory[at : at + length]) for first, at, length in spans)
 
     def _numbered(self) -> Mapping[LineKey, ImagedLine]:
         with self._lock:

@@ -115,7 +115,7 @@ def test_a_chunk_is_found_in_the_first_pack_that_has_it(
         for names in packs:
             pack = packed(Path(folder), names, cipher)
             known.add(pack)
-            for entry in pack.entries:
+            for entry in pack.chunks.all().entries:
                 expected.setdefault(entry.name, (pack.pack.id, entry.block))
         for name in {*others, *expected}:
             assert known.find(name) == expected.get(name)

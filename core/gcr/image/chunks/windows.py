@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from gcr.errors import UsageError
-from gcr.image.chunks.chunk import cut
 from gcr.memory.layout import SealedHandle, SealedTable
 from gcr.memory.pieces import Cut, NotInPieces, Pieces
 
@@ -49,21 +48,22 @@ class ImagedLine(Struct, frozen=True):
                 if end > begin:
                     yield begin, end - begin
                 begin = end = start
-            for _, length in cut(after - start, self.chunk_bytes):
-                if end + length - begin > most:
+            while end < after:
+                room = most - (end - begin)
+                if room < min(self.chunk_bytes, after - end):
                     yield begin, end - begin
-                    begin = end
-                end += length
+                    begin, room = end, most
+                end = after if after - end <= room else end + room // self.chunk_bytes * self.chunk_bytes
         if end > begin:
             yield begin, end - begin
 
-    def chunks(self, offset: int, size: int) -> list[tuple[int, int, int]]:
-        """Returns for each chunk of a window the number of its reference, its offset in the window, and its size.
+    def spans(self, offset: int, size: int) -> list[tuple[int, int, int]]:
+        """Returns what a window has of each allocation: number of the first chunk's reference, offset, and size.
 
-        Raises UsageError for bytes that are no whole chunks.
+        The offset is that in the window. Raises UsageError for bytes that are no whole chunks.
         """
         try:
-            cuts = [*self.allocations.cuts([(offset, size)], self.chunk_bytes)]
+            cuts = [*self.allocations.cuts([(offset, size)])]
         except NotInPieces as error:
             raise UsageError(f"of {size} bytes from {offset} on not all are in the image: {error}") from error
         if not cuts or any(cut.at % self.chunk_bytes for cut in cuts) or not self._ends_a_chunk(cuts[-1]):
@@ -72,7 +72,8 @@ class ImagedLine(Struct, frozen=True):
 
     def _ends_a_chunk(self, last: Cut) -> bool:
         length = self.allocations.ends[last.piece] - self.allocations.starts[last.piece]
-        return last.size == min(self.chunk_bytes, length - last.at)
+        end = last.at + last.size
+        return end == length or end % self.chunk_bytes == 0
 
 
 def lines_of(tables: Iterable[SealedTable], chunk_bytes: int) -> Mapping[LineKey, ImagedLine]:

@@ -23,7 +23,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-from gcr.image.chunks.entry import PLACED, Entry, as_stored, padded
+from gcr.image.chunks.entry import PLACED, Entry, padded
+from gcr.image.chunks.index import Run
 from gcr.image.crypto.cipher import FILE_MAGIC, Forged, PackCipher, check_of, mark_of
 from gcr.image.disk.bounce import Bounce, move_each
 from gcr.imageerrors import Damaged, WrongImage, WrongKey
@@ -109,14 +110,11 @@ class AesPack:
             stored[tag:end] = bytes(end - tag)
             at = end
 
-    def from_disk(self, entries: Sequence[Entry], stored: memoryview) -> Sequence[memoryview]:
-        chunks, at = [], 0
-        memory = self._memory.buffer(sum(entry.size for entry in entries))
-        for entry, blocks in zip(entries, as_stored(entries, stored), strict=True):
-            chunks.append(memory[at : at + entry.size])
-            self._decrypt(entry, blocks, chunks[-1])
-            at += entry.size
-        return chunks
+    def from_disk(self, run: Run, stored: memoryview) -> memoryview:
+        memory = self._memory.buffer(len(stored))
+        for entry, chunk, target in zip(run.entries, run.chunks(stored), run.chunks(memory), strict=True):
+            self._decrypt(entry, chunk, target)
+        return memory
 
     def index_bytes(self, count: int) -> int:
         return count * self.record.size + TAG_BYTES
@@ -131,9 +129,9 @@ class AesPack:
         except InvalidTag:
             raise Forged("its index is not what was written") from None
 
-    def _decrypt(self, entry: Entry, blocks: memoryview, target: memoryview) -> None:
+    def _decrypt(self, entry: Entry, chunk: memoryview, target: memoryview) -> None:
         tagged = self._tagged.buffer(entry.size + TAG_BYTES)
-        move_each([tagged[: entry.size]], [blocks[: entry.size]])
+        move_each([tagged[: entry.size]], [chunk])
         tagged[entry.size :] = entry.tag
         try:
             self._aes.decrypt_into(_nonce(entry.block), tagged, entry.name, target)

@@ -14,6 +14,7 @@ from typing import Protocol
 
 from gcr.image.chunks.chunk import name_of, name_of_zeros
 from gcr.image.chunks.entry import PLACED, Entry, as_stored
+from gcr.image.chunks.index import Run
 from gcr.image.disk.bounce import move_each
 from gcr.imageerrors import Damaged, WrongImage, WrongKey
 
@@ -37,8 +38,11 @@ class PackCipher(Protocol):
     def to_disk(self, entries: Sequence[Entry], data: Sequence[memoryview], stored: memoryview) -> None:
         """Puts chunks into `stored` as they lie in the pack, one behind the other; it is a block longer at least."""
 
-    def from_disk(self, entries: Sequence[Entry], stored: memoryview) -> Sequence[memoryview]:
-        """Returns the chunks that lie in `stored`. They overwrite those that this thread was given before."""
+    def from_disk(self, run: Run, stored: memoryview) -> memoryview:
+        """Returns the chunks of a run that lie in `stored`, each at the same place, with any bytes between them.
+
+        They overwrite those that this thread was given before.
+        """
 
     def index_bytes(self, count: int) -> int:
         """Returns the size of the index of so many chunks."""
@@ -82,8 +86,8 @@ class PlainPack:
         for entry, blocks in zip(entries, pieces, strict=True):
             blocks[entry.size :] = bytes(len(blocks) - entry.size)
 
-    def from_disk(self, entries: Sequence[Entry], stored: memoryview) -> Sequence[memoryview]:
-        return [blocks[: entry.size] for entry, blocks in zip(entries, as_stored(entries, stored), strict=True)]
+    def from_disk(self, run: Run, stored: memoryview) -> memoryview:
+        return stored
 
     def index_bytes(self, count: int) -> int:
         return count * self.record.size

@@ -10,6 +10,7 @@ import ctypes
 import mmap
 from collections.abc import Sequence
 from contextlib import suppress
+from itertools import accumulate, pairwise
 from queue import LifoQueue
 from threading import local
 
@@ -45,6 +46,19 @@ def buffers(count: int, size: int) -> LifoQueue[memoryview]:
     for _ in range(count):
         free.put(huge_buffer(size))
     return free
+
+
+def copy_all(sources: Sequence[memoryview], target: memoryview) -> None:
+    """Copies the sources to the target, one behind the other. Raises ValueError if it has another size than they."""
+    ends = [*accumulate(map(len, sources), initial=0)]
+    if ends[-1] != len(target):
+        raise ValueError(f"{ends[-1]} bytes do not fit into {len(target)}")
+    move_each([target[at:end] for at, end in pairwise(ends)], sources)
+
+
+def clear(target: memoryview) -> None:
+    """Fills the target with zeros; other threads run meanwhile."""
+    ctypes.memset(_address(target), 0, len(target))
 
 
 def move_each(targets: Sequence[memoryview], sources: Sequence[memoryview]) -> None:

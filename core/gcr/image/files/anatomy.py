@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from msgspec import Struct
 
 from gcr.image.files.manifest import Manifest
-from gcr.image.files.references import ZEROS, Reference
+from gcr.image.files.references import ZEROS, References
 from gcr.image.files.smallfiles import chunk_sizes
 
 PHASES: Sequence[tuple[str, tuple[str, ...], str]] = (  # name, marks (it begins at the last of them), mark of its end
@@ -74,14 +74,15 @@ def origins(manifest: Manifest, repeated: int) -> Mapping[str, int]:
     }
 
 
-def repeated_bytes(manifest: Manifest, references: Sequence[Reference]) -> int:
+def repeated_bytes(manifest: Manifest, references: References) -> int:
     """Returns the bytes of the chunks that occur earlier in the image, without those of zeros."""
     seen: set[bytes] = set()
     found = 0
-    for reference, size in zip(references, chunk_sizes(manifest), strict=True):
-        if reference.pack != ZEROS:
-            found += size if reference.name in seen else 0
-            seen.add(reference.name)
+    names = references.names(0, len(references))
+    for name, pack, size in zip(names, references.packs, chunk_sizes(manifest), strict=True):
+        if pack != ZEROS:
+            found += size if name in seen else 0
+            seen.add(name)
     return found
 
 

@@ -7,10 +7,9 @@ follow from the allocations. The manifest has the digest of the file.
 """
 
 import struct
-from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
-from gcr.image.chunks.chunk import name_of
+from gcr.image.chunks.chunk import NAME_BYTES, name_of
+from gcr.image.chunks.records import Records
 
 SUFFIX = ".chunks"
 ZEROS = 0xFFFFFFFF
@@ -18,26 +17,17 @@ _RECORD = struct.Struct("<32sII")
 RECORD_BYTES = _RECORD.size
 
 
-class Reference(NamedTuple):
-    name: bytes
-    pack: int
-    block: int
+class References(Records):
+    """All references of an image. `packs`, `blocks`: of each chunk."""
+
+    def __init__(self, data: bytes) -> None:
+        """Raises ValueError if a reference is cut off."""
+        super().__init__(data, RECORD_BYTES)
+        self.packs, self.blocks = self.column(NAME_BYTES), self.column(NAME_BYTES + 4)
 
 
 def pack_into(data: bytearray, number: int, reference: tuple[bytes, int, int]) -> None:
     _RECORD.pack_into(data, number * RECORD_BYTES, *reference)
-
-
-def from_bytes(data: bytes) -> Sequence[Reference]:
-    """Raises ValueError if a record is cut off."""
-    if len(data) % _RECORD.size:
-        raise ValueError("a reference is cut off")
-    return [*each_of(data)]
-
-
-def each_of(data: bytes) -> Iterator[Reference]:
-    """Yields the references one by one; `data` has whole records."""
-    return map(Reference._make, _RECORD.iter_unpack(data))
 
 
 def digest(data: bytes) -> bytes:

@@ -4,14 +4,15 @@ References and hashes are read from a disk, sent elsewhere, and brought back. Ea
 manifest's digest and size, here.
 """
 
-from collections.abc import Iterator, Mapping
+from array import array
+from collections.abc import Mapping
 from itertools import accumulate
 
 from msgspec import Struct
 
 from gcr.hashing.chunks import CHUNK_BYTES, DIGEST_BYTES, chunk_count
 from gcr.hashing.key import SECRET_BYTES
-from gcr.image.chunks.chunk import cut, name_of
+from gcr.image.chunks.chunk import name_of
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Manifest
@@ -69,13 +70,26 @@ def manifest_of(name: str, stored: bytes, cipher: Cipher, address: object) -> Ma
     return found
 
 
-def chunk_sizes(manifest: Manifest) -> Iterator[int]:
-    """Yields the size of each chunk, in the order of the references."""
+def chunk_sizes(manifest: Manifest) -> "array[int]":
+    """Returns the size of each chunk, in the order of the references, which must be as many."""
+    found, whole = array("I"), array("I", [manifest.chunk_bytes])
     for process in manifest.processes:
         for handle in process.table.handles:
-            yield from (size for _, size in cut(handle.spec.size, manifest.chunk_bytes))
+            _cut(found, handle.spec.size, whole)
     for file in manifest.files:
-        yield from (size for _, size in file.chunks(manifest.chunk_bytes))
+        if file.sizes:
+            found.extend(file.sizes)
+        else:
+            _cut(found, file.bytes, whole)
+    return found
+
+
+def _cut(sizes: "array[int]", size: int, whole: "array[int]") -> None:
+    """Adds the sizes of the chunks of so many bytes; `whole`: that of a whole chunk."""
+    count, rest = divmod(size, whole[0])
+    sizes.extend(whole * count)
+    if rest:
+        sizes.append(rest)
 
 
 def files_of(manifest: Manifest) -> Mapping[str, tuple[int, ImagedFile]]:

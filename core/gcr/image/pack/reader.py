@@ -2,18 +2,18 @@
 
 import errno
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from functools import cached_property
-from itertools import starmap
 from pathlib import Path
 
 from msgspec import Struct
 
 from gcr.image.chunks.chunk import NAME_BYTES, name_of
-from gcr.image.chunks.entry import BLOCK, Entry, padded, stored_bytes
+from gcr.image.chunks.entry import BLOCK, padded
+from gcr.image.chunks.index import Index, Run
 from gcr.image.crypto.cipher import PACK_VERSIONS, Cipher, Forged
-from gcr.image.disk.bounce import Bounce, move_each
+from gcr.image.disk.bounce import Bounce, copy_all
 from gcr.image.disk.failing import readable
 from gcr.image.disk.pagecache import is_cached
 from gcr.image.disk.regular import open_file
@@ -41,27 +41,38 @@ class PackReader:
             self.pack, self.index, self.index_at = self._read_ends(file, seal)
 
     @cached_property
-    def entries(self) -> Sequence[Entry]:
-        """Returns the records of `index`; they take many times its memory."""
-        return tuple(starmap(Entry, self.record.iter_unpack(self.index)))
+    def chunks(self) -> Index:
+        """Returns where each chunk is. Raises Damaged for an index that no pack has: a seal vouches for any."""
+        try:
+            return Index(self.index, self.record, self.index_at)
+        except ValueError as error:
+            raise Damaged.of(self.path, f"its index is that of no pack: {error}") from error
 
-    def read(self, entries: Sequence[Entry], targets: Sequence[memoryview]) -> None:
-        """Reads chunks that lie one behind the other. Raises OSError, Damaged."""
-        stored = _BOUNCE.buffer(stored_bytes(entries))
+    def read(self, run: Run, target: memoryview) -> None:
+        """Reads chunks; they have as many bytes as the target. Raises OSError, Damaged."""
+        stored = _BOUNCE.buffer(run.stored_bytes)
         with self.opened() as file:
-            file.blocks(entries[0].block, stored)
-        self.take(entries, stored, targets)
+            file.blocks(run.block, stored)
+        self.take(run, stored, target)
 
-    def take(self, entries: Sequence[Entry], stored: memoryview, targets: Sequence[memoryview]) -> None:
-        """Decrypts chunks that were read, compares each with its name, then copies all of them to their targets.
+    def take(self, run: Run, stored: memoryview, target: memoryview) -> None:
+        """Decrypts chunks that were read, compares each with its name, then copies all of them to their target.
 
         Raises Damaged before it copies anything.
         """
+        plain = self._compared(run, stored)
+        copy_all(run.pieces(plain), target)
+
+    def _compared(self, run: Run, stored: memoryview) -> memoryview:
+        """Returns the decrypted chunks, compared with their names."""
         with self._as_written():
-            chunks = self._cipher.from_disk(entries, stored)
-        for entry, chunk in zip(entries, chunks, strict=True):
-            self._check_name(entry, chunk)
-        move_each(targets, chunks)
+            plain = self._cipher.from_disk(run, stored)
+        names = [*map(self._name_of, run.chunks(plain))]
+        if names != run.names:
+            wrong = next(number for number, pair in enumerate(zip(names, run.names, strict=True)) if len({*pair}) > 1)
+            block = run.index.borders[run.first + wrong]
+            raise Damaged.of(self.path, f"the chunk at block {block} is not what was written")
+        return plain
 
     def check(self) -> Iterator[int]:
         """Compares every byte of the file on the disk; yields the bytes compared, chunk by chunk.
@@ -75,30 +86,19 @@ class PackReader:
     def _check(self, file: "OpenPack") -> Iterator[int]:
         if file.bytes(0, BLOCK) != HEADER.pack(HEADER_MAGIC, self._cipher.version).ljust(BLOCK, b"\0"):
             raise Damaged.of(self.path, "its header is not what was written")
-        block = 1
-        for entry in self.entries:
-            length = padded(entry.size)
-            found = memoryview(file.bytes(entry.block * BLOCK, length))
-            with self._as_written():
-                (chunk,) = self._cipher.from_disk([entry], found)
-            self._check_name(entry, chunk)
-            if entry.block != block:
-                raise Damaged.of(self.path, f"the chunk at block {entry.block} is not where it was written")
-            if any(found[entry.size :]):
-                raise Damaged.of(self.path, f"there is something behind the chunk at block {entry.block}")
-            block += length // BLOCK
-            yield length
-        self._check_rest(file, block)
+        for chunk in self.chunks.all().groups(BLOCK):
+            found = memoryview(file.bytes(chunk.block * BLOCK, chunk.stored_bytes))
+            self._compared(chunk, found)
+            if any(found[chunk.size :]):
+                raise Damaged.of(self.path, f"there is something behind the chunk at block {chunk.block}")
+            yield chunk.stored_bytes
+        self._check_rest(file)
 
-    def _check_name(self, entry: Entry, chunk: memoryview) -> None:
-        if self._name_of(chunk) != entry.name:
-            raise Damaged.of(self.path, f"the chunk at block {entry.block} is not what was written")
-
-    def _check_rest(self, file: "OpenPack", block: int) -> None:
-        index = self._cipher.index_bytes(len(self.entries))
+    def _check_rest(self, file: "OpenPack") -> None:
+        index = self._cipher.index_bytes(len(self.chunks))
         behind = file.bytes(self.index_at + index, padded(index) - index)
         footer = file.bytes(self.pack.bytes - BLOCK, BLOCK)
-        if block * BLOCK != self.index_at or any(behind) or any(footer[FOOTER.size + NAME_BYTES :]):
+        if any(behind) or any(footer[FOOTER.size + NAME_BYTES :]):
             raise Damaged.of(self.path, "there is something between what was written")
 
     def _read_ends(self, file: "OpenPack", seal: bytes | None) -> tuple[Pack, bytes, int]:

@@ -5,7 +5,7 @@ is used first, since the processor's cache may still hold it. No chunk is copied
 """
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
 from threading import Event, local
@@ -13,7 +13,7 @@ from typing import Self
 
 from msgspec import Struct
 
-from gcr.image.chunks.entry import Entry, stored_bytes
+from gcr.image.chunks.index import Run
 from gcr.image.disk.bounce import buffers
 from gcr.image.disk.threads import started
 from gcr.image.pack.reader import OpenPack, PackReader
@@ -25,11 +25,11 @@ WAITING = COMPARERS  # more buffers, with chunks that are compared
 
 
 class Group(Struct, frozen=True):
-    """Chunks that lie one behind the other in a pack, and their targets."""
+    """Chunks that lie one behind the other in a pack, and their target, where they will."""
 
     pack: PackReader
-    entries: Sequence[Entry]
-    targets: Sequence[memoryview]
+    run: Run
+    target: memoryview
 
 
 class Fetcher:
@@ -78,8 +78,8 @@ class Fetcher:
         try:
             if stopped.is_set():
                 raise CancelledError
-            stored = buffer[: stored_bytes(group.entries)]
-            self._at_hand(group.pack).blocks(group.entries[0].block, stored)
+            stored = buffer[: group.run.stored_bytes]
+            self._at_hand(group.pack).blocks(group.run.block, stored)
             return self._comparing.submit(self._take, group, buffer, came)
         except BaseException as error:
             self._free.put(buffer)
@@ -88,8 +88,8 @@ class Fetcher:
 
     def _take(self, group: Group, buffer: memoryview, came: Callable[[int], object]) -> None:
         try:
-            group.pack.take(group.entries, buffer[: stored_bytes(group.entries)], group.targets)
-            came(sum(map(len, group.targets)))
+            group.pack.take(group.run, buffer[: group.run.stored_bytes], group.target)
+            came(len(group.target))
         except BaseException as error:
             self._tell(group.pack, error)
             raise

@@ -5,23 +5,28 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Self
 
+from msgspec.structs import replace
+
 from gcr.errors import UsageError
-from gcr.image.chunks.entry import BLOCK, Entry, padded
+from gcr.hashing.chunks import chunk_count
+from gcr.image.chunks.entry import padded
+from gcr.image.chunks.index import Run
 from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
+from gcr.image.disk.bounce import clear
 from gcr.image.disk.failing import usable
-from gcr.image.disk.threads import groups
 from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Manifest
-from gcr.image.files.references import ZEROS, Reference
-from gcr.image.files.smallfiles import chunk_sizes, files_of
+from gcr.image.files.references import ZEROS
+from gcr.image.files.smallfiles import files_of
 from gcr.image.pack.format import GROUP_BYTES, Pack
 from gcr.image.pack.reader import PackReader
 from gcr.image.read.fetching import Fetcher, Group
+from gcr.image.read.places import Part, Places, checked_places
 from gcr.image.store.store import Store
 from gcr.imageerrors import Damaged
 
-Wanted = tuple[Reference, memoryview]  # a chunk, and its target
 Span = tuple[int, int]  # begin and end
+Wanted = tuple[Part, int]  # chunks, and where they go in the target
 
 
 @dataclass(slots=True)
@@ -35,9 +40,8 @@ class ImageReader:
     manifest: Manifest = field(init=False)
     lines: Mapping[LineKey, ImagedLine] = field(init=False)
     files: Mapping[str, tuple[int, ImagedFile]] = field(init=False)  # by name, with the reference of the first chunk
-    _references: Sequence[Reference] = field(init=False)
     _packs: list[PackReader] = field(default_factory=list)
-    _entries: list[dict[int, Entry]] = field(default_factory=list)  # of each pack, by block
+    _places: Places = field(init=False)
     _stack: ExitStack = field(default_factory=ExitStack)
     _fetcher: Fetcher = field(init=False)
 
@@ -48,9 +52,9 @@ class ImageReader:
             tables = (process.table for process in self.manifest.processes)
             self.lines = lines_of(tables, self.manifest.chunk_bytes)
             self.files = files_of(self.manifest)
-            self._references = self.store.images.references(self.manifest)
+            references = self.store.images.references(self.manifest)
             self._packs = [self.store.packs.reader(pack) for pack in self.manifest.packs]
-            self._entries = checked_entries(self.store, self.manifest, self._references, self._packs)
+            self._places = checked_places(self.store, self.manifest, references, self._packs)
             most = max(GROUP_BYTES, padded(self.manifest.chunk_bytes))
             self._fetcher = begun.enter_context(Fetcher(self.threads, most, self._distrust))
             self._stack = begun.pop_all()
@@ -67,11 +71,10 @@ class ImageReader:
         line = self.lines.get((pid, device))
         if line is None:
             raise UsageError(f"image {self.name} has nothing of process {pid} on device {device}")
-        wanted = [
-            (self._references[number], target[start : start + size])
-            for number, start, size in line.chunks(offset, len(target))
-        ]
-        self._bring(wanted)
+        wanted = list[Wanted]()
+        for first, at, size in line.spans(offset, len(target)):
+            wanted += self._placed(first, chunk_count(size, line.chunk_bytes), at)
+        self._bring(wanted, target)
 
     def read_file(self, name: str, target: memoryview, left: Sequence[Span] = ()) -> None:
         """Reads a file, without the spans that are `left` out, into a target that is zero.
@@ -81,11 +84,11 @@ class ImageReader:
         """
         if self._file(name)[1].bytes - sum(end - begin for begin, end in left) != len(target):
             raise UsageError(f"image {self.name} has no file {name!r} of {len(target)} bytes")
-        self._bring([(reference, target[at : at + size]) for reference, at, size in self._kept(name, left)])
+        self._bring(self._kept(name, left), target)
 
     def stored(self, name: str, left: Sequence[Span] = ()) -> Iterator[tuple[int, int]]:
-        """Yields what is not zeros of a file, chunk by chunk: offset without what is `left` out, and bytes."""
-        return ((at, size) for _, at, size in self._kept(name, left))
+        """Yields what is not zeros of a file, run by run: offset without what is `left` out, and bytes."""
+        return ((at, part.size) for part, at in self._kept(name, left))
 
     def zeros(self, name: str, within: Sequence[Span], unit: int) -> Iterator[Span]:
         """Yields the chunks of zeros of a file that lie in one of the spans, which are in order. Raises UsageError.
@@ -93,35 +96,46 @@ class ImageReader:
         unit: chunks that do not begin and end at a multiple of so many bytes are passed over
         """
         number = 0
-        for reference, at, size in self._chunks(name):
-            while number < len(within) and within[number][1] < at + size:
-                number += 1
-            inside = number < len(within) and within[number][0] <= at
-            if reference.pack == ZEROS and inside and not at % unit and not size % unit:
-                yield at, at + size
+        for part, begin in self._parts(name):
+            if part.pack != ZEROS:
+                continue
+            at = begin
+            for size in self._places.sizes[part.first : part.end]:
+                while number < len(within) and within[number][1] < at + size:
+                    number += 1
+                inside = number < len(within) and within[number][0] <= at
+                if inside and not at % unit and not size % unit:
+                    yield at, at + size
+                at += size
 
-    def _kept(self, name: str, left: Sequence[Span]) -> Iterator[tuple[Reference, int, int]]:
+    def _kept(self, name: str, left: Sequence[Span]) -> Iterator[Wanted]:
+        """Yields what is not zeros of a file, with its offset without what is `left` out, which is all zeros."""
         number = gone = 0
-        for reference, at, size in self._chunks(name):
+        for part, at in self._parts(name):
             while number < len(left) and left[number][1] <= at:
                 gone, number = gone + left[number][1] - left[number][0], number + 1
-            if reference.pack != ZEROS:
-                yield reference, at - gone, size
+            if part.pack != ZEROS:
+                yield part, at - gone
 
-    def _chunks(self, name: str) -> Iterator[tuple[Reference, int, int]]:
-        """Yields each chunk of a file, with its offset and its bytes."""
+    def _parts(self, name: str) -> Iterator[Wanted]:
+        """Yields all chunks of a file, with their offsets."""
         first, file = self._file(name)
-        for number, (at, size) in enumerate(file.chunks(self.manifest.chunk_bytes)):
-            yield self._references[first + number], at, size
+        return self._placed(first, file.chunk_count(self.manifest.chunk_bytes), 0)
+
+    def _placed(self, first: int, count: int, at: int) -> Iterator[Wanted]:
+        """Yields chunks that follow each other, from the offset `at` on."""
+        for part in self._places.parts(first, first + count):
+            yield part, at
+            at += part.size
 
     def _file(self, name: str) -> tuple[int, ImagedFile]:
         if name not in self.files:
             raise UsageError(f"image {self.name} has no file {name!r}")
         return self.files[name]
 
-    def _bring(self, wanted: Sequence[Wanted]) -> None:
+    def _bring(self, wanted: Iterable[Wanted], target: memoryview) -> None:
         with usable(self.store.path):
-            self._fetcher.bring(self._stored(groups(wanted, _stored_size, GROUP_BYTES, _follows)), self.came)
+            self._fetcher.bring(self._groups(wanted, target), self.came)
 
     def check(self, whole: set[Pack] | None = None) -> Iterator[int]:
         """Compares every byte of every file; yields the bytes compared.
@@ -148,52 +162,37 @@ class ImageReader:
         with usable(self.store.path):
             self.store.images.hashes(self.manifest)
 
-    def _stored(self, together: Iterable[Sequence[Wanted]]) -> Iterator[Group]:
-        """Yields the chunks that lie in packs; fills the targets of zeros, which lie in none."""
-        for wanted in together:
-            number, targets = wanted[0][0].pack, [target for _, target in wanted]
-            if number != ZEROS:
-                entries = [self._entries[number][reference.block] for reference, _ in wanted]
-                yield Group(self._packs[number], entries, targets)
+    def _groups(self, wanted: Iterable[Wanted], target: memoryview) -> Iterator[Group]:
+        """Yields the chunks that lie in packs; fills those of zeros, which lie in none."""
+        for part, at in _joined(wanted):
+            if part.pack == ZEROS:
+                self._clear(target[at : at + part.size])
                 continue
-            for target in targets:
-                target[:] = bytes(len(target))
-            self.came(sum(map(len, targets)))
+            pack = self._packs[part.pack]
+            for run in Run(pack.chunks, part.there, part.until).groups(GROUP_BYTES):
+                yield Group(pack, run, target[at : at + run.size])
+                at += run.size
+
+    def _clear(self, target: memoryview) -> None:
+        for at in range(0, len(target), GROUP_BYTES):
+            clear(some := target[at : at + GROUP_BYTES])
+            self.came(len(some))
 
     def _distrust(self, pack: PackReader) -> None:
         """Keeps later images from using a damaged pack."""
         self.store.packs.distrust(pack.path)
 
 
-def checked_entries(
-    store: Store, manifest: Manifest, references: Iterable[Reference], packs: Sequence[PackReader]
-) -> list[dict[int, Entry]]:
-    """Returns the entries of each pack by block. Raises Damaged unless each chunk is where the references say."""
-    entries = [{entry.block: entry for entry in pack.entries} for pack in packs]
-    for reference, size in zip(references, chunk_sizes(manifest), strict=True):
-        if reference.pack == ZEROS:
-            known = reference.name == store.cipher.name_of_zeros(size)
-        else:
-            known = _is_there(reference, size, entries)
-        if not known:
-            raise Damaged.of(store.images.folder / manifest.name, "a chunk is not where it should be")
-    return entries
-
-
-def _is_there(reference: Reference, size: int, entries: Sequence[Mapping[int, Entry]]) -> bool:
-    if reference.pack >= len(entries):
-        return False
-    entry = entries[reference.pack].get(reference.block)
-    return entry is not None and (entry.name, entry.size) == (reference.name, size)
-
-
-def _stored_size(wanted: Wanted) -> int:
-    return padded(len(wanted[1]))
-
-
-def _follows(last: Wanted, wanted: Wanted) -> bool:
-    """Returns whether two chunks can be read at once: one lies behind the other, or both are zero."""
-    (before, target), (reference, _) = last, wanted
-    if before.pack == ZEROS or before.pack != reference.pack:
-        return before.pack == reference.pack
-    return reference.block == before.block + padded(len(target)) // BLOCK
+def _joined(wanted: Iterable[Wanted]) -> Iterator[Wanted]:
+    """Yields the same chunks; those that lie one behind the other in a pack, and will in the target, together."""
+    last: Part | None = None
+    begin = 0
+    for part, at in wanted:
+        if last and (part.pack, part.there, at) == (last.pack, last.until, begin + last.size):
+            last = replace(last, end=last.end + part.end - part.first, size=last.size + part.size)
+            continue
+        if last:
+            yield last, begin
+        last, begin = part, at
+    if last:
+        yield last, begin

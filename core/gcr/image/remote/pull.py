@@ -19,24 +19,23 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import groupby
 from pathlib import Path
 
 from msgspec import Struct
 
-from gcr.hashing.chunks import MAX_CHUNK_BYTES
-from gcr.image.chunks.entry import BLOCK, Entry, padded
+from gcr.image.chunks.entry import BLOCK
+from gcr.image.chunks.index import Run
 from gcr.image.crypto.cipher import PLAIN, Cipher
 from gcr.image.disk.durable import sync, write_file
 from gcr.image.disk.failing import usable
 from gcr.image.disk.locking import POLL, is_named
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.names import manifest_path, references_path
-from gcr.image.files.references import each_of
+from gcr.image.files.references import References
 from gcr.image.files.smallfiles import MOST_MANIFEST, SmallFile, files_beside, manifest_of
 from gcr.image.pack.format import ARRIVING, Pack
 from gcr.image.pack.reader import PackReader
-from gcr.image.read.reader import checked_entries
+from gcr.image.read.places import checked_places
 from gcr.image.remote.folder import remote_at
 from gcr.image.remote.push import Moved
 from gcr.image.remote.remote import Remote, pack_path
@@ -94,7 +93,7 @@ def _read(remote: Remote, file: SmallFile) -> tuple[bytes, bytes]:
 def _refuse_misplaced(store: Store, manifest: Manifest, references: bytes, remote: Remote) -> None:
     """Raises Damaged if a chunk is not where the references say: a digest does not vouch for that."""
     try:
-        checked_entries(store, manifest, each_of(references), [store.packs.reader(pack) for pack in manifest.packs])
+        checked_places(store, manifest, References(references), [store.packs.reader(pack) for pack in manifest.packs])
     except Damaged as error:
         text = "a chunk is not where it says"
         raise Damaged.of(remote.address(references_path(manifest.name)), text, hint=_AGAIN) from error
@@ -182,25 +181,21 @@ class _Coming(Struct, frozen=True):
         if not begun:
             self._begin(fd)
         reader = PackReader(path, self.store.cipher, self.pack.seal)
-        _refuse_nonsense(reader)
         missing = [(0, BLOCK)]
-        for chunks in _parts(reader):
-            at, size = _span(chunks)
-            if begun and self._has(reader, chunks):
-                self.transfer.skip(size)
+        for run in reader.chunks.all().groups(PART):
+            if begun and self._has(reader, run):
+                self.transfer.skip(run.stored_bytes)
             else:
-                missing.append((at, size))
+                missing.append((run.block * BLOCK, run.stored_bytes))
         self.transfer.each(lambda part: self._fetch(fd, *part), missing, self.at_once)
 
-    def _has(self, reader: PackReader, chunks: Sequence[Entry]) -> bool:
+    def _has(self, reader: PackReader, run: Run) -> bool:
         """Returns whether an earlier pull has brought these chunks."""
         self.transfer.check()
-        for entry in chunks:
-            found = memoryview(bytearray(entry.size))
-            try:
-                reader.read([entry], [found])
-            except Damaged:
-                return False
+        try:
+            reader.read(run, memoryview(bytearray(run.size)))
+        except Damaged:
+            return False
         return True
 
     def _is_begun(self, path: Path) -> bool:
@@ -259,26 +254,3 @@ def _sync_or_forget(fd: int, path: Path) -> None:
     except OSError:
         path.unlink()
         raise
-
-
-def _refuse_nonsense(reader: PackReader) -> None:
-    """Raises Damaged for an index that no pack has: a seal does not vouch for sense."""
-    block = 1
-    for entry in reader.entries:
-        if entry.block != block or not 0 < entry.size <= MAX_CHUNK_BYTES:
-            raise Damaged.of(reader.path, "its index is that of no pack")
-        block += padded(entry.size) // BLOCK
-    if block * BLOCK != reader.index_at:
-        raise Damaged.of(reader.path, "its index is that of no pack")
-
-
-def _parts(reader: PackReader) -> Iterator[Sequence[Entry]]:
-    """Yields all chunks, in groups that one request brings."""
-    return (list(group) for _, group in groupby(reader.entries, lambda entry: entry.block * BLOCK // PART))
-
-
-def _span(chunks: Sequence[Entry]) -> tuple[int, int]:
-    """Returns where chunks begin in the file, and how many bytes they have up to the end of the last block."""
-    first, last = chunks[0], chunks[-1]
-    end = last.block + -(-last.size // BLOCK)
-    return first.block * BLOCK, (end - first.block) * BLOCK

@@ -11,12 +11,11 @@ from msgspec import Struct
 from gcr.image.crypto.cipher import Cipher
 from gcr.image.disk.failing import usable
 from gcr.image.disk.regular import read_file
-from gcr.image.files import references
 from gcr.image.files.hashes import ImageHashes
 from gcr.image.files.manifest import SUFFIX as MANIFEST
 from gcr.image.files.manifest import Manifest, at, none_called
 from gcr.image.files.names import NAME, manifest_path, pulled_path
-from gcr.image.files.references import Reference
+from gcr.image.files.references import References
 from gcr.image.files.smallfiles import (
     MOST_MANIFEST,
     SmallFile,
@@ -85,9 +84,9 @@ class Images(Struct, frozen=True):
         self.pulse()
         return data
 
-    def references(self, manifest: Manifest) -> Sequence[Reference]:
+    def references(self, manifest: Manifest) -> References:
         """Raises Damaged; NoSuchImage if the image was removed after its manifest was read."""
-        return references.from_bytes(self.read_beside(manifest, references_file(manifest))[1])
+        return References(self.read_beside(manifest, references_file(manifest))[1])
 
     def hashes(self, manifest: Manifest) -> ImageHashes:
         """Raises Damaged; NoSuchImage if the image was removed after its manifest was read."""

@@ -105,7 +105,7 @@ def _read(writer: ImageWriter, manifest: Manifest, who: Collection[Identity]) ->
         for handle in process.table.handles:
             end = first + chunk_count(handle.spec.size, manifest.chunk_bytes)
             if _identity(process) in who:
-                names = [each.name for each in references[first:end]]
+                names = references.names(first, end)
                 digests = hashes.digests[first * DIGEST_BYTES : end * DIGEST_BYTES]
                 found[process.table.pid, handle.spec.id] = Allocation(handle.spec.size, names, digests)
             first = end

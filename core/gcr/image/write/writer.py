@@ -121,12 +121,17 @@ class ImageWriter:
         first, sizes = self._brought.count, file.chunks(self.chunk_bytes)
         self._add_all((first + number, memory[at : at + size], None) for number, (at, size) in enumerate(sizes))
 
-    def put(self, chunks: Iterable[tuple[int, memoryview]]) -> None:
-        """Adds chunks by their numbers in the image, each once, in any order and by any thread.
+    def put(self, spans: Iterable[tuple[int, memoryview]]) -> None:
+        """Adds chunks of allocations, each once, in any order and by any thread.
 
-        Their bytes must not change meanwhile. Raises UsageError for a chunk that was put before.
+        A span has the number of its first chunk in the image, and the bytes of one chunk or of several that follow each
+        other. They must not change meanwhile. Raises UsageError for a chunk that was put before.
         """
-        self._add_all((number, memory, None) for number, memory in chunks)
+        self._add_all(
+            (first + number, memory[at : at + size], None)
+            for first, memory in spans
+            for number, (at, size) in enumerate(cut(len(memory), self.chunk_bytes))
+        )
 
     def names(self, first: int, count: int) -> Sequence[bytes]:
         """Returns the names of chunks by their numbers. Raises RolledBack if one was not added."""
