@@ -1,11 +1,13 @@
 """Bringing chunks: nothing goes where it was asked for unless it is right, and after an error nothing any more."""
 
 import errno
+import gc
 import os
 import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from threading import Event, Thread
 
@@ -113,6 +115,76 @@ def test_the_first_that_is_damaged_is_told_and_none_comes_any_more(
     assert found[number * SIZE : (number + 1) * SIZE] == bytes(SIZE)
     time.sleep(0.02)
     assert memory == found
+
+
+def test_an_earlier_group_fails_later_and_is_the_one_that_is_told(
+    fetcher: Fetcher, pack: PackReader, damaged: list[PackReader], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real = PackReader.take
+
+    def slow(self: PackReader, run: Run, stored: memoryview, target: memoryview) -> None:
+        if run.first == 0:
+            until(lambda: damaged, 10, "a later one is told")
+        real(self, run, stored, target)
+
+    monkeypatch.setattr(PackReader, "take", slow)
+    for number in (0, 2):
+        damage(pack, number)
+    memory = bytearray(COUNT * SIZE)
+    with pytest.raises(Damaged, match=f"block {pack.chunks.borders[0]} "):
+        fetcher.bring(groups_of(pack, memoryview(memory)), lambda _: None)
+    assert memory[:SIZE] == bytes(SIZE) and memory[2 * SIZE : 3 * SIZE] == bytes(SIZE)
+
+
+def test_whatever_a_step_raises_ends_the_call_and_no_thread(
+    fetcher: Fetcher, pack: PackReader, damaged: list[PackReader]
+) -> None:
+    """There are as many errors as threads: each of them goes on."""
+    memory = memoryview(bytearray(COUNT * SIZE))
+
+    def came(_bytes: int) -> None:
+        raise SystemExit("told")
+
+    for _ in range(4):
+        with pytest.raises(SystemExit, match="told"):
+            fetcher.bring(groups_of(pack, memory), came)
+    fetcher.bring(groups_of(pack, memory), lambda _: None)
+    assert memory == expected(1) and not damaged
+
+
+def test_what_cannot_be_noted_of_a_pack_is_told(tmp_path: Path) -> None:
+    pack, memory = packed(tmp_path, 1), memoryview(bytearray(COUNT * SIZE))
+    damage(pack, 3)
+
+    def no_note(_pack: PackReader) -> None:
+        raise OSError(errno.EROFS, "no note")
+
+    with Fetcher(2, SIZE, no_note) as made:
+        for _ in range(2 + READERS):
+            with pytest.raises(OSError, match="no note"):
+                made.bring(groups_of(pack, memory), lambda _: None)
+        made.bring(groups_of(pack, memory)[4:], lambda _: None)
+
+
+def test_an_error_keeps_no_memory(fetcher: Fetcher, pack: PackReader) -> None:
+    """It keeps none once it was handled, also before the garbage collector looks for circles."""
+    damage(pack, 1)
+    memory = bytearray(COUNT * SIZE)
+    gc.disable()
+    try:
+        with suppress(Damaged):
+            fetcher.bring(groups_of(pack, memoryview(memory)), lambda _: None)
+        until(lambda: resizable(memory), 5, "no view of the memory is left")
+    finally:
+        gc.enable()
+
+
+def resizable(memory: bytearray) -> bool:
+    try:
+        memory.append(0)
+    except BufferError:
+        return False
+    return True
 
 
 def test_after_an_error_the_disk_is_asked_for_no_more(

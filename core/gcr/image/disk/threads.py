@@ -4,10 +4,13 @@ import errno
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from queue import SimpleQueue
 from threading import Barrier
 from typing import Any, TypeVar
 
 Item = TypeVar("Item")
+Job = Callable[[], None]
 Stage = tuple[ThreadPoolExecutor, Callable[[Any], Any]]
 
 AHEAD = 64  # jobs of a stage that begin before the first of them ends
@@ -63,6 +66,30 @@ def groups(
         total += size
     if group:
         yield group
+
+
+@contextmanager
+def working(threads: int, name: str) -> Iterator[Callable[[Job], None]]:
+    """Yields a function that gives a job to the threads, which begin jobs in order. All are over after the block.
+
+    A job raises nothing, and returns nothing: a Future for each would take longer than a short job.
+    Raises OSError if a thread cannot start.
+    """
+    jobs = SimpleQueue[Job | None]()
+    with started(threads, name) as pool:
+        for _ in range(threads):
+            pool.submit(_work, jobs)
+        try:
+            yield jobs.put
+        finally:
+            for _ in range(threads):
+                jobs.put(None)
+
+
+def _work(jobs: "SimpleQueue[Job | None]") -> None:
+    while job := jobs.get():
+        job()
+        del job  # and what it refers to
 
 
 def started(threads: int, name: str) -> ThreadPoolExecutor:

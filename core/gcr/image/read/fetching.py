@@ -6,16 +6,16 @@ is used first, since the processor's cache may still hold it. No chunk is copied
 
 import os
 from collections.abc import Callable, Iterable
-from concurrent.futures import CancelledError, Future
 from contextlib import ExitStack
-from threading import Event, local
+from functools import partial
+from threading import Condition, local
 from typing import Self
 
 from msgspec import Struct
 
 from gcr.image.chunks.index import Run
 from gcr.image.disk.bounce import buffers
-from gcr.image.disk.threads import started
+from gcr.image.disk.threads import working
 from gcr.image.pack.reader import OpenPack, PackReader
 from gcr.imageerrors import Damaged
 
@@ -47,8 +47,8 @@ class Fetcher:
         with ExitStack() as begun:
             self._free = buffers(READERS + WAITING, self._most)
             self._hand = _Hand(begun.enter_context(ExitStack()))
-            self._comparing = begun.enter_context(started(self._counts[1], "gcr-name"))
-            self._reading = begun.enter_context(started(self._counts[0], "gcr-read"))
+            self._compare = begun.enter_context(working(self._counts[1], "gcr-name"))
+            self._read = begun.enter_context(working(self._counts[0], "gcr-read"))
             self._stack = begun.pop_all()
         return self
 
@@ -60,45 +60,49 @@ class Fetcher:
 
         Raises the error of the first group that failed, Damaged or OSError; no group of the call is under way then.
         """
-        stopped, begun = Event(), list[Future[Future[None]]]()
+        call = _Call(came)
         try:
-            for group in groups:
-                begun.append(self._reading.submit(self._fetch, group, came, stopped))
-            for fetched in begun:
-                fetched.result().result()
-        finally:
-            stopped.set()
-            for fetched in begun:
-                if fetched.exception() is None:
-                    fetched.result().exception()
+            for number, group in enumerate(groups):
+                call.begin()
+                self._read(partial(self._fetch, _Job(call, number, group)))
+            call.wait()
+        except BaseException as error:
+            call.fail(-1, error)
+            call.wait()
+        call.refuse_failed()
 
-    def _fetch(self, group: Group, came: Callable[[int], object], stopped: Event) -> Future[None]:
-        """Reads a group. Returns the comparison, which has the buffer from then on."""
+    def _fetch(self, job: "_Job") -> None:
+        """Reads a group into a buffer, which the comparison has from then on."""
         buffer = self._free.get()
-        try:
-            if stopped.is_set():
-                raise CancelledError
-            stored = buffer[: group.run.stored_bytes]
-            self._at_hand(group.pack).blocks(group.run.block, stored)
-            return self._comparing.submit(self._take, group, buffer, came)
-        except BaseException as error:
-            self._free.put(buffer)
-            self._tell(group.pack, error)
-            raise
+        stored = buffer[: job.group.run.stored_bytes]
+        if self._does(job, lambda: self._at_hand(job.group.pack).blocks(job.group.run.block, stored)):
+            self._compare(partial(self._take, job, buffer, stored))
+        else:
+            self._over(job, buffer)
 
-    def _take(self, group: Group, buffer: memoryview, came: Callable[[int], object]) -> None:
-        try:
-            group.pack.take(group.run, buffer[: group.run.stored_bytes], group.target)
-            came(len(group.target))
-        except BaseException as error:
-            self._tell(group.pack, error)
-            raise
-        finally:
-            self._free.put(buffer)
+    def _take(self, job: "_Job", buffer: memoryview, stored: memoryview) -> None:
+        self._does(job, lambda: job.group.pack.take(job.group.run, stored, job.group.target))
+        self._does(job, lambda: job.call.came(len(job.group.target)))
+        self._over(job, buffer)
 
-    def _tell(self, pack: PackReader, error: BaseException) -> None:
-        if isinstance(error, Damaged):
-            self._damaged(pack)
+    def _does(self, job: "_Job", step: Callable[[], object]) -> bool:
+        """Does a step unless the job, or one before it, has failed. Returns whether it was done; raises nothing."""
+        if job.call.failed_by(job.number):
+            return False
+        try:
+            try:
+                step()
+            except Damaged:
+                self._damaged(job.group.pack)
+                raise
+        except BaseException as error:
+            job.call.fail(job.number, error)
+            return False
+        return True
+
+    def _over(self, job: "_Job", buffer: memoryview) -> None:
+        self._free.put(buffer)
+        job.call.end()
 
     def _at_hand(self, pack: PackReader) -> OpenPack:
         """Opens a pack, one at a time for each thread: an image may have more packs than open files are allowed."""
@@ -108,6 +112,57 @@ class Fetcher:
             self._hand.file = self._hand.open.enter_context(pack.opened())
             self._hand.pack = pack
         return self._hand.file
+
+
+class _Call:
+    """Groups that are asked for together. Thread-safe."""
+
+    def __init__(self, came: Callable[[int], object]) -> None:
+        self.came = came
+        self._changed = Condition()
+        self._under_way = 0
+        self._failed: tuple[int, BaseException] | None = None  # the first group that failed, and its error
+
+    def begin(self) -> None:
+        with self._changed:
+            self._under_way += 1
+
+    def end(self) -> None:
+        with self._changed:
+            self._under_way -= 1
+            if not self._under_way:
+                self._changed.notify_all()
+
+    def wait(self) -> None:
+        """Waits until no group is under way."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._under_way)
+
+    def fail(self, number: int, error: BaseException) -> None:
+        with self._changed:
+            if not self.failed_by(number):
+                self._failed = number, error
+
+    def failed_by(self, number: int) -> bool:
+        """Returns whether this group, or one before it, has failed."""
+        return self._failed is not None and self._failed[0] <= number
+
+    def refuse_failed(self) -> None:
+        """Raises the error once; nothing refers to it any more then, nor it to the targets."""
+        if self._failed:
+            (_, error), self._failed = self._failed, None
+            try:
+                raise error
+            finally:
+                del error
+
+
+class _Job(Struct, frozen=True):
+    """A group, and its number in the call."""
+
+    call: _Call
+    number: int
+    group: Group
 
 
 class _Hand(local):
