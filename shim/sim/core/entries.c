@@ -13,6 +13,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "pids.h"
 #include "table.h"
 
 static void entry_path(const struct sim_entry* entry, char path[PATH_MAX]) {
@@ -37,9 +38,22 @@ static uint64_t ahead_in_ticks(void) {
     return told ? (uint64_t)((seconds * 1000000000 + nanoseconds) / (1000000000 / sysconf(_SC_CLK_TCK))) : 0;
 }
 
-// Pid, 16 bits of when it started, 16 of where its stack is: each exec chooses that anew, and what a driver had for the
-// program ends with its descriptors. 0 where the kernel does not say, as
-// once the first thread has ended. The whole is 0 for who is gone.
+// A key has 10 bits of the namespace of pids, the pid there (22), 16 bits of when it started, 16 of where its stack is:
+// each exec chooses that anew, and what a driver had for the program ends with its descriptors. The last are 0 where the
+// kernel does not say, as once the first thread has ended. The whole is 0 for who is gone.
+static int pid_in(uint64_t key) {
+    return (int)(key >> 32 & ((1u << SIM_PID_BITS) - 1));
+}
+
+static unsigned space_in(uint64_t key) {
+    return (unsigned)(key >> (32 + SIM_PID_BITS));
+}
+
+// As we call who it names; 0 where that one is not to be seen.
+static int seen_as(uint64_t key) {
+    return space_in(key) == sim_space_of(getpid()) ? pid_in(key) : sim_pid_here(space_in(key), pid_in(key));
+}
+
 static uint64_t holder_key(int pid) {
     char path[64], text[1024];
     snprintf(path, sizeof path, "/proc/%d/stat", pid);
@@ -54,7 +68,8 @@ static uint64_t holder_key(int pid) {
     if (*state == 'X' || zombie) return 0;
     uint16_t start = (uint16_t)(strtoull(field_of(text, 22), NULL, 10) - ahead_in_ticks());
     uint16_t stack = (uint16_t)(strtoull(field_of(text, 28), NULL, 10) >> 4);
-    return (uint64_t)(uint32_t)pid << 32 | (uint32_t)start << 16 | stack;
+    uint64_t who = (uint64_t)sim_space_of(pid) << SIM_PID_BITS | (uint32_t)sim_own_pid(pid);
+    return who << 32 | (uint32_t)start << 16 | stack;
 }
 
 // Two readers in different time namespaces may round by a tick.
@@ -74,7 +89,7 @@ static uint64_t own_key(void) {
     static _Thread_local uint64_t key;
     static _Thread_local unsigned seen;
     unsigned now = atomic_load(&renewals);
-    if ((int)(key >> 32) != getpid() || seen != now) key = holder_key(getpid());  // a fork changes it, and a restore
+    if (pid_in(key) != getpid() || seen != now) key = holder_key(getpid());  // a fork changes it, and a restore
     seen = now;
     return key;
 }
@@ -82,17 +97,25 @@ static uint64_t own_key(void) {
 // One scan asks for each process once.
 struct census {
     uint64_t keys[64];
-    bool alive[64];
+    unsigned char alive[64];
     unsigned count;
 };
 
-static bool is_alive(struct census* census, uint64_t key) {
+enum life { GONE, ALIVE, UNSEEN };  // unseen: in a namespace that is not below ours, as far as can be told
+
+static enum life life_of(uint64_t key) {
+    int pid = seen_as(key);
+    if (!pid) return UNSEEN;
+    return is_same(holder_key(pid), key) ? ALIVE : GONE;
+}
+
+static enum life is_alive(struct census* census, uint64_t key) {
     for (unsigned i = 0; i < census->count; i++)
         if (census->keys[i] == key) return census->alive[i];
-    bool alive = is_same(holder_key((int)(key >> 32)), key);
+    enum life alive = life_of(key);
     if (census->count < 64) {
         census->keys[census->count] = key;
-        census->alive[census->count++] = alive;
+        census->alive[census->count++] = (unsigned char)alive;
     }
     return alive;
 }
@@ -140,10 +163,9 @@ static bool known_holder_lives(struct sim_table_entry* entry, struct census* cen
     bool lives = false;
     for (unsigned i = 0; i < SIM_HOLDERS; i++) {
         if (!entry->holders[i]) continue;
-        if (is_alive(census, entry->holders[i]))
-            lives = true;
-        else
-            drop_holder(entry, entry->holders[i]);
+        enum life life = is_alive(census, entry->holders[i]);
+        if (life == ALIVE) lives = true;
+        if (life == GONE) drop_holder(entry, entry->holders[i]);  // of one that is unseen, flock tells
     }
     return lives;
 }
@@ -333,12 +355,16 @@ static void count_holder(struct sim_holder* holders, size_t capacity, size_t* co
 // As an H200 with r580 counts: for the process that made it; an import counts for nobody, also when its maker let go.
 size_t sim_machine_holders(unsigned device, struct sim_holder* holders, size_t capacity) {
     size_t count = 0;
+    uint64_t last = 0;
+    int maker = 0;
     sim_table_lock();
     reap(device);
     for (uint32_t slot = 0; slot < sim_table->high; slot++) {
         const struct sim_table_entry* entry = &sim_table->entries[slot];
         if (entry->state != SIM_ENTRY_LIVE || entry->device != device) continue;
-        if (entry->maker) count_holder(holders, capacity, &count, (int)(entry->maker >> 32), entry->size);
+        if (entry->maker != last) maker = entry->maker ? seen_as(entry->maker) : 0;
+        last = entry->maker;
+        if (maker) count_holder(holders, capacity, &count, maker, entry->size);
     }
     sim_table_unlock();
     return count;

@@ -19,6 +19,7 @@
 #include <unistd.h>
 
 #include "machine.h"
+#include "pids.h"
 #include "process.h"
 
 static int listener = -1;
@@ -136,7 +137,7 @@ sim_result sim_service_ask(int pid, const struct sim_service_request* request, s
     struct sockaddr_un address;
     bool exists = pid > 0 && (kill(pid, 0) == 0 || errno == EPERM);
     if (!exists) return SIM_OPERATING_SYSTEM;
-    socklen_t length = address_of(pid, &address);
+    socklen_t length = address_of(sim_own_pid(pid), &address);
     int connection = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
     bool connected = connection >= 0 && connect(connection, (struct sockaddr*)&address, length) == 0;
     if (connection < 0) return SIM_OPERATING_SYSTEM;

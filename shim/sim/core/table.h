@@ -9,7 +9,7 @@
 #include "machine.h"
 
 enum { SIM_HOLDERS = 6, SIM_NO_ENTRY = 0xffffffff };
-#define SIM_TABLE_MAGIC 0x344d4953524347ull  // "GCRSIM4"
+#define SIM_TABLE_MAGIC 0x354d4953524347ull  // "GCRSIM5"
 
 enum sim_entry_state { SIM_ENTRY_FREE = 0, SIM_ENTRY_LIVE = 1 };
 
@@ -20,7 +20,7 @@ struct sim_table_entry {
     uint32_t state;
     uint32_t exported;  // a descriptor was made: others may hold it, only flock can tell
     uint32_t next_free;
-    uint64_t holders[SIM_HOLDERS];  // pid << 32 | low half of its start time; 0: empty
+    uint64_t holders[SIM_HOLDERS];  // keys, see entries.c; 0: empty
     uint64_t maker;                 // whom it counts for: who made it, until that one lets go; 0: nobody
 };
 
