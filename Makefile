@@ -109,7 +109,7 @@ clean: ## remove .venv and build/
 .venv/.collected: .venv/.test
 	@$(BIN)/python -m pytest --collect-only --quiet > $@ || true
 
-# Where it is not to be had, the tests that need it are skipped.
+# Where CRIU or runc is not to be had, the tests that need it are skipped.
 build/criu/.fetched: .venv/.tools tools/fetch_criu.py
 	@$(BIN)/python tools/fetch_criu.py build/criu
 	@mkdir -p $(@D) && touch $@

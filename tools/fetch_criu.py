@@ -1,8 +1,9 @@
-"""Fetches CRIU from Debian's packages into a folder, with its libraries and their loader, and touches nothing else.
+"""Fetches CRIU and runc from Debian's packages into a folder, and touches nothing else.
 
     python tools/fetch_criu.py build/criu
 
-Debian 12's CRIU cannot work on kernels from 6.13 on. That of Debian 13 runs on Debian 12 as well, by its own loader.
+Debian 12's CRIU cannot work on kernels from 6.13 on. That of Debian 13 runs on Debian 12 as well, by its own loader and
+with its own libraries. runc starts itself again, so no loader can start it. That of Debian 12 runs on later systems.
 The archive's index must be signed with Debian's keys, and each package must have the hash that the index has.
 """
 
@@ -17,6 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 SUITE = "trixie"
+RUNC_SUITE = "bookworm"
 INDEX = "main/binary-amd64/Packages.xz"
 KEYS = Path("/usr/share/keyrings/debian-archive-keyring.gpg")
 LOADER = "usr/lib64/ld-linux-x86-64.so.2"
@@ -31,40 +33,56 @@ Package = Mapping[str, str]
 
 
 class NotFetched(Exception):
-    """CRIU is not to be had here; the text says why."""
+    """It is not to be had here; the text says why."""
 
 
 def main(argv: list[str]) -> int:
     folder = Path(argv[1])
-    if (folder / "criu").exists():
-        return 0
-    try:
-        fetch(folder)
-    except (NotFetched, OSError, subprocess.SubprocessError) as error:
-        print(f"criu: not fetched, tests that need it are skipped: {error}")
-        return 0
-    print(f"criu: {folder / 'criu'}")
+    for name, fetch in {"criu": fetch_criu, "runc": fetch_runc}.items():
+        if (folder / name).exists():
+            continue
+        try:
+            fetch(folder)
+        except (NotFetched, OSError, subprocess.SubprocessError) as error:
+            print(f"{name}: not fetched, tests that need it are skipped: {error}")
+        else:
+            print(f"{name}: {folder / name}")
     return 0
 
 
-def fetch(folder: Path) -> None:
-    for program in ("apt-get", "dpkg-deb", "gpgv"):
-        if not shutil.which(program):
-            raise NotFetched(f"there is no {program}")
-    source = archive()
-    known = {each["Package"]: each for each in packages(source)}
+def fetch_criu(folder: Path) -> None:
+    source, known = known_packages(SUITE)
     with TemporaryDirectory(prefix="gcr-criu-") as scratch:
         root = Path(scratch) / "root"
         root.mkdir()
         for name in sorted(needed("criu", known)):
             unpack(source, known[name], Path(scratch), root)
-        shutil.rmtree(folder, ignore_errors=True)
-        folder.mkdir(parents=True)
+        shutil.rmtree(folder / "root", ignore_errors=True)
+        folder.mkdir(parents=True, exist_ok=True)
         shutil.copytree(root, folder / "root", symlinks=True)
     launcher = folder / "criu"
     libraries = ":".join(f"$here/{each}" for each in LIBRARIES)
     launcher.write_text(LAUNCHER.format(loader=LOADER, libraries=libraries))
     launcher.chmod(0o755)
+
+
+def fetch_runc(folder: Path) -> None:
+    source, known = known_packages(RUNC_SUITE)
+    with TemporaryDirectory(prefix="gcr-runc-") as scratch:
+        unpack(source, known["runc"], Path(scratch), Path(scratch))
+        fetched = Path(scratch) / "usr/sbin/runc"
+        subprocess.run([fetched, "--version"], check=True, capture_output=True, timeout=SECONDS)
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(fetched, folder / "runc")
+
+
+def known_packages(suite: str) -> tuple[str, Mapping[str, Package]]:
+    """Returns the address of the archive, and its packages by their names. Raises NotFetched."""
+    for program in ("apt-get", "dpkg-deb", "gpgv"):
+        if not shutil.which(program):
+            raise NotFetched(f"there is no {program}")
+    source = archive()
+    return source, {each["Package"]: each for each in packages(source, suite)}
 
 
 def archive() -> str:
@@ -77,13 +95,13 @@ def archive() -> str:
     return found[0]
 
 
-def packages(source: str) -> Iterator[Package]:
+def packages(source: str, suite: str) -> Iterator[Package]:
     """Yields the fields of each package of the archive. Raises NotFetched where a signature or a hash is wrong."""
-    release = signed(read(f"{source}/dists/{SUITE}/InRelease")).decode()
+    release = signed(read(f"{source}/dists/{suite}/InRelease")).decode()
     hashes = {
         words[2]: words[0] for words in map(str.split, release.splitlines()) if len(words) == 3 and len(words[0]) == 64
     }
-    index = checked(read(f"{source}/dists/{SUITE}/{INDEX}"), hashes[INDEX], INDEX)
+    index = checked(read(f"{source}/dists/{suite}/{INDEX}"), hashes[INDEX], INDEX)
     for block in lzma.decompress(index).decode().split("\n\n"):
         if block:
             lines = (line.partition(": ") for line in block.splitlines() if not line.startswith(" "))
