@@ -144,6 +144,24 @@ def in_groups_of(pids: Collection[int]) -> Mapping[int, int]:
     return found
 
 
+def label_of(pid: int) -> int:
+    """Returns the pid by which a process calls itself: in a container another one than ours. `pid` if it is gone."""
+    return (_pids_of(pid) or [pid])[-1]
+
+
+def shares_namespaces(pid: int, kinds: Sequence[str], other: int | str = "self") -> bool:
+    """Returns whether a process is in the same namespaces as another, by default as we are; True if it is gone."""
+    names = [(_namespace(pid, kind), _namespace(other, kind)) for kind in kinds]
+    return all(one == two for one, two in names if one and two)
+
+
+def _namespace(pid: int | str, kind: str) -> str:
+    try:
+        return str((_PROC / str(pid) / "ns" / kind).readlink())
+    except OSError:
+        return ""
+
+
 def pid_here(told: int, teller: int) -> int | None:
     """Returns the pid that a process has for us which `teller`, ours or in a namespace of its own, calls `told`.
 

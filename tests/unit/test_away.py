@@ -4,10 +4,11 @@ import logging
 
 import pytest
 
-from gcr.daemon.seat import Seat
-from gcr.protocol.seqpacket import connect
+from gcr.config import Config
+from gcr.daemon.arrivals import Arrivals
+from gcr.daemon.coordinator import Coordinator
+from gcr.job.journal import Journal
 from gcr.rendezvous import away
-from gcr.rendezvous.folder import DaemonFolder
 
 
 @pytest.fixture
@@ -21,46 +22,47 @@ def names(path):
     return sorted(each.name for each in path.parent.iterdir())
 
 
-def test_a_mark_is_a_file_beside_the_socket_named_after_the_pid(path):
-    away.mark(path, 17)
-    away.mark(path, 17)
-    away.mark(path, 170)
-    assert names(path) == ["s.away.17", "s.away.170"]
-    away.unmark(path, 17)
-    away.unmark(path, 17)
-    assert names(path) == ["s.away.170"]
+def test_a_mark_is_a_file_beside_the_socket_named_after_the_job_and_the_pid(path):
+    away.mark(path, "ab12", 17)
+    away.mark(path, "ab12", 17)
+    away.mark(path, "ab12", 170)
+    away.mark(path, "cd", 17)  # of another container
+    assert names(path) == ["s.away.ab12.17", "s.away.ab12.170", "s.away.cd.17"]
+    assert away.is_marked(path, "ab12", 17) and not away.is_marked(path, "ab", 17)
+    away.unmark_job(path, "ab12")
+    away.unmark_job(path, "ab12")
+    assert names(path) == ["s.away.cd.17"]
+
+
+def test_a_token_leads_to_no_other_folder_and_is_as_long_as_in_a_hello(path):
+    away.mark(path, "../a.b" + 50 * "c", 17)
+    assert names(path) == ["s.away.---a-b" + 34 * "c" + ".17"]
 
 
 def test_no_mark_is_written_through_a_link(path, tmp_path):
     (tmp_path / "elsewhere").write_text("kept")
-    path.with_name("s.away.17").symlink_to(tmp_path / "elsewhere")
+    path.with_name("s.away.t.17").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(OSError):
-        away.mark(path, 17)
+        away.mark(path, "t", 17)
 
 
-def test_a_daemon_removes_the_marks_of_a_former_one_once_it_serves(path, monkeypatch):
-    for pid in (17, 170):
-        away.mark(path, pid)
-    for other in ("s.away.x", "s.away", "t.away.17"):
+def test_a_daemon_removes_the_marks_of_a_former_one(path, monkeypatch):
+    monkeypatch.setenv("GCR_SOCKET", str(path))
+    for token, pid in (("t", 17), ("t", 170), ("u", 1)):
+        away.mark(path, token, pid)
+    for other in ("s.away.x", "s.away", "t.away.t.17"):
         path.with_name(other).touch()
-    monkeypatch.setattr("gcr.daemon.seat.unmark_all", removed_while_it_serves)
-    seat = Seat.take(path, DaemonFolder.of(path), 0.2)
-    assert names(path) == ["s", "s.away", "s.away.x", "s.lock", "t.away.17"]
-    seat.listener.close()
-
-
-def removed_while_it_serves(path):
-    connect(path, 1.0).close()
-    away.unmark_all(path)
+    Arrivals(Coordinator(Config(), Journal(path.parent / "journal"))).load_journal()
+    assert names(path) == ["journal", "s.away", "s.away.x", "t.away.t.17"]
 
 
 def test_a_mark_that_cannot_be_removed_is_named(path, caplog):
-    path.with_name("s.away.17").mkdir()
-    away.mark(path, 18)
+    path.with_name("s.away.t.17").mkdir()
+    away.mark(path, "t", 18)
     with caplog.at_level(logging.ERROR, "gcr.daemon"):
         away.unmark_all(path)
-    assert "s.away.17" in caplog.text
-    assert names(path) == ["s.away.17"]
+    assert "s.away.t.17" in caplog.text
+    assert names(path) == ["s.away.t.17"]
 
 
 def test_a_folder_that_cannot_be_read_keeps_no_daemon_from_serving(path, caplog, monkeypatch):

@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from gcr.errors import NameTaken
+from gcr.errors import DaemonUnavailable, NameTaken, WrongState
 from gcr.memory.escrow import Escrow
 from gcr.protocol.channel import Channel, Request
 from gcr.protocol.operations.daemon import Register, Registered
 from gcr.protocol.wire import FrameType, WelcomeRecord
+from gcr.rendezvous import away
 from gcr.supervisor import link as module
 from gcr.supervisor.link import DaemonLink
 from gcr.testing.machine import until
@@ -139,3 +140,56 @@ def test_a_line_that_ends_right_after_its_registration_is_lost(
         link.close()
         for channel in made:
             channel.close()
+
+
+def test_a_supervisor_leaves_while_its_mark_is_there(
+    link: DaemonLink, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("GCR_SOCKET", str(tmp_path / "s"))
+    made: list[Channel] = []
+    monkeypatch.setattr(DaemonLink, "_reach", refusing(0, made))
+    before = open_descriptors()
+    link.open()
+    with Path("/dev/null").open() as file:
+        made[0].call_json("put", {"pid": os.getpid(), "ids": [1]}, [file.fileno()], timeout=5.0)
+    with pytest.raises(WrongState, match="no mark keeps"):  # it would be back at once
+        made[0].call_json("leave", timeout=5.0)
+    away.mark(tmp_path / "s", "t", os.getpid())
+    try:
+        made[0].call_json("leave", timeout=5.0)
+        assert made[0].closed.wait(5.0)
+        until(lambda: open_descriptors() <= before, 5.0, "nothing of it is open")
+        time.sleep(0.3)
+        assert len(made) == 1
+        away.unmark(tmp_path / "s", "t", os.getpid())
+        until(lambda: len(made) == 2, 5.0, "the supervisor connects again")
+    finally:
+        link.close()
+        for channel in made:
+            channel.close()
+
+
+@pytest.mark.parametrize("how", ["told", "left"])
+def test_a_supervisor_in_a_container_starts_no_daemon(
+    link: DaemonLink, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, how: str
+) -> None:
+    """It would serve the container alone, at the socket of the host's daemon."""
+    monkeypatch.setenv("GCR_SOCKET", str(tmp_path / "s"))
+    started: list[int] = []
+    monkeypatch.setattr(module, "launch", lambda: started.append(1))
+    with pytest.raises((OSError, DaemonUnavailable)):
+        link._reach()
+    assert started == [1]
+    made: list[Channel] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(DaemonLink, "_reach", refusing(0, made))
+        patch.setattr(module, "_asked", lambda _channel, _asked: Registered("llm", contained=how == "told"))
+        link._connect()
+    if how == "left":
+        away.mark(tmp_path / "s", "t", os.getpid())
+        made[0].call_json("leave", timeout=5.0)
+    link._last_launch = float("-inf")
+    with pytest.raises((OSError, DaemonUnavailable)):
+        link._reach()
+    assert started == [1]
+    made[0].close()

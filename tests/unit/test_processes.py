@@ -218,8 +218,15 @@ def test_a_process_in_a_namespace_of_pids_is_found_by_the_pid_that_it_has_there(
             assert told < 10  # the first processes of a namespace
             assert processes.pid_here(told, teller) in inside
             assert processes.pid_here(GONE, teller) is None
+            assert processes.label_of(processes.pid_here(told, teller)) == told
+            assert not processes.shares_namespaces(teller, ("mnt", "pid"))
+            assert processes.shares_namespaces(teller, ("mnt",))
+            assert processes.shares_namespaces(teller, ("pid",), inside[0])
         finally:
             for pid in reversed(processes.descendants(process.pid)):  # with the first, the others would end as well
                 os.kill(pid, signal.SIGKILL)
     assert processes.pid_here(child.pid, os.getpid()) == child.pid
     assert processes.pid_here(child.pid, GONE) is None
+    assert processes.label_of(child.pid) == child.pid
+    assert processes.label_of(GONE) == GONE
+    assert processes.shares_namespaces(GONE, ("pid",))

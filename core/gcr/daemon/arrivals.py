@@ -33,6 +33,8 @@ from gcr.processes import ProcessIdentity, alive, file_access, identify, started
 from gcr.protocol.channel import Channel
 from gcr.protocol.operations.daemon import LastFacts, Register
 from gcr.protocol.wire import AgentFlag, AgentPhase
+from gcr.rendezvous.away import unmark_all
+from gcr.runtime import socket_path
 
 log = logging.getLogger("gcr.daemon")
 
@@ -56,8 +58,9 @@ class Arrivals:
         self._ending = threading.RLock()  # before the others; held until nothing of a dead process is left
 
     def load_journal(self) -> None:
-        """Learns of the jobs that were suspended when the last daemon ended."""
+        """Learns of the jobs that were suspended when the last daemon ended, and calls back what it sent away."""
         survivors.load_journal(self._coordinator, self.begin_recovery)
+        unmark_all(socket_path())
 
     # ---- supervisors ------------------------------------------------------------------------------------------
 
@@ -73,6 +76,7 @@ class Arrivals:
             Caller(asked.owner).check_owner(job.owner, f"job {job.name}")
             job.supervision.supervisor, job.program.argv, job.token = peer, asked.argv, asked.token
             job.supervision.parks, job.supervision.parked = asked.parks, asked.parked
+            job.supervision.leaves, job.supervision.sent_away = asked.leaves, False
             if asked.pid:
                 job.program.runs_as(asked.pid)
             if identity := identify(peer.pid):
@@ -107,7 +111,7 @@ class Arrivals:
         return LastFacts(report.to_json() if report else None, _was(job, was), job.ends.stopped_into)
 
     def supervisor_left(self, job: Job) -> None:
-        if not job.ends.finished:
+        if not (job.ends.finished or job.supervision.sent_away):
             log.warning("job %s: its supervisor is gone; adopted", job.name)
         if job.living:  # it died while it brought them back: they are here, suspended
             job.supervision.parked = None

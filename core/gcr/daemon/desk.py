@@ -11,6 +11,7 @@ from gcr.daemon.jobs import Job
 from gcr.errors import UsageError
 from gcr.job.decisions import record_of
 from gcr.peers.supervisor import SupervisorPeer
+from gcr.processes import shares_namespaces
 from gcr.protocol.channel import Request
 from gcr.protocol.operations.daemon import Finished, Register, Registered, Remade, Revived, Started
 from gcr.protocol.operations.operation import Answer, Dispatcher, Handlers
@@ -41,7 +42,7 @@ class SupervisorDesk(Struct):
             if self.job is not None:
                 raise UsageError("a supervisor registers one job")
             self.job = self.arrivals.supervisor(self.peer, asked)
-            return Answer(Registered(self.job.name))
+            return Answer(Registered(self.job.name, contained=not shares_namespaces(self.peer.pid, ("pid",))))
 
     def _started(self, asked: Started, _fds: list[int], _request: Request) -> None:
         self.arrivals.started(self._registered().token, asked.pid, self.peer.pid)

@@ -18,6 +18,7 @@ _TOKEN_CHARACTERS = 64
 class Registration(Struct, frozen=True):
     """`name`: None for one after its program. `runs`: the program does, as `pid`, where that is of the same user.
 
+    leaves: the supervisor can close all that CRIU could not save
     parks: the supervisor stays without its program · parked: it does, and this image of our own user's has the job
     """
 
@@ -30,6 +31,7 @@ class Registration(Struct, frozen=True):
     world: World
     parks: bool = False
     parked: KeptImage | None = None
+    leaves: bool = False
 
 
 def registration(asked: Register, owner: int, supervisor: int) -> Registration:
@@ -45,7 +47,8 @@ def registration(asked: Register, owner: int, supervisor: int) -> Registration:
     pid, world = asked.pid, _world(asked, owner)
     parked = KeptImage(asked.parked.store, asked.parked.image) if asked.parked and owner == os.getuid() else None
     own = own_pid(pid, owner, supervisor)
-    return Registration(owner, name, asked.token, asked.argv, pid is not None, own, world, asked.parks, parked)
+    runs = pid is not None
+    return Registration(owner, name, asked.token, asked.argv, runs, own, world, asked.parks, parked, asked.leaves)
 
 
 def checked_name(name: str) -> str:

@@ -20,7 +20,6 @@ from msgspec import Struct
 
 from gcr.errors import DaemonUnavailable, DeadlinePassed
 from gcr.protocol.seqpacket import connect, listen
-from gcr.rendezvous.away import unmark_all
 from gcr.rendezvous.folder import DaemonFolder
 from gcr.runtime import check_own_directory, check_unshared_directory, own_directory
 
@@ -119,7 +118,6 @@ class Seat:
             time.sleep(LOOK_EVERY)
         try:
             listener = listen(path, shared)
-            unmark_all(path)  # once there is a daemon to come back to
             return cls(path, folder, listener, locks, shared)
         except BaseException:
             for lock in locks:

@@ -18,12 +18,15 @@ class Supervision(Struct):
     """The peer that supervises a job, and the duplicates that the daemon keeps beside it.
 
     parks: it stays without its program, and brings it back · parked: it does, and this private image has the job
+    leaves: it can close all that CRIU could not save, and come back · sent_away: it was asked to
     """
 
     supervisor: SupervisorPeer | None = None
     adopted: Escrow = field(default_factory=Escrow)  # the daemon's duplicates: the keeper once the supervisor is gone
     missed: Missed = field(default_factory=Missed)  # what the supervisor has not heard of its escrow
     parks: bool = False
+    leaves: bool = False
+    sent_away: bool = False
     parked: KeptImage | None = None
     unparking: Lock = field(default_factory=Lock)  # held by the one command that has it bring the program back
 

@@ -18,6 +18,7 @@ from gcr.protocol.operations.supervisor import (
     Drop,
     Forget,
     Ids,
+    Leave,
     Note,
     Noted,
     Park,
@@ -73,6 +74,13 @@ class SupervisorPeer(Struct):
     def park(self, store: str, image: str, stood_s: float) -> None:
         """Has the supervisor end its program, which this image has, and stay. `stood_s`: as of `Park`."""
         self._call(Park(store, image, stood_s))
+
+    def leave(self) -> None:
+        """Has the supervisor close all that CRIU could not save, and stay away while its mark is there.
+
+        The connection ends once nothing else is open. Raises WrongState without a mark.
+        """
+        self._call(Leave())
 
     def unpark(self, seconds: float) -> None:
         """Has the supervisor make the processes again, within so many seconds. Raises NotRestored and others.

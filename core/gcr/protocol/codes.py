@@ -80,6 +80,7 @@ class AgentFlag(IntFlag):
     RESERVES_AGAIN = 32  # and even under a mapping over it: addresses are given up for an instant
     FRESH = 64  # no call of the process has gone on to a driver yet, but for the one that starts it
     ENDING = 128  # in exit(), or its driver has shut down: not to be suspended any more
+    RETURNED = 256  # it was away since it was suspended: an image has its bytes, and none is staged
 
 
 class WelcomeFlag(IntFlag):

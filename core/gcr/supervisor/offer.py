@@ -1,10 +1,12 @@
 """The supervisor's services to its daemon: the escrow of its job's processes, its copy of the decision, and parking."""
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
 from msgspec import Struct, field
 
+from gcr.errors import UnsupportedState
 from gcr.memory.escrow import Escrow
 from gcr.processes import ProcessIdentity, alive, identify
 from gcr.protocol.channel import Request
@@ -14,6 +16,7 @@ from gcr.protocol.operations.supervisor import (
     Forget,
     Ids,
     KeptIds,
+    Leave,
     Note,
     Noted,
     NotedText,
@@ -28,11 +31,19 @@ from gcr.protocol.operations.supervisor import (
 from gcr.supervisor.parking import Parking
 
 
+def _stays() -> Answer:
+    raise UnsupportedState("this supervisor keeps its connection")
+
+
 class Offer(Struct):
-    """`_kept`: the processes that the escrow may keep descriptors of."""
+    """`_kept`: the processes that the escrow may keep descriptors of.
+
+    leave: answers the request, and then ends its connection for as long as a mark is there
+    """
 
     escrow: Escrow
     parking: Parking = field(default_factory=Parking)
+    leave: Callable[[Request], Answer] = lambda _request: _stays()
     _kept: dict[int, ProcessIdentity | None] = field(default_factory=dict)
 
     def operations(self) -> Dispatcher:
@@ -52,6 +63,7 @@ class Offer(Struct):
             Note: lambda asked, _fds, _request: escrow.note(asked.text),
             Noted: lambda _asked, _fds, _request: Answer(NotedText(escrow.noted())),
             Park: lambda asked, _fds, _request: self.parking.park(asked),
+            Leave: lambda _asked, _fds, request: self.leave(request),
             Unpark: lambda asked, _fds, request: self.parking.unpark(asked, request),
         }
         guarded = {kind: partial(self._for_the_living, handler) for kind, handler in of_process.items()}

@@ -84,6 +84,7 @@ class Supervisor:
             sim_environment=self.simulated_world() if self.spec.simulate else None,
             parks=self.spec.reviver is not None,
             parked=self.parking.parked,
+            leaves=True,
         )
 
     def simulated_world(self) -> dict[str, str]:

@@ -104,6 +104,7 @@ enum AgentFlag {
     kFlagReservesAgain = 32,  // and even under another mapping: addresses are given up for an instant
     kFlagFresh = 64,  // no call of this process has gone on to a driver yet, but for the one that starts it
     kFlagEnding = 128,  // in exit(), or its driver has shut down: it makes no driver call, and is not suspended
+    kFlagReturned = 256,  // it was away (kLeave) since it was suspended: an image has the bytes, and none is staged
 };
 
 // A snapshot by the runtime itself: RUNNING -Lock-> LOCKED -Backup-> SAVED -Restore-> LOCKED -Unlock-> RUNNING, and

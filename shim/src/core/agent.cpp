@@ -74,10 +74,10 @@ bool read_environment() {
     const char* path = getenv("GCR_SOCKET");
     if (path == nullptr || *path == '\0' || strlen(path) >= sizeof socket_path) return false;
     strcpy(socket_path, path);
-    name_mark(socket_path);
     trusted_user = user_from_environment("GCR_DAEMON_UID");
     copy_environment("GCR_JOB", job_name, sizeof job_name);
     copy_environment("GCR_TOKEN", job_token, sizeof job_token);
+    name_mark(socket_path, job_token);
     return true;
 }
 
@@ -235,7 +235,7 @@ void after_fork_in_child() {
     session.phase.store(wire::kRunning, std::memory_order_relaxed);
     session.transaction.store(0);
     session.generation = 0;
-    session.frozen = session.has_parked = session.leaving = false;
+    session.frozen = session.has_parked = session.leaving = session.returned = false;
     session.begun.store(false);
     reset_gate_after_fork();
     reset_coverage();

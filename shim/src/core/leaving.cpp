@@ -15,7 +15,7 @@ namespace {
 
 constexpr uint32_t kLookUs = 10000;  // between two looks at the mark
 
-char mark[PATH_MAX + 32];
+char mark[PATH_MAX + sizeof(wire::HelloRecord::token) + 32];
 
 // A mark that cannot be seen, for whatever reason, is gone: the agent rather comes back too early.
 bool is_marked() {
@@ -24,11 +24,17 @@ bool is_marked() {
     return syscall(SYS_lstat, mark, &about) == 0;  // lstat() itself is GLIBC_2.33
 }
 
+bool is_plain(char c) {
+    return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
+}
+
 }  // namespace
 
-// As gcr/rendezvous/away.py does.
-void name_mark(const char* socket_path) {
-    snprintf(mark, sizeof mark, "%s.away.%d", socket_path, current_pid());
+// As gcr/rendezvous/away.py does. A token may be any text: what is no letter and no digit becomes a dash.
+void name_mark(const char* socket_path, const char* token) {
+    char job[sizeof(wire::HelloRecord::token) + 1] = {};
+    for (size_t i = 0; i + 1 < sizeof job && token[i] != '\0'; i++) job[i] = is_plain(token[i]) ? token[i] : '-';
+    snprintf(mark, sizeof mark, "%s.away.%s.%d", socket_path, job, current_pid());
 }
 
 Failure begin_to_leave() {
@@ -45,6 +51,7 @@ void close_own() {
 }
 
 void stay_away() {
+    if (session.leaving) session.returned = true;
     while (session.leaving && is_marked()) sleep_us(kLookUs);
     session.leaving = false;
 }

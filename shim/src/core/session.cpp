@@ -16,6 +16,7 @@ uint32_t session_flags() {
     if (session.staged.complete()) flags |= wire::kFlagStaged;
     if (session.frozen) flags |= wire::kFlagFrozen;
     if (!session.begun.load()) flags |= wire::kFlagFresh;
+    if (session.returned) flags |= wire::kFlagReturned;
     if (program_is_ending()) flags |= wire::kFlagEnding;
     if (!session.vendors.exports()) flags |= wire::kFlagUnexportable;
     if (session.vendors.simulated()) flags |= wire::kFlagSimulated;
@@ -32,6 +33,7 @@ void let_begin() {
 void end_transaction() {
     session.vendors.end_transaction();
     session.transaction.store(0);
+    session.returned = false;
     enter_phase(wire::kRunning);
     open_when_all_is_back();
 }

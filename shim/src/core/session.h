@@ -37,6 +37,7 @@ struct Session {
     bool has_parked = false;
     bool lost = false;         // the connection ended while a request was being done
     bool leaving = false;      // see leaving.h
+    bool returned = false;     // it was away in this transaction: an image has what it has not on a device
     Crew synchronizer;
     Crew observer;
 };

@@ -91,7 +91,7 @@ def control(machine: Machine, puppet: Puppet, *steps: str) -> None:
 
 
 def mark_of(machine: Machine, puppet: Puppet) -> Path:
-    return machine.folder / f"socket.away.{puppet.process.pid}"
+    return machine.folder / f"socket.away.{'ab' * 20}.{puppet.process.pid}"
 
 
 def suspend(machine: Machine, puppet: Puppet, agent: Agent) -> None:

@@ -5,7 +5,7 @@ import time
 from pathlib import Path
 
 import pytest
-from packets import FROZEN, HANDED_OVER, STAGED, WRONG_PHASE, WRONG_TRANSACTION, Refused
+from packets import FROZEN, HANDED_OVER, RETURNED, STAGED, WRONG_PHASE, WRONG_TRANSACTION, Refused
 from patience import wait_for
 
 MiB = 1 << 20
@@ -27,7 +27,7 @@ DRIVER_CALLS = (
 
 
 def mark_of(machine, puppet) -> Path:
-    return machine.folder / f"socket.away.{puppet.process.pid}"
+    return machine.folder / f"socket.away.{'ab' * 20}.{puppet.process.pid}"
 
 
 def own(pid: int) -> list[str]:
@@ -99,11 +99,12 @@ def test_it_comes_back_as_it_was_when_the_mark_is_gone(machine, frozen):
     hello = again.hello
     assert (hello.phase, hello.transaction, hello.generation) == (HANDED_OVER, 7, 1)
     assert (hello.pid, hello.token) == (agent.hello.pid, agent.hello.token)
-    assert hello.flags & (FROZEN | STAGED) == (FROZEN if frozen else 0)
+    assert hello.flags & (FROZEN | STAGED | RETURNED) == RETURNED | (FROZEN if frozen else 0)
     if frozen:
         again.ask("thaw")
     again.bring_back()
     puppet.must("check a 1", "check b 2")
+    assert not again.status().flags & RETURNED
     assert again.cycle()[0] == 2
 
 
@@ -134,7 +135,8 @@ def test_without_a_mark_it_stays(machine):
     suspend(puppet, agent)
     before = own(puppet.process.pid)
     assert refused(agent) == WRONG_PHASE
-    (machine.folder / "socket.away.1").touch()  # of another process
+    (machine.folder / f"socket.away.{'ab' * 20}.1").touch()  # of another process
+    (machine.folder / f"socket.away.cd.{puppet.process.pid}").touch()  # of another container
     assert refused(agent) == WRONG_PHASE
     assert own(puppet.process.pid) == before
     assert agent.status().flags & STAGED

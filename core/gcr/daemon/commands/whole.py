@@ -30,6 +30,7 @@ from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.control import ControlMeans
 from gcr.daemon.commands import restore
+from gcr.daemon.commands.absence import Absence
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import DEFAULT_TIMEOUT, target_of
 from gcr.daemon.coordinator import Coordinator
@@ -43,23 +44,19 @@ from gcr.engine.node import Course
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.transaction import Transaction
-from gcr.errors import GcrError, RolledBack, UnsupportedState, typed
+from gcr.errors import GcrError, UnsupportedState, typed
 from gcr.imageerrors import CannotSave, ImageFailed
 from gcr.job.decisions import KeptImage
-from gcr.job.process import Process
 from gcr.job.stopped import StoppedJob
 from gcr.parked import Place
 from gcr.peers.criu import CriuPeer
 from gcr.processes import ProcessIdentity, alive, descendants, identify
 from gcr.protocol.operations.criu import Look, Seen
-from gcr.rendezvous import away
 from gcr.runtime import socket_path
 
 log = logging.getLogger("gcr.daemon")
 
 POLL = 0.005
-LEAVE_S = 10.0  # for an agent to close its connection
-RETURN_S = 30.0  # for the agents to come back
 END_S = 30.0  # for the processes to end
 DUMP_S, DUMP_BYTES_PER_S = 60.0, 100e6  # CRIU's time, and more for each byte that a process has in memory
 _TOLD = 3  # obstacles in one message
@@ -84,7 +81,7 @@ class Whole(Struct):
     place: Place | None = None
     resumes: bool = True
     _looking: "Future[Seen]" = field(default_factory=Future)
-    _marked: list[int] = field(default_factory=list)  # agents that were sent away, by the pids that they gave
+    _absence: Absence | None = None  # of its agents
 
     def look(self) -> None:
         """Has the helper look at the processes, beside what the caller does next. Each agent has come by now."""
@@ -125,7 +122,8 @@ class Whole(Struct):
             imaging.fail(error)
             withdraw(imaging)
             imaging.close()
-            raise (self._taken_back(typed(error)) if self.resumes else typed(error)) from error
+            back = taken_back(self.node, self.job, self.course, typed(error)) if self.resumes else typed(error)
+            raise back from error
         if self.ends:
             if self.place is None:
                 self.job.ends.stopped_into = imaging.order.name
@@ -173,9 +171,10 @@ class Whole(Struct):
         with failing(imaging):
             imaging.write_held(targets, decision.decided_at, course)
         course.mark("held")
+        absence = self._absence = Absence.of(job)
         undo.push("come back", self._come_back)
         for process in job.begun:
-            self._send_away(process)
+            absence.send_agent(process)
         course.mark("left")
         self._described().write(folder)
         course.tell("dumping")
@@ -214,40 +213,11 @@ class Whole(Struct):
             decision=replace(job.decision, devices=devices),
         )
 
-    def _send_away(self, process: Process) -> None:
-        peer = process.agent
-        self._marked.append(peer.hello.pid_label)
-        away.mark(socket_path(), peer.hello.pid_label)
-        peer.leave(process.suspension.transaction)
-        if not peer.channel.closed.wait(LEAVE_S):
-            raise RolledBack(f"the agent of process {process.identity.pid} did not close its connection")
-
     def _come_back(self) -> None:
         """Has CRIU let the processes go, and their agents return."""
         self.close()
-        self._remove_marks()
-        end = time.monotonic() + RETURN_S
-        while missing := [each for each in self.job.begun if _is_away(each)]:
-            if time.monotonic() > end:
-                raise RolledBack(f"the agent of process {missing[0].identity.pid} has not come back")
-            time.sleep(POLL)
-
-    def _remove_marks(self) -> None:
-        for pid in self._marked:
-            away.unmark(socket_path(), pid)
-
-    def _taken_back(self, error: GcrError) -> GcrError:
-        """Restores the job in place. Returns the error to raise."""
-        job = self.job
-        back = Course("restore", self.node.next_transaction(), DEFAULT_TIMEOUT, self.course.progress)
-        try:
-            asked = Asked(self.course.progress, back.cancelled)
-            restore.bring_back(self.node, job, back, RestoreRequest(target=job.name), asked)
-        except GcrError as second:
-            log.warning("job %s was not taken back: %s", job.name, second)
-            text = f"{error.message}; and the job could not be taken back: {second.message}"
-            return ImageFailed(text, hint=f"gcr restore {job.name}")
-        return error
+        if self._absence:
+            self._absence.call_back()
 
     def _end(self) -> None:
         """Ends the processes, which the image has: also where CRIU, or its helper, has died since."""
@@ -260,7 +230,8 @@ class Whole(Struct):
                 with suppress(ProcessLookupError):
                     os.kill(identity.pid, signal.SIGKILL)
         _await_end(self.job.name, tree)
-        quietly("remove the marks", self._remove_marks)
+        if self._absence:
+            quietly("remove the marks", self._absence.forget)
 
 
 Taken = tuple[CheckpointReport, Imaging | None, Whole | None]
@@ -272,6 +243,19 @@ def begun(node: Coordinator, job: Job, course: Course, request: CheckpointReques
     root = _root_of(job)
     helper = node.fleet.criu_helper()
     return Whole(node, job, course, root, helper, request.allow, request.stop, request.encrypted, place)
+
+
+def taken_back(node: Coordinator, job: Job, course: Course, error: GcrError) -> GcrError:
+    """Restores a job in place whose image failed. Returns the error to raise."""
+    back = Course("restore", node.next_transaction(), DEFAULT_TIMEOUT, course.progress)
+    try:
+        asked = Asked(course.progress, back.cancelled)
+        restore.bring_back(node, job, back, RestoreRequest(target=job.name), asked)
+    except GcrError as second:
+        log.warning("job %s was not taken back: %s", job.name, second)
+        text = f"{error.message}; and the job could not be taken back: {second.message}"
+        return ImageFailed(text, hint=f"gcr restore {job.name}")
+    return error
 
 
 def takes_contexts(targets: Sequence[Target]) -> bool:
@@ -316,10 +300,6 @@ def _refuse_others(job: Job, seen: Seen) -> None:
         more = len(seen.in_the_way) - _TOLD
         told = "; ".join(seen.in_the_way[:_TOLD])
         raise CannotSave(f"{told}; and {more} more" if more > 0 else told, hint=seen.remedy)
-
-
-def _is_away(process: Process) -> bool:
-    return alive(process.identity) and (process.peer is None or process.peer.channel.closed.is_set())
 
 
 def _await_end(job: str, tree: Sequence[ProcessIdentity]) -> None:

@@ -8,9 +8,13 @@ from gcr.protocol.operations.operation import Nothing, Operation
 
 
 class Registered(Struct, frozen=True):
-    """`name`: the job's, given by the daemon where the supervisor named none."""
+    """`name`: the job's, given by the daemon where the supervisor named none.
+
+    contained: the supervisor is in a container, where no daemon could serve this one's jobs
+    """
 
     name: str
+    contained: bool = False
 
 
 class ParkedIn(Struct, frozen=True):
@@ -24,6 +28,7 @@ class Register(Operation[Registered], frozen=True):
     """`pid`: of the program, None until it runs. `simulate`: a vendor; then `sim_environment` leads to its driver.
 
     parks: this supervisor stays without its program, and brings it back · parked: it does so now
+    leaves: it knows `Leave`
     """
 
     op = "register"
@@ -37,6 +42,7 @@ class Register(Operation[Registered], frozen=True):
     sim_environment: dict[str, str] | None = None
     parks: bool = False
     parked: ParkedIn | None = None
+    leaves: bool = False
 
 
 class Started(Operation[Nothing], frozen=True):

@@ -97,6 +97,15 @@ class Park(Operation[Nothing], frozen=True):
     stood_s: float = 0.0
 
 
+class Leave(Operation[Nothing], frozen=True):
+    """Closes all that CRIU could not save, this connection last, and stays away while the mark is there.
+
+    Refused without a mark (rendezvous/away.py). Once back it starts no daemon any more.
+    """
+
+    op = "leave"
+
+
 class Unpark(Operation[Nothing], frozen=True):
     """Makes the processes of a parked job again. They are there, suspended, when this is answered."""
 
