@@ -54,6 +54,7 @@ WRITERS = {
     "gcr/supervisor/diary.py": "the log of a detached job",
     "gcr/job/log.py": "the older part of a detached job's log",
     "gcr/job/runs.py": "records of jobs",
+    "gcr/job/contained.py": "the record of a job in a container, that goes into an image",
     "gcr/job/stopped.py": "the record of a job that goes into an image",
     "gcr/criu/tree.py": "the note about a process tree that goes into an image",
     "gcr/faults.py": "which injected faults have struck",

@@ -1,13 +1,18 @@
 """Marks that keep agents away from the socket: the daemon's own, and those that a dead daemon left."""
 
 import logging
+import os
 
 import pytest
 
 from gcr.config import Config
+from gcr.daemon import survivors
 from gcr.daemon.arrivals import Arrivals
 from gcr.daemon.coordinator import Coordinator
+from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision
 from gcr.job.journal import Journal
+from gcr.job.states import State
+from gcr.processes import identify
 from gcr.rendezvous import away
 
 
@@ -46,14 +51,25 @@ def test_no_mark_is_written_through_a_link(path, tmp_path):
         away.mark(path, "t", 17)
 
 
-def test_a_daemon_removes_the_marks_of_a_former_one(path, monkeypatch):
+def test_a_daemon_removes_the_marks_of_a_former_one_but_for_jobs_that_a_runtime_is_to_save(path, monkeypatch):
     monkeypatch.setenv("GCR_SOCKET", str(path))
-    for token, pid in (("t", 17), ("t", 170), ("u", 1)):
+    monkeypatch.setattr(survivors, "_recall", lambda *_: None)  # it asks the devices
+    for token, pid in (("t", 17), ("t", 170), ("kept", 1), ("kept", 8), ("kep", 1)):
         away.mark(path, token, pid)
     for other in ("s.away.x", "s.away", "t.away.t.17"):
         path.with_name(other).touch()
-    Arrivals(Coordinator(Config(), Journal(path.parent / "journal"))).load_journal()
-    assert names(path) == ["journal", "s.away", "s.away.x", "t.away.t.17"]
+    node = Coordinator(Config(), Journal(path.parent / "journal"))
+    identity = identify(os.getpid())
+    known = ProcessDecision(identity.pid, identity.start_time, {"GPU-1": 5}, {}, stack=identity.stack)
+    kept = KeptImage("/store", "night")
+    node.journal.decide(DecisionRecord("llm", 7, "checkpoint", 1.0, (known,), "nvidia", True, image=kept, away="kept"))
+    come = []
+    Arrivals(node, come=come.append).load_journal()
+    assert names(path) == ["journal", "s.away", "s.away.kept.1", "s.away.kept.8", "s.away.x", "t.away.t.17"]
+    (job,) = node.jobs.all()
+    assert (job.state, job.token, job.ends.stopped_into) == (State.SUSPENDED, "kept", "night")
+    assert come == [identity]  # no command waits for its agent
+    assert job.turn.settled.is_set()
 
 
 def test_a_mark_that_cannot_be_removed_is_named(path, caplog):

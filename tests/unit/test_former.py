@@ -65,6 +65,14 @@ def test_an_image_that_alone_has_the_bytes_is_told_until_it_is_removed(folder):
     assert not former.left() and not folder.path.exists()
 
 
+def test_a_job_that_a_containers_runtime_had_was_stopped(folder):
+    made = run_of("llm", "1")
+    Journal(folder.journal).decide(replace(RECORD, image=KEPT, away="t"))
+    former.settle()
+    assert not former.left() and not folder.path.exists()
+    assert runs.again(made).end.said() == "stopped into an image"
+
+
 def test_ends_are_noted_for_jobs_of_that_boot_alone(folder):
     run_of("llm", "1")
     run_of("ddp", runs.boot_id())

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from msgspec.structs import replace
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -16,10 +17,11 @@ from gcr.daemon.images.imaging import NO_TIMEOUT
 from gcr.daemon.images.opened import OpenedImage, opened
 from gcr.engine.node import Course
 from gcr.hashing.chunks import CHUNK_BYTES
-from gcr.image.files.manifest import Manifest
+from gcr.image.files.manifest import Cut, Manifest
 from gcr.image.write.placing import Counts
 from gcr.image.write.writer import Contents
 from gcr.imageerrors import Damaged, WrongImage
+from gcr.job.decisions import DecisionRecord, KeptImage, ProcessDecision
 from gcr.memory.layout import SealedTable
 from gcr.peers.image import StorePlace
 from gcr.processes import ProcessIdentity
@@ -38,6 +40,7 @@ class Helper:
     """`told`: what was asked of it."""
 
     error: Exception | None = None
+    cut: Cut = Cut.DEVICE
     told: list[str] = field(default_factory=list)
 
     @property
@@ -46,7 +49,14 @@ class Helper:
 
     def manifest(self, _store: StorePlace, name: str, *_how: object) -> Manifest:
         self.told.append(f"manifest {name}")
-        return manifest()
+        return replace(manifest(), cut=self.cut)
+
+    def read(self, pid: int, *_how: object) -> None:
+        self.told.append(f"read {pid}")
+
+    def load(self, pid: int, *_how: object) -> list[int]:
+        self.told.append(f"load {pid}")
+        return []
 
     def open(self, _store: StorePlace, _manifest: Manifest, *_how: object) -> None:
         self.told.append("open")
@@ -54,10 +64,10 @@ class Helper:
             raise self.error
 
 
-def target(generation: int = 4, transaction: int = 9) -> Any:
-    identity = ProcessIdentity(7, 8, 3)
+def target(generation: int = 4, transaction: int = 9, pid: int = 7) -> Any:
+    identity = ProcessIdentity(pid, 8, 3)
     return SimpleNamespace(
-        pid=7,
+        pid=pid,
         bytes_by_device={"GPU-1": sum(SIZES)},
         process=SimpleNamespace(identity=identity),
         transaction=transaction,
@@ -120,3 +130,25 @@ def test_of_what_it_does_not_have_it_says_so() -> None:
     for pid, device in ((8, "GPU-1"), (7, "GPU-2")):
         with pytest.raises(WrongImage, match=f"has nothing of process {pid} on device {device}"):
             image.size(pid, device)
+
+
+def test_processes_that_a_container_brought_back_are_known_by_the_pids_of_the_image() -> None:
+    known = ProcessDecision(70, 80, {}, {}, imaged=7)
+    kept = KeptImage(STORE.path, "warm")
+    record = DecisionRecord("llm", 9, "checkpoint", 1.0, (known,), "nvidia", True, image=kept)
+    helper, course, back = Helper(cut=Cut.PROCESS), Course("restore", 1, 60), target(pid=70)
+    with opened(("warm", STORE), [back], lambda: cast("Any", helper), course, 5.0, True, record) as image:
+        assert image
+        assert (image.size(70, "GPU-1"), [*image.windows(70, "GPU-1", 1 << 30)]) == (sum(SIZES), [(0, sum(SIZES))])
+        (table,) = image.tables(70)
+        assert SealedTable.from_fd(table).pid == 70
+        close_all([table])
+        image.read(70, "GPU-1", (0, 1, 2))
+        image.whole(70)
+    assert helper.told[-3:] == ["read 7", "load 7", "close"]
+    other = replace(record, image=KeptImage(STORE.path, "cold"))
+    with (
+        pytest.raises(WrongImage, match="process 7, which is gone"),
+        opened(("warm", STORE), [back], lambda: cast("Any", helper), course, 5.0, True, other),
+    ):
+        pass

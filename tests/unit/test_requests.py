@@ -92,6 +92,8 @@ REQUESTS = [
     CheckpointRequest(target="llm", image="warm", store="/s", encrypted=True, wait="durable", live=True),
     CheckpointRequest(target="llm", image="warm", leave_running=True, paranoid=True, max_bytes_per_s=1e9),
     CheckpointRequest(target="llm", image="warm", stop=True),
+    CheckpointRequest(target="llm", image="warm", container=True),
+    RestoreRequest(target="llm", image="warm", container="{}"),
     RestoreRequest(target="llm", image="warm", store="/s", devices={"0": "1"}),
     SwapRequest(out="llm", back=4711, data_only=True, devices={"0": "1"}),
     StopRequest(force=True),
@@ -109,12 +111,13 @@ def test_what_was_not_asked_for_is_not_sent_and_no_name_has_changed() -> None:
     assert CheckpointRequest(target="llm").to_json() == {"target": "llm"}
     assert SwapRequest(out="llm", back="bb", timeout=5).to_json() == {"out": "llm", "in": "bb", "timeout": 5}
     names = {"target", "timeout", "backend", "image", "store", "encrypted", "data_only", "wait", "live"}
-    names |= {"leave_running", "stop", "processes", "allow", "paranoid", "max_bytes_per_s"}
+    names |= {"leave_running", "stop", "processes", "container", "allow", "paranoid", "max_bytes_per_s"}
     assert set(CheckpointRequest.__struct_encode_fields__) == names
     assert set(RestoreRequest.__struct_encode_fields__) == (names & {"target", "timeout", "backend", "image"}) | {
         "store",
         "encrypted",
         "devices",
+        "container",
     }
 
 

@@ -94,7 +94,10 @@ class ImageRequest(TransferRequest, frozen=True, kw_only=True, forbid_unknown_fi
 
 
 class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`wait`: answer once VRAM is free ("vram"), or once the image is on disk ("durable"). `allow`: see ALLOWED."""
+    """`wait`: answer once VRAM is free ("vram"), or once the image is on disk ("durable"). `allow`: see ALLOWED.
+
+    container: the job's agents and supervisor leave, too: a container's runtime saves the processes
+    """
 
     op = "checkpoint"
 
@@ -104,6 +107,7 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
     leave_running: bool = False
     stop: bool = False
     processes: bool = False
+    container: bool = False
     allow: tuple[str, ...] = ()
     paranoid: bool = False
     max_bytes_per_s: float | None = None
@@ -116,12 +120,14 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
         if self.allow and not self.whole:
             raise UsageError("what CRIU may do is for a checkpoint of processes: --processes, or --stop")
         if self.image is None and self._about_an_image():
-            how = "live, leave-running, stop, processes, paranoid, a rate and waiting for a disk"
+            how = "live, leave-running, stop, processes, container, paranoid, a rate and waiting for a disk"
             raise UsageError(f"{how} are for a checkpoint with an image")
         if self.leave_running and self.data_only:
             raise UsageError("data-only takes a job off its device, leave-running does not: choose one")
         if self.leave_running and self.stop:
             raise UsageError("stop ends the program, leave-running lets it go on: choose one")
+        if self.container and (self.whole or self.leave_running or self.data_only):
+            raise UsageError("container is for a whole job, and its runtime has the processes: choose one")
         if self.data_only and self.whole:
             raise UsageError("data-only leaves a context on the device, so its process cannot be saved: choose one")
 
@@ -131,14 +137,19 @@ class CheckpointRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_
         return self.stop or self.processes
 
     def _about_an_image(self) -> bool:
-        how = (self.live, self.leave_running, self.whole, self.paranoid, self.max_bytes_per_s)
+        how = (self.live, self.leave_running, self.whole, self.container, self.paranoid, self.max_bytes_per_s)
         return any(how) or self.wait != "vram"
 
 
 class RestoreRequest(ImageRequest, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`devices`: other ones to come back on, old to new, as `gcr devices` names them."""
+    """`devices`: other ones to come back on, old to new, as `gcr devices` names them.
+
+    container: the text of `container.json` in the image, where a container's runtime has the processes
+    """
 
     op = "restore"
+
+    container: str | None = None
 
     devices: dict[str, str] = field(default_factory=dict)
 

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from functools import partial
+from itertools import chain
 
 from gcr.daemon import outputs, reports, survivors, upkeep
 from gcr.daemon.coordinator import Coordinator
@@ -60,7 +61,10 @@ class Arrivals:
     def load_journal(self) -> None:
         """Learns of the jobs that were suspended when the last daemon ended, and calls back what it sent away."""
         survivors.load_journal(self._coordinator, self.begin_recovery)
-        unmark_all(socket_path())
+        away = {job.decision.away: job for job in self._jobs.all() if job.decision and job.decision.away}
+        unmark_all(socket_path(), away)
+        for process in chain.from_iterable(job.living for job in away.values()):
+            self._come(process.identity)  # no command waits for it
 
     # ---- supervisors ------------------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Collection
 from contextlib import AbstractContextManager
+from functools import partial
 
 from gcr.config import Config
 from gcr.daemon import departures, reports
@@ -15,10 +16,13 @@ from gcr.daemon.labels import Labels
 from gcr.daemon.occupied import Occupied
 from gcr.daemon.recovery import Recovery
 from gcr.engine.node import World
+from gcr.engine.tidying import quietly
 from gcr.job.decisions import DecisionRecord
 from gcr.job.journal import Journal
 from gcr.peers.control import ControlPeer
 from gcr.peers.worker import WorkerPeer
+from gcr.rendezvous.away import unmark_job
+from gcr.runtime import socket_path
 
 log = logging.getLogger("gcr.daemon")
 
@@ -77,5 +81,7 @@ class Coordinator:
     def forget_decision(self, job: Job) -> None:
         """Forgets the decision once none of its processes is left off its devices."""
         if departures.outlives_decision(job):
+            if job.decision and job.decision.away:
+                quietly("remove the marks", partial(unmark_job, socket_path(), job.decision.away))
             self.journal.forget(job.name)
             job.decision = None

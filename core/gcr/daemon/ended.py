@@ -1,9 +1,14 @@
 """The record of a job's end, where its supervisor did not write it."""
 
 import logging
+import os
+import time
 
+from gcr import processes
+from gcr.daemon.jobs import Job
 from gcr.errors import GcrError
-from gcr.job.runs import identifier, note_end
+from gcr.job.runs import Run, boot_id, identifier, note_end, pid_space, write
+from gcr.runtime import socket_path
 
 log = logging.getLogger("gcr.daemon")
 
@@ -14,3 +19,27 @@ def note_job_end(job: str, token: str, was: str) -> None:
         note_end(job, identifier(token) if token else None, was)
     except (OSError, GcrError) as error:
         log.warning("job %s: its end is not noted: %s", job, error)
+
+
+def note_contained(job: Job) -> None:
+    """Writes the record of a job in a container, whose supervisor writes within the container. Raises nothing."""
+    supervisor = job.supervision.supervisor
+    above = supervisor.pid if supervisor else os.getpid()
+    pid = job.program.pid or min(job.processes, default=0)
+    run = Run(
+        job=job.name,
+        id=identifier(job.token),
+        socket=str(socket_path()),
+        boot=boot_id(),
+        space=pid_space(),
+        command=job.program.argv or (job.name,),
+        supervisor=above,
+        supervisor_start=(processes.start_time(above) or 0) if supervisor else 0,
+        pid=pid,
+        start=processes.start_time(pid) or 0,
+        began=processes.started_at(pid) if pid else time.time(),
+    )
+    try:
+        write(run)
+    except (OSError, GcrError) as error:
+        log.warning("job %s: its record is not written: %s", job.name, error)

@@ -46,7 +46,7 @@ class Recovery:
                 if action in ("restored", "kept running", "rolled back"):
                     forget_place(job.decision)
                     job.decision = None
-                elif job.decision is None:
+                elif job.decision is None or job.decision.is_without_image:
                     job.decision = self._node.journal.record(job.name)
                 log.info("job %s: %s", job.name, action)
         return RecoveredJob(job=job.name, was=was, now=reports.shown(job.state), action=action)

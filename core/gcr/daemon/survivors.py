@@ -22,6 +22,7 @@ from gcr.job.decisions import DecisionRecord, ProcessDecision
 from gcr.job.moves import places_of
 from gcr.job.placement import Placement
 from gcr.job.process import Process
+from gcr.job.runs import STOPPED
 from gcr.job.states import State, Way
 from gcr.job.suspension import Suspension
 from gcr.processes import ProcessIdentity, alive, owner_uid, started_at
@@ -38,10 +39,12 @@ def load_journal(node: Coordinator, recover: Callable[[Job], object]) -> None:
         take_in(job, record)
         if not job.processes:
             node.journal.forget(record.job)
-            note_job_end(record.job, "", State.SUSPENDED.value)
+            note_job_end(record.job, "", STOPPED if record.away else State.SUSPENDED.value)
             continue
         node.jobs.add(job)
         threading.Thread(target=_recall, args=(node, job), name="gcr-recall", daemon=True).start()
+        if record.away:  # its agents come once they are called back
+            continue
         if record.kind == "driver":
             job.turn.settled.clear()
             threading.Thread(target=_ask_driver, args=(node, job), name="gcr-recover", daemon=True).start()
@@ -99,6 +102,8 @@ def _refuse_missing(node: Coordinator, job: Job, record: DecisionRecord) -> None
 def take_in(job: Job, record: DecisionRecord) -> None:
     """Enters the processes of a decision that live: they are suspended, and their agents come later."""
     job.decision = record
+    if record.away and record.image:
+        job.token, job.ends.stopped_into = record.away, record.image.name
     for known in record.processes:
         identity = ProcessIdentity(known.pid, known.start_time, known.stack)
         if alive(identity):

@@ -8,6 +8,8 @@ import logging
 from collections.abc import Callable, Sequence
 from functools import partial
 
+from msgspec.structs import replace
+
 from gcr.control import ControlPhase
 from gcr.engine.copyout import StagedCopy
 from gcr.engine.decision import decision_on
@@ -29,7 +31,8 @@ log = logging.getLogger("gcr.engine")
 
 def recover(job: str, targets: Sequence[Target], decision: DecisionRecord | None, node: Node, course: Course) -> str:
     """Recovers a job. Returns "kept running", "rolled back", "suspended" or "restored". Raises Lost."""
-    if decision is None and (decision := decision_of(job, targets, node)):
+    if (decision is None or decision.is_without_image) and (found := decision_of(job, targets, node)):
+        decision = _with_those_of(decision, found)
         decide(node.journal, decision)
     if decision is None:
         moved = [target for target in targets if _open(target)]
@@ -50,6 +53,13 @@ def recover(job: str, targets: Sequence[Target], decision: DecisionRecord | None
     suspend = partial(_suspend, decision=decision)
     side_by_side(partial(_or_depart, suspend, target, node) for target in targets if target.pid in decided)
     return "suspended"
+
+
+def _with_those_of(former: DecisionRecord | None, found: DecisionRecord) -> DecisionRecord:
+    """Returns what was found, also about the processes that came earlier."""
+    now = {each.pid for each in found.processes}
+    earlier = tuple(each for each in former.processes if each.pid not in now) if former else ()
+    return replace(found, processes=(*earlier, *found.processes))
 
 
 def _or_depart(step: Callable[[Target, Node], object], target: Target, node: Node) -> None:

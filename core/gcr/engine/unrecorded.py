@@ -2,7 +2,8 @@
 
 Such a job cannot be rolled back, since its memory is in no escrow, and it is not lost while its image is whole. The
 keeper of its escrow has a copy of the record. Where it has none, the journal may have had
-a record that does not read back: then the job is suspended in an image that only the user can name.
+a record that does not read back: then the job is suspended in an image that only the user can name. So is one whose
+processes a container's runtime has brought back: that image has the record (gcr.job.contained).
 """
 
 import logging
@@ -45,6 +46,9 @@ def _decided(job: str, targets: Sequence[Target], node: Node) -> DecisionRecord 
     if intended := _intended(job, targets[0], node):
         log.warning("job %s: its decision record was not written; its image is whole", job)
         return intended
+    if returned := [target for target in targets if _is_returned(target)]:
+        log.info("job %s: it comes from a checkpoint of its container; its image must be named", job)
+        return _in_some_image(job, returned)
     if any(path.name.startswith(f"{job}.damaged-") for path in node.journal.damaged()):
         log.warning("job %s: its decision record is damaged; it is suspended in an image that must be named", job)
         return _in_some_image(job, targets)
@@ -59,6 +63,8 @@ def _intended(job: str, target: Target, node: Node) -> DecisionRecord | None:
 
 def _is_without_bytes(target: Target) -> bool:
     """Tells whether the staged tables name no memory, and nothing of the process is in escrow."""
+    if _is_returned(target):
+        return True
     if not target.process.look().status.flags & AgentFlag.STAGED or target.imports.kept():
         return False
     staged = StagedCopy.of(target.staged())
@@ -66,6 +72,11 @@ def _is_without_bytes(target: Target) -> bool:
         return staged.elsewhere
     finally:
         staged.close()
+
+
+def _is_returned(target: Target) -> bool:
+    """Tells whether the process was away while it was suspended. Then an image has its bytes, and nothing else has."""
+    return bool(target.process.look().status.flags & AgentFlag.RETURNED)
 
 
 def _noted(target: Target) -> DecisionRecord | None:

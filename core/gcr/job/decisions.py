@@ -31,6 +31,7 @@ class ProcessDecision(Struct, frozen=True):
     tried: Mapping[str, str] | None = None  # those where a restore that was begun may have brought it
     stack: int = 0  # see ProcessIdentity
     waits: bool = False  # it had made no call of a driver
+    imaged: int = 0  # its pid in the tables of its image, where that is another one; see contained.py
 
 
 class KeptImage(Struct, frozen=True):
@@ -51,6 +52,7 @@ class DecisionRecord(Struct, frozen=True):
     `environment`: what leads a worker to the job's (simulated) driver.
     `image`: where its bytes are, if they are in no host memory.
     `devices`: those of the machine, by UUID and model, of a job that another machine may bring back.
+    `away`: the token of a job whose agents and supervisor stay away, since a container's runtime saves them.
     """
 
     job: str
@@ -63,6 +65,17 @@ class DecisionRecord(Struct, frozen=True):
     environment: Mapping[str, str] = field(default_factory=dict)
     image: KeptImage | None = None
     devices: tuple[tuple[str, str], ...] = ()
+    away: str = ""
+
+    @property
+    def is_without_image(self) -> bool:
+        """Returns whether the bytes are in an image alone, and it is not known in which."""
+        return self.image is not None and not self.image.name
+
+    @property
+    def imaged(self) -> dict[int, int]:
+        """Returns the pids in the tables of the image, by those of the processes."""
+        return {each.pid: each.imaged or each.pid for each in self.processes}
 
     def __post_init__(self) -> None:
         if not JOB_OR_PID.match(self.job) or self.kind not in KINDS:

@@ -95,6 +95,7 @@ class Job:
         leave_running: bool = False,
         processes: bool = False,
         stop: bool = False,
+        container: bool = False,
         allow: Sequence[str] = (),
         paranoid: bool = False,
         max_bytes_per_s: float | None = None,
@@ -108,8 +109,9 @@ class Job:
         to disk as well, in the background unless `wait` is "durable"; into `store`, else where images are kept. `live`
         copies while it runs, `leave_running` does not take it off the device, `paranoid` compares bytes and not hashes
         alone: for an image, as the rate is. `processes` saves its processes as well; `stop` does, and ends them:
-        `gcr.restore` brings them back. `allow` is that of the command. The key of an encrypted store is in `key_file`,
-        or printed by `key_command`, else where the settings say.
+        `gcr.restore` brings them back. `container` leaves them to a container's runtime. `allow` is that of the
+        command. The key of an encrypted store is in `key_file`, or printed by `key_command`, else where the settings
+        say.
         Raises GcrError; `state` says what became of the job.
         """
         request = CheckpointRequest(
@@ -124,6 +126,7 @@ class Job:
             leave_running=leave_running,
             processes=processes,
             stop=stop,
+            container=container,
             allow=tuple(allow),
             paranoid=paranoid,
             max_bytes_per_s=max_bytes_per_s,

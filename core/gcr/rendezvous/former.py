@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from gcr.job.decisions import DecisionRecord, KeptImage
 from gcr.job.journal import standing
-from gcr.job.runs import note_end, runs_of
+from gcr.job.runs import STOPPED, note_end, runs_of
 from gcr.rendezvous.folder import About, DaemonFolder
 from gcr.runtime import socket_path
 
@@ -46,7 +46,7 @@ def settle() -> None:
         found = standing(folder.journal)
         for record in found.records:
             _note_end(folder, record)
-            if not record.image:
+            if not record.image or record.away:  # a job that a container's runtime has was stopped
                 _forget(folder, record)
         _remove_if_empty(folder)
 
@@ -55,7 +55,8 @@ def _note_end(folder: DaemonFolder, record: DecisionRecord) -> None:
     """Notes the end of a job of that boot; a later job may have the same name."""
     about, newest = folder.about(), next(iter(runs_of(record.job)), None)
     if about and newest and newest.boot == about.boot:
-        note_end(record.job, newest.id, "data_suspended" if record.kind == "data_only" else "suspended")
+        suspended = "data_suspended" if record.kind == "data_only" else "suspended"
+        note_end(record.job, newest.id, STOPPED if record.away else suspended)
 
 
 def forget(store: Path, names: Collection[str]) -> None:

@@ -57,6 +57,11 @@ from gcr.image.store.location import store_of
 @click.option("--processes", is_flag=True, help="Save the processes in the image as well, with CRIU.")
 @click.option("--stop", is_flag=True, help="The same, and end them: `gcr restore --image NAME` brings them back.")
 @click.option(
+    "--container",
+    is_flag=True,
+    help="Before the checkpoint of its container by runc, Podman or a kubelet: let the runtime save its processes.",
+)
+@click.option(
     "--allow",
     type=click.Choice(ALLOWED),
     multiple=True,
@@ -77,6 +82,7 @@ def command(
     leave_running: bool,
     stop: bool,
     processes: bool,
+    container: bool,
     allow: tuple[str, ...],
     paranoid: bool,
     store: str | None,
@@ -103,6 +109,7 @@ def command(
         leave_running=leave_running,
         stop=stop,
         processes=processes,
+        container=container,
         allow=allow,
         paranoid=paranoid,
         max_bytes_per_s=max_rate,

@@ -85,6 +85,8 @@ def command(
         raise UsageError("--attach is for a job that was stopped, with --image NAME")
     found = asked(options, store, partial(revivable, image)) if image else None
     targets = (found.job,) if found else targets
+    if attach and found and not found.bytes:
+        raise UsageError(f"image {image} has no processes to attach to", hint=f"gcr restore --image {image}")
     request = RestoreRequest(
         target=targets[0],
         timeout=options.timeout,
@@ -93,6 +95,7 @@ def command(
         store=store_of(image, store),
         encrypted=options.key_named,
         devices=devices,
+        container=(found.contained or None) if found else None,
     )
     all_of_them = [replace(request, target=each) for each in targets]
     restored = partial(transfer, all_of_them, options, RestoreReport, summaries.of_restore)

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.daemon import departures, first_call, reports
-from gcr.daemon.commands import parking, resting, restore, whole
+from gcr.daemon.commands import container, parking, resting, restore, whole
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import (
     DEFAULT_TIMEOUT,
@@ -44,6 +44,9 @@ from gcr.processes import alive
 
 log = logging.getLogger("gcr.daemon")
 
+Saving = whole.Whole | container.Leaving  # the way of what an image has besides device memory
+Taken = tuple[CheckpointReport, Imaging | None, Saving | None]
+
 POLL = 0.01
 GONE_S = 10.0  # for the supervisor of a job that was stopped to say so
 
@@ -52,17 +55,20 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
     """Raises NotOurs for another user's job."""
     course = course_of(node, request, asked)
     job = _job(node, request, asked.caller)
+    if request.container and (done := container.report_of(job, request)):
+        return done
     image = _images(node, course, request, asked.key, asked.caller)
     with saying_state(job):
         with node.jobs.changing(job, "checkpoint", beside_readers=request.leave_running) as hold:
-            if job.supervision.parked or (job.decision is not None and job.decision.kind == "driver"):
-                text = f"{'job' if job.supervision.parked else 'process'} {job.name} is suspended already"
+            if job.supervision.parked or (job.decision and (job.decision.kind == "driver" or job.decision.away)):
+                by_driver = job.decision is not None and job.decision.kind == "driver"
+                text = f"{'process' if by_driver else 'job'} {job.name} is suspended already"
                 raise WrongState(text, state=job.state, hint=f"gcr restore {job.name}")
             with parking.privately(node, job, course, request) as private:
                 if private:
                     return _parked(node, hold, course, private)
             at_rest = request.whole and not request.leave_running and resting.rests(job)
-            way = resting.into_image if at_rest else _taken_off
+            way: Callable[..., Taken] = resting.into_image if at_rest else _taken_off
             report, imaging, saving = way(node, hold, course, request, image)
         if saving and imaging:
             return _of_the_whole(node, job, course, report, imaging, saving)
@@ -83,11 +89,11 @@ def run(node: Coordinator, request: CheckpointRequest, asked: Asked) -> Checkpoi
 
 def _taken_off(
     node: Coordinator, hold: Hold, course: Course, request: CheckpointRequest, image: Callable[[], Imaging | None]
-) -> whole.Taken:
+) -> Taken:
     """Takes a job off its devices, or makes an image of it while it runs."""
     job = hold.job
     with _forgetting_untouched(node, job):
-        saving = whole.begun(node, job, course, request) if request.whole else None
+        saving = _saving(node, job, course, request)
         try:
             attempt = partial(_attempted, node, hold, course, request, image, saving)
             report, imaging = departures.without_departed(job, attempt)
@@ -100,6 +106,12 @@ def _taken_off(
         if saving and request.leave_running:
             report = _running_again(node, job, course, report)
     return report, imaging, saving
+
+
+def _saving(node: Coordinator, job: Job, course: Course, request: CheckpointRequest) -> Saving | None:
+    if request.container:
+        return container.begun(node, job, course)
+    return whole.begun(node, job, course, request) if request.whole else None
 
 
 def _images(
@@ -136,10 +148,10 @@ def _running_again(node: Coordinator, job: Job, course: Course, report: Checkpoi
 
 
 def _of_the_whole(
-    node: Coordinator, job: Job, course: Course, report: CheckpointReport, imaging: Imaging, saving: whole.Whole
+    node: Coordinator, job: Job, course: Course, report: CheckpointReport, imaging: Imaging, saving: Saving
 ) -> CheckpointReport:
     """Returns the report on a job that is in its image; if it has ended, once nothing of it is left here."""
-    ended, end = job.ends.stopped_into is not None, time.monotonic() + GONE_S
+    ended, end = saving.ends, time.monotonic() + GONE_S
     told = replace(reported(imaging, report), phases_s=phases(course.marks, course.began))
     told = replace(told, state=STOPPED, vram_after_bytes=saving.left_on_devices()) if ended else told
     job.results.amend(report, told)
@@ -157,7 +169,7 @@ def _attempted(
     course: Course,
     request: CheckpointRequest,
     image: Callable[[], Imaging | None],
-    saving: whole.Whole | None,
+    saving: Saving | None,
 ) -> tuple[CheckpointReport, Imaging | None]:
     hold.take_again()
     imaging = image()
@@ -227,7 +239,7 @@ class Attempt(Struct, frozen=True):
     course: Course
     request: CheckpointRequest
     imaging: Imaging | None
-    saving: whole.Whole | None = None
+    saving: Saving | None = None
 
     @property
     def job(self) -> Job:
@@ -339,7 +351,7 @@ class Attempt(Struct, frozen=True):
             imaging.write_staged(targets, work.decision.decided_at, course)
         return reports.of_checkpoint(job, work, slowest_link(targets, lambda arena: arena.link_out_bytes_per_s))
 
-    def _may_stop(self, targets: list[Target], imaging: Imaging, saving: whole.Whole) -> None:
+    def _may_stop(self, targets: list[Target], imaging: Imaging, saving: Saving) -> None:
         saving.may_begin()
         imaging.may_begin(targets, self.course)
 

@@ -6,6 +6,7 @@ before.
 
 from collections.abc import Callable, Sequence
 
+from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.daemon import departures, reports
 from gcr.daemon.commands import whole
@@ -28,7 +29,7 @@ def rests(job: Job) -> bool:
 
 def into_image(
     node: Coordinator, hold: Hold, course: Course, request: CheckpointRequest, image: Callable[[], Imaging | None]
-) -> whole.Taken:
+) -> tuple[CheckpointReport, Imaging, whole.Whole]:
     """Publishes the image, and ends the processes or has their agents come back.
 
     Raises WrongState, UnsupportedState and as `Whole.carry_out`; then the job is suspended as it was.

@@ -8,6 +8,7 @@ from msgspec import Struct
 from gcr.api.reports import RestoreReport
 from gcr.api.requests import RestoreRequest
 from gcr.daemon import departures, first_call, reports
+from gcr.daemon.commands import returning
 from gcr.daemon.commands.asked import Asked
 from gcr.daemon.commands.transaction import (
     carry_out,
@@ -21,8 +22,10 @@ from gcr.daemon.commands.unparking import make_processes
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.crowding import naming_holders
 from gcr.daemon.images.opened import opened
+from gcr.daemon.images.order import place_of
 from gcr.daemon.images.sources import acting, image_of
 from gcr.daemon.jobs import Job
+from gcr.daemon.permission import acting_for
 from gcr.daemon.places import forget_place
 from gcr.engine.admit import refuse_stopped
 from gcr.engine.driver_swap import DriverSwap
@@ -32,7 +35,8 @@ from gcr.engine.routes.driver import restore_of
 from gcr.engine.routes.restore import plan_of
 from gcr.errors import UnsupportedState, WrongState
 from gcr.imageerrors import WrongImage
-from gcr.job.decisions import DecisionRecord
+from gcr.job.contained import ContainedJob
+from gcr.job.decisions import DecisionRecord, KeptImage
 from gcr.job.moves import moves_of, places_of
 from gcr.job.process import Process
 from gcr.job.states import State
@@ -41,13 +45,30 @@ from gcr.job.states import State
 def run(node: Coordinator, request: RestoreRequest, asked: Asked) -> RestoreReport:
     """Raises NotOurs for another user's job."""
     course = course_of(node, request, asked)
-    job = node.jobs.find(request.target, asked.caller.may_use)
+    known = returning.described(request)
+    job = _job(node, request, known, course, asked)
     asked.caller.check_owner(job.owner, f"job {job.name}")
     refuse_other_backend(job, request.backend)
     with saying_state(job), naming_holders(job, node.jobs, node.fleet):
         make_processes(node, job, course, request)
         with node.jobs.changing(job, "restore"):
+            returning.call_back(node, job, known, request.image)
+            if known:
+                returning.take_in(node, job, known, _kept(request, asked))
             return bring_back(node, job, course, request, asked)
+
+
+def _job(node: Coordinator, request: RestoreRequest, known: ContainedJob | None, course: Course, asked: Asked) -> Job:
+    if known is None:
+        return node.jobs.find(request.target, asked.caller.may_use)
+    return returning.arrived(node, known, str(request.image), course, asked.caller.may_use)
+
+
+def _kept(request: RestoreRequest, asked: Asked) -> KeptImage:
+    """Returns the image of a request as what alone has the bytes. Raises UsageError."""
+    acting = acting_for(asked.caller).caller
+    user = (acting.uid, acting.gid) if acting else None
+    return KeptImage(place_of(request, asked.key).path, str(request.image), request.encrypted, user)
 
 
 def bring_back(node: Coordinator, job: Job, course: Course, request: RestoreRequest, asked: Asked) -> RestoreReport:
@@ -94,8 +115,7 @@ class Attempt(Struct, frozen=True):
             target.come_back(moves)
         source, unhurried = image_of(job, self.request, self.asked.key), not self.request.timeout
         start = partial(node.fleet.image_helper, acting(job, self.request, self.asked.caller))
-        kept = decision.image
-        with opened(source, targets, start, course, node.config.store_s, unhurried, kept) as image:
+        with opened(source, targets, start, course, node.config.store_s, unhurried, decision) as image:
             done = Restore(job.name, targets, decision, node, course, image)
             carry_out(node, job, plan_of(done), targets)
         job.decision = None

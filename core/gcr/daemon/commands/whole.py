@@ -26,7 +26,6 @@ from threading import Thread
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest, RestoreRequest
 from gcr.control import ControlMeans
 from gcr.daemon.commands import restore
@@ -232,10 +231,6 @@ class Whole(Struct):
         _await_end(self.job.name, tree)
         if self._absence:
             quietly("remove the marks", self._absence.forget)
-
-
-Taken = tuple[CheckpointReport, Imaging | None, Whole | None]
-"""The report on a job, its image, and what has put its processes there."""
 
 
 def begun(node: Coordinator, job: Job, course: Course, request: CheckpointRequest, place: Place | None = None) -> Whole:

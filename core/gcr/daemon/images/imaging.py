@@ -281,7 +281,7 @@ def asked_for(
         began,
         patience,
         stays=request.leave_running,
-        whole=request.whole,
+        whole=request.whole or request.container,
         parks=place_of_parked(request.store or "") is not None,
         max_bytes_per_s=request.max_bytes_per_s,
         job=str(request.target),

@@ -14,7 +14,7 @@ from gcr.image.chunks.lines import by_device
 from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
 from gcr.image.files.manifest import Cut, Manifest
 from gcr.imageerrors import WrongImage
-from gcr.job.decisions import KeptImage
+from gcr.job.decisions import DecisionRecord
 from gcr.peers.image import ImagePeer, StorePlace
 from gcr.processes import ProcessIdentity, alive
 from gcr.protocol.seqpacket import close_all
@@ -22,13 +22,17 @@ from gcr.protocol.seqpacket import close_all
 
 @dataclass(slots=True)
 class OpenedImage:
-    """Implements the engine's Imaged. `patience`: seconds that the store may keep silent."""
+    """Implements the engine's Imaged. `patience`: seconds that the store may keep silent.
+
+    pids: in the image's tables, by the present ones where these are others
+    """
 
     manifest: Manifest
     helper: ImagePeer
     store: str
     course: Course
     patience: float
+    pids: Mapping[int, int] = field(default_factory=dict)
     _lines: Mapping[LineKey, ImagedLine] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -41,7 +45,7 @@ class OpenedImage:
         return self._line(pid, device).windows(most)
 
     def _line(self, pid: int, device: str) -> ImagedLine:
-        if line := self._lines.get((pid, device)):
+        if line := self._lines.get((self._imaged(pid), device)):
             return line
         raise WrongImage(f"image {self.manifest.name} has nothing of process {pid} on device {device}")
 
@@ -50,8 +54,8 @@ class OpenedImage:
         fds: list[int] = []
         try:
             for process in self.manifest.processes:
-                if process.table.pid == pid:
-                    fds += (replace(table, segments=()).to_memfd() for table in by_device(process.table))
+                if process.table.pid == self._imaged(pid):
+                    fds += (replace(table, pid=pid, segments=()).to_memfd() for table in by_device(process.table))
         except BaseException:
             close_all(fds)
             raise
@@ -61,12 +65,15 @@ class OpenedImage:
         self.helper.lend_slots(device, slot_bytes, fds)
 
     def read(self, pid: int, device: str, window: tuple[int, int, int]) -> None:
-        self.helper.read(pid, device, window, _left(self.course), self._reading())
+        self.helper.read(self._imaged(pid), device, window, _left(self.course), self._reading())
 
     def whole(self, pid: int) -> list[int]:
         reading = self._reading()
         reading.tell = lambda now: self.course.progress(event_of("reading", now))
-        return self.helper.load(pid, _left(self.course), reading)
+        return self.helper.load(self._imaged(pid), _left(self.course), reading)
+
+    def _imaged(self, pid: int) -> int:
+        return self.pids.get(pid, pid)
 
     def _reading(self) -> Reading:
         """Returns the patience of one call: its silence is counted from its beginning."""
@@ -81,11 +88,11 @@ def opened(
     course: Course,
     patience: float,
     unhurried: bool,
-    revived_from: KeptImage | None = None,
+    decision: DecisionRecord | None = None,
 ) -> Iterator[OpenedImage | None]:
     """Opens the image, by name and store, to restore from instead of host memory. Yields None if none was asked for.
 
-    revived_from: the image that the processes themselves came back from
+    decision: on the processes. They may have come back from an image themselves, and under other pids
     unhurried: no caller has named a deadline, so the disk may take its time, as long as it is not silent.
     It is of these very processes. No chunk was looked at yet. Raises NoSuchImage, WrongImage, Damaged, StoreUnusable,
     Interrupted, DeadlinePassed.
@@ -97,7 +104,7 @@ def opened(
         course.timeout = NO_TIMEOUT
     helper = start()
     try:
-        yield _opened(*asked, targets, helper, course, patience, revived_from)
+        yield _opened(*asked, targets, helper, course, patience, decision)
     finally:
         helper.channel.close()
 
@@ -109,15 +116,17 @@ def _opened(
     helper: ImagePeer,
     course: Course,
     patience: float,
-    revived_from: KeptImage | None,
+    decision: DecisionRecord | None,
 ) -> OpenedImage:
     course.tell("opening")
     manifest = helper.manifest(store, image, _left(course), Reading(store.path, course, patience))
-    revived = revived_from is not None and (revived_from.store, revived_from.name) == (store.path, image)
-    _refuse_other_processes(manifest, targets, revived and manifest.cut is Cut.PROCESS)
+    kept = decision.image if decision else None
+    revived = kept is not None and (kept.store, kept.name) == (store.path, image) and manifest.cut is Cut.PROCESS
+    pids = decision.imaged if decision and revived else {}
+    _refuse_other_processes(manifest, targets, revived, pids)
     helper.open(store, manifest, _left(course), Reading(store.path, course, patience))
     course.mark("opened")
-    return OpenedImage(manifest, helper, store.path, course, patience)
+    return OpenedImage(manifest, helper, store.path, course, patience, pids)
 
 
 def _left(course: Course) -> float:
@@ -125,14 +134,17 @@ def _left(course: Course) -> float:
     return course.left(NO_TIMEOUT) + WATCHED_S
 
 
-def _refuse_other_processes(manifest: Manifest, targets: Collection[Target], revived: bool) -> None:
+def _refuse_other_processes(
+    manifest: Manifest, targets: Collection[Target], revived: bool, pids: Mapping[int, int]
+) -> None:
     """The device memory of an image is for the very processes that are still suspended at its cut. Raises WrongImage.
 
     revived: CRIU has brought them back from this image, so they have begun at another time
+    pids: as of OpenedImage
     """
     if manifest.cut is Cut.APP:
         raise WrongImage(f"image {manifest.name} has the cut {manifest.cut}, which this gcr cannot restore")
-    with_data = {target.pid: target for target in targets if target.bytes_by_device}
+    with_data = {pids.get(target.pid, target.pid): target for target in targets if target.bytes_by_device}
     for imaged in manifest.processes:
         target = with_data.pop(imaged.table.pid, None)
         identity = ProcessIdentity(imaged.table.pid, imaged.table.start_time, imaged.stack)

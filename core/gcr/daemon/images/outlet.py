@@ -57,8 +57,7 @@ class ImageOutlet(Struct):
 
     @property
     def kept_in(self) -> KeptImage:
-        store = self.imaging.claim.store
-        return KeptImage(store.path, self.imaging.order.name, bool(store.key), self.imaging.order.user)
+        return kept_in(self.imaging)
 
     def finish(self, targets: Sequence[Target]) -> None:
         self.course.tell("committing")
@@ -74,6 +73,12 @@ class ImageOutlet(Struct):
 
     def _watched(self, patience: float | None = None) -> Reading:
         return Reading(self.imaging.claim.store.path, self.course, patience or self.imaging.order.patience)
+
+
+def kept_in(imaging: Imaging) -> KeptImage:
+    """Returns the record of an image that alone has a job's bytes."""
+    store = imaging.claim.store
+    return KeptImage(store.path, imaging.order.name, bool(store.key), imaging.order.user)
 
 
 @contextmanager

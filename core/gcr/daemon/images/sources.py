@@ -21,7 +21,7 @@ def image_of(job: Job, request: RestoreRequest, key: Sequence[int]) -> tuple[str
     if kept is None:
         return None
     if not kept.name:
-        text = f"the bytes of {job.name} are in an image alone, and the record that says in which was damaged"
+        text = f"the bytes of {job.name} are in an image alone, and no record here says in which"
         raise WrongImage(text, hint="gcr images; gcr restore --image NAME, with --store")
     if kept.encrypted:
         text = f"the bytes of {job.name} are in image {kept.name} alone, in an encrypted store: its key is needed"
