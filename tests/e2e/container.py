@@ -23,7 +23,7 @@ from worlds import ROOT
 from gcr.processes import parent_pid
 
 RUNC = ROOT / "build/criu/runc"
-ONLY = Path("/only/gcrd.sock")
+ONLY, ELSEWHERE = Path("/only/gcrd.sock"), Path("/elsewhere")
 STAYS = '"$@" </dev/null & while :; do sleep 1; done'
 OWN = ("GCR_", "XDG_")
 DEADLINE = 120.0
@@ -56,7 +56,8 @@ def _unable() -> str:
 class Container(Filed):
     """`only_socket`: the daemon's socket alone is mounted, and not its folder · `first`: as of Filed
 
-    below: `gcr run` is not the first process · hook: a script for CRIU, which finds gcr's command in $gcr
+    below: `gcr run` is not the first process, and has the socket's folder at another path
+    hook: a script for CRIU, which finds gcr's command in $gcr
     """
 
     def __init__(
@@ -164,7 +165,8 @@ class Container(Filed):
         """Its own records lie within: a container does not share the host's state directory."""
         own = self.machine.folder / "inside"
         own.mkdir(exist_ok=True)
-        elsewhere = {"GCR_SOCKET": str(ONLY)} if self._only_socket else {}
+        at = ONLY if self._only_socket else ELSEWHERE / self.machine.socket.name if self._below else None
+        elsewhere = {"GCR_SOCKET": str(at)} if at else {}
         return {**self.machine.env, "XDG_STATE_HOME": str(own), **elsewhere}
 
     def _annotations(self) -> dict[str, str]:
@@ -186,6 +188,8 @@ class Container(Filed):
     def _socket(self) -> Iterator[dict[str, Any]]:
         if self._only_socket:
             yield {**_bound(str(self.machine.socket)), "destination": str(ONLY)}
+        if self._below:
+            yield {**_bound(str(self.machine.socket.parent)), "destination": str(ELSEWHERE)}
 
     def _folders(self) -> Iterator[str]:
         yield from (each for each in SYSTEM if Path(each).is_dir() and not Path(each).is_symlink())

@@ -168,10 +168,12 @@ def test_criu_itself_may_call_both_commands(machine: Machine) -> None:
         job.close()
 
 
-def test_a_job_without_its_supervisor_comes_back(machine: Machine) -> None:
+def test_a_job_without_its_supervisor_comes_back_also_where_the_socket_has_another_path(machine: Machine) -> None:
     job = Container(machine, below=True)
     try:
         before = job.ask()
+        leave(machine, "none")
+        machine.come_back()  # the program and the supervisor have seen their marks, and that these went
         kill(job.supervisor)
         leave(machine, "one")
         assert len(marks(machine)) == 1
