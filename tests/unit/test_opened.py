@@ -14,7 +14,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from imaging import described
 
 from gcr.daemon.images.imaging import NO_TIMEOUT
-from gcr.daemon.images.opened import OpenedImage, opened
+from gcr.daemon.images.opened import SEVERAL_FROM, OpenedImage, opened
 from gcr.engine.node import Course
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.files.manifest import Cut, Manifest
@@ -41,6 +41,7 @@ class Helper:
 
     error: Exception | None = None
     cut: Cut = Cut.DEVICE
+    size: int = 0
     told: list[str] = field(default_factory=list)
 
     @property
@@ -49,10 +50,14 @@ class Helper:
 
     def manifest(self, _store: StorePlace, name: str, *_how: object) -> Manifest:
         self.told.append(f"manifest {name}")
-        return replace(manifest(), cut=self.cut)
+        found = manifest()
+        return replace(found, cut=self.cut, costs=replace(found.costs, bytes_total=self.size))
 
-    def read(self, pid: int, *_how: object) -> None:
-        self.told.append(f"read {pid}")
+    def lend_slots(self, device: str, *_how: object) -> None:
+        self.told.append(f"slots of {device}")
+
+    def read(self, pid: int, _device: str, window: tuple[int, int, int], *_how: object) -> None:
+        self.told.append(f"read {pid}" + (f" into {window[0]}" if window[0] else ""))
 
     def load(self, pid: int, *_how: object) -> list[int]:
         self.told.append(f"load {pid}")
@@ -103,6 +108,40 @@ def test_a_helper_that_finds_damage_ends_too() -> None:
     assert helper.told[-1] == "close"
 
 
+def test_a_large_image_is_read_by_two_helpers_each_for_some_of_the_slots() -> None:
+    first, second = Helper(size=SEVERAL_FROM), Helper()
+    both = iter([first, second])
+    with opened(
+        ("warm", STORE), [target()], lambda: cast("Any", next(both)), Course("restore", 1, 60), 5.0, True
+    ) as image:
+        assert image
+        image.lend_slots("GPU-1", 1, [])
+        for slot in (1, 2, 3, 4):
+            image.read(7, "GPU-1", (slot, 0, 1))
+        image.whole(7)
+    assert first.told == [
+        "manifest warm",
+        "open",
+        "slots of GPU-1",
+        "read 7 into 2",
+        "read 7 into 4",
+        "load 7",
+        "close",
+    ]
+    assert second.told == ["open", "slots of GPU-1", "read 7 into 1", "read 7 into 3", "close"]
+
+
+def test_damage_that_the_second_helper_finds_ends_both() -> None:
+    first, second = Helper(size=SEVERAL_FROM), Helper(Damaged("a pack"))
+    both = iter([first, second])
+    with (
+        pytest.raises(Damaged),
+        opened(("warm", STORE), [target()], lambda: cast("Any", next(both)), Course("restore", 1, 60), 5.0, True),
+    ):
+        pass
+    assert (first.told[-1], second.told[-1]) == ("close", "close")
+
+
 def test_without_an_image_no_helper_is_started() -> None:
     with opened(None, [], cast("Any", None), Course("restore", 1, 60), 5.0, True) as image:
         assert image is None
@@ -126,7 +165,7 @@ def test_workers_get_tables_whose_bytes_are_nowhere_yet() -> None:
 
 
 def test_of_what_it_does_not_have_it_says_so() -> None:
-    image = OpenedImage(manifest(), cast("Any", Helper()), "/nowhere", Course("restore", 1, 60), 5.0)
+    image = OpenedImage(manifest(), [cast("Any", Helper())], "/nowhere", Course("restore", 1, 60), 5.0)
     for pid, device in ((8, "GPU-1"), (7, "GPU-2")):
         with pytest.raises(WrongImage, match=f"has nothing of process {pid} on device {device}"):
             image.size(pid, device)

@@ -1,4 +1,8 @@
-"""An image that a job comes back from: a helper has it open, and reads of it what the engine asks for."""
+"""An image that a job comes back from: helpers have it open, and read of it what the engine asks for.
+
+A large one is read by two helpers, each for some of the slots: the interpreter of one bounds it to a part of what disk,
+memory and processors can do.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -9,6 +13,7 @@ from msgspec.structs import replace
 from gcr.daemon.images.imaging import NO_TIMEOUT
 from gcr.daemon.images.silence import WATCHED_S, Reading, event_of
 from gcr.engine.node import Course
+from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target
 from gcr.image.chunks.lines import by_device
 from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
@@ -19,6 +24,8 @@ from gcr.peers.image import ImagePeer, StorePlace
 from gcr.processes import ProcessIdentity, alive
 from gcr.protocol.seqpacket import close_all
 
+SEVERAL_FROM = 256 << 20  # bytes of an image that two helpers read
+
 
 @dataclass(slots=True)
 class OpenedImage:
@@ -28,7 +35,7 @@ class OpenedImage:
     """
 
     manifest: Manifest
-    helper: ImagePeer
+    helpers: Sequence[ImagePeer]
     store: str
     course: Course
     patience: float
@@ -62,15 +69,17 @@ class OpenedImage:
         return fds
 
     def lend_slots(self, device: str, slot_bytes: int, fds: Sequence[int]) -> None:
-        self.helper.lend_slots(device, slot_bytes, fds)
+        for helper in self.helpers:
+            helper.lend_slots(device, slot_bytes, fds)
 
     def read(self, pid: int, device: str, window: tuple[int, int, int]) -> None:
-        self.helper.read(self._imaged(pid), device, window, _left(self.course), self._reading())
+        helper = self.helpers[window[0] % len(self.helpers)]
+        helper.read(self._imaged(pid), device, window, _left(self.course), self._reading())
 
     def whole(self, pid: int) -> list[int]:
         reading = self._reading()
         reading.tell = lambda now: self.course.progress(event_of("reading", now))
-        return self.helper.load(self._imaged(pid), _left(self.course), reading)
+        return self.helpers[0].load(self._imaged(pid), _left(self.course), reading)
 
     def _imaged(self, pid: int) -> int:
         return self.pids.get(pid, pid)
@@ -102,14 +111,40 @@ def opened(
         return
     if unhurried:
         course.timeout = NO_TIMEOUT
-    helper = start()
+    helpers = list[ImagePeer]()
+
+    def started() -> ImagePeer:
+        helpers.append(start())
+        return helpers[-1]
+
     try:
-        yield _opened(*asked, targets, helper, course, patience, decision)
+        manifest, pids = _looked_at(*asked, targets, started(), course, patience, decision)
+        _open_all(manifest, asked[1], helpers[0], started, course, patience)
+        course.mark("opened")
+        yield OpenedImage(manifest, helpers, asked[1].path, course, patience, pids)
     finally:
-        helper.channel.close()
+        for helper in helpers:
+            helper.channel.close()
 
 
-def _opened(
+def _open_all(
+    manifest: Manifest,
+    store: StorePlace,
+    first: ImagePeer,
+    another: Callable[[], ImagePeer],
+    course: Course,
+    patience: float,
+) -> None:
+    """Has the helper open the image, and another one that is started meanwhile if the image is large."""
+
+    def opens(helper: ImagePeer) -> None:
+        helper.open(store, manifest, _left(course), Reading(store.path, course, patience))
+
+    large = manifest.costs.bytes_total >= SEVERAL_FROM
+    side_by_side([lambda: opens(first), *([lambda: opens(another())] if large else [])])
+
+
+def _looked_at(
     image: str,
     store: StorePlace,
     targets: Sequence[Target],
@@ -117,16 +152,15 @@ def _opened(
     course: Course,
     patience: float,
     decision: DecisionRecord | None,
-) -> OpenedImage:
+) -> tuple[Manifest, Mapping[int, int]]:
+    """Returns the manifest of an image of these processes, and `pids` as of OpenedImage."""
     course.tell("opening")
     manifest = helper.manifest(store, image, _left(course), Reading(store.path, course, patience))
     kept = decision.image if decision else None
     revived = kept is not None and (kept.store, kept.name) == (store.path, image) and manifest.cut is Cut.PROCESS
     pids = decision.imaged if decision and revived else {}
     _refuse_other_processes(manifest, targets, revived, pids)
-    helper.open(store, manifest, _left(course), Reading(store.path, course, patience))
-    course.mark("opened")
-    return OpenedImage(manifest, helper, store.path, course, patience, pids)
+    return manifest, pids
 
 
 def _left(course: Course) -> float:

@@ -19,8 +19,9 @@ from gcr.image.disk.threads import working
 from gcr.image.pack.reader import OpenPack, PackReader
 from gcr.imageerrors import Damaged
 
+GROUP_BYTES = 8 << 20  # of chunks that are read together, or one chunk
 READERS = 3  # threads that read from the disk
-COMPARERS = max(4, (os.cpu_count() or 1) // 2)  # the most threads that compare
+COMPARERS = max(4, (os.cpu_count() or 1) * 3 // 8)  # the most threads that compare; a large image has two readers
 WAITING = COMPARERS  # more buffers, with chunks that are compared
 
 

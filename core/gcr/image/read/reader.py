@@ -18,9 +18,9 @@ from gcr.image.files.imagedfile import ImagedFile
 from gcr.image.files.manifest import Manifest
 from gcr.image.files.references import ZEROS
 from gcr.image.files.smallfiles import files_of
-from gcr.image.pack.format import GROUP_BYTES, Pack
+from gcr.image.pack.format import Pack
 from gcr.image.pack.reader import PackReader
-from gcr.image.read.fetching import Fetcher, Group
+from gcr.image.read.fetching import GROUP_BYTES, Fetcher, Group
 from gcr.image.read.places import Part, Places, checked_places
 from gcr.image.store.store import Store
 from gcr.imageerrors import Damaged
