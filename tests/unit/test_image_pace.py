@@ -168,7 +168,7 @@ def test_the_next_is_read_while_names_are_compared(store: Store, monkeypatch: py
 
 def test_a_disk_is_asked_for_what_lies_in_a_row(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     """Few threads ask, for any number of threads that compute names."""
-    data, real_blocks = bytes_of(1, 16 * GROUP), OpenPack.blocks
+    data, real_blocks = bytes_of(1, 16 * fetching.GROUP_BYTES), OpenPack.blocks
     write(store, "warm", [data])
     asked, under_way, most, lock, all_ask = list[int](), [0], [0], Lock(), Event()
 
@@ -312,7 +312,7 @@ def test_memory_for_reading_and_writing_is_bounded(
     store: Store, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
     """This holds for any size of chunks."""
-    made, most = Counter[int](), max(GROUP, chunk_bytes)
+    made, most, ahead = Counter[int](), max(GROUP, chunk_bytes), max(fetching.GROUP_BYTES, chunk_bytes)
 
     def making(size: int) -> memoryview:
         made[size] += 1
@@ -322,7 +322,7 @@ def test_memory_for_reading_and_writing_is_bounded(
     data = bytes_of(1, 40 << 20)
     write(store, "warm", [data], chunk_bytes=chunk_bytes)
     assert read(store, "warm") == [data]
-    assert made.pop(most) == fetching.READERS + fetching.WAITING
+    assert made.pop(ahead) == fetching.READERS + fetching.WAITING
     assert made.pop(most + BLOCK) == WRITERS + WAITING
     assert not made or max(made) < 1 << 20
 
