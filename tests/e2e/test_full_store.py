@@ -13,7 +13,7 @@ from stored import store_of
 from gcr.image.store.store import Store
 
 MIB = 1 << 20
-DISK = 16 * MIB  # LARGE is three times as much
+DISK = 12 * MIB  # LARGE is four times as much, and a process has more
 
 
 @pytest.fixture

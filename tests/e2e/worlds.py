@@ -102,7 +102,7 @@ def hip_environment(generation: str = "10") -> dict[str, str]:
 
 
 def _acl_environment() -> dict[str, str]:
-    """The victims speak through the backend's table of calls."""
+    """Programs of tests/victims/acl_calls.py speak through the backend's table of calls."""
     path = [str(VICTIMS), str(ROOT / "backends/ascend"), str(ROOT / "core"), os.environ.get("PYTHONPATH", "")]
     return {"PYTHONPATH": os.pathsep.join(filter(None, path))}
 

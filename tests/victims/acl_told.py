@@ -1,30 +1,21 @@
 """The dialogue of `told.py` on Ascend's runtime, and what only a test of Ascend's asks for."""
 
 import ctypes
+import os
 
-from acl_calls import (
+from acl_device import AclDevice, create, mapped
+from acl_runtime import (
+    EVERYBODY,
     HBM_HUGE1G,
+    HUGE1G_ONLY,
     LOCK_PRE,
     UNLOCK_POST,
-    Kernels,
-    MiB,
     SnapShotCallBack,
     acl,
     attempt,
-    backup,
-    code,
-    create,
-    export,
-    lock,
-    mapped,
-    restore,
-    unlock,
 )
-from acl_device import AclDevice
+from told import MIB, serve
 from told import Program as Told
-from told import serve
-
-HUGE1G_ONLY = 6  # aclrtMemMallocPolicy
 
 
 class Program(Told):
@@ -33,13 +24,13 @@ class Program(Told):
     def __init__(self) -> None:
         super().__init__(AclDevice())
         self.stream = self.device.stream()
-        self.kernels = Kernels()
+        self.launch_add = self.device.adder(os.environ["GCR_SIM_KERNELS"])
         self.stages: list[int] = []  # devices that callbacks were called for
 
     # ---- memory -----------------------------------------------------------------------------------------------
 
     def huge1g(self) -> str:
-        self.fill(self.device.allocate(MiB, HUGE1G_ONLY), MiB)
+        self.fill(self.device.allocate(MIB, HUGE1G_ONLY), MIB)
         return "ok"
 
     def gigabyte(self) -> str:
@@ -50,7 +41,7 @@ class Program(Told):
     def unmapped(self, count: int) -> str:
         """Physical memory that is mapped nowhere."""
         for _ in range(count):
-            create(2 * MiB)
+            create(2 * MIB)
         return "ok"
 
     def free(self, address: int) -> bool:
@@ -58,7 +49,7 @@ class Program(Told):
 
     def shared(self) -> str:
         """A handle that leaves for other processes."""
-        return str(export(create(2 * MiB)))
+        return str(acl.aclrtMemExportToShareableHandle(create(2 * MIB), 0, EVERYBODY))
 
     def settle(self) -> None:
         acl.aclrtSynchronizeDevice()
@@ -69,13 +60,16 @@ class Program(Told):
         """A kernel over the first words of everything, and back again: what is held stays what it is."""
         for address in self.held:
             for value in (number, 2**64 - number):
-                self.kernels.launch("add", address, 64, value, stream=self.stream)
+                self.launch_add(self.stream, address, 64, value)
         acl.aclrtSynchronizeStream(self.stream)
         return "ok"
 
     def snapshot(self) -> str:
         """Makes a snapshot of this process itself, as a program may."""
-        lock(), backup(), restore(), unlock()
+        self.locked()
+        acl.aclrtSnapShotProcessBackup(os.getpid(), None)
+        acl.aclrtSnapShotProcessRestore(os.getpid(), None)
+        acl.aclrtSnapShotProcessUnlock(os.getpid(), None)
         return "ok"
 
     def callbacks(self) -> str:
@@ -95,14 +89,14 @@ class Program(Told):
         return str(len(self.stages))
 
     def locked(self) -> str:
-        lock()
+        acl.aclrtSnapShotProcessLock(os.getpid(), None)
         return "ok"
 
     def refused(self) -> str:
         """Codes of calls that a program gets bare as well."""
         address = next(iter(self.held))
         calls = (("aclrtUnmapMem", address), ("aclrtFree", address + 1), ("aclrtFreePhysical", 0x67630300000FFFFF))
-        return " ".join(str(code(name, value)) for name, value in calls)
+        return " ".join(str(attempt(name, value)[0]) for name, value in calls)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The dialogue of `told.py` on HIP's runtime, through hip-python."""
+"""The dialogue of `told.py` on HIP's runtime."""
 
 from hip_device import HipDevice
 from lending import Lending

@@ -1,5 +1,6 @@
 """Victims on the SIMULATED driver: the same output every time, bare and with the shim loaded."""
 
+import ctypes
 import os
 import re
 import struct
@@ -15,10 +16,16 @@ from gcr.native import shim_path, sim_dir
 sys.path.insert(0, str(Path(__file__).parent))
 
 import told
+from acl_runtime import acl
+from c_library import Library, out
+from cuda_driver import driver
 from device import MIB
+from hip_runtime import hip
 
 HERE = Path(__file__).parent
+SHIM = HERE.parents[1] / "shim"
 SECONDS = 60
+LIBRARIES = {"cuda": (driver, ("cuda.h", "cuda_structs.h")), "hip": (hip, ("hip.h",)), "acl": (acl, ("acl.h",))}
 
 SHORT: Sequence[tuple[str, ...]] = (
     ("vmm_victim.py", "--steps", "60"),
@@ -107,3 +114,39 @@ def test_of_a_pattern_each_byte_is_looked_at(size: int, seed: int) -> None:
         found[at] ^= 1
         assert not told.is_pattern(found, seed), at
         found[at] ^= 1
+
+
+ARGUMENTS = """
+#include <tuple>
+template <class> struct of;
+template <class... A> struct of<void(*)(A...)> { using arguments = std::tuple<A...>; };
+"""
+
+
+def sizes_in_c(library: Library, hooks: str) -> str:
+    """Returns C++ that compiles if each argument, and all that one points to, has the same size here and there."""
+    lines = []
+    for name, types in library.calls.items():
+        found = re.search(rf"^GCR_HOOK\({name}, .*?, \(([^()]*)\), \([^()]*\)\)$", hooks, re.MULTILINE)
+        assert found, name
+        lines.append(f"using {name}_ = of<void(*)({found[1]})>::arguments;")
+        lines.append(f"static_assert(std::tuple_size_v<{name}_> == {len(types)});")
+        for number, each in enumerate(types):
+            there = f"std::tuple_element_t<{number}, {name}_>"
+            lines.append(f"static_assert(sizeof({there}) == {8 if isinstance(each, out) else ctypes.sizeof(each)});")
+            pointed = each.type if isinstance(each, out) else getattr(each, "_type_", "")
+            if not isinstance(pointed, str):
+                lines.append(f"static_assert(sizeof(std::remove_pointer_t<{there}>) == {ctypes.sizeof(pointed)});")
+    return "\n".join(lines)
+
+
+@pytest.mark.parametrize("vendor", LIBRARIES)
+def test_the_types_of_the_calls_are_those_of_the_vendors_header(vendor: str, tmp_path: Path) -> None:
+    library, headers = LIBRARIES[vendor]
+    includes = "".join(f'#include "abi/{each}"\n' for each in headers)
+    hooks = (SHIM / f"src/hooks/{vendor}.def").read_text()
+    source = tmp_path / "sizes.cpp"
+    source.write_text(f"{includes}{ARGUMENTS}using namespace gcr::{vendor}_abi;\n{sizes_in_c(library, hooks)}")
+    words = ["c++", "-std=c++17", "-fsyntax-only", f"-I{SHIM}", str(source)]
+    done = subprocess.run(words, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 0, done.stderr

@@ -13,85 +13,80 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cuda.bindings import driver
-from cuda_calls import check, download
-from cuda_device import POSIX, CudaDevice, properties
+from cuda_device import CudaDevice, launch, properties
+from cuda_driver import ATTACH_GLOBAL, POSIX, HostFn, MulticastObjectProp, driver
 from lending import Lending
 from told import MIB, serve
 
 LENDER = b"\0gcr-lend-"  # its socket
-CALLBACK = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Program(Lending):
     def __init__(self) -> None:
         super().__init__(CudaDevice())
         self.stream, self.other = self.device.stream(), self.device.stream()
-        self.flag = int(check(driver.cuMemAlloc(4096)))
-        check(driver.cuMemsetD32(self.flag, 0, 1))
+        self.flag = self.device.allocate(4096)
+        driver.cuMemsetD32_v2(self.flag, 0, 1)
         self.door = threading.Event()
-        self.callback = CALLBACK(lambda _data: self.wait_at_the_door())
+        self.callback = HostFn(lambda _data: self.wait_at_the_door())
         self.thread: threading.Thread | None = None
 
     def wait_at_the_door(self) -> None:
         self.door.wait(60)
 
     def settle(self) -> None:
-        download(self.flag, 4)  # waits while a driver has us suspended; r580 faults in cuStreamSynchronize then
-        check(driver.cuStreamSynchronize(self.other))
+        self.device.read(self.flag, 4)  # waits while a driver has us suspended; r580 faults in cuStreamSynchronize then
+        driver.cuStreamSynchronize(self.other)
 
     def synchronise(self) -> str:
-        check(driver.cuStreamSynchronize(self.stream))
+        driver.cuStreamSynchronize(self.stream)
         return "ok"
 
     # ---- what a driver would never give back ------------------------------------------------------------------
 
     def managed(self) -> str:
-        check(driver.cuMemAllocManaged(MIB, driver.CUmemAttach_flags.CU_MEM_ATTACH_GLOBAL))
+        driver.cuMemAllocManaged(MIB, ATTACH_GLOBAL)
         return "ok"
 
     def shareable(self) -> str:
         prop = properties()
-        size = int(check(driver.cuMemGetAllocationGranularity(prop, 0)))
-        handle = check(driver.cuMemCreate(size, prop, 0))
-        return str(int(check(driver.cuMemExportToShareableHandle(handle, POSIX, 0))))
+        handle = driver.cuMemCreate(self.device.granule(), prop, 0)
+        descriptor = ctypes.c_int()
+        driver.cuMemExportToShareableHandle(ctypes.byref(descriptor), handle, POSIX, 0)
+        return str(descriptor.value)
 
     def import_from(self, pid: str, fd: str) -> str:
         """Imports a handle from a descriptor of another process."""
         own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
-        self.kept.append(check(driver.cuMemImportFromShareableHandle(own, POSIX)))
+        self.kept.append(driver.cuMemImportFromShareableHandle(own, POSIX))
         return "ok"
 
     def multicast(self) -> str:
         """The number the driver answers; 0 where it has multicast."""
-        prop = driver.CUmulticastObjectProp()
-        prop.numDevices, prop.size, prop.handleTypes = 1, 2 * MIB, POSIX
-        return str(int(driver.cuMulticastCreate(prop)[0]))
+        return str(driver.attempt("cuMulticastCreate", MulticastObjectProp(1, 2 * MIB, POSIX))[0])
 
     # ---- work that waits for something ------------------------------------------------------------------------
 
     def persistent(self, kernels: str) -> str:
         """A kernel that spins until the flag is 1; only `release` ends it."""
-        module = check(driver.cuModuleLoadData(Path(kernels).read_bytes()))
-        function = check(driver.cuModuleGetFunction(module, b"spin_until"))
-        arguments = ((self.flag, 1), (ctypes.c_uint64, ctypes.c_uint32))
-        check(driver.cuLaunchKernel(function, 1, 1, 1, 1, 1, 1, 0, self.stream, arguments, 0))
+        module = driver.cuModuleLoadData(Path(kernels).read_bytes())
+        function = driver.cuModuleGetFunction(module, b"spin_until")
+        launch(function, 1, 1, self.stream, ctypes.c_uint64(self.flag), ctypes.c_uint32(1))
         return hex(int(self.stream))
 
     def wait_value(self) -> str:
-        check(driver.cuStreamWaitValue32(self.stream, self.flag, 1, 1))  # until equal
+        driver.cuStreamWaitValue32_v2(self.stream, self.flag, 1, 1)  # until equal
         return "ok"
 
     def host_callback(self) -> str:
         """A host function that waits until another thread has made a driver call."""
         self.door.clear()
-        pointer = ctypes.cast(self.callback, ctypes.c_void_p).value
-        check(driver.cuLaunchHostFunc(self.stream, driver.CUhostFn(pointer), 0))
+        driver.cuLaunchHostFunc(self.stream, self.callback, None)
         return "ok"
 
     def release(self) -> str:
         """Sets the flag on a thread of its own, which a closed gate parks."""
-        return self.begin(lambda: check(driver.cuMemsetD32Async(self.flag, 1, 1, self.other)))
+        return self.begin(lambda: driver.cuMemsetD32Async(self.flag, 1, 1, self.other))
 
     def open_door(self) -> str:
         """Likewise; the door opens once the driver's call has returned."""
@@ -108,7 +103,7 @@ class Program(Lending):
         def work() -> None:
             self.alloc(1, 4096)
             self.door.set()
-            check(driver.cuMemsetD32Async(self.flag, 1, 1, self.other))
+            driver.cuMemsetD32Async(self.flag, 1, 1, self.other)
 
         return self.begin(work)
 
@@ -127,7 +122,7 @@ class Program(Lending):
         self.thread.join(0.05)
         if self.thread.is_alive():
             return "waiting"
-        check(driver.cuStreamSynchronize(self.stream))
+        driver.cuStreamSynchronize(self.stream)
         return "done"
 
     # ---- what programs do to themselves -----------------------------------------------------------------------
@@ -164,7 +159,7 @@ class Program(Lending):
         return str(len(ours))
 
     def free_bytes(self) -> str:
-        return str(int(check(driver.cuMemGetInfo())[0]))
+        return str(driver.cuMemGetInfo_v2()[0])
 
     def eat_descriptors(self, left: int) -> str:
         """Opens until only so many are left. Says how many it took."""
