@@ -227,15 +227,16 @@ def test_one_whose_caller_leaves_costs_the_other_nothing(machine: Machine, image
     two.goes_on(before)
 
 
-@pytest.mark.parametrize("step", ["prepared", "stop", "quiesced", "snapshotted", "running", "reading"])
-def test_one_that_fails_costs_the_one_before_nothing(machine: Machine, images: Images, step: str) -> None:
+def test_those_that_fail_at_any_step_cost_the_one_before_nothing(machine: Machine, images: Images) -> None:
     two = Two.first_under_way(machine, images)
-    assert two.job.ask("again 3") == "ok"
-    before = two.job.ask()
-    machine.inject(f"checkpoint.{step} fail")
-    images.begin("other")
-    assert (images.ended("other").code, images.ended("other").body["error"]["code"]) == (4, "injected_fault")
-    assert two.job.ask() == before
+    for step in ("prepared", "stop", "quiesced", "snapshotted", "running", "reading"):
+        assert two.job.ask("again 3") == "ok"
+        before = two.job.ask()
+        machine.inject(f"checkpoint.{step} fail")
+        images.begin("other")
+        failed = images.ended("other")
+        assert (failed.code, failed.body["error"]["code"]) == (4, "injected_fault"), step
+        assert two.job.ask() == before, step
     assert images.release("one").code == 0
     two.is_whole("one")
     two.goes_on(before)
@@ -331,25 +332,26 @@ def test_many_that_overlap_by_chance_are_each_of_their_moment(machine: Machine, 
     program.go_on()
 
 
-@pytest.mark.parametrize("step", ["prepared", "quiesced", "snapshotted"])
-def test_one_that_ends_while_the_next_is_cut_leaves_that_alone(machine: Machine, images: Images, step: str) -> None:
+def test_one_that_ends_while_the_next_is_cut_leaves_that_alone(machine: Machine, images: Images) -> None:
     """It neither lets the program go on nor forgets the memory that the next cut has exported again."""
     machine.memory = 512 * MIB
     program = Stamping.on(machine)
-    spans: dict[str, list[Span]] = {"a": [], "b": []}
-    with program.seen(spans["a"]):
-        images.begin_held("a")
-    program.go_on()
-    with program.seen(spans["b"]):
-        images.begin_held("b", step)
-        assert images.release("a").code == 0, images.ended("a").body
-        there = rounds(program.job)
-        time.sleep(0.3)
-        assert (rounds(program.job) == there) == (step != "prepared")
-        assert images.release("b").code == 0, images.ended("b").body
-    for name, seen in spans.items():
-        program.check(images.store, name, seen)
-    program.go_on()
+    for step in ("prepared", "quiesced", "snapshotted"):
+        one, following = f"before-{step}", f"cut-{step}"
+        spans: dict[str, list[Span]] = {one: [], following: []}
+        with program.seen(spans[one]):
+            images.begin_held(one)
+        program.go_on()
+        with program.seen(spans[following]):
+            images.begin_held(following, step)
+            assert images.release(one).code == 0, images.ended(one).body
+            there = rounds(program.job)
+            time.sleep(0.3)
+            assert (rounds(program.job) == there) == (step != "prepared")
+            assert images.release(following).code == 0, images.ended(following).body
+        for name, seen in spans.items():
+            program.check(images.store, name, seen)
+        program.go_on()
 
 
 @pytest.mark.parametrize("who", ["gcr.daemon", "gcr.worker", "gcr.image_helper"])
