@@ -1,12 +1,15 @@
 """Backends, runtimes and drivers that are missing, too old or broken: typed refusals, and no program is touched."""
 
+import itertools
 import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import warm
 from machine import ROOT, VICTIMS, Answer, Machine, Victim
 
 from gcr.native import sim_dir
@@ -142,7 +145,6 @@ def test_an_export_that_fails_half_way_is_taken_back(make: Make, hip_victim: tup
 
 # ---- plugins -------------------------------------------------------------------------------------------------------
 
-FRESH = {"PYTHONDONTWRITEBYTECODE": "1"}  # its file is rewritten within a second, which bytecode does not notice
 STRANGER = """
 from gcr.hookspecs import hookimpl
 from gcr_nvidia import NvidiaBackend
@@ -163,16 +165,40 @@ def gcr_backends():
 """
 
 
-@pytest.fixture
-def strangers(make: Make, tmp_path: Path) -> Callable[..., Machine]:
-    """Returns a maker: strangers(first=("Good", 1), …) is a machine with these modules as plugins, besides NVIDIA's."""
+@pytest.fixture(scope="module")
+def plugins(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Returns the folder of plugins, one for all tests: its programs are forked (tests/e2e/warm.py)."""
+    folder = tmp_path_factory.mktemp("plugins")
+    warm.expect(path(folder), "nvidia")
+    return folder
 
-    def machine(**modules: tuple[str, int]) -> Machine:
+
+@dataclass
+class Strangers:
+    """Modules that are plugins, besides NVIDIA's."""
+
+    make: Make
+    folder: Path
+
+    def machine(self, **modules: tuple[str, int]) -> Machine:
+        """machine(first=("Good", 1), …): a machine with these."""
         for name, (kind, interface) in modules.items():
-            (tmp_path / f"{name}.py").write_text(STRANGER.format(kind=kind, interface=interface))
-        return make("nvidia", PYTHONPATH=path(tmp_path), GCR_PLUGINS=",".join(["gcr_nvidia", *modules]), **FRESH)
+            self.write(name, STRANGER.format(kind=kind, interface=interface))
+        return self.make("nvidia", PYTHONPATH=path(self.folder), GCR_PLUGINS=",".join(["gcr_nvidia", *modules]))
 
-    return machine
+    def write(self, name: str, text: str) -> None:
+        """Writes a module, as one of another time: Python takes one of the same second and size for the one before."""
+        file = self.folder / f"{name}.py"
+        file.write_text(text)
+        os.utime(file, times=(next(TIMES),) * 2)
+
+
+TIMES = itertools.count(1)
+
+
+@pytest.fixture
+def strangers(make: Make, plugins: Path) -> Strangers:
+    return Strangers(make, plugins)
 
 
 def plays(machine: Machine, vendor: str, name: str) -> None:
@@ -185,10 +211,8 @@ def plays(machine: Machine, vendor: str, name: str) -> None:
     assert job.ask() == before
 
 
-def test_of_two_plugins_of_one_name_the_first_serves_and_the_second_is_listed(
-    strangers: Callable[..., Machine],
-) -> None:
-    machine = strangers(first=("Good", 1), second=("Raising", 1))
+def test_of_two_plugins_of_one_name_the_first_serves_and_the_second_is_listed(strangers: Strangers) -> None:
+    machine = strangers.machine(first=("Good", 1), second=("Raising", 1))
     plays(machine, "stranger", "one")
     answer = machine.gcr("backends")
     (broken,) = [row for row in answer.body["backends"] if row["broken"]]
@@ -207,9 +231,9 @@ def starts_nothing(machine: Machine, mark: Path) -> str:
 
 
 def test_a_backend_that_raises_in_every_method_starts_nothing_and_harms_no_other(
-    strangers: Callable[..., Machine], tmp_path: Path
+    strangers: Strangers, tmp_path: Path
 ) -> None:
-    machine = strangers(stranger=("Raising", 1))
+    machine = strangers.machine(stranger=("Raising", 1))
     assert "the stranger's own mistake" in starts_nothing(machine, tmp_path / "mark")
     assert code_of(machine.gcr("--backend", "stranger", "devices")) == (3, "backend_missing")
     assert machine.gcr("doctor").code == 0
@@ -218,32 +242,30 @@ def test_a_backend_that_raises_in_every_method_starts_nothing_and_harms_no_other
 
 @pytest.mark.parametrize(("interface", "says"), [(0, "upgrade the plugin"), (2, "upgrade gcr")])
 def test_a_plugin_of_another_interface_version_starts_nothing_and_harms_no_other(
-    strangers: Callable[..., Machine], tmp_path: Path, interface: int, says: str
+    strangers: Strangers, tmp_path: Path, interface: int, says: str
 ) -> None:
-    machine = strangers(stranger=("Good", interface))
+    machine = strangers.machine(stranger=("Good", interface))
     assert says in starts_nothing(machine, tmp_path / "mark")
     assert says in machine.gcr("--backend", "stranger", "devices").body["error"]["message"]
     plays(machine, "nvidia", "other")
 
 
-@pytest.mark.parametrize("change", [("Raising", 1), ("Good", 2), None], ids=["raises", "too new", "gone"])
-def test_a_plugin_that_breaks_under_a_running_job_is_a_refusal_and_the_job_runs_on(
-    strangers: Callable[..., Machine], tmp_path: Path, change: tuple[str, int] | None
-) -> None:
+def test_a_plugin_that_breaks_under_a_running_job_is_a_refusal_and_the_job_runs_on(strangers: Strangers) -> None:
     """It was upgraded, or removed, between `gcr run` and `gcr checkpoint`."""
-    machine = strangers(stranger=("Good", 1))
+    good = STRANGER.format(kind="Good", interface=1)
+    raising, too_new = STRANGER.format(kind="Raising", interface=1), STRANGER.format(kind="Good", interface=2)
+    machine = strangers.machine(stranger=("Good", 1))
     machine.vendor = "stranger"
     job = machine.run("llm", sys.executable, ALLOC, "--interactive")
     before = job.ask()
-    code = STRANGER.format(kind=change[0], interface=change[1]) if change else "raise ImportError('removed')"
-    code += "# of another size: Python takes a file of the same second and size for the one that it has compiled\n"
-    (tmp_path / "stranger.py").write_text(code)
-    refused(machine, job, "backend_missing")
-    assert job.ask() == before
-    plays(machine, "nvidia", "other")
-    (tmp_path / "stranger.py").write_text(STRANGER.format(kind="Good", interface=1))
-    assert machine.gcr("daemon", "stop").code == 0  # what was loaded goes with the processes that loaded it
-    machine.targets("llm")
+    for number, broken in enumerate((raising, too_new, "raise ImportError('removed')")):
+        strangers.write("stranger", broken)
+        refused(machine, job, "backend_missing")
+        assert job.ask() == before
+        plays(machine, "nvidia", f"other-{number}")
+        strangers.write("stranger", good)
+        assert machine.gcr("daemon", "stop").code == 0  # what was loaded goes with the processes that loaded it
+        machine.targets("llm")
     assert machine.gcr("checkpoint", "llm").code == 0
     assert machine.gcr("restore", "llm").code == 0
     assert job.ask() == before
