@@ -123,6 +123,8 @@ def become(order: Order, line: socket.socket | None) -> None:
     if vendor := leads_to(order.environment, USUAL):
         for name in DRIVERS[vendor]:
             ctypes.CDLL(str(sim_dir(vendor) / name))
+    if warm_fork.possible():  # also for a command: what it leaves running looks like this
+        warm_fork.show(sys.orig_argv, order.environment)
     if order.sibling:
         _inherit(order)
     if line:
@@ -144,7 +146,6 @@ def _keep(streams: list[int], passed: dict[int, int]) -> dict[int, int]:
 
 def _inherit(order: Order) -> None:
     """Takes over what a new process has of the one that starts it."""
-    warm_fork.show(sys.orig_argv, order.environment)
     if order.session:
         os.setsid()
     for limit, value in order.limits.items():
