@@ -12,7 +12,7 @@ BUILD_TOOLS := cmake==4.4.4 ninja==1.13.2 scikit-build-core==1.1.2
 SAYING := make:
 PIP := $(BIN)/python -m pip --disable-pip-version-check install --quiet --no-compile
 CMAKE := $(BIN)/cmake
-NATIVE_SOURCES = $(shell find CMakeLists.txt core/gcr/hashing/chunk_hash.h shim tests/native -type f 2>/dev/null)
+NATIVE_SOURCES = $(shell find CMakeLists.txt core/gcr/hashing/chunk_hash.h shim tests/native -type f ! -name '*.pyc' 2>/dev/null)
 FORMATTED = $(shell find core shim docs tests/native tests/preload tests/victims \
 	-name '*.cpp' -o -name '*.c' -o -name '*.h' -o -name '*.hpp' 2>/dev/null)
 
