@@ -5,7 +5,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-from gcr.testing.machine import alive, until
+import pytest
+
+from gcr.testing import machine
+from gcr.testing.machine import SimulatedMachine, alive, until
 
 ROOT = Path(__file__).parents[2]
 CONFTEST = 'pytest_plugins = ["gcr.testing.plugin"]\n'
@@ -45,6 +48,20 @@ def test_a_job(gcr_machine, gcr_victim):
     daemon, simulated = (tmp_path / "left").read_text().split()
     until(lambda: not alive(int(daemon)), 30.0, "the daemon is gone")
     assert not Path(simulated).exists()
+
+
+def test_daemons_are_ended_last(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a supervisor that still lives starts another."""
+    made, ended = SimulatedMachine(tmp_path, vendor="nvidia"), list[int]()
+    names = ("gcr.daemon", "gcr.supervisor")
+    programs = [
+        subprocess.Popen(["sh", "-c", "read line", each], env=made.env, stdin=subprocess.PIPE) for each in names
+    ]
+    monkeypatch.setattr(machine, "_kill", ended.append)
+    made.close()
+    for program in programs:
+        program.communicate(timeout=30.0)
+    assert ended == [each.pid for each in reversed(programs)]
 
 
 def test_a_failed_test_shows_the_logs_and_a_silence_is_a_failure(tmp_path: Path) -> None:

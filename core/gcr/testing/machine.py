@@ -235,7 +235,7 @@ class SimulatedMachine:
         for process in self.started:
             if process.poll() is None:
                 process.kill()
-        for pid in _processes(self):
+        for pid in sorted(_processes(self), key=_is_daemon):  # daemons last: a supervisor would start the next one
             _kill(pid)
         for process in self.started:
             if process.stdin and process.stdin.closed:
@@ -283,6 +283,10 @@ def _processes(machine: SimulatedMachine) -> list[int]:
     names = [entry.name for entry in Path("/proc").iterdir()]
     pids = [int(name) for name in names if name.isdigit() and int(name) != os.getpid()]
     return [pid for pid in pids if (environ := _read(pid, "environ")) and (mark in environ or also in environ)]
+
+
+def _is_daemon(pid: int) -> bool:
+    return b"gcr.daemon" in _read(pid, "cmdline")
 
 
 def _kill(pid: int) -> None:
