@@ -16,6 +16,7 @@ from worlds import AMD, NVIDIA, ON_DEVICE, at, here
 
 MIB = 1 << 20
 SMALL, LARGE = 5000, 8 * MIB
+LATER = 0.002  # seconds: now and then the borrower is the first
 BLOB = struct.Struct("<6QII")  # core/lending.h: magic, process, two words of secret, address, allocation, ..., vendor
 LENDERS = [world for world in (NVIDIA, AMD) if world in here()]
 BOTH = pytest.mark.parametrize("machine", [at(world) for world in LENDERS], indirect=True)
@@ -123,7 +124,7 @@ def test_freed_while_it_is_asked_for(machine: Machine) -> None:
     free, opened = lender.ask("free_bytes"), 0
     for turn in range(60):
         blob = lender.ask(f"lend {SMALL if turn % 2 else 2 * MIB}")
-        asking = threading.Thread(target=lambda: lender.ask("drop_newest"))
+        asking = threading.Timer(turn % 4 * LATER, lambda: lender.ask("drop_newest"))
         asking.start()
         said = borrower.ask(f"borrow {blob}")
         asking.join()
