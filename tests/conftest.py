@@ -5,7 +5,8 @@ import fnmatch
 import os
 import shutil
 import signal
-from collections.abc import Callable, Iterable
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 STRICT = "GCR_STRICT_SKIPS"
 ALLOWED_SKIPS = Path(__file__).with_name("allowed_skips.txt")
-
+MEMORY = Path("/dev/shm")
+ENOUGH = 4 << 30  # bytes free in it for the folders of all workers
 
 MadeOnce = Callable[[str, Callable[[Path], object]], Path]
 
@@ -43,6 +45,33 @@ def made_once(tmp_path_factory: pytest.TempPathFactory) -> MadeOnce:
         return folder
 
     return made
+
+
+@pytest.fixture
+def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Yields a folder in memory, where files cost a third less time. It stays if the test fails.
+
+    It is on the disk for tests that are marked `on_disk`, and for all where /dev/shm is small.
+    """
+    if request.node.get_closest_marker("on_disk") or not memory_has_room():
+        yield tmp_path_factory.mktemp("test")
+        return
+    folder = Path(tempfile.mkdtemp(prefix="gcr-folder-", dir=MEMORY))
+    yield folder
+    reports = [getattr(request.node, f"report_{when}", None) for when in ("setup", "call")]
+    if not any(report and report.failed for report in reports):
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def memory_has_room() -> bool:
+    return MEMORY.is_dir() and shutil.disk_usage(MEMORY).free >= ENOUGH
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    outcome = yield
+    report = outcome.get_result()  # type: ignore[attr-defined]
+    setattr(item, f"report_{report.when}", report)
 
 
 def allowed_patterns(text: str) -> list[str]:

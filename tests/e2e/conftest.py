@@ -49,10 +49,3 @@ def job(machine: Machine) -> Iterator[Filed]:
     job.ask("mixed 6 1000 2000000")
     yield job
     job.close()
-
-
-@pytest.hookimpl(hookwrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    outcome = yield
-    report = outcome.get_result()  # type: ignore[attr-defined]
-    setattr(item, f"report_{report.when}", report)

@@ -17,6 +17,8 @@ from imaging import check
 
 from gcr.image.store.store import Store
 
+pytestmark = pytest.mark.on_disk
+
 HERE = Path(__file__).parent / "failing_disk"
 OF_A_RECORD = ("open", "write", "replace", "unlink")
 

@@ -12,6 +12,8 @@ from stored import store_of
 
 from gcr.image.store.store import Store
 
+pytestmark = pytest.mark.on_disk
+
 MIB = 1 << 20
 DISK = 12 * MIB  # LARGE is four times as much, and a process has more
 

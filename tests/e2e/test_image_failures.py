@@ -11,6 +11,8 @@ from stored import MIB, away, back, durable, image_code, leave_running, store_of
 
 from gcr.image.store.store import Store
 
+pytestmark = pytest.mark.on_disk
+
 
 @pytest.mark.parametrize("who", ["gcr.daemon", "gcr.worker", "supervisor"])
 def test_the_image_is_written_and_restored_after_any_death(machine: Machine, who: str) -> None:

@@ -20,6 +20,8 @@ from gcr.image.store.store import Store
 from gcr.protocol.agentwire import OccupiedRecord
 from gcr.protocol.wire import OCCUPIED_DEVICES
 
+pytestmark = pytest.mark.on_disk
+
 MIB = 1 << 20
 EACH = 8 * MIB
 

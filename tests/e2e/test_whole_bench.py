@@ -18,6 +18,8 @@ import whole
 from gcr.native import sim_dir
 from gcr.testing.machine import SimulatedMachine
 
+pytestmark = pytest.mark.on_disk
+
 MIB = 1 << 20
 ANSWERS = "import sys\nprint('ready', flush=True)\nfor line in sys.stdin: print(line.strip()[::-1], flush=True)"
 

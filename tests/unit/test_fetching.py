@@ -28,6 +28,8 @@ from gcr.image.read.fetching import READERS, WAITING, Fetcher, Group
 from gcr.imageerrors import Damaged
 from gcr.testing.machine import until
 
+pytestmark = pytest.mark.on_disk
+
 SIZE = 2 * BLOCK
 COUNT = 40
 BUFFERS = READERS + WAITING

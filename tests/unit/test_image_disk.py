@@ -26,6 +26,8 @@ from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import Damaged, StoreUnusable
 
+pytestmark = pytest.mark.on_disk
+
 OLD = [bytes_of(1, 9000), bytes_of(2, 5000)]
 NEW = [bytes_of(1, 9000), bytes_of(3, 2 * CHUNK_BYTES + 100), bytes(100)]
 WRITING = ("pwritev", "write", "fsync", "rename", "link", "unlink", "open", "ftruncate")

@@ -38,6 +38,8 @@ from gcr.image.store.store import Store
 from gcr.image.write.writer import ImageWriter
 from gcr.imageerrors import Damaged
 
+pytestmark = pytest.mark.on_disk
+
 PATIENCE = 10.0
 
 

@@ -24,6 +24,8 @@ from gcr.image.write.writer import ImageWriter
 from gcr.image_helper.reading import refuse_impossible
 from gcr.imageerrors import Damaged, NoSuchImage, WrongImage
 
+pytestmark = pytest.mark.on_disk
+
 IMPOSSIBLE = {
     "two in one place": lambda handles: [replace(each, offset=0) for each in handles],
     "beyond its memory": lambda handles: [handles[0], replace(handles[1], offset=1 << 40)],

@@ -24,6 +24,8 @@ from gcr.image.write.placing import Counts
 from gcr.image.write.writer import Contents
 from gcr.imageerrors import Damaged
 
+pytestmark = pytest.mark.on_disk
+
 PAGE = 4096
 SOME = {"pages-1.img": bytes_of(1, MANY), "inventory.img": b"few", "empty.img": b"", "zeros.img": bytes(MANY)}
 

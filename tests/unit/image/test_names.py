@@ -26,6 +26,8 @@ from gcr.image_helper.service import remove as remove_image
 from gcr.imageerrors import ImageExists, ImageNeeded, NoSuchImage, StoreBusy, StoreUnusable
 from gcr.protocol.operations.image import Remove
 
+pytestmark = pytest.mark.on_disk
+
 
 def test_a_name_is_taken_once(store: Store) -> None:
     write(store, "warm", [bytes_of(1, 100)])

@@ -9,6 +9,8 @@ from gcr.image.disk import pagecache
 from gcr.image.disk.pagecache import is_cached
 from gcr.image.pack.reader import OpenPack
 
+pytestmark = pytest.mark.on_disk
+
 SIZE = 16 << 20  # several of the largest pieces that a page cache keeps or drops as one
 PAGE = 4096
 NO_DESCRIPTOR = 1 << 20

@@ -39,6 +39,8 @@ from gcr.image.write.rate import Rate
 from gcr.image.write.writer import Contents, ImageWriter
 from gcr.imageerrors import Damaged, StoreUnusable
 
+pytestmark = pytest.mark.on_disk
+
 
 def test_what_was_written_comes_back(store: Store) -> None:
     allocations = [bytes_of(1, MANY), bytes(MANY), bytes_of(2, 100), bytes_of(1, CHUNK_BYTES)]
