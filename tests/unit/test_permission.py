@@ -277,7 +277,7 @@ def test_a_supervisor_that_says_what_makes_no_sense_is_refused_and_no_job_is_har
         with pytest.raises(UsageError):
             register(bad, **{"name": "bad", "token": "second", **wrong})
         assert [*server.coordinator.jobs.by_name] == ["good"]
-    assert register(bad, name="bad", token="second") == {"name": "bad", "ok": True}
+    assert register(bad, name="bad", token="second") == {"name": "bad", "ok": True, "contained": False}
     if op != "register":
         with pytest.raises(UsageError):
             bad.call_json(op, wrong, timeout=10)

@@ -153,7 +153,8 @@ def report_of(job: Job, request: CheckpointRequest) -> CheckpointReport | None:
 def refuse_others(job: Job) -> None:
     """Raises UnsupportedState for a job that is in no container, or that could not leave it to the runtime."""
     if not token_of(job):
-        raise UnsupportedState(f"job {job.name} was not started by gcr run", hint="in its container, too")
+        text = f"job {job.name} was not started by gcr run"
+        raise UnsupportedState(text, hint="start the program by gcr run, in its container")
     for process in job.living:
         pid = process.identity.pid
         if process.waits:
@@ -179,7 +180,7 @@ def _refuse_old_supervisor(job: Job) -> None:
     supervision = job.supervision
     if supervision.supervisor and supervision.lasts and not supervision.leaves:
         text = f"the supervisor of {job.name} is of an older gcr, and keeps its connection"
-        raise UnsupportedState(text, hint="start the job anew, with this gcr in its container")
+        raise UnsupportedState(text, hint="start the job anew; its container needs this version of gcr")
 
 
 def _refuse_without_socket(pid: int) -> None:
