@@ -63,6 +63,7 @@ def revived(node: Coordinator, job: Job, pid: int, record: DecisionRecord) -> No
     if record.job != job.name or owner_uid(pid) != job.owner:
         raise UsageError(f"that is not the decision on job {job.name}, or not its program")
     _refuse_missing(node, job, record)
+    node.jobs.settle(job)  # processes of an attempt in which CRIU died may have ended a moment ago
     with node.jobs.lock:
         if job.processes or job.decision:
             raise WrongState(f"job {job.name} is here already", state=job.state, hint="gcr ps")
