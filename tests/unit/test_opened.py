@@ -16,6 +16,7 @@ from imaging import described
 from gcr.daemon.images.imaging import NO_TIMEOUT
 from gcr.daemon.images.opened import SEVERAL_FROM, OpenedImage, opened
 from gcr.engine.node import Course
+from gcr.errors import PeerGone
 from gcr.hashing.chunks import CHUNK_BYTES
 from gcr.image.files.manifest import Cut, Manifest
 from gcr.image.write.placing import Counts
@@ -140,6 +141,22 @@ def test_damage_that_the_second_helper_finds_ends_both() -> None:
     ):
         pass
     assert (first.told[-1], second.told[-1]) == ("close", "close")
+
+
+def test_where_no_second_helper_can_be_started_the_first_reads_all() -> None:
+    first = Helper(size=SEVERAL_FROM)
+    answers = iter([first])
+
+    def start() -> Any:
+        if helper := next(answers, None):
+            return helper
+        raise PeerGone("no process can be started")
+
+    with opened(("warm", STORE), [target()], start, Course("restore", 1, 60), 5.0, True) as image:
+        assert image
+        for slot in (1, 2):
+            image.read(7, "GPU-1", (slot, 0, 1))
+    assert first.told == ["manifest warm", "open", "read 7 into 1", "read 7 into 2", "close"]
 
 
 def test_without_an_image_no_helper_is_started() -> None:

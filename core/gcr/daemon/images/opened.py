@@ -4,6 +4,7 @@ A large one is read by two helpers, each for some of the slots: the interpreter 
 memory and processors can do.
 """
 
+import logging
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from gcr.daemon.images.silence import WATCHED_S, Reading, event_of
 from gcr.engine.node import Course
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target
+from gcr.errors import GcrError
 from gcr.image.chunks.lines import by_device
 from gcr.image.chunks.windows import ImagedLine, LineKey, lines_of
 from gcr.image.files.manifest import Cut, Manifest
@@ -23,6 +25,8 @@ from gcr.job.decisions import DecisionRecord
 from gcr.peers.image import ImagePeer, StorePlace
 from gcr.processes import ProcessIdentity, alive
 from gcr.protocol.seqpacket import close_all
+
+log = logging.getLogger("gcr.daemon")
 
 SEVERAL_FROM = 256 << 20  # bytes of an image that two helpers read
 
@@ -135,13 +139,24 @@ def _open_all(
     course: Course,
     patience: float,
 ) -> None:
-    """Has the helper open the image, and another one that is started meanwhile if the image is large."""
+    """Has the helper open the image, and another one that is started meanwhile if the image is large.
+
+    If no other one can be started, the first reads all.
+    """
 
     def opens(helper: ImagePeer) -> None:
         helper.open(store, manifest, _left(course), Reading(store.path, course, patience))
 
+    def another_opens() -> None:
+        try:
+            helper = another()
+        except GcrError as error:
+            log.warning("image %s is read by one helper: %s", manifest.name, error)
+            return
+        opens(helper)
+
     large = manifest.costs.bytes_total >= SEVERAL_FROM
-    side_by_side([lambda: opens(first), *([lambda: opens(another())] if large else [])])
+    side_by_side([lambda: opens(first), *([another_opens] if large else [])])
 
 
 def _looked_at(
