@@ -24,8 +24,7 @@ from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.control import ControlMeans
 from gcr.daemon.commands.absence import Absence, token_of
-from gcr.daemon.commands.transaction import target_of
-from gcr.daemon.commands.whole import taken_back
+from gcr.daemon.commands.whole import hold, taken_back
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.ended import note_contained
 from gcr.daemon.foreign import environment_of
@@ -92,13 +91,7 @@ class Leaving(Struct):
     def _publish(self, imaging: Imaging) -> None:
         job, course, decision = self.job, self.course, self.job.decision
         assert decision
-        targets = [target_of(self.node, job, each, each.suspension.transaction) for each in job.begun]
-        for target in targets:
-            target.come_back({})
-        course.tell("writing")
-        with failing(imaging):
-            imaging.write_held(targets, decision.decided_at, course)
-        course.mark("held")
+        hold(self.node, job, course, imaging)
         devices = tuple((each.uuid, each.name) for each in self.node.control(job.world).devices())
         with dump_folder(0, secret=True) as folder, failing(imaging):
             self._described(replace(decision, devices=devices)).write(folder)

@@ -10,7 +10,7 @@ from gcr.api.reports import CheckpointReport
 from gcr.api.requests import CheckpointRequest
 from gcr.daemon import departures, reports
 from gcr.daemon.commands import whole
-from gcr.daemon.commands.transaction import target_of
+from gcr.daemon.commands.transaction import suspended
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.images.imaging import Imaging
 from gcr.daemon.jobs import Hold, Job
@@ -37,10 +37,12 @@ def into_image(
     job = hold.job
     _refuse_elsewhere(job)
     targets = _targets(node, job)
-    imaging, saving = image(), whole.begun(node, job, course, request)
-    assert imaging
+    saving = whole.begun(node, job, course, request)
     saving.resumes = False
+    imaging = None
     try:
+        imaging = image()
+        assert imaging
         saving.look()
         saving.may_begin()
         imaging.may_begin(targets, course)
@@ -49,7 +51,8 @@ def into_image(
         job.results.tell(report, course.began)
         saving.carry_out(imaging, not request.timeout)
     except BaseException:
-        imaging.close()
+        if imaging:
+            imaging.close()
         raise
     finally:
         saving.close()
@@ -69,15 +72,13 @@ def _targets(node: Coordinator, job: Job) -> list[Target]:
     """Raises UnsupportedState; JobEnding where no process is left."""
     if not (there := departures.staying(job.begun)):
         raise departures.ending(job)
-    targets = [target_of(node, job, process, process.suspension.transaction) for process in there]
-    for target in targets:
-        target.come_back({})
+    targets = suspended(node, job, there)
     _refuse_contexts(targets)
     return targets
 
 
 def _refuse_contexts(targets: Sequence[Target]) -> None:
-    """Raises UnsupportedState for a process whose context is on its device, where no plugin of CRIU's saves it."""
+    """Raises UnsupportedState for a process whose context is on the device, unless a plugin of CRIU's saves it."""
     left = [target for target in targets if target.process.state == State.DATA_SUSPENDED]
     if left and not whole.takes_contexts(targets):
         refused: UnsupportedState = whole.context_stays(left[0])

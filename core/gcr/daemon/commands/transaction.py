@@ -1,6 +1,6 @@
 """The parts that a checkpoint and a restore share."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from gcr.api.requests import TransferRequest
@@ -25,6 +25,14 @@ def course_of(node: Coordinator, request: TransferRequest, asked: Asked) -> Cour
 
 def target_of(node: Coordinator, job: Job, process: Process, transaction: int) -> Target:
     return Target(process, transaction, node, job.world, job.keeper)
+
+
+def suspended(node: Coordinator, job: Job, processes: Iterable[Process]) -> list[Target]:
+    """Returns the targets of processes that are suspended, with what they have on the devices that they left."""
+    targets = [target_of(node, job, process, process.suspension.transaction) for process in processes]
+    for target in targets:
+        target.come_back({})
+    return targets
 
 
 def carry_out(node: Coordinator, job: Job, plan: Plan, targets: list[Target]) -> None:

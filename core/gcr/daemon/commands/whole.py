@@ -31,7 +31,7 @@ from gcr.control import ControlMeans
 from gcr.daemon.commands import restore
 from gcr.daemon.commands.absence import Absence
 from gcr.daemon.commands.asked import Asked
-from gcr.daemon.commands.transaction import DEFAULT_TIMEOUT, target_of
+from gcr.daemon.commands.transaction import DEFAULT_TIMEOUT, suspended
 from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.images.imaging import NO_TIMEOUT, Imaging
 from gcr.daemon.images.outlet import failing, withdraw
@@ -161,15 +161,8 @@ class Whole(Struct):
         return dump_folder(sum(map(resident, self.seen.pids)), self.secret)
 
     def _save(self, imaging: Imaging, folder: Path, undo: Transaction) -> None:
-        job, course, decision = self.job, self.course, self.job.decision
-        assert decision
-        targets = [target_of(self.node, job, each, each.suspension.transaction) for each in job.begun]
-        for target in targets:
-            target.come_back({})
-        course.tell("writing")
-        with failing(imaging):
-            imaging.write_held(targets, decision.decided_at, course)
-        course.mark("held")
+        job, course = self.job, self.course
+        hold(self.node, job, course, imaging)
         absence = self._absence = Absence.of(job)
         undo.push("come back", self._come_back)
         for process in job.begun:
@@ -240,8 +233,18 @@ def begun(node: Coordinator, job: Job, course: Course, request: CheckpointReques
     return Whole(node, job, course, root, helper, request.allow, request.stop, request.encrypted, place)
 
 
+def hold(node: Coordinator, job: Job, course: Course, imaging: Imaging) -> None:
+    """Brings the device memory of a suspended job to the store; there is no image yet. Raises ImageFailed …"""
+    assert job.decision
+    targets = suspended(node, job, job.begun)
+    course.tell("writing")
+    with failing(imaging):
+        imaging.write_held(targets, job.decision.decided_at, course)
+    course.mark("held")
+
+
 def taken_back(node: Coordinator, job: Job, course: Course, error: GcrError) -> GcrError:
-    """Restores a job in place whose image failed. Returns the error to raise."""
+    """Restores a job in place after its image failed. Returns the error to raise."""
     back = Course("restore", node.next_transaction(), DEFAULT_TIMEOUT, course.progress)
     try:
         asked = Asked(course.progress, back.cancelled)
