@@ -161,7 +161,7 @@ def test_a_supervisor_leaves_while_its_mark_is_there(
         until(lambda: open_descriptors() <= before, 5.0, "nothing of it is open")
         time.sleep(0.3)
         assert len(made) == 1
-        away.unmark(tmp_path / "s", "t", os.getpid())
+        away.unmark_job(tmp_path / "s", "t")
         until(lambda: len(made) == 2, 5.0, "the supervisor connects again")
     finally:
         link.close()

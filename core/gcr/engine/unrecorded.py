@@ -2,8 +2,8 @@
 
 Such a job cannot be rolled back, since its memory is in no escrow, and it is not lost while its image is whole. The
 keeper of its escrow has a copy of the record. Where it has none, the journal may have had
-a record that does not read back: then the job is suspended in an image that only the user can name. So is one whose
-processes a container's runtime has brought back: that image has the record (gcr.job.contained).
+a record that does not read back: then the job is suspended in an image that only the user can name. A job that a
+container's runtime has restored is suspended in such an image, too: the image has the record (gcr.job.contained).
 """
 
 import logging
@@ -63,9 +63,11 @@ def _intended(job: str, target: Target, node: Node) -> DecisionRecord | None:
 
 def _is_without_bytes(target: Target) -> bool:
     """Tells whether the staged tables name no memory, and nothing of the process is in escrow."""
+    if target.imports.kept():
+        return False
     if _is_returned(target):
         return True
-    if not target.process.look().status.flags & AgentFlag.STAGED or target.imports.kept():
+    if not target.process.look().status.flags & AgentFlag.STAGED:
         return False
     staged = StagedCopy.of(target.staged())
     try:
@@ -75,7 +77,7 @@ def _is_without_bytes(target: Target) -> bool:
 
 
 def _is_returned(target: Target) -> bool:
-    """Tells whether the process was away while it was suspended. Then an image has its bytes, and nothing else has."""
+    """Tells whether the process was away while it was suspended. An image has its bytes, and it has none staged."""
     return bool(target.process.look().status.flags & AgentFlag.RETURNED)
 
 

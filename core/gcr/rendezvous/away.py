@@ -4,7 +4,7 @@
 
 The daemon makes a mark before it asks the process to leave. It removes the mark once the dump has failed, or the
 process has ended. The process comes back when there is no mark. A daemon that dies in between leaves marks behind. Its
-successor keeps those of jobs whose container is to be saved, and removes the others.
+successor keeps the marks of jobs that wait for their container's checkpoint, and removes the others.
 
 A container may have the socket's folder elsewhere, and calls its processes by other pids: so a mark has the name of the
 socket alone, and the pid is the process's own. Processes of two containers may have one pid, and two tokens.
@@ -27,11 +27,6 @@ _MOST = 40  # characters of a token, as a hello has it
 def mark(socket: Path, token: str, pid: int) -> None:
     """Raises OSError."""
     os.close(os.open(path_of(socket, token, pid), os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600))
-
-
-def unmark(socket: Path, token: str, pid: int) -> None:
-    """Removes the mark, if there is one. Raises OSError."""
-    path_of(socket, token, pid).unlink(missing_ok=True)
 
 
 def unmark_job(socket: Path, token: str) -> None:
