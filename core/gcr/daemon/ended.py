@@ -22,7 +22,7 @@ def note_job_end(job: str, token: str, was: str) -> None:
 
 
 def note_contained(job: Job) -> None:
-    """Writes the record of a job in a container, whose supervisor writes within the container. Raises nothing."""
+    """Writes the record of a job in a container: its supervisor can write only within the container. Raises nothing."""
     supervisor = job.supervision.supervisor
     above = supervisor.pid if supervisor else os.getpid()
     pid = job.program.pid or min(job.processes, default=0)

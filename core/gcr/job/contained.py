@@ -1,4 +1,4 @@
-"""A job in an image whose processes are in the checkpoint of a container runtime: the facts to know them again by.
+"""The part of an image by which gcr knows a job again that a container's runtime has restored.
 
 container.json      {"token", "argv", "labels": [[label, pid]], "decision": the text of a record of the journal}
 

@@ -52,7 +52,7 @@ class DecisionRecord(Struct, frozen=True):
     `environment`: what leads a worker to the job's (simulated) driver.
     `image`: where its bytes are, if they are in no host memory.
     `devices`: those of the machine, by UUID and model, of a job that another machine may bring back.
-    `away`: the token of a job whose agents and supervisor stay away, since a container's runtime saves them.
+    `away`: the job's token while its agents and supervisor stay away, for a container's runtime to save them.
     """
 
     job: str

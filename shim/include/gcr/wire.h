@@ -66,9 +66,8 @@ enum FrameType {
     kMoved = 34,  // MovedRequest + MovedRecord[]; reply TransactionRecord. Devices whose place others took: kStatus
                   // names those from kResume on. Each request replaces the one before, kDiscard takes it back.
     kBegin = 35,  // TransactionRecord; reply TransactionRecord. What kWelcomeWait held back goes on.
-    // IdList; reply CountRecord. Gate closed: handles flagged kHandleKept get new memory with the same bytes, at the
-    // same addresses, one at a time. kExport gives descriptors of it then. Error kNoRoom: no room for one more. Whatever
-    // fails, every byte is where it was.
+    // IdList; reply CountRecord. Gate closed: handles flagged kHandleKept get new memory, one at a time, with the same
+    // bytes and addresses. kExport gives descriptors of it then. Error kNoRoom. Whatever fails, no byte has moved.
     kRehome = 36,
     kLeave = 37,  // TransactionRecord; reply TransactionRecord. See core/leaving.h
     // between gcr's own Python processes: a JSON object as payload
