@@ -322,6 +322,24 @@ def test_a_job_that_came_back_is_suspended_and_of_the_daemons_own_user(
         channel.call_json("revived", told, timeout=10)
 
 
+def test_processes_of_an_attempt_that_have_ended_do_not_keep_the_next_one_out(
+    server: Server, peer: Callable[..., Channel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    channel = peer(os.getuid(), Role.SUPERVISOR)
+    register(channel, name="llm")
+    job = server.coordinator.jobs.by_name["llm"]
+    monkeypatch.setattr(server.coordinator, "control", lambda _world: SimpleNamespace(devices=tuple))
+    with subprocess.Popen(["sleep", "60"]) as first, job.changing("restore"):
+        told = {"pid": first.pid, "decision": record_text("llm", pid=first.pid)}
+        channel.call_json("revived", told, timeout=10)
+        first.kill()
+        first.wait()
+        told = {"pid": os.getpid(), "decision": record_text("llm", pid=os.getpid())}
+        channel.call_json("revived", told, timeout=10)
+    assert [*job.processes] == [os.getpid()]
+    assert server.coordinator.journal.record("llm") == job.decision
+
+
 @pytest.mark.parametrize(("op", "body"), [("started", {"pid": 1}), ("finished", {"code": 0})])
 def test_a_supervisor_registers_its_job_before_it_tells_of_it(
     server: Server, peer: Callable[..., Channel], op: str, body: dict[str, object]

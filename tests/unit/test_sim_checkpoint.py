@@ -4,6 +4,7 @@ import os
 import socket
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -162,9 +163,8 @@ def test_the_target_finishes_what_a_dead_caller_began(tmp_path: Path, step: str)
             assert act(machine, target.pid, "say(checkpoint())") == "0"
         with machine.start(onlooker.format(pid=target.pid)) as looking:
             assert looking.hear() == "up"
-            threads = count_threads(target)
             with machine.start(CALLER.format(pid=target.pid) + f"    {step}()") as caller:
-                until(lambda: count_threads(target) > threads, 30, "one of the target's threads has begun")
+                until(lambda: works(target), 30, "one of the target's threads has begun the step")
                 caller.kill()
             old = LOCKED if step == "checkpoint" else CHECKPOINTED
             assert looking.ask() == old
@@ -176,8 +176,13 @@ def test_the_target_finishes_what_a_dead_caller_began(tmp_path: Path, step: str)
         assert target.ask("digest") == before
 
 
-def count_threads(target: Program) -> int:
-    return len([*Path(f"/proc/{target.pid}/task").iterdir()])
+def works(target: Program) -> bool:
+    """Tells whether a thread of it sleeps for CONTROL_MS."""
+    waits = []
+    for thread in Path(f"/proc/{target.pid}/task").iterdir():
+        with suppress(OSError):  # it has ended
+            waits.append((thread / "wchan").read_text())
+    return any("nanosleep" in wait for wait in waits)
 
 
 def test_a_restore_without_room_is_for_good(tmp_path: Path) -> None:

@@ -87,10 +87,13 @@ class Conversation(Struct, frozen=True):
             raise CriuUnusable(f"CRIU did not answer {type.name}: {error}") from error
 
     def _ended(self, type: RequestType) -> CriuUnusable:
-        return CriuUnusable(f"CRIU ended before it answered {type.name}{self._last_words()}")
+        words = self.last_words()
+        return CriuUnusable(f"CRIU ended before it answered {type.name}{': ' if words else ''}{words}")
 
-    def _last_words(self) -> str:
-        """Returns the last line that CRIU wrote, once it has ended."""
+    def last_words(self) -> str:
+        """Ends CRIU, and returns the last line that it wrote. Nothing can be asked any more."""
+        with suppress(OSError):  # it has ended already
+            self.sock.shutdown(socket.SHUT_RDWR)
         with suppress(subprocess.TimeoutExpired):
             self.process.wait(LAST_SECONDS)
         _kill(self.process, self.beside)  # those that it has left behind have its output open
@@ -98,7 +101,7 @@ class Conversation(Struct, frozen=True):
             text = self.process.communicate(timeout=LAST_SECONDS)[0].decode(errors="replace").strip()
         except subprocess.TimeoutExpired:
             return ""
-        return f": {text.splitlines()[-1][:LAST_BYTES]}" if text else ""
+        return text.splitlines()[-1][:LAST_BYTES] if text else ""
 
 
 def _refusal(stage: Stage | None, told: Any) -> BaseException | None:

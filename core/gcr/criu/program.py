@@ -72,8 +72,13 @@ def _check(program: Path) -> None:
         try:
             with conversation(program) as asked:
                 answer: Any = asked.ask(RequestType.CHECK, SECONDS, opts={"images_dir_fd": there, "log_level": _QUIET})
+                if not answer.success:
+                    text = _reason(answer) or asked.last_words() or "it does not say why"
+                    raise CriuUnusable(f"{program} cannot work here: {text}", hint=f"{program} check")
         finally:
             os.close(there)
-    if not answer.success:
-        text = answer.cr_errmsg.strip() or (os.strerror(answer.cr_errno) if answer.cr_errno else "it does not say why")
-        raise CriuUnusable(f"{program} cannot work here: {text}", hint=f"{program} check")
+
+
+def _reason(answer: Any) -> str:
+    """Returns what CRIU says in its answer, which is often nothing: then its log may tell."""
+    return answer.cr_errmsg.strip() or (os.strerror(answer.cr_errno) if answer.cr_errno else "")

@@ -65,7 +65,7 @@ def revived(node: Coordinator, job: Job, pid: int, record: DecisionRecord) -> No
     _refuse_missing(node, job, record)
     node.jobs.settle(job)  # processes of an attempt in which CRIU died may have ended a moment ago
     with node.jobs.lock:
-        if job.processes or job.decision:
+        if job.processes:  # a decision on none is that attempt's, kept since a command has the job
             raise WrongState(f"job {job.name} is here already", state=job.state, hint="gcr ps")
         decide(node.journal, record)
         take_in(job, record)

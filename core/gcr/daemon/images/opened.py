@@ -151,7 +151,7 @@ def _open_all(
         try:
             helper = another()
         except GcrError as error:
-            log.warning("image %s of job %s is read by one helper: %s", manifest.name, manifest.job, error)
+            log.warning("image %s of job %s is read by one helper: %s", manifest.name, manifest.source.job, error)
             return
         opens(helper)
 
