@@ -13,6 +13,9 @@ import pytest
 from msgspec.structs import replace
 
 from gcr import processes
+from gcr.daemon.jobs import Job
+from gcr.daemon.recall import recall_program
+from gcr.engine.node import World
 from gcr.job import runs
 from gcr.job.runs import End, How, Run
 
@@ -50,6 +53,17 @@ def test_a_record_comes_back_as_it_was_written_and_is_its_owner_s_alone() -> Non
     assert runs.all_runs() == [made]
     (path,) = runs.folder().iterdir()
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+@pytest.mark.parametrize("known", [(), ("python", "serve.py")])
+def test_a_new_daemon_learns_the_program_from_it_though_the_supervisor_has_told_the_command(
+    known: tuple[str, ...],
+) -> None:
+    runs.write(replace(run_of(supervisor=os.getpid(), pid=os.getpid()), id=runs.identifier("token")))
+    job = Job("llm", "token", World("nvidia"))
+    job.program.argv = known
+    recall_program(job)
+    assert (job.program.argv, job.program.pid) == (("python", "serve.py"), os.getpid())
 
 
 def test_several_threads_may_write_a_record_at_once() -> None:

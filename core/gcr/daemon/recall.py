@@ -19,8 +19,8 @@ def recall_program(job: Job) -> None:
         run = next((run for run in runs.runs_of(job.name) if run.end is None and _is_of(run, job)), None)
         if run and not job.program.argv:
             job.program.argv = run.command
-            if run.program_lives:
-                job.program.runs_as(run.pid)
+        if run and job.program.pid is None and run.program_lives:  # a supervisor tells of it after the command
+            job.program.runs_as(run.pid)
 
 
 def _is_of(run: runs.Run, job: Job) -> bool:
