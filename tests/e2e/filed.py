@@ -33,6 +33,7 @@ class Filed:
         self.pid: int = row["pid"]
 
     def _begin(self, folder: Path, command: Sequence[str]) -> None:
+        self.machine.gcr("daemon", "start")  # forked from a warm process; a detached supervisor has none
         done = self.machine.gcr("run", "-d", "--name", self.name, *self.machine.world, "--", *command)
         assert done.code == 0, done.body
 

@@ -106,7 +106,7 @@ def damaged(machine: Machine) -> Iterator[None]:
 
 @contextmanager
 def process_with(pid: int) -> Iterator[None]:
-    """Within it another process has this pid: clone3 is asked for it, so that those of other tests go on as they are."""
+    """Within it another process has this pid. clone3 gives it, and the pids of other tests' processes go on as ever."""
     wanted = ctypes.c_int32(pid)
     fields = (ctypes.c_uint64 * 10)()
     fields[4], fields[8], fields[9] = signal.SIGCHLD, ctypes.addressof(wanted), 1  # exit_signal, set_tid, set_tid_size

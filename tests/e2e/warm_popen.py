@@ -16,7 +16,7 @@ from gcr.native import sim_dir
 
 ORDER_BYTES = 1 << 18
 MOST_DESCRIPTORS = 16
-PROGRAMS = ("gcr", "gcr.daemon", "gcr.worker", "gcr.control_helper", "gcr.image_helper")
+PROGRAMS = ("gcr", "gcr.daemon", "gcr.worker", "gcr.control_helper", "gcr.image_helper", "gcr.criu_helper")
 READ_AT_THE_START = ("PYTHON", "LD_", "LC_", "LANG", "MALLOC_", "GLIBC_", "TZ")
 SET_LATER = ("MALLOC_PERTURB_", "LD_LIBRARY_PATH", "PYTHONUNBUFFERED")  # the new process sees to them itself
 DRIVERS: Mapping[str, Sequence[str]] = {  # of each vendor: the libraries that its backend loads by their names
@@ -33,8 +33,9 @@ _PARAMETERS = list(inspect.signature(subprocess.Popen._execute_child).parameters
 class Order:
     """A program to fork.
 
-    words: module and arguments · launches: the program starts programs of gcr · passed: the new number of each
-    descriptor · sibling: a child of the warm process's parent, which takes over that one's limits and signals
+    words: module and arguments, or `-c` and a text · launches: the program starts programs of gcr
+    passed: the new number of each descriptor
+    sibling: a child of the warm process's parent, which takes over that one's limits and signals
     """
 
     words: list[str]
@@ -106,42 +107,47 @@ class WarmPopen(subprocess.Popen):  # type: ignore[type-arg]
 
     def _execute_child(self, args: Any, *rest: Any) -> None:
         asked = dict(zip(_PARAMETERS, (args, *rest), strict=True))
-        if not self._is_known(asked):
+        if (line := self._line(asked["args"], asked["env"] or os.environ, asked)) is None:
             super()._execute_child(args, *rest)  # type: ignore[misc]
             return
-        self.pid = self._forked(asked)
+        self.pid = _forked(line, asked)
         self._child_created = True
         ends = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
         self._close_pipe_fds(*(asked[name] for name in ends))  # type: ignore[attr-defined]
 
-    def _is_known(self, asked: Mapping[str, Any]) -> bool:
-        words, env = asked["args"], asked["env"] or os.environ
-        if os.getpid() != self.owner or list(words[:2]) != [sys.executable, "-m"] or words[2] not in PROGRAMS:
-            return False
-        line = self.lines.get(env.get("PYTHONPATH"))
-        usual = line is not None and could_begin(env, line[1])
-        return usual and all(asked[name] == default for name, default in DEFAULTS.items())
+    def _line(self, words: Sequence[str], env: Mapping[str, str], asked: Mapping[str, Any]) -> socket.socket | None:
+        """Returns the line to a warm process that can fork this program; None: it is to be started."""
+        known = list(words[:2]) == [sys.executable, "-m"] and words[2] in PROGRAMS and is_plain(asked)
+        if not known or os.getpid() != self.owner:
+            return None
+        line, usual = self.lines.get(env.get("PYTHONPATH"), (None, {}))
+        return line if line and could_begin(env, usual) else None
 
-    def _forked(self, asked: Mapping[str, Any]) -> int:
-        given = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
-        streams = [number if fd == -1 else fd for number, fd in enumerate(given)]
-        reading, writing = os.pipe()
-        try:
-            line, _ = self.lines[(asked["env"] or os.environ).get("PYTHONPATH")]
-            send(line, _order(asked), streams, writing)
-            os.close(writing)
-            return int(os.read(reading, 32))
-        finally:
-            os.close(reading)
+
+def is_plain(asked: Mapping[str, Any]) -> bool:
+    """Returns whether it has none of the arguments of subprocess.Popen that a warm process does not know."""
+    return all(asked[name] == default for name, default in DEFAULTS.items())
+
+
+def _forked(line: socket.socket, asked: Mapping[str, Any]) -> int:
+    given = (asked["p2cread"], asked["c2pwrite"], asked["errwrite"])
+    streams = [number if fd == -1 else fd for number, fd in enumerate(given)]
+    reading, writing = os.pipe()
+    try:
+        send(line, _order(asked), streams, writing)
+        os.close(writing)
+        return int(os.read(reading, 32))
+    finally:
+        os.close(reading)
 
 
 def _order(asked: Mapping[str, Any]) -> Order:
-    env = asked["env"] or os.environ
+    words, env = list(asked["args"]), asked["env"] or os.environ
     return Order(
-        list(asked["args"][2:]),
+        words[2:] if words[1] == "-m" else words[1:],
         dict(env),
         os.fspath(asked["cwd"] or os.getcwd()),  # noqa: PTH109
-        launches=asked["args"][2] in ("gcr", "gcr.daemon"),
+        launches=words[2] in ("gcr", "gcr.daemon"),
         sibling=True,
         session=asked["start_new_session"],
         limits={limit: resource.getrlimit(limit) for limit in LIMITS},

@@ -27,7 +27,7 @@ from warm_popen import DRIVERS, Order, WarmPopen, leads_to, receive
 
 from gcr.native import sim_dir
 
-PROGRAMS = ("gcr.daemon", "gcr.worker", "gcr.control_helper", "gcr.image_helper")
+PROGRAMS = ("gcr.daemon", "gcr.worker", "gcr.control_helper", "gcr.image_helper", "gcr.criu_helper")
 # Loaded by programs while they run.
 LAZY = (
     "gcr.rendezvous.client",
@@ -118,8 +118,9 @@ def become(order: Order, line: socket.socket | None) -> None:
     warm_fork.overwrite_freed(order.environment.get("MALLOC_PERTURB_", ""))
     _reopen_streams()
     sys.path[0] = order.folder
-    sys.argv = ["-m", *order.words[1:]]
-    sys.orig_argv = [sys.executable, "-m", *order.words]
+    is_text = order.words[0] == "-c"
+    sys.argv = ["-c"] if is_text else ["-m", *order.words[1:]]
+    sys.orig_argv = [sys.executable, *([] if is_text else ["-m"]), *order.words]
     if vendor := leads_to(order.environment, USUAL):
         for name in DRIVERS[vendor]:
             ctypes.CDLL(str(sim_dir(vendor) / name))

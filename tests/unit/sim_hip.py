@@ -1,6 +1,5 @@
 """Simulated AMD machines for the tests, and programs on them: by unmodified hip-python of either generation."""
 
-import subprocess
 import sys
 import textwrap
 from pathlib import Path
@@ -58,12 +57,9 @@ class HipMachine(Machine):
     def smi(self, function: str, *arguments: int) -> int:
         """Returns the result of a function of ROCm SMI with one 64-bit result. It must succeed."""
         program = f"""
-            import ctypes
             library, value = ctypes.CDLL("librocm_smi64.so"), ctypes.c_uint64()
             assert library.rsmi_init(ctypes.c_uint64(0)) == 0
             assert library.{function}(*{arguments!r}, ctypes.byref(value)) == 0
-            print(value.value)
+            say(value.value)
         """
-        command = [sys.executable, "-c", textwrap.dedent(program)]
-        done = subprocess.run(command, env=self.env, capture_output=True, text=True, timeout=60, check=True)
-        return int(done.stdout)
+        return int(self.run(program)[0])

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from warm_texts import WarmText
+
 from gcr.native import sim_dir
 
 HERE = Path(__file__).parent
@@ -42,21 +44,20 @@ class Machine:
         return done.stdout.splitlines()
 
     def attempt(self, program: str, **env: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            self.command(program),
-            env=self.env | env,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=DEADLINE,
-            check=False,
-        )
+        command, pipe = self.command(program), subprocess.PIPE
+        with WarmText(
+            command, env=self.env | env, stdin=subprocess.DEVNULL, stdout=pipe, stderr=pipe, text=True
+        ) as process:
+            try:
+                said = process.communicate(timeout=DEADLINE)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                raise
+        return subprocess.CompletedProcess(command, process.returncode, *said)
 
     @contextmanager
     def start(self, program: str, stdin: int = subprocess.PIPE, **env: str) -> Iterator["Program"]:
-        process = subprocess.Popen(
-            self.command(program), env=self.env | env, stdin=stdin, stdout=subprocess.PIPE, text=True
-        )
+        process = WarmText(self.command(program), env=self.env | env, stdin=stdin, stdout=subprocess.PIPE, text=True)
         try:
             yield Program(process)
         finally:
