@@ -18,6 +18,9 @@ from typing import ClassVar
 from c_library import Library, out
 
 PINNED = DEVICE = POSIX = 1
+HOST_NUMA = 3
+FABRIC = 8
+PORTABLE, DEVICE_MAPPED = 1, 2
 READ_WRITE = 3
 ATTACH_GLOBAL = 1
 NON_BLOCKING = 1
@@ -87,6 +90,10 @@ driver = Library(
         "cuMemFree_v2": (DevicePtr,),
         "cuMemFreeAsync": (DevicePtr, Stream),
         "cuMemGetAddressRange_v2": (out(DevicePtr), out(c_size_t), DevicePtr),
+        "cuMemHostRegister_v2": (c_void_p, c_size_t, c_uint),
+        "cuMemHostUnregister": (c_void_p,),
+        "cuMemHostGetDevicePointer_v2": (out(DevicePtr), c_void_p, c_uint),
+        "cuMemHostGetFlags": (out(c_uint), c_void_p),
         "cuMemcpyHtoD_v2": (DevicePtr, c_void_p, c_size_t),
         "cuMemcpyDtoH_v2": (c_void_p, DevicePtr, c_size_t),
         "cuMemcpyDtoDAsync_v2": (DevicePtr, DevicePtr, c_size_t, Stream),

@@ -33,6 +33,7 @@ SHORT: Sequence[tuple[str, ...]] = (
     ("alloc_victim.py", "--steps", "150"),
     ("alloc_victim.py", "--steps", "150", "--kernels", "KERNELS"),
     ("alloc_victim.py", "--steps", "150", "--ordered", "--kernels", "KERNELS"),
+    ("ranks_victim.py", "--steps", "4", "--kernels", "KERNELS"),
     ("c_victim", "3", "2", "60"),
 )
 

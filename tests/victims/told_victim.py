@@ -13,8 +13,19 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from cuda_device import CudaDevice, launch, properties
-from cuda_driver import ATTACH_GLOBAL, POSIX, HostFn, MulticastObjectProp, driver
+from cuda_device import HERE, CudaDevice, launch, properties
+from cuda_driver import (
+    ATTACH_GLOBAL,
+    FABRIC,
+    HOST_NUMA,
+    POSIX,
+    READ_WRITE,
+    AccessDesc,
+    HostFn,
+    Location,
+    MulticastObjectProp,
+    driver,
+)
 from lending import Lending
 from told import MIB, serve
 
@@ -59,6 +70,28 @@ class Program(Lending):
         """Imports a handle from a descriptor of another process."""
         own = os.open(f"/proc/{pid}/fd/{fd}", os.O_RDWR)
         self.kept.append(driver.cuMemImportFromShareableHandle(own, POSIX))
+        return "ok"
+
+    def for_the_fabric(self) -> str:
+        """Memory that could be exported to other nodes, and is not."""
+        prop, size = properties(FABRIC), self.device.granule()
+        base = int(driver.cuMemAddressReserve(size, 0, 0, 0))
+        self.kept.append(driver.cuMemCreate(size, prop, 0))
+        driver.cuMemMap(base, size, 0, self.kept[-1], 0)
+        driver.cuMemSetAccess(base, size, AccessDesc(HERE, READ_WRITE), 1)
+        self.fill(base, size)
+        return "ok"
+
+    def fabric_export(self) -> str:
+        """Exports the latest memory to other nodes; the number the driver answers."""
+        name = ctypes.create_string_buffer(64)
+        return str(driver.attempt("cuMemExportToShareableHandle", name, self.kept[-1], FABRIC, 0)[0])
+
+    def host_numa(self) -> str:
+        """Physical memory on the host."""
+        prop = properties()
+        prop.location = Location(HOST_NUMA, 0)
+        self.kept.append(driver.cuMemCreate(self.device.granule(), prop, 0))
         return "ok"
 
     def multicast(self) -> str:

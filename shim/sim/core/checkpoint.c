@@ -18,7 +18,8 @@ static struct sim_config left;  // the machine of the checkpoint: CRIU may bring
 // r580 checkpoints a process that holds imported, IPC or shared exportable memory without complaint and can then never
 // restore it: docs/design.md, "Traps". Memory that was handed over in full is not here any more.
 static bool never_restorable(const struct sim_physical* physical) {
-    return physical->imported || physical->exported || (physical->exportable && physical->mappings);
+    bool shared = physical->imported || physical->exported || (physical->exportable && physical->mappings);
+    return shared || physical->doomed;
 }
 
 // Unified memory: the driver refuses (research/peers.md; not yet seen on our own machine).

@@ -27,10 +27,10 @@ static uint32_t quirk_named(const char* name) {
     static const struct {
         const char* name;
         enum sim_quirk quirk;
-    } quirks[] = {{"leak", SIM_QUIRK_LEAK},
-                  {"leak-hard", SIM_QUIRK_LEAK_HARD},
-                  {"noexport", SIM_QUIRK_NOEXPORT},
-                  {"elsewhere", SIM_QUIRK_ELSEWHERE}};
+    } quirks[] = {{"leak", SIM_QUIRK_LEAK},          {"leak-hard", SIM_QUIRK_LEAK_HARD},
+                  {"noexport", SIM_QUIRK_NOEXPORT},  {"elsewhere", SIM_QUIRK_ELSEWHERE},
+                  {"fabric", SIM_QUIRK_FABRIC},      {"host-numa", SIM_QUIRK_HOST_NUMA},
+                  {"multicast", SIM_QUIRK_MULTICAST}};
     for (size_t i = 0; i < sizeof quirks / sizeof *quirks; i++)
         if (!strcmp(quirks[i].name, name)) return quirks[i].quirk;
     return 0;

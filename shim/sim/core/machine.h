@@ -22,6 +22,10 @@ enum sim_quirk {
     SIM_QUIRK_NOEXPORT = 2,   // physical memory has no descriptor
     SIM_QUIRK_ELSEWHERE = 4,  // a reservation is never made at the address hinted at
     SIM_QUIRK_LEAK_HARD = 8,  // as LEAK, and nothing mapped there ends it
+    // No faults, but what some machines have. Only that gcr refuses it is tested with these.
+    SIM_QUIRK_FABRIC = 16,     // memory can be made for the fabric: there is an IMEX channel
+    SIM_QUIRK_HOST_NUMA = 32,  // physical memory on the host
+    SIM_QUIRK_MULTICAST = 64,  // multicast objects
 };
 
 struct sim_config {

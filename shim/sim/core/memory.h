@@ -29,6 +29,7 @@ struct sim_physical {
     bool exportable;    // a shareable handle type was asked for
     bool exported;
     bool imported;
+    bool doomed;        // of a kind with which a checkpointed process is never restored
     uint8_t properties[32];  // as asked for, in the front's own layout
 };
 

@@ -52,6 +52,7 @@ typedef struct {
 enum { LOCATION_NONE = 0, LOCATION_DEVICE = 1, LOCATION_HOST = 2, LOCATION_HOST_NUMA = 3 };
 enum { ALLOCATION_PINNED = 1 };
 enum { HANDLE_NONE = 0, HANDLE_POSIX_FD = 1, HANDLE_FABRIC = 8 };
+enum { FABRIC_BYTES = 64 };  // of a CUmemFabricHandle
 
 typedef struct {
     int type;
@@ -75,6 +76,13 @@ typedef struct {
     CUmemLocation location;
     int flags;
 } CUmemAccessDesc;
+
+typedef struct {
+    unsigned numDevices;
+    size_t size;
+    unsigned long long handleTypes;
+    unsigned long long flags;
+} CUmulticastObjectProp;
 
 typedef struct {
     int allocType;

@@ -11,7 +11,6 @@
 
 REFUSE(cuMemGetHandleForAddressRange, void* handle, CUdeviceptr pointer, size_t size, int type,
        unsigned long long flags)
-REFUSE(cuMulticastCreate, CUmemGenericAllocationHandle* handle, const void* wanted)
 REFUSE(cuMulticastAddDevice, CUmemGenericAllocationHandle handle, CUdevice device)
 REFUSE(cuMulticastGetGranularity, size_t* granularity, const void* wanted, int option)
 REFUSE(cuMemPoolExportToShareableHandle, void* handle, CUmemoryPool pool, int type, unsigned long long flags)

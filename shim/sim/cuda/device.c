@@ -157,7 +157,13 @@ static const struct {
 #undef ATTRIBUTE
 };
 
-enum { ATTRIBUTE_PCI_BUS = 33, ATTRIBUTE_POSIX_FD = 103, ATTRIBUTE_MAX = 148 };
+enum {
+    ATTRIBUTE_PCI_BUS = 33,
+    ATTRIBUTE_POSIX_FD = 103,
+    ATTRIBUTE_FABRIC = 128,
+    ATTRIBUTE_MULTICAST = 132,
+    ATTRIBUTE_MAX = 148
+};
 
 SIM_API CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice device) {
     ENTER();
@@ -166,6 +172,8 @@ SIM_API CUresult cuDeviceGetAttribute(int* value, int attribute, CUdevice device
     *value = attribute == ATTRIBUTE_PCI_BUS ? (int)sim_device_real((unsigned)device) + 1 : 0;
     for (size_t i = 0; i < sizeof attributes / sizeof *attributes; i++)
         if (attributes[i].attribute == attribute) *value = attributes[i].value;
+    if (attribute == ATTRIBUTE_FABRIC && sim_machine_has_quirk(SIM_QUIRK_FABRIC)) *value = 1;
+    if (attribute == ATTRIBUTE_MULTICAST && sim_machine_has_quirk(SIM_QUIRK_MULTICAST)) *value = 1;
     if (attribute == ATTRIBUTE_POSIX_FD && sim_machine_has_quirk(SIM_QUIRK_NOEXPORT)) *value = 0;
     return CUDA_SUCCESS;
 }

@@ -8,9 +8,14 @@
 #include "capture.h"
 #include "front.h"
 
+static bool on_host(const CUmemAllocationProp* wanted) {
+    return wanted->location.type == LOCATION_HOST_NUMA && sim_machine_has_quirk(SIM_QUIRK_HOST_NUMA);
+}
+
 static bool valid_properties(const CUmemAllocationProp* wanted) {
-    return wanted && wanted->type == ALLOCATION_PINNED && wanted->location.type == LOCATION_DEVICE &&
-           wanted->location.id >= 0 && (unsigned)wanted->location.id < sim_device_count() &&
+    return wanted && wanted->type == ALLOCATION_PINNED &&
+           (wanted->location.type == LOCATION_DEVICE || on_host(wanted)) && wanted->location.id >= 0 &&
+           (unsigned)wanted->location.id < sim_device_count() &&
            !(wanted->requestedHandleTypes & ~(HANDLE_POSIX_FD | HANDLE_FABRIC));
 }
 
@@ -44,7 +49,8 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, 
     if (!handle || flags || !wanted) return CUDA_ERROR_INVALID_VALUE;
     if (wanted->location.type == LOCATION_DEVICE) DEVICE(wanted->location.id);
     if (!valid_properties(wanted)) return CUDA_ERROR_INVALID_VALUE;
-    if (wanted->requestedHandleTypes & HANDLE_FABRIC) return CUDA_ERROR_NOT_PERMITTED;  // no IMEX channel here
+    bool fabric = wanted->requestedHandleTypes & HANDLE_FABRIC;
+    if (fabric && !sim_machine_has_quirk(SIM_QUIRK_FABRIC)) return CUDA_ERROR_NOT_PERMITTED;  // no IMEX channel here
     if (wanted->requestedHandleTypes && sim_machine_has_quirk(SIM_QUIRK_NOEXPORT)) return CUDA_ERROR_NOT_SUPPORTED;
     if (!size || size % sim_machine_config()->granularity) return CUDA_ERROR_INVALID_VALUE;
     LOCK();
@@ -52,8 +58,24 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, 
     sim_result result = sim_physical_create((unsigned)wanted->location.id, size, &made);
     if (result) return front_result(result);
     made->exportable = wanted->requestedHandleTypes != 0;
+    made->doomed = on_host(wanted);  // r580 takes such a process, and never gives it back
     _Static_assert(sizeof *wanted <= sizeof made->properties, "a place for the properties");
     memcpy(made->properties, wanted, sizeof *wanted);
+    *handle = made->id_range.start;
+    return CUDA_SUCCESS;
+}
+
+// Of a multicast object there is nothing but its handle. A process with one is never given back.
+SIM_API CUresult cuMulticastCreate(CUmemGenericAllocationHandle* handle, const CUmulticastObjectProp* wanted) {
+    ENTER();
+    if (!sim_machine_has_quirk(SIM_QUIRK_MULTICAST)) return CUDA_ERROR_NOT_SUPPORTED;
+    if (!handle || !wanted || !wanted->size || wanted->size % sim_machine_config()->granularity)
+        return CUDA_ERROR_INVALID_VALUE;
+    LOCK();
+    struct sim_physical* made;
+    sim_result result = sim_physical_create(0, wanted->size, &made);
+    if (result) return front_result(result);
+    made->doomed = true;
     *handle = made->id_range.start;
     return CUDA_SUCCESS;
 }
@@ -146,12 +168,31 @@ SIM_API CUresult cuMemGetAllocationPropertiesFromHandle(CUmemAllocationProp* out
     return CUDA_SUCCESS;
 }
 
+static int types_of(const struct sim_physical* physical) {
+    CUmemAllocationProp asked;
+    memcpy(&asked, physical->properties, sizeof asked);
+    return physical->exportable ? asked.requestedHandleTypes : HANDLE_NONE;
+}
+
+// A name for other nodes. There are none, so no process opens it.
+static sim_result export_to_fabric(struct sim_physical* physical, char name[FABRIC_BYTES]) {
+    sim_result result = sim_physical_publish(physical);
+    if (result) return result;
+    memset(name, 0, FABRIC_BYTES);
+    memcpy(name, &physical->entry, sizeof physical->entry);
+    return SIM_OK;
+}
+
 SIM_API CUresult cuMemExportToShareableHandle(void* out, CUmemGenericAllocationHandle handle, int type,
                                               unsigned long long flags) {
     ENTER();
-    if (!out || flags || type != HANDLE_POSIX_FD) return CUDA_ERROR_INVALID_VALUE;
+    if (!out || flags || (type != HANDLE_POSIX_FD && type != HANDLE_FABRIC)) return CUDA_ERROR_INVALID_VALUE;
     LOCK();
     HANDLE(physical, handle);
+    int types = types_of(physical);
+    if (type == HANDLE_FABRIC)
+        return types & type ? front_result(export_to_fabric(physical, out)) : CUDA_ERROR_INVALID_VALUE;
+    if (types == HANDLE_FABRIC) return CUDA_ERROR_INVALID_VALUE;
     return front_result(sim_physical_export(physical, out));
 }
 

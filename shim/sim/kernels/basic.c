@@ -2,6 +2,7 @@
 //
 // Kernels for demos and tests. Each moves data in a way a victim program can check afterwards.
 #include <gcr_sim_kernel.h>
+#include <string.h>
 #include <time.h>
 
 #define KERNEL(name) GCR_SIM_KERNEL void name(struct gcr_sim_launch* launch, void** params)
@@ -85,6 +86,31 @@ KERNEL(spin_until) {
     const uint32_t* flag = launch->view(launch, PARAM(uint64_t, 0), 4, 0);
     uint32_t value = PARAM(uint32_t, 1);
     while (flag && __atomic_load_n(flag, __ATOMIC_ACQUIRE) != value && !launch->stopping(launch)) rest();
+}
+
+// all_reduce(shared, data, words, rank, ranks, epoch): a collective over host memory that the ranks share, as NCCL's. Each
+// leaves its words in a slot, says so, waits on its stream for the others to say so, and adds their words to its own.
+// `shared`: a page with a flag for each rank (at most 64), then the slots. Each rank has two and takes turns: a rank that
+// is one epoch ahead writes where nobody reads any more.
+enum { FLAG_WORDS = 8, FLAGS_WORDS = 512 };
+PARAMS(all_reduce, 8, 8, 8, 4, 4, 8);
+KERNEL(all_reduce) {
+    uint64_t words = PARAM(uint64_t, 2), epoch = PARAM(uint64_t, 5);
+    uint32_t rank = PARAM(uint32_t, 3), ranks = PARAM(uint32_t, 4);
+    uint64_t* flags = launch->view(launch, PARAM(uint64_t, 0), (FLAGS_WORDS + 2 * ranks * words) * 8, 1);
+    uint64_t* data = launch->view(launch, PARAM(uint64_t, 1), words * 8, 1);
+    if (!flags || !data) return;
+    uint64_t* slots = flags + FLAGS_WORDS + (epoch & 1) * ranks * words;
+    memcpy(slots + rank * words, data, words * 8);
+    __atomic_store_n(flags + rank * FLAG_WORDS, epoch, __ATOMIC_RELEASE);
+    for (uint32_t peer = 0; peer < ranks; peer++) {
+        while (__atomic_load_n(flags + peer * FLAG_WORDS, __ATOMIC_ACQUIRE) < epoch) {
+            if (launch->stopping(launch)) return;
+            rest();
+        }
+        const uint64_t* theirs = slots + peer * words;
+        for (uint64_t i = 0; peer != rank && i < words; i++) data[i] += theirs[i];
+    }
 }
 
 // A device variable, and a kernel that reads a launch's shape: out[0..5] = grid, block
