@@ -14,18 +14,22 @@ namespace {
 Reason reason_for(const CUmemAllocationProp& asked) {
     if (asked.location.type != CU_MEM_LOCATION_TYPE_DEVICE) return wire::kReasonHostNuma;
     if (asked.type != CU_MEM_ALLOCATION_TYPE_PINNED) return wire::kReasonManaged;
-    if ((asked.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0) return wire::kReasonFabric;
     return kCovered;
 }
 
-// What only the driver can make stays the driver's; the rest can be handed over if it made it exportable.
+bool for_the_fabric(const CUmemAllocationProp& asked) {
+    return (asked.requestedHandleTypes & CU_MEM_HANDLE_TYPE_FABRIC) != 0;
+}
+
+// What only the driver can make stays the driver's; the rest can be handed over if it made it exportable. That goes for
+// memory made for the fabric as well: nobody shares it before it is exported (on_cuMemExportToShareableHandle).
 CUresult create(size_t size, const CUmemAllocationProp& asked, unsigned long long flags, uint64_t* made,
                 Reason* reason) {
     *reason = reason_for(asked);
     if (*reason != kCovered) return state.ops->create(size, Properties::of(asked), flags, false, made);
     device::Physical physical{};
     CUresult result = device::create_physical(state, size, Properties::of(asked), flags, &physical);
-    if (!physical.exportable) *reason = wire::kReasonUnexportable;
+    if (!physical.exportable) *reason = for_the_fabric(asked) ? wire::kReasonFabric : wire::kReasonUnexportable;
     *made = physical.real;
     return result;
 }
