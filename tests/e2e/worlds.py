@@ -76,7 +76,7 @@ class World:
 
     def up_to_the_decision(self) -> list[str]:
         copied = ["copied_out"] if self.copies else []
-        frozen = [] if self.data_only else ["frozen"]
+        frozen = [] if self.data_only else ["locked", "frozen"]
         return ["prepared", "stop", "quiesced", *copied, "handed_over", *frozen, "drained", "staged"]
 
     def checkpoint(self) -> list[str]:

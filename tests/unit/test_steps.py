@@ -1,6 +1,7 @@
 """Each step of a checkpoint by itself: what it does, and what its undo does, also where it was cut short."""
 
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -9,7 +10,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from stepping import DEVICE, SIZE, Made, Recorder, drained
+from stepping import DEVICE, SIZE, Made, Recorder, Target, drained
 
 from gcr.engine.steps import copy_out, freeze_and_drain, stage
 from gcr.engine.steps.copy_out import CopyOut
@@ -156,20 +157,51 @@ def test_a_process_copies_itself_and_its_copy_is_staged(monkeypatch):
 def test_freeze_beside_drain_and_the_way_back():
     made = Made(State.HANDED_OVER)
     said = made.does(FreezeAndDrain(made.work, made.meter))
-    assert sorted(said) == ["ballasts.keep", "control.freeze", "look without", "worker.drain"]
-    assert said.index("look without") < said.index("control.freeze") < said.index("ballasts.keep")
+    assert sorted(said) == ["ballasts.keep", "control.lock", "control.save", "look without", "worker.drain"]
+    said.remove("worker.drain")
+    assert said == ["look without", "control.lock", "control.save", "ballasts.keep"]
     assert made.state == State.FROZEN_DRAINED
     assert made.undone() == ["ballasts.give", "control.thaw"]
     assert made.state == State.HANDED_OVER
 
 
-@pytest.mark.parametrize("fails", ["freeze", "drain"])
+@pytest.mark.parametrize("fails", ["lock", "save", "drain"])
 def test_where_one_of_the_two_fails_both_are_taken_back(fails):
     made = Made(State.HANDED_OVER, **{fails: RolledBack("no")})
     with pytest.raises(RolledBack):
         made.does(FreezeAndDrain(made.work, made.meter))
-    assert made.state == {"freeze": State.DRAINED, "drain": State.FROZEN}[fails]
+    assert made.state == {"drain": State.FROZEN}.get(fails, State.DRAINED)
     assert (made.undone(), made.state) == (["ballasts.give", "control.thaw"], State.HANDED_OVER)
+
+
+def beside(made: Made, **answers: Any) -> Target:
+    """Adds a process to a checkpoint."""
+    other = Target(made.said, State.HANDED_OVER, Way.WHOLE, **answers)
+    other.node = made.node
+    made.work.targets = [*made.work.targets, other]
+    return other
+
+
+def test_no_control_state_is_saved_before_every_process_is_locked():
+    made = Made(State.HANDED_OVER)
+    slow = threading.Event()
+    beside(made, lock=lambda *_: slow.wait(0.2))
+    said = made.does(FreezeAndDrain(made.work, made.meter))
+    control = [word for word in said if word.startswith("control.")]
+    assert control == ["control.lock"] * 2 + ["control.save"] * 2
+    assert "locked" in made.course.marks
+
+
+@pytest.mark.parametrize("error", [RolledBack("refused"), PeerGone("it died")])
+def test_a_lock_that_fails_costs_no_process_its_control_state_and_all_are_thawed(error):
+    made = Made(State.HANDED_OVER)
+    other = beside(made, lock=error)
+    with pytest.raises(type(error)):
+        made.does(FreezeAndDrain(made.work, made.meter))
+    assert "control.save" not in made.said
+    assert {made.state, other.process.state} == {State.DRAINED}
+    assert made.undone() == ["ballasts.give", "control.thaw"] * 2
+    assert {made.state, other.process.state} == {State.HANDED_OVER}
 
 
 def test_with_data_only_the_control_state_is_not_touched():

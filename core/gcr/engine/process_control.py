@@ -1,16 +1,22 @@
 """Control state of a process: saved by the driver, and given back."""
 
+from contextlib import suppress
+
 from msgspec import Struct
 
 from gcr.control import ControlPhase
 from gcr.engine.control_phases import ControlPhases, recorded_phases
 from gcr.engine.session import Session
+from gcr.errors import DeadlinePassed, DriverError
+
+LOCK_AGAIN_S = 5.0  # a process that stands locks within milliseconds
 
 
-class ProcessControl(Struct, frozen=True):
-    """The control state of one process."""
+class ProcessControl(Struct):
+    """The control state of one process. `lock_answered`: the driver has said what came of its lock."""
 
     session: Session
+    lock_answered: bool = False
 
     @property
     def phases(self) -> ControlPhases:
@@ -22,11 +28,20 @@ class ProcessControl(Struct, frozen=True):
         """Returns phases that note nothing: before the decision there is no record to note it in."""
         return ControlPhases(self.session.pid, lambda: self.session.control, self.session.process.suspension.placement)
 
-    def freeze(self, deadline: float) -> None:
+    def lock(self, deadline: float) -> None:
+        """Makes every driver call of the process wait: in its shim, then in the driver."""
         session = self.session
         session.process.agent.freeze(session.transaction)
-        session.control.lock(session.pid, deadline)
-        session.control.checkpoint(session.pid, deadline)
+        try:
+            session.control.lock(session.pid, deadline)
+            self.lock_answered = True
+        except DriverError:
+            self.lock_answered = True
+            raise
+
+    def save(self, deadline: float) -> None:
+        """Takes the control state of a locked process off its devices."""
+        self.session.control.checkpoint(self.session.pid, deadline)
 
     def freeze_again(self, deadline: float) -> None:
         """Undoes a half-done thaw, wherever it stopped."""
@@ -36,12 +51,26 @@ class ProcessControl(Struct, frozen=True):
         self.phases.to(ControlPhase.CHECKPOINTED, deadline)
 
     def thaw(self, deadline: float, undo: bool = False) -> None:
-        """Restores the control state. `undo`: from a freeze before the decision. Raises Lost, DeviceShared."""
+        """Restores the control state. `undo`: from a lock or a save before the decision. Raises Lost, DeviceShared."""
         session = self.session
         phases = self._unrecorded_phases() if undo else self.phases
+        if undo and not self.lock_answered:
+            self._overtake_lock(phases)
         if undo and session.keeps_context and phases.settled() == ControlPhase.CHECKPOINTED:
             session.control.unlock(session.pid, deadline)  # the context is still there and need not be made again
         if not undo or phases.settled() != ControlPhase.ABSENT:  # an absent process has nothing in the driver
             phases.to(ControlPhase.RUNNING, deadline)
         if session.process.agent.frozen():
             session.process.agent.thaw(session.transaction)
+
+    def _overtake_lock(self, phases: ControlPhases) -> None:
+        """Makes sure that no earlier lock is taken after an undo, when the program runs again.
+
+        A driver call outlives its caller, and the phase need not show it. So the process is locked once more. That lock
+        comes behind the earlier one, or takes its place; the undo unlocks either. An agent makes one call at a time.
+        """
+        session = self.session
+        if session.keeps_context or not session.process.agent.frozen() or phases.settled() != ControlPhase.RUNNING:
+            return
+        with suppress(DriverError, DeadlinePassed):
+            phases.to(ControlPhase.LOCKED, LOCK_AGAIN_S)

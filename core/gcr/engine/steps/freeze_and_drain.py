@@ -17,7 +17,10 @@ from gcr.protocol.operations.operation import Done
 
 
 class FreezeAndDrain(Struct, frozen=True):
-    """Runs both for all processes at once; without the freeze where the control state stays."""
+    """Runs both for all processes at once; without the freeze where the control state stays.
+
+    The driver locks every process before it saves any. So a lock that fails costs the others an unlock, and no restore.
+    """
 
     work: Work
     meter: Meter
@@ -31,20 +34,32 @@ class FreezeAndDrain(Struct, frozen=True):
         steps: list[Callable[[], None]] = []
         for target in work.targets:
             undo.push("drain", partial(target.process.take_back, "drain"))
-            steps.append(partial(drain, work, target, meter))
-            if not work.options.data_only:
+        if not work.options.data_only:
+            for target in work.targets:
                 undo.push("freeze", partial(thaw, work, target))
-                steps.append(partial(freeze, work, target))
+            steps.append(partial(freeze, work))
+        steps += [partial(drain, work, target, meter) for target in work.targets]
         if work.stream:
             steps = [partial(work.stream.or_stop, step) for step in steps]
         side_by_side(steps)
         work.course.left(work.node.config.stage_s)
 
 
-def freeze(work: Work, target: Target) -> None:
+def freeze(work: Work) -> None:
+    """Saves the control state of all processes, once each of them is locked."""
+    side_by_side(partial(lock, work, target) for target in work.targets)
+    side_by_side(partial(save, work, target) for target in work.targets)
+
+
+def lock(work: Work, target: Target) -> None:
     if not target.keeps_context:
         work.count.look_without_data(target)
-    target.control_state.freeze(work.course.left(work.node.config.control_s))
+    target.control_state.lock(work.course.left(work.node.config.control_s))
+    work.course.mark("locked")
+
+
+def save(work: Work, target: Target) -> None:
+    target.control_state.save(work.course.left(work.node.config.control_s))
     if not target.process.copied_out:  # else there may be no context to hold it with
         work.ballasts.keep(target)
     target.process.advance("freeze")
@@ -52,7 +67,7 @@ def freeze(work: Work, target: Target) -> None:
 
 
 def thaw(work: Work, target: Target) -> None:
-    """Undoes `freeze`."""
+    """Undoes `freeze` for one process, whether it is locked, saved, or neither."""
     work.ballasts.give(target)
     if target.process.ended:
         return
