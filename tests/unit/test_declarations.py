@@ -185,17 +185,31 @@ def test_a_daemon_keeps_the_variables_that_backends_declare(site: Path, monkeypa
 def test_programs_get_what_the_backends_of_their_shim_declare(site: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package(site, ACME + 'sets = { ACME_LAZY = "0" }')
     monkeypatch.setenv("GCR_PLUGINS", "gcr_acme")
-    nccl, lazy = {"NCCL_CUMEM_HOST_ENABLE": "0"}, {"ACME_LAZY": "0"}
+    lazy = {"ACME_LAZY": "0"}
+    nccl = {
+        "NCCL_CUMEM_HOST_ENABLE": "0",
+        "NCCL_NVLS_ENABLE": "0",
+        "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1",
+        "NVSHMEM_DISABLE_NVLS": "1",
+    }
     for backend in (None, "nvidia", "amd", "absent"):
         assert settings_of_programs(backend, own_shim=True) == nccl
     assert settings_of_programs("acme", own_shim=True) == nccl | lazy
     assert settings_of_programs("acme", own_shim=False) == lazy
 
 
-@pytest.mark.parametrize(("own", "seen"), [({}, "0"), ({"NCCL_CUMEM_HOST_ENABLE": "1"}, "1")])
-def test_a_program_s_own_value_is_kept(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, own: dict[str, str], seen: str
+@pytest.mark.parametrize("name", ["NCCL_CUMEM_HOST_ENABLE", "NCCL_NVLS_ENABLE", "TORCH_SYMM_MEM_DISABLE_MULTICAST"])
+@pytest.mark.parametrize("own", [None, "mine", ""])
+def test_a_program_s_own_value_is_kept_and_what_is_set_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, name: str, own: str | None
 ) -> None:
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    environment = Supervisor(JobSpec(("true",), name="llm", environment=own)).environment()
-    assert environment["NCCL_CUMEM_HOST_ENABLE"] == seen
+    caplog.set_level("INFO")
+    mine = {} if own is None else {name: own}
+    environment = Supervisor(JobSpec(("true",), name="llm", environment=mine)).environment()
+    assert environment[name] == (settings_of_programs(None, own_shim=True)[name] if own is None else own)
+    assert (f"{name}={environment[name]} set" in caplog.text) == (own is None)
+
+
+def test_whether_ranks_reach_each_other_s_memory_is_left_to_the_user() -> None:
+    assert "NCCL_P2P_DISABLE" not in settings_of_programs(None, own_shim=True)
