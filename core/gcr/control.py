@@ -35,6 +35,7 @@ class Refusal(Struct, frozen=True):
     reason: str  # a stable word: "nccl", "verbs", "mig" …
     detail: str
     hint: str = ""  # the way out, for users; empty: gcr's own page, where it has a section on the reason
+    only_unheard: bool = False  # a sign alone: no reason where the process has an agent, which says what is shared
 
 
 class ProcessView(Struct, frozen=True):

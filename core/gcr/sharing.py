@@ -8,6 +8,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from gcr.control import Refusal
 from gcr.processes import mapped_files, open_files
 
+_GDRCOPY = "/dev/gdrdrv"
+_UNDER_GCR = "start it with gcr run; docs/limitations.md#nccl"
+
 
 def refusals(pid: int, reasons: Callable[[int], Iterable[Refusal]]) -> Sequence[Refusal]:
     """Every reason found; one `not_permitted` when the process may not be looked into, none when it is gone."""
@@ -22,9 +25,21 @@ def verbs(pid: int) -> Iterator[Refusal]:
         yield Refusal("verbs", f"holds {path}: a network card may write its memory after the cut")
 
 
+def gdrcopy(pid: int) -> Iterator[Refusal]:
+    """Yields a reason for a process that GDRCopy serves: device memory is pinned, and mapped past the driver."""
+    mapped = (path for path in mapped_files(pid) if path.startswith(_GDRCOPY))
+    for path in [*open_files(pid, _GDRCOPY), *mapped][:1]:
+        text = f"has {path} open: GDRCopy keeps device memory in its place, and maps it into the process"
+        yield Refusal("gdrcopy", text)
+
+
 def collectives(pid: int, library: str, segment: str) -> Iterator[Refusal]:
-    """Segments that a library of collectives (NCCL and its kin) shares with other ranks: files that begin so."""
+    """Yields a reason for a process that maps files which begin so: segments of a library of collectives (NCCL's kin).
+
+    They are host memory, and come back. But the ranks may share device memory as well, which only an agent can tell.
+    """
     found = [path for path in mapped_files(pid) if path.startswith(segment)]
     if found:
         many = f"maps {len(found)} segments of {library}, {found[0]} for one"
-        yield Refusal("nccl", f"{many}: it shares memory with other ranks")
+        text = f"{many}: it may share device memory with other ranks, and gcr cannot tell from outside"
+        yield Refusal("nccl", text, hint=_UNDER_GCR, only_unheard=True)

@@ -35,6 +35,7 @@ from gcr.version import __version__
 NOBODY = 65534
 MIB = 1 << 20
 NO_PROCESS = "4194301"  # beyond the kernel's largest pid
+HAS, HAS_NOT = 1 << 30, 1 << 29  # pids of no process
 
 
 # ---- users -------------------------------------------------------------------------------------------------------
@@ -236,11 +237,10 @@ def test_a_driver_that_cannot_checkpoint(machine: Machine) -> None:
     assert machine.gcr("restore", "llm").code == 0
 
 
-def test_multicast_is_refused_where_a_driver_has_it(machine: Machine) -> None:
-    """The simulated one has not (its own error passes through unchanged), and the program can still be swapped."""
+def test_a_driver_without_multicast_says_so_to_the_program(machine: Machine) -> None:
+    """Its own error passes through unchanged, and the program can still be swapped. With it: test_refused_kinds.py."""
     job = machine.told("llm")
-    answer = int(job.ask("multicast"))
-    assert answer != 0, "the simulator has learnt multicast: this test must now see it refused"
+    assert int(job.ask("multicast")) == 801
     assert machine.gcr("checkpoint", "llm").code == 0
     assert machine.gcr("restore", "llm").code == 0
 
@@ -248,11 +248,23 @@ def test_multicast_is_refused_where_a_driver_has_it(machine: Machine) -> None:
 @pytest.mark.parametrize("device", ["/dev/infiniband/uverbs0", "/dev/infiniband/rdma_cm"])
 def test_open_verbs(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
     """No RDMA device here, so what the kernel says is made up; that it is asked, and what follows, is not."""
-    monkeypatch.setattr(processes, "_open_files", lambda pid: iter(["/dev/null", device]) if pid == 7 else iter([]))
+    monkeypatch.setattr(processes, "_open_files", lambda pid: iter(["/dev/null", device]) if pid == HAS else iter([]))
     with pytest.raises(UnsupportedState, match=device) as caught:
-        refuse_unsupported(idle(7))
+        refuse_unsupported(idle(HAS))
     assert caught.value.exit == 3
-    refuse_unsupported(idle(8))
+    refuse_unsupported(idle(HAS_NOT))
+
+
+@pytest.mark.parametrize("where", ["_open_files", "_read"])
+def test_gdrcopy(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """Likewise; the device is open, or mapped without a descriptor."""
+    maps = "7f0000000000-7f0000010000 rw-s 00000000 00:06 413 /dev/gdrdrv\n"
+    answers = {"_open_files": lambda _pid: iter(["/dev/gdrdrv"]), "_read": lambda _pid, _name: maps}
+    refuse_unsupported(idle(HAS))
+    monkeypatch.setattr(processes, where, answers[where])
+    with pytest.raises(UnsupportedState, match=f"process {HAS} has /dev/gdrdrv open") as caught:
+        refuse_unsupported(idle(HAS))
+    assert (caught.value.exit, caught.value.hint) == (3, "docs/limitations.md#gdrcopy")
 
 
 def idle(pid: int) -> Any:

@@ -39,9 +39,26 @@ def test_one_that_does_or_need_not_is_taken(counts, covered):
 )
 def test_the_hint_of_a_backend_s_refusal_leads_somewhere(refusal, hint):
     with pytest.raises(UnsupportedState, match=f"process 7: {refusal.detail}") as told:
-        refuse_as_inspected(ProcessView(7, ControlPhase.RUNNING, {}, (refusal,)))
+        refuse_as_inspected(ProcessView(7, ControlPhase.RUNNING, {}, (refusal,)), heard=True)
     assert told.value.hint == hint
 
 
 def test_a_process_that_its_backend_does_not_refuse_is_taken():
-    refuse_as_inspected(ProcessView(7, ControlPhase.RUNNING, {}, ()))
+    refuse_as_inspected(ProcessView(7, ControlPhase.RUNNING, {}, ()), heard=False)
+
+
+SIGN = Refusal("nccl", "maps segments", "start it with gcr run", only_unheard=True)
+
+
+def test_a_mere_sign_of_shared_memory_counts_where_no_agent_tells():
+    with pytest.raises(UnsupportedState, match="process 7: maps segments") as told:
+        refuse_as_inspected(ProcessView(7, ControlPhase.RUNNING, {}, (SIGN,)), heard=False)
+    assert told.value.hint == "start it with gcr run"
+
+
+def test_where_an_agent_tells_the_sign_is_none_and_hides_no_other_reason():
+    refuse_as_inspected(ProcessView(7, ControlPhase.RUNNING, {}, (SIGN,)), heard=True)
+    with pytest.raises(UnsupportedState, match="process 7: its device is in MIG mode"):
+        refuse_as_inspected(
+            ProcessView(7, ControlPhase.RUNNING, {}, (SIGN, Refusal("mig", "its device is in MIG mode"))), heard=True
+        )

@@ -20,7 +20,7 @@ def test_what_a_process_maps_and_opens_is_read_from_proc(tmp_path: Path) -> None
         assert str(path) in processes.mapped_files(os.getpid())
         assert processes.open_files(os.getpid(), str(tmp_path)) == [str(path)]
         (found,) = sharing.collectives(os.getpid(), "XCCL", f"{tmp_path}/a name")
-    assert found.reason == "nccl"
+    assert (found.reason, found.only_unheard) == ("nccl", True)
     assert "XCCL" in found.detail
     assert str(path) in found.detail
     assert str(path) not in processes.mapped_files(os.getpid())
@@ -35,6 +35,23 @@ def test_a_network_card_s_device_is_a_reason(monkeypatch: pytest.MonkeyPatch) ->
     assert "uverbs0" in found.detail
 
 
+@pytest.mark.parametrize(("opened", "mapped"), [(["/dev/gdrdrv"], []), ([], ["/dev/gdrdrv"]), (["/dev/gdrdrv"],) * 2])
+def test_gdrcopy_s_device_is_a_reason_open_or_mapped(
+    monkeypatch: pytest.MonkeyPatch, opened: list[str], mapped: list[str]
+) -> None:
+    monkeypatch.setattr(processes, "_open_files", lambda _pid: iter(["/dev/null", *opened]))
+    monkeypatch.setattr(sharing, "mapped_files", lambda _pid: ["/usr/lib/libgdrapi.so.2", *mapped])
+    (found,) = sharing.gdrcopy(1)
+    assert (found.reason, found.only_unheard) == ("gdrcopy", False)
+    assert "/dev/gdrdrv" in found.detail
+
+
+def test_gdrcopy_s_library_alone_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(processes, "_open_files", lambda _pid: iter(["/dev/null"]))
+    monkeypatch.setattr(sharing, "mapped_files", lambda _pid: ["/usr/lib/libgdrapi.so.2"])
+    assert list(sharing.gdrcopy(1)) == []
+
+
 def test_a_process_that_may_not_be_looked_into_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(_pid: int) -> Iterator[str]:
         raise PermissionError(errno.EACCES, "Permission denied")
@@ -46,4 +63,5 @@ def test_a_process_that_may_not_be_looked_into_is_refused(monkeypatch: pytest.Mo
 
 def test_one_that_is_gone_has_no_reasons() -> None:
     assert sharing.refusals(GONE, sharing.verbs) == []
+    assert sharing.refusals(GONE, sharing.gdrcopy) == []
     assert sharing.refusals(GONE, lambda pid: sharing.collectives(pid, "XCCL", "/")) == []

@@ -21,6 +21,7 @@ def of(pid: int) -> Sequence[Refusal]:
 
 def _reasons(pid: int) -> Iterator[Refusal]:
     yield from sharing.verbs(pid)
+    yield from sharing.gdrcopy(pid)
     for path in open_files(pid, _FABRIC)[:1]:
         yield Refusal("fabric", f"holds {path}: memory shared with other nodes")
     yield from sharing.collectives(pid, "NCCL", _NCCL_SEGMENT)

@@ -10,8 +10,9 @@ from gcr.errors import DriverError, UnsupportedState, WrongState
 from gcr.job.states import State
 from gcr.processes import file_access, is_stopped, open_verbs
 from gcr.protocol.wire import REFUSED_REASONS, AgentPhase, Reason
+from gcr.sharing import gdrcopy
 
-SEEN_FROM_OUTSIDE = frozenset({"uncounted", "nccl", "verbs", "mig", "not_permitted", "moved", "deepbind"})
+SEEN_FROM_OUTSIDE = frozenset({"uncounted", "nccl", "verbs", "gdrcopy", "mig", "not_permitted", "moved", "deepbind"})
 """Reasons that the shim does not report; docs/limitations.md has a section on each, as on each of REFUSED_REASONS."""
 
 
@@ -58,10 +59,12 @@ def refuse_unsupported(target: Target) -> None:
     if verbs := open_verbs(target.pid):
         text = f"process {target.pid} has {verbs[0]} open: a network card may write to its device memory after the cut"
         raise unsupported(text, "verbs")
+    for found in gdrcopy(target.pid):
+        raise unsupported(f"process {target.pid} {found.detail}", found.reason)
 
 
 def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
-    """Refuses what only the vendor sees from outside: MIG, NCCL's shared memory, a process that the driver gave up.
+    """Refuses what only the vendor sees from outside: MIG, an open fabric channel, a process that the driver gave up.
 
     Raises UnsupportedState, WrongState, DriverError.
     """
@@ -73,15 +76,18 @@ def refuse_what_the_driver_refuses(targets: Sequence[Target]) -> None:
             raise WrongState(f"process {target.pid} is {view.phase.value} in the driver", state=view.phase.value)
         if view.phase == ControlPhase.ABSENT:
             raise DriverError(f"the driver does not know process {target.pid}")
-        refuse_as_inspected(view)
+        refuse_as_inspected(view, heard=True)
         target.books.counts = view.bytes_by_device
         refuse_uncounted(target)
     refuse_crowded_devices(targets)
 
 
-def refuse_as_inspected(view: ProcessView) -> None:
-    """Refuses a process for the first reason that its backend sees. Raises UnsupportedState."""
-    for first in view.refusals[:1]:
+def refuse_as_inspected(view: ProcessView, heard: bool) -> None:
+    """Refuses a process for the first reason that its backend sees. Raises UnsupportedState.
+
+    heard: the process has an agent, which says what it shares; mere signs of that count no more.
+    """
+    for first in [each for each in view.refusals if not (heard and each.only_unheard)][:1]:
         raise unsupported(f"process {view.pid}: {first.detail}", first.reason, first.hint)
 
 

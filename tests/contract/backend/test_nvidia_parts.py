@@ -30,6 +30,8 @@ def refuse_with(monkeypatch: pytest.MonkeyPatch, opened: list[str], mapped: list
         (["/dev/infiniband/uverbs0"], [], ["verbs"]),
         (["/dev/nvidia-caps-imex-channels/channel0"], [], ["fabric"]),
         ([], ["/dev/shm/nccl-AbC (deleted)", "/dev/shm/nccl-dEf"], ["nccl"]),
+        (["/dev/gdrdrv"], [], ["gdrcopy"]),
+        ([], ["/dev/gdrdrv"], ["gdrcopy"]),
         (["/dev/nvidia1"], [], ["mig"]),
         (["/dev/infiniband/uverbs0", "/dev/nvidia1"], ["/dev/shm/nccl-A"], ["verbs", "nccl", "mig"]),
     ],

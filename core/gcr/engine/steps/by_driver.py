@@ -40,7 +40,7 @@ class Admit(Struct, frozen=True):
             raise UnsupportedState(text, hint="start it with gcr run")
         if view.phase != ControlPhase.RUNNING:
             raise WrongState(f"process {swap.pid} is {view.phase.value} already", state=view.phase.value)
-        refuse_as_inspected(view)
+        refuse_as_inspected(view, heard=False)
         swap.before = dict(view.bytes_by_device)
         missing = sum(swap.before.values()) - available_host_bytes()
         if missing > 0:
