@@ -21,6 +21,7 @@ HEADINGS = {
     "victims-others": "Others",
     "victims-offload": "Pinned host memory",
     "victims-two": "Two GPUs",
+    "nccl": "Two GPUs, NCCL without P2P",
 }
 Result = Mapping[str, Any]
 HEAD = (

@@ -31,6 +31,7 @@ class Victim:
     """command: a file of tests/victims and its arguments, but for `--hold`, which all in Python are given
 
     package: the Python module whose version counts · gap: seconds at most from a sign of work to the next checkpoint
+    stuck: checkpoints at most that may be taken back, because one rank waits for another on its device
     """
 
     name: str
@@ -40,6 +41,7 @@ class Victim:
     wanted: Wanted = Wanted.SWAPPED
     gap: float = 0.3
     devices: int = 1
+    stuck: int = 0
 
 
 TORCH = (
@@ -100,12 +102,25 @@ TWO = (
     Victim("peers", "C++, two GPUs that read each other's memory", "runtime_victim.cu 2 hold", devices=2),
     Victim("ddp", "PyTorch, two ranks of DDP with NCCL", "ddp_victim.py --ranks 2", "torch", Wanted.EITHER, devices=2),
 )
+NCCL = (
+    Victim(
+        "ddp-shm",
+        "PyTorch, two ranks of DDP with NCCL, `NCCL_P2P_DISABLE=1`",
+        "ddp_victim.py --ranks 2 --transport shm",
+        "torch",
+        devices=2,
+        stuck=20,
+    ),
+)
 PIECES: dict[str, Sequence[Victim]] = {
     "victims-torch": TORCH,
     "victims-others": OTHERS,
     "victims-offload": OFFLOAD,
     "victims-two": TWO,
+    "nccl": NCCL,
 }
+SETTINGS = {"nccl": {"GCR_QUIESCE_S": "2"}}
+"""Settings of gcr's for a piece: with ranks that wait for each other, a checkpoint that is stuck soon gives up."""
 EVERY = {victim.name: victim for piece in PIECES.values() for victim in piece}
 
 

@@ -1,6 +1,7 @@
 """Distributed data parallel training by PyTorch: a process for each device; NCCL sums their gradients.
 
 The parent uses no device: it tells the ranks when to take a step and says what they computed. --ranks: how many.
+--transport: `p2p`, NCCL's choice between these GPUs; `shm`, host memory that the ranks share; `sockets`.
 """
 
 import itertools
@@ -15,6 +16,12 @@ from torch_victim import BATCH, LENGTH, WORDS, Training
 WIDTH, LAYERS = 256, 3
 ANSWER_SECONDS = 120.0
 STEPS = 5  # of the ranks, in one of the program
+TRANSPORTS = {
+    "p2p": {},
+    "shm": {"NCCL_P2P_DISABLE": "1"},
+    "sockets": {"NCCL_P2P_DISABLE": "1", "NCCL_SHM_DISABLE": "1"},
+}
+NO_MULTICAST = {"NCCL_NVLS_ENABLE": "0", "TORCH_SYMM_MEM_DISABLE_MULTICAST": "1"}  # bare as under gcr run
 
 
 class Rank(Training):
@@ -85,7 +92,11 @@ class Ranks:
 def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--ranks", type=int, default=2)
+    arguments.add_argument("--transport", choices=sorted(TRANSPORTS), default="p2p")
     options = arguments.parse_args()
+    os.environ.update(TRANSPORTS[options.transport])
+    for name, value in NO_MULTICAST.items():
+        os.environ.setdefault(name, value)
     perform(options, Ranks(options.ranks))
 
 

@@ -1,6 +1,7 @@
 """Victims on the SIMULATED driver: the same output every time, bare and with the shim loaded."""
 
 import ctypes
+import json
 import os
 import re
 import struct
@@ -87,6 +88,36 @@ def test_the_counters_prove_work(c_victim: Path, environment: Mapping[str, str],
     assert len(begun) == 2 and all(begun)
     assert all(0 < counters[2 * thread] <= begun[thread] for thread in range(2))
     assert all(0 < counters[2 * thread + 1] <= begun[thread] for thread in range(2))
+
+
+@pytest.mark.parametrize(("transport", "p2p", "shm"), [("p2p", None, None), ("shm", "1", None), ("sockets", "1", "1")])
+@pytest.mark.parametrize("own", [None, "1"])
+def test_ddp_s_ranks_get_the_transport_and_no_multicast_of_their_own(
+    transport: str, p2p: str | None, shm: str | None, own: str | None
+) -> None:
+    """PyTorch is not here: the ranks are not started, and their environment is shown."""
+    code = f"""
+import json, os, sys
+import ddp_victim
+sys.argv[1:] = ["--hold", "--transport", {transport!r}]
+ddp_victim.Ranks = lambda count: count
+ddp_victim.perform = lambda _options, count: print(json.dumps([count, dict(os.environ)]))
+ddp_victim.main()
+"""
+    before = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "TORCH_"))}
+    mine = {"NCCL_NVLS_ENABLE": own} if own else {}
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**before, **mine, "PYTHONPATH": str(HERE)},
+        capture_output=True,
+        text=True,
+        timeout=SECONDS,
+        check=True,
+    )
+    count, there = json.loads(done.stdout)
+    assert count == 2
+    assert (there.get("NCCL_P2P_DISABLE"), there.get("NCCL_SHM_DISABLE")) == (p2p, shm)
+    assert (there["NCCL_NVLS_ENABLE"], there["TORCH_SYMM_MEM_DISABLE_MULTICAST"]) == (own or "0", "1")
 
 
 def test_a_wrong_word_is_seen(environment: Mapping[str, str]) -> None:
