@@ -22,7 +22,7 @@ bool for_the_fabric(const CUmemAllocationProp& asked) {
 }
 
 // What only the driver can make stays the driver's; the rest can be handed over if it made it exportable. That goes for
-// memory made for the fabric as well: nobody shares it before it is exported (on_cuMemExportToShareableHandle).
+// memory made for the fabric as well: no process shares it before it is exported (on_cuMemExportToShareableHandle).
 CUresult create(size_t size, const CUmemAllocationProp& asked, unsigned long long flags, uint64_t* made,
                 Reason* reason) {
     *reason = reason_for(asked);
