@@ -21,7 +21,8 @@ HEADINGS = {
     "victims-others": "Others",
     "victims-offload": "Pinned host memory",
     "victims-two": "Two GPUs",
-    "nccl": "Two GPUs, NCCL without P2P",
+    "nccl": "Two GPUs, NCCL through host memory",
+    "nccl-sockets": "Two GPUs, NCCL through sockets",
 }
 Result = Mapping[str, Any]
 HEAD = (

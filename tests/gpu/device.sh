@@ -9,8 +9,8 @@
 # GCR_WARM_GIB (48): host memory touched once before timing; 0 for none. GCR_BENCHMARK_STORE: a folder on the disk that
 # images are measured on, with room for two of GCR_IMAGES_GIB (32).
 # `victims-*` swap the programs of tests/gpu/victims.py while they compute, each goes on where it stopped; `victims-two`
-# needs two GPUs, as `nccl`, `two-devices`, `two-driver` and `whole-two` do. `nccl`: two ranks of PyTorch's DDP whose data
-# passes through host memory, swapped 20 times; losses and parameters must be those of a bare run.
+# needs two GPUs, as `nccl`, `nccl-sockets`, `two-devices`, `two-driver` and `whole-two` do. `nccl`: two ranks of
+# PyTorch's DDP whose data passes through host memory, swapped 20 times; losses and parameters must be a bare run's.
 # `python tests/gpu/compatibility.py OUT COMMIT` makes docs/compatibility.md of what they leave.
 # `cold10` restores ten minutes after its checkpoint: the first call begins it and leaves a process behind (in a session
 # of its own), later calls say how long is left, then bring the result. `soak` likewise: one training job, 1,000 swaps.

@@ -112,14 +112,25 @@ NCCL = (
         stuck=20,
     ),
 )
+SOCKETS = (
+    Victim(
+        "ddp-sockets",
+        "PyTorch, two ranks of DDP with NCCL, `NCCL_P2P_DISABLE=1` and `NCCL_SHM_DISABLE=1`",
+        "ddp_victim.py --ranks 2 --transport sockets",
+        "torch",
+        devices=2,
+        stuck=20,
+    ),
+)
 PIECES: dict[str, Sequence[Victim]] = {
     "victims-torch": TORCH,
     "victims-others": OTHERS,
     "victims-offload": OFFLOAD,
     "victims-two": TWO,
     "nccl": NCCL,
+    "nccl-sockets": SOCKETS,
 }
-SETTINGS = {"nccl": {"GCR_QUIESCE_S": "2"}}
+SETTINGS = {piece: {"GCR_QUIESCE_S": "2"} for piece in ("nccl", "nccl-sockets")}
 """Settings of gcr's for a piece: with ranks that wait for each other, a checkpoint that is stuck soon gives up."""
 EVERY = {victim.name: victim for piece in PIECES.values() for victim in piece}
 
