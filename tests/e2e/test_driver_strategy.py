@@ -3,10 +3,11 @@
 import os
 import signal
 import sys
+import time
 from pathlib import Path
 
 import pytest
-from machine import VICTIMS, Machine, Victim, until
+from machine import VICTIMS, Machine, Victim, kill, until
 
 
 def start(machine: Machine) -> tuple[Victim, int, str]:
@@ -111,3 +112,22 @@ def test_what_the_outside_can_see_is_refused(machine: Machine) -> None:
         assert victim.ask() == before
     finally:
         Path(segment).unlink()
+
+
+def test_a_lock_that_outlives_its_caller_does_not_stop_the_program(machine: Machine) -> None:
+    """The driver takes it a second later, when the checkpoint has long been taken back."""
+    victim, pid, before = start(machine)
+    rules = machine.simulated / "faults"
+    rules.write_text(f"checkpoint.lock@{pid}:1:delay=1500\n")
+    with machine.held_at("checkpoint.stop"):
+        running = machine.command("checkpoint", str(pid))
+        machine.wait_held()
+        (helper,) = machine.children("gcr.control_helper")
+    time.sleep(0.3)  # the driver has been asked
+    kill(helper)
+    assert running.result(timeout=60).code == 4
+    time.sleep(1.5)
+    assert victim.ask() == before
+    assert machine.gcr("checkpoint", str(pid)).code == 0
+    assert machine.gcr("restore", str(pid)).code == 0
+    assert victim.ask() == before

@@ -22,6 +22,7 @@ log = logging.getLogger("gcr.engine")
 
 Control = ControlPeer | AgentControl
 SETTLE = 60.0
+LOCK_AGAIN_S = 5.0  # a process that stands locks within milliseconds
 UNANSWERED = 10.0  # the driver's restore takes 0.2 to 0.7 s, and 0.02 more for each GiB of pinned host memory
 
 
@@ -65,6 +66,16 @@ class ControlPhases(Struct, frozen=True):
         if phase in BACK and self.placement.tried is not None:
             self._came_to(self.placement.tried)
         return phase
+
+    def overtake_lock(self) -> None:
+        """Makes sure that no earlier lock, which was never answered, is taken after its undo, when the program runs.
+
+        A driver call outlives its caller, and the phase need not show it. So the process is locked once more. That lock
+        comes behind the earlier one, or takes its place; the undo unlocks either.
+        """
+        if self.settled() == ControlPhase.RUNNING:
+            with suppress(DriverError, DeadlinePassed):
+                self.to(ControlPhase.LOCKED, LOCK_AGAIN_S)
 
     def await_answer(self) -> None:
         """Waits for a restore that an earlier helper asked for: r580 does not say whether it goes on."""

@@ -1,15 +1,11 @@
 """Control state of a process: saved by the driver, and given back."""
 
-from contextlib import suppress
-
 from msgspec import Struct
 
 from gcr.control import ControlPhase
 from gcr.engine.control_phases import ControlPhases, recorded_phases
 from gcr.engine.session import Session
-from gcr.errors import DeadlinePassed, DriverError
-
-LOCK_AGAIN_S = 5.0  # a process that stands locks within milliseconds
+from gcr.errors import DriverError
 
 
 class ProcessControl(Struct):
@@ -54,23 +50,11 @@ class ProcessControl(Struct):
         """Restores the control state. `undo`: from a lock or a save before the decision. Raises Lost, DeviceShared."""
         session = self.session
         phases = self._unrecorded_phases() if undo else self.phases
-        if undo and not self.lock_answered:
-            self._overtake_lock(phases)
+        if undo and not self.lock_answered and not session.keeps_context and session.process.agent.frozen():
+            phases.overtake_lock()  # an agent makes one call at a time: its own lock is over
         if undo and session.keeps_context and phases.settled() == ControlPhase.CHECKPOINTED:
             session.control.unlock(session.pid, deadline)  # the context is still there and need not be made again
         if not undo or phases.settled() != ControlPhase.ABSENT:  # an absent process has nothing in the driver
             phases.to(ControlPhase.RUNNING, deadline)
         if session.process.agent.frozen():
             session.process.agent.thaw(session.transaction)
-
-    def _overtake_lock(self, phases: ControlPhases) -> None:
-        """Makes sure that no earlier lock is taken after an undo, when the program runs again.
-
-        A driver call outlives its caller, and the phase need not show it. So the process is locked once more. That lock
-        comes behind the earlier one, or takes its place; the undo unlocks either. An agent makes one call at a time.
-        """
-        session = self.session
-        if session.keeps_context or not session.process.agent.frozen() or phases.settled() != ControlPhase.RUNNING:
-            return
-        with suppress(DriverError, DeadlinePassed):
-            phases.to(ControlPhase.LOCKED, LOCK_AGAIN_S)

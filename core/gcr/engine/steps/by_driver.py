@@ -12,7 +12,7 @@ from gcr.engine.control_phases import ControlPhases, recorded_phases
 from gcr.engine.driver_swap import DriverSwap
 from gcr.engine.node import decide
 from gcr.engine.transaction import Transaction
-from gcr.errors import NoRoom, NotAGpuProcess, UnsupportedState, WrongState
+from gcr.errors import DriverError, NoRoom, NotAGpuProcess, UnsupportedState, WrongState
 from gcr.job.decisions import DecisionRecord, ProcessDecision
 from gcr.job.moves import Moves, moved
 from gcr.job.placement import Placement
@@ -20,7 +20,6 @@ from gcr.job.states import State
 from gcr.memory.hostmemory import available_host_bytes
 
 RESTORE_MARGIN = 64 << 20  # beyond what was in use: the driver rounds up
-POLL = 0.02
 
 
 class Admit(Struct, frozen=True):
@@ -75,17 +74,23 @@ class Record(Struct, frozen=True):
         )
 
 
-class FreezeWhole(Struct, frozen=True):
-    """Has the driver take the process off its device, data and all."""
+class FreezeWhole(Struct):
+    """Has the driver take the process off its device, data and all. `answered`: it has said what came of the lock."""
 
     swap: DriverSwap
+    answered: bool = False
 
     def do(self, undo: Transaction) -> None:
         swap = self.swap
         control, limit = swap.node.control(swap.world), swap.course.left(swap.node.config.drain_s)
         swap.course.mark("stop")
         undo.push("freeze", self.thaw)
-        control.lock(swap.pid, limit)
+        try:
+            control.lock(swap.pid, limit)
+            self.answered = True
+        except DriverError:
+            self.answered = True
+            raise
         control.checkpoint(swap.pid, limit)
         swap.process.move(State.FROZEN)
         swap.course.mark("frozen")
@@ -93,14 +98,11 @@ class FreezeWhole(Struct, frozen=True):
     def thaw(self) -> None:
         """Waits until the driver is not between two phases, and takes back what it has done."""
         swap, config = self.swap, self.swap.node.config
-        control = swap.node.control(swap.world)
-        end = time.monotonic() + config.control_s
-        while (phase := control.phase(swap.pid)) == ControlPhase.BUSY and time.monotonic() < end:
-            time.sleep(POLL)
-        if phase == ControlPhase.CHECKPOINTED:
-            control.restore(swap.pid, {}, config.drain_s)
-        if phase in (ControlPhase.CHECKPOINTED, ControlPhase.LOCKED):
-            control.unlock(swap.pid, config.control_s)
+        phases = ControlPhases(swap.pid, lambda: swap.node.control(swap.world), swap.process.suspension.placement)
+        if not self.answered:
+            phases.overtake_lock()
+        if phases.settled() != ControlPhase.ABSENT:
+            phases.to(ControlPhase.RUNNING, config.drain_s)
         swap.process.take_back("freeze")
 
 
