@@ -138,7 +138,9 @@ def _ask_driver(node: Coordinator, job: Job) -> None:
 def _unlocked_phase(node: Coordinator, job: Job, pid: int) -> ControlPhase:
     """Returns the phase once the process is not between two. r580 reports LOCKED during a call of a dead caller."""
     control, end = node.control(job.world), time.monotonic() + node.config.drain_s
-    recorded_phases(job.processes[pid], node, lambda: control, {}).await_answer()
+    phases = recorded_phases(job.processes[pid], node, lambda: control, {})
+    phases.await_answer()
+    phases.overtake_lock()
     while (phase := control.phase(pid)) in (ControlPhase.LOCKED, ControlPhase.BUSY) and time.monotonic() < end:
         if phase == ControlPhase.LOCKED:
             quietly("unlock", lambda: control.unlock(pid, 1.0))
