@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -212,15 +212,21 @@ def test_a_pid_in_use_is_named_and_its_process_is_not_touched(tree: Tree, monkey
     tree.moves()
 
 
-def kill_criu() -> None:
-    """Kills the CRIU of this process, and not that of other tests. It writes over its own command line."""
-    subprocess.run(["pkill", "-KILL", "-P", str(os.getpid()), "ld-linux"], check=False)
+def kill_criu(spared: Collection[int] = ()) -> None:
+    """Kills the CRIU of this process, and not that of other tests. It writes over its own command line.
+
+    A process that CRIU makes has CRIU's name until it runs: those are `spared`.
+    """
+    found = subprocess.run(["pgrep", "-P", str(os.getpid()), "ld-linux"], capture_output=True, check=False).stdout
+    for pid in {*map(int, found.split())}.difference(spared):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 @contextmanager
-def killed_after(seconds: float) -> Iterator[None]:
+def killed_after(seconds: float, spared: Collection[int]) -> Iterator[None]:
     """Kills CRIU that many seconds after the block has begun, from outside."""
-    timer = threading.Timer(seconds, kill_criu)
+    timer = threading.Timer(seconds, kill_criu, [spared])
     timer.start()
     yield
     timer.join()
@@ -257,7 +263,7 @@ def test_criu_is_killed_as_it_restores_and_no_process_is_left_or_all_run(tmp_pat
             tree.dump()
             os.waitpid(tree.root, 0)
             saving.wait_until_free(tree.pids)
-            with killed_after(instants.uniform(0.005, 0.1)):
+            with killed_after(instants.uniform(0.005, 0.1), tree.pids):
                 try:
                     tree.restore()
                 except (CriuUnusable, NotRestored):
