@@ -1,0 +1,318 @@
+"""Decides how the ranks of a job come to one standstill: a pure function of what their agents report.
+
+All gates are closed. A call that waits at its gate is *local* or *coupled*. The work of a local call ends by itself;
+that of a coupled call, a collective, ends when other ranks have enqueued theirs. A coupled launch that is enqueued and
+not done is *incomplete*: some rank has still to make its part. So a rank whose device does not drain is ahead, and an
+idle rank with calls at its gate is behind. Calls are admitted only where they bring ranks together, in this order:
+
+    HELPER   calls of a communication library's own threads, while any device is busy
+    PARTNER  a coupled call that another rank waits in, and has made more often than this one
+    WALK     local calls of threads with nothing unfinished before them, up to the next coupled one
+    LEAD     one coupled call of such a thread: only the way through it leads to the missing part
+    SPIN     any call: a kernel may wait for a later call of its own process
+
+With right signatures PARTNER and WALK admit no coupled call that the incomplete ones do not need. LEAD and SPIN may;
+the deadline ends what they cannot. Where a device is busy and no incomplete launch is known, the decision is *blind*:
+every call looks local, and only ranks with idle devices walk.
+
+No I/O, no clock. The caller looks at all agents, numbers the look, and does what `decide` says.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from enum import IntEnum
+from itertools import islice
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+LOCAL = 0  # the signature of every call that is not known as coupled
+
+
+class Tier(IntEnum):
+    HELPER = 0
+    PARTNER = 1
+    WALK = 2
+    LEAD = 3
+    SPIN = 4
+
+
+class Parked(Struct, frozen=True):
+    """A thread that waits at its rank's gate, and the call that it waits with.
+
+    clear: nothing is unfinished on the stream of that call · launched: calls of that signature by its rank so far.
+    """
+
+    thread: int
+    signature: int = LOCAL
+    clear: bool = True
+    helper: bool = False
+    launched: int = 0
+
+
+class Incomplete(Struct, frozen=True):
+    """The latest coupled launch of a signature, on a stream that is not idle. `launched`: of that signature, so far."""
+
+    signature: int
+    stream: int
+    launched: int
+    kernel: str = ""
+
+
+class Report(Struct, frozen=True):
+    """The answer of one rank's agent to look number `look`.
+
+    changed_at: when its device, its gate or its calls in flight last changed, on the caller's clock · held: threads
+    that would begin a capture, and wait because captures are held.
+    """
+
+    rank: int
+    look: int
+    busy: bool
+    in_flight: int
+    captures: int
+    changed_at: float
+    parked: tuple[Parked, ...] = ()
+    incomplete: tuple[Incomplete, ...] = ()
+    held: int = 0
+
+    @property
+    def at_rest(self) -> bool:
+        return not (self.busy or self.in_flight or self.captures)
+
+    @property
+    def in_own_code(self) -> bool:
+        """Tells whether nothing of the rank is at its gate, in its driver or on its device."""
+        return self.at_rest and not self.parked and not self.held
+
+
+class Rules(Struct, frozen=True):
+    """Times in seconds, and calls a thread.
+
+    still: so long nothing may have changed before calls are admitted; `blind_still` without signatures · settle: the
+    same after an admission · look: between two looks
+    """
+
+    still: float = 0.005
+    blind_still: float = 0.02
+    longest_still: float = 0.64
+    settle: float = 0.001
+    look: float = 0.0004
+    helper_calls: int = 64
+    walk: int = 16
+    longest_walk: int = 1024
+    longest_spin: int = 64
+
+
+class Done(Struct, frozen=True):
+    """Every rank stands still, by reports newer than the last admission."""
+
+
+class Wait(Struct, frozen=True):
+    """Look again at `until`, on the caller's clock."""
+
+    until: float
+
+
+class Admission(Struct, frozen=True):
+    """One thread of one rank may make `calls` calls; a WALK stops before a coupled one."""
+
+    tier: Tier
+    rank: int
+    thread: int
+    signature: int
+    calls: int = 1
+
+
+class Admit(Struct, frozen=True):
+    admissions: tuple[Admission, ...]
+
+    @property
+    def tier(self) -> Tier:
+        """The tier of all but the helpers' admissions."""
+        return max(each.tier for each in self.admissions)
+
+
+class ReleaseCaptures(Struct, frozen=True):
+    """Open all gates until no rank captures a stream, then begin again.
+
+    A capture with collectives needs all ranks, and the part that is missing may come after a capture.
+    """
+
+
+class Cause(Struct, frozen=True):
+    """Why ranks did not come to a standstill.
+
+    incomplete: launches that wait for other ranks, by rank · absent: ranks in their own code · in_flight: ranks with
+    calls that do not leave the driver · busy: ranks whose devices work · capturing: ranks that capture a stream
+    """
+
+    incomplete: tuple[tuple[int, Incomplete], ...] = ()
+    absent: tuple[int, ...] = ()
+    in_flight: tuple[int, ...] = ()
+    busy: tuple[int, ...] = ()
+    capturing: tuple[int, ...] = ()
+
+    def __str__(self) -> str:
+        parts = [
+            f"process {rank} waits in {one.kernel or hex(one.signature)} on stream {one.stream:#x}"
+            for rank, one in self.incomplete
+        ]
+        parts += [f"process {rank} has calls in its driver" for rank in self.in_flight]
+        parts += [f"the device of process {rank} is busy" for rank in self.busy]
+        parts += [f"process {rank} captures a stream" for rank in self.capturing]
+        parts += [f"process {rank} is in its own code" for rank in self.absent]
+        return "; ".join(parts)
+
+
+class Late(Struct, frozen=True):
+    """The deadline has passed: open all gates."""
+
+    cause: Cause
+
+
+Step = Done | Wait | Admit | ReleaseCaptures | Late
+
+
+class Past(Struct, frozen=True):
+    """The findings that earlier steps leave to the next.
+
+    admitted: the last look before the last admission · settled: when that admission had been made · walk: walks since
+    a coupled call was admitted · spin: calls of the next SPIN · served: thread of the last PARTNER admission · ahead,
+    turns: the ranks that were busy at the last walk, and how often these changed
+    """
+
+    deadline: float
+    admitted: int = 0
+    settled: float = float("-inf")
+    walk: int = 0
+    spin: int = 1
+    served: tuple[int, int] | None = None
+    ahead: frozenset[int] = frozenset()
+    turns: int = 0
+
+    def after(self, step: Admit, reports: Sequence[Report], now: float) -> "Past":
+        """Returns the past of the next decision. `reports`: those that led to the step, which ended `now`."""
+        served = [(each.rank, each.thread) for each in step.admissions if each.tier == Tier.PARTNER]
+        ahead = frozenset(report.rank for report in reports if report.busy)
+        spins, walks = step.tier == Tier.SPIN, step.tier == Tier.WALK
+        return replace(
+            self,
+            admitted=max(self.admitted, *(report.look for report in reports)),
+            settled=self.settled if spins else now,
+            walk=0 if step.tier in (Tier.PARTNER, Tier.LEAD) else self.walk + walks,
+            spin=self.spin * 2 if spins else 1,
+            served=served[-1] if served else self.served,
+            ahead=ahead if walks else self.ahead,
+            turns=self.turns + (walks and ahead != self.ahead),
+        )
+
+
+Place = tuple[Report, Parked]
+
+
+def decide(reports: Sequence[Report], past: Past, now: float, rules: Rules = Rules()) -> Step:  # noqa: B008 - frozen
+    """Returns the next step. `reports`: the newest of every rank."""
+    fresh = all(report.look > past.admitted for report in reports)
+    if fresh and all(report.at_rest for report in reports):
+        return Done()
+    if now >= past.deadline:
+        return Late(cause_of(reports))
+    if any(report.captures for report in reports):
+        return ReleaseCaptures()
+    if not fresh:
+        return Wait(now)
+    blind = is_blind(reports)
+    still_at = _still_at(reports, past, rules, blind)
+    chosen = _chosen(reports, past, rules, blind) if now >= still_at else ()
+    if now >= still_at and not chosen and any(report.held for report in reports):
+        return ReleaseCaptures()
+    if admissions := (*_helpers(reports, rules), *chosen):
+        return Admit(admissions)
+    return Wait(max(still_at, now + rules.look))
+
+
+def is_blind(reports: Sequence[Report]) -> bool:
+    """Tells whether no rank knows of an incomplete launch."""
+    return not any(report.incomplete for report in reports)
+
+
+def cause_of(reports: Sequence[Report]) -> Cause:
+    def ranks(matches: Callable[[Report], object]) -> tuple[int, ...]:
+        return tuple(report.rank for report in reports if matches(report))
+
+    return Cause(
+        incomplete=tuple((report.rank, one) for report in reports for one in report.incomplete),
+        absent=ranks(lambda report: report.in_own_code),
+        in_flight=ranks(lambda report: report.in_flight),
+        busy=ranks(lambda report: report.busy and not report.incomplete),
+        capturing=ranks(lambda report: report.captures),
+    )
+
+
+def _still_at(reports: Sequence[Report], past: Past, rules: Rules, blind: bool) -> float:
+    """Returns from when on calls may be admitted.
+
+    A change that an admission has made itself is waited for only shortly. Blind, a kernel that takes longer than the
+    wait looks like a rank that is ahead; so the wait doubles with every fourth turn.
+    """
+    last = max(report.changed_at for report in reports)
+    if last <= past.settled:
+        return past.settled + rules.settle
+    still = min(rules.longest_still, rules.blind_still * 2 ** (past.turns // 4)) if blind else rules.still
+    return last + still
+
+
+def _chosen(reports: Sequence[Report], past: Past, rules: Rules, blind: bool) -> tuple[Admission, ...]:
+    """Returns the admissions of the first tier that has any."""
+    places = [(report, parked) for report in reports for parked in report.parked if not parked.helper]
+    clear = [(report, parked) for report, parked in places if parked.clear and not (blind and report.busy)]
+    walk = min(rules.longest_walk, rules.walk * 2**past.walk) // (rules.walk if blind else 1)
+    spin = min(rules.longest_spin, past.spin)
+    return (
+        _made(Tier.PARTNER, _partners(reports))
+        or _made(Tier.WALK, _local(clear), walk)
+        or _made(Tier.LEAD, _leader(clear, past.served))
+        or _made(Tier.SPIN, _local(places) or places, spin)
+    )
+
+
+def _made(tier: Tier, places: Sequence[Place], calls: int = 1) -> tuple[Admission, ...]:
+    return tuple(Admission(tier, report.rank, one.thread, one.signature, calls) for report, one in places)
+
+
+def _helpers(reports: Sequence[Report], rules: Rules) -> tuple[Admission, ...]:
+    if not any(report.busy for report in reports):
+        return ()
+    helpers = [(report, one) for report in reports for one in report.parked if one.helper]
+    return _made(Tier.HELPER, helpers, rules.helper_calls)
+
+
+def _partners(reports: Sequence[Report]) -> list[Place]:
+    """Returns coupled calls of which a rank that waits has made more, of each signature one in a rank.
+
+    Where it has made as many, the next one belongs to a later collective.
+    """
+    furthest: dict[int, int] = {}
+    for report in reports:
+        for one in report.incomplete:
+            furthest[one.signature] = max(one.launched, furthest.get(one.signature, 0))
+    found: dict[tuple[int, int], Place] = {}
+    for report in reports:
+        for parked in report.parked:
+            if parked.launched < furthest.get(parked.signature, 0) and not parked.helper:
+                found.setdefault((report.rank, parked.signature), (report, parked))
+    return list(found.values())
+
+
+def _local(places: Sequence[Place]) -> list[Place]:
+    return [place for place in places if place[1].signature == LOCAL]
+
+
+def _leader(places: Sequence[Place], served: tuple[int, int] | None) -> list[Place]:
+    """Returns one of these: the thread that a PARTNER admission went to last, or the first."""
+
+    def by_service() -> Iterator[Place]:
+        yield from (place for place in places if (place[0].rank, place[1].thread) == served)
+        yield from places
+
+    return list(islice(by_service(), 1))
