@@ -20,6 +20,7 @@ PREFIXES = {
     "AgentFlag": "kFlag",
     "WelcomeFlag": "kWelcome",
     "HandleFlag": "kHandle",
+    "ParkedFlag": "kParked",
     "Reason": "kReason",
     "SnapshotStep": "kStep",
     "SnapshotPhase": "kSnapshot",

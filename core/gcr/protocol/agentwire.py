@@ -5,7 +5,7 @@ Apart from wire.py, which every process of gcr's needs at once: a class of these
 
 import struct
 from collections.abc import Collection, Sequence
-from typing import ClassVar, Self
+from typing import Annotated, ClassVar, Self
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -74,6 +74,52 @@ class QuiesceRequest(Record, frozen=True):
     transaction: U64
     deadline_ms: U32
     pulse_ms: U32
+
+
+class CloseRequest(Record, frozen=True):
+    transaction: U64
+    close: U32
+    reserved: ClassVar[U32] = 0
+
+
+class AdmitRequest(Record, frozen=True):
+    transaction: U64
+    thread: U32
+    calls: U32
+    patience_us: U32
+    walk: U32
+
+
+class GateRecord(Record, frozen=True):
+    transaction: U64
+    admitted: U64 = 0
+    unchanged_us: U64 = 0
+    busy: U32 = 0
+    in_flight: U32 = 0
+    captures: U32 = 0
+    held: U32 = 0
+    parked: U32 = 0
+    incomplete: U32 = 0
+
+
+class ParkedRecord(Record, frozen=True):
+    """A thread that waits at the gate, and the call that it waits with."""
+
+    signature: U64
+    thread: U32
+    launched: U32
+    flags: U32
+    reserved: ClassVar[U32] = 0
+
+
+class IncompleteRecord(Record, frozen=True):
+    """A coupled launch on a stream that is not idle."""
+
+    signature: U64
+    stream: U64
+    launched: U32
+    reserved: ClassVar[U32] = 0
+    kernel: Annotated[str, "48s"] = ""
 
 
 class StageRequest(Record, frozen=True):
@@ -190,6 +236,25 @@ class StatusReply(Struct, frozen=True):
         devices = DeviceRecord.unpack_many(data, StatusRecord.SIZE, status.devices)
         after = StatusRecord.SIZE + len(devices) * DeviceRecord.SIZE
         return cls(status, devices, UncoveredRecord.unpack_many(data, after, status.uncovered))
+
+
+class GateReply(Struct, frozen=True):
+    """Reply to LOOK. `pack` counts the records itself."""
+
+    gate: GateRecord
+    parked: tuple[ParkedRecord, ...] = ()
+    incomplete: tuple[IncompleteRecord, ...] = ()
+
+    def pack(self) -> bytes:
+        counted = replace(self.gate, parked=len(self.parked), incomplete=len(self.incomplete))
+        return concat(counted, *self.parked, *self.incomplete)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        gate = GateRecord.unpack(data)
+        parked = ParkedRecord.unpack_many(data, GateRecord.SIZE, gate.parked)
+        after = GateRecord.SIZE + len(parked) * ParkedRecord.SIZE
+        return cls(gate, parked, IncompleteRecord.unpack_many(data, after, gate.incomplete))
 
 
 class ExportBatch(Struct, frozen=True):

@@ -39,6 +39,9 @@ class FrameType(IntEnum):
     BEGIN = 35
     REHOME = 36
     LEAVE = 37
+    CLOSE = 38
+    LOOK = 39
+    ADMIT = 40
     COMMAND = 64
     PROGRESS = 65
     CALL = 66
@@ -69,6 +72,7 @@ class AgentPhase(IntEnum):
     QUIESCED = 2
     HANDED_OVER = 3
     MAPPED = 4
+    CLOSED = 5
 
 
 class AgentFlag(IntFlag):
@@ -90,6 +94,11 @@ class WelcomeFlag(IntFlag):
 class HandleFlag(IntFlag):
     KEPT = 1  # by the process that gave it: an imported handle cannot be exported again
     UNEXPORTABLE = 2  # listed by EXPORT without a descriptor
+
+
+class ParkedFlag(IntFlag):
+    CLEAR = 1  # nothing is unfinished on the stream of the call
+    HELPER = 2  # a communication library's own thread
 
 
 class SnapshotStep(IntEnum):

@@ -34,6 +34,7 @@ from gcr.protocol.codes import AgentPhase as AgentPhase
 from gcr.protocol.codes import ErrorCode as ErrorCode
 from gcr.protocol.codes import FrameType as FrameType
 from gcr.protocol.codes import HandleFlag as HandleFlag
+from gcr.protocol.codes import ParkedFlag as ParkedFlag
 from gcr.protocol.codes import Reason as Reason
 from gcr.protocol.codes import Role as Role
 from gcr.protocol.codes import SnapshotPhase as SnapshotPhase

@@ -70,6 +70,9 @@ enum FrameType {
     // bytes and addresses. kExport gives descriptors of it then. Error kNoRoom. Whatever fails, no byte has moved.
     kRehome = 36,
     kLeave = 37,  // TransactionRecord; reply TransactionRecord. See core/leaving.h
+    kClose = 38,  // CloseRequest; reply TransactionRecord. The gate closes, or opens again; nothing is waited for.
+    kLook = 39,  // TransactionRecord; reply GateRecord + ParkedRecord[] + IncompleteRecord[]. Gate closed by kClose.
+    kAdmit = 40,  // AdmitRequest; reply CountRecord: calls that the thread has been let through with
     // between gcr's own Python processes: a JSON object as payload
     kCommand = 64,  // client -> daemon; reply JSON
     kProgress = 65,  // daemon -> client, unanswered, same `request` as the command
@@ -93,6 +96,7 @@ enum AgentPhase {
     kQuiesced = 2,  // gate closed, devices idle, memory mapped
     kHandedOver = 3,  // gate closed, exported memory unmapped and released
     kMapped = 4,  // gate closed, memory imported and mapped again
+    kClosed = 5,  // between kPrepared and kQuiesced: gate closed by kClose; the daemon decides which calls pass it
 };
 enum AgentFlag {
     kFlagStaged = 1,  // holds the sealed table and the arena segments
@@ -146,6 +150,11 @@ enum HandleFlag {
     kHandleKept = 1,
     // The runtime gives no descriptor for it: EXPORT lists it without one, and its bytes leave by kCopyOut.
     kHandleUnexportable = 2,
+};
+
+enum ParkedFlag {
+    kParkedClear = 1,  // nothing is unfinished on the stream of the call; of a call without one, on no device
+    kParkedHelper = 2,  // a communication library's own thread
 };
 
 // Why bytes are not handed over. The driver carries some, slowly. With any other it would take the process and never
@@ -273,6 +282,48 @@ struct QuiesceRequest {
     uint32_t pulse_ms;  // without progress for so long the gate pulses; 0: never
 };
 
+struct CloseRequest {
+    uint64_t transaction;
+    uint32_t close;  // 0: the gate opens, and captures may begin
+    uint32_t reserved;
+};
+
+struct AdmitRequest {
+    uint64_t transaction;
+    uint32_t thread;  // of a ParkedRecord
+    uint32_t calls;  // at most
+    uint32_t patience_us;  // for each call, until the thread waits with its next one
+    uint32_t walk;  // 1: local calls alone, each once nothing is unfinished on its stream
+};
+
+struct GateRecord {
+    uint64_t transaction;
+    uint64_t admitted;  // calls since kClose
+    uint64_t unchanged_us;  // since anything of this was otherwise
+    uint32_t busy;  // 1: a device works, or did at the last look
+    uint32_t in_flight;
+    uint32_t captures;
+    uint32_t held;  // threads that wait to begin a capture
+    uint32_t parked;  // ParkedRecords that follow
+    uint32_t incomplete;  // IncompleteRecords after them
+};
+
+struct ParkedRecord {
+    uint64_t signature;  // 0: of a call that is not known as coupled
+    uint32_t thread;
+    uint32_t launched;  // calls of that signature so far
+    uint32_t flags;  // ParkedFlag
+    uint32_t reserved;
+};
+
+struct IncompleteRecord {  // a coupled launch on a stream that is not idle
+    uint64_t signature;  // of kernel and stream; the same in every process of a communicator
+    uint64_t stream;
+    uint32_t launched;
+    uint32_t reserved;
+    char kernel[48];  // NUL-padded, cut
+};
+
 struct StuckRecord {
     uint64_t stream;  // 0: a context's default stream, or a call in flight
     uint64_t context;
@@ -381,6 +432,11 @@ static_assert(sizeof(ExportReply) == 32, "wire layout");
 static_assert(sizeof(HandleRecord) == 40, "wire layout");
 static_assert(sizeof(MappingRecord) == 40, "wire layout");
 static_assert(sizeof(QuiesceRequest) == 16, "wire layout");
+static_assert(sizeof(CloseRequest) == 16, "wire layout");
+static_assert(sizeof(AdmitRequest) == 24, "wire layout");
+static_assert(sizeof(GateRecord) == 48, "wire layout");
+static_assert(sizeof(ParkedRecord) == 24, "wire layout");
+static_assert(sizeof(IncompleteRecord) == 72, "wire layout");
 static_assert(sizeof(StuckRecord) == 24, "wire layout");
 static_assert(sizeof(StageRequest) == 16, "wire layout");
 static_assert(sizeof(CopyRequest) == 24, "wire layout");

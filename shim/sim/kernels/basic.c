@@ -113,6 +113,33 @@ KERNEL(all_reduce) {
     }
 }
 
+// cross_device_reduce(shared, rank, ranks, epoch, data, words): data = the sum of all ranks' data. The ranks meet in memory
+// that all map: a flag for each, 64 bytes apart, then two halves in turns, each with room for the words of every rank. It
+// spins until the flags of all have come to `epoch`; epochs are 1, 2, 3 … Named like the kernel of a library that does so.
+enum { kFlagStride = 16 };
+PARAMS(cross_device_reduce, 8, 4, 4, 4, 8, 4);
+KERNEL(cross_device_reduce) {
+    uint32_t rank = PARAM(uint32_t, 1), ranks = PARAM(uint32_t, 2), epoch = PARAM(uint32_t, 3);
+    uint64_t words = PARAM(uint32_t, 5), half = ranks * words;
+    uint64_t size = ranks * kFlagStride * 4 + 2 * half * 8;
+    uint32_t* flags = launch->view(launch, PARAM(uint64_t, 0), size, 1);
+    uint64_t* data = launch->view(launch, PARAM(uint64_t, 4), words * 8, 1);
+    if (!flags || !data) return;
+    uint64_t* shared = (uint64_t*)(flags + ranks * kFlagStride) + epoch % 2 * half;
+    for (uint64_t i = 0; i < words; i++) shared[rank * words + i] = data[i];
+    __atomic_store_n(&flags[rank * kFlagStride], epoch, __ATOMIC_RELEASE);
+    for (uint32_t other = 0; other < ranks; other++)
+        while ((int32_t)(__atomic_load_n(&flags[other * kFlagStride], __ATOMIC_ACQUIRE) - epoch) < 0) {
+            if (launch->stopping(launch)) return;
+            rest();
+        }
+    for (uint64_t i = 0; i < words; i++) {
+        uint64_t sum = 0;
+        for (uint32_t other = 0; other < ranks; other++) sum += shared[other * words + i];
+        data[i] = sum;
+    }
+}
+
 // A device variable, and a kernel that reads a launch's shape: out[0..5] = grid, block
 GCR_SIM_KERNEL const uint64_t answer__global = 8;
 GCR_SIM_KERNEL uint64_t answer = 42;

@@ -12,6 +12,7 @@
 #include <sys/socket.h>
 #include <sys/uio.h>
 
+#include "core/coupled.h"
 #include "core/coverage.h"
 #include "core/ending.h"
 #include "core/gate.h"
@@ -187,7 +188,7 @@ void lose_connection() {
     session.releases.lose();
     if (session.has_parked) session.parked->close_descriptors();
     session.has_parked = false;
-    if (in_phase(wire::kPrepared) || in_phase(wire::kQuiesced)) end_transaction();
+    if (in_phase(wire::kPrepared) || in_phase(wire::kClosed) || in_phase(wire::kQuiesced)) end_transaction();
     session.occupied.lose(kWorkersEndMs);  // before the thread that asked is told that no daemon is there
     session.questions.abandon();
 }
@@ -214,11 +215,13 @@ void before_fork() {
     session.batch_lock.acquire();
     session.releases.lock().acquire();
     session.vendors.lock_for_fork();
+    coupled::lock().acquire();
     session.channel.write_lock().acquire();
 }
 
 void after_fork_in_parent() {
     session.channel.write_lock().release();
+    coupled::lock().release();
     session.vendors.unlock_after_fork();
     session.releases.lock().release();
     session.batch_lock.release();
@@ -239,6 +242,7 @@ void after_fork_in_child() {
     session.begun.store(false);
     reset_gate_after_fork();
     reset_coverage();
+    coupled::reset_after_fork();
     reset_ending_after_fork();
     reset_lending_after_fork();
     session.vendors.reset_after_fork();

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "core/gate.h"
 
+#include <string.h>
 #include <sys/mman.h>
+#include <sys/prctl.h>
 
 #include <new>
 
+#include "core/coupled.h"
 #include "core/sys.h"
 #include "core/threads.h"
 
@@ -18,6 +21,9 @@ constexpr size_t kSlotsPerChunk = 64;
 
 std::atomic<Slot*> slots{nullptr};       // newest first; append-only for the life of the process
 std::atomic<uint32_t> captures_held{0};  // futex word of threads that wait to begin a capture
+std::atomic<uint32_t> begin_waiting{0};  // of these, how many wait
+std::atomic<uint32_t> chunks{0};         // that were mapped
+std::atomic<bool> watching{false};
 std::atomic<uint32_t> closed{0};
 std::atomic<uint32_t> frozen{0};  // futex word
 std::atomic<bool> fenced{false};  // the agent fences for all
@@ -45,8 +51,10 @@ Slot* map_slots() {
         mmap(nullptr, kSlotsPerChunk * sizeof(Slot), PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) return nullptr;
     Slot* chunk = static_cast<Slot*>(memory);
+    uint32_t first = chunks.fetch_add(1, std::memory_order_relaxed) * static_cast<uint32_t>(kSlotsPerChunk);
     for (size_t i = 0; i < kSlotsPerChunk; i++) {
         new (&chunk[i]) Slot;
+        chunk[i].number = first + static_cast<uint32_t>(i);
         if (i > 0) chunk[i - 1].next = &chunk[i];
     }
     chunk[0].taken.store(1, std::memory_order_relaxed);
@@ -71,7 +79,8 @@ void each_slot(Visit visit) {
 
 uint32_t look_wanted() {
     bool shut = closed.load(std::memory_order_seq_cst) != 0 || frozen.load(std::memory_order_seq_cst) != 0;
-    return shut || !fenced.load(std::memory_order_seq_cst) ? kLookCloser : kGo;
+    if (shut || !fenced.load(std::memory_order_seq_cst)) return kLookCloser;
+    return watching.load(std::memory_order_seq_cst) ? kWatch : kGo;
 }
 
 // Every thread's next call finds it. A slot that is published meanwhile is fresh: its owner asks.
@@ -86,11 +95,15 @@ void ask_for_look(Slot* slot) {
     if (slot->look.load(std::memory_order_relaxed) == kFresh) slot->look.compare_exchange_strong(fresh, look_wanted());
 }
 
+bool admit(Slot* slot) {
+    uint32_t expected = kParked;
+    if (!slot->parking.compare_exchange_strong(expected, kAdmitted)) return false;
+    futex_wake(&slot->parking, 1);
+    return true;
+}
+
 void admit_parked() {
-    each_slot([](Slot* slot) {
-        uint32_t expected = kParked;
-        if (slot->parking.compare_exchange_strong(expected, kAdmitted)) futex_wake(&slot->parking, 1);
-    });
+    each_slot([](Slot* slot) { admit(slot); });
 }
 
 template <typename Matches>
@@ -98,6 +111,13 @@ uint32_t count_slots(Matches matches) {
     uint32_t count = 0;
     each_slot([&](Slot* slot) { count += matches(slot) ? 1 : 0; });
     return count;
+}
+
+// Its owner may be on its way out; then this is about the call that it was parked with.
+Waiting waiting(const Slot* slot) {
+    return {slot->number, slot->helper.load(std::memory_order_relaxed) != 0,
+            slot->calls.load(std::memory_order_relaxed), slot->signature.load(std::memory_order_relaxed),
+            slot->stream.load(std::memory_order_relaxed)};
 }
 
 bool is_inside(const Slot* slot, const std::atomic<uint32_t>& calls) {
@@ -135,6 +155,19 @@ void step_in(std::atomic<uint32_t>& count) {
     count.store(1, std::memory_order_seq_cst);
 }
 
+// Libraries name their own threads, and a kernel of theirs may wait for a call of one.
+bool is_helper() {
+    KeepErrno keep;
+    char name[16] = {};
+    return prctl(PR_GET_NAME, name) == 0 && strncmp(name, "NCCL", 4) == 0;
+}
+
+void say_what_waits(Slot* slot, const Call& call) {
+    slot->signature.store(coupled::signature_of(call), std::memory_order_relaxed);
+    slot->stream.store(call.stream, std::memory_order_relaxed);
+    slot->helper.store(is_helper() ? 1 : 0, std::memory_order_relaxed);
+}
+
 // Either this thread sees the gate open after it wrote kParked, or the thread that opens it sees kParked and wakes it:
 // seq_cst. A handler's call on this thread may take an admission along.
 void wait_at_gate(Slot* slot) {
@@ -157,13 +190,18 @@ void wait_for_thaw(Slot* slot) {
 
 }  // namespace
 
-Slot* enter_gate_slowly() {
+Slot* enter_gate_slowly(Call call) {
     Slot* slot = own_slot();
     if (slot == nullptr) return &nobodys;
     uint32_t depth = slot->depth.load(std::memory_order_relaxed);
     slot->calls.store(slot->calls.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
     slot->depth.store(depth + 1, std::memory_order_seq_cst);  // before the look at the gate
-    if (depth == 0 && gate_is_closed()) wait_at_gate(slot);
+    if (depth != 0) return slot;
+    if (gate_is_closed()) {
+        say_what_waits(slot, call);
+        wait_at_gate(slot);
+    }
+    if (watching.load(std::memory_order_relaxed)) coupled::note(call);
     return slot;
 }
 
@@ -219,6 +257,41 @@ void pulse_gate() {
     admit_parked();
 }
 
+void watch_launches() {
+    if (!watching.exchange(true, std::memory_order_seq_cst)) tell_slots();
+}
+
+uint32_t list_parked(Waiting* found, uint32_t limit) {
+    uint32_t count = 0;
+    each_slot([&](Slot* slot) {
+        if (count == limit || slot->parking.load(std::memory_order_seq_cst) != kParked) return;
+        found[count++] = waiting(slot);
+    });
+    return count;
+}
+
+bool find_parked(uint32_t number, Waiting* found) {
+    bool parked = false;
+    each_slot([&](Slot* slot) {
+        if (slot->number != number || slot->parking.load(std::memory_order_seq_cst) != kParked) return;
+        *found = waiting(slot);
+        parked = true;
+    });
+    return parked;
+}
+
+bool admit_one(uint32_t number) {
+    bool admitted = false;
+    each_slot([&](Slot* slot) {
+        if (slot->number == number) admitted = admit(slot);
+    });
+    return admitted;
+}
+
+uint32_t captures_waiting() {
+    return begin_waiting.load(std::memory_order_relaxed);
+}
+
 bool gate_is_closed() {
     return closed.load(std::memory_order_seq_cst) != 0;
 }
@@ -266,7 +339,9 @@ void wait_to_capture() {
     Slot* slot = thread_slot;
     while (captures_held.load(std::memory_order_seq_cst) != 0) {
         if (slot != nullptr) step_out(slot->depth);
+        begin_waiting.fetch_add(1, std::memory_order_relaxed);
         while (captures_held.load(std::memory_order_seq_cst) != 0) futex_wait(&captures_held, 1, kForever);
+        begin_waiting.fetch_sub(1, std::memory_order_relaxed);
         if (slot == nullptr) return;
         step_in(slot->depth);
         if (gate_is_closed()) wait_at_gate(slot);
@@ -281,7 +356,9 @@ void wait_as_if_new() {
 void reset_gate_after_fork() {
     closed.store(0, std::memory_order_seq_cst);
     frozen.store(0, std::memory_order_seq_cst);
+    watching.store(false, std::memory_order_seq_cst);
     captures_held.store(0, std::memory_order_seq_cst);
+    begin_waiting.store(0, std::memory_order_relaxed);
     each_slot([](Slot* slot) {
         slot->parking.store(kNotParked, std::memory_order_relaxed);  // it may be waiting: a handler forked
         if (slot == thread_slot) return;

@@ -14,6 +14,9 @@
 // Signals  a handler that runs on a waiting thread is in no call; one that runs on a thread inside the driver is part of
 //          that call. So is one that runs in the few instructions between a thread's count and its look, though that
 //          call may yet have to wait: a handler that calls the driver just then is not held back.
+// Parked   a thread that waits says which call it waits with; the agent may let one such thread through by its number.
+// Watched  a process that has coupled kernels (core/coupled.h) passes the slow way, open gate or not: the launches of
+//          these are counted there, so that the launch path of all others costs what it did.
 // Frozen   while the control state is with the driver's checkpoint no call at all may be inside the driver: r580 lets
 //          some through its own lock (cuStreamSynchronize) and the program dies of it. Calls that never enqueue carry
 //          a mark of their own, PassiveEntry, and wait only for that.
@@ -25,12 +28,15 @@
 
 #include <atomic>
 
+#include "core/call.h"
+
 namespace gcr {
 
 enum Look : uint32_t {
     kGo = 0,
     kLookCloser = 1,  // the gate is closed, or calls are frozen, or no thread fences for all
     kFresh = 2,  // a slot that was told nothing yet
+    kWatch = 3,  // the gate is open, and launches of coupled kernels are counted
 };
 
 enum Parking : uint32_t {
@@ -51,13 +57,19 @@ struct alignas(kCacheLine) Slot {
     std::atomic<uint32_t> parking{kNotParked};  // futex word
     std::atomic<uint32_t> taken{0};
     Slot* next = nullptr;  // set before the slot is published, never changed
+    // Of the call that it is parked with; the owner writes them before `parking`.
+    std::atomic<uint64_t> signature{0};
+    std::atomic<uint64_t> stream{0};
+    uint32_t number = 0;  // set before the slot is published, never changed
+    std::atomic<uint32_t> helper{0};  // 1: a communication library's own thread
 };
+static_assert(sizeof(Slot) == kCacheLine, "a thread's own line");
 
 extern __thread Slot* thread_slot __attribute__((tls_model("initial-exec"), visibility("hidden")));
 
 // Cold: kept out of the wrappers' own cache lines. Count the call in, wait if it must, and return the calling thread's
 // slot; the first call of a thread takes one. Where memory is exhausted it gets one that no thread looks at.
-__attribute__((cold, noinline)) Slot* enter_gate_slowly();
+__attribute__((cold, noinline)) Slot* enter_gate_slowly(Call call = {});
 __attribute__((cold, noinline)) Slot* enter_passively_slowly();
 
 // True inside a gated call of this thread: whatever is called now comes from the driver or from us.
@@ -99,7 +111,12 @@ class GateEntry {
     __attribute__((always_inline)) GateEntry() : slot_(pass()) {
         if (__builtin_expect(slot_ == nullptr, 0)) slot_ = enter_gate_slowly();
     }
-    explicit GateEntry(Slowly) : slot_(enter_gate_slowly()) {}
+    explicit GateEntry(Slowly, Call call = {}) : slot_(enter_gate_slowly(call)) {}
+    // describe: makes the Call; asked only where the entry is slow.
+    template <class Describe>
+    __attribute__((always_inline)) explicit GateEntry(Describe describe) : slot_(pass()) {
+        if (__builtin_expect(slot_ == nullptr, 0)) slot_ = enter_gate_slowly(describe());
+    }
     __attribute__((always_inline)) ~GateEntry() { leave(slot_); }
     GateEntry(const GateEntry&) = delete;
     GateEntry& operator=(const GateEntry&) = delete;
@@ -123,7 +140,9 @@ class PassiveEntry {
     __attribute__((always_inline)) PassiveEntry() : slot_(pass()) {
         if (__builtin_expect(slot_ == nullptr, 0)) slot_ = enter_passively_slowly();
     }
-    explicit PassiveEntry(Slowly) : slot_(enter_passively_slowly()) {}
+    explicit PassiveEntry(Slowly, Call = {}) : slot_(enter_passively_slowly()) {}
+    template <class Describe>
+    __attribute__((always_inline)) explicit PassiveEntry(Describe) : PassiveEntry() {}
     __attribute__((always_inline)) ~PassiveEntry() { leave(slot_); }
     PassiveEntry(const PassiveEntry&) = delete;
     PassiveEntry& operator=(const PassiveEntry&) = delete;
@@ -147,6 +166,21 @@ void close_gate();
 void open_gate();
 void pulse_gate();  // every parked thread makes one call, the gate stays closed for the next
 bool gate_is_closed();
+void watch_launches();  // by any thread: from here on every call passes the slow way
+
+// A thread that waits at the gate. `calls`: gated ones, this one included.
+struct Waiting {
+    uint32_t number;
+    bool helper;
+    uint64_t calls;
+    uint64_t signature;
+    uint64_t stream;
+};
+uint32_t list_parked(Waiting* found, uint32_t limit);
+bool find_parked(uint32_t number, Waiting* found);
+bool admit_one(uint32_t number);  // false: it does not wait
+uint32_t captures_waiting();  // threads that wait to begin one
+
 bool shut_for_freeze(uint32_t deadline_ms);  // false: a call did not leave the driver in time; nothing is shut
 void open_after_thaw();
 uint32_t calls_in_flight();  // threads inside the driver, or about to be

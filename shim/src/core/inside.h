@@ -9,14 +9,22 @@
 
 namespace gcr {
 
+struct Undescribed {
+    template <class... P>
+    Call operator()(P...) const {
+        return {};
+    }
+};
+
 // original: of hooks/real.h. slowly: a function of the wrapper's own signature, which finds the arguments where they are
 // and does whatever has to be done before the call. Arguments on the stack would be copied for it at every call.
-template <class Entry, class Original, class... P>
+// describe: what else an Entry wants to know that is slow, of the same arguments.
+template <class Entry, class Original, class Describe, class... P>
 __attribute__((always_inline)) inline auto call_inside(Original original, typename Original::Function slowly,
-                                                       P... arguments) {
+                                                       Describe describe, P... arguments) {
     constexpr size_t kInRegisters = 6;  // of an x86-64 call
     if constexpr (sizeof...(P) > kInRegisters) {
-        Entry inside;
+        Entry inside([&] { return describe(arguments...); });
         return original(arguments...);
     } else {
         auto function = original.found();
@@ -30,15 +38,17 @@ __attribute__((always_inline)) inline auto call_inside(Original original, typena
 
 }  // namespace gcr
 
-// The wrapper of `symbol`, made by GCR_EXPORT.
-#define GCR_CALL_INSIDE(Entry, Result, symbol, parameters, arguments)                                 \
-    __attribute__((cold, noinline)) static Result slowly_##symbol parameters {                        \
-        Entry inside(gcr::Slowly{});                                                                  \
-        return gcr::real::symbol arguments;                                                           \
-    }                                                                                                 \
-    GCR_EXPORT(symbol, parameters) {                                                                  \
-        return gcr::call_inside<Entry>(gcr::real::symbol, slowly_##symbol GCR_FOLLOWED_BY arguments); \
+// The wrapper of `symbol`, made by GCR_EXPORT. describe: a function object that makes a Call of the arguments.
+#define GCR_CALL_DESCRIBED(Entry, Result, describe, symbol, parameters, arguments)                              \
+    __attribute__((cold, noinline)) static Result slowly_##symbol parameters {                                  \
+        Entry inside(gcr::Slowly{}, describe arguments);                                                        \
+        return gcr::real::symbol arguments;                                                                     \
+    }                                                                                                           \
+    GCR_EXPORT(symbol, parameters) {                                                                            \
+        return gcr::call_inside<Entry>(gcr::real::symbol, slowly_##symbol, describe GCR_FOLLOWED_BY arguments); \
     }
+#define GCR_CALL_INSIDE(Entry, Result, symbol, parameters, arguments) \
+    GCR_CALL_DESCRIBED(Entry, Result, gcr::Undescribed{}, symbol, parameters, arguments)
 #define GCR_FOLLOWED_BY(...) __VA_OPT__(, ) __VA_ARGS__
 
 #endif  // GCR_CORE_INSIDE_H

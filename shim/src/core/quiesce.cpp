@@ -9,6 +9,7 @@
 // Captures in progress cannot be interrupted: none begins while a close is wanted, and those begun may end first.
 #include "core/ending.h"
 #include "core/gate.h"
+#include "core/observing.h"
 #include "core/session.h"
 
 namespace gcr {
@@ -16,23 +17,6 @@ namespace {
 
 constexpr uint32_t kTickUs = 200;
 constexpr uint32_t kObserveMs = 500;
-
-// Written by the synchronizer's job, read when it rests.
-Failure synchronize_result;
-void synchronize_job() {
-    synchronize_result = session.vendors.synchronize();
-}
-
-Stuck observed;
-void observe_job() {
-    session.vendors.enter_thread();
-    observed.count = session.vendors.stuck(observed.records, Stuck::kLimit);
-}
-
-void enter_and_synchronize() {
-    session.vendors.enter_thread();
-    synchronize_job();
-}
 
 class Pulses {
   public:
@@ -79,12 +63,12 @@ struct Closing {
         if (session.synchronizer.busy()) return false;
         if (synchronizing) {
             synchronizing = false;
-            failure = synchronize_result;
+            failure = synchronization_result();
             if (failure || begun_at == pulses.count()) return true;
             pulses.progress();
         }
         begun_at = pulses.count();
-        synchronizing = session.synchronizer.begin(enter_and_synchronize);
+        synchronizing = begin_to_synchronize();
         if (!synchronizing && !session.synchronizer.available())
             failure = {wire::kNoMemory, 0, "no thread could be started"};
         return static_cast<bool>(failure);
@@ -115,13 +99,9 @@ struct Closing {
     }
 };
 
-// A driver that is stuck may also be stuck for a thread that looks: a thread of its own, and only so long.
-void observe(Stuck* stuck) {
+void name_stuck(Stuck* stuck) {
     uint32_t in_flight = calls_in_flight();
-    if (session.observer.begin(observe_job)) session.observer.wait(kObserveMs);
-    if (!session.observer.busy() && session.observer.available()) {
-        for (uint32_t i = 0; i < observed.count; i++) stuck->records[stuck->count++] = observed.records[i];
-    }
+    observe(stuck, kObserveMs);
     if (stuck->count == 0) stuck->records[stuck->count++] = {};
     for (uint32_t i = 0; i < stuck->count; i++) stuck->records[i].in_flight = in_flight;
 }
@@ -133,7 +113,7 @@ Failure quiesce(uint32_t deadline_ms, uint32_t pulse_ms, Stuck* stuck) {
     Closing closing(deadline_ms, pulse_ms);
     Attempt result = closing.run();
     bool ending = program_is_ending();  // the gate is closed, or will be open: exit() has passed it, or waits there
-    if (result == Attempt::kLate && !session.lost && !ending) observe(stuck);
+    if (result == Attempt::kLate && !session.lost && !ending) name_stuck(stuck);
     if (result != Attempt::kIdle || ending) open_gate();
     hold_captures(false);  // a closed gate holds them from here on
     if (ending) return kProgramEnds;

@@ -5,11 +5,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "core/closed.h"
 #include "core/copies.h"
-#include "core/coverage.h"
 #include "core/ending.h"
 #include "core/gate.h"
 #include "core/leaving.h"
+#include "core/looking.h"
 #include "core/replies.h"
 #include "core/session.h"
 #include "interpose/bypass.h"
@@ -20,53 +21,6 @@ namespace {
 using namespace replies;
 
 constexpr uint32_t kMaxQuiesceMs = 600000;
-
-// ---- looking --------------------------------------------------------------------------------------------------
-
-uint32_t collect_uncovered(wire::UncoveredRecord* records) {
-    uint32_t count = 0;
-    for (uint32_t i = 1; i < wire::kReasonCount; i++) {
-        Reason reason = static_cast<Reason>(i);
-        Uncovered found = uncovered(reason);
-        if (found.count == 0) continue;
-        records[count++] = {i, must_refuse(reason) ? 1u : 0u, found.bytes, found.count};
-    }
-    return count;
-}
-
-Outcome on_status() {
-    static Array<wire::DeviceRecord> devices;
-    wire::UncoveredRecord lacking[wire::kReasonCount];
-    wire::StatusRecord status{};
-    devices.clear();
-    session.vendors.status(&status, &devices);
-    status.phase = session.phase.load(std::memory_order_relaxed);
-    status.flags = session_flags();
-    status.transaction = session.transaction.load();
-    status.generation = session.generation;
-    status.devices = static_cast<uint32_t>(devices.size());
-    status.uncovered = collect_uncovered(lacking);
-    status.captures = session.vendors.captures();
-    status.in_flight = calls_in_flight();
-    status.gated_calls = gated_calls();
-    iovec parts[] = {{&status, sizeof status},
-                     {devices.data(), devices.size() * sizeof devices[0]},
-                     {lacking, status.uncovered * sizeof lacking[0]}};
-    send_reply(parts, 3);
-    return kAnswered;
-}
-
-Outcome on_mappings() {
-    static MappingPage page;
-    const auto& wanted = asked<wire::ExportRequest>();
-    page.limit = wanted.limit < MappingPage::kLimit ? wanted.limit : MappingPage::kLimit;
-    session.vendors.mappings_after(wanted.after_id, &page);
-    wire::ExportReply head{
-        session.transaction.load(), page.cursor, page.count, page.more, sizeof(wire::MappingRecord), 0};
-    iovec parts[] = {{&head, sizeof head}, {page.records, page.count * sizeof page.records[0]}};
-    send_reply(parts, 2);
-    return kAnswered;
-}
 
 // ---- there ----------------------------------------------------------------------------------------------------
 
@@ -121,6 +75,7 @@ Outcome on_quiesce() {
     stuck.count = 0;
     uint32_t deadline = wanted.deadline_ms < kMaxQuiesceMs ? wanted.deadline_ms : kMaxQuiesceMs;
     Failure failure = quiesce(deadline, wanted.pulse_ms, &stuck);
+    if (failure) enter_phase(wire::kPrepared);  // its gate is open
     if (failure) return refuse(failure, &stuck);
     enter_phase(wire::kQuiesced);
     return reply_transaction();
@@ -302,6 +257,7 @@ struct Rule {
     Outcome (*act)();
 };
 
+using wire::kClosed;
 using wire::kHandedOver;
 using wire::kMapped;
 using wire::kPrepared;
@@ -313,7 +269,10 @@ const Rule kRules[] = {
     {wire::kMappings, sizeof(wire::ExportRequest), kAnyPhase & ~in(kRunning), true, false, kCurrent, on_mappings},
     {wire::kExport, sizeof(wire::ExportRequest), in(kRunning) | in(kPrepared) | in(kQuiesced), false, false, kOpens,
      on_export},
-    {wire::kQuiesce, sizeof(wire::QuiesceRequest), in(kPrepared), false, false, kCurrent, on_quiesce},
+    {wire::kClose, sizeof(wire::CloseRequest), in(kPrepared) | in(kClosed), false, false, kCurrent, on_close},
+    {wire::kLook, sizeof(wire::TransactionRecord), in(kClosed), false, false, kCurrent, on_look},
+    {wire::kAdmit, sizeof(wire::AdmitRequest), in(kClosed), false, false, kCurrent, on_admit},
+    {wire::kQuiesce, sizeof(wire::QuiesceRequest), in(kPrepared) | in(kClosed), false, false, kCurrent, on_quiesce},
     {wire::kRehome, sizeof(wire::IdList), in(kQuiesced), false, false, kCurrent, on_rehome},
     {wire::kHandOver, sizeof(wire::TransactionRecord), in(kQuiesced), false, false, kCurrent, on_hand_over},
     {wire::kImport, sizeof(wire::IdList), in(kHandedOver), false, true, kCurrent, on_import},
@@ -325,8 +284,8 @@ const Rule kRules[] = {
     {wire::kBegin, sizeof(wire::TransactionRecord), kAnyPhase, true, false, kNoTransaction, on_begin},
     {wire::kDiscard, sizeof(wire::TransactionRecord), in(kHandedOver) | in(kMapped), false, false, kCurrent,
      on_discard},
-    {wire::kResume, sizeof(wire::TransactionRecord), in(kPrepared) | in(kQuiesced) | in(kMapped), false, false,
-     kCurrent, on_resume},
+    {wire::kResume, sizeof(wire::TransactionRecord), in(kPrepared) | in(kClosed) | in(kQuiesced) | in(kMapped), false,
+     false, kCurrent, on_resume},
     {wire::kFreeze, sizeof(wire::TransactionRecord), in(kHandedOver), false, false, kCurrent, on_freeze},
     {wire::kThaw, sizeof(wire::TransactionRecord), in(kHandedOver), true, false, kCurrent, on_thaw},
     {wire::kSnapshot, sizeof(wire::SnapshotRequest), kAnyPhase, true, false, kNoTransaction, on_snapshot},

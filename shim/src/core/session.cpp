@@ -35,6 +35,7 @@ void end_transaction() {
     session.transaction.store(0);
     session.returned = false;
     enter_phase(wire::kRunning);
+    hold_captures(false);
     open_when_all_is_back();
 }
 

@@ -4,6 +4,7 @@
 // They are the launch path of the user's program: no lock, no allocation, nothing but the gate and the call.
 #include "core/coverage.h"
 #include "core/inside.h"
+#include "cuda/described.h"
 #include "hooks/cuda_calls.h"
 #include "hooks/cuda_real.h"
 #include "hooks/export.h"
@@ -27,7 +28,7 @@ void trim_pools_in_flight() {
     GCR_ALLOCATE_INSIDE(cuda, gcr::reentered, symbol, parameters, arguments)
 
 #define GCR_WRAP_ENQUEUE(symbol, parameters, arguments) \
-    GCR_CALL_INSIDE(gcr::GateEntry, CUresult, symbol, parameters, arguments)
+    GCR_CALL_DESCRIBED(gcr::GateEntry, CUresult, gcr::cuda::Described{}, symbol, parameters, arguments)
 
 // Never gated: the wait of one thread may be what another's work is for.
 #define GCR_WRAP_PASSIVE(symbol, parameters, arguments) \

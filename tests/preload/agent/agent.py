@@ -10,21 +10,29 @@ from collections.abc import Sequence
 from connection import Connection
 from custody import Custody
 from packets import (
+    ADMIT,
+    CLOSE,
     COPY,
     COPY_RECORD,
     COUNT,
     DEVICE,
     EXPORT_REPLY,
     EXPORT_REQUEST,
+    GATE,
     HANDLE,
     ID_LIST,
+    INCOMPLETE_LAUNCH,
     MAPPING,
+    PARKED,
     QUIESCE,
     STAGE,
     STATUS,
     UNCOVERED,
+    Gate,
     Handle,
     Hello,
+    Launch,
+    Parked,
     Status,
     handles_in,
 )
@@ -83,6 +91,25 @@ class Agent(Connection):
 
     def quiesce(self, deadline_ms: int = 10000, pulse_ms: int = 20) -> None:
         self.ask("quiesce", QUIESCE.pack(self.transaction, deadline_ms, pulse_ms))
+
+    def close_gate(self, close: int = 1) -> None:
+        self.ask("close", CLOSE.pack(self.transaction, close, 0))
+
+    def look(self) -> Gate:
+        payload, _ = self.ask("look")
+        _, admitted, unchanged, busy, in_flight, captures, held, parked, incomplete = GATE.unpack_from(payload)
+        after = GATE.size + parked * PARKED.size
+        assert after + incomplete * INCOMPLETE_LAUNCH.size == len(payload)
+        waiting = [Parked(*each[:4]) for each in PARKED.iter_unpack(payload[GATE.size : after])]
+        launches = [
+            Launch(signature, stream, launched, kernel.rstrip(b"\0").decode())
+            for signature, stream, launched, _, kernel in INCOMPLETE_LAUNCH.iter_unpack(payload[after:])
+        ]
+        return Gate(admitted, unchanged, busy, in_flight, captures, held, waiting, launches)
+
+    def admit(self, thread: int, calls: int = 1, walk: int = 0, patience_us: int = 5000) -> int:
+        _, done, _ = COUNT.unpack(self.ask("admit", ADMIT.pack(self.transaction, thread, calls, patience_us, walk))[0])
+        return done
 
     def count(self, kind: str) -> tuple[int, int]:
         transaction, handles, size = COUNT.unpack(self.ask(kind)[0])

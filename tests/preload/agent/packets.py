@@ -19,6 +19,11 @@ MAPPING = struct.Struct("<QQQQII")
 COUNT = struct.Struct("<QQQ")
 ID_LIST = struct.Struct("<QII")
 QUIESCE = struct.Struct("<QII")
+CLOSE = struct.Struct("<QII")
+ADMIT = struct.Struct("<QIIII")
+GATE = struct.Struct("<QQQIIIIII")
+PARKED = struct.Struct("<QIIII")
+INCOMPLETE_LAUNCH = struct.Struct("<QQII48s")
 STUCK = struct.Struct("<QQII")
 STAGE = struct.Struct("<QII")
 SNAPSHOT = struct.Struct("<QII")
@@ -35,9 +40,10 @@ KINDS = {
     "hello": 1, "released": 2, "let_go": 3, "status": 16, "export": 17, "quiesce": 18, "hand_over": 19, "import": 20,
     "map": 21, "resume": 22, "stage": 23, "freeze": 24, "thaw": 25, "unstage": 26, "drop": 27, "mappings": 28,
     "discard": 29, "create": 30, "copy_out": 31, "copy_in": 32, "snapshot": 33, "moved": 34, "begin": 35,
-    "rehome": 36, "leave": 37,
+    "rehome": 36, "leave": 37, "close": 38, "look": 39, "admit": 40,
 }  # fmt: skip
-RUNNING, PREPARED, QUIESCED, HANDED_OVER, MAPPED = range(5)
+RUNNING, PREPARED, QUIESCED, HANDED_OVER, MAPPED, CLOSED = range(6)
+CLEAR, HELPER = 1, 2
 STAGED, FROZEN, SIMULATED, COPIED_ONLY, RETURNED = 1, 2, 4, 8, 256
 FRESH, WAIT = 64, 1  # of an agent, of a welcome
 BAD_FRAME, _, WRONG_PHASE, WRONG_TRANSACTION, STUCK_CODE, DRIVER, NO_DESCRIPTORS, UNKNOWN, INCOMPLETE = range(1, 10)
@@ -63,6 +69,36 @@ class Handle:
     asked_types: int
     kept: bool
     unexportable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Parked:
+    signature: int
+    thread: int
+    launched: int
+    flags: int
+
+
+@dataclass(frozen=True, slots=True)
+class Launch:
+    """A coupled one that is not complete."""
+
+    signature: int
+    stream: int
+    launched: int
+    kernel: str
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    admitted: int
+    unchanged_us: int
+    busy: int
+    in_flight: int
+    captures: int
+    held: int
+    parked: list[Parked]
+    incomplete: list[Launch]
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,7 +67,7 @@ std::string unpeer(const Words& words) {
 std::string load_kernels(const Words& words) {  // kernels PATH
     CUmodule module = nullptr;
     CUresult result = cuModuleLoad(&module, words[1].c_str());
-    for (const char* name : {"fill", "digest", "add", "spin", "spin_until"})
+    for (const char* name : {"fill", "digest", "add", "spin", "spin_until", "cross_device_reduce"})
         if (result == CUDA_SUCCESS) result = cuModuleGetFunction(&puppet.kernels[name], module, name);
     return say(result);
 }
@@ -133,6 +133,19 @@ std::string spin_until(const Words& words) {  // spinuntil NAME VALUE STREAM
     uint32_t value = static_cast<uint32_t>(number(words[2]));
     void* parameters[] = {&flag, &value};
     return say(launch("spin_until", stream_of(words[3]), parameters));
+}
+
+// reduce NAME RANK EPOCH STREAM [CALLS]: one of two ranks that meet in NAME, whose data follow; calls that do nothing first
+std::string reduce(const Words& words) {
+    uint64_t shared = memory_of(words[1]).address, data = shared + 2048;
+    uint32_t rank = static_cast<uint32_t>(number(words[2])), epoch = static_cast<uint32_t>(number(words[3]));
+    uint32_t ranks = 2, count = 1, nothing = 0;
+    for (uint64_t i = 0; words.size() > 5 && i < number(words[5]); i++) {
+        void* none[] = {&nothing};
+        launch("spin", stream_of(words[4]), none);
+    }
+    void* parameters[] = {&shared, &rank, &ranks, &epoch, &data, &count};
+    return say(launch("cross_device_reduce", stream_of(words[4]), parameters));
 }
 
 std::string wait_value(const Words& words) {  // waitvalue NAME VALUE STREAM
@@ -215,6 +228,7 @@ void add_work_commands(std::map<std::string, Command>& commands) {
     commands["spin"] = spin;
     commands["spinsync"] = spin_sync;
     commands["spinuntil"] = spin_until;
+    commands["reduce"] = reduce;
     commands["waitvalue"] = wait_value;
     commands["writevalue"] = write_value;
     commands["setword"] = set_word;

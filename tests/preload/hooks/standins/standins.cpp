@@ -24,7 +24,7 @@ std::atomic<uint32_t> answered;
 }  // namespace
 
 // A slot that stays fresh: every call comes by.
-Slot* enter_gate_slowly() {
+Slot* enter_gate_slowly(Call) {
     thread_slot = &own_slot;
     if (own_slot.depth.fetch_add(1) == 0) own_slot.calls.fetch_add(1);
     return &own_slot;

@@ -1,0 +1,207 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/closed.h"
+
+#include <string.h>
+
+#include "core/coupled.h"
+#include "core/ending.h"
+#include "core/gate.h"
+#include "core/observing.h"
+
+namespace gcr {
+namespace {
+
+using namespace replies;
+
+constexpr uint32_t kMostParked = 512;
+constexpr uint32_t kMostIncomplete = 256;
+static_assert(sizeof(wire::FrameHeader) + sizeof(wire::GateRecord) + kMostParked * sizeof(wire::ParkedRecord) +
+                      kMostIncomplete * sizeof(wire::IncompleteRecord) <=
+                  wire::kMaxFrame,
+              "one frame holds a reply");
+constexpr uint32_t kLookMs = 1;  // so long a look waits for an idle device to say so
+constexpr uint32_t kObserveMs = 20;
+constexpr uint32_t kAdmitMs = 50;  // for all calls of a request: the agent must hear that its daemon is gone
+constexpr uint32_t kPollUs = 20;
+
+// What of a look may change, to tell since when nothing has.
+struct Facts {
+    bool busy;
+    uint32_t in_flight;
+    uint32_t captures;
+    uint32_t held;
+    uint32_t parked;
+    uint64_t calls;  // gated ones so far, of the threads that wait
+    bool operator==(const Facts& other) const { return memcmp(this, &other, sizeof *this) == 0; }
+};
+
+struct Closed {
+    bool idle = false;  // since a synchronisation that began after the last admission
+    bool synchronizing = false;
+    bool streams_known = false;
+    uint64_t admitted = 0;
+    uint64_t begun_at = 0;  // of `admitted`, when that synchronisation began
+    uint64_t changed_us = 0;
+    Facts facts{};
+    Stuck stuck;
+
+    void begin() {
+        idle = synchronizing = streams_known = false;
+        admitted = begun_at = 0;
+        changed_us = now_us();
+        memset(&facts, 0, sizeof facts);
+    }
+
+    // Nothing may be in flight before the synchronisation begins, or it might miss what that enqueues; nor may a stream be
+    // captured, which a synchronisation would break.
+    Failure look_at_devices() {
+        if (!idle && !synchronizing && calls_in_flight() == 0 && session.vendors.captures() == 0) {
+            begun_at = admitted;
+            synchronizing = begin_to_synchronize();
+        }
+        session.synchronizer.wait(kLookMs);
+        if (!synchronizing || session.synchronizer.busy()) return {};
+        synchronizing = false;
+        Failure failure = synchronization_result();
+        idle = !failure && begun_at == admitted;
+        return failure;
+    }
+
+    void look_at_streams() { streams_known = !idle && observe(&stuck, kObserveMs); }
+
+    bool is_idle(uint64_t stream) const {
+        if (idle) return true;
+        if (!streams_known || stream == kNoStream) return false;
+        for (uint32_t i = 0; i < stuck.count; i++)
+            if (stuck.records[i].stream == stream) return false;
+        return stuck.count < Stuck::kLimit;
+    }
+
+    void note(const Facts& now) {
+        if (now == facts) return;
+        facts = now;
+        changed_us = now_us();
+    }
+};
+
+Closed closed;
+Waiting waiting[kMostParked];
+wire::ParkedRecord parked[kMostParked];
+wire::IncompleteRecord incomplete[kMostIncomplete];
+
+bool stream_is_idle(uint64_t stream) {
+    return closed.is_idle(stream);
+}
+
+uint32_t collect_parked(Facts* facts) {
+    uint32_t count = list_parked(waiting, kMostParked);
+    for (uint32_t i = 0; i < count; i++) {
+        const Waiting& one = waiting[i];
+        uint32_t flags = closed.is_idle(one.stream) ? wire::kParkedClear : 0;
+        if (one.helper) flags |= wire::kParkedHelper;
+        parked[i] = {one.signature, one.number, coupled::launched(one.signature), flags, 0};
+        if (one.helper) continue;  // these come and go while a device works
+        facts->parked++;
+        facts->calls += one.calls;
+    }
+    return count;
+}
+
+wire::GateRecord look() {
+    Facts facts;
+    memset(&facts, 0, sizeof facts);  // padding too: it is compared
+    facts.in_flight = calls_in_flight();
+    facts.busy = !closed.idle;
+    facts.captures = session.vendors.captures();
+    facts.held = captures_waiting();
+    wire::GateRecord gate{};
+    gate.parked = collect_parked(&facts);
+    gate.incomplete = coupled::list(incomplete, kMostIncomplete, stream_is_idle, facts.in_flight == 0);
+    closed.note(facts);
+    gate.transaction = session.transaction.load();
+    gate.admitted = closed.admitted;
+    gate.unchanged_us = now_us() - closed.changed_us;
+    gate.busy = facts.busy ? 1 : 0;
+    gate.in_flight = facts.in_flight;
+    gate.captures = facts.captures;
+    gate.held = facts.held;
+    return gate;
+}
+
+// The thread waits again, with its next call.
+bool came_back(const Waiting& before, Waiting* now, const Deadline& patience) {
+    do {
+        if (find_parked(before.number, now) && now->calls != before.calls) return true;
+        sleep_us(kPollUs);
+    } while (!patience.passed());
+    return false;
+}
+
+bool is_local_and_clear(const Waiting& one) {
+    if (one.signature != 0) return false;
+    if (one.stream == kNoStream) closed.look_at_devices();
+    closed.look_at_streams();
+    return closed.is_idle(one.stream);
+}
+
+bool becomes_clear(const Waiting& one, const Deadline& patience) {
+    while (!is_local_and_clear(one)) {
+        if (one.signature != 0 || patience.passed()) return false;
+        sleep_us(kPollUs);
+    }
+    return true;
+}
+
+uint64_t let_through(const wire::AdmitRequest& wanted) {
+    Deadline end(kAdmitMs);
+    uint32_t patience_ms = wanted.patience_us / 1000 + 1;
+    Waiting now{};
+    uint64_t done = 0;
+    bool waits = find_parked(wanted.thread, &now);
+    while (waits && done < wanted.calls && !end.passed() && !program_is_ending()) {
+        if (wanted.walk != 0 && !becomes_clear(now, Deadline(patience_ms))) break;
+        Waiting before = now;
+        closed.idle = false;
+        if (!admit_one(wanted.thread)) break;
+        closed.admitted++;
+        done++;
+        waits = done == wanted.calls || came_back(before, &now, Deadline(patience_ms));
+    }
+    return done;
+}
+
+}  // namespace
+
+Outcome on_close() {
+    const auto& wanted = asked<wire::CloseRequest>();
+    if (wanted.close == 0) {
+        enter_phase(wire::kPrepared);
+        hold_captures(false);
+        open_gate();
+        return reply_transaction();
+    }
+    closed.begin();
+    hold_captures(true);
+    close_gate();
+    enter_phase(wire::kClosed);
+    return reply_transaction();
+}
+
+Outcome on_look() {
+    Failure failure = closed.look_at_devices();
+    if (failure) return refuse(failure);
+    closed.look_at_streams();
+    wire::GateRecord gate = look();
+    iovec parts[] = {{&gate, sizeof gate},
+                     {parked, gate.parked * sizeof parked[0]},
+                     {incomplete, gate.incomplete * sizeof incomplete[0]}};
+    send_reply(parts, 3);
+    return kAnswered;
+}
+
+Outcome on_admit() {
+    const auto& wanted = asked<wire::AdmitRequest>();
+    return reply_count({let_through(wanted), 0});
+}
+
+}  // namespace gcr

@@ -1,0 +1,210 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/coupled.h"
+
+#include <string.h>
+
+#include "core/gate.h"
+
+namespace gcr {
+namespace coupled {
+namespace {
+
+const char* const kNames[] = {"ncclDevKernel", "ncclSymk", "cross_device_reduce", "nvshmem", "multimem"};
+
+// The hash is of the whole name; the name is cut where it is longer.
+struct Kernel {
+    uint64_t hash;
+    char name[sizeof(wire::IncompleteRecord::kernel)];
+};
+
+struct Function {
+    std::atomic<uint64_t> handle{0};
+    std::atomic<const Kernel*> kernel{nullptr};
+};
+
+struct Launches {
+    std::atomic<uint64_t> signature{0};
+    std::atomic<uint64_t> stream{0};
+    std::atomic<const Kernel*> kernel{nullptr};
+    std::atomic<uint32_t> count{0};
+    std::atomic<uint32_t> recent{0};  // 1: since its stream was last seen idle
+};
+
+constexpr uint32_t kKernels = 256;
+constexpr uint32_t kFunctions = 1024;  // powers of two
+constexpr uint32_t kSignatures = 1024;
+constexpr uint32_t kStreams = 64;
+
+Lock learning;
+Kernel kernels[kKernels];
+uint32_t kernel_count = 0;
+Function functions[kFunctions];
+Launches launches[kSignatures];
+std::atomic<uint64_t> streams[kStreams];  // a handle + 1, by first use
+
+uint64_t mixed(uint64_t value) {
+    value = (value ^ (value >> 30)) * 0xbf58476d1ce4e5b9u;
+    value = (value ^ (value >> 27)) * 0x94d049bb133111ebu;
+    return value ^ (value >> 31);
+}
+
+uint64_t hash_of(const char* text) {
+    uint64_t hash = 0xcbf29ce484222325u;
+    for (; *text != '\0'; text++) hash = (hash ^ static_cast<unsigned char>(*text)) * 0x100000001b3u;
+    return hash;
+}
+
+// The entry of a key, or a free one that it may have; null where the table is full.
+template <typename Entry, typename Key>
+Entry* place_of(Entry* table, uint32_t size, uint64_t value, Key key) {
+    for (uint32_t i = 0; i < size; i++) {
+        Entry* entry = &table[(mixed(value) + i) & (size - 1)];
+        uint64_t there = key(entry)->load(std::memory_order_acquire);
+        if (there == value || there == 0) return entry;
+    }
+    return nullptr;
+}
+
+const Kernel* kernel_of(uint64_t function) {
+    Function* found = place_of(functions, kFunctions, function, [](Function* each) { return &each->handle; });
+    if (found == nullptr || found->handle.load(std::memory_order_acquire) != function) return nullptr;
+    return found->kernel.load(std::memory_order_acquire);
+}
+
+// With the lock. A handle may come again for another kernel, once its module was unloaded.
+void enter(uint64_t function, const Kernel* kernel) {
+    Function* place = place_of(functions, kFunctions, function, [](Function* each) { return &each->handle; });
+    if (place == nullptr) return;
+    place->kernel.store(kernel, std::memory_order_release);  // before the handle: who finds that finds this
+    place->handle.store(function, std::memory_order_release);
+}
+
+const Kernel* make_kernel(const char* name) {
+    uint64_t hash = hash_of(name);
+    for (uint32_t i = 0; i < kernel_count; i++)
+        if (kernels[i].hash == hash) return &kernels[i];
+    if (kernel_count == kKernels) return nullptr;
+    Kernel* made = &kernels[kernel_count++];
+    made->hash = hash;
+    memcpy(made->name, name, strnlen(name, sizeof made->name));
+    return made;
+}
+
+// Those after the last one are one.
+uint64_t number_of(uint64_t stream) {
+    uint64_t mark = stream + 1;
+    for (uint64_t i = 0; i < kStreams; i++) {
+        uint64_t there = 0;
+        if (streams[i].compare_exchange_strong(there, mark) || there == mark) return i;
+    }
+    return kStreams;
+}
+
+Launches* entry_of(uint64_t signature) {
+    return place_of(launches, kSignatures, signature, [](Launches* each) { return &each->signature; });
+}
+
+uint64_t signed_as(const Kernel* kernel, uint64_t stream) {
+    uint64_t signature = mixed(kernel->hash + number_of(stream));
+    return signature != 0 ? signature : 1;
+}
+
+// Another thread may take a free entry first.
+Launches* claim(uint64_t signature) {
+    while (true) {
+        Launches* entry = entry_of(signature);
+        if (entry == nullptr) return nullptr;
+        uint64_t there = 0;
+        if (entry->signature.compare_exchange_strong(there, signature) || there == signature) return entry;
+    }
+}
+
+}  // namespace
+
+bool is_coupled_name(const char* name) {
+    for (const char* part : kNames)
+        if (strstr(name, part) != nullptr) return true;
+    return false;
+}
+
+void learn(uint64_t function, const char* name) {
+    if (name == nullptr || !is_coupled_name(name)) {
+        if (kernel_of(function) == nullptr) return;
+        Guard guard(learning);
+        return enter(function, nullptr);
+    }
+    Guard guard(learning);
+    const Kernel* kernel = make_kernel(name);
+    if (kernel == nullptr) return;
+    enter(function, kernel);
+    watch_launches();
+}
+
+void learn_same(uint64_t function, uint64_t kernel) {
+    const Kernel* known = kernel_of(kernel);
+    if (known == nullptr && kernel_of(function) == nullptr) return;
+    Guard guard(learning);
+    enter(function, known);
+}
+
+uint64_t signature_of(const Call& call) {
+    const Kernel* kernel = call.function != 0 ? kernel_of(call.function) : nullptr;
+    return kernel != nullptr ? signed_as(kernel, call.stream) : 0;
+}
+
+void note(const Call& call) {
+    const Kernel* kernel = call.function != 0 ? kernel_of(call.function) : nullptr;
+    if (kernel == nullptr) return;
+    Launches* entry = claim(signed_as(kernel, call.stream));
+    if (entry == nullptr) return;
+    entry->stream.store(call.stream, std::memory_order_relaxed);
+    entry->kernel.store(kernel, std::memory_order_release);
+    entry->count.fetch_add(1, std::memory_order_relaxed);
+    entry->recent.store(1, std::memory_order_release);
+}
+
+uint32_t launched(uint64_t signature) {
+    Launches* entry = signature != 0 ? entry_of(signature) : nullptr;
+    if (entry == nullptr || entry->signature.load(std::memory_order_acquire) != signature) return 0;
+    return entry->count.load(std::memory_order_relaxed);
+}
+
+uint32_t list(wire::IncompleteRecord* found, uint32_t limit, bool (*idle)(uint64_t stream), bool forget) {
+    uint32_t count = 0;
+    for (Launches& entry : launches) {
+        if (count == limit || entry.recent.load(std::memory_order_acquire) == 0) continue;
+        uint64_t stream = entry.stream.load(std::memory_order_relaxed);
+        if (idle(stream)) {
+            if (forget) entry.recent.store(0, std::memory_order_relaxed);
+            continue;
+        }
+        wire::IncompleteRecord& record = found[count++] = {};
+        record.signature = entry.signature.load(std::memory_order_relaxed);
+        record.stream = stream;
+        record.launched = entry.count.load(std::memory_order_relaxed);
+        memcpy(record.kernel, entry.kernel.load(std::memory_order_acquire)->name, sizeof record.kernel);
+    }
+    return count;
+}
+
+Lock& lock() {
+    return learning;
+}
+
+// The child has no device state: its own kernels come when it looks them up.
+void reset_after_fork() {
+    learning.reset_after_fork();
+    for (Function& each : functions) {
+        each.handle.store(0, std::memory_order_relaxed);
+        each.kernel.store(nullptr, std::memory_order_relaxed);
+    }
+    for (Launches& each : launches) {
+        each.signature.store(0, std::memory_order_relaxed);
+        each.count.store(0, std::memory_order_relaxed);
+        each.recent.store(0, std::memory_order_relaxed);
+    }
+    for (std::atomic<uint64_t>& each : streams) each.store(0, std::memory_order_relaxed);
+}
+
+}  // namespace coupled
+}  // namespace gcr

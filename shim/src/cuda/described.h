@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: Apache-2.0
+//
+// A call for the gate, from its arguments: the kernel and the stream among them, found by their types.
+#ifndef GCR_CUDA_DESCRIBED_H
+#define GCR_CUDA_DESCRIBED_H
+
+#include <string.h>
+
+#include "abi/cuda.h"
+#include "core/call.h"
+
+namespace gcr {
+namespace cuda {
+
+using namespace cuda_abi;
+
+struct Described {
+    template <class... P>
+    Call operator()(P... arguments) const {
+        Call call;
+        (take(call, arguments), ...);
+        return call;
+    }
+
+  private:
+    static constexpr size_t kStreamOfConfig = 32;  // in a CUlaunchConfig, after seven numbers
+
+    // By each of its names a context's default stream is 0.
+    static void take(Call& call, CUstream stream) {
+        call.stream = stream == legacy_stream() ? 0 : reinterpret_cast<uint64_t>(stream);
+    }
+    static void take(Call& call, CUfunction function) { call.function = reinterpret_cast<uint64_t>(function); }
+    static void take(Call& call, const CUlaunchConfig* config) {
+        if (config == nullptr) return;
+        CUstream stream;
+        memcpy(&stream, reinterpret_cast<const char*>(config) + kStreamOfConfig, sizeof stream);
+        take(call, stream);
+    }
+    template <class Other>
+    static void take(Call&, const Other&) {}
+};
+
+}  // namespace cuda
+}  // namespace gcr
+
+#endif  // GCR_CUDA_DESCRIBED_H

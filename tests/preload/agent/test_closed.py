@@ -1,0 +1,188 @@
+"""Phase CLOSED: the daemon sees what waits at the gate and what the devices work on, and lets single calls through."""
+
+import time
+
+import pytest
+from packets import CLEAR, CLOSED, PREPARED, QUIESCE, QUIESCED, RUNNING, WRONG_PHASE, Refused
+from patience import wait_for
+
+
+@pytest.fixture
+def closed(target):
+    """A puppet with memory `m`, which two ranks meet in, and streams s and u; its gate is closed."""
+    puppet, agent = target
+    puppet.must("alloc m 4096", "setword m 0", "stream u", "alloc a 4096", "sync")
+    agent.export()
+    agent.close_gate()
+    return puppet, agent
+
+
+def waiting(agent, count=1):
+    """The threads at the gate, once there are so many."""
+    assert wait_for(lambda: len(agent.look().parked) == count)
+    return agent.look().parked
+
+
+def test_a_process_at_rest_says_so_and_may_be_quiesced_at_once(closed):
+    puppet, agent = closed
+    assert agent.status().phase == CLOSED
+    assert wait_for(lambda: not agent.look().busy)
+    agent.quiesce(pulse_ms=0)
+    assert agent.status().phase == QUIESCED
+    agent.ask("resume")
+    puppet.must("fill a 1", "sync", "check a 1")
+
+
+def test_what_waits_passes_once_the_gate_opens_again(closed):
+    puppet, agent = closed
+    puppet.must("thread t fill a 1")
+    (one,) = waiting(agent)
+    assert (one.signature, one.launched, one.flags) == (0, 0, CLEAR)
+    time.sleep(0.1)
+    assert agent.look().unchanged_us > 50_000
+    assert puppet.tell("done t") == "running"
+    agent.close_gate(0)
+    assert agent.status().phase == PREPARED
+    assert wait_for(lambda: puppet.tell("done t") == "ok")
+    agent.ask("resume")
+    puppet.must("sync", "check a 1")
+
+
+def test_a_resume_and_the_end_of_the_daemon_open_it_as_well(machine):
+    for end in ("resume", "close"):
+        puppet, agent = machine.target()
+        puppet.must("alloc a 4096")
+        agent.export()
+        agent.close_gate()
+        puppet.must("thread t fill a 1")
+        waiting(agent)
+        agent.ask("resume") if end == "resume" else agent.close()
+        assert wait_for(lambda puppet=puppet: puppet.tell("done t") == "ok")
+        if end == "close":
+            assert machine.daemon.accept().hello.phase == RUNNING
+
+
+@pytest.mark.parametrize("kind", ["look", "admit"])
+def test_nothing_is_looked_at_or_admitted_while_the_gate_is_open(target, kind):
+    puppet, agent = target
+    puppet.must("alloc a 4096")
+    agent.export()
+    with pytest.raises(Refused) as caught:
+        agent.look() if kind == "look" else agent.admit(0)
+    assert caught.value.code == WRONG_PHASE
+
+
+def test_one_thread_passes_and_the_other_waits_on(closed):
+    puppet, agent = closed
+    puppet.must("thread t fill a 3")
+    (first,) = waiting(agent)
+    puppet.must("thread v fill m 4")
+    waiting(agent, 2)
+    assert agent.admit(first.thread) == 1
+    assert wait_for(lambda: puppet.tell("done t") == "ok")
+    assert puppet.tell("done v") == "running"
+    assert [one.thread != first.thread for one in waiting(agent)] == [True]
+    assert agent.look().admitted == 1
+    assert agent.admit(first.thread) == 0  # it waits no more
+    assert wait_for(lambda: not agent.look().busy)
+    agent.quiesce(pulse_ms=0)
+    agent.ask("resume")
+    puppet.must("sync", "check a 3")
+
+
+def test_a_thread_makes_as_many_calls_as_it_may(closed):
+    puppet, agent = closed
+    puppet.must("thread t opendoor 12 u")
+    (one,) = waiting(agent)
+    assert agent.admit(one.thread, 5) == 5
+    assert [each.thread for each in waiting(agent)] == [one.thread]
+    assert puppet.tell("done t") == "running"
+    assert agent.admit(one.thread, 16) == 7
+    assert wait_for(lambda: puppet.tell("done t") == "ok")
+
+
+def test_a_launch_that_waits_for_a_partner_is_named_and_its_partner_is_told_apart(closed):
+    puppet, agent = closed
+    agent.close_gate(0)
+    puppet.must("reduce m 0 1 s")
+    agent.close_gate()
+    puppet.must("thread t reduce m 1 1 u")
+    (partner,) = waiting(agent)
+    gate = agent.look()
+    (stuck,) = gate.incomplete
+    assert (gate.busy, stuck.launched, stuck.kernel) == (1, 1, "cross_device_reduce")
+    assert stuck.signature not in (0, partner.signature)  # of another stream
+    assert partner.signature != 0
+    assert (partner.launched, partner.flags) == (0, CLEAR)
+    assert agent.admit(partner.thread) == 1
+    assert wait_for(lambda: not agent.look().busy)
+    gate = agent.look()
+    assert (gate.incomplete, gate.in_flight) == ([], 0)
+
+
+def test_the_next_call_on_a_stream_that_waits_is_not_clear(closed):
+    puppet, agent = closed
+    agent.close_gate(0)
+    puppet.must("reduce m 0 1 s")
+    agent.close_gate()
+    puppet.must("thread t reduce m 0 2 s", "thread v alloc b 4096")
+    parked = waiting(agent, 2)
+    ahead = next(each for each in parked if each.signature)
+    other = next(each for each in parked if not each.signature)
+    assert (ahead.launched, ahead.flags, other.flags) == (1, 0, 0)  # an allocation has no stream, and a device works
+    assert agent.admit(ahead.thread, walk=1) == 0
+
+
+def test_a_walk_stops_before_a_coupled_call(closed):
+    puppet, agent = closed
+    puppet.must("thread t reduce m 1 1 u 6")
+    (one,) = waiting(agent)
+    assert one.signature == 0
+    assert agent.admit(one.thread, 100, walk=1) == 6
+    (now,) = waiting(agent)
+    assert now.thread == one.thread
+    assert now.signature != 0
+    assert wait_for(lambda: not agent.look().busy)
+
+
+def test_a_walk_stops_where_work_does_not_end(closed):
+    puppet, agent = closed
+    agent.close_gate(0)
+    puppet.must("setword a 0", "sync", "spinuntil a 3 u")
+    agent.close_gate()
+    puppet.must("thread t spin 0 u")
+    (one,) = waiting(agent)
+    assert one.flags == 0
+    assert agent.admit(one.thread, 4, walk=1) == 0
+    assert agent.admit(one.thread, 4) == 1  # any call, behind the one that spins
+    agent.close_gate(0)
+    puppet.must("writevalue a 3 s")
+    assert wait_for(lambda: puppet.tell("done t") == "ok")
+
+
+def test_captures_are_held_until_the_gate_opens(closed):
+    puppet, agent = closed
+    puppet.must("thread t capture u 2")
+    (one,) = waiting(agent)
+    assert agent.admit(one.thread) == 1
+    assert wait_for(lambda: agent.look().held == 1)
+    gate = agent.look()
+    assert (gate.captures, gate.in_flight, gate.parked) == (0, 0, [])
+    agent.close_gate(0)
+    assert wait_for(lambda: puppet.tell("done t") == "ok")
+    assert agent.status().captures == 1
+    agent.close_gate()
+    assert agent.look().captures == 1
+    agent.close_gate(0)
+    puppet.must("endcapture u")
+
+
+def test_a_quiesce_that_fails_leaves_the_gate_open(closed):
+    puppet, agent = closed
+    agent.close_gate(0)
+    puppet.must("reduce m 0 1 s")
+    agent.close_gate()
+    with pytest.raises(Refused, match="not idle"):
+        agent.ask("quiesce", QUIESCE.pack(agent.transaction, 300, 0))
+    assert agent.status().phase == PREPARED
+    puppet.must("reduce m 1 1 u", "sync")
