@@ -12,7 +12,8 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from stepping import DEVICE, SIZE, Made, Recorder, Target, drained
 
-from gcr.engine.steps import copy_out, freeze_and_drain, stage
+from gcr.config import Config
+from gcr.engine.steps import copy_out, freeze_and_drain, quiesce, stage
 from gcr.engine.steps.copy_out import CopyOut
 from gcr.engine.steps.freeze_and_drain import FreezeAndDrain
 from gcr.engine.steps.hand_over import HandOver
@@ -75,6 +76,17 @@ def test_a_live_copy_is_counted():
     made = Made(State.PREPARED, live=True)
     assert made.does(CopyLive(made.work)) == ["worker.copy_live"]
     assert made.work.copied_live == SIZE
+
+
+def test_several_processes_are_stopped_together_and_one_by_itself(monkeypatch):
+    made = Made(State.PREPARED)
+    together = made._says("together")
+    monkeypatch.setattr(quiesce, "Closing", lambda *_: SimpleNamespace(run=together))
+    made.work.targets = [made.target, made.target]
+    Quiesce(made.work).stop(5.0)
+    made.node.config = Config(pulse_ms=0)  # no call may pass a closed gate
+    Quiesce(made.work).stop(5.0)
+    assert made.said == ["together", "agent.quiesce", "agent.quiesce"]
 
 
 def test_quiesce_exports_what_was_made_meanwhile_before_it_stops_anything():

@@ -58,11 +58,11 @@ class AgentPeer(Struct):
     hello: HelloRecord
 
     def status(self) -> StatusReply:
-        return StatusReply.unpack(self._ask(FrameType.STATUS).payload)
+        return StatusReply.unpack(self.ask(FrameType.STATUS).payload)
 
     def export(self, transaction: int, after: int, limit: int) -> tuple[ExportBatch, list[int]]:
         request = ExportRequest(transaction=transaction, after_id=after, limit=limit)
-        frame = self._ask(FrameType.EXPORT, request.pack())
+        frame = self.ask(FrameType.EXPORT, request.pack())
         fds = frame.take_fds()
         try:
             batch = ExportBatch.unpack(frame.payload)
@@ -75,54 +75,54 @@ class AgentPeer(Struct):
 
     def quiesce(self, transaction: int, deadline: float, pulse_ms: int) -> None:
         request = QuiesceRequest(transaction=transaction, deadline_ms=int(deadline * 1000), pulse_ms=pulse_ms)
-        self._ask(FrameType.QUIESCE, request.pack(), timeout=deadline + ANSWER_TIMEOUT)
+        self.ask(FrameType.QUIESCE, request.pack(), timeout=deadline + ANSWER_TIMEOUT)
 
     def hand_over(self, transaction: int) -> CountRecord:
-        return CountRecord.unpack(self._ask(FrameType.HAND_OVER, _named(transaction), timeout=60.0).payload)
+        return CountRecord.unpack(self.ask(FrameType.HAND_OVER, _named(transaction), timeout=60.0).payload)
 
     def give(self, transaction: int, ids: Sequence[int], fds: Sequence[int]) -> None:
         """Has the process import physical memory, and map it at its old addresses."""
         payload = IdList(transaction=transaction, ids=tuple(ids)).pack()
-        self._ask(FrameType.IMPORT, payload, fds, timeout=60.0)
+        self.ask(FrameType.IMPORT, payload, fds, timeout=60.0)
 
     def rehome(self, transaction: int, ids: Sequence[int]) -> None:
         """Replaces handles that no other process holds by new memory with the same bytes; it can be exported again.
 
         Raises NoRoom, DriverError; then every byte is where it was.
         """
-        self._ask(FrameType.REHOME, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
+        self.ask(FrameType.REHOME, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
 
     def create(self, transaction: int, ids: Sequence[int]) -> None:
         """Makes new physical memory at the old addresses, of undefined bytes. Raises NoRoom, and makes none then."""
-        self._ask(FrameType.CREATE, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
+        self.ask(FrameType.CREATE, IdList(transaction=transaction, ids=tuple(ids)).pack(), timeout=60.0)
 
     def copy(self, direction: FrameType, batch: CopyBatch, segments: Sequence[int], timeout: float) -> CountRecord:
         """Copies out or in (COPY_OUT, COPY_IN). Returns how many records of the batch were done, at least one."""
-        return CountRecord.unpack(self._ask(direction, batch.pack(), segments, timeout=timeout).payload)
+        return CountRecord.unpack(self.ask(direction, batch.pack(), segments, timeout=timeout).payload)
 
     def map(self, transaction: int) -> None:
-        self._ask(FrameType.MAP, _named(transaction), timeout=60.0)
+        self.ask(FrameType.MAP, _named(transaction), timeout=60.0)
 
     def moved(self, transaction: int, moves: Mapping[str, str]) -> None:
         """Tells the agent the devices that the process has from `resume` on. `moves`: UUIDs, old to new."""
         records = tuple(MovedRecord(uuid_bytes(old), uuid_bytes(new)) for old, new in moves.items())
-        self._ask(FrameType.MOVED, MovedDevices(transaction, records).pack())
+        self.ask(FrameType.MOVED, MovedDevices(transaction, records).pack())
 
     def discard(self, transaction: int) -> None:
-        self._ask(FrameType.DISCARD, _named(transaction), timeout=60.0)
+        self.ask(FrameType.DISCARD, _named(transaction), timeout=60.0)
 
     def begin(self) -> None:
         """Allows the first driver call of a process that its welcome held back."""
-        self._ask(FrameType.BEGIN, _named(0))
+        self.ask(FrameType.BEGIN, _named(0))
 
     def resume(self, transaction: int) -> None:
-        self._ask(FrameType.RESUME, _named(transaction))
+        self.ask(FrameType.RESUME, _named(transaction))
 
     def freeze(self, transaction: int) -> None:
-        self._ask(FrameType.FREEZE, _named(transaction))
+        self.ask(FrameType.FREEZE, _named(transaction))
 
     def thaw(self, transaction: int) -> None:
-        self._ask(FrameType.THAW, _named(transaction))
+        self.ask(FrameType.THAW, _named(transaction))
 
     def leave(self, transaction: int) -> None:
         """Has the agent close all that CRIU could not save, and what is staged, and stay away while its mark is there.
@@ -130,7 +130,7 @@ class AgentPeer(Struct):
         The connection ends once nothing else is open. Raises WrongState without a mark (rendezvous/away.py), or while
         the process has some of its device memory.
         """
-        self._ask(FrameType.LEAVE, _named(transaction))
+        self.ask(FrameType.LEAVE, _named(transaction))
 
     def snapshot(self, transaction: int, step: SnapshotStep, timeout: float = ANSWER_TIMEOUT) -> SnapshotPhase:
         """Takes a step of the runtime's snapshot of its own process, or looks; returns the phase after it.
@@ -138,13 +138,13 @@ class AgentPeer(Struct):
         Raises UnsupportedState where no runtime of the process makes snapshots, DriverError.
         """
         request = SnapshotRequest(transaction=transaction, step=step)
-        answer = self._ask(FrameType.SNAPSHOT, request.pack(), timeout=timeout)
+        answer = self.ask(FrameType.SNAPSHOT, request.pack(), timeout=timeout)
         return SnapshotPhase(SnapshotReply.unpack(answer.payload).phase)
 
     def stage(self, transaction: int, fds: Sequence[int]) -> None:
         for offset, part in batches(fds):
             request = StageRequest(transaction=transaction, offset=offset, total=len(fds))
-            self._ask(FrameType.STAGE, request.pack(), part)
+            self.ask(FrameType.STAGE, request.pack(), part)
 
     def unstage(self, transaction: int) -> list[int]:
         """Returns duplicates of the staged descriptors; the agent keeps its own until `drop`. Raises StagedGone."""
@@ -154,7 +154,7 @@ class AgentPeer(Struct):
         more, pages = True, Paging(f"process {self.identity.pid}, staged descriptors", PAGES_S)
         while more:
             request = StageRequest(transaction=transaction, offset=pages.cursor, total=0)
-            frame = self._ask(FrameType.UNSTAGE, request.pack())
+            frame = self.ask(FrameType.UNSTAGE, request.pack())
             yield (fresh := frame.take_fds())
             came, total = pages.cursor + len(fresh), StageRequest.unpack(frame.payload).total
             if total > MOST_STAGED:
@@ -165,14 +165,14 @@ class AgentPeer(Struct):
                 pages.turn(came)
 
     def drop(self, transaction: int) -> None:
-        self._ask(FrameType.DROP, _named(transaction))
+        self.ask(FrameType.DROP, _named(transaction))
 
     def mappings(self, transaction: int, limit: int = 1024) -> Iterator[MappingBatch]:
         """Yields the mappings of all handles, page by page."""
         more, pages = True, Paging(f"process {self.identity.pid}, mappings", PAGES_S)
         while more:
             request = ExportRequest(transaction=transaction, after_id=pages.cursor, limit=limit)
-            batch = MappingBatch.unpack(self._ask(FrameType.MAPPINGS, request.pack()).payload)
+            batch = MappingBatch.unpack(self.ask(FrameType.MAPPINGS, request.pack()).payload)
             yield batch
             if more := bool(batch.reply.more):
                 pages.turn(batch.reply.last_id)
@@ -180,9 +180,10 @@ class AgentPeer(Struct):
     def frozen(self) -> bool:
         return bool(self.status().status.flags & AgentFlag.FROZEN)
 
-    def _ask(
+    def ask(
         self, kind: FrameType, payload: bytes = b"", fds: Sequence[int] = (), timeout: float = ANSWER_TIMEOUT
     ) -> Received:
+        """Asks for what no method here is about: see gate.py."""
         try:
             return self.channel.call(kind, payload, fds, timeout=timeout)
         except AgentError as refusal:

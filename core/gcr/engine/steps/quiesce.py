@@ -1,9 +1,11 @@
 """QUIESCE: gates are closed, calls in flight end, and the devices are waited for."""
 
+import time
 from functools import partial
 
 from msgspec import Struct
 
+from gcr.engine.closing import Closing
 from gcr.engine.side_by_side import ALL, side_by_side
 from gcr.engine.steps.prepare import take_room
 from gcr.engine.transaction import Transaction
@@ -24,12 +26,20 @@ class Quiesce(Struct, frozen=True):
         self.catch_up()
         limit = work.course.left(work.node.config.quiesce_s)
         work.course.mark("stop")
-        pulse = work.node.config.pulse_ms
-        steps = [partial(t.process.agent.quiesce, t.transaction, limit, pulse) for t in work.targets]
-        side_by_side(steps, ALL)  # the work of one process may wait for that of another
+        self.stop(limit)
         for target in work.targets:
             target.process.move(State.QUIESCED)
         work.course.mark("quiesced")
+
+    def stop(self, limit: float) -> None:
+        """Stops one process by itself, and several together: the work of one may wait for a call of another."""
+        work, config = self.work, self.work.node.config
+        if len(work.targets) > 1 and config.pulse_ms:
+            end = time.monotonic() + limit
+            Closing(work.job, work.targets, lambda: work.course.left(max(0.0, end - time.monotonic()))).run()
+            return
+        steps = [partial(t.process.agent.quiesce, t.transaction, limit, config.pulse_ms) for t in work.targets]
+        side_by_side(steps, ALL)
 
     def catch_up(self) -> None:
         """Exports what the job made since PREPARE, and while that was done.

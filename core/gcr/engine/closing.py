@@ -1,0 +1,151 @@
+"""Brings the processes of a job to one standstill: looks at their agents, and does what is decided.
+
+The gates of all processes are closed at once. One process alone cannot tell whose call is missing.
+"""
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import count, groupby
+from typing import TypeVar
+
+from msgspec import Struct, field
+
+from gcr.engine.side_by_side import ALL, side_by_side
+from gcr.engine.standstill import (
+    Admission,
+    Admit,
+    Done,
+    Incomplete,
+    Late,
+    Parked,
+    Past,
+    ReleaseCaptures,
+    Report,
+    Rules,
+    Tier,
+    Wait,
+    decide,
+)
+from gcr.engine.target import Target
+from gcr.engine.tidying import quietly
+from gcr.errors import Stuck
+from gcr.peers.gate import GatePeer
+from gcr.protocol.agentwire import GateReply
+from gcr.protocol.wire import ParkedFlag
+
+log = logging.getLogger("gcr.engine")
+
+Result = TypeVar("Result")
+
+PATIENCE = 0.002  # seconds for each call of a walk
+CAPTURING = 0.005  # seconds between two looks at captures that may end
+
+
+class Closing(Struct):
+    """One standstill under way. `left`: returns the seconds until the deadline; raises where the caller gave up."""
+
+    job: str
+    targets: Sequence[Target]
+    left: Callable[[], float]
+    rules: Rules = field(default_factory=Rules)
+    now: Callable[[], float] = time.monotonic
+    sleep: Callable[[float], None] = time.sleep
+    reports: list[Report] = field(default_factory=list)
+    admitted: int = 0  # admissions so far
+
+    def run(self) -> None:
+        """Returns with every process quiesced. Else opens all gates, and raises Stuck, PeerGone, DriverError …"""
+        began = self.now()
+        try:
+            while not self.closed():
+                self.end_captures()
+            self._all(lambda target: target.process.agent.quiesce(target.transaction, self.left(), 0))
+        except BaseException:
+            self.open_all()
+            raise
+        took = (self.now() - began) * 1000
+        log.info("job %s: stands still after %.1f ms, %d admissions", self.job, took, self.admitted)
+
+    def closed(self) -> bool:
+        """Closes all gates and admits calls. Returns False where captures must end first. Raises Stuck."""
+        self._all(lambda target: gate_of(target).close())
+        past = Past(deadline=self.now() + self.left())
+        for number in count(1):
+            self.left()
+            self.reports = self.look(number)
+            match decide(self.reports, past, self.now(), self.rules):
+                case Done():
+                    return True
+                case ReleaseCaptures():
+                    return False
+                case Late(cause=cause):
+                    raise Stuck(f"the job did not come to a standstill: {cause}", hint="docs/troubleshooting.md#stuck")
+                case Admit() as step:
+                    self.admit(step)
+                    past = past.after(step, self.reports, self.now())
+                case Wait(until=until):
+                    self.sleep(max(0.0, until - self.now()))
+        raise AssertionError("count() does not end")
+
+    def look(self, number: int) -> list[Report]:
+        return self._all(partial(self._report, number))
+
+    def _report(self, number: int, target: Target) -> Report:
+        return report_of(target.pid, number, gate_of(target).look(), self.now())
+
+    def admit(self, step: Admit) -> None:
+        """Has each process admit its part; several threads of one, one after another."""
+        by_rank = groupby(sorted(step.admissions, key=lambda each: each.rank), key=lambda each: each.rank)
+        side_by_side([partial(self._admit, rank, list(of)) for rank, of in by_rank], ALL)
+        self.admitted += len(step.admissions)
+
+    def _admit(self, rank: int, admissions: Iterable[Admission]) -> None:
+        gate = gate_of(next(each for each in self.targets if each.pid == rank))
+        for each in admissions:
+            gate.admit(each.thread, each.calls, PATIENCE, each.tier == Tier.WALK)
+
+    def end_captures(self) -> None:
+        """Opens all gates until no process captures a stream. Raises Stuck at the deadline."""
+        self._all(lambda target: gate_of(target).open())
+        end = self.now() + self.left()
+        self.sleep(CAPTURING)
+        while any(self._all(lambda target: target.process.agent.status().status.captures)):
+            if self.now() >= end or self.left() <= 0:
+                raise Stuck("a capture did not end", hint="docs/troubleshooting.md#stuck")
+            self.sleep(CAPTURING)
+
+    def open_all(self) -> None:
+        """Opens every gate, of processes that are behind first: what they do then brings the others on."""
+        busy = {report.rank for report in self.reports if report.busy}
+        for target in sorted(self.targets, key=lambda each: each.pid in busy):
+            if not target.process.ended:
+                quietly("open the gate", target.resume)
+
+    def _all(self, ask: Callable[[Target], Result]) -> list[Result]:
+        return side_by_side([partial(ask, target) for target in self.targets], ALL)
+
+
+def gate_of(target: Target) -> GatePeer:
+    return GatePeer(target.process.agent, target.transaction)
+
+
+def report_of(rank: int, number: int, reply: GateReply, heard: float) -> Report:
+    """Returns an agent's reply as a report. `heard`: when it came."""
+    gate = reply.gate
+    parked = tuple(
+        Parked(
+            thread=one.thread,
+            signature=one.signature,
+            clear=bool(one.flags & ParkedFlag.CLEAR),
+            helper=bool(one.flags & ParkedFlag.HELPER),
+            launched=one.launched,
+        )
+        for one in reply.parked
+    )
+    incomplete = tuple(Incomplete(one.signature, one.stream, one.launched, one.kernel) for one in reply.incomplete)
+    changed_at = heard - gate.unchanged_us / 1e6
+    return Report(
+        rank, number, bool(gate.busy), gate.in_flight, gate.captures, changed_at, parked, incomplete, gate.held
+    )
