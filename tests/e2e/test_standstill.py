@@ -8,6 +8,7 @@ import pytest
 from machine import VICTIMS, Machine, Victim, until
 
 from gcr.native import sim_dir
+from gcr.testing.machine import violations
 
 KERNELS = str(sim_dir("nvidia") / "kernels.so")
 CYCLES = 8
@@ -31,10 +32,9 @@ def go_on(job: Victim) -> None:
     until(lambda: all(a > b for a, b in zip(epochs(job), before, strict=True)) or None, 30, "all ranks go on")
 
 
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_that_meet_in_kernels_are_swapped_at_any_instant(machine: Machine, ranks: int) -> None:
+def swap_often(machine: Machine, ranks: int, cycles: int) -> None:
     job, rng = meeting(machine, ranks), Random(ranks)
-    for _ in range(CYCLES):
+    for _ in range(cycles):
         time.sleep(rng.random() * 0.05)
         gone = machine.gcr("checkpoint", "ranks")
         assert gone.code == 0, gone.body
@@ -43,6 +43,29 @@ def test_ranks_that_meet_in_kernels_are_swapped_at_any_instant(machine: Machine,
         assert epochs(job) == stopped
         assert machine.gcr("restore", "ranks").code == 0
         go_on(job)
+
+
+@pytest.mark.parametrize("queue", [1024, 3], ids=["ahead", "queue is full"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_ranks_that_meet_in_kernels_are_swapped_at_any_instant(machine: Machine, ranks: int, queue: int) -> None:
+    """With a short queue their threads are inside a launch, which waits for room, most of the time."""
+    machine.extra |= {"GCR_SIM_QUEUE": str(queue)}
+    swap_often(machine, ranks, CYCLES)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("ranks", [2, 4, 8])
+def test_they_are_swapped_a_hundred_times(machine: Machine, ranks: int) -> None:
+    swap_often(machine, ranks, 100)
+
+
+def test_what_hardware_does_not_forgive_fails_a_test(machine: Machine) -> None:
+    machine.told("llm")
+    assert violations(machine.simulated) == ""
+    (machine.simulated / "violations").write_text("process 1: memory was unmapped under running work\n")
+    with pytest.raises(AssertionError, match="under running work"):
+        machine.close()
 
 
 def test_a_rank_that_stays_in_its_own_code_is_named_and_all_go_on(machine: Machine) -> None:

@@ -303,3 +303,54 @@ def test_the_speed_limit_holds(tmp_path: Path) -> None:
         say(0.28 < time.monotonic() - started < 10)
     """
     assert machine.run(program) == ["True"]
+
+
+def test_a_full_stream_holds_the_next_call_inside_the_driver(tmp_path: Path) -> None:
+    program = """
+        import threading
+        use()
+        flag, k = int(ck(cu.cuMemAlloc(64))), Kernels()
+        ck(cu.cuMemsetD32(flag, 0, 1))
+        busy, other = (ck(cu.cuStreamCreate(1)) for _ in range(2))
+        k.launch('spin_until', (U64, flag), (U32, 1), stream=busy)
+        made = []
+        def call():
+            use()
+            for number in range(6):
+                ck(cu.cuMemsetD32Async(flag + 32, number, 1, busy))
+                made.append(number)
+        caller = threading.Thread(target=call)
+        caller.start()
+        caller.join(0.5)
+        say(len(made), caller.is_alive())
+        ck(cu.cuMemsetD32Async(flag, 1, 1, other))
+        caller.join(20)
+        say(len(made), caller.is_alive())
+        ck(cu.cuCtxSynchronize())
+        say(words(read(flag + 32, 8))[0] & 0xffffffff)
+    """
+    assert Machine(tmp_path, QUEUE=4).run(program) == ["3 True", "6 False", "5"]
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_memory_that_is_unmapped_under_a_running_kernel_is_told(machine: Machine, waits: bool) -> None:
+    program = f"""
+        import time
+        use()
+        size, k = 2 << 20, Kernels()
+        flag, beside = mapped(create(size), size), mapped(create(size), size)
+        ck(cu.cuMemsetD32(flag, 0, 16))
+        ck(cu.cuStreamSynchronize(0))
+        k.launch('spin', (U32, 300)) if {waits} else k.launch('spin_until', (U64, flag), (U32, 1))
+        ck(cu.cuCtxSynchronize()) if {waits} else time.sleep(0.1)
+        ck(cu.cuMemUnmap(beside, size))
+        ck(cu.cuMemUnmap(flag, size))
+        say('unmapped')
+        import os
+        os._exit(0)
+    """
+    assert machine.run(program) == ["unmapped"]
+    told = machine.state / "violations"
+    lines = told.read_text().splitlines() if told.exists() else []
+    assert len(lines) == (0 if waits else 1)
+    assert all("unmapped under running work" in line for line in lines)

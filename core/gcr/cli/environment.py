@@ -20,6 +20,7 @@ VARIABLES: tuple[tuple[str, str], ...] = (
     ("GCR_SIM_GRANULARITY", "allocation granularity of the simulated driver, bytes"),
     ("GCR_SIM_CONTEXT_BYTES", "device memory a simulated context takes, bytes"),
     ("GCR_SIM_CONTROL_MS", "how long a simulated control checkpoint takes, milliseconds"),
+    ("GCR_SIM_QUEUE", "operations that a simulated stream takes before a call waits inside the driver"),
     ("GCR_SIM_BPS", "copy rate of each direction of the simulated link, bytes per second; 0: no limit"),
     ("GCR_SIM_MACHINE", "number of the simulated machine, below 256: a part of its devices' UUIDs"),
     ("GCR_SIM_DRIVER", "the driver's version as the simulated NVML says it"),

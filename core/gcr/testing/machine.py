@@ -241,7 +241,9 @@ class SimulatedMachine:
             if process.stdin and process.stdin.closed:
                 process.stdin = None
             process.communicate(timeout=LAST_WORDS_SECONDS)
+        told = violations(self.simulated)
         shutil.rmtree(self.simulated, ignore_errors=True)
+        assert not told, told
 
     def _popen(self, command: Sequence[str], env: dict[str, str] | None = None) -> "subprocess.Popen[str]":
         with (self.folder / "stderr").open("a") as log:
@@ -251,6 +253,12 @@ class SimulatedMachine:
             )
         self.started.append(process)
         return process
+
+
+def violations(simulated: Path) -> str:
+    """Returns what was done to simulated devices that hardware does not forgive: a line for each."""
+    told = simulated / "violations"
+    return told.read_text() if told.exists() else ""
 
 
 def simulated_driver(vendor: str) -> dict[str, str]:

@@ -7,6 +7,7 @@
 
 #include "context.h"
 #include "memory.h"
+#include "touches.h"
 
 #ifndef MAP_FIXED_NOREPLACE
 #define MAP_FIXED_NOREPLACE 0x100000
@@ -155,6 +156,7 @@ static bool leave_behind(const struct sim_mapping* mapping) {
 
 // Kernels in flight may still write there: on hardware that is their context's fault, not a crash of this process.
 static void detach(const struct sim_mapping* mapping) {
+    sim_touch_unmapped_locked(mapping->range.start, mapping->range.size);
     int protection = mapping->reservation->users ? PROT_READ | PROT_WRITE : PROT_NONE;
     mmap(alias_of(mapping), mapping->range.size, protection, EMPTY | MAP_FIXED, -1, 0);
 }
@@ -297,14 +299,17 @@ bool sim_address_allows(const struct sim_context* context, uintptr_t address, si
 
 struct sim_view sim_view_take_locked(const struct sim_context* context, uintptr_t address, size_t size, bool write) {
     struct sim_reservation* where = sim_reservation_find(address);
-    if (!where) return (struct sim_view){(char*)address, size, NULL};
+    if (!where) return (struct sim_view){(char*)address, size, NULL, NULL};
     if (checked_bytes(context, where, address, size, write) < size) return (struct sim_view){0};
     where->users++;
-    return (struct sim_view){where->alias + (address - where->range.start), size, where};
+    struct sim_touch* touch = sim_touch_begin_locked(address, size);
+    return (struct sim_view){where->alias + (address - where->range.start), size, where, touch};
 }
 
 void sim_view_give_back_locked(struct sim_view* view) {
     struct sim_reservation* where = view->reservation;
     view->reservation = NULL;
+    sim_touch_end_locked(view->touch);
+    view->touch = NULL;
     if (where && --where->users == 0 && where->freed) take_down(where);
 }

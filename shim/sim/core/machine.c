@@ -68,7 +68,9 @@ static struct sim_config configured(void) {
         .context_bytes = from_environment("GCR_SIM_CONTEXT_BYTES", 16ull << 20),
         .copy_bps = from_environment("GCR_SIM_BPS", 0),
         .number = (uint32_t)from_environment("GCR_SIM_MACHINE", 0) & 255,
+        .queue = (uint32_t)from_environment("GCR_SIM_QUEUE", 1024),
     };
+    if (!config.queue) config.queue = 1;
     if (config.granularity < SIM_PAGE || (config.granularity & (config.granularity - 1))) config.granularity = 2u << 20;
     return config;
 }

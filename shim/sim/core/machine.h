@@ -38,7 +38,7 @@ struct sim_config {
     uint32_t quirks;         // of enum sim_quirk
     uint32_t hip_version;    // as hipRuntimeGetVersion says it
     uint32_t number;         // of the machine, below 256: a part of its devices' UUIDs
-    uint32_t reserved;
+    uint32_t queue;          // operations that a stream takes before a call waits
 };
 
 struct sim_entry {  // names one physical allocation of the machine

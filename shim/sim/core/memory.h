@@ -88,6 +88,7 @@ struct sim_view {
     char* memory;
     size_t size;  // contiguous bytes from `memory` on that were checked
     struct sim_reservation* reservation;
+    struct sim_touch* touch;
 };
 struct sim_view sim_view_take_locked(const struct sim_context* context, uintptr_t address, size_t size, bool write);
 void sim_view_give_back_locked(struct sim_view* view);

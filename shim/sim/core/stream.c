@@ -116,9 +116,17 @@ static sim_result refuse(struct sim_operation* operation, sim_result result) {
     return result;
 }
 
+// A driver takes so many operations; the next call waits inside it until one has ended.
+static void wait_for_room(const struct sim_stream* stream) {
+    uint64_t limit = sim_machine_config()->queue;
+    while (stream->submitted - stream->completed >= limit && !stream->stopping && !stream->context->error)
+        sim_wait_progress_locked(SIM_FOREVER);
+}
+
 sim_result sim_submit_locked(struct sim_stream* stream, struct sim_operation* operation) {
     if (!operation) return SIM_OUT_OF_MEMORY;
     if (stream->capture) return sim_capture_record_locked(stream, operation);
+    wait_for_room(stream);
     if (stream->context->error) return refuse(operation, stream->context->error);
     if (!stream->context->alive) return refuse(operation, SIM_CONTEXT_DESTROYED);
     sim_result implicit = sim_capture_check_implicit_locked(stream);
