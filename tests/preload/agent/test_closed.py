@@ -172,9 +172,29 @@ def test_captures_are_held_until_the_gate_opens(closed):
     assert wait_for(lambda: puppet.tell("done t") == "ok")
     assert agent.status().captures == 1
     agent.close_gate()
-    assert agent.look().captures == 1
+    gate = agent.look()
+    assert (gate.captures, gate.busy) == (1, 1)  # nothing was synchronised: that would break it
     agent.close_gate(0)
     puppet.must("endcapture u")
+
+
+def test_captures_may_begin_after_a_resume(closed):
+    puppet, agent = closed
+    agent.ask("resume")
+    puppet.must("thread t capture u 2")
+    assert wait_for(lambda: puppet.tell("done t") == "ok")
+    puppet.must("endcapture u")
+
+
+def test_a_device_is_busy_from_an_admission_until_a_look_that_came_after_it(closed):
+    puppet, agent = closed
+    puppet.must("thread t spin 400 u")
+    (one,) = waiting(agent)
+    assert wait_for(lambda: not agent.look().busy)
+    assert agent.admit(one.thread) == 1
+    assert agent.look().busy == 1
+    assert wait_for(lambda: not agent.look().busy)
+    assert puppet.script(["done t", "query u"]) == ["ok", "ok"]
 
 
 def test_a_quiesce_that_fails_leaves_the_gate_open(closed):
