@@ -32,8 +32,8 @@ import swap  # noqa: E402
 import swapping  # noqa: E402
 import testbed  # noqa: E402
 from held import World  # noqa: E402
-from program import GCR, Program, fill, gcr, stop_daemon  # noqa: E402
-from victims import EVERY, PIECES, SETTINGS, compiled  # noqa: E402
+from program import GCR, Program, fill, gcr  # noqa: E402
+from victims import EVERY, PIECES, compiled  # noqa: E402
 
 from gcr.native import sim_dir  # noqa: E402
 from gcr_nvidia import devices  # noqa: E402
@@ -241,9 +241,6 @@ def _check(path: Path, piece: str) -> int:
 def _victims(path: Path, piece: str) -> int:
     """Goes on where it stopped, and keeps what was found of each at once."""
     started, facts = time.monotonic(), testbed.facts()
-    if piece in SETTINGS:
-        stop_daemon()  # an earlier piece's has other settings
-        os.environ.update(SETTINGS[piece])
     _warm_host_memory()
     earlier = json.loads(path.read_text())["result"]["runs"] if path.exists() else {}
     runs = {name: run for name, run in earlier.items() if run["ok"]}

@@ -48,7 +48,7 @@ def _of_output(run: Result) -> Iterator[str]:
 
 
 def _of_swaps(victim: Victim, run: Result) -> Iterator[str]:
-    swaps, errors, wanted = run["gcr"]["swaps"], not_excused(victim, run["gcr"]["errors"]), run["swaps_wanted"]
+    swaps, errors, wanted = run["gcr"]["swaps"], run["gcr"]["errors"], run["swaps_wanted"]
     refused = bool(errors) and not swaps and all(map(is_refusal, errors))
     if refused and victim.wanted is not Wanted.SWAPPED:
         return
@@ -61,17 +61,6 @@ def _of_swaps(victim: Victim, run: Result) -> Iterator[str]:
 def is_refusal(error: Result) -> bool:
     """Returns True if the program was refused for its kind, untouched."""
     return (error["during"], error["code"], error["state"]) == ("checkpoint", UNSUPPORTED, "running")
-
-
-def not_excused(victim: Victim, errors: Sequence[Result]) -> Sequence[Result]:
-    """Returns the errors that the victim may not meet: all of them, where more checkpoints were stuck than it may."""
-    others = [error for error in errors if not is_stuck(error)]
-    return errors if len(errors) - len(others) > victim.stuck else others
-
-
-def is_stuck(error: Result) -> bool:
-    """Returns True if the devices did not come to rest, and the program ran on."""
-    return (error["during"], error["code"], error["state"]) == ("checkpoint", "stuck", "running")
 
 
 def _first(errors: Sequence[Result]) -> str:

@@ -31,7 +31,6 @@ class Victim:
     """command: a file of tests/victims and its arguments, but for `--hold`, which all in Python are given
 
     package: the Python module whose version counts · gap: seconds at most from a sign of work to the next checkpoint
-    stuck: checkpoints at most that may be taken back, because one rank waits for another on its device
     """
 
     name: str
@@ -41,7 +40,6 @@ class Victim:
     wanted: Wanted = Wanted.SWAPPED
     gap: float = 0.3
     devices: int = 1
-    stuck: int = 0
 
 
 TORCH = (
@@ -109,7 +107,6 @@ NCCL = (
         "ddp_victim.py --ranks 2 --transport shm",
         "torch",
         devices=2,
-        stuck=20,
     ),
 )
 SOCKETS = (
@@ -119,7 +116,6 @@ SOCKETS = (
         "ddp_victim.py --ranks 2 --transport sockets",
         "torch",
         devices=2,
-        stuck=20,
     ),
 )
 PIECES: dict[str, Sequence[Victim]] = {
@@ -130,8 +126,6 @@ PIECES: dict[str, Sequence[Victim]] = {
     "nccl": NCCL,
     "nccl-sockets": SOCKETS,
 }
-SETTINGS = {piece: {"GCR_QUIESCE_S": "2"} for piece in ("nccl", "nccl-sockets")}
-"""Settings of gcr's for a piece: with ranks that wait for each other, a checkpoint that is stuck soon gives up."""
 EVERY = {victim.name: victim for piece in PIECES.values() for victim in piece}
 
 

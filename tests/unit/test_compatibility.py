@@ -115,24 +115,6 @@ def test_where_both_will_do_half_of_each_does_not() -> None:
     assert judging.verdict(DDP, run(2, 3)).startswith("NO: 2 of 20 swaps")
 
 
-STUCK = {"during": "checkpoint", "code": "stuck", "state": "running", "message": "stream 7 is busy"}
-
-
-def test_only_ranks_that_wait_for_each_other_may_be_stuck_and_only_so_often() -> None:
-    ranks, found = EVERY["ddp-shm"], run()
-    found["gcr"]["errors"] = [STUCK] * ranks.stuck
-    assert ranks.stuck and judging.verdict(ranks, found) == "swapped, same output"
-    assert judging.verdict(TORCH, found) == "NO: 20 of 20 swaps, checkpoint: stuck: stream 7 is busy"
-    found["gcr"]["errors"] = [STUCK] * (ranks.stuck + 1)
-    assert judging.verdict(ranks, found) == "NO: 20 of 20 swaps, checkpoint: stuck: stream 7 is busy"
-    for name, value in {"during": "restore", "code": "lost", "state": "suspended"}.items():
-        found["gcr"]["errors"] = [STUCK, {**STUCK, name: value}]
-        assert judging.verdict(ranks, found).startswith("NO: 20 of 20 swaps, ")
-    found = run(swaps=19)
-    found["gcr"]["errors"] = [STUCK]
-    assert judging.verdict(ranks, found) == "NO: 19 of 20 swaps"
-
-
 def test_goals_that_are_missed_are_said_and_are_no_fault(tmp_path: Path) -> None:
     left = run(uncovered={"pool": 100 * MIB})
     left["gcr"]["held_bytes"] = 832 * MIB

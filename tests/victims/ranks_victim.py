@@ -4,7 +4,7 @@ Each rank maps the segment, a file `/dev/shm/nccl-…`, and registers it with th
 device memory is its own, exportable as NCCL's is. In a round a rank changes its data by a kernel, works for some
 milliseconds, and adds the others' data to its own by a kernel that waits for them on the device. The parent uses no
 device: it tells the ranks when to take a step, and says what they computed.
---kernels: the module · --ranks: how many.
+--kernels: the module · --ranks: how many · --collective: the kernel that waits, by its name.
 """
 
 import ctypes
@@ -37,20 +37,20 @@ WORDS = 1 << 15  # that the ranks add up
 OWN_BYTES = 6 << 20
 ROUNDS = 4  # in a step; the ranks run freely meanwhile
 SHIFT = 1 << 21
-PAGE = 4096
+FLAG_BYTES = 64
 U32, U64 = ctypes.c_uint32, ctypes.c_uint64
 
 
 class Rank:
-    def __init__(self, rank: int, ranks: int, segment: str, kernels: str) -> None:
-        self.rank, self.ranks, self.epoch = rank, ranks, 0
+    def __init__(self, rank: int, ranks: int, segment: str, kernels: str, collective: str) -> None:
+        self.rank, self.ranks, self.collective, self.epoch = rank, ranks, collective, 0
         driver.cuInit(0)
         driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(rank)))
         self.stream = driver.cuStreamCreate(NON_BLOCKING)
         module = driver.cuModuleLoadData(Path(kernels).read_bytes())
         self.kernels = {
             name: driver.cuModuleGetFunction(module, name.encode())
-            for name in ("add", "fill", "spin", "digest", "all_reduce")
+            for name in ("add", "fill", "spin", "digest", collective)
         }
         self.host = attached(segment)
         self.shared = int(driver.cuMemHostGetDevicePointer_v2(self.host, 0))
@@ -81,8 +81,8 @@ class Rank:
             self.launch("add", U64(self.data), U64(WORDS), U64(self.epoch * SHIFT + self.rank))
             self.launch("add", U64(self.own), U64(OWN_BYTES // 8), U64(self.epoch))
             self.launch("spin", U32(1 + (3 * self.epoch + 2 * self.rank) % 5))
-            reduced = U64(self.shared), U64(self.data), U64(WORDS), U32(self.rank), U32(self.ranks), U64(self.epoch)
-            self.launch("all_reduce", *reduced)
+            place = U32(self.rank), U32(self.ranks), U32(self.epoch)
+            self.launch(self.collective, U64(self.shared), *place, U64(self.data), U32(WORDS))
         self.launch("digest", U64(self.data), U64(WORDS), U64(self.result))
         self.launch("digest", U64(self.own), U64(OWN_BYTES // 8), U64(self.result + 8))
         driver.cuStreamSynchronize(self.stream)
@@ -122,8 +122,8 @@ def attached(segment: str) -> int:
 KEPT: list[mmap.mmap] = []
 
 
-def serve(rank: int, ranks: int, segment: str, kernels: str) -> None:
-    program = Rank(rank, ranks, segment, kernels)
+def serve(rank: int, ranks: int, segment: str, kernels: str, collective: str) -> None:
+    program = Rank(rank, ranks, segment, kernels, collective)
     say("ready")
     for line in sys.stdin:
         say(program.step() if line == "step\n" else program.digest())
@@ -133,11 +133,11 @@ def serve(rank: int, ranks: int, segment: str, kernels: str) -> None:
 class Ranks:
     """The processes, as their parent sees them."""
 
-    def __init__(self, count: int, kernels: str) -> None:
+    def __init__(self, count: int, kernels: str, collective: str) -> None:
         file, segment = tempfile.mkstemp(prefix="nccl-", dir="/dev/shm")
         try:
-            os.truncate(file, PAGE + 2 * count * WORDS * 8)
-            self.ranks = [self.begin(rank, count, segment, kernels) for rank in range(count)]
+            os.truncate(file, count * FLAG_BYTES + 2 * count * WORDS * 8)
+            self.ranks = [self.begin(rank, count, segment, kernels, collective) for rank in range(count)]
             for rank in self.ranks:
                 assert self.hear(rank) == "ready"
         finally:
@@ -145,10 +145,10 @@ class Ranks:
             Path(segment).unlink()
 
     @staticmethod
-    def begin(rank: int, ranks: int, segment: str, kernels: str) -> "subprocess.Popen[str]":
+    def begin(rank: int, ranks: int, segment: str, kernels: str, collective: str) -> "subprocess.Popen[str]":
         words = [sys.executable, __file__, "--rank", str(rank), "--ranks", str(ranks), "--segment", segment]
-        pipe = subprocess.PIPE
-        return subprocess.Popen([*words, "--kernels", kernels], stdin=pipe, stdout=pipe, text=True, bufsize=1)
+        words += ["--kernels", kernels, "--collective", collective]
+        return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     @staticmethod
     def hear(rank: "subprocess.Popen[str]") -> str:
@@ -184,13 +184,14 @@ def main() -> None:
     arguments = parser(__doc__)
     arguments.add_argument("--kernels", required=True)
     arguments.add_argument("--ranks", type=int, default=2)
+    arguments.add_argument("--collective", default="all_reduce")
     arguments.add_argument("--rank", type=int)
     arguments.add_argument("--segment")
     options = arguments.parse_args()
     if options.rank is not None:
-        serve(options.rank, options.ranks, options.segment, options.kernels)
+        serve(options.rank, options.ranks, options.segment, options.kernels, options.collective)
         return
-    ranks = Ranks(options.ranks, options.kernels)
+    ranks = Ranks(options.ranks, options.kernels, options.collective)
     perform(options, ranks)
     ranks.close()
 

@@ -88,37 +88,12 @@ KERNEL(spin_until) {
     while (flag && __atomic_load_n(flag, __ATOMIC_ACQUIRE) != value && !launch->stopping(launch)) rest();
 }
 
-// all_reduce(shared, data, words, rank, ranks, epoch): a collective over host memory that the ranks share, as NCCL's. Each
-// leaves its words in a slot, says so, waits on its stream for the others to say so, and adds their words to its own.
-// `shared`: a page with a flag for each rank (at most 64), then the slots. Each rank has two and takes turns: a rank that
-// is one epoch ahead writes where nobody reads any more.
-enum { FLAG_WORDS = 8, FLAGS_WORDS = 512 };
-PARAMS(all_reduce, 8, 8, 8, 4, 4, 8);
-KERNEL(all_reduce) {
-    uint64_t words = PARAM(uint64_t, 2), epoch = PARAM(uint64_t, 5);
-    uint32_t rank = PARAM(uint32_t, 3), ranks = PARAM(uint32_t, 4);
-    uint64_t* flags = launch->view(launch, PARAM(uint64_t, 0), (FLAGS_WORDS + 2 * ranks * words) * 8, 1);
-    uint64_t* data = launch->view(launch, PARAM(uint64_t, 1), words * 8, 1);
-    if (!flags || !data) return;
-    uint64_t* slots = flags + FLAGS_WORDS + (epoch & 1) * ranks * words;
-    memcpy(slots + rank * words, data, words * 8);
-    __atomic_store_n(flags + rank * FLAG_WORDS, epoch, __ATOMIC_RELEASE);
-    for (uint32_t peer = 0; peer < ranks; peer++) {
-        while (__atomic_load_n(flags + peer * FLAG_WORDS, __ATOMIC_ACQUIRE) < epoch) {
-            if (launch->stopping(launch)) return;
-            rest();
-        }
-        const uint64_t* theirs = slots + peer * words;
-        for (uint64_t i = 0; peer != rank && i < words; i++) data[i] += theirs[i];
-    }
-}
-
-// cross_device_reduce(shared, rank, ranks, epoch, data, words): data = the sum of all ranks' data. The ranks meet in memory
-// that all map: a flag for each, 64 bytes apart, then two halves in turns, each with room for the words of every rank. It
-// spins until the flags of all have come to `epoch`; epochs are 1, 2, 3 … Named like the kernel of a library that does so.
+// all_reduce(shared, rank, ranks, epoch, data, words): data = the sum of all ranks' data. The ranks meet in memory that all
+// map: a flag for each, 64 bytes apart, then two halves in turns, each with room for the words of every rank. It spins until
+// the flags of all have come to `epoch`; epochs are 1, 2, 3 … cross_device_reduce: the same, named like the kernel of a
+// library that does so.
 enum { kFlagStride = 16 };
-PARAMS(cross_device_reduce, 8, 4, 4, 4, 8, 4);
-KERNEL(cross_device_reduce) {
+static void meet(struct gcr_sim_launch* launch, void** params) {
     uint32_t rank = PARAM(uint32_t, 1), ranks = PARAM(uint32_t, 2), epoch = PARAM(uint32_t, 3);
     uint64_t words = PARAM(uint32_t, 5), half = ranks * words;
     uint64_t size = ranks * kFlagStride * 4 + 2 * half * 8;
@@ -138,6 +113,14 @@ KERNEL(cross_device_reduce) {
         for (uint32_t other = 0; other < ranks; other++) sum += shared[other * words + i];
         data[i] = sum;
     }
+}
+PARAMS(all_reduce, 8, 4, 4, 4, 8, 4);
+KERNEL(all_reduce) {
+    meet(launch, params);
+}
+PARAMS(cross_device_reduce, 8, 4, 4, 4, 8, 4);
+KERNEL(cross_device_reduce) {
+    meet(launch, params);
 }
 
 // A device variable, and a kernel that reads a launch's shape: out[0..5] = grid, block
