@@ -73,9 +73,12 @@ class ControlPhases(Struct, frozen=True):
         A driver call outlives its caller, and the phase need not show it. So the process is locked once more. That lock
         comes behind the earlier one, or takes its place; the undo unlocks either.
         """
-        if self.settled() == ControlPhase.RUNNING:
-            with suppress(DriverError, DeadlinePassed):
-                self.to(ControlPhase.LOCKED, LOCK_AGAIN_S)
+        end = time.monotonic() + LOCK_AGAIN_S
+        while self.settled() == ControlPhase.RUNNING and (left := end - time.monotonic()) > 0:
+            with suppress(DriverError, DeadlinePassed):  # the earlier call is under way: it is tried again
+                self.control().lock(self.pid, max(0.1, left))
+                return
+            time.sleep(0.05)
 
     def await_answer(self) -> None:
         """Waits for a restore that an earlier helper asked for: r580 does not say whether it goes on."""
