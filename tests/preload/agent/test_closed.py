@@ -38,6 +38,7 @@ def test_what_waits_passes_once_the_gate_opens_again(closed):
     puppet.must("thread t fill a 1")
     (one,) = waiting(agent)
     assert (one.signature, one.launched, one.flags) == (0, 0, CLEAR)
+    assert wait_for(lambda: not agent.look().busy)  # from here on nothing changes
     time.sleep(0.1)
     assert agent.look().unchanged_us > 50_000
     assert puppet.tell("done t") == "running"
