@@ -1,6 +1,7 @@
 """Brings the processes of a job to one standstill: looks at their agents, and does what is decided.
 
-The gates of all processes are closed at once. One process alone cannot tell whose call is missing.
+It closes the gates of all processes at once. The agent of one process cannot tell which other one has still to make a
+call.
 """
 
 import logging

@@ -2,7 +2,7 @@
 
 All gates are closed. A call that waits at its gate is *local* or *coupled*. The work of a local call ends by itself;
 that of a coupled call, a collective, ends when other ranks have enqueued theirs. A coupled launch that is enqueued and
-not done is *incomplete*: some rank has still to make its part. So a rank whose device does not drain is ahead, and an
+not done is *incomplete*: another rank has still to make its part. So a rank whose device does not drain is ahead. An
 idle rank with calls at its gate is behind. Calls are admitted only where they bring ranks together, in this order:
 
     HELPER   calls of a communication library's own threads, while any device is busy
@@ -143,7 +143,7 @@ class Cause(Struct, frozen=True):
     """Why ranks did not come to a standstill.
 
     incomplete: launches that wait for other ranks, by rank · absent: ranks in their own code · in_flight: ranks with
-    calls that do not leave the driver · busy: ranks whose devices work · capturing: ranks that capture a stream
+    calls inside the driver · busy: ranks whose devices work · capturing: ranks that capture a stream
     """
 
     incomplete: tuple[tuple[int, Incomplete], ...] = ()

@@ -65,7 +65,7 @@ SIM_API CUresult cuMemCreate(CUmemGenericAllocationHandle* handle, size_t size, 
     return CUDA_SUCCESS;
 }
 
-// Of a multicast object there is nothing but its handle. A process with one is never given back.
+// Makes the handle of a multicast object, and no more. The simulated restore fails for a process with one, as r580's.
 SIM_API CUresult cuMulticastCreate(CUmemGenericAllocationHandle* handle, const CUmulticastObjectProp* wanted) {
     ENTER();
     if (!sim_machine_has_quirk(SIM_QUIRK_MULTICAST)) return CUDA_ERROR_NOT_SUPPORTED;

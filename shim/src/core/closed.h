@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Phase kClosed: the gate is closed, and the daemon decides which of the calls that wait there pass. It sees the gates of
-// all processes of a job; one process alone cannot tell whose call is missing. Captures are held all the while. By the
-// agent's thread alone; no request here waits for the devices.
+// all processes of a job; the agent of one process cannot tell which other one has still to make a call. Captures are
+// held in this phase. By the agent's thread alone; no request here waits for the devices.
 #ifndef GCR_CORE_CLOSED_H
 #define GCR_CORE_CLOSED_H
 

@@ -57,7 +57,7 @@ struct alignas(kCacheLine) Slot {
     std::atomic<uint32_t> parking{kNotParked};  // futex word
     std::atomic<uint32_t> taken{0};
     Slot* next = nullptr;  // set before the slot is published, never changed
-    // Of the call that it is parked with; the owner writes them before `parking`.
+    // The call that the owner waits with. The owner writes these before `parking`.
     std::atomic<uint64_t> signature{0};
     std::atomic<uint64_t> stream{0};
     uint32_t number = 0;  // set before the slot is published, never changed

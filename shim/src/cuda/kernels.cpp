@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Kernels that the program looks up: those whose launches wait for other processes are known by their names.
+// Learns kernels when the program looks them up. Their names tell which launches wait for other processes.
 #include "core/coupled.h"
 #include "cuda/driver.h"
 #include "hooks/cuda_calls.h"

@@ -78,7 +78,7 @@ def _targets(node: Coordinator, job: Job) -> list[Target]:
 
 
 def _refuse_contexts(targets: Sequence[Target]) -> None:
-    """Raises UnsupportedState for a process whose context is on the device, unless a plugin of CRIU's saves it."""
+    """Raises UnsupportedState if a process has its context on the device and no plugin of CRIU's saves that."""
     left = [target for target in targets if target.process.state == State.DATA_SUSPENDED]
     if left and not whole.takes_contexts(targets):
         refused: UnsupportedState = whole.context_stays(left[0])
