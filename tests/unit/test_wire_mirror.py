@@ -21,6 +21,7 @@ PREFIXES = {
     "WelcomeFlag": "kWelcome",
     "HandleFlag": "kHandle",
     "ParkedFlag": "kParked",
+    "SharedFlag": "kShared",
     "Reason": "kReason",
     "SnapshotStep": "kStep",
     "SnapshotPhase": "kSnapshot",

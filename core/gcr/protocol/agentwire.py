@@ -70,6 +70,29 @@ class HandleRecord(Record, frozen=True):
     flags: U32 = 0
 
 
+class SharedReply(Record, frozen=True):
+    transaction: U64
+    process: U64
+    last_id: U64
+    count: U32
+    more: U32
+    record_size: U32
+    reserved: ClassVar[U32] = 0
+
+
+class SharedRecord(Record, frozen=True):
+    """One handle and one other process, which owns it (FOREIGN) or was lent it."""
+
+    id: U64
+    size: U64
+    process: U64
+    there: U64 = 0
+    device: U32 = 0
+    devices: U32 = 0
+    pid: U32 = 0
+    flags: U32 = 0
+
+
 class QuiesceRequest(Record, frozen=True):
     transaction: U64
     deadline_ms: U32
@@ -305,6 +328,26 @@ class MappingBatch(Struct, frozen=True):
     def unpack(cls, data: bytes) -> Self:
         reply = ExportReply.unpack(data)
         return cls(reply, MappingRecord.unpack_many(data, ExportReply.SIZE, reply.count, reply.record_size))
+
+
+class SharedBatch(Struct, frozen=True):
+    """Reply to SHARED; `reply.last_id` is a cursor, not an id."""
+
+    reply: SharedReply
+    records: tuple[SharedRecord, ...]
+
+    @classmethod
+    def of(cls, transaction: int, process: int, cursor: int, records: Sequence[SharedRecord], *, more: bool) -> Self:
+        reply = SharedReply(transaction, process, cursor, len(records), int(more), SharedRecord.SIZE)
+        return cls(reply, tuple(records))
+
+    def pack(self) -> bytes:
+        return concat(self.reply, *self.records)
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Self:
+        reply = SharedReply.unpack(data)
+        return cls(reply, SharedRecord.unpack_many(data, SharedReply.SIZE, reply.count, reply.record_size))
 
 
 class CopyBatch(Struct, frozen=True):

@@ -42,6 +42,7 @@ class FrameType(IntEnum):
     CLOSE = 38
     LOOK = 39
     ADMIT = 40
+    SHARED = 41
     COMMAND = 64
     PROGRESS = 65
     CALL = 66
@@ -94,6 +95,10 @@ class WelcomeFlag(IntFlag):
 class HandleFlag(IntFlag):
     KEPT = 1  # by the process that gave it: an imported handle cannot be exported again
     UNEXPORTABLE = 2  # listed by EXPORT without a descriptor
+
+
+class SharedFlag(IntFlag):
+    FOREIGN = 1  # another process's memory that this one holds; without it: this one's, which another may hold
 
 
 class ParkedFlag(IntFlag):

@@ -37,6 +37,7 @@ from gcr.protocol.codes import HandleFlag as HandleFlag
 from gcr.protocol.codes import ParkedFlag as ParkedFlag
 from gcr.protocol.codes import Reason as Reason
 from gcr.protocol.codes import Role as Role
+from gcr.protocol.codes import SharedFlag as SharedFlag
 from gcr.protocol.codes import SnapshotPhase as SnapshotPhase
 from gcr.protocol.codes import SnapshotStep as SnapshotStep
 from gcr.protocol.codes import Vendor as Vendor

@@ -73,6 +73,9 @@ enum FrameType {
     kClose = 38,  // CloseRequest; reply TransactionRecord. The gate closes, or opens again; nothing is waited for.
     kLook = 39,  // TransactionRecord; reply GateRecord + ParkedRecord[] + IncompleteRecord[]. Gate closed by kClose.
     kAdmit = 40,  // AdmitRequest; reply CountRecord: calls that the thread has been let through with
+    // ExportRequest (after_id is a cursor); reply SharedReply + SharedRecord[]: memory of this process that others hold,
+    // and memory of others that it holds. kExport and kMappings list none of the latter, and kHandOver releases it too.
+    kShared = 41,
     // between gcr's own Python processes: a JSON object as payload
     kCommand = 64,  // client -> daemon; reply JSON
     kProgress = 65,  // daemon -> client, unanswered, same `request` as the command
@@ -150,6 +153,10 @@ enum HandleFlag {
     kHandleKept = 1,
     // The runtime gives no descriptor for it: EXPORT lists it without one, and its bytes leave by kCopyOut.
     kHandleUnexportable = 2,
+};
+
+enum SharedFlag {
+    kSharedForeign = 1,  // another process's, which this one holds; without it: this one's, which another may hold
 };
 
 enum ParkedFlag {
@@ -274,6 +281,28 @@ struct MappingRecord {
     uint64_t size;
     uint32_t read_devices;  // bit d: device ordinal d may read
     uint32_t write_devices;  // bit d: device ordinal d may write
+};
+
+struct SharedReply {
+    uint64_t transaction;
+    uint64_t process;  // this one, as `process` of others' records names it: random, since its start or its fork
+    uint64_t last_id;  // pass as after_id to go on
+    uint32_t count;
+    uint32_t more;
+    uint32_t record_size;
+    uint32_t reserved;
+};
+
+// One handle and one other process. Several of a handle that several processes were lent.
+struct SharedRecord {
+    uint64_t id;
+    uint64_t size;
+    uint64_t process;  // the owner, or a process that asked for it and has not said that it let go
+    uint64_t there;  // foreign: the owner's id of it
+    uint32_t device;  // its ordinal in that process
+    uint32_t devices;  // foreign; bit d: device ordinal d may read or write it
+    uint32_t pid;  // lent: the pid of `process` as this one sees it; 0: not to be seen
+    uint32_t flags;  // SharedFlag
 };
 
 struct QuiesceRequest {
@@ -431,6 +460,8 @@ static_assert(sizeof(ExportRequest) == 24, "wire layout");
 static_assert(sizeof(ExportReply) == 32, "wire layout");
 static_assert(sizeof(HandleRecord) == 40, "wire layout");
 static_assert(sizeof(MappingRecord) == 40, "wire layout");
+static_assert(sizeof(SharedReply) == 40, "wire layout");
+static_assert(sizeof(SharedRecord) == 48, "wire layout");
 static_assert(sizeof(QuiesceRequest) == 16, "wire layout");
 static_assert(sizeof(CloseRequest) == 16, "wire layout");
 static_assert(sizeof(AdmitRequest) == 24, "wire layout");
