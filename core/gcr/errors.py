@@ -142,6 +142,14 @@ class DeviceShared(Refused):
     code = "device_shared"
 
 
+class OwnerEnded(Refused):
+    """A suspended process holds device memory of another process of its job, and that one has ended meanwhile: the
+    message names both. The job stays suspended.
+    """
+
+    code = "owner_ended"
+
+
 class WrongDevice(Refused):
     """`gcr restore --device` names a device that is not there, or of another model, or that the job does not use, or
     two of its devices would meet on one: `gcr devices`, `gcr ps`. Or a job that was stopped used a device that this

@@ -10,10 +10,11 @@ from gcr.config import Config
 from gcr.daemon import recovery as module
 from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.recovery import Recovery
-from gcr.engine import recover
+from gcr.engine import rolling_back
 from gcr.engine.node import World
 from gcr.errors import DeadlinePassed
 from gcr.job.states import State
+from gcr.peers.shares import NOTHING
 from gcr.protocol.wire import AgentPhase
 
 
@@ -93,6 +94,7 @@ def test_a_checkpoint_that_is_taken_back_late_leaves_no_copy_in_a_worker_that_li
     target.bytes_by_device = {"GPU-1": 1, "GPU-2": 1}
     warm = {"GPU-1": SimpleNamespace(copies=any_of_it)}
     node = SimpleNamespace(config=Config(), warm_worker=lambda _world, device: warm.get(device))
-    recover._roll_back(cast("Any", target), cast("Any", node))
+    target.read_shares, target.shares, target.phase = any_of_it.read_shares, NOTHING, lambda: AgentPhase.QUIESCED
+    rolling_back.roll_back([cast("Any", target)], [], cast("Any", node))
     assert said.index("resume") < said.index("forget_copy copy 9")
     assert said.count("forget_copy copy 9") == 1

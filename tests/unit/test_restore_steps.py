@@ -23,6 +23,7 @@ from gcr.errors import DriverGone, Lost, NoRoom, PeerGone, RolledBack
 from gcr.job.decisions import DecisionRecord, ProcessDecision
 from gcr.job.process import Process
 from gcr.job.states import State, Way
+from gcr.peers.shares import NOTHING
 from gcr.processes import identify
 from gcr.protocol.operations.worker import Moved
 
@@ -49,6 +50,7 @@ class Made:
         target = Recorder("target", self.said, **answers)
         target.process, target.pid, target.transaction, target.hold, target.owner = process, 1, 7, "1.1", "llm/1"
         target.moves, target.keeps_context, target.copy, target.world = moves or {}, False, None, None
+        target.shares, target.borrowed = NOTHING, ()
         here = target.moves.get(DEVICE, DEVICE)
         target.bytes_by_device, target.ballast_by_device = {here: SIZE}, {here: 5}
         self.worker = RecordedWorker("worker", self.said, **answers)

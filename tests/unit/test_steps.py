@@ -24,12 +24,14 @@ from gcr.engine.steps.stage import Stage
 from gcr.errors import DriverGone, NoDescriptors, NoRoom, PeerGone, RolledBack
 from gcr.job.states import State, Way
 
+WAY_BACK = ["imports.take_own", "imports.map"]
+
 # ---- while the program runs --------------------------------------------------------------------------------------
 
 
 def test_prepare_exports_and_its_undo_opens_the_gate_before_it_forgets_them():
     made = Made(State.RUNNING)
-    assert made.does(Prepare(made.work)) == ["exports.choose_strategy", "exports.export_new"]
+    assert made.does(Prepare(made.work)) == ["exports.choose_strategy", "target.read_shares", "exports.export_new"]
     assert made.state == State.PREPARED
     assert made.undone() == ["target.resume", "target.forget_memory", "target.forget_copies"]
     assert made.state == State.RUNNING
@@ -102,7 +104,7 @@ def test_hand_over_and_the_way_back():
     made = Made(State.QUIESCED)
     assert made.does(HandOver(made.work)) == ["target.hand_over"]
     assert made.state == State.HANDED_OVER
-    assert made.undone() == ["imports.map_back"]
+    assert made.undone() == WAY_BACK
     assert (made.state, made.work.leftovers.out) == (State.QUIESCED, set())
 
 
@@ -110,27 +112,32 @@ def test_a_hand_over_that_failed_half_way_is_mapped_back_as_well():
     made = Made(State.QUIESCED, hand_over=PeerGone("half of it"))
     with pytest.raises(PeerGone):
         made.does(HandOver(made.work))
-    assert (made.undone(), made.state) == (["imports.map_back"], State.QUIESCED)
+    assert (made.undone(), made.state) == (WAY_BACK, State.QUIESCED)
 
 
-def test_memory_that_cannot_be_mapped_back_stays_with_gcr():
-    made = Made(State.HANDED_OVER, map_back=NoDescriptors("none left"))
-    with pytest.raises(NoDescriptors):
-        HandOver(made.work).map_back(made.target)
+@pytest.mark.parametrize("step", ["take_own", "map"])
+def test_memory_that_cannot_be_mapped_back_stays_with_gcr(step):
+    made = Made(State.QUIESCED, **{step: NoDescriptors("none left")})
+    made.does(HandOver(made.work))
+    said = made.undone(failed=1)
     assert (made.state, made.work.leftovers.out) == (State.HANDED_OVER, {1})
+    assert said == WAY_BACK[: WAY_BACK.index(f"imports.{step}") + 1]
 
 
-def test_a_process_whose_driver_has_shut_down_goes_on_to_its_end():
-    made = Made(State.HANDED_OVER, map_back=DriverGone("it ends"))
-    HandOver(made.work).map_back(made.target)
+@pytest.mark.parametrize("step", ["take_own", "map"])
+def test_a_process_whose_driver_has_shut_down_goes_on_to_its_end(step):
+    made = Made(State.QUIESCED, **{step: DriverGone("it ends")})
+    made.does(HandOver(made.work))
+    made.undone()
     assert (made.state, made.work.leftovers.out, made.target.process.seen.ending) == (State.RUNNING, set(), True)
 
 
 @pytest.mark.parametrize("short", [NoRoom("taken", missing=1), NoDescriptors("none left")])
 def test_a_process_that_copied_itself_stays_suspended_where_its_room_is_taken(short):
-    made = Made(State.HANDED_OVER, map_back=short)
+    made = Made(State.QUIESCED, take_own=short)
     made.target.copy = object()
-    HandOver(made.work).map_back(made.target)
+    made.does(HandOver(made.work))
+    made.undone()
     assert made.state == State.DATA_SUSPENDED
     assert (made.work.leftovers.out, made.work.leftovers.suspended) == (set(), {1: short})
     assert "decide data_only" in made.said

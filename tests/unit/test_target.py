@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import permutations
+from types import SimpleNamespace
 
 import pytest
 from msgspec.structs import replace
@@ -30,11 +31,12 @@ from gcr.protocol.agentwire import (
     ExportBatch,
     HandleRecord,
     MappingBatch,
+    SharedBatch,
     StatusRecord,
     StatusReply,
 )
 from gcr.protocol.operations.worker import Moved
-from gcr.protocol.wire import HandleFlag, MappingRecord
+from gcr.protocol.wire import FrameType, HandleFlag, MappingRecord
 
 MiB = 1 << 20
 RAW = b"\1" * 16
@@ -54,6 +56,7 @@ class Agent:
     places: list[MappingRecord]
     handed_over: list[int] = field(default_factory=list)
     channel: type[Channel] = Channel
+    identity: ProcessIdentity = ProcessIdentity(4711, 1)  # noqa: RUF009
 
     def status(self):
         return StatusReply(StatusRecord(), (DeviceRecord(RAW, 0, 0, 0),))
@@ -65,6 +68,11 @@ class Agent:
     def mappings(self, transaction):
         for place in self.places:
             yield MappingBatch.of(transaction, place.address, [place], more=place is not self.places[-1])
+
+    def ask(self, kind, payload):
+        """Shares nothing."""
+        assert kind == FrameType.SHARED
+        return SimpleNamespace(payload=SharedBatch.of(7, 1, 0, [], more=False).pack())
 
     def hand_over(self, transaction):
         self.handed_over.append(transaction)

@@ -15,6 +15,8 @@ from gcr.daemon.jobs import Job, Jobs
 from gcr.daemon.labels import Labels
 from gcr.daemon.occupied import Occupied
 from gcr.daemon.recovery import Recovery
+from gcr.daemon.sharers import located
+from gcr.engine.joint import Located
 from gcr.engine.node import World
 from gcr.engine.tidying import quietly
 from gcr.job.decisions import DecisionRecord
@@ -74,6 +76,9 @@ class Coordinator:
         served = ", ".join(job.name for job in self.jobs.all() if job.needs_worker(*ours))
         said = f" for job {served}" if served else ", which ends when idle (setting worker_idle_s)"
         return f"process {pid}, a worker of gcr's{said}"
+
+    def locate(self, name: int, pid: int) -> Located | None:
+        return located(self.jobs, name, pid)
 
     def has_image(self, record: DecisionRecord) -> bool:
         return is_written(record, self.fleet.image_helper, self.config.store_s)

@@ -3,14 +3,14 @@
 import logging
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import chain, repeat
 
 from gcr.api.answers import Recovered, RecoveredJob
 from gcr.daemon import reports
 from gcr.daemon.jobs import Active, Job, Jobs
 from gcr.daemon.places import forget_place
-from gcr.engine.node import Course, Node
+from gcr.engine.node import Node
 from gcr.engine.recover import recover
 from gcr.engine.target import Target
 from gcr.errors import GcrError
@@ -40,9 +40,8 @@ class Recovery:
         with self._jobs.changing(job, "recover", beside_readers=True):
             targets = [t for p in job.living if (t := self._stranded(job, p)) is not None]
             if targets:
-                course = Course("recover", targets[0].transaction, self._node.config.drain_s)
                 with Active(self._jobs, targets):
-                    action = recover(job.name, targets, job.decision, self._node, course)
+                    action = recover(job.name, targets, job.decision, self._node, self._beside(job, targets))
                 if action in ("restored", "kept running", "rolled back"):
                     forget_place(job.decision)
                     job.decision = None
@@ -64,15 +63,22 @@ class Recovery:
         if status.phase == AgentPhase.RUNNING and not status.flags & 3 and job.decision is None:
             process.settle(State.RUNNING)  # it lost its connection before anything was released, and went on by itself
             return None
-        target = Target(
-            process, status.transaction or process.suspension.transaction, self._node, job.world, job.keeper
-        )
+        target = self._target(job, process, status.transaction or process.suspension.transaction)
         target.books.suspended = dict(process.suspension.bytes_by_device)
         if not target.books.suspended:
             target.books.suspended = {
                 process.seen.uuids[d.ordinal]: d.covered_bytes for d in found.devices if d.handles
             }
         return target
+
+    def _beside(self, job: Job, targets: Sequence[Target]) -> list[Target]:
+        """Returns the job's other processes with an agent."""
+        there = {target.pid for target in targets}
+        others = [each for each in job.begun if each.identity.pid not in there and each.peer is not None]
+        return [self._target(job, each, targets[0].transaction) for each in others]
+
+    def _target(self, job: Job, process: Process, transaction: int) -> Target:
+        return Target(process, transaction, self._node, job.world, job.keeper)
 
     def begin_if_uneven(self, job: Job) -> None:
         """Finishes a rollback that was cut short, by the death of a helper, say."""

@@ -25,8 +25,11 @@ class Imports(Struct):
     session: Session
     given_back: set[int] = field(default_factory=set)  # imported by the process in this transaction
 
-    def map_back(self) -> None:
-        """Undoes `hand_over`, wherever that stopped: from the keeper first, then from the workers."""
+    def take_own(self) -> None:
+        """Gives a process its own memory after `hand_over`, wherever that stopped. `map` gives access to it.
+
+        It comes from the keeper first, then from the workers.
+        """
         session = self.session
         if session.phase() != AgentPhase.HANDED_OVER:
             return
@@ -36,7 +39,16 @@ class Imports(Struct):
             self.give_from_workers()
         if session.copy is not None:
             self._make_anew(session.copy, set(session.books.table.allocations) - self.given_back)
-        session.process.agent.map(session.transaction)
+
+    def take_foreign(self, ids: Sequence[int], fds: Sequence[int]) -> None:
+        """Gives a process memory of others that it holds under these ids; no keeper of its own gets it."""
+        self._give_as_many_as_fit(ids, fds)
+
+    def map(self) -> None:
+        """Gives access to all memory after a hand-over; all of it must be back."""
+        session = self.session
+        if session.phase() == AgentPhase.HANDED_OVER:
+            session.process.agent.map(session.transaction)
 
     def _make_anew(self, copy: StagedCopy, missing: set[int]) -> None:
         """Makes memory that no process holds any more, and fills it from the copy. Raises NoRoom."""
@@ -74,7 +86,8 @@ class Imports(Struct):
         """Yields ids and descriptors; none where the keeper is gone or silent, since the workers have the same."""
         keeper, pid = self.session.keeper(), self.session.pid
         try:
-            for _, ids in batches(keeper.ids(pid), self.session.node.config.batch):
+            missing = [id for id in keeper.ids(pid) if id not in self.given_back]
+            for _, ids in batches(missing, self.session.node.config.batch):
                 yield ids, keeper.take(pid, ids)
         except (PeerGone, DeadlinePassed) as error:
             log.warning("job %s: process %d: nothing from its keeper: %s", self.session.process.job, pid, error)

@@ -11,6 +11,7 @@ from msgspec.structs import replace
 
 from gcr.api.events import Listener, ProgressEvent
 from gcr.config import Config
+from gcr.engine.joint import Located
 from gcr.errors import DeadlinePassed, Interrupted, RolledBack, UnsafeRuntime
 from gcr.faults import reach
 from gcr.job.decisions import DecisionRecord, ProcessDecision
@@ -49,6 +50,13 @@ class Node(Protocol):
 
     def who(self, pid: int) -> str:
         """Returns a process in words, with its job where it has one."""
+        ...
+
+    def locate(self, name: int, pid: int) -> Located | None:
+        """Returns the process of any job that shares memory under this name or, if there is none, that has this pid.
+
+        It asks all agents, so it is for refusals alone.
+        """
         ...
 
     def give_up_snapshots(self, devices: Collection[str]) -> None:

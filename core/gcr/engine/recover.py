@@ -11,34 +11,36 @@ from functools import partial
 from msgspec.structs import replace
 
 from gcr.control import ControlPhase
-from gcr.engine.copyout import StagedCopy
-from gcr.engine.decision import decision_on
 from gcr.engine.departed import depart
-from gcr.engine.node import Course, Node, decide, give_up
-from gcr.engine.restore import Restore
-from gcr.engine.routes.restore import plan_of
+from gcr.engine.node import Node, decide, give_up
+from gcr.engine.rolling_back import roll_back, suspended_as_they_are
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.target import Target
 from gcr.engine.tidying import quietly
 from gcr.engine.unrecorded import decision_of
-from gcr.errors import DriverGone, Lost, NoDescriptors, NoRoom
-from gcr.job.decisions import DecisionRecord, ProcessDecision
+from gcr.errors import DriverGone
+from gcr.job.decisions import DecisionRecord
 from gcr.job.states import State, Way
 from gcr.protocol.wire import AgentFlag, AgentPhase
 
 log = logging.getLogger("gcr.engine")
 
 
-def recover(job: str, targets: Sequence[Target], decision: DecisionRecord | None, node: Node, course: Course) -> str:
-    """Recovers a job. Returns "kept running", "rolled back", "suspended" or "restored". Raises Lost."""
+def recover(
+    job: str, targets: Sequence[Target], decision: DecisionRecord | None, node: Node, beside: Sequence[Target] = ()
+) -> str:
+    """Recovers a job. Returns "kept running", "rolled back", "suspended" or "restored". Raises Lost.
+
+    beside: its processes that run already.
+    """
     if (decision is None or decision.is_without_image) and (found := decision_of(job, targets, node)):
         decision = _with_those_of(decision, found)
         decide(node.journal, decision)
     if decision is None:
         moved = [target for target in targets if _open(target)]
-        side_by_side(partial(_or_depart, _roll_back, target, node) for target in moved)
+        roll_back(moved, beside, node)
         if left := [target for target in moved if target.process.state == State.DATA_SUSPENDED]:
-            decide(node.journal, _suspended_as_they_are(left))
+            decide(node.journal, suspended_as_they_are(left))
             return "suspended"
         quietly("give up", partial(give_up, node.journal, job))
         return "rolled back" if moved else "kept running"
@@ -72,87 +74,6 @@ def _or_depart(step: Callable[[Target, Node], object], target: Target, node: Nod
 def _open(target: Target) -> bool:
     status = target.process.look().status
     return status.phase != AgentPhase.RUNNING or bool(status.flags & (AgentFlag.STAGED | AgentFlag.FROZEN))
-
-
-def _roll_back(target: Target, node: Node) -> None:
-    """Takes back a checkpoint that was never decided: the process runs on with its memory from escrow."""
-    status = target.process.look().status
-    target.control_state.thaw(node.config.control_s, undo=True)
-    if status.phase == AgentPhase.HANDED_OVER:
-        target.process.agent.discard(target.transaction)
-        staged, kept = bool(status.flags & AgentFlag.STAGED), len(target.imports.kept())
-        if kept < status.handles if staged else status.handles and not kept:
-            _restore_from_arena(target, node, staged)
-            return
-    target.imports.map_back()
-    target.resume()
-    if status.flags & AgentFlag.STAGED:
-        target.process.agent.drop(target.transaction)
-    target.process.settle(State.RUNNING)
-    _forget_copy(target, node)
-    quietly("unstage", lambda: target.keeper().unstage_all(target.pid))
-
-
-def _forget_copy(target: Target, node: Node) -> None:
-    """Gives up the copy of a checkpoint that was taken back, where the worker that made it still lives."""
-    for device in target.bytes_by_device:
-        if worker := node.warm_worker(target.world, device):
-            quietly("forget the copy", partial(worker.copies.forget_copy, target.copy_name))
-
-
-def _restore_from_arena(target: Target, node: Node, staged: bool) -> None:
-    """Restores a process that lost its keeper as well: its staged copy is complete, and as good as the escrow."""
-    if not staged:
-        target.process.settle(State.LOST)
-        raise Lost(f"process {target.pid}: its memory was in escrow with a supervisor that died too", state="lost")
-    refuse_without_bytes(target)
-    quietly("drop", lambda: target.keeper().drop(target.pid))
-    try:
-        restore_alone(target, node)
-    except (
-        NoDescriptors,
-        NoRoom,
-    ) as short:  # another program took the room: suspended, and restorable
-        log.warning("job %s: process %d is left suspended: %s", target.process.job, target.pid, short)
-
-
-def refuse_without_bytes(target: Target) -> None:
-    """Raises Lost for a staged copy without bytes, of a checkpoint that streamed to an image."""
-    staged = StagedCopy.of(target.staged())
-    try:
-        if staged.elsewhere:
-            target.process.settle(State.LOST)
-            text = (
-                f"process {target.pid}: its memory was in escrow with a supervisor that died too, its image not decided"
-            )
-            raise Lost(text, state="lost")
-    finally:
-        staged.close()
-
-
-def restore_alone(target: Target, node: Node) -> None:
-    """Brings one process back from its staged arena, control state already thawed."""
-    process = target.process
-    process.way = Way.DATA_ONLY
-    process.settle(State.DATA_SUSPENDED)
-    process.suspension.bytes_by_device = dict(target.bytes_by_device)
-    process.suspension.transaction = target.transaction
-    decision = _suspended_as_they_are([target])
-    course = Course("recover", target.transaction, node.config.drain_s)
-    plan_of(Restore(process.job, [target], decision, node, course)).run()
-
-
-def _suspended_as_they_are(targets: Sequence[Target]) -> DecisionRecord:
-    """Returns a decision as after `--data-only`: the bytes are staged, the control state is back."""
-    first = targets[0]
-    return decision_on(first.process.job, first, "data_only", [*map(_known, targets)])
-
-
-def _known(target: Target) -> ProcessDecision:
-    identity = target.process.identity
-    copied_out = target.process.copied_out
-    bytes_by_device = dict(target.bytes_by_device)
-    return ProcessDecision(identity.pid, identity.start_time, bytes_by_device, {}, copied_out, stack=identity.stack)
 
 
 def _roll_on(target: Target, node: Node) -> None:

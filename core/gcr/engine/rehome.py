@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 
 from gcr.engine.target import Target
-from gcr.errors import NoRoom, RolledBack
+from gcr.errors import NoRoom, RolledBack, UnsupportedState
 
 log = logging.getLogger("gcr.engine")
 
@@ -20,8 +20,9 @@ BATCH = 32  # handles of one request: it has a deadline
 def close_books(target: Target) -> None:
     """Closes the books of a process behind its closed gate; memory without a keeper is made anew before.
 
-    Raises Contradiction, NoRoom, DriverError, RolledBack.
+    Raises Contradiction, UnsupportedState, NoRoom, DriverError, RolledBack.
     """
+    target.read_shares()
     target.read_mappings()
     target.exports.settle_frees()
     rehome(target)
@@ -31,11 +32,13 @@ def close_books(target: Target) -> None:
 def rehome(target: Target) -> None:
     """Makes the `unkept` memory of a process anew, behind its closed gate, with the same bytes.
 
-    Raises NoRoom, DriverError; RolledBack where the process hands out less than it made.
+    Raises UnsupportedState for memory that it lends, NoRoom, DriverError; RolledBack where the process hands out less
+    than it made.
     """
     ids = sorted(target.exports.unkept)
     if not ids:
         return
+    _refuse_lent(target, ids)
     began, size = time.monotonic(), sum(target.exports.unkept.values())
     for first in range(0, len(ids), BATCH):
         _with_room(target, ids[first : first + BATCH])
@@ -45,6 +48,15 @@ def rehome(target: Target) -> None:
     seconds = time.monotonic() - began
     text = "job %s: process %d: %d handles, %d bytes, that no keeper held made anew in %.3f s"
     log.warning(text, target.process.job, target.pid, len(ids), size, seconds)
+
+
+def _refuse_lent(target: Target, ids: Sequence[int]) -> None:
+    """Raises UnsupportedState for memory that another process holds as well: that one would keep the old memory."""
+    lent = sorted({each.id for each in target.shares.lent} & set(ids))
+    if lent:
+        size = sum(target.exports.unkept[id] for id in lent)
+        text = f"process {target.pid} lends {size >> 20} MiB of memory that no keeper holds any more: it cannot leave"
+        raise UnsupportedState(text, hint="docs/limitations.md#shareable_export")
 
 
 def _with_room(target: Target, ids: Sequence[int]) -> None:

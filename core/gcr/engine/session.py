@@ -1,19 +1,21 @@
 """One process of a job in one transaction, and the processes that serve it there."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gcr.control import ControlMeans
 from gcr.engine.agent_control import AgentControl
 from gcr.engine.books import Books
 from gcr.engine.copyout import StagedCopy
 from gcr.engine.duplicates import staged_with
+from gcr.engine.joint import Borrowed
 from gcr.engine.node import Node, World
 from gcr.errors import StagedGone, WrongState
 from gcr.job.moves import Moves, moved
 from gcr.job.process import Process
 from gcr.memory.escrow import Escrow, Keeper
 from gcr.peers.control import ControlPeer
+from gcr.peers.shares import NOTHING, Shares
 from gcr.peers.worker import WorkerPeer
 from gcr.protocol.agentwire import StatusReply
 from gcr.protocol.wire import AgentPhase
@@ -34,6 +36,8 @@ class Session:
         self.books = Books()
         self.moves: Moves = {}  # a restore's; all the rest is keyed by the devices that the process comes back on
         self.spare = Escrow()  # the daemon's own duplicates, in case the supervisor dies
+        self.shares: Shares = NOTHING  # as its agent listed them last
+        self.borrowed: Sequence[Borrowed] = ()  # foreign ones of these, with their owners; see engine/lending.py
         self.copy: StagedCopy | None = None  # strategy `copyout`: every byte, from before the memory is released
         self._workers: dict[str, WorkerPeer] = {}
 

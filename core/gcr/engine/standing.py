@@ -2,7 +2,7 @@
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gcr import units
 from gcr.engine.target import Target
@@ -14,14 +14,15 @@ log = logging.getLogger("gcr.engine")
 TRIES, POLL = 5, 0.2  # of a driver that refuses; seconds in between
 
 
-def map_back(target: Target) -> None:
-    """Gives a process its memory back; a driver that refuses is asked again, a few times.
+def insist(target: Target, step: Callable[[], object]) -> None:
+    """Takes a step of a process's way back; a driver that refuses is asked again, a few times.
 
     Raises DriverGone at once, DriverError, NoRoom, NoDescriptors.
     """
     for _ in range(TRIES - 1):
         try:
-            return target.imports.map_back()
+            step()
+            return
         except DriverGone:
             raise
         except DriverError as error:
@@ -29,7 +30,7 @@ def map_back(target: Target) -> None:
                 "job %s: process %d does not take its memory back yet: %s", target.process.job, target.pid, error
             )
             time.sleep(POLL)
-    return target.imports.map_back()
+    step()
 
 
 def refuse_as_left(

@@ -12,6 +12,7 @@ from gcr.engine.tidying import quietly
 from gcr.errors import PeerGone
 from gcr.job.process import Process
 from gcr.memory.escrow import Keeper
+from gcr.peers.shares import shares_of
 from gcr.protocol.operations.worker import CopyName
 
 
@@ -29,9 +30,17 @@ class Target(Session):
         """The name under which workers keep the copy that this transaction makes, or that a restore comes back from."""
         return CopyName(self.hold, self.transaction)
 
+    def read_shares(self) -> None:
+        """Asks the process for the memory that it shares with others."""
+        self.shares = shares_of(self.process.agent, self.transaction)
+
     def hand_over(self) -> None:
-        """Makes the process release its memory. Raises PeerGone where it released another number of handles."""
-        count, expected = self.process.agent.hand_over(self.transaction).count, len(self.books.table.allocations)
+        """Makes the process release its memory, and that of others which it holds.
+
+        Raises PeerGone where it released another number of handles.
+        """
+        expected = len(self.books.table.allocations) + len(self.shares.foreign)
+        count = self.process.agent.hand_over(self.transaction).count
         if count != expected:
             raise PeerGone(f"process {self.pid} handed over {count} handles of {expected}")
 

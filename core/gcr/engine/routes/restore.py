@@ -1,4 +1,5 @@
-"""A job comes back: room first, then data beside control state, then the same addresses, then the gates.
+"""A job comes back: room first, then data beside control state, then memory of others, then the same addresses, then
+the gates.
 
 Until every process is mapped and its data is back, a failure suspends the job again as it was: the arena is not touched
 before the very end. Data from an image comes before the control state (engine/inflow.py).
@@ -10,6 +11,7 @@ from gcr.engine.plan import Plan, Step
 from gcr.engine.restore import Restore
 from gcr.engine.steps.begin import Begin
 from gcr.engine.steps.bring_back import BringBack
+from gcr.engine.steps.foreign import GiveForeign, Join
 from gcr.engine.steps.load import Load
 from gcr.engine.steps.map import Map
 from gcr.engine.steps.memory import MakeMemory
@@ -19,9 +21,11 @@ from gcr.engine.steps.open import decide, open_all
 def plan_of(restore: Restore) -> Plan:
     steps: list[Step] = [
         Begin(restore),
+        Join(restore),
         MakeMemory(restore),
         *([Load(restore, restore.image)] if restore.image else []),
         BringBack(restore),
+        GiveForeign(restore),
         Map(restore),
     ]
     return Plan(restore, steps, partial(decide, restore), partial(open_all, restore))

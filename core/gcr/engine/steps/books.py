@@ -4,6 +4,7 @@ from functools import partial
 
 from msgspec import Struct
 
+from gcr.engine.lending import join_to_leave, spare_lent
 from gcr.engine.live import refuse_its_own_copy, sizes_of
 from gcr.engine.progress import Meter
 from gcr.engine.rehome import close_books
@@ -14,7 +15,10 @@ from gcr.engine.work import Work
 
 
 class CloseBooks(Struct, frozen=True):
-    """Exports what was made up to the stop; from here on nothing changes any more. Nothing is to be undone."""
+    """Exports what was made up to the stop; from here on nothing changes any more. Nothing is to be undone.
+
+    Joins the books of all processes. Raises UnsupportedState where one shares memory with a process that takes no part.
+    """
 
     work: Work
     meter: Meter  # told how many bytes there are
@@ -23,6 +27,8 @@ class CloseBooks(Struct, frozen=True):
         work = self.work
         work.course.left(work.node.config.prepare_s)
         side_by_side(partial(self._close, target) for target in work.targets)
+        join_to_leave(work.targets, work.node)
+        spare_lent(work.targets)
         self.meter.sizes = sizes_of(work.targets)
 
     def _close(self, target: Target) -> None:
@@ -42,4 +48,5 @@ class CloseBooksOfRunning(Struct, frozen=True):
         for target in self.work.targets:
             target.exports.export_new()
             close_books(target)
+        join_to_leave(self.work.targets, self.work.node)
         refuse_its_own_copy(self.work.targets)

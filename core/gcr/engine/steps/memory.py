@@ -7,6 +7,7 @@ from msgspec import Struct
 
 from gcr.engine.agent_control import refuse_shared
 from gcr.engine.copyout import StagedCopy, refuse_without_room, short_on, unexportable
+from gcr.engine.lending import joint_of, refuse_its_own_copy
 from gcr.engine.restore import Restore
 from gcr.engine.steps.bring_back import discard
 from gcr.engine.target import Target
@@ -42,6 +43,7 @@ class MakeMemory(Struct, frozen=True):
             return
         self._surrender_left(target)
         if self._agent_must_copy(target) or not self._create(undo, target):
+            refuse_its_own_copy(target, joint_of(self.restore.targets))
             target.copy = StagedCopy.of(image.whole(target.pid) if image else target.staged())
 
     def _surrender_left(self, target: Target) -> None:

@@ -6,6 +6,7 @@ from functools import partial
 from msgspec import Struct, field
 
 from gcr.engine.admit import refuse_nothing_to_move
+from gcr.engine.lending import join_to_leave
 from gcr.engine.side_by_side import side_by_side
 from gcr.engine.streaming import Stream
 from gcr.engine.target import Target
@@ -17,7 +18,10 @@ from gcr.job.states import State, Way
 
 
 class Prepare(Struct, frozen=True):
-    """Exports every handle to the worker and the keeper. `running`: pids of programs that run on, with all undone."""
+    """Exports every handle to the worker and the keeper. `running`: pids of programs that run on, with all undone.
+
+    Refuses memory that is shared with a process that takes no part, while no gate is closed.
+    """
 
     work: Work
     running: set[int] = field(default_factory=set)
@@ -32,11 +36,16 @@ class Prepare(Struct, frozen=True):
             target.process.way = work.options.way
             target.process.suspension.placement = Placement()  # it runs: this checkpoint counts from where it is
         side_by_side(target.exports.choose_strategy for target in work.targets)
-        side_by_side(target.exports.export_new for target in work.targets)
+        side_by_side(partial(self._export, target) for target in work.targets)
+        join_to_leave(work.targets, work.node)
         if work.options.data_only:
             refuse_nothing_to_move(work.targets)
         for target in work.targets:
             target.process.move(State.PREPARED)
+
+    def _export(self, target: Target) -> None:
+        target.read_shares()  # before: the owner of what is listed has it among its exports then
+        target.exports.export_new()
 
     def run_on(self, target: Target) -> None:
         """Undoes everything up to QUIESCE: the gate opens."""
