@@ -98,6 +98,7 @@ class Group(Struct):
         target.control_state.thaw(self.node.config.control_s, undo=True)
         if status.phase == AgentPhase.HANDED_OVER:
             target.process.agent.discard(target.transaction)
+            target.imports.given_back.clear()
         self.found[target.pid] = status
 
     def _lacks_memory(self, target: Target) -> bool:

@@ -59,32 +59,37 @@ NOTHING = Shares()
 
 def shares_of(agent: AgentPeer, transaction: int) -> Shares:
     """Returns what the agent lists. Raises RolledBack, DeadlinePassed, PeerGone."""
-    try:
-        pages = list(_pages(agent, transaction))
-    except RolledBack as refusal:
-        if is_unknown(refusal):
-            return NOTHING
-        raise
+    if not (pages := list(_pages(agent, transaction))):
+        return NOTHING
     records = [record for page in pages for record in page.records]
     foreign = tuple(_foreign(each) for each in records if each.flags & SharedFlag.FOREIGN)
     lent = tuple(Lent(each.id, each.process, each.pid) for each in records if not each.flags & SharedFlag.FOREIGN)
     return Shares(pages[-1].reply.process, foreign, lent)
 
 
-def is_unknown(refusal: RolledBack) -> bool:
-    """Tells whether the agent does not know the request: it is of an earlier gcr, which covers nothing shared."""
-    cause = refusal.__cause__
-    return isinstance(cause, AgentError) and cause.agent_code == ErrorCode.BAD_FRAME
-
-
 def _pages(agent: AgentPeer, transaction: int) -> Iterator[SharedBatch]:
+    """Yields no page of an agent that does not know the request: an earlier gcr covers no shared memory."""
     more, pages = True, Paging(f"process {agent.identity.pid}, shared memory", PAGES_S)
     while more:
-        request = ExportRequest(transaction=transaction, after_id=pages.cursor, limit=LIMIT)
-        batch = SharedBatch.unpack(agent.ask(FrameType.SHARED, request.pack()).payload)
+        try:
+            batch = _page(agent, transaction, pages.cursor)
+        except RolledBack as refusal:
+            if pages.cursor == 0 and _is_unknown(refusal):
+                return
+            raise
         yield batch
         if more := bool(batch.reply.more):
             pages.turn(batch.reply.last_id)
+
+
+def _page(agent: AgentPeer, transaction: int, cursor: int) -> SharedBatch:
+    request = ExportRequest(transaction=transaction, after_id=cursor, limit=LIMIT)
+    return SharedBatch.unpack(agent.ask(FrameType.SHARED, request.pack()).payload)
+
+
+def _is_unknown(refusal: RolledBack) -> bool:
+    cause = refusal.__cause__
+    return isinstance(cause, AgentError) and cause.agent_code == ErrorCode.BAD_FRAME
 
 
 def _foreign(record: SharedRecord) -> Foreign:
