@@ -41,7 +41,8 @@ MAGIC, VERSION = 0x57524347, 1
 REPLY, FAILED = 0x8000, 0xFFFF
 KINDS = {
     "hello": 1, "released": 2, "let_go": 3, "descriptor": 4, "status": 16, "export": 17, "quiesce": 18,
-    "hand_over": 19, "import": 20, "map": 21, "resume": 22, "stage": 23, "freeze": 24, "thaw": 25, "unstage": 26, "drop": 27, "mappings": 28,
+    "hand_over": 19, "import": 20, "map": 21, "resume": 22, "stage": 23, "freeze": 24, "thaw": 25, "unstage": 26,
+    "drop": 27, "mappings": 28,
     "discard": 29, "create": 30, "copy_out": 31, "copy_in": 32, "snapshot": 33, "moved": 34, "begin": 35,
     "rehome": 36, "leave": 37, "close": 38, "look": 39, "admit": 40, "shared": 41,
 }  # fmt: skip

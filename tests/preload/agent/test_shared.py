@@ -1,4 +1,4 @@
-"""Memory that processes share: tickets in place of the driver's descriptors; both sides hand it over and have it back."""
+"""Memory that processes share: a ticket is no reference of the driver's; all holders hand over, and have it back."""
 
 import os
 
