@@ -179,22 +179,18 @@ void enter_vendors() {
     session.vendors.enter_thread();
 }
 
-// One that has died returns nothing.
-void look_at_borrowers() {
-    session.vendors.forget_dead_borrowers();
-}
-
 void* live(void*) {
     enter_vendors();
     while (true) {
-        look_at_borrowers();
         if (!lender.socket.still_ours() && !listen_here()) {
             sleep_us(kListenMs * 1000);
             continue;
         }
         pollfd entry{lender.socket.get(), POLLIN, 0};
         timespec limit{0, kListenMs * 1000000l};
-        if (syscall(SYS_ppoll, &entry, 1, &limit, nullptr, 0) <= 0 || !lender.socket.still_ours()) continue;
+        long ready = syscall(SYS_ppoll, &entry, 1, &limit, nullptr, 0);
+        if (ready == 0) session.vendors.forget_dead_borrowers();  // one that has died returns nothing
+        if (ready <= 0 || !lender.socket.still_ours()) continue;
         long visitor = syscall(SYS_accept4, lender.socket.get(), nullptr, nullptr, SOCK_CLOEXEC);
         if (visitor < 0) {
             sleep_us(1000);  // no descriptor left, or it went away

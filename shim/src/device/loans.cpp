@@ -104,10 +104,11 @@ void destroy_here(State& state, Handle* handle) {
     destroy_physical(state, handle);
 }
 
-bool any_loan(State& state) {
+bool any_dead(State& state) {
     Guard guard(state.lock);
     for (Handle* handle = state.handles.first(); handle != nullptr; handle = state.handles.after(handle))
-        if (handle->loans != nullptr) return true;
+        for (const Loan* loan = handle->loans; loan != nullptr; loan = loan->next)
+            if (is_gone(loan->borrower)) return true;
     return false;
 }
 
@@ -163,7 +164,7 @@ void take_back_loan(State& state, const Blob& blob, const Borrower& borrower) {
 }
 
 void forget_dead_borrowers(State& state) {
-    if (!any_loan(state)) return;
+    if (!any_dead(state)) return;
     GateEntry in_flight;
     while (true) {
         Handle* handle;
