@@ -70,6 +70,12 @@ class Config:
         "user ids, as `1000,1001`, that your daemon serves besides yours and root's; see docs/security.md",
         form=_UIDS,
     )
+    share: str = _setting(
+        "tickets",
+        "what a program gets that exports device memory as a descriptor: `tickets`, which processes under gcr import, "
+        "or the `driver`'s own, which any process imports; such memory is not handed over",
+        form="tickets|driver",
+    )
     store: str = _setting("", "where images are kept; empty: gcr/store in `$XDG_DATA_HOME`, else in ~/.local/share")
     store_s: float = _setting(60.0, "longest silence of the disk or server that has the store; then it is refused", 0.1)
     key_file: str = _setting("", "file with the key of an encrypted store; empty: none")

@@ -8,6 +8,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable
+from typing import TypeVar
 
 import pytest
 from machine import Machine, Victim, alive, kill
@@ -17,7 +18,9 @@ from worlds import AMD, NVIDIA, ON_DEVICE, at, here
 MIB = 1 << 20
 SMALL, LARGE = 5000, 8 * MIB
 LATER = 0.002  # seconds: now and then the borrower is the first
-BLOB = struct.Struct("<6QII")  # core/lending.h: magic, process, two words of secret, address, allocation, ..., vendor
+BLOB = struct.Struct("<6QII")  # core/lending.h: magic, process, two words of secret, address, allocation, vendor, ...
+VISIT = struct.Struct("<QII")  # after the blob: the visitor's name, its errand, ...
+BORROW = 1
 LENDERS = [world for world in (NVIDIA, AMD) if world in here()]
 BOTH = pytest.mark.parametrize("machine", [at(world) for world in LENDERS], indirect=True)
 
@@ -162,10 +165,13 @@ def test_the_lenders_descriptors_are_closed(machine: Machine) -> None:
         time.sleep(0.1)
 
 
+Answer = TypeVar("Answer")
+
+
 # ---- strangers at a lender's socket --------------------------------------------------------------------------------
 
 
-def visit(blob: bytes, act: Callable[[socket.socket], bytes]) -> bytes:
+def visit(blob: bytes, act: Callable[[socket.socket], Answer]) -> Answer:
     (process,) = struct.unpack_from("<Q", blob, 8)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as caller:
         caller.settimeout(5)
@@ -179,14 +185,15 @@ def test_a_stranger_at_the_door(machine: Machine) -> None:
     blob = bytes.fromhex(lender.ask(f"lend {LARGE}")[1:])
     fields = BLOB.unpack_from(blob)
 
-    def guess(caller: socket.socket) -> bytes:
-        caller.send(BLOB.pack(*fields[:2], 0, 0, *fields[4:]))
-        answer, descriptors, _flags, _address = socket.recv_fds(caller, 512, 4)
-        assert descriptors == []
-        return answer
+    def ask(caller: socket.socket, *secret: int) -> list[int]:
+        caller.send(BLOB.pack(*fields[:2], *secret, *fields[4:]) + VISIT.pack(1, BORROW, 0))
+        _answer, descriptors, _flags, _address = socket.recv_fds(caller, 512, 4)
+        return descriptors
 
-    assert visit(blob, guess)[:4] == bytes(4)
-    for size in (1, 55, 57, 4000):
+    assert visit(blob, lambda caller: ask(caller, 0, 0)) == []
+    (given,) = visit(blob, lambda caller: ask(caller, *fields[2:4]))
+    os.close(given)
+    for size in (1, 71, 73, 4000):
         assert visit(blob, lambda caller, size=size: caller.send(os.urandom(size)) and caller.recv(512)) == b""
     (process,) = struct.unpack_from("<Q", blob, 8)
     silent = [socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(3)]

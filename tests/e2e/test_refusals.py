@@ -196,6 +196,7 @@ def test_a_stopped_program(machine: Machine) -> None:
 
 @pytest.mark.parametrize(("told", "says"), [("managed", "managed"), ("shareable", "exported device memory")])
 def test_memory_that_is_not_the_programs_alone(machine: Machine, told: str, says: str) -> None:
+    machine.extra["GCR_SHARE"] = "driver"
     job = machine.told("llm")
     job.ask(told)
     with untouched(machine, job):

@@ -172,8 +172,10 @@ class Supervisor:
         env = dict(self.own_environment())
         chained, shim = env.get("LD_PRELOAD"), self.spec.shim or shim_path()
         env["LD_PRELOAD"] = f"{shim}:{chained}" if chained else str(shim)
-        if (trusted := load().daemon_uid) >= 0:
-            env["GCR_DAEMON_UID"] = str(trusted)
+        config = load()
+        if config.daemon_uid >= 0:
+            env["GCR_DAEMON_UID"] = str(config.daemon_uid)
+        env.setdefault("GCR_SHARE", config.share)
         env.update(GCR_SOCKET=str(socket_path()), GCR_JOB=str(self.name), GCR_TOKEN=self.token)
         for name, value in self._settings().items():
             if name not in env:

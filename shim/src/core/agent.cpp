@@ -16,10 +16,12 @@
 #include "core/coverage.h"
 #include "core/ending.h"
 #include "core/gate.h"
+#include "core/identity.h"
 #include "core/leaving.h"
 #include "core/lending.h"
 #include "core/session.h"
 #include "core/threads.h"
+#include "core/ticket.h"
 
 #ifndef GCR_VERSION
 #define GCR_VERSION "0"
@@ -79,6 +81,8 @@ bool read_environment() {
     copy_environment("GCR_JOB", job_name, sizeof job_name);
     copy_environment("GCR_TOKEN", job_token, sizeof job_token);
     name_mark(socket_path, job_token);
+    const char* share = getenv("GCR_SHARE");
+    give_tickets(share == nullptr || strcmp(share, "driver") != 0);
     return true;
 }
 
@@ -245,6 +249,8 @@ void after_fork_in_child() {
     coupled::reset_after_fork();
     reset_ending_after_fork();
     reset_lending_after_fork();
+    reset_identity_after_fork();
+    give_tickets(false);
     session.vendors.reset_after_fork();
     session.batch_lock.reset_after_fork();
     life.store(kUnborn, std::memory_order_release);

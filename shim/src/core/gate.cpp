@@ -165,7 +165,8 @@ bool is_helper() {
 void say_what_waits(Slot* slot, const Call& call) {
     slot->signature.store(coupled::signature_of(call), std::memory_order_relaxed);
     slot->stream.store(call.stream, std::memory_order_relaxed);
-    slot->helper.store(is_helper() ? 1 : 0, std::memory_order_relaxed);
+    if (slot->helper.load(std::memory_order_relaxed) != kOurs)
+        slot->helper.store(is_helper() ? kALibrarys : kNone, std::memory_order_relaxed);
 }
 
 // Either this thread sees the gate open after it wrote kParked, or the thread that opens it sees kParked and wakes it:
@@ -214,6 +215,10 @@ Slot* enter_passively_slowly() {
     bool outermost = passive == 0 && slot->depth.load(std::memory_order_relaxed) == 0;
     if (outermost && frozen.load(std::memory_order_seq_cst) != 0) wait_for_thaw(slot);
     return slot;
+}
+
+void become_helper() {
+    if (thread_slot != nullptr) thread_slot->helper.store(kOurs, std::memory_order_relaxed);
 }
 
 void stand_aside() {

@@ -61,7 +61,7 @@ struct alignas(kCacheLine) Slot {
     std::atomic<uint64_t> signature{0};
     std::atomic<uint64_t> stream{0};
     uint32_t number = 0;  // set before the slot is published, never changed
-    std::atomic<uint32_t> helper{0};  // 1: a communication library's own thread
+    std::atomic<uint32_t> helper{0};  // Helper
 };
 static_assert(sizeof(Slot) == kCacheLine, "a thread's own line");
 
@@ -71,6 +71,9 @@ extern __thread Slot* thread_slot __attribute__((tls_model("initial-exec"), visi
 // slot; the first call of a thread takes one. Where memory is exhausted it gets one that no thread looks at.
 __attribute__((cold, noinline)) Slot* enter_gate_slowly(Call call = {});
 __attribute__((cold, noinline)) Slot* enter_passively_slowly();
+
+// A thread that work or calls of others wait for: a communication library's own, or ours.
+enum Helper : uint32_t { kNone = 0, kALibrarys = 1, kOurs = 2 };
 
 // True inside a gated call of this thread: whatever is called now comes from the driver or from us.
 inline bool reentered() {
@@ -82,6 +85,9 @@ inline bool reentered() {
 inline bool inside_a_call() {
     return reentered() || (thread_slot != nullptr && thread_slot->passive.load(std::memory_order_relaxed) != 0);
 }
+
+// The calling thread, which has a slot, is one that calls of other processes wait for: kParkedHelper.
+void become_helper();
 
 // The calling thread is ours: whatever a runtime calls of its own exports on it goes straight on, gate closed or not.
 void stand_aside();

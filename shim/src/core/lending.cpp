@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include "core/gate.h"
+#include "core/identity.h"
 #include "core/lock.h"
 #include "core/session.h"
 #include "core/sys.h"
@@ -19,8 +20,7 @@
 namespace gcr {
 namespace {
 
-constexpr uint64_t kMagic = 0x31444e454c524347ull;  // "GCRLEND1"
-constexpr long kGetRandomCall = 318;  // x86-64; glibc 2.25 has the function
+constexpr uint64_t kMagic = 0x32444e454c524347ull;  // "GCRLEND2"
 constexpr uint32_t kVisitMs = 1000;  // how long a visitor may take to say what it wants
 constexpr uint32_t kAnswerMs = 10000;
 constexpr int kListenMs = 500;  // also how soon a socket closed by the program is noticed
@@ -28,12 +28,19 @@ constexpr int kBacklog = 64;
 
 struct Lender {
     Lock lock;  // for the thread that begins
-    std::atomic<uint32_t> there{0};  // release: `name` and `secret` are set
-    uint64_t name = 0;
-    uint64_t secret[2] = {};
+    std::atomic<uint32_t> there{0};
     OwnedFd socket;  // the lender's thread alone, once it is there
 };
 Lender lender;
+
+enum Errand : uint32_t { kBorrow = 1, kReturn = 2 };
+
+struct Visit {
+    Blob blob;
+    uint64_t visitor;  // its Identity
+    uint32_t errand;
+    uint32_t reserved;
+};
 
 struct Answer {
     uint32_t granted;
@@ -41,20 +48,16 @@ struct Answer {
     Lent lent;
 };
 
-bool draw(void* out, size_t size) {
-    return syscall(kGetRandomCall, out, size, 0) == static_cast<long>(size);
-}
-
-socklen_t address_of(uint64_t name, sockaddr_un* address) {
+socklen_t address_of(uint64_t process, sockaddr_un* address) {
     *address = {};
     address->sun_family = AF_UNIX;
     int length = snprintf(address->sun_path + 1, sizeof address->sun_path - 1, "gcr-lend-%016llx",
-                          static_cast<unsigned long long>(name));
+                          static_cast<unsigned long long>(process));
     return static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + static_cast<size_t>(length));
 }
 
-int new_socket() {
-    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+int new_socket(int flags = 0) {
+    return socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | flags, 0);
 }
 
 void close_now(int fd) {
@@ -76,16 +79,19 @@ long uninterrupted(const Deadline& deadline, Call call) {
 }
 
 // Of the same user, or of root, which may look into this process anyway.
-bool trusted(int fd) {
+bool trusted(int fd, int32_t* pid = nullptr) {
     ucred other{};
     socklen_t size = sizeof other;
     if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &other, &size) != 0) return false;
+    if (pid != nullptr) *pid = other.pid;
     return other.uid == 0 || other.uid == static_cast<uid_t>(syscall(SYS_geteuid));
 }
 
-bool listen_as(uint64_t name) {
+bool listen_here() {
     sockaddr_un address;
-    socklen_t length = address_of(name, &address);
+    const Identity* own = identity();
+    if (own == nullptr) return false;
+    socklen_t length = address_of(own->process, &address);
     int fd = new_socket();
     if (fd < 0) return false;
     if (bind(fd, reinterpret_cast<sockaddr*>(&address), length) != 0 || listen(fd, kBacklog) != 0) {
@@ -139,38 +145,52 @@ bool receive_answer(int fd, const Deadline& deadline, Answer* answer, int* descr
 // ---- the lender -------------------------------------------------------------------------------------------------------
 
 bool bears_the_secret(const Blob& blob) {
-    uint64_t wrong = (blob.secret[0] ^ lender.secret[0]) | (blob.secret[1] ^ lender.secret[1]);
-    return blob.magic == kMagic && blob.process == lender.name && wrong == 0;
+    const Identity* own = identity();
+    if (own == nullptr || blob.magic != kMagic || blob.process != own->process) return false;
+    return ((blob.secret[0] ^ own->secret[0]) | (blob.secret[1] ^ own->secret[1])) == 0;
 }
 
-void serve(int fd) {
-    Blob blob;
-    wait_at_most(fd, kVisitMs);
-    if (!trusted(fd) || syscall(SYS_recvfrom, fd, &blob, sizeof blob, MSG_TRUNC, nullptr, nullptr) != sizeof blob)
-        return;
+void lend_to(int fd, const Blob& blob, const Borrower& borrower) {
     Answer answer{};
     int descriptor = -1;
-    if (bears_the_secret(blob)) answer.granted = session.vendors.lend(blob, &answer.lent, &descriptor) ? 1 : 0;
-    send_answer(fd, &answer, descriptor);
+    bool granted = session.vendors.lend(blob, borrower, &answer.lent, &descriptor);
+    answer.granted = granted ? 1 : 0;
+    if (!send_answer(fd, &answer, descriptor) && granted) session.vendors.take_back_loan(blob, borrower);
     if (descriptor >= 0) close_now(descriptor);
 }
 
-// In flight, so that no call is made while the gate is closed; inside it whatever a runtime calls goes straight on.
+void serve(int fd) {
+    Visit visit;
+    Borrower borrower{};
+    wait_at_most(fd, kVisitMs);
+    bool whole = trusted(fd, &borrower.pid) &&
+                 syscall(SYS_recvfrom, fd, &visit, sizeof visit, MSG_TRUNC, nullptr, nullptr) == sizeof visit;
+    if (!whole || !bears_the_secret(visit.blob)) return;
+    borrower.process = visit.visitor;
+    if (visit.errand == kBorrow) lend_to(fd, visit.blob, borrower);
+    if (visit.errand == kReturn) session.vendors.take_back_loan(visit.blob, borrower);
+}
+
+// In flight, so that no call is made while the gate is closed; inside it whatever a runtime calls goes straight on. The
+// call of another process may wait for this thread, as for a communication library's own.
 void enter_vendors() {
     GateEntry in_flight;
+    become_helper();
     session.vendors.enter_thread();
 }
 
 void* live(void*) {
     enter_vendors();
     while (true) {
-        if (!lender.socket.still_ours() && !listen_as(lender.name)) {
+        if (!lender.socket.still_ours() && !listen_here()) {
             sleep_us(kListenMs * 1000);
             continue;
         }
         pollfd entry{lender.socket.get(), POLLIN, 0};
         timespec limit{0, kListenMs * 1000000l};
-        if (syscall(SYS_ppoll, &entry, 1, &limit, nullptr, 0) <= 0 || !lender.socket.still_ours()) continue;
+        long ready = syscall(SYS_ppoll, &entry, 1, &limit, nullptr, 0);
+        if (ready == 0) session.vendors.forget_dead_borrowers();  // one that has died returns nothing
+        if (ready <= 0 || !lender.socket.still_ours()) continue;
         long visitor = syscall(SYS_accept4, lender.socket.get(), nullptr, nullptr, SOCK_CLOEXEC);
         if (visitor < 0) {
             sleep_us(1000);  // no descriptor left, or it went away
@@ -184,8 +204,7 @@ void* live(void*) {
 bool begin() {
     Guard guard(lender.lock);
     if (lender.there.load(std::memory_order_acquire) != 0) return true;
-    if (!draw(&lender.name, sizeof lender.name) || !draw(lender.secret, sizeof lender.secret)) return false;
-    if (!listen_as(lender.name)) return false;
+    if (!listen_here()) return false;
     if (!start_thread(live, nullptr)) {
         lender.socket.close();
         return false;
@@ -199,7 +218,8 @@ bool begin() {
 bool begin_blob(Blob* blob, uint32_t vendor) {
     KeepErrno keep;
     if (lender.there.load(std::memory_order_acquire) == 0 && !begin()) return false;
-    *blob = {kMagic, lender.name, {lender.secret[0], lender.secret[1]}, 0, 0, vendor, 0};
+    const Identity* own = identity();
+    *blob = {kMagic, own->process, {own->secret[0], own->secret[1]}, 0, 0, vendor, 0};
     return true;
 }
 
@@ -221,12 +241,27 @@ bool borrow(const Blob& blob, Lent* lent, int* descriptor) {
     Answer answer{};
     Deadline deadline(kAnswerMs);
     auto connect_it = [&] { return syscall(SYS_connect, fd, &address, length); };
-    auto ask = [&] { return syscall(SYS_sendto, fd, &blob, sizeof blob, MSG_NOSIGNAL, nullptr, 0); };
-    bool granted = uninterrupted(deadline, connect_it) == 0 && trusted(fd) &&
-                   uninterrupted(deadline, ask) == sizeof blob && receive_answer(fd, deadline, &answer, descriptor);
+    const Identity* own = identity();
+    Visit visit{blob, own == nullptr ? 0 : own->process, kBorrow, 0};
+    auto ask = [&] { return syscall(SYS_sendto, fd, &visit, sizeof visit, MSG_NOSIGNAL, nullptr, 0); };
+    bool granted = own != nullptr && uninterrupted(deadline, connect_it) == 0 && trusted(fd) &&
+                   uninterrupted(deadline, ask) == sizeof visit && receive_answer(fd, deadline, &answer, descriptor);
     close_now(fd);
     *lent = answer.lent;
     return granted;
+}
+
+void return_loan(const Blob& blob) {
+    KeepErrno keep;
+    sockaddr_un address;
+    socklen_t length = address_of(blob.process, &address);
+    const Identity* own = identity();
+    int fd = own == nullptr ? -1 : new_socket(SOCK_NONBLOCK);
+    if (fd < 0) return;
+    Visit visit{blob, own->process, kReturn, 0};
+    if (syscall(SYS_connect, fd, &address, length) == 0 && trusted(fd))
+        syscall(SYS_sendto, fd, &visit, sizeof visit, MSG_NOSIGNAL, nullptr, 0);
+    close_now(fd);
 }
 
 void reset_lending_after_fork() {

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Lending: plain memory of this process, opened by another one that was given its blob (a vendor's legacy interprocess
-// handle). The driver gives no such handle for mapped memory; a descriptor does the same.
+// Lending: memory of this process, for another one that was given its blob: a vendor's legacy interprocess handle, or what
+// is in a ticket (core/ticket.h).
 //
-// Blob     names an allocation of a process and proves that its bearer was given it: a secret of 128 bits. A program
-//          passes it on as it likes.
+// Blob     names an allocation or physical memory of a process, and proves that its bearer was given it: a secret of 128
+//          bits. A program passes it on as it likes.
 // Lender   a thread of the process that made the blob, from its first blob on, listening at an abstract socket. Who comes
 //          is of the same user, or root. It answers in flight: not while the gate is closed. No daemon is needed.
+// Loan     a process that was lent something says so once it has let go; of one that has died the kernel does.
 // Fork     a child lends nothing; what its parent lent, the parent goes on lending.
 #ifndef GCR_CORE_LENDING_H
 #define GCR_CORE_LENDING_H
@@ -20,10 +21,10 @@ namespace gcr {
 
 struct Blob {
     uint64_t magic;
-    uint64_t process;  // of the one that made it: random, since its start or the fork that made it
+    uint64_t process;  // Identity of the one that made it
     uint64_t secret[2];
-    uint64_t address;
-    uint64_t allocation;  // device::Allocation::id
+    uint64_t address;  // of an allocation; 0: physical memory is named
+    uint64_t id;  // of the device::Allocation, or of the device::Handle
     uint32_t vendor;  // wire::Vendor
     uint32_t reserved;
 };
@@ -37,13 +38,23 @@ struct Lent {
     uint8_t uuid[16];
 };
 
-// Makes this process a lender and fills in all that does not depend on the allocation. False: no thread or socket.
+// The process that is lent something, as the lender knows it.
+struct Borrower {
+    uint64_t process;
+    int32_t pid;  // as the lender sees it; 0: not to be seen
+};
+
+// Makes this process a lender and fills in all that does not depend on the memory. False: no thread or socket.
 bool begin_blob(Blob* blob, uint32_t vendor);
 bool is_blob(const Blob& blob, uint32_t vendor);  // a lender's, of this process or another
 bool is_own(const Blob& blob);
 
-// Asks the lender; by a thread of the program, no lock held. False: it is gone, or no longer has the allocation.
+// Asks the lender; by a thread of the program, no lock held. False: it is gone, or no longer has the memory.
 bool borrow(const Blob& blob, Lent* lent, int* descriptor);
+
+// Tells the lender that what it lent once by this blob is let go; waits for nothing. By a thread of the program, no lock
+// held. A lender that does not hear it counts the loan until this process has ended.
+void return_loan(const Blob& blob);
 
 void reset_lending_after_fork();  // in the child
 

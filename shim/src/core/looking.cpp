@@ -3,6 +3,7 @@
 
 #include "core/coverage.h"
 #include "core/gate.h"
+#include "core/identity.h"
 
 namespace gcr {
 
@@ -52,6 +53,20 @@ Outcome on_mappings() {
     session.vendors.mappings_after(wanted.after_id, &page);
     wire::ExportReply head{
         session.transaction.load(), page.cursor, page.count, page.more, sizeof(wire::MappingRecord), 0};
+    iovec parts[] = {{&head, sizeof head}, {page.records, page.count * sizeof page.records[0]}};
+    send_reply(parts, 2);
+    return kAnswered;
+}
+
+Outcome on_shared() {
+    static SharedPage page;
+    const auto& wanted = asked<wire::ExportRequest>();
+    const Identity* own = identity();
+    if (own == nullptr) return refuse(wire::kNoMemory, "the kernel gave no random bytes");
+    page.limit = wanted.limit < SharedPage::kLimit ? wanted.limit : SharedPage::kLimit;
+    session.vendors.list_shared(wanted.after_id, &page);
+    wire::SharedReply head{
+        session.transaction.load(), own->process, page.passed, page.count, page.more, sizeof(wire::SharedRecord), 0};
     iovec parts[] = {{&head, sizeof head}, {page.records, page.count * sizeof page.records[0]}};
     send_reply(parts, 2);
     return kAnswered;

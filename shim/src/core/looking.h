@@ -10,6 +10,7 @@ namespace gcr {
 
 replies::Outcome on_status();
 replies::Outcome on_mappings();
+replies::Outcome on_shared();
 
 }  // namespace gcr
 

@@ -267,6 +267,7 @@ using wire::kRunning;
 const Rule kRules[] = {
     {wire::kStatus, 0, kAnyPhase, true, false, kNoTransaction, on_status},
     {wire::kMappings, sizeof(wire::ExportRequest), kAnyPhase & ~in(kRunning), true, false, kCurrent, on_mappings},
+    {wire::kShared, sizeof(wire::ExportRequest), kAnyPhase, true, false, kNoTransaction, on_shared},
     {wire::kExport, sizeof(wire::ExportRequest), in(kRunning) | in(kPrepared) | in(kQuiesced), false, false, kOpens,
      on_export},
     {wire::kClose, sizeof(wire::CloseRequest), in(kPrepared) | in(kClosed), false, false, kCurrent, on_close},

@@ -50,6 +50,16 @@ struct MappingPage {
     wire::MappingRecord records[kLimit] = {};
 };
 
+struct SharedPage {
+    static constexpr uint32_t kLimit = 1200;  // fits kMaxFrame
+    uint32_t limit = 0;
+    uint32_t count = 0;
+    uint32_t more = 0;
+    uint64_t after = 0;  // so many were on earlier pages
+    uint64_t passed = 0;  // so many are by now
+    wire::SharedRecord records[kLimit] = {};
+};
+
 struct Tally {
     uint64_t handles = 0;
     uint64_t bytes = 0;

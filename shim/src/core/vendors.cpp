@@ -6,9 +6,10 @@
 #include "device/copyout.h"
 #include "device/devices.h"
 #include "device/handover.h"
-#include "device/lent.h"
+#include "device/loans.h"
 #include "device/rehome.h"
 #include "device/reservations.h"
+#include "device/shared.h"
 #include "device/status.h"
 
 namespace gcr {
@@ -61,8 +62,7 @@ void Vendors::enter_thread() const {
 }
 
 const VendorOps* Vendors::whose(uint64_t id) const {
-    uint32_t number = device::vendor_of(id);
-    return number < kLimit ? vendors_[number].load(std::memory_order_acquire) : nullptr;
+    return numbered(device::vendor_of(id));
 }
 
 void Vendors::enter_new() {
@@ -167,7 +167,10 @@ uint32_t Vendors::stuck(wire::StuckRecord* records, uint32_t limit) const {
 // Nothing is released before everything is unmapped: so far one vendor's refusal can be undone for all.
 Failure Vendors::hand_over(Tally* tally) const {
     bool complete = true;
-    each([&](const VendorOps& vendor) { complete = complete && device::all_exported(*vendor.memory); });
+    each([&](const VendorOps& vendor) {
+        device::choose_foreign(*vendor.memory);
+        complete = complete && device::all_exported(*vendor.memory);
+    });
     // exportable memory that stays behind would make the driver's checkpoint impossible to restore (r580)
     if (!complete) return {wire::kIncomplete, 0, "handles were allocated since the last export"};
     Failure failure = each_until([](const VendorOps& vendor) { return device::can_leave(*vendor.memory); });
@@ -251,9 +254,33 @@ Failure Vendors::rehome(const uint64_t* ids, uint32_t count, Tally* tally) const
     return {};
 }
 
-bool Vendors::lend(const Blob& blob, Lent* lent, int* descriptor) const {
-    const VendorOps* vendor = blob.vendor < kLimit ? vendors_[blob.vendor].load(std::memory_order_acquire) : nullptr;
-    return vendor != nullptr && device::lend(*vendor->memory, blob, lent, descriptor);
+// ---- memory that reaches beyond this process ------------------------------------------------------------------------
+
+const VendorOps* Vendors::numbered(uint32_t vendor) const {
+    return vendor < kLimit ? vendors_[vendor].load(std::memory_order_acquire) : nullptr;
+}
+
+bool Vendors::lend(const Blob& blob, const Borrower& borrower, Lent* lent, int* descriptor) const {
+    const VendorOps* vendor = numbered(blob.vendor);
+    return vendor != nullptr && device::lend(*vendor->memory, blob, borrower, lent, descriptor);
+}
+
+void Vendors::take_back_loan(const Blob& blob, const Borrower& borrower) const {
+    const VendorOps* vendor = numbered(blob.vendor);
+    if (vendor != nullptr) device::take_back_loan(*vendor->memory, blob, borrower);
+}
+
+void Vendors::forget_dead_borrowers() const {
+    each([](const VendorOps& vendor) { device::forget_dead_borrowers(*vendor.memory); });
+}
+
+void Vendors::list_shared(uint64_t after, SharedPage* page) const {
+    page->count = page->more = 0;
+    page->after = after;
+    page->passed = 0;
+    each([&](const VendorOps& vendor) {
+        if (page->more == 0) device::list_shared(*vendor.memory, page);
+    });
 }
 
 // ---- control state, by the process itself -------------------------------------------------------------------------

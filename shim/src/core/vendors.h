@@ -46,7 +46,11 @@ class Vendors {
     Failure copy(Direction direction, uint64_t id, uint64_t offset, void* host, uint64_t size) const;
     Failure map(Tally* tally) const;
     Failure discard(Tally* tally) const;
-    bool lend(const Blob& blob, Lent* lent, int* descriptor) const;  // see lending.h
+    // See lending.h. By the lender's thread, under no lock.
+    bool lend(const Blob& blob, const Borrower& borrower, Lent* lent, int* descriptor) const;
+    void take_back_loan(const Blob& blob, const Borrower& borrower) const;
+    void forget_dead_borrowers() const;
+    void list_shared(uint64_t after, SharedPage* page) const;
     Failure snapshot(wire::SnapshotStep step) const;  // of the vendors that have such a thing; none has: kRefused
     wire::SnapshotPhase snapshot_phase() const;  // of the first that has
     bool all_away() const;  // of what was handed over nothing has come back; makes no driver call
@@ -77,6 +81,7 @@ class Vendors {
         });
         return failure;
     }
+    const VendorOps* numbered(uint32_t vendor) const;  // null: not there
     void each_lock(void (Lock::*act)());
     bool place(device::State& memory);  // false: not yet, or no numbers left
 

@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // Memory that reaches beyond this process or this device: imports, exports, multicast, sparse arrays, dma-buf. It works as
-// it does bare, is recorded from the first call on, and is never handed over.
+// it does bare and is recorded from the first call on. What was exported as a ticket is handed over, the rest never.
+#include "core/ticket.h"
 #include "cuda/driver.h"
+#include "device/foreign.h"
 #include "device/held.h"
+#include "device/loans.h"
 #include "hooks/cuda_calls.h"
 
 namespace gcr {
@@ -22,6 +25,24 @@ CUresult give_id(CUmemGenericAllocationHandle* out, CUmemGenericAllocationHandle
                  const CUmemAllocationProp& asked, Reason reason) {
     uint64_t id = 0;
     CUresult result = device::give_id(state, made, size, Properties::of(asked), reason, &id);
+    if (result == CUDA_SUCCESS) *out = id;
+    return result;
+}
+
+Properties properties_of(uint64_t real) {
+    CUmemAllocationProp asked{};
+    real::cuMemGetAllocationPropertiesFromHandle(&asked, real);
+    return Properties::of(asked);
+}
+
+bool is_ticket(void* given, CUmemAllocationHandleType type, Blob* blob) {
+    return type == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
+           read_ticket(static_cast<int>(reinterpret_cast<intptr_t>(given)), blob) && is_blob(*blob, wire::kNvidia);
+}
+
+CUresult redeem(const Blob& blob, CUmemGenericAllocationHandle* out) {
+    uint64_t id = 0;
+    CUresult result = device::redeem(state, blob, properties_of, &id);
     if (result == CUDA_SUCCESS) *out = id;
     return result;
 }
@@ -57,7 +78,9 @@ CUresult on_cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllo
     // ours is exportable as a descriptor whether the program asked for it or not; what it did not ask for stays an error
     bool asked = (found->asked.as<CUmemAllocationProp>().requestedHandleTypes & handleType) != 0 ||
                  found->reason == wire::kReasonMulticast;
-    if (!asked) return CUDA_ERROR_INVALID_VALUE;
+    if (!asked || found->foreign != nullptr) return CUDA_ERROR_INVALID_VALUE;
+    bool as_file = handleType == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR && shareableHandle != nullptr && flags == 0;
+    if (as_file && device::give_ticket(state, held, static_cast<int*>(shareableHandle))) return CUDA_SUCCESS;
     CUresult result = real::cuMemExportToShareableHandle(shareableHandle, found->real, handleType, flags);
     if (result != CUDA_SUCCESS || found->reason == wire::kReasonMulticast) return result;
     becomes(found, handleType == CU_MEM_HANDLE_TYPE_FABRIC ? wire::kReasonFabric : wire::kReasonShareableExport);
@@ -66,6 +89,8 @@ CUresult on_cuMemExportToShareableHandle(void* shareableHandle, CUmemGenericAllo
 
 CUresult on_cuMemImportFromShareableHandle(CUmemGenericAllocationHandle* handle, void* osHandle,
                                            CUmemAllocationHandleType shHandleType) {
+    Blob blob;
+    if (handle != nullptr && is_ticket(osHandle, shHandleType, &blob)) return redeem(blob, handle);
     CUmemGenericAllocationHandle made = 0;
     CUresult result = real::cuMemImportFromShareableHandle(handle == nullptr ? nullptr : &made, osHandle, shHandleType);
     if (result != CUDA_SUCCESS) return result;

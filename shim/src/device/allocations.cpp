@@ -102,13 +102,11 @@ Allocation* take_allocation(State& state, uint64_t address) {
     Allocation* allocation = state.allocations.find(address);
     if (allocation == nullptr || allocation->origin.process != 0) return nullptr;
     state.allocations.erase(allocation);
-    if (allocation->lent) end_loan(allocation->mapping->handle);
     return allocation;
 }
 
 void take_back(State& state, Allocation* allocation) {
     Guard guard(state.lock);
-    if (allocation->lent) begin_loan(allocation->mapping->handle);
     state.allocations.insert(allocation);
 }
 

@@ -133,6 +133,10 @@ void close_from(const int* descriptors, uint32_t first, uint32_t count) {
 
 }  // namespace
 
+void choose_foreign(State& state) {
+    each_handle(state, [](Handle* handle) { handle->exported = handle->exported || is_foreign(*handle); });
+}
+
 bool all_exported(State& state) {
     return none(state, [](const Handle& handle) { return coverable(handle) && !handle.exported; });
 }

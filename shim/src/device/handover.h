@@ -18,6 +18,7 @@ void mappings_after(State& state, uint64_t address, MappingPage* page);  // from
 void end_exports(State& state);
 
 // ---- the gate is closed
+void choose_foreign(State& state);  // to be released with what was exported; its owner gives its bytes
 bool all_exported(State& state);
 // Whether the memory would leave the device, too, and not the process alone.
 Failure can_leave(State& state);

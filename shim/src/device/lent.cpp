@@ -1,47 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/lent.h"
 
-#include <fcntl.h>
-#include <unistd.h>
-
-#include "core/agent.h"
-#include "core/gate.h"
 #include "device/devices.h"
+#include "device/loans.h"
 #include "device/pools.h"
 #include "device/regions.h"
 
 namespace gcr {
 namespace device {
 namespace {
-
-// ---- ours -------------------------------------------------------------------------------------------------------------
-
-bool can_be_lent(const State& state, const Handle& handle) {
-    return (handle.reason == kCovered || handle.reason == wire::kReasonIpcExport) && exports(state, handle.device);
-}
-
-// Under state.lock. Null: freed since, and whatever is there now is not what the blob names.
-Allocation* named_by(const State& state, const Blob& blob) {
-    Allocation* allocation = state.allocations.find(blob.address);
-    return allocation != nullptr && allocation->id == blob.allocation ? allocation : nullptr;
-}
-
-Lent describe(const State& state, const Allocation& allocation) {
-    const Handle& handle = *allocation.mapping->handle;
-    Lent lent{handle.key, handle.size, allocation.key - allocation.mapping->key, allocation.size, {}};
-    memcpy(lent.uuid, state.devices[handle.device].uuid, sizeof lent.uuid);
-    return lent;
-}
-
-int export_lent(const State& state, const Handle& handle) {
-    int descriptor = -1;
-    Current current(state, handle.device);
-    if (state.ops->export_fd(handle.real, &descriptor) != kSuccess) return -1;
-    fcntl(descriptor, F_SETFD, FD_CLOEXEC);
-    return descriptor;
-}
-
-// ---- another process's ------------------------------------------------------------------------------------------------
 
 int device_with(State& state, const uint8_t uuid[16]) {
     learn_devices(state);
@@ -63,40 +30,52 @@ bool open_once_more(State& state, const Owner* owner, const Origin& origin, uint
     return true;
 }
 
-Mapping* region_of(State& state, const Owner* owner, const Origin& origin) {
+bool lies_in(const Mapping& mapping, const Blob& memory) {
+    const Blob* foreign = mapping.handle->foreign;
+    return foreign != nullptr && foreign->process == memory.process && foreign->id == memory.id;
+}
+
+Mapping* region_of(State& state, const Owner* owner, const Blob& memory) {
     Guard guard(state.lock);
     Mapping* region = state.mappings.first();
-    while (region != nullptr && !(region->origin == origin && region->owner == owner))
+    while (region != nullptr && !(region->owner == owner && lies_in(*region, memory)))
         region = state.mappings.after(region);
     return region;
 }
 
-Result map_lent(State& state, Owner* owner, const Lent& lent, int descriptor, Mapping** region) {
+Result map_lent(State& state, Owner* owner, const Lent& lent, const Blob& memory, int descriptor, Mapping** region) {
     int device = device_with(state, lent.uuid);
     if (device < 0) return state.ops->invalid_value;
+    Blob* foreign = make<Blob>();
+    if (foreign == nullptr) return state.ops->out_of_memory;
+    *foreign = memory;
     uint64_t real = 0;
     Result result = state.ops->import_fd(descriptor, &real);
-    if (result != kSuccess) return result;
-    result = make_region_over(state, owner, real, state.ops->plain(device), lent.handle_size, wire::kReasonIpcImport,
-                              false, region);
-    if (result != kSuccess) state.ops->release(real);
+    if (result == kSuccess) {
+        Content content{real, state.ops->plain(device), kCovered, foreign};
+        result = make_region_over(state, owner, content, lent.handle_size, false, region);
+        if (result == kSuccess) return kSuccess;
+        state.ops->release(real);
+    }
+    free(foreign);
     return result;
 }
 
-Result open_lent(State& state, Owner* owner, const Origin& origin, const Lent& lent, int descriptor,
+// One loan a region, which it returns when it goes: one that served to learn where the allocation lies is over.
+Result open_lent(State& state, Owner* owner, const Origin& origin, const Lent& lent, const Blob& memory, int descriptor,
                  uint64_t* address) {
     if (lent.size > lent.handle_size || lent.offset > lent.handle_size - lent.size) return state.ops->invalid_value;
     Allocation* allocation = make<Allocation>();
     if (allocation == nullptr) return state.ops->out_of_memory;
-    Origin memory{origin.process, lent.handle};
     Mapping* region = region_of(state, owner, memory);
-    Result result = region != nullptr ? kSuccess : map_lent(state, owner, lent, descriptor, &region);
+    bool again = region != nullptr;
+    Result result = again ? kSuccess : map_lent(state, owner, lent, memory, descriptor, &region);
     if (result != kSuccess) {
         free(allocation);
         return result;
     }
+    if (again) return_loan(memory);
     Guard guard(state.lock);
-    region->origin = memory;
     region->opened++;
     allocation->key = *address = region->key + lent.offset;
     allocation->size = lent.size;
@@ -131,45 +110,25 @@ bool offer(State& state, uint64_t address, Blob* blob) {
     Guard guard(state.lock);
     Allocation* allocation = allocation_at(state, address);
     if (allocation == nullptr || pool_of(*allocation->mapping) != nullptr) return false;  // bare: not to be had so
-    if (!can_be_lent(state, *allocation->mapping->handle)) return false;
-    if (!allocation->lent) begin_loan(allocation->mapping->handle);
-    allocation->lent = true;
+    Handle* handle = allocation->mapping->handle;
+    if (!coverable(*handle) || !exports(state, handle->device)) return false;
+    handle->lent = true;
     blob->address = allocation->key;
-    blob->allocation = allocation->id;
+    blob->id = allocation->id;
     return true;
-}
-
-// What came back by import is asked for outside the gate: its descriptor is with the daemon, and no driver is called.
-bool lend(State& state, const Blob& blob, Lent* lent, int* descriptor) {
-    {
-        GateEntry in_flight;
-        Guard exporting(state.exporting);
-        const Handle* handle;
-        {
-            Guard guard(state.lock);
-            const Allocation* allocation = named_by(state, blob);
-            if (allocation == nullptr || !allocation->mapping->handle->lent) return false;
-            handle = allocation->mapping->handle;
-            *lent = describe(state, *allocation);
-        }
-        if (!handle->kept) {
-            *descriptor = export_lent(state, *handle);
-            return *descriptor >= 0;
-        }
-    }
-    *descriptor = ask_for_descriptor(lent->handle);
-    return *descriptor >= 0;
 }
 
 Result open(State& state, Owner* owner, const Blob& blob, uint64_t* address) {
     Guard opening(state.opening);
-    Origin origin{blob.process, blob.allocation};
+    Origin origin{blob.process, blob.id};
     if (open_once_more(state, owner, origin, address)) return kSuccess;
     Lent lent;
     int descriptor = -1;
     if (!borrow(blob, &lent, &descriptor)) return state.ops->invalid_value;
-    Result result = open_lent(state, owner, origin, lent, descriptor, address);
+    Blob memory = blob_of(blob, lent.handle);
+    Result result = open_lent(state, owner, origin, lent, memory, descriptor, address);
     close_descriptor(descriptor);
+    if (result != kSuccess) return_loan(memory);
     return result;
 }
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 //
-// Plain memory that another process may open, and another process's that is open here. Neither is handed over: a
-// checkpoint is refused while it is so.
+// Plain memory that another process may open, and another process's that is open here: a vendor's legacy interprocess
+// handles.
 #ifndef GCR_DEVICE_LENT_H
 #define GCR_DEVICE_LENT_H
 
@@ -21,11 +21,6 @@ Result open(State& state, Owner* owner, const Blob& blob, uint64_t* address);
 
 // Waits for its owner's work when it was the last time. False: not an address that open() gave.
 bool close(State& state, uint64_t address, Result* result);
-
-// ---- the lender's thread, in flight
-
-// What a blob names, and a descriptor of it. False: freed since, or the driver would not.
-bool lend(State& state, const Blob& blob, Lent* lent, int* descriptor);
 
 }  // namespace device
 }  // namespace gcr

@@ -37,15 +37,18 @@ Result create_physical(State& state, uint64_t size, const Properties& asked, uin
 }
 
 Result destroy_physical(State& state, Handle* handle) {
-    if (handle->exported || handle->kept) tell_released(handle->key);
+    bool ours = handle->foreign == nullptr;
+    if (ours && (handle->exported || handle->kept)) tell_released(handle->key);
     if (handle->lent) Guard exporting(state.exporting);  // not while a descriptor of it is made
     Result result = handle->released ? kSuccess : state.ops->release(handle->real);
+    if (!ours) return_loan(*handle->foreign);
+    free(const_cast<Blob*>(handle->foreign));
     free(handle);
     return result;
 }
 
 bool retire_if_unused(State& state, Handle* handle) {
-    if (handle->retains > 0 || handle->mapped > 0) return false;
+    if (handle->retains > 0 || handle->mapped > 0 || handle->loans != nullptr) return false;
     handle->dying = true;
     state.handles.erase(handle);
     if (handle->reason != kCovered) drop_uncovered(handle->reason, handle->size);

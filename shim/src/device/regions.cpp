@@ -26,13 +26,6 @@ Access access_for(State& state, const Owner* owner) {
     return {accessors_of(state, owner), state.peer_changes};
 }
 
-// What lies at an address, and the region it becomes.
-struct Content {
-    uint64_t real;
-    const Properties& asked;
-    Reason reason;
-};
-
 // False: the peers changed since; the access must be set again before the region is given out.
 bool record(State& state, const Content& content, const Address& address, const Access& access, Mapping* region) {
     Guard guard(state.lock);
@@ -41,6 +34,7 @@ bool record(State& state, const Content& content, const Address& address, const 
     if (handle == nullptr) return false;
     handle->retains = 0;
     handle->mapped = 1;
+    handle->foreign = content.foreign;
     region->handle = handle;
     region->read = region->write = access.devices;
     link_mapping(state, region);
@@ -83,19 +77,17 @@ Result make_region_of(State& state, Owner* owner, const Properties& asked, uint6
     Result result = create_physical(state, size, asked, 0, &physical);
     if (result != kSuccess) return result;
     Reason reason = physical.exportable ? kCovered : wire::kReasonUnexportable;
-    result = make_region_over(state, owner, physical.real, asked, size, reason, slab, made);
+    result = make_region_over(state, owner, {physical.real, asked, reason, nullptr}, size, slab, made);
     if (result != kSuccess) state.ops->release(physical.real);
     return result;
 }
 
-Result make_region_over(State& state, Owner* owner, uint64_t real, const Properties& asked, uint64_t size,
-                        Reason reason, bool slab, Mapping** made) {
+Result make_region_over(State& state, Owner* owner, const Content& content, uint64_t size, bool slab, Mapping** made) {
     Address address{0, size};
     Result result = reserve_recorded(state, size, &address.start);
     if (result != kSuccess) return result;
     Mapping* region = describe_region(owner, address, slab);
-    result =
-        region == nullptr ? state.ops->out_of_memory : map_accessible(state, {real, asked, reason}, address, region);
+    result = region == nullptr ? state.ops->out_of_memory : map_accessible(state, content, address, region);
     if (result == kSuccess) {
         *made = region;
         return kSuccess;
@@ -108,12 +100,12 @@ Result make_region_over(State& state, Owner* owner, uint64_t real, const Propert
 void forget_region(State& state, Mapping* region) {
     unlink_mapping(state, region);
     region->handle->mapped--;
-    retire_if_unused(state, region->handle);
+    if (!retire_if_unused(state, region->handle)) region->handle = nullptr;  // another process still has it
 }
 
 Result give_region(State& state, Mapping* region) {
     Result result = state.ops->unmap(region->key, region->size);
-    Result released = destroy_physical(state, region->handle);
+    Result released = region->handle == nullptr ? kSuccess : destroy_physical(state, region->handle);
     if (result == kSuccess) give_back_recorded(state, region->key, region->size);
     free(region);  // an address that could not be unmapped is never given out again
     return result == kSuccess ? released : result;

@@ -95,6 +95,7 @@ Failure rehome(State& state, uint64_t id, Tally* tally) {
     Handle* handle = find_kept(state, id);
     if (handle == nullptr) return {wire::kUnknownHandle, 0, "no such memory is here"};
     if (!handle->kept) return {};
+    if (handle->loans != nullptr) return {wire::kRefused, 0, "other processes hold memory that is to be made anew"};
     Current current(state, handle->device);
     Physical made{};
     Failure failure = make(state, *handle, &made);

@@ -58,18 +58,6 @@ void uncover(Handle* handle, Reason reason) {
     add_uncovered(reason, handle->size);
 }
 
-void begin_loan(Handle* handle) {
-    handle->lent = true;
-    handle->loans++;
-    uncover(handle, wire::kReasonIpcExport);
-}
-
-void end_loan(Handle* handle) {
-    if (--handle->loans > 0) return;
-    drop_uncovered(handle->reason, handle->size);
-    handle->reason = kCovered;
-}
-
 void each_lock(State& state, void (Lock::*act)()) {
     (state.lock.*act)();
     (state.carried.lock().*act)();

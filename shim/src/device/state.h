@@ -20,6 +20,7 @@
 #include "core/array.h"
 #include "core/blocks.h"
 #include "core/coverage.h"
+#include "core/lending.h"
 #include "core/lock.h"
 #include "core/tree.h"
 #include "device/captures.h"
@@ -32,6 +33,7 @@ namespace device {
 
 constexpr Reason kCovered = static_cast<Reason>(0);
 
+struct Loan;
 struct Mapping;
 struct Pool;
 struct PoolStream;
@@ -51,15 +53,23 @@ struct Handle : TreeNode<Handle> {
     bool released;  // handed over: unmapped, `real` given back
     bool imported;  // came back, with IMPORT or CREATE
     bool kept;  // imported and in use again: others hold it too, since a driver need not export it once more
-    uint32_t loans;  // allocations in it that a blob was made of
-    bool lent;  // there were any, ever: the lender may be making a descriptor of it
+    bool lent;  // a blob was made of it, ever: the lender may be making a descriptor of it
+    Loan* loans;  // to processes that have not returned it; while there is one it lives, as the driver's memory does
+    const Blob* foreign;  // null: ours. Else another process's, which this blob names there; freed with the handle
     bool dying;  // being destroyed: no longer exported, no longer found
 };
 
-// Whose memory this is when another process lent it; process 0: ours alone.
+// Of a handle, to one other process; each descriptor that it was given counts.
+struct Loan {
+    Borrower borrower;
+    uint32_t count;
+    Loan* next;
+};
+
+// Whose allocation this is when another process lent it; process 0: ours alone.
 struct Origin {
     uint64_t process;
-    uint64_t id;  // there: of the allocation or of the physical memory
+    uint64_t id;  // there
     bool operator==(const Origin& other) const { return process == other.process && id == other.id; }
 };
 
@@ -74,8 +84,7 @@ struct Mapping : TreeNode<Mapping> {
     Owner* owner;  // internal ones: whose allocation it serves
     Range range;  // slabs: units of kSlabUnit
     bool slab;
-    Origin origin;
-    uint32_t opened;  // lent: allocations in it that are open here
+    uint32_t opened;  // of foreign memory: allocations in it that are open here
 };
 
 // What a plain allocation returned. `key` is the address.
@@ -86,9 +95,8 @@ struct Allocation : TreeNode<Allocation> {
     PoolStream* stream;  // pools: the one it was allocated in
     uint64_t id;  // in the order of allocation, never reused
     uint32_t sync_memops;
-    bool lent;  // a blob was made of it
     Origin origin;
-    uint32_t opens;  // lent: how often it was opened and not closed
+    uint32_t opens;  // of another process's: how often it was opened and not closed
 };
 
 // Whose end frees an allocation, and whose peers reach it. CUDA: a context, or a pool; HIP and ACL: a device.
@@ -192,11 +200,14 @@ void unlink_mapping(State& state, Mapping* mapping);
 Handle* record_handle(State& state, uint64_t real, uint64_t size, const Properties& asked, Reason reason,
                       bool internal);  // a new id, one reference; null: no host memory
 void uncover(Handle* handle, Reason reason);  // not ours to hand over, from now on
-// Of an allocation in it, to other processes: it is handed over again once the last one is over.
-void begin_loan(Handle* handle);
-void end_loan(Handle* handle);
-inline bool coverable(const Handle& handle) {  // can be handed over
+inline bool is_covered(const Handle& handle) {  // its mappings can be given up and made again
     return handle.reason == kCovered && !handle.dying;
+}
+inline bool coverable(const Handle& handle) {  // and it is ours to hand over
+    return is_covered(handle) && handle.foreign == nullptr;
+}
+inline bool is_foreign(const Handle& handle) {  // and its owner hands it over
+    return is_covered(handle) && handle.foreign != nullptr;
 }
 
 // The daemon has numbers for its devices. Before that nothing of it is exported: the hand-over refuses as incomplete.

@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 //
 // The program's own virtual memory management: physical memory behind virtual handles, wherever it maps it.
+#include "core/ticket.h"
+#include "device/foreign.h"
 #include "device/held.h"
+#include "device/loans.h"
 #include "device/mappings.h"
 #include "device/physical.h"
 #include "device/reservations.h"
@@ -48,6 +51,26 @@ void record_access(void* pointer, size_t size, const hipMemAccessDesc& desc) {
 void becomes_exported(Handle* handle) {
     Guard guard(state.lock);
     device::uncover(handle, wire::kReasonShareableExport);
+}
+
+Properties properties_of(uint64_t real) {
+    hipMemAllocationProp asked{};
+    real::hipMemGetAllocationPropertiesFromHandle(&asked, as_handle(real));
+    return Properties::of(asked);
+}
+
+// A runtime is given the descriptor itself, or, before 7.1, its address.
+bool is_ticket(void* given, hipMemAllocationHandleType type, Blob* blob) {
+    return type == hipMemHandleTypePosixFileDescriptor && given != nullptr &&
+           read_ticket(imports_by_value() ? static_cast<int>(key_of(given)) : *static_cast<int*>(given), blob) &&
+           is_blob(*blob, wire::kAmd);
+}
+
+hipError_t redeem(const Blob& blob, hipMemGenericAllocationHandle_t* out) {
+    uint64_t id = 0;
+    auto result = static_cast<hipError_t>(device::redeem(state, blob, properties_of, &id));
+    if (result == hipSuccess) *out = as_handle(id);
+    return result;
 }
 
 }  // namespace
@@ -120,7 +143,7 @@ hipError_t on_hipMemGetAllocationPropertiesFromHandle(hipMemAllocationProp* prop
     return hipSuccess;
 }
 
-// ---- shared with others: works as it does bare, is recorded from the first call on, and is never handed over -------
+// ---- shared with others: works as it does bare, and is recorded from the first call on. Tickets are handed over -----
 
 // Ours is exportable whether the program asked for it or not; what it did not ask for stays an error.
 hipError_t on_hipMemExportToShareableHandle(void* shareableHandle, hipMemGenericAllocationHandle_t handle,
@@ -128,7 +151,10 @@ hipError_t on_hipMemExportToShareableHandle(void* shareableHandle, hipMemGeneric
     Held held(state, key_of(handle));
     Handle* found = held.get();
     bool asked = found == nullptr || (found->asked.as<hipMemAllocationProp>().requestedHandleType & handleType) != 0;
-    if (!asked) return hipErrorInvalidValue;
+    if (!asked || (found != nullptr && found->foreign != nullptr)) return hipErrorInvalidValue;
+    bool as_file = found != nullptr && handleType == hipMemHandleTypePosixFileDescriptor &&
+                   shareableHandle != nullptr && flags == 0;
+    if (as_file && device::give_ticket(state, held, static_cast<int*>(shareableHandle))) return hipSuccess;
     hipError_t result = real::hipMemExportToShareableHandle(shareableHandle, as_handle(held.real()), handleType, flags);
     if (result == hipSuccess && found != nullptr) becomes_exported(found);
     return result;
@@ -136,6 +162,8 @@ hipError_t on_hipMemExportToShareableHandle(void* shareableHandle, hipMemGeneric
 
 hipError_t on_hipMemImportFromShareableHandle(hipMemGenericAllocationHandle_t* handle, void* osHandle,
                                               hipMemAllocationHandleType shHandleType) {
+    Blob blob;
+    if (handle != nullptr && is_ticket(osHandle, shHandleType, &blob)) return redeem(blob, handle);
     hipMemGenericAllocationHandle_t made = nullptr;
     hipError_t result =
         real::hipMemImportFromShareableHandle(handle == nullptr ? nullptr : &made, osHandle, shHandleType);

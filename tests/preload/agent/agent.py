@@ -18,6 +18,7 @@ from packets import (
     DEVICE,
     EXPORT_REPLY,
     EXPORT_REQUEST,
+    FOREIGN,
     GATE,
     HANDLE,
     ID_LIST,
@@ -25,6 +26,8 @@ from packets import (
     MAPPING,
     PARKED,
     QUIESCE,
+    SHARED,
+    SHARED_REPLY,
     STAGE,
     STATUS,
     UNCOVERED,
@@ -33,6 +36,7 @@ from packets import (
     Hello,
     Launch,
     Parked,
+    Shared,
     Status,
     handles_in,
 )
@@ -89,6 +93,19 @@ class Agent(Connection):
             found += [MAPPING.unpack_from(payload, EXPORT_REPLY.size + i * MAPPING.size) for i in range(count)]
         return found
 
+    def shared(self, limit: int = 100) -> tuple[int, list[Shared]]:
+        """Returns the process's own name, and what it shares."""
+        found: list[Shared] = []
+        name, cursor, more = 0, 0, 1
+        while more:
+            payload, _ = self.ask("shared", EXPORT_REQUEST.pack(self.transaction, cursor, limit, 0))
+            _, name, cursor, count, more, record_size, _ = SHARED_REPLY.unpack_from(payload)
+            assert record_size == SHARED.size
+            assert len(payload) == SHARED_REPLY.size + count * SHARED.size
+            rows = SHARED.iter_unpack(payload[SHARED_REPLY.size :])
+            found += [Shared(*row[:7], foreign=bool(row[7] & FOREIGN)) for row in rows]
+        return name, found
+
     def quiesce(self, deadline_ms: int = 10000, pulse_ms: int = 20) -> None:
         self.ask("quiesce", QUIESCE.pack(self.transaction, deadline_ms, pulse_ms))
 
@@ -119,8 +136,11 @@ class Agent(Connection):
     def give_back(self, ids: Sequence[int], batch: int = 253) -> None:
         for first in range(0, len(ids), batch):
             part = ids[first : first + batch]
-            body = ID_LIST.pack(self.transaction, len(part), 0) + struct.pack(f"<{len(part)}Q", *part)
-            self.ask("import", body, [self.custody.held[i] for i in part])
+            self.give(part, [self.custody.held[i] for i in part])
+
+    def give(self, ids: Sequence[int], fds: Sequence[int]) -> None:
+        body = ID_LIST.pack(self.transaction, len(ids), 0) + struct.pack(f"<{len(ids)}Q", *ids)
+        self.ask("import", body, fds)
 
     def stage(self, fds: Sequence[int], offset: int = 0, total: int | None = None) -> None:
         self.ask("stage", STAGE.pack(self.transaction, offset, len(fds) if total is None else total), fds)

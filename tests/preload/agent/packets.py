@@ -18,6 +18,9 @@ COPY_RECORD = struct.Struct("<QQQQII")
 MAPPING = struct.Struct("<QQQQII")
 COUNT = struct.Struct("<QQQ")
 ID_LIST = struct.Struct("<QII")
+SHARED_REPLY = struct.Struct("<QQQIIII")
+SHARED = struct.Struct("<QQQQIIII")
+FOREIGN = 1
 QUIESCE = struct.Struct("<QII")
 CLOSE = struct.Struct("<QII")
 ADMIT = struct.Struct("<QIIII")
@@ -37,10 +40,11 @@ OCCUPIED_DEVICES = 128
 MAGIC, VERSION = 0x57524347, 1
 REPLY, FAILED = 0x8000, 0xFFFF
 KINDS = {
-    "hello": 1, "released": 2, "let_go": 3, "status": 16, "export": 17, "quiesce": 18, "hand_over": 19, "import": 20,
-    "map": 21, "resume": 22, "stage": 23, "freeze": 24, "thaw": 25, "unstage": 26, "drop": 27, "mappings": 28,
+    "hello": 1, "released": 2, "let_go": 3, "descriptor": 4, "status": 16, "export": 17, "quiesce": 18,
+    "hand_over": 19, "import": 20, "map": 21, "resume": 22, "stage": 23, "freeze": 24, "thaw": 25, "unstage": 26,
+    "drop": 27, "mappings": 28,
     "discard": 29, "create": 30, "copy_out": 31, "copy_in": 32, "snapshot": 33, "moved": 34, "begin": 35,
-    "rehome": 36, "leave": 37, "close": 38, "look": 39, "admit": 40,
+    "rehome": 36, "leave": 37, "close": 38, "look": 39, "admit": 40, "shared": 41,
 }  # fmt: skip
 RUNNING, PREPARED, QUIESCED, HANDED_OVER, MAPPED, CLOSED = range(6)
 CLEAR, HELPER = 1, 2
@@ -69,6 +73,20 @@ class Handle:
     asked_types: int
     kept: bool
     unexportable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A handle and another process: its owner (`foreign`), or one that was lent it."""
+
+    id: int
+    size: int
+    process: int
+    there: int
+    device: int
+    devices: int
+    pid: int
+    foreign: bool
 
 
 @dataclass(frozen=True, slots=True)

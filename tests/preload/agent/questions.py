@@ -1,5 +1,6 @@
-"""Questions of an agent, kReleased and kLetGo, and the daemon's answers: at once, late, or never."""
+"""Questions of an agent, kReleased, kLetGo and kDescriptor, and the daemon's answers: at once, late, or never."""
 
+import array
 import socket
 import struct
 from collections.abc import Callable
@@ -17,6 +18,7 @@ class Questions:
     custody: Custody
     released: list[int] = field(default_factory=list)
     waiting: list[int] = field(default_factory=list)  # requests that told so
+    described: list[int] = field(default_factory=list)  # handles of which it asked for a descriptor
     let_go: list[bytes] = field(default_factory=list)  # UUIDs of devices that had no room
     answered: bool = True
     refuses: int = 0  # so many releases, before it hears of any
@@ -32,6 +34,9 @@ class Questions:
             self._release(request, payload)
         elif kind == KINDS["let_go"]:
             self._let_go(payload)
+        elif kind == KINDS["descriptor"]:
+            self._describe(request, payload)
+            return
         self._asked = kind, request
         if self.answered:
             self.answer_late()
@@ -42,6 +47,13 @@ class Questions:
         self.custody.release(ids)
         self.released.extend(ids)
         self.waiting.append(request)
+
+    def _describe(self, request: int, payload: bytes) -> None:
+        (id,) = struct.unpack_from("<Q", payload, ID_LIST.size)
+        self.described.append(id)
+        fds = array.array("i", [self.custody.held[id]])
+        answer = frame(REPLY | KINDS["descriptor"], request, b"", len(fds))
+        self.link.sendmsg([answer], [(socket.SOL_SOCKET, socket.SCM_RIGHTS, fds)])
 
     def _let_go(self, payload: bytes) -> None:
         uuid, occupied, _ = OCCUPIED.unpack(payload)

@@ -1,7 +1,6 @@
 """An arena, and the ranges that it pins; no test leaves any, or a descriptor."""
 
 import contextlib
-import os
 import sys
 from pathlib import Path
 
@@ -15,9 +14,9 @@ from arenas import Pins, make
 def open_descriptors():
     """(number, file it refers to) of each descriptor of this process."""
     found = set()
-    for fd in os.listdir("/proc/self/fd"):
+    for fd in Path("/proc/self/fd").iterdir():
         with contextlib.suppress(FileNotFoundError):  # that of the listing itself
-            found.add((fd, os.readlink(f"/proc/self/fd/{fd}")))
+            found.add((fd, fd.readlink()))
     return found
 
 

@@ -1,5 +1,6 @@
 """`gcr run`: start a program as a job."""
 
+import os
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -29,6 +30,12 @@ FAILED_BEFORE_START = 125
     "--simulate",
     metavar="VENDOR",
     help="Let the program see a SIMULATED device of VENDOR: nvidia, amd, ascend, or a plugin's.",
+)
+@click.option(
+    "--share",
+    type=click.Choice(["tickets", "driver"]),
+    help="What the program gets that exports device memory: tickets of gcr's, or the driver's own descriptors, which "
+    "processes outside gcr can import as well; a checkpoint is refused then. Else the setting `share`.",
 )
 @click.option(
     "--report",
@@ -62,7 +69,13 @@ def command(ctx: click.Context, /, program: tuple[str, ...], on_behalf: int | No
 
 
 def _spec(
-    options: Options, program: tuple[str, ...], name: str | None, detach: bool, simulate: str | None, report: str | None
+    options: Options,
+    program: tuple[str, ...],
+    name: str | None,
+    detach: bool,
+    simulate: str | None,
+    share: str | None,
+    report: str | None,
 ) -> "JobSpec":
     from gcr.cli import parts
     from gcr.cli.unparking import reviver
@@ -76,6 +89,7 @@ def _spec(
         simulate=simulate,
         simulator=parts.simulator_of(simulate) if simulate else None,
         shim=parts.shim_of(simulate or options.backend),
+        environment={**os.environ, "GCR_SHARE": share} if share else None,
         report=report,
         reviver=reviver,
     )

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <stdint.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "puppet.h"
@@ -107,6 +108,19 @@ std::string import_it(const Words& words) {  // import HANDLE FILE
     return say(result);
 }
 
+std::string fetch(const Words& words) {  // fetch FILE PID NUMBER: as torch's expandable segments do
+    constexpr long kOpenPid = 434, kGetDescriptor = 438;
+    long process = syscall(kOpenPid, number(words[2]), 0);
+    long file = syscall(kGetDescriptor, process, number(words[3]), 0);
+    close(static_cast<int>(process));
+    if (file >= 0) puppet.files[words[1]] = static_cast<int>(file);
+    return file >= 0 ? "ok" : "failed";
+}
+
+std::string number_of(const Words& words) {  // numberof FILE
+    return std::to_string(puppet.files[words[1]]);
+}
+
 std::string close_it(const Words& words) {
     return close(puppet.files[words[1]]) == 0 ? "ok" : "failed";
 }
@@ -145,6 +159,8 @@ void add_virtual_commands(std::map<std::string, Command>& commands) {
     commands["export"] = export_it;
     commands["import"] = import_it;
     commands["close"] = close_it;
+    commands["fetch"] = fetch;
+    commands["numberof"] = number_of;
     commands["ids"] = known_ids;
     commands["churnids"] = churn_ids;
 }
