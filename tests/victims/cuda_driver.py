@@ -104,6 +104,8 @@ driver = Library(
         "cuMemCreate": (out(Allocation), c_size_t, POINTER(AllocationProp), c_uint64),
         "cuMemAddressReserve": (out(DevicePtr), c_size_t, c_size_t, DevicePtr, c_uint64),
         "cuMemMap": (DevicePtr, c_size_t, c_size_t, Allocation, c_uint64),
+        "cuMemUnmap": (DevicePtr, c_size_t),
+        "cuMemRelease": (Allocation,),
         "cuMemSetAccess": (DevicePtr, c_size_t, POINTER(AccessDesc), c_size_t),
         "cuMemExportToShareableHandle": (c_void_p, Allocation, c_int, c_uint64),
         "cuMemImportFromShareableHandle": (out(Allocation), c_void_p, c_int),

@@ -1,0 +1,108 @@
+"""A job whose processes hold memory of each other: off its device and back, as it was."""
+
+import sys
+
+import pytest
+from machine import VICTIMS, Machine, Victim, kill
+
+RING = str(VICTIMS / "ring_victim.py")
+
+
+def ring(machine: Machine, count: int = 3) -> Victim:
+    job = machine.run("llm", sys.executable, RING, str(count))
+    machine.targets("llm", count)
+    assert job.ask("round") == "2"
+    return job
+
+
+def test_it_goes_and_comes_back_many_times(machine: Machine) -> None:
+    job = ring(machine)
+    for turn in range(5):
+        machine.leave()
+        machine.come_back()
+        assert job.ask() == str(turn + 2)
+        assert job.ask("round") == str(turn + 3)
+
+
+def test_with_data_only(machine: Machine) -> None:
+    job = ring(machine)
+    assert machine.gcr("checkpoint", "llm", "--data-only").code == 0
+    machine.come_back()
+    assert job.ask("round") == "3"
+
+
+def test_memory_that_came_back_is_lent_again(machine: Machine) -> None:
+    job = ring(machine)
+    for turn in range(3):
+        machine.leave()
+        machine.come_back()
+        assert job.ask(f"renew {turn}") == str(turn + 3)
+
+
+@pytest.mark.parametrize("step", ["quiesced", "handed_over", "frozen", "staged"])
+@pytest.mark.parametrize("before", [0, 1], ids=["first", "after a restore"])
+def test_a_checkpoint_that_fails_leaves_it_running(machine: Machine, step: str, before: int) -> None:
+    job = ring(machine)
+    for _ in range(before):
+        machine.leave()
+        machine.come_back()
+    machine.inject(f"checkpoint.{step} fail")
+    assert machine.ask("checkpoint", "llm").code == 4
+    assert job.ask("round") == "3"
+    machine.leave()
+    machine.come_back()
+    assert job.ask("round") == "4"
+
+
+@pytest.mark.parametrize("step", ["room", "back", "mapped"])
+def test_a_restore_that_fails_leaves_it_suspended(machine: Machine, step: str) -> None:
+    job = ring(machine)
+    machine.leave()
+    machine.inject(f"restore.{step} fail")
+    assert machine.ask("restore", "llm").code == 4
+    machine.come_back()
+    assert job.ask("round") == "3"
+
+
+def test_an_owner_that_has_ended_meanwhile_is_named_and_the_rest_stays_suspended(machine: Machine) -> None:
+    job = ring(machine)
+    owner, holder, _ = map(int, job.ask("pids").split())
+    machine.leave()
+    kill(owner)
+    answer = machine.ask("restore", "llm")
+    assert answer.code == 3
+    assert answer.body["error"]["code"] == "owner_ended"
+    assert f"process {holder} holds" in answer.body["error"]["message"]
+    assert f"process {owner}, which has ended" in answer.body["error"]["message"]
+    assert machine.settled() == "suspended"
+
+
+@pytest.mark.parametrize("which", [0, 1, 2])
+@pytest.mark.parametrize("before", [0, 1], ids=["first", "after a restore"])
+def test_a_process_that_dies_meanwhile_takes_no_memory_from_the_others(
+    machine: Machine, which: int, before: int
+) -> None:
+    """The checkpoint is taken back, and is refused afterwards: memory of a process that has ended is held."""
+    job = ring(machine)
+    for _ in range(before):
+        machine.leave()
+        machine.come_back()
+    pids = [*map(int, job.ask("pids").split())]
+    with machine.held_at("checkpoint.handed_over"):
+        running = machine.command("checkpoint")
+        machine.wait_held()
+        kill(pids[which])
+    answer = running.result(timeout=60)
+    assert answer.body["error"]["code"] == "unsupported_state", answer.body
+    assert machine.settled() == "running"
+    said = job.ask().split()
+    assert said[which] == "gone"
+    assert [each for n, each in enumerate(said) if n != which] == ["2", "2"]
+
+
+def test_an_owner_that_frees_first_keeps_it_for_the_other(machine: Machine) -> None:
+    job = ring(machine, 2)
+    assert job.ask("free 0") == "ok"
+    machine.leave()
+    machine.come_back()
+    assert job.ask() == "2"

@@ -1,0 +1,195 @@
+"""Processes in a ring, each of which holds the memory of the one before it, by a descriptor that went through a socket.
+
+Each fills the first half of its own memory, and the second half of its neighbour's. Each line is answered for all:
+
+    ?          every word is as the last rounds left it: the number of rounds
+    round      one more round
+    pids       their pids
+    renew N    process N frees its memory, makes it anew, and lends that
+    free N     process N frees its memory, which the next one still holds
+
+Nothing of gcr's is used.
+"""
+
+import ctypes
+import hashlib
+import os
+import socket
+import subprocess
+import sys
+from typing import Any
+
+from cuda_device import HERE, CudaDevice, properties
+from cuda_driver import POSIX, READ_WRITE, AccessDesc, driver
+from dialogue import say
+
+MIB = 1 << 20
+OWN, OTHER = 2, 1  # MiB of memory for itself alone, and of what is lent
+
+
+def pattern(rank: int, turn: int, size: int) -> bytes:
+    return hashlib.shake_128(f"{rank} {turn}".encode()).digest(64) * (size // 64)
+
+
+class Member:
+    """One process. `before` and `after`: sockets to its neighbours."""
+
+    def __init__(self, rank: int, count: int, before: socket.socket, after: socket.socket) -> None:
+        self.rank, self.count, self.rounds = rank, count, 0
+        self.before, self.after = before, after
+        self.device = CudaDevice()
+        self.size = -(-OTHER * MIB // self.device.granule()) * self.device.granule()
+        self.alone = self.device.allocate(OWN * MIB)
+        self.device.write(self.alone, pattern(rank, -1, OWN * MIB))
+        self.own: tuple[int, Any] = self._make()
+        self.theirs = 0
+
+    def _make(self) -> tuple[int, Any]:
+        handle = driver.cuMemCreate(self.size, properties(), 0)
+        return self._map(handle), handle
+
+    def _map(self, handle: Any) -> int:
+        address = int(driver.cuMemAddressReserve(self.size, 0, 0, 0))
+        driver.cuMemMap(address, self.size, 0, handle, 0)
+        driver.cuMemSetAccess(address, self.size, AccessDesc(HERE, READ_WRITE), 1)
+        return address
+
+    def lend(self) -> str:
+        descriptor = exported(self.own[1])
+        socket.send_fds(self.after, [b"t"], [descriptor])
+        os.close(descriptor)
+        return "ok"
+
+    def borrow(self) -> str:
+        _, (descriptor,), _, _ = socket.recv_fds(self.before, 1, 1)
+        handle = driver.cuMemImportFromShareableHandle(descriptor, POSIX)
+        self.theirs = self._map(handle)
+        driver.cuMemRelease(handle)  # mapped, it stays
+        os.close(descriptor)
+        return "ok"
+
+    def give_back(self) -> str:
+        if self.theirs:
+            driver.cuMemUnmap(self.theirs, self.size)
+            self.theirs = 0
+        return "ok"
+
+    def free(self) -> str:
+        driver.cuMemUnmap(self.own[0], self.size)
+        driver.cuMemRelease(self.own[1])
+        self.own = 0, None
+        return "ok"
+
+    def make(self) -> str:
+        self.own = self._make()
+        return "ok"
+
+    def write(self) -> str:
+        self.rounds += 1
+        half = self.size // 2
+        self.device.write(self.own[0], pattern(self.rank, self.rounds, half))
+        self.device.write(self.theirs + half, pattern(self.rank, self.rounds, half))
+        return "ok"
+
+    def look(self) -> str:
+        """Reads all that it holds."""
+        half, rounds = self.size // 2, self.rounds
+        assert bytes(self.device.read(self.alone, OWN * MIB)) == pattern(self.rank, -1, OWN * MIB), "own"
+        after, before = (self.rank + 1) % self.count, (self.rank - 1) % self.count
+        if self.own[0]:
+            assert bytes(self.device.read(self.own[0], half)) == pattern(self.rank, rounds, half), "lent"
+            assert bytes(self.device.read(self.own[0] + half, half)) == pattern(after, rounds, half), "by another"
+        assert bytes(self.device.read(self.theirs, half)) == pattern(before, rounds, half), "of another"
+        return str(rounds)
+
+
+def exported(handle: Any) -> int:
+    """Returns a descriptor of the memory."""
+    given = ctypes.c_int(-1)
+    driver.cuMemExportToShareableHandle(ctypes.byref(given), handle, POSIX, 0)
+    return given.value
+
+
+def member() -> None:
+    rank, count, before, after = map(int, sys.argv[2:])
+    its = Member(rank, count, socket.socket(fileno=before), socket.socket(fileno=after))
+    say("ready")
+    for line in sys.stdin:
+        try:
+            say(getattr(its, line.strip())())
+        except AssertionError as wrong:
+            say(f"wrong {wrong}")
+
+
+class Ring:
+    def __init__(self, count: int) -> None:
+        pairs = [socket.socketpair() for _ in range(count)]
+        self.members = [self._start(rank, count, pairs) for rank in range(count)]
+        for each in self.members:
+            assert self._hear(each) == "ready"
+        self.all("lend", "borrow")
+        self.all("write")
+
+    @staticmethod
+    def _start(rank: int, count: int, pairs: list[tuple[socket.socket, socket.socket]]) -> "subprocess.Popen[str]":
+        ends = pairs[rank - 1][1].fileno(), pairs[rank][0].fileno()
+        command = [sys.executable, __file__, "member", *map(str, (rank, count, *ends))]
+        pipe = subprocess.PIPE
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True, bufsize=1, pass_fds=ends)
+
+    @staticmethod
+    def _hear(one: "subprocess.Popen[str]") -> str:
+        assert one.stdout
+        return one.stdout.readline().strip() or "gone"
+
+    def ask(self, one: "subprocess.Popen[str]", word: str) -> str:
+        assert one.stdin
+        try:
+            one.stdin.write(f"{word}\n")
+            one.stdin.flush()
+        except BrokenPipeError:
+            return "gone"
+        return self._hear(one)
+
+    def all(self, *words: str) -> str:
+        """Tells all members each word, one word after another. Returns their answers to the last, once if all agree."""
+        answers: list[str] = []
+        for word in words:
+            answers = [self.ask(one, word) for one in self.members]
+        return answers[0] if len({*answers}) == 1 else " ".join(answers)
+
+    def answer(self, line: str) -> str:
+        word, *which = line.split()
+        if word == "round":
+            return self.all("write", "look")
+        if word == "pids":
+            return " ".join(str(one.pid) for one in self.members)
+        if word == "free":
+            return self.ask(self.members[int(which[0])], "free")
+        if word == "renew":
+            return self._renew(int(which[0]))
+        return self.all("look")
+
+    def _renew(self, rank: int) -> str:
+        one, after = self.members[rank], self.members[(rank + 1) % len(self.members)]
+        for who, word in ((after, "give_back"), (one, "free"), (one, "make"), (one, "lend"), (after, "borrow")):
+            assert self.ask(who, word) == "ok"
+        return self.all("write", "look")
+
+
+def main() -> None:
+    if sys.argv[1] == "member":
+        return member()
+    ring = Ring(int(sys.argv[1]))
+    say("ready")
+    for line in sys.stdin:
+        say(ring.answer(line))
+    for one in ring.members:
+        assert one.stdin
+        one.stdin.close()
+        one.wait()
+    return None
+
+
+if __name__ == "__main__":
+    main()
