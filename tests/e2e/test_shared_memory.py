@@ -106,3 +106,50 @@ def test_an_owner_that_frees_first_keeps_it_for_the_other(machine: Machine) -> N
     machine.leave()
     machine.come_back()
     assert job.ask() == "2"
+
+
+# ---- deaths of gcr's own processes ---------------------------------------------------------------------------------
+
+HELPERS = ("gcr.daemon", "gcr.worker", "gcr.control_helper", "supervisor")
+
+
+@pytest.mark.parametrize("who", HELPERS)
+@pytest.mark.parametrize(
+    ("command", "step"),
+    [
+        *(("checkpoint", step) for step in ("quiesced", "handed_over", "frozen", "staged", "decided")),
+        *(("restore", step) for step in ("room", "back", "mapped", "decided")),
+    ],
+)
+def test_a_death_of_a_helper_leaves_it_running_or_restorable(
+    machine: Machine, who: str, command: str, step: str
+) -> None:
+    """It has been away before, so that no process can export its memory again."""
+    job = ring(machine)
+    machine.leave()
+    machine.come_back()
+    if command == "restore":
+        machine.leave()
+    with machine.held_at(f"{command}.{step}"):
+        running = machine.command(command)
+        machine.wait_held()
+        kill(*([job.supervisor.pid] if who == "supervisor" else machine.children(who)))
+    running.result(timeout=60)
+    if machine.settled() != "running":
+        machine.come_back()
+    assert job.ask() == "2"
+    machine.leave()
+    machine.come_back()
+    assert job.ask("round") == "3"
+
+
+def test_when_daemon_and_supervisor_die_together_staged_copies_come_back(machine: Machine) -> None:
+    job = ring(machine)
+    with machine.held_at("checkpoint.staged"):
+        running = machine.command("checkpoint")
+        machine.wait_held()
+        kill(job.supervisor.pid, *machine.children("gcr.daemon"))
+    running.exception(timeout=60)
+    if machine.settled() != "running":
+        machine.come_back()
+    assert job.ask() == "2"

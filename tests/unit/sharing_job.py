@@ -50,7 +50,10 @@ def made(fds: list[int]) -> int:
 
 @dataclass
 class Agent:
-    """One process. `own`: its memory by id · `kept`: ids that it cannot export · `has`: what it has at the moment."""
+    """One process. `own`: its memory by id · `kept`: ids that it cannot export · `has`: what it has at the moment
+
+    fails: steps in their order, each with its error, or None where it works.
+    """
 
     pid: int
     job: "SharingJob"
@@ -60,7 +63,7 @@ class Agent:
     has: dict[int, int] = field(default_factory=dict)
     phase: int = AgentPhase.QUIESCED
     flags: int = 0
-    fails: list[tuple[str, Exception]] = field(default_factory=list)
+    fails: list[tuple[str, Exception | None]] = field(default_factory=list)
     channel = SimpleNamespace(closed=SimpleNamespace(is_set=lambda: False))
 
     @property
@@ -68,8 +71,8 @@ class Agent:
         return ProcessIdentity(self.pid, 1)
 
     def _reach(self, step):
-        if self.fails and self.fails[0][0] == step:
-            raise self.fails.pop(0)[1]
+        if self.fails and self.fails[0][0] == step and (error := self.fails.pop(0)[1]):
+            raise error
 
     def status(self):
         record = StatusRecord(phase=self.phase, flags=self.flags, handles=len(self.own))

@@ -109,12 +109,24 @@ def test_a_process_whose_driver_has_shut_down_departs_after_others_have_its_memo
     departed.depart(job.target(12))
 
 
-@pytest.mark.parametrize("step", ["give", "map"])
-def test_a_driver_that_refuses_for_a_while_is_asked_again(made, step):
+NOT_YET = DriverError("not yet")
+
+
+@pytest.mark.parametrize(
+    "fails",
+    [
+        [("give", NOT_YET)] * 3,
+        [("map", NOT_YET)] * 3,
+        [("give", None), ("give", NOT_YET)],
+        [*[("give", None)] * 3, ("give", NOT_YET)],
+    ],
+    ids=["at once", "at last", "half way", "in the memory of others"],
+)
+def test_a_driver_that_refuses_for_a_while_is_asked_again_for_the_rest(made, fails):
     job = made()
     handed_over(job)
     for agent in job.agents.values():
-        agent.fails = [(step, DriverError("not yet")) for _ in range(3)]
+        agent.fails = [*fails]
     job.undo.roll_back(None)
     assert job.undo.failed == []
     assert all(agent.phase == AgentPhase.MAPPED for agent in job.agents.values())
@@ -258,8 +270,10 @@ def test_a_restore_without_an_owner_is_refused_before_anything_is_touched(made):
 
 
 def test_one_that_alone_held_memory_of_others_may_be_missing(made):
-    job = made(holds={11: [(12, 1)]})
-    Join(suspended(job, without=11)).do(job.undo)
+    job = made(holds={11: [(12, 1)], 13: [(12, 1)]})
+    restore = suspended(job, without=11)
+    Join(restore).do(job.undo)
+    assert [len(target.borrowed) for target in restore.targets] == [0, 1]
 
 
 def test_a_restore_without_a_worker_is_refused_where_memory_is_shared(made, monkeypatch):
