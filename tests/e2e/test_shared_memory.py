@@ -1,16 +1,22 @@
 """A job whose processes hold memory of each other: off its device and back, as it was."""
 
 import sys
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from machine import VICTIMS, Machine, Victim, kill
+from refusals import refused, untouched
+from stored import away, back, leave_running
+from two_devices import three_devices
 
 RING = str(VICTIMS / "ring_victim.py")
 
 
-def ring(machine: Machine, count: int = 3) -> Victim:
-    job = machine.run("llm", sys.executable, RING, str(count))
-    machine.targets("llm", count)
+def ring(machine: Machine, count: int = 3, name: str = "llm") -> Victim:
+    job = machine.run(name, sys.executable, RING, str(count))
+    machine.targets(name, count)
     assert job.ask("round") == "2"
     return job
 
@@ -106,6 +112,49 @@ def test_an_owner_that_frees_first_keeps_it_for_the_other(machine: Machine) -> N
     machine.leave()
     machine.come_back()
     assert job.ask() == "2"
+
+
+def test_memory_of_another_job_is_refused_and_both_processes_are_named(machine: Machine) -> None:
+    lender, borrower = ring(machine, 2), ring(machine, 2, name="other")
+    path = str(machine.folder / "door")
+    assert (lender.ask(f"offer {path}"), borrower.ask(f"take {path}")) == ("ok", "ok")
+    owner, holder = lender.ask("pids").split()[0], borrower.ask("pids").split()[0]
+    for job, says in (
+        (lender, f"process {owner} lends device memory to process {holder} of job other"),
+        (borrower, f"process {holder} holds 2 MiB of device memory of process {owner} of job llm"),
+    ):
+        with untouched(machine, job):
+            assert says in refused(machine.gcr("checkpoint", job.name), "unsupported_state")
+    assert borrower.supervisor.stdin
+    borrower.supervisor.stdin.close()
+    assert borrower.supervisor.wait(30) == 0
+    machine.leave()
+    machine.come_back()
+    assert lender.ask("round") == "3"
+
+
+@pytest.mark.parametrize("how", [(), ("--live",)])
+def test_images_of_it_while_it_runs_and_while_it_leaves(machine: Machine, how: Sequence[str]) -> None:
+    job = ring(machine)
+    leave_running(machine, "warm", *how)
+    assert job.ask("round") == "3"
+    away(machine, "cold", *how)
+    assert back(machine, "cold")["ok"]
+    assert job.ask("round") == "4"
+
+
+def test_it_comes_back_on_another_device(tmp_path: Path) -> None:
+    machine = three_devices(tmp_path)
+    try:
+        job = ring(machine)
+        devices = [row["uuid"] for row in machine.gcr("devices").body["devices"]]
+        for old, new in pairwise(devices):
+            machine.leave()
+            assert machine.ask("restore", "llm", devices={old: new}).code == 0
+            assert job.ask() == "2"
+        assert job.ask("round") == "3"
+    finally:
+        machine.close()
 
 
 # ---- deaths of gcr's own processes ---------------------------------------------------------------------------------

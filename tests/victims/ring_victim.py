@@ -7,6 +7,8 @@ Each fills the first half of its own memory, and the second half of its neighbou
     pids       their pids
     renew N    process N frees its memory, makes it anew, and lends that
     free N     process N frees its memory, which the next one still holds
+    offer P    the first one lends its memory to a process of another ring, at the socket P
+    take P     the first one holds memory of the one that offers it there
 
 Nothing of gcr's is used.
 """
@@ -17,6 +19,7 @@ import os
 import socket
 import subprocess
 import sys
+import threading
 from typing import Any
 
 from cuda_device import HERE, CudaDevice, properties
@@ -84,6 +87,21 @@ class Member:
         self.own = self._make()
         return "ok"
 
+    def offer(self, path: str) -> str:
+        door = socket.socket(socket.AF_UNIX)
+        door.bind(path)
+        door.listen()
+        descriptor = exported(self.own[1])
+        threading.Thread(target=lambda: socket.send_fds(door.accept()[0], [b"t"], [descriptor])).start()
+        return "ok"
+
+    def take(self, path: str) -> str:
+        with socket.socket(socket.AF_UNIX) as caller:
+            caller.connect(path)
+            _, (descriptor,), _, _ = socket.recv_fds(caller, 1, 1)
+        self._map(driver.cuMemImportFromShareableHandle(descriptor, POSIX))
+        return "ok"
+
     def write(self) -> str:
         self.rounds += 1
         half = self.size // 2
@@ -116,7 +134,8 @@ def member() -> None:
     say("ready")
     for line in sys.stdin:
         try:
-            say(getattr(its, line.strip())())
+            word, *rest = line.split()
+            say(getattr(its, word)(*rest))
         except AssertionError as wrong:
             say(f"wrong {wrong}")
 
@@ -166,6 +185,8 @@ class Ring:
             return " ".join(str(one.pid) for one in self.members)
         if word == "free":
             return self.ask(self.members[int(which[0])], "free")
+        if word in ("offer", "take"):
+            return self.ask(self.members[0], line.strip())
         if word == "renew":
             return self._renew(int(which[0]))
         return self.all("look")
