@@ -10,6 +10,7 @@ from machine import VICTIMS, Machine, Victim, kill
 from refusals import refused, untouched
 from stored import away, back, leave_running
 from two_devices import three_devices
+from worlds import SLOW
 
 RING = str(VICTIMS / "ring_victim.py")
 
@@ -166,8 +167,10 @@ HELPERS = ("gcr.daemon", "gcr.worker", "gcr.control_helper", "supervisor")
 @pytest.mark.parametrize(
     ("command", "step"),
     [
-        *(("checkpoint", step) for step in ("quiesced", "handed_over", "frozen", "staged", "decided")),
-        *(("restore", step) for step in ("room", "back", "mapped", "decided")),
+        ("checkpoint", "handed_over"),
+        ("restore", "back"),
+        *(pytest.param("checkpoint", step, marks=SLOW) for step in ("quiesced", "frozen", "staged", "decided")),
+        *(pytest.param("restore", step, marks=SLOW) for step in ("room", "mapped", "decided")),
     ],
 )
 def test_a_death_of_a_helper_leaves_it_running_or_restorable(

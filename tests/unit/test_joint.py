@@ -47,7 +47,7 @@ def test_each_foreign_handle_has_the_owner_that_it_names(job):
     for party in job:
         found = [(each.id, name_of(each.owner), each.there) for each in joint.of(party.pid)]
         assert found == [(each.id, each.owner, each.there) for each in party.shares.foreign]
-        assert joint.lent(party.pid) == sorted({each.id for each in party.shares.lent})
+        assert joint.lent.get(party.pid, []) == sorted({each.id for each in party.shares.lent})
         assert joint.shares(party.pid) == party.shares.any
     assert joint == owners(job)
 

@@ -50,12 +50,17 @@ class Joint(Struct, frozen=True):
         """Returns the foreign handles of a process."""
         return self.borrowed.get(pid, ())
 
-    def lent(self, pid: int) -> list[int]:
-        """Returns the ids of a process's own handles that other processes of the job hold, ascending."""
-        return sorted({each.there for held in self.borrowed.values() for each in held if each.owner == pid})
+    @property
+    def lent(self) -> Mapping[int, Sequence[int]]:
+        """Returns, by the pid of their owner, the ids of handles that other processes of the job hold, ascending."""
+        found: dict[int, set[int]] = {}
+        for held in self.borrowed.values():
+            for each in held:
+                found.setdefault(each.owner, set()).add(each.there)
+        return {pid: sorted(ids) for pid, ids in found.items()}
 
     def shares(self, pid: int) -> bool:
-        return bool(self.of(pid) or self.lent(pid))
+        return pid in self.borrowed or pid in self.lent
 
     def groups(self, pids: Sequence[int]) -> list[list[int]]:
         """Returns the pids in groups that share nothing with each other, in their order."""
@@ -79,11 +84,13 @@ def join(parties: Sequence[Party], locate: Locate, ended: Sequence[int] = ()) ->
     ended: pids of processes of the job that have ended while it was suspended.
     Raises UnsupportedState, or OwnerEnded where it can only be one of these that owned the memory.
     """
+    names = _by_name(parties)
     for party in parties:
         for foreign in party.shares.foreign:
-            _check_foreign(parties, party, foreign, locate, ended)
+            _check_foreign(party, foreign, names.get(foreign.owner), locate, ended)
         for lent in party.shares.lent:
-            _check_lent(parties, party, lent, locate)
+            if lent.borrower not in names:
+                raise _lent_elsewhere(party, lent, locate)
     return owners(parties)
 
 
@@ -104,11 +111,8 @@ def _by_name(parties: Sequence[Party]) -> dict[int, Party]:
     return {party.shares.process: party for party in parties if party.shares.process}
 
 
-def _check_foreign(
-    parties: Sequence[Party], party: Party, foreign: Foreign, locate: Locate, ended: Sequence[int]
-) -> None:
+def _check_foreign(party: Party, foreign: Foreign, owner: Party | None, locate: Locate, ended: Sequence[int]) -> None:
     held = f"process {party.pid} holds {_mib(foreign.size)} of device memory of"
-    owner = _by_name(parties).get(foreign.owner)
     if owner is None:
         raise _without_owner(held, locate(foreign.owner, 0), ended)
     if owner.sizes is None:
@@ -129,13 +133,11 @@ def _without_owner(held: str, there: Located | None, ended: Sequence[int]) -> Un
     return UnsupportedState(f"{held} a process that has ended, or is outside of gcr", hint=HINT)
 
 
-def _check_lent(parties: Sequence[Party], party: Party, lent: Lent, locate: Locate) -> None:
-    if lent.borrower in _by_name(parties):
-        return
+def _lent_elsewhere(party: Party, lent: Lent, locate: Locate) -> UnsupportedState:
     there = locate(lent.borrower, lent.pid)
     outside = f"process {lent.pid}, outside of gcr" if lent.pid else "a process outside of gcr that it does not see"
     which = _elsewhere(there) if there else outside
-    raise UnsupportedState(f"process {party.pid} lends device memory to {which}", hint=HINT)
+    return UnsupportedState(f"process {party.pid} lends device memory to {which}", hint=HINT)
 
 
 def _elsewhere(there: Located) -> str:

@@ -46,7 +46,9 @@ def joint_of(targets: Sequence[Target]) -> Joint:
 
 
 def _sizes(target: Target) -> dict[int, int]:
-    return {id: each.spec.size for id, each in target.books.reports.table().allocations.items()}
+    """Returns the bytes of a process's own handles by id, also while its books are not closed yet."""
+    allocations = target.books.table.allocations or target.books.reports.table().allocations
+    return {id: each.spec.size for id, each in allocations.items()}
 
 
 def join_to_return(targets: Sequence[Target], node: Node, ended: Sequence[int]) -> None:
@@ -79,13 +81,12 @@ def spare_lent(targets: Sequence[Target]) -> None:
     The owner may die before the decision. Its keeper and its workers let go of its memory at once then.
     Raises PeerGone.
     """
-    joint = joint_of(targets)
-    for owner in targets:
-        if not (lent := joint.lent(owner.pid)):
-            continue
-        kept = set(owner.spare.ids(owner.pid))
-        for ids, fds in found(owner, [id for id in lent if id not in kept]):
-            consume(fds, partial(owner.spare.put, owner.pid, ids))
+    by_pid = {target.pid: target for target in targets}
+    for pid, lent in joint_of(targets).lent.items():
+        spare = by_pid[pid].spare
+        spared = set(spare.ids(pid))
+        for ids, fds in found(by_pid[pid], [id for id in lent if id not in spared]):
+            consume(fds, partial(spare.put, pid, ids))
 
 
 def give_foreign(target: Target, owners: Mapping[int, Target]) -> None:
