@@ -98,7 +98,9 @@ OFFLOAD = (
 )
 TWO = (
     Victim("peers", "C++, two GPUs that read each other's memory", "runtime_victim.cu 2 hold", devices=2),
-    Victim("ddp", "PyTorch, two ranks of DDP with NCCL", "ddp_victim.py --ranks 2", "torch", Wanted.EITHER, devices=2),
+)
+P2P = (
+    Victim("ddp-p2p", "PyTorch, two ranks of DDP with NCCL as it is", "ddp_victim.py --ranks 2", "torch", devices=2),
 )
 NCCL = (
     Victim(
@@ -123,6 +125,7 @@ PIECES: dict[str, Sequence[Victim]] = {
     "victims-others": OTHERS,
     "victims-offload": OFFLOAD,
     "victims-two": TWO,
+    "nccl-p2p": P2P,
     "nccl": NCCL,
     "nccl-sockets": SOCKETS,
 }
