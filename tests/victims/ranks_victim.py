@@ -4,8 +4,8 @@ Each rank maps the segment, a file `/dev/shm/nccl-…`, and registers it with th
 device memory is its own, exportable as NCCL's is. In a round a rank changes its data by a kernel, works for some
 milliseconds, and adds the others' data to its own by a kernel that waits for them on the device. The parent uses no
 device: it tells the ranks when to take a step, and says what they computed.
---kernels: the module · --ranks: how many · --collective: the kernel that waits, by its name · --heartbeat: seconds after
-which a rank ends itself whose watchdog, a thread that asks for the end of its work, was not answered.
+--kernels: the module · --ranks: how many · --collective: the kernel that waits, by its name · --heartbeat: seconds. A
+rank has a watchdog then, a thread that asks for the end of its work; the rank ends itself when that is not answered.
 """
 
 import argparse
