@@ -16,6 +16,7 @@ from gcr.native import sim_dir
 RANKS = str(VICTIMS / "ranks_victim.py")
 KERNELS = str(sim_dir("nvidia") / "kernels.so")
 QUIESCE_S = 1.0  # one rank may wait for the other on its device: then the checkpoint is taken back
+HEARTBEAT_S = 1.0
 MOST_STUCK = 3  # for each swap
 
 
@@ -73,6 +74,19 @@ def test_ranks_are_swapped_at_random_instants_and_compute_what_they_compute_bare
     bare = machine.begin_bare(*command)
     bare.tell(steps)
     assert said == Heard(bare).to_the_end()
+
+
+def test_a_watchdog_is_answered_while_the_job_is_suspended(machine: Machine) -> None:
+    """Communication libraries end a process whose driver does not say for too long whether work has ended."""
+    machine.devices = 2
+    job = machine.run("ranks", sys.executable, RANKS, "--kernels", KERNELS, "--hold", "--heartbeat", str(HEARTBEAT_S))
+    machine.targets("ranks", 2)
+    job.tell("on")
+    for _ in range(2):
+        assert machine.gcr("checkpoint", "ranks").code == 0
+        time.sleep(2.5 * HEARTBEAT_S)
+        assert machine.gcr("restore", "ranks").code == 0
+    Heard(job).to_the_end()
 
 
 def test_a_rank_of_another_program_is_refused_as_before(machine: Machine) -> None:

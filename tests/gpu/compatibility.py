@@ -21,6 +21,7 @@ HEADINGS = {
     "victims-others": "Others",
     "victims-offload": "Pinned host memory",
     "victims-two": "Two GPUs",
+    "nccl-p2p": "Two GPUs, NCCL through their own memory",
     "nccl": "Two GPUs, NCCL through host memory",
     "nccl-sockets": "Two GPUs, NCCL through sockets",
 }

@@ -50,11 +50,9 @@ def _of_output(run: Result) -> Iterator[str]:
 def _of_swaps(victim: Victim, run: Result) -> Iterator[str]:
     swaps, errors, wanted = run["gcr"]["swaps"], run["gcr"]["errors"], run["swaps_wanted"]
     refused = bool(errors) and not swaps and all(map(is_refusal, errors))
-    if refused and victim.wanted is not Wanted.SWAPPED:
-        return
-    if victim.wanted is Wanted.REFUSED:
+    if victim.wanted is Wanted.REFUSED and not refused:
         yield f"not refused: {len(swaps)} swaps{_first(errors)}"
-    elif len(swaps) < wanted or errors:
+    elif victim.wanted is Wanted.SWAPPED and (len(swaps) < wanted or errors):
         yield f"{len(swaps)} of {wanted} swaps{_first(errors)}"
 
 

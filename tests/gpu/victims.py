@@ -23,7 +23,6 @@ class Wanted(StrEnum):
 
     SWAPPED = "swapped"
     REFUSED = "refused"
-    EITHER = "either"  # refused each time, or swapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +95,9 @@ OFFLOAD = (
         gap=0.8,
     ),
 )
-TWO = (
-    Victim("peers", "C++, two GPUs that read each other's memory", "runtime_victim.cu 2 hold", devices=2),
-    Victim("ddp", "PyTorch, two ranks of DDP with NCCL", "ddp_victim.py --ranks 2", "torch", Wanted.EITHER, devices=2),
+TWO = (Victim("peers", "C++, two GPUs that read each other's memory", "runtime_victim.cu 2 hold", devices=2),)
+P2P = (
+    Victim("ddp-p2p", "PyTorch, two ranks of DDP with NCCL as it is", "ddp_victim.py --ranks 2", "torch", devices=2),
 )
 NCCL = (
     Victim(
@@ -123,6 +122,7 @@ PIECES: dict[str, Sequence[Victim]] = {
     "victims-others": OTHERS,
     "victims-offload": OFFLOAD,
     "victims-two": TWO,
+    "nccl-p2p": P2P,
     "nccl": NCCL,
     "nccl-sockets": SOCKETS,
 }

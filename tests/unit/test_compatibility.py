@@ -15,10 +15,10 @@ sys.path.insert(0, str(GENERATOR.parent))
 
 import compatibility  # noqa: E402
 import judging  # noqa: E402
-from victims import EVERY, PIECES, PROGRAMS, Wanted  # noqa: E402
+from victims import EVERY, PIECES, PROGRAMS  # noqa: E402
 
 MIB = 1 << 20
-TORCH, QUEUE, DDP = EVERY["torch"], EVERY["queue"], EVERY["ddp"]
+TORCH, QUEUE = EVERY["torch"], EVERY["queue"]
 MACHINE = {
     "device": "made up",
     "driver": "1.2.3",
@@ -106,13 +106,6 @@ def test_a_program_that_is_to_be_refused_must_be_each_time_and_untouched() -> No
         other = copy.deepcopy(run(0, 3))
         other["gcr"]["errors"][2] = {**REFUSED, name: value}
         assert judging.verdict(QUEUE, other).startswith("NO: not refused: 0 swaps")
-
-
-def test_where_both_will_do_half_of_each_does_not() -> None:
-    assert DDP.wanted is Wanted.EITHER
-    assert judging.verdict(DDP, run(0, 3)) == "refused, runs as bare"
-    assert judging.verdict(DDP, run()) == "swapped, same output"
-    assert judging.verdict(DDP, run(2, 3)).startswith("NO: 2 of 20 swaps")
 
 
 def test_goals_that_are_missed_are_said_and_are_no_fault(tmp_path: Path) -> None:

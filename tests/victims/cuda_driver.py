@@ -110,6 +110,8 @@ driver = Library(
         "cuMemExportToShareableHandle": (c_void_p, Allocation, c_int, c_uint64),
         "cuMemImportFromShareableHandle": (out(Allocation), c_void_p, c_int),
         "cuMulticastCreate": (out(Allocation), POINTER(MulticastObjectProp)),
+        # events
+        "cuEventQuery": (Event,),
         # between processes
         "cuIpcGetMemHandle": (out(IpcMemHandle), DevicePtr),
         "cuIpcOpenMemHandle_v2": (out(DevicePtr), IpcMemHandle, c_uint),

@@ -4,9 +4,11 @@ Each rank maps the segment, a file `/dev/shm/nccl-…`, and registers it with th
 device memory is its own, exportable as NCCL's is. In a round a rank changes its data by a kernel, works for some
 milliseconds, and adds the others' data to its own by a kernel that waits for them on the device. The parent uses no
 device: it tells the ranks when to take a step, and says what they computed.
---kernels: the module · --ranks: how many · --collective: the kernel that waits, by its name.
+--kernels: the module · --ranks: how many · --collective: the kernel that waits, by its name · --heartbeat: seconds. A
+rank has a watchdog then, a thread that asks for the end of its work; the rank ends itself when that is not answered.
 """
 
+import argparse
 import ctypes
 import hashlib
 import mmap
@@ -14,6 +16,8 @@ import os
 import subprocess
 import sys
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +42,7 @@ OWN_BYTES = 6 << 20
 ROUNDS = 4  # in a step; the ranks run freely meanwhile
 SHIFT = 1 << 21
 FLAG_BYTES = 64
+NOT_READY = 600
 U32, U64 = ctypes.c_uint32, ctypes.c_uint64
 
 
@@ -70,6 +75,28 @@ class Rank:
         driver.cuMemMap(address, size, 0, driver.cuMemCreate(size, prop, 0), 0)
         driver.cuMemSetAccess(address, size, AccessDesc(here, READ_WRITE), 1)
         return address
+
+    def watch(self, heartbeat: float) -> None:
+        """Ends the process where the driver does not answer the watchdog in time, as communication libraries do."""
+        event, self.beat = driver.cuEventCreate(0), time.monotonic()
+
+        def ask() -> None:
+            driver.cuCtxSetCurrent(driver.cuDevicePrimaryCtxRetain(driver.cuDeviceGet(self.rank)))
+            driver.cuEventRecord(event, self.stream)
+            while True:
+                code, _ = driver.attempt("cuEventQuery", event)
+                assert code in (0, NOT_READY)
+                self.beat = time.monotonic()
+                time.sleep(0.02)
+
+        def monitor() -> None:
+            while time.monotonic() - self.beat < heartbeat:
+                time.sleep(0.02)
+            note("the watchdog was not answered")
+            os._exit(86)
+
+        for each in (ask, monitor):
+            threading.Thread(target=each, daemon=True).start()
 
     def launch(self, kernel: str, *values: Any) -> None:
         launch(self.kernels[kernel], 1, 1, self.stream, *values)
@@ -122,8 +149,10 @@ def attached(segment: str) -> int:
 KEPT: list[mmap.mmap] = []
 
 
-def serve(rank: int, ranks: int, segment: str, kernels: str, collective: str) -> None:
-    program = Rank(rank, ranks, segment, kernels, collective)
+def serve(options: argparse.Namespace) -> None:
+    program = Rank(options.rank, options.ranks, options.segment, options.kernels, options.collective)
+    if options.heartbeat:
+        program.watch(options.heartbeat)
     say("ready")
     for line in sys.stdin:
         say(program.step() if line == "step\n" else program.digest())
@@ -133,11 +162,12 @@ def serve(rank: int, ranks: int, segment: str, kernels: str, collective: str) ->
 class Ranks:
     """The processes, as their parent sees them."""
 
-    def __init__(self, count: int, kernels: str, collective: str) -> None:
+    def __init__(self, options: argparse.Namespace) -> None:
+        count = options.ranks
         file, segment = tempfile.mkstemp(prefix="nccl-", dir="/dev/shm")
         try:
             os.truncate(file, count * FLAG_BYTES + 2 * count * WORDS * 8)
-            self.ranks = [self.begin(rank, count, segment, kernels, collective) for rank in range(count)]
+            self.ranks = [self.begin(rank, segment, options) for rank in range(count)]
             for rank in self.ranks:
                 assert self.hear(rank) == "ready"
         finally:
@@ -145,9 +175,10 @@ class Ranks:
             Path(segment).unlink()
 
     @staticmethod
-    def begin(rank: int, ranks: int, segment: str, kernels: str, collective: str) -> "subprocess.Popen[str]":
-        words = [sys.executable, __file__, "--rank", str(rank), "--ranks", str(ranks), "--segment", segment]
-        words += ["--kernels", kernels, "--collective", collective]
+    def begin(rank: int, segment: str, options: argparse.Namespace) -> "subprocess.Popen[str]":
+        words = [sys.executable, __file__, "--rank", str(rank), "--ranks", str(options.ranks), "--segment", segment]
+        words += ["--kernels", options.kernels, "--collective", options.collective]
+        words += ["--heartbeat", str(options.heartbeat)]
         return subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
     @staticmethod
@@ -185,13 +216,14 @@ def main() -> None:
     arguments.add_argument("--kernels", required=True)
     arguments.add_argument("--ranks", type=int, default=2)
     arguments.add_argument("--collective", default="all_reduce")
+    arguments.add_argument("--heartbeat", type=float, default=0.0)
     arguments.add_argument("--rank", type=int)
     arguments.add_argument("--segment")
     options = arguments.parse_args()
     if options.rank is not None:
-        serve(options.rank, options.ranks, options.segment, options.kernels, options.collective)
+        serve(options)
         return
-    ranks = Ranks(options.ranks, options.kernels, options.collective)
+    ranks = Ranks(options)
     perform(options, ranks)
     ranks.close()
 

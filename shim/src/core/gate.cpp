@@ -181,6 +181,15 @@ void wait_at_gate(Slot* slot) {
     } while (slot->parking.exchange(kNotParked, std::memory_order_seq_cst) != kAdmitted && gate_is_closed());
 }
 
+// Counts the call in. True: frozen, and the thread is in no other call.
+bool meets_the_frost(Slot* slot) {
+    uint32_t passive = slot->passive.load(std::memory_order_relaxed);
+    slot->passive.store(passive + 1, std::memory_order_seq_cst);  // before the look at what is frozen
+    // a thread that is in a gated call already is counted there
+    bool outermost = passive == 0 && slot->depth.load(std::memory_order_relaxed) == 0;
+    return outermost && frozen.load(std::memory_order_seq_cst) != 0;
+}
+
 void wait_for_thaw(Slot* slot) {
     do {
         step_out(slot->passive);
@@ -209,12 +218,16 @@ Slot* enter_gate_slowly(Call call) {
 Slot* enter_passively_slowly() {
     Slot* slot = own_slot();
     if (slot == nullptr) return &nobodys;
-    uint32_t passive = slot->passive.load(std::memory_order_relaxed);
-    slot->passive.store(passive + 1, std::memory_order_seq_cst);  // before the look at what is frozen
-    // a thread that is in a gated call already is counted there
-    bool outermost = passive == 0 && slot->depth.load(std::memory_order_relaxed) == 0;
-    if (outermost && frozen.load(std::memory_order_seq_cst) != 0) wait_for_thaw(slot);
+    if (meets_the_frost(slot)) wait_for_thaw(slot);
     return slot;
+}
+
+Slot* enter_unless_frozen() {
+    Slot* slot = own_slot();
+    if (slot == nullptr) return &nobodys;
+    if (!meets_the_frost(slot)) return slot;
+    step_out(slot->passive);
+    return nullptr;
 }
 
 void become_helper() {

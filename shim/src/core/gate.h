@@ -71,6 +71,7 @@ extern __thread Slot* thread_slot __attribute__((tls_model("initial-exec"), visi
 // slot; the first call of a thread takes one. Where memory is exhausted it gets one that no thread looks at.
 __attribute__((cold, noinline)) Slot* enter_gate_slowly(Call call = {});
 __attribute__((cold, noinline)) Slot* enter_passively_slowly();
+__attribute__((cold, noinline)) Slot* enter_unless_frozen();  // null: frozen
 
 // A thread that work or calls of others wait for: a communication library's own, or ours.
 enum Helper : uint32_t { kNone = 0, kALibrarys = 1, kOurs = 2 };
@@ -159,6 +160,25 @@ class PassiveEntry {
         return __builtin_expect(slot != nullptr && count_in(slot, slot->passive), 1) ? slot : nullptr;
     }
     __attribute__((always_inline)) static void leave(Slot* slot) { count_out(slot->passive); }
+
+  private:
+    Slot* slot_;
+};
+
+// Inside a call that asks whether work of the program has ended, or waits for that. While frozen it need not be made: what
+// was enqueued had ended before, and no thread enqueues more. A program that looks after its own work, as a
+// communication library's watchdog does, is answered then, for as long as it is suspended.
+class EndEntry {
+  public:
+    __attribute__((always_inline)) EndEntry() : slot_(PassiveEntry::pass()) {
+        if (__builtin_expect(slot_ == nullptr, 0)) slot_ = enter_unless_frozen();
+    }
+    __attribute__((always_inline)) ~EndEntry() {
+        if (slot_ != nullptr) PassiveEntry::leave(slot_);
+    }
+    EndEntry(const EndEntry&) = delete;
+    EndEntry& operator=(const EndEntry&) = delete;
+    bool has_ended() const { return slot_ == nullptr; }
 
   private:
     Slot* slot_;

@@ -20,6 +20,7 @@ void trim_pools();
 #define GCR_ON_ALLOCATE(symbol, parameters) CUresult on_##symbol parameters;
 #define GCR_ON_ENQUEUE(symbol, parameters)
 #define GCR_ON_PASSIVE(symbol, parameters)
+#define GCR_ON_QUERY(symbol, parameters)
 #define GCR_ON_LOOKUP(symbol, parameters)
 #define GCR_ON_WAIT(symbol, parameters)
 #define GCR_ON_REFUSE_ARRAY(symbol, parameters)
@@ -34,6 +35,7 @@ void trim_pools();
 #undef GCR_ON_ALLOCATE
 #undef GCR_ON_ENQUEUE
 #undef GCR_ON_PASSIVE
+#undef GCR_ON_QUERY
 #undef GCR_ON_LOOKUP
 #undef GCR_ON_WAIT
 #undef GCR_ON_REFUSE_ARRAY

@@ -34,11 +34,18 @@ void trim_pools_in_flight() {
 #define GCR_WRAP_PASSIVE(symbol, parameters, arguments) \
     GCR_CALL_INSIDE(gcr::PassiveEntry, CUresult, symbol, parameters, arguments)
 
+#define GCR_WRAP_QUERY(symbol, parameters, arguments)                      \
+    GCR_EXPORT(symbol, parameters) {                                       \
+        gcr::EndEntry inside;                                              \
+        return inside.has_ended() ? CUDA_SUCCESS : real::symbol arguments; \
+    }
+
 #define GCR_WRAP_WAIT(symbol, parameters, arguments)                                                                \
     GCR_EXPORT(symbol, parameters) {                                                                                \
         CUresult result;                                                                                            \
         {                                                                                                           \
-            gcr::PassiveEntry inside;                                                                               \
+            gcr::EndEntry inside;                                                                                   \
+            if (inside.has_ended()) return CUDA_SUCCESS;                                                            \
             result = real::symbol arguments;                                                                        \
         }                                                                                                           \
         if (__builtin_expect(gcr::cuda::pools_hold_too_much(), 0) && !gcr::inside_a_call()) trim_pools_in_flight(); \

@@ -1,5 +1,6 @@
 """The gate: it closes, work in flight ends, and nothing that needs a waiting call can hang it."""
 
+import threading
 import time
 
 import pytest
@@ -249,3 +250,20 @@ def test_no_context_no_memory(machine):
     assert agent.cycle() == (0, 0)
     assert agent.status().generation == 1
     puppet.must("primary p 0", "alloc a 4096")
+
+
+def test_what_has_ended_is_said_to_have_while_the_driver_is_frozen(target):
+    """A watchdog asks on and on; all else waits for the thaw."""
+    puppet, agent = target
+    puppet.must("alloc a 4096", "stream u", "fill a 1 u", "sync")
+    agent.take()
+    agent.ask("freeze")
+    assert puppet.script(["query u", "sync u", "sync", "query s"]) == ["ok", "ok", "ok", "ok"]
+    thaw = threading.Timer(0.3, lambda: agent.ask("thaw"))
+    thaw.start()
+    began = time.monotonic()
+    puppet.must("thread t sync")  # it asks for its context first
+    assert time.monotonic() - began > 0.25
+    thaw.join()
+    agent.bring_back()
+    puppet.must("check a 1")
