@@ -115,7 +115,7 @@ PS = {
     "image": None,
     "images": [],
     "only_in": None,
-    "processes": [{**each, "label": "nvidia:0" if each["device"] == ONE else None} for each in rows()],
+    "processes": [{**each, "label": "nvidia:0" if each["device"] == ONE else None, "shared": []} for each in rows()],
     "arena": {"wanted_bytes": 6, "ready_bytes": 5},
     "changing": False,
 }

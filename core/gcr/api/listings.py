@@ -11,10 +11,25 @@ from gcr.api.answers import Answer
 from gcr.api.reports import ProcessReport
 
 
+class SharedMemory(Answer, frozen=True, kw_only=True):
+    """Device memory that two processes hold. `pid`: the other's, None if it has ended or is under no gcr that is known.
+
+    `owner`: the other owns it, and its bytes count there alone.
+    """
+
+    pid: int | None
+    bytes: int
+    owner: bool
+
+
 class ProcessInfo(ProcessReport, frozen=True, kw_only=True):
-    """A process of a job on one device. `label`: the device as `gcr devices` numbers it, None until that is known."""
+    """A process of a job on one device. `label`: the device as `gcr devices` numbers it, None until that is known.
+
+    `shared`: memory on all devices that it shares with other processes, in its first row.
+    """
 
     label: str | None
+    shared: tuple[SharedMemory, ...] = ()
 
 
 class ImageState(Answer, frozen=True, kw_only=True):

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import PurePath
 
 from gcr import units
-from gcr.api.listings import ArenaReady, JobInfo, ProcessInfo
+from gcr.api.listings import ArenaReady, JobInfo, ProcessInfo, SharedMemory
 from gcr.cli import text
 
 HEAD = ("JOB", "PID", "STATE", "DEVICE", "MEMORY", "COVERED", "AGE", "COMMAND")
@@ -89,4 +89,13 @@ def device(process: ProcessInfo, width: int | None) -> str:
 def _notes(process: ProcessInfo) -> list[str]:
     """Returns the strategy where data is not handed over, and the reasons why some bytes are not covered."""
     reasons = [f"{reason} {units.size(count)}" for reason, count in sorted(process.uncovered.items())]
-    return [*(["copyout"] if process.strategy == "copyout" else []), *reasons]
+    return [*(["copyout"] if process.strategy == "copyout" else []), *reasons, *map(_shared, process.shared)]
+
+
+def _shared(memory: SharedMemory) -> str:
+    other = memory.pid if memory.pid is not None else "a process that has ended"
+    return (
+        f"holds {units.size(memory.bytes)} of {other}"
+        if memory.owner
+        else f"{units.size(memory.bytes)} held by {other}"
+    )

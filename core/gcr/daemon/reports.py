@@ -12,6 +12,7 @@ from gcr.api.reports import CheckpointReport, ProcessReport, RestoreReport
 from gcr.daemon.images.shown import row
 from gcr.daemon.jobs import Job
 from gcr.daemon.labels import Labels
+from gcr.daemon.shared_rows import NO_ROWS, Rows
 from gcr.engine.admit import reason_name
 from gcr.engine.copyout import unexportable
 from gcr.engine.driver_swap import DriverSwap
@@ -186,7 +187,7 @@ def _refilled(job: Job, refilled: Amount, moved: Mapping[str, str]) -> RestoreRe
     )
 
 
-def of_job(job: Job, labels: Labels, arena: ArenaReady | None) -> JobInfo:
+def of_job(job: Job, labels: Labels, arena: ArenaReady | None, shared: Rows = NO_ROWS) -> JobInfo:
     return JobInfo(
         job=job.name,
         pid=job.program.pid,
@@ -198,14 +199,15 @@ def of_job(job: Job, labels: Labels, arena: ArenaReady | None) -> JobInfo:
         image=row(job.results.imaging) if job.results.imaging else None,
         images=tuple(row(each) for each in job.results.images),
         only_in=_only_in(job),
-        processes=tuple(_labelled(row, job, labels) for process in job.living for row in rows(process)),
+        processes=tuple(row for process in job.living for row in _infos(process, job, labels, shared)),
         arena=arena,
         changing=job.turn.changing,
     )
 
 
-def _labelled(row: ProcessReport, job: Job, labels: Labels) -> ProcessInfo:
-    return ProcessInfo(**asdict(row), label=labels.of(job.world, row.device))
+def _infos(process: Process, job: Job, labels: Labels, shared: Rows) -> list[ProcessInfo]:
+    found = [ProcessInfo(**asdict(row), label=labels.of(job.world, row.device)) for row in rows(process)]
+    return [replace(found[0], shared=shared.get(process.identity.pid, ())), *found[1:]]
 
 
 def _only_in(job: Job) -> OnlyCopy | None:

@@ -33,8 +33,7 @@ def _name_of(process: Process) -> int:
     if process.peer is None or is_stopped(process.identity.pid):
         return 0
     try:
-        status = process.agent.status().status
-        return shares_of(process.agent, status.transaction or 1).process  # while a process runs, any number does
+        return shares_of(process.agent).process
     except GcrError as error:
         log.info("process %d does not say its name: %s", process.identity.pid, error)
         return 0

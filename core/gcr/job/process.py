@@ -12,6 +12,7 @@ from gcr.job.moves import Moves
 from gcr.job.states import State, Strategy, Way, after, before, move, settled
 from gcr.job.suspension import Suspension
 from gcr.peers.agent import AgentPeer
+from gcr.peers.shares import NOTHING, Shares
 from gcr.processes import FileAccess, ProcessIdentity, alive
 from gcr.protocol.agentwire import StatusReply
 from gcr.protocol.wire import AgentFlag
@@ -37,6 +38,7 @@ class AgentView(Struct):
 
     status: StatusReply | None = None
     uuids: dict[int, str] = field(default_factory=dict)  # ordinal in the process -> UUID
+    shares: Shares = NOTHING
     ending: bool = False  # the process is in exit(), or its driver has shut down
 
 

@@ -57,8 +57,8 @@ class Shares(Struct, frozen=True):
 NOTHING = Shares()
 
 
-def shares_of(agent: AgentPeer, transaction: int) -> Shares:
-    """Returns what the agent lists. Raises RolledBack, DeadlinePassed, PeerGone."""
+def shares_of(agent: AgentPeer, transaction: int = 0) -> Shares:
+    """Returns what the agent lists, in any phase. Raises RolledBack, DeadlinePassed, PeerGone."""
     if not (pages := list(_pages(agent, transaction))):
         return NOTHING
     records = [record for page in pages for record in page.records]

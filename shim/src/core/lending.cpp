@@ -167,6 +167,7 @@ void serve(int fd) {
                  syscall(SYS_recvfrom, fd, &visit, sizeof visit, MSG_TRUNC, nullptr, nullptr) == sizeof visit;
     if (!whole || !bears_the_secret(visit.blob)) return;
     borrower.process = visit.visitor;
+    if (read_life(borrower.pid, &borrower.life) != Alive::kYes) borrower.pid = 0;  // nor will its end be seen
     if (visit.errand == kBorrow) lend_to(fd, visit.blob, borrower);
     if (visit.errand == kReturn) session.vendors.take_back_loan(visit.blob, borrower);
 }

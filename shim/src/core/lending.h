@@ -17,6 +17,8 @@
 
 #include <type_traits>
 
+#include "core/life.h"
+
 namespace gcr {
 
 struct Blob {
@@ -42,6 +44,7 @@ struct Lent {
 struct Borrower {
     uint64_t process;
     int32_t pid;  // as the lender sees it; 0: not to be seen
+    Life life;  // under that pid
 };
 
 // Makes this process a lender and fills in all that does not depend on the memory. False: no thread or socket.

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "device/loans.h"
 
-#include <errno.h>
 #include <fcntl.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include "core/agent.h"
@@ -94,6 +92,8 @@ Handle* begin_loan(State& state, const Blob& blob, const Borrower& borrower, Len
 
 // Under state.lock. One that the program has freed, and whose holders have died.
 Handle* take_abandoned(State& state) {
+    Census census;
+    auto is_gone = [&](const Borrower& borrower) { return census.is_gone(borrower); };
     for (Handle* handle = state.handles.first(); handle != nullptr; handle = state.handles.after(handle))
         if (handle->loans != nullptr && end_loans(state, handle, UINT32_MAX, is_gone)) return handle;
     return nullptr;
@@ -105,17 +105,25 @@ void destroy_here(State& state, Handle* handle) {
 }
 
 bool any_dead(State& state) {
+    Census census;
     Guard guard(state.lock);
     for (Handle* handle = state.handles.first(); handle != nullptr; handle = state.handles.after(handle))
         for (const Loan* loan = handle->loans; loan != nullptr; loan = loan->next)
-            if (is_gone(loan->borrower)) return true;
+            if (census.is_gone(loan->borrower)) return true;
     return false;
 }
 
 }  // namespace
 
-bool is_gone(const Borrower& borrower) {
-    return borrower.pid > 0 && syscall(SYS_kill, borrower.pid, 0) != 0 && errno == ESRCH;
+bool Census::is_gone(const Borrower& borrower) {
+    for (size_t i = 0; i < known_; i++)
+        if (processes_[i] == borrower.process) return gone_[i];
+    bool gone = borrower.pid > 0 && is_alive(borrower.pid, borrower.life) == Alive::kNo;
+    if (known_ < kMost) {
+        processes_[known_] = borrower.process;
+        gone_[known_++] = gone;
+    }
+    return gone;
 }
 
 Blob blob_of(const Blob& blob, uint64_t id) {

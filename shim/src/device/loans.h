@@ -16,7 +16,17 @@ namespace device {
 // driver's own (core/ticket.h), or there is none of this memory. In flight, no lock held.
 bool give_ticket(State& state, const Held& held, int* ticket);
 
-bool is_gone(const Borrower& borrower);  // it has ended
+// Which borrowers have ended, each asked of the kernel once.
+class Census {
+  public:
+    bool is_gone(const Borrower& borrower);
+
+  private:
+    static constexpr size_t kMost = 64;  // any further one is asked about for each of its loans
+    size_t known_ = 0;
+    uint64_t processes_[kMost];
+    bool gone_[kMost];
+};
 Blob blob_of(const Blob& blob, uint64_t id);  // of physical memory, by the same maker as the blob's
 
 // ---- the lender's thread, which enters the gate itself

@@ -49,14 +49,14 @@ wire::SharedRecord lent(const Handle& handle, const Borrower& borrower, uint32_t
 }
 
 // False: the page is full.
-bool list(const Handle& handle, uint32_t first_ordinal, SharedPage* page) {
+bool list(const Handle& handle, uint32_t first_ordinal, Census* census, SharedPage* page) {
     if (is_foreign(handle)) {
         if (!has_room(page)) return false;
         if (!is_passed(page)) page->records[page->count++] = foreign(handle, first_ordinal);
     }
     for (const Loan* loan = handle.loans; loan != nullptr; loan = loan->next) {
         if (!has_room(page)) return false;
-        if (!is_passed(page) && !is_gone(loan->borrower))
+        if (!is_passed(page) && !census->is_gone(loan->borrower))
             page->records[page->count++] = lent(handle, loan->borrower, first_ordinal);
     }
     return true;
@@ -67,9 +67,10 @@ bool list(const Handle& handle, uint32_t first_ordinal, SharedPage* page) {
 void list_shared(State& state, SharedPage* page) {
     if (!is_placed(state)) return;
     uint32_t first_ordinal = state.first_ordinal.load(std::memory_order_relaxed);
+    Census census;
     Guard guard(state.lock);
     Handle* handle = state.handles.first();
-    while (handle != nullptr && list(*handle, first_ordinal, page)) handle = state.handles.after(handle);
+    while (handle != nullptr && list(*handle, first_ordinal, &census, page)) handle = state.handles.after(handle);
 }
 
 }  // namespace device

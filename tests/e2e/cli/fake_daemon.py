@@ -88,6 +88,7 @@ JOBS: list[dict[str, Any]] = [
                 "pinned_host_bytes": 0,
                 "contexts": 1,
                 "label": None,
+                "shared": [{"pid": 4712, "bytes": 256, "owner": True}, {"pid": 4713, "bytes": 512, "owner": False}],
             }
         ],
         "arena": None,

@@ -18,7 +18,7 @@ def test_ps_shows_a_line_a_process(gcr: Gcr, daemon: FakeDaemon) -> None:
     assert lines[0].split() == ["JOB", "PID", "STATE", "DEVICE", "MEMORY", "COVERED", "AGE", "NOTES", "COMMAND"]
     assert lines[1].split()[:4] == ["llm", "4711", "running", "GPU-00000000-0000-0000-0000-000000000001"]
     assert "  1000 B  50 %     " in lines[1]
-    assert lines[1].endswith("d  pool 500 B  python serve.py")
+    assert lines[1].endswith(f"d  {USUAL}  python serve.py")
     assert gcr("ps", "llm", "4711").out.splitlines() == lines
     assert gcr("ps", "--json").json["jobs"] == JOBS
     assert gcr("ps", "--json", "--backend", "nvidia").json["jobs"] == JOBS
@@ -54,14 +54,14 @@ def test_top_without_a_daemon_starts_none(gcr: Gcr) -> None:
 def test_ps_says_what_is_simulated(gcr: Gcr, daemon: FakeDaemon) -> None:
     assert "SIMULATED" not in gcr("ps").out
     daemon.answers["ps"] = answering({"jobs": [{**JOBS[0], "simulated": True}]})
-    assert gcr("ps").out.splitlines()[1].endswith("SIMULATED, pool 500 B  python serve.py")
+    assert gcr("ps").out.splitlines()[1].endswith(f"SIMULATED, {USUAL}  python serve.py")
 
 
 @pytest.mark.parametrize("ready, note", [(0, "arena 0 %, "), (400, "arena 40 %, "), (1000, "")])
 def test_ps_says_how_far_a_job_is_from_a_warm_checkpoint(gcr: Gcr, daemon: FakeDaemon, ready: int, note: str) -> None:
     arena = {"wanted_bytes": 1000, "ready_bytes": ready}
     daemon.answers["ps"] = answering({"jobs": [{**JOBS[0], "arena": arena}]})
-    assert gcr("ps").out.splitlines()[1].endswith(f"d  {note}pool 500 B  python serve.py")
+    assert gcr("ps").out.splitlines()[1].endswith(f"d  {note}{USUAL}  python serve.py")
     assert gcr("--json", "ps").json["jobs"][0]["arena"] == arena
 
 
@@ -70,7 +70,7 @@ def test_ps_and_checkpoint_name_the_copier(gcr: Gcr, daemon: FakeDaemon) -> None
     row = {**JOBS[0]["processes"][0], "strategy": "copyout"}
     daemon.answers["ps"] = answering({"jobs": [{**JOBS[0], "processes": [row]}]})
     daemon.answers["checkpoint"] = answering({**CHECKPOINT, "strategy": "copyout"})
-    assert gcr("ps").out.splitlines()[1].endswith("copyout, pool 500 B  python serve.py")
+    assert gcr("ps").out.splitlines()[1].endswith(f"copyout, {USUAL}  python serve.py")
     assert "copied by its own agent. Back with: gcr restore llm" in gcr("checkpoint", "llm").out
 
 

@@ -12,6 +12,7 @@ SIZE = 0x400000
 FILE, ANY = 1, 0
 WINDOW = (f"map w 0 {SIZE:#x} h", f"access w 0 {SIZE:#x} 0 3")
 SHAREABLE_EXPORT = 8
+BARE = pytest.mark.skipif(SANITIZE != "", reason="a sanitized program is linked against the shim")
 
 
 def used(machine):
@@ -130,7 +131,17 @@ def test_what_is_imported_cannot_be_exported(pair):
     assert importer.tell(f"export g h {FILE}") == "1"
 
 
-@pytest.mark.parametrize("last", ["importer", "owner", "dead"])
+def end(process, way):
+    if way == "exec":
+        process.stdin.write("become /bin/sleep 60\n")
+        process.stdin.flush()
+        return
+    process.kill()
+    if way == "dead":
+        process.wait()  # else its end has not been heard of yet
+
+
+@pytest.mark.parametrize("last", ["importer", "owner", "dead", "zombie", "exec"])
 def test_memory_lives_until_its_last_holder_lets_go(machine, last):
     owner, its_agent = owner_of(machine)
     alone = used(machine)
@@ -142,12 +153,11 @@ def test_memory_lives_until_its_last_holder_lets_go(machine, last):
     if last == "importer":
         assert len(its_agent.export()) == len(its_agent.shared()[1]) == 1  # the owner hands its bytes over still
         its_agent.undo_prepare()
-    if last == "dead":
-        importer.process.kill()
-        importer.process.wait()
-    else:
+    if last in ("importer", "owner"):
         (owner if last == "owner" else importer).must("check w 1", *gone)
-    left = (alone if last == "dead" else both) - SIZE
+    else:
+        end(importer.process, last)
+    left = (both if last in ("importer", "owner") else alone) - SIZE
     assert wait_for(lambda: used(machine) == left)
     assert wait_for(lambda: its_agent.shared()[1] == [])
 
@@ -174,6 +184,7 @@ def test_what_came_back_is_lent_again(pair, machine):
     assert its_agent.questions.described
 
 
+@BARE
 def test_an_importer_without_gcr_is_refused_by_the_driver(machine):
     owner, _ = owner_of(machine)
     bare = machine.ready(preload=False)
@@ -181,7 +192,7 @@ def test_an_importer_without_gcr_is_refused_by_the_driver(machine):
     assert bare.tell("import h f") != "ok"
 
 
-@pytest.mark.skipif(SANITIZE != "", reason="a sanitized build preloads nothing")
+@BARE
 def test_an_importer_gets_the_drivers_own_where_that_is_wished(machine):
     machine.settings["GCR_SHARE"] = "driver"
     owner, agent = owner_of(machine)

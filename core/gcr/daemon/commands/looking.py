@@ -13,10 +13,12 @@ from gcr.daemon.coordinator import Coordinator
 from gcr.daemon.permission import OURSELVES, Caller
 from gcr.daemon.present import devices_of
 from gcr.daemon.readiness import arena_of, ready_bytes
+from gcr.daemon.shared_rows import shared
 from gcr.engine.side_by_side import side_by_side
 from gcr.errors import GcrError
 from gcr.job.process import Process
 from gcr.job.states import State
+from gcr.peers.shares import shares_of
 from gcr.peers.worker import WorkerPeer
 from gcr.processes import is_stopped
 from gcr.version import __version__
@@ -32,13 +34,15 @@ def ps(node: Coordinator, caller: Caller = OURSELVES) -> JobList:
     side_by_side(partial(_look, process) for process in running if not is_stopped(process.identity.pid))
     shown = [job for job in node.jobs.all() if caller.may_use(job.owner)]
     ready = ready_bytes(node.fleet.living_workers())
-    rows = tuple(reports.of_job(job, node.labels, arena_of(job, ready)) for job in shown)
+    between = shared([process for job in shown for process in job.living])
+    rows = tuple(reports.of_job(job, node.labels, arena_of(job, ready), between) for job in shown)
     return JobList(jobs=rows, awaited=tuple(each.pid for each in missing))
 
 
 def _look(process: Process) -> None:
     try:
         process.look()
+        process.seen.shares = shares_of(process.agent)
     except GcrError as error:
         log.debug("process %d: %s", process.identity.pid, error)
 

@@ -147,6 +147,11 @@ std::string errno_kept(const Words&) {
     return errno == 12345 ? "kept" : std::to_string(errno);
 }
 
+std::string become(const Words& words) {  // become PATH ARGUMENT: exec
+    execl(words[1].c_str(), words[1].c_str(), words[2].c_str(), nullptr);
+    return "failed";
+}
+
 }  // namespace
 
 void add_process_commands(std::map<std::string, Command>& commands) {
@@ -154,6 +159,7 @@ void add_process_commands(std::map<std::string, Command>& commands) {
     commands["sockets"] = sockets;
     commands["closeall"] = close_all;
     commands["limit"] = limit;
+    commands["become"] = become;
     commands["eat"] = eat_descriptors;
     commands["threads"] = threads;
     commands["nap"] = nap;

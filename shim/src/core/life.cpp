@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "core/life.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "core/sys.h"
+
+namespace gcr {
+namespace {
+
+constexpr int kState = 3, kStart = 22, kStack = 28;  // fields of /proc/PID/stat, from 1; proc(5)
+
+// Bytes read, with a zero after them; negative: errno.
+long read_stat(int32_t pid, char* text, size_t size) {
+    char path[32];
+    snprintf(path, sizeof path, "/proc/%d/stat", pid);
+    long file = syscall(SYS_openat, AT_FDCWD, path, O_RDONLY | O_CLOEXEC);
+    if (file < 0) return -errno;
+    long length = syscall(SYS_read, file, text, size - 1);
+    long result = length < 0 ? -errno : length;
+    syscall(SYS_close, file);
+    text[length < 0 ? 0 : length] = '\0';
+    return result;
+}
+
+// The name of a program, the second field, may have spaces and brackets in it.
+const char* find_state(const char* text) {
+    const char* bracket = strrchr(text, ')');
+    return bracket == nullptr || bracket[1] != ' ' ? nullptr : bracket + 2;
+}
+
+uint64_t number_at(const char* field, int wanted) {
+    for (int at = kState; at < wanted && field != nullptr; at++) {
+        field = strchr(field, ' ');
+        if (field != nullptr) field++;
+    }
+    uint64_t number = 0;
+    for (; field != nullptr && *field >= '0' && *field <= '9'; field++)
+        number = number * 10 + static_cast<uint64_t>(*field - '0');
+    return number;
+}
+
+}  // namespace
+
+Alive read_life(int32_t pid, Life* life) {
+    KeepErrno keep;
+    char text[1024];
+    long length = pid > 0 ? read_stat(pid, text, sizeof text) : -EINVAL;
+    if (length == -ENOENT || length == -ESRCH) return Alive::kNo;
+    const char* state = length > 0 ? find_state(text) : nullptr;
+    if (state == nullptr) return Alive::kUnknown;
+    *life = {number_at(state, kStart), number_at(state, kStack)};
+    return *state == 'Z' || *state == 'X' ? Alive::kNo : Alive::kYes;
+}
+
+Alive is_alive(int32_t pid, const Life& life) {
+    Life now{};
+    Alive alive = read_life(pid, &now);
+    if (alive != Alive::kYes) return alive;
+    return now.start == life.start && now.stack == life.stack ? Alive::kYes : Alive::kNo;
+}
+
+}  // namespace gcr
