@@ -12,6 +12,8 @@ from gcr.testing.machine import until
 from .conftest import DEADLINE, Gcr, buffered
 from .fake_daemon import CHECKPOINT, JOBS, PID, FakeDaemon, answering
 
+USUAL = "pool 500 B, holds 256 B of 4712, 512 B held by 4713"  # notes on the process
+
 
 def test_ps_shows_a_line_a_process(gcr: Gcr, daemon: FakeDaemon) -> None:
     lines = gcr("ps").out.splitlines()
