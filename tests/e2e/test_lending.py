@@ -63,7 +63,11 @@ def test_refused_while_it_lasts_and_not_after(machine: Machine, size: int) -> No
     """Small ones share their memory with others, which stays when they are freed."""
     lender, borrower = machine.told("lender", f"alloc 1 {SMALL}"), machine.told("borrower")
     assert borrower.ask(f"borrow {lender.ask(f'lend {size}')}").startswith("0: True")
-    for job, says in ((lender, "IPC export"), (borrower, "IPC import")):
+    pids = [machine.targets(name)[0] for name in ("lender", "borrower")]
+    for job, says in (
+        (lender, f"process {pids[0]} lends device memory to process {pids[1]} of job borrower"),
+        (borrower, f"of device memory of process {pids[0]} of job lender"),
+    ):
         with untouched(machine, job):
             answer = machine.gcr("checkpoint", job.name, *machine.where.options)
             assert says in refused(answer, "unsupported_state")
