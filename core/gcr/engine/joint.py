@@ -11,7 +11,7 @@ from msgspec import Struct, field
 from gcr.errors import OwnerEnded, UnsupportedState
 from gcr.peers.shares import Foreign, Lent, Shares
 
-HINT = "docs/limitations.md#shareable_import"
+HINT = "docs/limitations.md#memory-that-processes-share"
 
 
 class Party(Struct, frozen=True):

@@ -56,7 +56,7 @@ def _refuse_lent(target: Target, ids: Sequence[int]) -> None:
     if lent:
         size = sum(target.exports.unkept[id] for id in lent)
         text = f"process {target.pid} lends {size >> 20} MiB of memory that no keeper holds any more: it cannot leave"
-        raise UnsupportedState(text, hint="docs/limitations.md#shareable_export")
+        raise UnsupportedState(text, hint="docs/limitations.md#memory-that-processes-share")
 
 
 def _with_room(target: Target, ids: Sequence[int]) -> None:
